@@ -16,7 +16,7 @@ import yaml
 
 from agent.benchmarks import aiperf, guidellm, inference_perf, sglang_bench, vllm_bench
 from agent.benchmarks.points import BenchmarkMeasurement, Loads
-from agent.benchmarks.typed_fields import ResultFields
+from agent.benchmarks.typed_fields import CONTRADICTION, ResultFields
 from agent.config import files
 from agent.errors import BenchmarkError, NotAResultError
 
@@ -152,7 +152,7 @@ def read_all_results(
 ) -> tuple[list[BenchmarkMeasurement], list[NotAResultError]]:
     """Return all loads of the files, and an error for each file or load without a place in a curve.
 
-    Raise the first such error if there is no load.
+    If there is no load, raise all contradictions in one error, or else the first error.
     """
     found: list[BenchmarkMeasurement] = []
     others: list[NotAResultError] = []
@@ -167,7 +167,8 @@ def read_all_results(
             else:
                 found.append(load)
     if not found:
-        raise others[0]
+        first, *more = [error for error in others if CONTRADICTION in error.text] or others[:1]
+        raise NotAResultError(first.path, "; ".join([first.text, *map(str, more)]))
     return found, others
 
 

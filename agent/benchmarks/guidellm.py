@@ -11,8 +11,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agent.benchmarks import points
-from agent.benchmarks.points import BenchmarkMeasurement, BenchmarkRun, LengthQuantiles, Loop, build_measurement
+from agent.benchmarks.points import (
+    BenchmarkMeasurement,
+    BenchmarkRun,
+    LengthQuantiles,
+    Loads,
+    Loop,
+    build_measurement,
+)
 from agent.benchmarks.typed_fields import ResultFields
+from agent.errors import NotAResultError
 
 NAME = "guidellm"
 
@@ -38,13 +46,22 @@ def recognises(part: ResultFields) -> bool:
     return isinstance(metrics, dict) and "requests_per_second" in metrics
 
 
-def read(part: ResultFields) -> tuple[BenchmarkMeasurement, ...]:
-    """Return all benchmarks of the report. Raise BenchmarkError for a failed or cancelled one or impossible values."""
-    entries = tuple(part.parts("benchmarks"))
-    runs = tuple(_run(entry) for entry in entries)
-    if any(run.loop == "open" for run in runs):
-        runs = tuple(_beside_rates(run) if run.loop == "closed" else run for run in runs)
-    return tuple(build_measurement(entry, NAME, run) for entry, run in zip(entries, runs, strict=True))
+def read(part: ResultFields) -> Loads:
+    """Return all benchmarks of the report, and an error for each whose numbers cannot be.
+
+    Raise BenchmarkError for a failed or cancelled one or other impossible values.
+    """
+    entries = [(entry, _load(entry)[0]) for entry in part.parts("benchmarks")]
+    any_rate = any(loop == "open" for _, loop in entries)
+    return tuple(_measurement(entry, beside_rates=any_rate and loop == "closed") for entry, loop in entries)
+
+
+def _measurement(entry: ResultFields, *, beside_rates: bool) -> BenchmarkMeasurement | NotAResultError:
+    try:
+        run = _run(entry)
+        return build_measurement(entry, NAME, _beside_rates(run) if beside_rates else run)
+    except NotAResultError as error:
+        return error
 
 
 def _beside_rates(run: BenchmarkRun) -> BenchmarkRun:
@@ -80,8 +97,10 @@ def _run(entry: ResultFields) -> BenchmarkRun:
         duration_seconds=duration,
         latency_mean_seconds=_statistic(entry, "request_latency", "mean"),
         latency_max_seconds=_statistic(entry, "request_latency", "max"),
+        ttft_mean_seconds=_seconds(entry, "time_to_first_token_ms", "mean"),
         ttft_p50_seconds=_seconds(entry, "time_to_first_token_ms", "median"),
         ttft_p99_seconds=_seconds(entry, "time_to_first_token_ms", "percentiles", "p99"),
+        tpot_mean_seconds=_seconds(entry, "inter_token_latency_ms", "mean"),
         tpot_p50_seconds=_seconds(entry, "inter_token_latency_ms", "median"),
         tpot_p99_seconds=_seconds(entry, "inter_token_latency_ms", "percentiles", "p99"),
         e2e_p99_seconds=_statistic(entry, "request_latency", "percentiles", "p99"),

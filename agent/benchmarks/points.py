@@ -8,18 +8,19 @@ remark is a constant here; its user fills the placeholders.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from agent.benchmarks.typed_fields import ResultFields
+from agent.benchmarks.typed_fields import CONTRADICTION, ResultFields
 from agent.errors import NotAResultError
 from rules.plan.checks import GENERATOR_LIMITED
 from rules.plan.curve import LIMITED
 from rules.plan.mistakes import FEW_FOR_A_P99
 from rules.plan.schema import Point
 from rules.plan.validation import problems_of
+from rules.telemetry.contradictions import at_once_contradiction, find_contradictions
 
 BURST = (
     "{requests} requests were sent as fast as possible: a queue that drains is no load, so its latencies are left out"
@@ -42,9 +43,6 @@ START_LEFT_OUT = "TTFT is of the {rest} requests after the start burst of {clien
 UNSUCCESSFUL = "{failed} of {all} requests did not succeed and are not in the latencies"
 CUT_OFF = "{cut_off} of {all} requests were under way at the end and are not in the latencies"
 CHUNKED_REMARK = "several tokens came in one chunk, so ITL counts gaps of nearly 0 s: compare TPOT"
-CONTRADICTION = "which cannot be"
-"""Phrase in every remark about contradictory engine counters, whose values are dropped."""
-
 LOCAL_CLOCK = "the file's date has no time zone and was read as UTC"
 ODD_DRAFTS = (
     "acceptance per drafted token is left out: drafts were {drafts:.3g} tokens long on average, no whole number"
@@ -153,9 +151,11 @@ class BenchmarkRun:
     duration_seconds: float | None = None
     latency_mean_seconds: float | None = None
     latency_max_seconds: float | None = None
+    ttft_mean_seconds: float | None = None
     ttft_p50_seconds: float | None = None
     ttft_p99_seconds: float | None = None
     ttft_requests: int | None = None
+    tpot_mean_seconds: float | None = None
     tpot_p50_seconds: float | None = None
     tpot_p99_seconds: float | None = None
     itl_p50_seconds: float | None = None
@@ -182,12 +182,13 @@ def build_measurement(part: ResultFields, tool: str, run: BenchmarkRun) -> Bench
     """Return the point of one load.
 
     Raise BenchmarkError if no request succeeded, or fewer than failed or than were cut off. Raise it also for a value
-    outside the limits of a plan's point. A burst is all requests sent at once, or as many clients as requests. The
-    number in the system then falls from all to none, which is not a steady load. Its `loop` is None and it keeps only
-    the throughput.
+    outside the limits of a plan's point, and NotAResultError for numbers that exclude each other. A burst is all requests
+    sent at once, or as many clients as requests. The number in the system then falls from all to none, which is not a
+    steady load. Its `loop` is None and it keeps only the throughput.
     """
     _refuse_failed(part, run)
     burst = run.burst or _all_at_once(run)
+    run = _without_contradictions(part, run, burst)
     censored = not burst and _generator_limited(run)
     values = {name: getattr(run, name) for name in (*(() if burst else LATENCIES), *CARRIED)}
     try:
@@ -216,6 +217,34 @@ def build_measurement(part: ResultFields, tool: str, run: BenchmarkRun) -> Bench
         generation_tokens=run.generation_tokens,
         remarks=tuple(_remarks(run, burst, censored)) + run.remarks,
     )
+
+
+def _without_contradictions(part: ResultFields, run: BenchmarkRun, burst: bool) -> BenchmarkRun:
+    """Return the run without the times that are surely wrong: TPOT and ITL, and TTFT if answers were not streamed.
+
+    A TPOT is surely wrong if the clients of a closed loop confirm the E2E. Raise NotAResultError if nothing tells which
+    of the numbers is wrong.
+    """
+    tokens, e2e, clients = run.generation_tokens.mean, run.latency_mean_seconds, None if burst else run.clients
+    tpot = run.tpot_mean_seconds or run.tpot_p50_seconds
+    found = [*find_contradictions(ttft=run.ttft_mean_seconds, e2e=e2e, tpot=tpot, tokens=tokens)]
+    if run.ttft_requests is None:
+        found += find_contradictions(ttft=run.ttft_p99_seconds, e2e=run.e2e_p99_seconds, of="P99")
+    if run.ttft_mean_seconds is not None and tpot and tokens:
+        e2e = e2e or run.ttft_mean_seconds + tpot * max(0.0, tokens - 1)
+    steady = run.requests if run.loop == "closed" and not (run.failed or run.cut_off) else None
+    misplaced = at_once_contradiction(clients, run.completed_rps, e2e, steady) if clients and e2e else None
+    confirmed = steady is not None and clients is not None and misplaced is None
+    sure = [entry for entry in found if entry.not_streamed or (confirmed and "tpot" in entry.wrong)]
+    texts = [*(entry.text for entry in found if entry not in sure), *([misplaced] if misplaced else [])]
+    if texts:
+        raise part.left_out(f"tells what excludes each other: {'; '.join(texts)}, {CONTRADICTION}")
+    if not sure:
+        return run
+    kept = ("e2e",) if sure[0].not_streamed else ("e2e", "ttft")
+    untold: dict[str, Any] = {name: None for name in LATENCIES if not name.startswith(kept)}
+    remark = f"{sure[0].text}, {CONTRADICTION}; {'TPOT' if 'ttft' in kept else 'TTFT, TPOT'} and ITL are left out"
+    return replace(run, **untold, remarks=(*run.remarks, remark))
 
 
 def mean_concurrency(run: BenchmarkRun) -> float | None:

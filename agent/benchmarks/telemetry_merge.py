@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from agent.benchmarks.points import CONTRADICTION, BenchmarkMeasurement, Setup
+from agent.benchmarks.points import BenchmarkMeasurement, Setup
+from agent.benchmarks.typed_fields import CONTRADICTION
 from rules.engines.table import EngineTable
 from rules.telemetry import histograms, windows
 from rules.telemetry.gauges import STEP_GAUGES

@@ -15,6 +15,9 @@ from agent.errors import BenchmarkError, NotAResultError
 MAX_COUNT = 2**53
 """Largest count: above it a float does not hold every whole number."""
 
+CONTRADICTION = "which cannot be"
+"""Phrase in every remark about values that exclude each other and are dropped."""
+
 _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
     (str, "text"),
     (bool, "true or false"),
@@ -146,7 +149,7 @@ class ResultFields:
         if not math.isfinite(number):
             raise self.bad("must be a finite number", *keys)
         if number < 0:
-            raise self.bad(f"must not be negative, but is {number:g}", *keys)
+            raise self.bad(f"must not be negative, but is {number:g}, {CONTRADICTION}", *keys, kind=NotAResultError)
         return number
 
 

@@ -80,6 +80,8 @@ def read(part: ResultFields) -> tuple[BenchmarkMeasurement, ...]:
         duration_seconds=part.positive_number("duration"),
         latency_mean_seconds=_latency_mean(part),
         latency_max_seconds=max(part.numbers("latencies"), default=None),
+        ttft_mean_seconds=_seconds(part, "mean_ttft_ms"),
+        tpot_mean_seconds=_seconds(part, "mean_tpot_ms"),
         tpot_p50_seconds=_seconds(part, "median_tpot_ms"),
         tpot_p99_seconds=_seconds(part, "p99_tpot_ms"),
         itl_p50_seconds=_seconds(part, "median_itl_ms"),

@@ -47,8 +47,8 @@ from exporters.documents.plan_files import LOAD_GENERATORS, TierFacts, skeleton,
 from exporters.documents.plan_show import show, workload_text
 from exporters.render.text import format_duration
 from rules.catalogue.registry import margin_of
-from rules.plan.checks import check_plan
-from rules.plan.memory import engine_kv_tokens
+from rules.plan.checks import PlanWarning, check_plan
+from rules.plan.memory import BLOCKS_OF_HYBRID, engine_kv_tokens
 from rules.plan.mistakes import SEVERITIES
 from rules.plan.schema import Architecture, Plan, plan_schema
 from rules.resize.production_summary import ProductionSummary, summarize_windows
@@ -206,8 +206,8 @@ def _add_check_arguments(parser: argparse.ArgumentParser) -> None:
 def _check(options: argparse.Namespace) -> int:
     """Check a plan. An invalid plan raises PlanError (exit 2). A grave mistake fails the check; a weakness does not."""
     plan, problems = fill_architectures(_chosen(options), options.plan)
-    plan = plan if options.page is None else _with_engine_tokens(plan, options)
-    found = (*problems, *check_plan(plan, margin_of()))
+    plan, untold = (plan, ()) if options.page is None else _with_engine_tokens(plan, options)
+    found = (*problems, *untold, *check_plan(plan, margin_of()))
     found = tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
     for finding in found:
         print(f"{finding.severity}: {finding.path}: {finding.text}")
@@ -233,17 +233,20 @@ def _chosen(options: argparse.Namespace) -> Plan:
     return plan.model_copy(update={"tiers": {options.tier: plan.tiers[options.tier]}})
 
 
-def _with_engine_tokens(plan: Plan, options: argparse.Namespace) -> Plan:
-    """Return the plan with the KV tokens of the engine's page in its only tier."""
+def _with_engine_tokens(plan: Plan, options: argparse.Namespace) -> tuple[Plan, tuple[PlanWarning, ...]]:
+    """Return the plan with the KV tokens of the engine's page in its only tier, or why they are not known."""
     if len(plan.tiers) > 1:
         raise PlanError((f"{options.plan}: has several tiers; say whose page it is with --tier",))
     name, tier = next(iter(plan.tiers.items()))
     page = PageReader().read(read_page_body(options, options.page)[0], time.time())
-    tokens = engine_kv_tokens(page.facts)
+    tokens = engine_kv_tokens(page.facts, tier.architecture)
+    if tokens is None and engine_kv_tokens(page.facts):
+        path = f"tiers.{name}.architecture.kv_tokens"
+        return plan, (PlanWarning(severity="warning", path=path, text=f"is not known: {BLOCKS_OF_HYBRID}"),)
     if tokens is None:
         raise ConfigError((f"{options.page}: tells no number of KV tokens ({page.engine})",))
     shape = (tier.architecture or Architecture.model_validate({})).model_copy(update={"kv_tokens": tokens})
-    return plan.model_copy(update={"tiers": {name: tier.model_copy(update={"architecture": shape})}})
+    return plan.model_copy(update={"tiers": {name: tier.model_copy(update={"architecture": shape})}}), ()
 
 
 def _show(options: argparse.Namespace) -> int:

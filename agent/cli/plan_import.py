@@ -28,8 +28,9 @@ from agent.benchmarks.plan_edit import (
     replace_curve,
     write,
 )
-from agent.benchmarks.points import CONTRADICTION, LOCAL_CLOCK, BenchmarkMeasurement
+from agent.benchmarks.points import LOCAL_CLOCK, BenchmarkMeasurement
 from agent.benchmarks.telemetry_merge import TelemetryFields
+from agent.benchmarks.typed_fields import CONTRADICTION
 from agent.cli.arguments import FINDING, FINE, add_format, add_ways_in, option, ways_in
 from agent.cli.arguments import NAMES as WAYS_IN
 from agent.errors import PlanError
@@ -126,7 +127,8 @@ def run(options: argparse.Namespace) -> int:
         _print_curve(options, imported)
     else:
         code = _put(options, imported, target)
-    contradicts = any(CONTRADICTION in note.text for load in imported.loads for note in load.notes)
+    notes = (*imported.remarks, *(note for load in imported.loads for note in load.notes))
+    contradicts = any(CONTRADICTION in note.text for note in notes)
     return max(code, FINDING if contradicts else FINE)
 
 
@@ -147,8 +149,13 @@ def _imported(options: argparse.Namespace, target: _Target | None) -> ImportedCu
     folder = (options.into.resolve().parent if options.into else Path.cwd()).resolve()
     names = _names([one.source for one in measured], folder)
     imported = curve_of(measured, gpu_utilization_kind=kind, named=names.__getitem__)
-    left_out = tuple(ImportRemark(source=str(one.path), text=f"left out: it {one.text}") for one in others)
+    left_out = tuple(ImportRemark(source=str(one.path), text=f"left out: {_with_subject(one.text)}") for one in others)
     return _with_measured(replace(imported, remarks=(*imported.remarks, *left_out)), options.measured)
+
+
+def _with_subject(text: str) -> str:
+    """Return a sentence about a file or load: its place, or a word for the whole."""
+    return f"it {text}" if text.startswith(("is ", "holds ", "tells ")) else text
 
 
 def _with_measured(imported: ImportedCurve, given: Sequence[str]) -> ImportedCurve:

@@ -260,7 +260,7 @@ def _kv_format(check: str, snapshot: Snapshot, tier: TierPlan) -> Iterator[Check
 
 def _kv_budget(check: str, snapshot: Snapshot, tier: TierPlan) -> Iterator[CheckResult]:
     """Yield a KV cache too small for the planned requests at once (guide 2.2)."""
-    tokens = engine_kv_tokens(snapshot.facts)
+    tokens = engine_kv_tokens(snapshot.facts, tier.architecture)
     if tokens is not None and (short := kv_shortfall(tokens, memory_floor(case_of(tier)))):
         yield warn(check, short, "lower C_max in the plan, use an FP8 KV cache, or give a replica more GPUs")
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rules.engines.layout import FamilyFault, HistogramSlots, SeriesLayout
 from rules.engines.table import LabelAggregation
+from rules.telemetry.contradictions import find_page_contradiction
 from rules.telemetry.families import MOST_OF_GAUGE, PART_OF
 from rules.telemetry.histograms import NO_GRID, Cumulative, check_cumulative
 from rules.telemetry.snapshots import RankPage, Snapshot
@@ -27,6 +28,7 @@ def snapshot(layout: SeriesLayout, values: Sequence[float], t: float) -> Snapsho
     counters = _counters(layout, values, faults)
     contradictory = _contradictory(counters, faults)
     histograms = _histograms(layout, values, faults)
+    untrue = _contradictory_times(histograms, counters, faults)
     gauges = _gauges(layout, values, faults) | _names(layout, values, t, faults)
     impossible = _impossible(gauges, faults)
     born = [values[slot] for slot in layout.born if math.isfinite(values[slot])]
@@ -39,12 +41,12 @@ def snapshot(layout: SeriesLayout, values: Sequence[float], t: float) -> Snapsho
         started_at=started if math.isfinite(started) else ready,
         ready_at=ready,
         counters={family: value for family, value in counters.items() if family not in contradictory},
-        histograms=histograms,
+        histograms={family: value for family, value in histograms.items() if family not in untrue},
         gauges={family: value for family, value in gauges.items() if family not in impossible},
         facts=_facts(layout, values),
         problems=tuple(f"{fault.family}: {fault.text}" for fault in faults),
         broken=frozenset(fault.family for fault in faults if not fault.doubtful),
-        contradictory=contradictory,
+        contradictory=contradictory | untrue,
         impossible=impossible,
         ranks=_ranks(layout, values) if layout.ranks else (),
     )
@@ -96,6 +98,18 @@ def _contradictory(counters: Mapping[str, float], faults: list[FamilyFault]) -> 
             faults.append(FamilyFault(part, f"{text}{share}: cannot be, neither counter is used"))
             found += [part, whole]
     return frozenset(found)
+
+
+def _contradictory_times(
+    histograms: Mapping[str, Cumulative], counters: Mapping[str, float], faults: list[FamilyFault]
+) -> frozenset[str]:
+    """Return histograms of times that the page's other times exclude (DESIGN 3.20)."""
+    found = find_page_contradiction(histograms, counters)
+    if found is None:
+        return frozenset()
+    contradiction, families = found
+    faults.append(FamilyFault(families[0], f"{contradiction.text}: cannot be, {' and '.join(families)} are not used"))
+    return frozenset(families)
 
 
 def _no_amount(numbers: Sequence[float]) -> float | None:

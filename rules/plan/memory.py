@@ -125,14 +125,23 @@ def _count(own: Mapping[str, Any], *names: str) -> int | None:
     return next((v for v in values if isinstance(v, int) and not isinstance(v, bool) and v > 0), None)
 
 
-def engine_kv_tokens(facts: Mapping[str, str]) -> int | None:
+BLOCKS_OF_HYBRID = (
+    "the page tells blocks and no kv_cache_size_tokens: a hybrid model's layers share the blocks, so blocks x block size "
+    "is not the tokens"
+)
+
+
+def engine_kv_tokens(facts: Mapping[str, str], architecture: Architecture | None = None) -> int | None:
     """Return the tokens that an engine's KV cache holds by its page, None where the page does not tell.
 
-    vLLM since 0.32 and SGLang print the tokens, others blocks x block size (METRICS: `cache_config_info`).
+    vLLM since 0.32 and SGLang print the tokens, others blocks x block size (METRICS: `cache_config_info`). A hybrid
+    model's groups of layers each take blocks for a token, so these say nothing (vLLM 51163).
     """
     for name in ("kv_cache_size_tokens", "kv_tokens"):
         if (tokens := whole(facts.get(name, ""))) is not None:
             return tokens
+    if architecture is not None and architecture.attention == "hybrid":
+        return None
     blocks = whole(facts.get("num_gpu_blocks", "") or facts.get("num_pages", ""))
     size = whole(facts.get("block_size", "") or facts.get("page_size", ""))
     return blocks * size if blocks and size else None

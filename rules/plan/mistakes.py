@@ -20,6 +20,7 @@ from rules.plan.plausible_ranges import implausible
 from rules.plan.replica_count import NO_MARGIN, Margin
 from rules.plan.schema import Point, TierPlan
 from rules.problems import find_close_name
+from rules.telemetry.contradictions import find_contradictions
 
 FEW_FOR_A_P99 = 100
 """With fewer requests the P99 of a run is its slowest request (nearest rank, ceil(0.99 n) = n)."""
@@ -27,6 +28,10 @@ FEW_FOR_A_P99 = 100
 IMPOSSIBLE_LOAD = 3.0
 """Completed rps x time in system above so many times the concurrency is no rounding of Little's law: medians of skewed
 times stand below their means, so the law is rather missed on the other side."""
+
+IDLE_LOAD = 0.2
+"""Completed rps x time in system below this share of the concurrency: medians of skewed times do not stand so far below
+their means."""
 
 OTHER_LENGTHS = 5.0
 """Output tokens of a point's requests further from the planned median than this are of other traffic or another unit: the
@@ -123,10 +128,21 @@ def _falling_latency(case: Case) -> Found:
 def _impossible_load(case: Case) -> Found:
     """Yield a benchmark that breaks Little's law: rps x time in system is the number of requests at once."""
     ratios = [ratio for point in case.points if (ratio := _at_once(case, point)) is not None]
-    if not ratios or (factor := median(ratios)) <= IMPOSSIBLE_LOAD:
+    if not ratios or IDLE_LOAD <= (factor := median(ratios)) <= IMPOSSIBLE_LOAD:
         return
     text = f"completed_rps x time in system is {factor:.3g} times the concurrency (Little's law), which cannot be"
     yield "curve.points", "mistake", f"{text}; {_of_the_fleet(case, factor)}. Write latencies in seconds"
+
+
+def _contradictory_times(case: Case) -> Found:
+    """Yield points whose times exclude each other, or tell that answers were not streamed."""
+    for place, point in enumerate(case.points):
+        tokens = None if point.tpot_p50_seconds else point.generation_tokens_mean
+        for entry in find_contradictions(
+            ttft=point.ttft_p99_seconds, e2e=point.e2e_p99_seconds, tokens=tokens, of="P99"
+        ):
+            text = f"{entry.text}, which cannot be; correct them, or benchmark again"
+            yield f"curve.points[{place}]", "mistake", text
 
 
 def _at_once(case: Case, point: Point) -> float | None:
@@ -235,6 +251,7 @@ MISTAKES: tuple[Callable[[Case], Found], ...] = (
     _slo_below_curve,
     _falling_latency,
     _impossible_load,
+    _contradictory_times,
     _other_lengths,
     _other_rate,
     _unmeasured_capacity,

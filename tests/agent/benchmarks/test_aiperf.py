@@ -83,7 +83,7 @@ def test_an_export_is_read_by_the_unit_of_each_metric(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("unit", "seconds"), [("ns", 5e-8), ("us", 5e-5), ("ms", 5e-2), ("s", 50.0), ("sec", 50.0)])
 def test_the_unit_says_what_a_number_is_and_never_its_size(tmp_path: Path, unit: str, seconds: float) -> None:
-    point = read(tmp_path, time_to_first_token=metric(unit, 50.0, 50.0)).point
+    point = read(tmp_path, time_to_first_token=metric(unit, 50.0, 50.0), request_latency={"unit": "ms"}).point
     assert point.ttft_p50_seconds == pytest.approx(seconds)
 
 
@@ -135,7 +135,8 @@ def test_the_load_is_where_each_generation_writes_it(
     requested: float | None,
     concurrency: float,
 ) -> None:
-    one = read(tmp_path, input_config={**CONFIG, **config}, run_info=run_info)
+    rps = metric("requests/sec", concurrency / 0.5)
+    one = read(tmp_path, input_config={**CONFIG, **config}, run_info=run_info, request_throughput=rps)
     assert (one.loop, one.point.requested_rps) == (loop, requested)
     assert one.point.concurrency == pytest.approx(concurrency)
 

@@ -168,7 +168,9 @@ def test_a_byte_order_mark_and_blank_lines_do_no_harm(tmp_path: Path) -> None:
 
 
 def test_an_unknown_tool_is_the_callers_mistake() -> None:
-    with pytest.raises(ValueError, match="llm-bench is no format: vllm-bench, sglang-bench, inference-perf, guidellm, aiperf"):
+    with pytest.raises(
+        ValueError, match="llm-bench is no format: vllm-bench, sglang-bench, inference-perf, guidellm, aiperf"
+    ):
         read_results(RUN, "llm-bench")
 
 

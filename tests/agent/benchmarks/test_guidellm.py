@@ -7,7 +7,7 @@ import pytest
 import yaml
 from paths import SHARED
 
-from agent.benchmarks.formats import read_results
+from agent.benchmarks.formats import read_all_results, read_results
 from agent.benchmarks.points import BenchmarkMeasurement, LengthQuantiles
 from agent.errors import BenchmarkError
 
@@ -119,7 +119,8 @@ def test_its_inter_token_latency_is_tpot_and_there_is_no_gap_between_tokens(tmp_
 def test_the_strategy_tells_the_loop(
     tmp_path: Path, strategy: Mapping[str, Any], loop: str | None, requested: float | None, concurrency: float | None
 ) -> None:
-    (one,) = read(tmp_path, benchmark(strategy))
+    rps = statistics((concurrency or 22.77) / 2.3, 11_244.0)
+    (one,) = read(tmp_path, benchmark(strategy, requests_per_second=rps))
     assert (one.loop, one.point.requested_rps) == (loop, requested)
     assert one.point.concurrency == (None if concurrency is None else pytest.approx(concurrency))
 
@@ -131,7 +132,8 @@ def test_a_strategy_that_is_no_steady_rate_is_said(tmp_path: Path) -> None:
 
 def test_a_sweep_gives_a_load_a_benchmark_and_its_first_two_do_not_make_it_a_closed_loop(tmp_path: Path) -> None:
     full = {"type_": "throughput", "max_concurrency": 512}
-    found = read(tmp_path, benchmark({"type_": "synchronous"}), benchmark(full), benchmark())
+    single = benchmark({"type_": "synchronous"}, requests_per_second=statistics(0.43, 0.44))
+    found = read(tmp_path, single, benchmark(full), benchmark())
     assert [one.place for one in found] == ["benchmarks[0]", "benchmarks[1]", "benchmarks[2]"]
     assert [one.loop for one in found] == [None, None, "open"]
     one, full_load, _ = found
@@ -161,12 +163,26 @@ def test_a_generator_that_sent_too_slowly_censors_the_point(tmp_path: Path) -> N
     assert read(tmp_path, benchmark(totals={"successful": 1000, "incomplete": 23}))[0].point.censored
 
 
+def test_a_benchmark_with_negative_times_is_left_out_by_name_and_the_others_stay(tmp_path: Path) -> None:
+    # GuideLLM issue 216: an overloaded server, and times to a first token that never came.
+    negative = benchmark(time_to_first_token_ms=statistics(-1.7e12, 89_488.0))
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps({"benchmarks": [benchmark(), negative]}), encoding="utf-8")
+    (kept,), (left_out,) = read_all_results((path,))
+    assert kept.place == "benchmarks[0]"
+    assert left_out.text == (
+        "benchmarks[1].metrics.time_to_first_token_ms.successful.mean must not be negative, but is -1.7e+12, which cannot be"
+    )
+    late = benchmark(time_to_first_token_ms=statistics(1006.0, 89_488.0))
+    assert "TTFT P99 89.49 s is above E2E P99 2.4 s, which cannot be" in refusal(tmp_path, late)
+
+
 def test_values_that_cannot_be_are_refused_with_their_place(tmp_path: Path) -> None:
     no_rate = benchmark({"type_": "constant"})
     assert refusal(tmp_path, no_rate) == "benchmarks[0].config.strategy.rate is missing"
     text = benchmark(request_latency="2.3 s")
     assert refusal(tmp_path, text) == "benchmarks[0].metrics.request_latency must be an object, not text"
-    slow = benchmark(time_to_first_token_ms=statistics(1.0, 4e6))
+    slow = benchmark(time_to_first_token_ms=statistics(1000.0, 4e6), request_latency=statistics(2.3, 4100.0))
     assert "ttft_p99_seconds: must be at most 3600" in refusal(tmp_path, slow)
     assert refusal(tmp_path, 7) == "benchmarks[0] must be an object, not a number"
     assert refusal(tmp_path) == "holds no benchmark"

@@ -104,7 +104,8 @@ def test_the_word_inf_alone_is_a_burst_that_keeps_its_throughput_and_no_latency(
 
 def test_as_many_clients_as_requests_are_a_burst_too_and_one_client_never_is(tmp_path: Path) -> None:
     assert read(tmp_path, PLAIN, request_rate="inf", max_concurrency=2000).loop is None
-    assert read(tmp_path, PLAIN, request_rate="inf", max_concurrency=1, completed=1).loop == "closed"
+    alone = {"max_concurrency": 1, "completed": 1, "total_output_tokens": 50, "request_throughput": 1.5}
+    assert read(tmp_path, PLAIN, request_rate="inf", **alone).loop == "closed"
 
 
 def test_the_old_key_with_a_colon_changes_nothing(tmp_path: Path) -> None:
@@ -133,7 +134,13 @@ def test_requests_in_the_system_follow_from_the_mean_latency_and_never_from_the_
 
 def test_a_short_run_is_not_censored_for_the_answers_that_came_last(tmp_path: Path) -> None:
     # 40 requests at 3 rps are sent in 13.3 s; the last answer takes 1.5 s more, so 2.7 rps are completed.
-    short = {"request_rate": 3.0, "completed": 40, "duration": 14.8, "request_throughput": 2.7}
+    short = {
+        "request_rate": 3.0,
+        "completed": 40,
+        "duration": 14.8,
+        "request_throughput": 2.7,
+        "total_output_tokens": 2000,
+    }
     one = read(tmp_path, PLAIN, **short, latencies=[1.4, 1.5])
     assert not one.point.censored
     assert any(text.startswith("completed 2.7 of 3 requested rps though the generator kept up") for text in one.remarks)
@@ -149,7 +156,7 @@ def test_a_generator_that_sent_too_slowly_censors_the_point(tmp_path: Path) -> N
     assert one.point.censored
     assert "the generator sent 8.065 of 10 requested rps: the server is at least this bad" in one.remarks
     # A server that is behind answers late: the same duration with answers that took 60 s is no fault of the generator.
-    assert not read(tmp_path, PLAIN, **{**slow, "latencies": [60.0, 1.0]}).point.censored
+    assert not read(tmp_path, PLAIN, **{**slow, "latencies": [60.0, *[0.6] * 99]}).point.censored
 
 
 def test_the_times_of_sending_tell_the_rate_where_the_file_has_them(tmp_path: Path) -> None:
@@ -167,6 +174,7 @@ def closed_in_detail(requests: int, clients: int) -> dict[str, Any]:
         "request_rate": "inf",
         "max_concurrency": clients,
         "completed": requests,
+        "total_output_tokens": 50 * requests,
         "start_times": starts[::-1],
         "ttfts": ttfts[::-1],
         "errors": [""] * requests,
@@ -195,9 +203,9 @@ def test_the_start_burst_stays_and_is_said_where_it_cannot_be_left_out(tmp_path:
     mostly_burst = read(tmp_path, PLAIN, **closed_in_detail(15, 8))
     assert mostly_burst.point.ttft_p99_seconds == 1.0
     assert "closed loop: TTFT P99 is that of the start burst, 8 of 15 requests" in mostly_burst.remarks
-    plain = read(tmp_path, PLAIN, **CLOSED, completed=799)
+    plain = read(tmp_path, PLAIN, **CLOSED, completed=799, total_output_tokens=40_000)
     assert "closed loop: TTFT P99 is that of the start burst, 8 of 799 requests" in plain.remarks
-    many = read(tmp_path, PLAIN, **CLOSED, completed=800)
+    many = read(tmp_path, PLAIN, **CLOSED, completed=800, total_output_tokens=40_000)
     assert not any("burst" in text for text in many.remarks)
 
 
@@ -267,7 +275,7 @@ def test_failed_runs_ramps_and_impossible_values_are_refused_in_a_sentence(tmp_p
     assert refusal(tmp_path, request_throughput=None) == "request_throughput is missing"
     assert refusal(tmp_path, request_throughput="9.9") == "request_throughput must be a number, not text"
     assert refusal(tmp_path, p99_ttft_ms=float("nan")) == "p99_ttft_ms must be a finite number"
-    assert refusal(tmp_path, p99_ttft_ms=-1) == "p99_ttft_ms must not be negative, but is -1"
+    assert refusal(tmp_path, p99_ttft_ms=-1) == "p99_ttft_ms must not be negative, but is -1, which cannot be"
     assert refusal(tmp_path, completed=1.5) == "completed must be a whole number, not 1.5"
     assert refusal(tmp_path, request_rate="fast") == "request_rate must be a number, not text"
     assert refusal(tmp_path, request_rate=0) == "request_rate must be above 0"

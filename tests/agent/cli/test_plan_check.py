@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,20 @@ def test_the_page_of_a_running_engine_is_checked_against_the_planned_load(
             "KV cache, or more GPUs"
         )
     ]
+
+
+def test_blocks_of_a_hybrid_model_are_no_tokens_to_check_against(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = written(tmp_path, {"attention": "hybrid"})
+    untold = tmp_path / "page.prom"
+    untold.write_text(re.sub('kv_cache_size_tokens="[0-9]+",', "", PAGE.read_text()))
+    code, told = lines(capsys, "check", str(plan), "--page", str(untold))
+    assert code == 0
+    assert told[0].startswith("warning: tiers.t0.architecture.kv_tokens: is not known: the page tells blocks")
+    assert not any("32,768" in line for line in told)
+    _, told = lines(capsys, "check", str(plan), "--page", str(PAGE))
+    assert any("holds 32,768 tokens" in line for line in told)
 
 
 def test_a_page_without_kv_tokens_or_of_an_unnamed_tier_is_bad_input(

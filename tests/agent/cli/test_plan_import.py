@@ -560,3 +560,56 @@ def test_the_user_s_word_on_what_was_measured_is_written_and_wins(tmp_path: Path
 )
 def test_other_words_on_what_was_measured_are_refused(capsys: Captured, pair: str) -> None:
     assert refused(capsys, *OPEN, "--measured", pair).startswith("--measured ")
+
+
+IMPOSSIBLE = TESTS / "cases" / "21-impossible"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("ttft_above_e2e", "TTFT P99 9 s is above E2E P99 3.6 s"),
+        ("little", "7 rps x 2.285 s are 16 requests at once, the load is 64 clients"),
+    ],
+)
+def test_a_load_whose_numbers_exclude_each_other_is_refused_alone_and_left_out_beside_others(
+    name: str, told: str, capsys: Captured
+) -> None:
+    file = IMPOSSIBLE / f"{name}.json"
+    said = f"tells what excludes each other: {told}, which cannot be"
+    assert refused(capsys, file) == f"{file}: {said}"
+    assert run(*CLOSED, file) == 1
+    out, err = capsys.readouterr()
+    assert err.splitlines()[0] == f"sizewatch plan: {file}: left out: it {said}"
+    sources = [Path(source).name for source in yaml.safe_load(out)["curve"]["source"]]
+    assert sources == [known.name for known in CLOSED]
+
+
+@pytest.mark.parametrize("name", ["tpot_seconds", "tpot_us"])
+def test_a_tpot_that_clients_and_latency_refute_is_left_out_told_first_and_fails(name: str, capsys: Captured) -> None:
+    file = IMPOSSIBLE / f"{name}.json"
+    assert run(file) == 1
+    out, err = capsys.readouterr()
+    assert err.splitlines()[0].endswith("E2E - TTFT is 1.985 s, which cannot be; TPOT and ITL are left out")
+    (point,) = yaml.safe_load(out)["curve"]["points"]
+    assert not {"tpot_p50_seconds", "tpot_p99_seconds", "itl_p99_seconds"} & point.keys()
+    assert (point["ttft_p99_seconds"], point["e2e_p99_seconds"]) == (0.9, 3.6)
+
+
+def test_answers_that_were_not_streamed_have_no_ttft(tmp_path: Path, capsys: Captured) -> None:
+    run_of = json.loads((IMPOSSIBLE / "little.json").read_text()) | {"max_concurrency": 16}
+    whole = {f"{name}_ttft_ms": run_of[f"{name}_e2el_ms"] for name in ("mean", "median", "p99")}
+    untimed = {f"{name}_{kind}_ms": 0.0 for name in ("mean", "median", "p99") for kind in ("tpot", "itl")}
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps(run_of | whole | untimed))
+    assert run(file) == 1
+    out, err = capsys.readouterr()
+    assert "answers were not streamed, which cannot be; TTFT, TPOT and ITL are left out" in err
+    (point,) = yaml.safe_load(out)["curve"]["points"]
+    assert {name for name in point if name.endswith("_seconds")} == {"e2e_p99_seconds"}
+
+
+def test_every_contradiction_is_told_where_no_load_is_left(capsys: Captured) -> None:
+    told = refused(capsys, IMPOSSIBLE / "little.json", IMPOSSIBLE / "ttft_above_e2e.json")
+    assert "64 clients, which cannot be; " in told
+    assert told.endswith("TTFT P99 9 s is above E2E P99 3.6 s, which cannot be")

@@ -11,7 +11,7 @@ from rules.plan import memory
 from rules.plan.checks import PlanWarning, check_plan
 from rules.plan.memory import MemoryFloor, engine_kv_tokens, memory_floor, read_model_config
 from rules.plan.mistakes import case_of
-from rules.plan.schema import InvalidPlanError, Plan, parse_plan, plan_version
+from rules.plan.schema import Architecture, InvalidPlanError, Plan, parse_plan, plan_version
 
 LLAMA_70B: dict[str, Any] = {
     "model_type": "llama",
@@ -153,6 +153,15 @@ def test_the_formula_gives_the_tokens_of_a_real_engine() -> None:
 )
 def test_the_engine_s_tokens_are_read_from_its_page(facts: dict[str, str], tokens: int | None) -> None:
     assert engine_kv_tokens(facts) == tokens
+
+
+def test_blocks_of_a_hybrid_model_are_not_its_tokens() -> None:
+    blocks = {"num_gpu_blocks": "30000", "block_size": "16"}
+    hybrid, latent = (Architecture.model_validate({"attention": kind}) for kind in ("hybrid", "latent"))
+    assert engine_kv_tokens(blocks, hybrid) is None
+    assert engine_kv_tokens(blocks | {"kv_cache_size_tokens": "240000"}, hybrid) == 240_000
+    assert engine_kv_tokens({"kv_tokens": "240000"}, hybrid) == 240_000
+    assert engine_kv_tokens(blocks, latent) == engine_kv_tokens(blocks, Architecture.model_validate({})) == 480_000
 
 
 @pytest.mark.skipif(not (SHARED / "pages").is_dir(), reason="no shared pages beside the checkout")

@@ -48,6 +48,16 @@ def falling(tier: dict[str, Any]) -> None:
             point[name] = value
 
 
+def also(name: str, value: float) -> Edit:
+    """Of the lowest point."""
+    return lambda tier: tier["curve"]["points"][0].update({name: value})
+
+
+def not_streamed(tier: dict[str, Any]) -> None:
+    point = tier["curve"]["points"][0]
+    point.update(e2e_p99_seconds=point["ttft_p99_seconds"], tpot_p50_seconds=None, tpot_p99_seconds=None)
+
+
 def requests(*numbers: int) -> Edit:
     def edit(tier: dict[str, Any]) -> None:
         for point, number in zip(tier["curve"]["points"], numbers, strict=True):
@@ -104,6 +114,21 @@ def mistakes(*edits: Edit) -> list[tuple[str, str]]:
             times(13, "completed_rps", "requested_rps", "output_tokens_per_second"),
             "curve.points",
             "times the concurrency (Little's law)",
+        ),
+        (
+            times(0.001, "ttft_p50_seconds", "tpot_p50_seconds"),
+            "curve.points",
+            "completed_rps x time in system is 0.00114 times the concurrency",
+        ),
+        (
+            also("e2e_p99_seconds", 0.1),
+            "curve.points[0]",
+            "TTFT P99 0.22 s is above E2E P99 0.1 s, which cannot be; correct them, or benchmark again",
+        ),
+        (
+            not_streamed,
+            "curve.points[0]",
+            "TTFT P99 0.22 s is E2E P99 0.22 s for 230 tokens: answers were not streamed, which cannot be",
         ),
         (
             put("workload.requests_per_second", {"average": 3900, "peak": 7200}),

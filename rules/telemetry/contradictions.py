@@ -1,0 +1,157 @@
+"""Times of requests that exclude each other, of a benchmark file, a plan's point or an engine's page (DESIGN 3.20).
+
+For each request E2E = TTFT + TPOT x (tokens - 1), and so for the means of the same requests, as far as lengths and
+times are independent. A mean number of requests at once is rate x E2E (Little's law).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from rules.light_dataclass import light_dataclass
+from rules.telemetry.histograms import NO_GRID, Cumulative, increase
+
+ROUNDED = 1.02
+"""Factor by which a TTFT may exceed the E2E of the same requests: both are rounded or interpolated."""
+
+OF_MEANS = 3.0
+"""Factor between TPOT x tokens and E2E - TTFT above which no skew of the lengths explains the difference."""
+
+DECODE_SHARE = 0.25
+"""Least share of the E2E by which the two must differ: E2E - TTFT is a small difference of large numbers otherwise."""
+
+FASTEST_TOKEN_SECONDS = 1e-4
+"""No engine decodes faster (10,000 tokens/s of one request)."""
+
+FASTEST_FIRST_SECONDS = 1e-3
+"""No engine has a first token so soon that takes a tenth of a decode step for it."""
+
+STREAMED_TOKENS = 8
+"""Least mean tokens of a request for which the time after the first token tells whether the answer was streamed."""
+
+MORE_AT_ONCE = 1.25
+"""Factor by which rate x E2E may exceed the clients of a closed loop (DESIGN 3.11)."""
+
+FEWER_AT_ONCE = 0.5
+"""Share of its clients that a closed loop of LOOPS requests a client keeps busy at least, its last requests included."""
+
+LOOPS = 10
+
+
+@light_dataclass(frozen=True, slots=True, kw_only=True)
+class Contradiction:
+    """Sentence with both numbers, and which of `ttft`, `tpot` and `e2e` are wrong: all of them if it is not known."""
+
+    text: str
+    wrong: tuple[str, ...]
+    not_streamed: bool = False
+
+
+def find_contradictions(
+    *, ttft: float | None, e2e: float | None, tpot: float | None = None, tokens: float | None = None, of: str = "mean"
+) -> Iterator[Contradiction]:
+    """Yield the contradiction between times of the same requests, in seconds, and their mean tokens, if there is one.
+
+    TTFT and E2E are of the same statistic `of`. Zero or None is untold, but for the TTFT.
+    """
+    if ttft is None or not e2e:
+        return
+    if ttft > ROUNDED * e2e:
+        yield Contradiction(text=f"TTFT {of} {ttft:.4g} s is above E2E {of} {e2e:.4g} s", wrong=("ttft", "e2e"))
+        return
+    if tokens is None or tokens < STREAMED_TOKENS:
+        return
+    step, decode = (e2e - ttft) / (tokens - 1), (tpot or 0.0) * (tokens - 1)
+    seconds = f"E2E - TTFT is {e2e - ttft:.4g} s"
+    if step < FASTEST_TOKEN_SECONDS and (tpot or 0.0) < FASTEST_TOKEN_SECONDS:
+        text = f"TTFT {of} {ttft:.4g} s is E2E {of} {e2e:.4g} s for {tokens:.4g} tokens: answers were not streamed"
+        yield Contradiction(text=text, wrong=("ttft", "tpot"), not_streamed=True)
+    elif tpot and _differs(decode, e2e - ttft, e2e):
+        text = f"TPOT {tpot:.4g} s x {tokens - 1:.4g} tokens is {decode:.4g} s, {seconds}"
+        small = [name for name, value in (("ttft", ttft), ("tpot", tpot)) if value < _SMALLEST[name]]
+        yield Contradiction(text=text, wrong=tuple(small) or ("ttft", "tpot", "e2e"))
+    elif ttft < min(FASTEST_FIRST_SECONDS, step / 10):
+        text = f"TTFT {of} {ttft:.4g} s is below a tenth of a decode step ({seconds} for {tokens - 1:.4g} tokens)"
+        yield Contradiction(text=text, wrong=("ttft",))
+
+
+_SMALLEST = {"ttft": FASTEST_FIRST_SECONDS, "tpot": FASTEST_TOKEN_SECONDS}
+
+
+def _differs(decode: float, rest: float, e2e: float) -> bool:
+    low, high = sorted((decode, rest))
+    return high > OF_MEANS * low and high - low > DECODE_SHARE * e2e
+
+
+def at_once_contradiction(clients: float, rps: float, e2e: float, requests: float | None) -> str | None:
+    """Return how the clients of a closed loop contradict rate x E2E, or None.
+
+    Without `requests`, or with few a client, a closed loop may be idle for most of its time.
+    """
+    at_once = rps * e2e
+    if at_once > MORE_AT_ONCE * clients or (
+        requests is not None and requests >= LOOPS * clients and at_once < FEWER_AT_ONCE * clients
+    ):
+        return f"{rps:.4g} rps x {e2e:.4g} s are {at_once:.4g} requests at once, the load is {clients:.4g} clients"
+    return None
+
+
+FEWEST_REQUESTS = 100
+"""Requests below which the means of a page may be those of its first, slow ones."""
+
+SAME_REQUESTS = 0.9
+"""Share of first tokens and finished requests that must be the same: others run, or ended without a token."""
+
+NOTHING_YET = Cumulative(NO_GRID, (0.0,), 0.0)
+
+WRONG_FAMILIES = {"ttft": ("ttft_seconds",), "e2e": ("e2e_seconds",), "tpot": ("tpot_seconds", "itl_seconds")}
+
+
+def find_page_contradiction(
+    histograms: Mapping[str, Cumulative], counters: Mapping[str, float]
+) -> tuple[Contradiction, tuple[str, ...]] | None:
+    """Return how the times of a page since its start exclude each other, and the families that are not used for it.
+
+    A sum that its own buckets contradict is no evidence against other families.
+    """
+    first, whole = (histograms.get(family) for family in ("ttft_seconds", "e2e_seconds"))
+    if first is None or whole is None or not first.total or not whole.total:
+        return None
+    n, finished = first.counts[-1], whole.counts[-1]
+    if min(n, finished) < FEWEST_REQUESTS or not SAME_REQUESTS <= n / finished <= 1 / SAME_REQUESTS:
+        return None
+    ttft, e2e, tokens = first.total / n, whole.total / finished, counters.get("generation_tokens", 0.0) / n
+    if ttft > e2e:
+        ttft = min(ttft, _least_mean(first, SAME_REQUESTS * min(n, finished)))
+    tpot = _decode_per_token(histograms, n, tokens, e2e - ttft)
+    found = next(find_contradictions(ttft=ttft, e2e=e2e, tpot=tpot, tokens=tokens), None)
+    if found is None:
+        return None
+    families = [family for name in ("ttft", "e2e", "tpot") for family in WRONG_FAMILIES[name] if family in histograms]
+    if any(increase(NOTHING_YET, histograms[family]).total is None for family in families):
+        return None
+    wrong = {family for name in found.wrong for family in WRONG_FAMILIES[name]}
+    return found, tuple(family for family in families if family in wrong)
+
+
+def _least_mean(times: Cumulative, n: float) -> float:
+    """Return the least mean of the `n` shortest times: the longest may be of requests that have not finished."""
+    found, below, edge = 0.0, 0.0, 0.0
+    for upper, count in zip(times.edges, times.counts, strict=True):
+        found += edge * max(0.0, min(count, n) - below)
+        below, edge = max(below, min(count, n)), upper
+    return found / n
+
+
+def _decode_per_token(histograms: Mapping[str, Cumulative], n: float, tokens: float, rest: float) -> float | None:
+    """Return the mean time per token after the first.
+
+    Gaps between events tell only that it is too small: an event may have several tokens, and run on unfinished.
+    """
+    told, gaps = (histograms.get(family) for family in ("tpot_seconds", "itl_seconds"))
+    if told is not None and told.total and told.counts[-1]:
+        return told.total / told.counts[-1]
+    if gaps is None or not gaps.total or not gaps.counts[-1] or tokens <= 1:
+        return None
+    most = max(gaps.total / gaps.counts[-1], gaps.total / n / (tokens - 1))
+    return most if most * (tokens - 1) < rest else None
