@@ -17,6 +17,7 @@ from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import certain_if, is_significant_share, range_reading
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.signals import Gap, Reading
+from rules.telemetry.windows import MINUTE_SECONDS
 from rules.telemetry.wording import describe_period, guess, number, spread
 from rules.verdicts import error_budget
 from rules.verdicts.context import LIKELY_CONFIDENCE, SEPARATE, RuleContext, read_plan_value
@@ -95,12 +96,52 @@ def judge_burn(case: RuleContext) -> RuleResult:
     word, seconds = family.partition("_")[0].upper(), number(float(objective), "seconds")
     broken, of_events = f"missed the {seconds} {word} objective", not case.rule.per_request
     promise = Promise(allowed=allowed, broken=broken, name=word, of_events=of_events)
-    result = judge_promise(case, promise)
+    result, standing = judge_promise(case, promise), _judge_standing_queue(case, promise)
+    if standing is not None and _rank(standing) > _rank(result):
+        return standing
     if result is not None:
         return result
     if case.binned and not any(family in one.window.histograms for one in case.binned):
         return case.unmeasured(family)
     return explain_no_rung(case, promise)
+
+
+def _rank(result: RuleResult | None) -> tuple[bool, bool, bool]:
+    """Return the order of results: those that fire, certain ones first."""
+    if not isinstance(result, Verdict) or result.status is Status.OK:
+        return False, False, False
+    return True, result.certainty is Certainty.CERTAIN, result.status is Status.CRITICAL
+
+
+def _judge_standing_queue(case: RuleContext, promise: Promise) -> Verdict | None:
+    """Return a finding of requests that wait longer than the objective now, None without one.
+
+    Certain beyond chance, or if nobody got a first token in the last SEPARATE minutes.
+    """
+    overdue = error_budget.count_overdue(case.budget, case.rule.family, case.now)
+    since = case.now - error_budget.IMPACT_SECONDS
+    standing = error_budget.count_standing_minutes(case.budget, since, case.now)
+    if standing >= SEPARATE:
+        since = case.now - standing * MINUTE_SECONDS
+    count = error_budget.count_slow_requests(case.budget, case.rule.family, since, case.now)
+    if overdue < 1 or not _is_beyond_chance(count.best, count.n, promise.allowed, LIKELY_CONFIDENCE):
+        return None
+    rows = error_budget.count_slow_rows(case.budget, case.rule.family, promise.allowed, since, case.now)
+    proven = _is_beyond_chance(count.low, count.n, promise.allowed, CONFIDENCE) or standing >= SEPARATE
+    page = case.limit(f"{RUNGS[0][0]}_burn") * promise.allowed
+    status = Status.CRITICAL if _is_beyond_chance(count.low, count.n, page, CONFIDENCE) else Status.WARNING
+    observed = Reading(value=count.best / count.n, low=count.low / count.n, high=count.high / count.n, n=count.n)
+    waits = "request waits" if round(overdue) == 1 else "requests wait"
+    sentence = f"{overdue:,.0f} {waits} for a first token and {promise.broken}"
+    last = format_span(max(count.seconds, 1.0))
+    details = (
+        f"{number(count.best / count.n, 'ratio')} of {promise.count(count.n)} in {last} {promise.broken}",
+        f"nobody got a first token for {standing} minutes" if standing else "",
+    )
+    certainty = certain_if(proven and rows >= SEPARATE)
+    return case.verdict(
+        status, certainty, observed, range_reading(0.0, promise.allowed, count.n), sentence, details=details
+    )
 
 
 def judge_promise(case: RuleContext, promise: Promise) -> RuleResult | None:

@@ -9,10 +9,13 @@ from rules.light_dataclass import light_dataclass
 from rules.replicas import starts
 from rules.replicas.cascade import CascadeSample, CascadeState, CascadeThresholds, interrupt_cascade
 from rules.replicas.cascade import step_cascade as advance_cascade
+from rules.replicas.overdue import NO_QUEUE, OverdueTrack, step_overdue
 from rules.replicas.stalls import NO_STALLS, StallTrack, step_stalls
 from rules.replicas.starts import ReplicaStart
 from rules.replicas.track import ScrapeTrack, Spans, add_spans, is_unwatched, record_failure, record_success
 from rules.telemetry import histograms, windows
+from rules.telemetry.gauges import interpolate
+from rules.telemetry.outcomes import OVERDUE, OVERDUE_LEFT
 from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import Window
@@ -26,7 +29,7 @@ class ReplicaState:
     """State of one replica: scrape track, cascade, the windows of the `open` minute and its present `start`.
 
     `stale_seconds` is how long the page did not move although it claims work. `stalls` are its ranks that hold requests and do no
-    work. `error` is the error of the last
+    work, `queue` its overdue requests. `error` is the error of the last
     scrape, `gpu_problem` that of its GPUs. `slope_gap` is why the cascade has no slope. `seen_spans` are the spans already
     recorded before the clock jumped, `span_start` is when the clock's present run began.
     """
@@ -38,6 +41,7 @@ class ReplicaState:
     open: tuple[Window, ...] = ()
     stale_seconds: float = 0.0
     stalls: StallTrack = NO_STALLS
+    queue: OverdueTrack = NO_QUEUE
     error: str = ""
     gpu_problem: str = ""
     slope_gap: Gap = Gap.RESTARTED
@@ -60,12 +64,17 @@ def apply_snapshot(
         window = _with(window, extra)
     if window is None:
         cascade, slope_gap, stale = interrupt_cascade(replica.cascade), replica.slope_gap, False
-        stalls = NO_STALLS
+        stalls, queue = NO_STALLS, NO_QUEUE
     else:
         cascade, slope_gap = _follow_cascade(replica, snapshot, window, limits)
         stale = any(window.gaps.get(family) is Gap.STALE for family in CLAIMS)
         is_same = last is not None and window.gaps.get(windows.EVERYTHING) is not Gap.RESTARTED
-        stalls = step_stalls(replica.stalls, last, snapshot) if is_same and last is not None else NO_STALLS
+        stalls, queue = NO_STALLS, NO_QUEUE
+        if is_same and last is not None:
+            stalls = step_stalls(replica.stalls, last, snapshot)
+            queue = step_overdue(replica.queue, last, snapshot, limits.ttft_slo_seconds)
+        if queue.overdue or queue.gone or replica.queue.overdue:
+            window = _with_overdue(window, replica.queue, queue, is_restart=not is_same)
     opened, closed = (replica.open, None) if window is None else _open_minute(replica.open, window)
     # Hot path: every page of every replica. `replace` takes three times as long.
     replica = ReplicaState(
@@ -76,6 +85,7 @@ def apply_snapshot(
         open=opened,
         stale_seconds=replica.stale_seconds + window.span if stale and window is not None else 0.0,
         stalls=stalls,
+        queue=queue,
         error="",
         gpu_problem=replica.gpu_problem,
         slope_gap=slope_gap,
@@ -118,6 +128,18 @@ def _with(window: Window, extra: Window) -> Window:
         gauges={**extra.gauges, **window.gauges},
         gaps={**extra.gaps, **window.gaps},
         sampled=window.sampled | extra.sampled,
+    )
+
+
+def _with_overdue(window: Window, before: OverdueTrack, now: OverdueTrack, *, is_restart: bool) -> Window:
+    """Return the window with the overdue requests. Those of a process that ended left without a first token."""
+    gone = before.overdue if is_restart else now.gone
+    level = min(before.overdue, now.overdue)
+    gauge = interpolate(level, level, window.span)
+    return replace(
+        window,
+        counters={**window.counters, OVERDUE_LEFT: gone} if gone else window.counters,
+        gauges={**window.gauges, OVERDUE: gauge} if level else window.gauges,
     )
 
 

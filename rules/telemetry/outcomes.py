@@ -25,6 +25,9 @@ FINISHED, FAILED, ARRIVED = "requests_finished", "requests_failed", "requests_ar
 HTTP_OK, HTTP_REFUSED, HTTP_FAILED = "http_requests_ok", "http_requests_refused", "http_requests_failed"
 NO_ROOM = "admission_rejections"
 
+OVERDUE, OVERDUE_LEFT = "requests_overdue", "requests_overdue_left"
+"""Gauge of requests that wait longer than the TTFT objective; counter of those that left without a first token."""
+
 READ = frozenset({FINISHED, FAILED, ARRIVED, HTTP_OK, HTTP_REFUSED, HTTP_FAILED, NO_ROOM, *IN_SYSTEM})
 """Families of a window that determine outcomes."""
 

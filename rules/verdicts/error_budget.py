@@ -6,6 +6,7 @@ of OBJECTIVES. `rules.methods.burn_rate` has the rates.
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from array import array
@@ -40,11 +41,14 @@ COARSE_SECONDS = 300.0
 IMPACT_SECONDS = 900.0
 """Seconds of requests that show what users feel now: the hold of most rules."""
 
-_START, _LENGTH, _SEEN_SECONDS, _REQUESTS, _FIRST = range(5)
+_START, _LENGTH, _SEEN_SECONDS, _REQUESTS, _OVERDUE, _FIRST = range(6)
 _EACH, _BEST = 4, 2
 ROW = _FIRST + _EACH * len(COUNTED)
-"""Columns: start and length of the row, seconds of it that were seen, finished requests; of all COUNTED n, and surely,
-likely, at most slow (or failed)."""
+"""Columns: start and length of the row, seconds of it that were seen, finished requests, requests that waited longer than
+the TTFT objective (of single minutes only); of all COUNTED n, and surely, likely, at most slow (or failed)."""
+
+LATEST_SECONDS = 180.0
+"""Age in seconds of the minutes that tell how many requests are overdue now: replicas close theirs one after the other."""
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,15 +127,32 @@ def count_slow_requests(budget: Budget, family: str, since: float, until: float)
     """Return the counts of one objective in (since, until] (unix seconds). Raise ValueError for an unknown family."""
     column = _column(family)
     seen, *counts = budget.columns(since, until, _SEEN_SECONDS, _REQUESTS, *range(column, column + _EACH))
-    n, low, best, high = _sum_counts(counts, family)
+    n, low, best, high = (count + count_overdue(budget, family, until) for count in _sum_counts(counts, family))
     return SlowRequestCount(n=n, low=low, best=best, high=high, seconds=min(until - since, math.fsum(seen)))
+
+
+def count_overdue(budget: Budget, family: str, now: float) -> float:
+    """Return the requests of the latest minutes that have missed the objective and are not counted as slow yet."""
+    if family != OBJECTIVES[0]:
+        return 0.0
+    return max(budget.columns(now - LATEST_SECONDS, now, _OVERDUE)[0], default=0.0)
+
+
+def count_standing_minutes(budget: Budget, since: float, until: float) -> int:
+    """Return the number of the last rows in (since, until] in which requests were overdue and none got a first token."""
+    overdue, first_tokens = budget.columns(since, until, _OVERDUE, _column(OBJECTIVES[0]))
+    rows = zip(reversed(overdue), reversed(first_tokens), strict=True)
+    return sum(1 for _ in itertools.takewhile(lambda row: row[0] >= 1 and row[1] <= 0, rows))
 
 
 def count_slow_rows(budget: Budget, family: str, allowed: float, since: float, until: float) -> int:
     """Return the number of rows in (since, until] with more than the allowed share."""
     column = _column(family)
-    requests, slow = budget.columns(since, until, column, column + _BEST)
-    return sum(1 for n, best in zip(requests, slow, strict=True) if n > 0 and best / n > allowed)
+    requests, slow, overdue = budget.columns(since, until, column, column + _BEST, _OVERDUE)
+    if family != OBJECTIVES[0]:
+        overdue = array("d", [0.0]) * len(requests)
+    rows = zip(requests, slow, overdue, strict=True)
+    return sum(1 for n, best, late in rows if best + late > allowed * (n + late))
 
 
 def _bounds(stored: array[float], since: float, until: float) -> tuple[int, int]:
@@ -176,6 +197,10 @@ def find_burn_span(budget: Budget, family: str, allowed: float, since: float, un
     """Return the span of the rows in (since, until] with more than the allowed share, None if there is none."""
     column = _column(family)
     starts, lengths, *counts = budget.columns(since, until, _START, _LENGTH, _REQUESTS, *range(column, column + _EACH))
+    if family == OBJECTIVES[0]:
+        (overdue,) = budget.columns(since, until, _OVERDUE)
+        for values in counts[1:]:
+            values[:] = array("d", map(operator.add, values, overdue))
     requests, slow_requests = counts[1], counts[1 + _BEST]
     burning = [at for at, n in enumerate(requests) if n > 0 and slow_requests[at] > allowed * n]
     if not burning:
@@ -212,11 +237,15 @@ def count_observed_seconds(budget: Budget) -> float:
 def _row(
     objectives: tuple[float | None, ...], window: Window, start: float, span: float, seen: float
 ) -> array[float] | None:
-    row = array("d", (start, span, seen, window.counters.get("requests_finished", 0.0)))
+    waiting = window.gauges.get(outcomes.OVERDUE)
+    overdue = waiting.integral / max(window.span, span) if waiting is not None and span <= MINUTE_SECONDS else 0.0
+    row = array("d", (start, span, seen, window.counters.get("requests_finished", 0.0), overdue))
     for family, objective in zip(OBJECTIVES, objectives, strict=True):
         parts = window.histograms.get(family, ()) if objective is not None else ()
         share = histograms.share_above(parts, objective) if objective is not None else None
-        row.extend((share.n, share.low, share.best, share.high) if share is not None else (0.0,) * _EACH)
+        counts = (share.n, share.low, share.best, share.high) if share is not None else (0.0,) * _EACH
+        left = window.counters.get(outcomes.OVERDUE_LEFT, 0.0) if family == OBJECTIVES[0] and objective else 0.0
+        row.extend(count + left for count in counts)
     ended = outcomes.outcomes(window)
     if isinstance(ended, Missing):
         row.extend((0.0,) * _EACH)
@@ -264,4 +293,5 @@ def _coarsened(budget: Budget, now: float) -> Budget:
 def _into_five(coarse: array[float], minute: array[float]) -> array[float]:
     row = minute[:]
     row[_START], row[_LENGTH] = minute[_START] // COARSE_SECONDS * COARSE_SECONDS, COARSE_SECONDS
+    row[_OVERDUE] = 0.0
     return _add_row(coarse, row, operator.add)
