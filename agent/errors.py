@@ -36,6 +36,7 @@ class ScrapeFailure(StrEnum):
     SYNTAX = "syntax"
     DUPLICATE = "duplicate"
     INCONSISTENT = "inconsistent"
+    NOT_ONE_ENGINE = "not_one_engine"
 
 
 class SizewatchError(Exception):

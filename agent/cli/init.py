@@ -290,6 +290,8 @@ def _print_found(
             print(
                 f"found    {one.probe.url}: {title}, {one.probe.model or 'model unknown'}, tier {name} ({one.candidate.evidence})"
             )
+            if one.probe.holds:
+                print(f"         {one.probe.holds}: each is a replica of the tier")
     products = {gpu.product for gpu in gpus}
     print(f"GPUs     {len(gpus)}: {', '.join(sorted(products))}" if gpus else "GPUs     none seen")
     if sum(map(len, tiers.values())) > 1 and gpus:

@@ -47,17 +47,22 @@ def render_engine_page(
 ) -> str:
     """Return the whole output. `notes` are earlier problems. Raise ScrapeError for a page of no known engine."""
     reader = PageReader(engine)
-    page = reader.read(body, time.time())
-    page = replace(page, problems=(*notes, *page.problems))
-    why_no_rate = _why_no_rate(page, live)
-    readings = {
-        name: _named(BY_NAME[name], value, reader.engine, page, why_no_rate)
-        for name, value in read_all(window_since_start(page)).items()
-    }
+    engines = reader.read_engines(body, time.time())
+    documents, texts = {}, [f"{page_name}: {told}, each is a replica"] if (told := reader.describe_engines()) else []
+    for name, page in engines.items():
+        page = replace(page, problems=(*notes, *page.problems))
+        table, why_no_rate = reader.engine_of(name), _why_no_rate(page, live)
+        readings = {
+            signal: _named(BY_NAME[signal], value, table, page, why_no_rate)
+            for signal, value in read_all(window_since_start(page)).items()
+        }
+        documents[name] = inspect_json(table.name, page, readings, reader.uses)
+        title = f"{name or page_name}: {table.title}, generation {table.release_line}"
+        texts.append(inspect_text(title, page, readings, reader.uses))
     if as_json:
-        return json.dumps(inspect_json(reader.engine.name, page, readings, reader.uses), indent=2)
-    title = f"{page_name}: {reader.engine.title}, generation {reader.engine.release_line}"
-    return inspect_text(title, page, readings, reader.uses)
+        several = {"schema": 1, "holds": told, "engines": documents}
+        return json.dumps(several if told else documents[""], indent=2)
+    return "\n\n".join(texts)
 
 
 def _why_no_rate(page: Snapshot, live: bool) -> str:

@@ -16,6 +16,7 @@ from agent.errors import ScrapeError
 from agent.gpu.owners import PROC, PidFileError, read_pid
 from agent.http_client.connection import MOST_THREADS, KeptConnection, PageFetcher
 from agent.http_client.transport import HttpRequest, TargetOptions
+from agent.scrape.page_engines import name_replica
 from agent.scrape.scrapers import PageReader, Target
 from rules.telemetry.snapshots import Snapshot
 
@@ -40,6 +41,10 @@ class TargetProbe:
     page_bytes: int = 0
     seconds: float = 0.0
     snapshot: Snapshot | None = None
+    engines: Mapping[str, Snapshot] = field(default_factory=dict)
+    """Engines by name in place of a snapshot where the page holds several."""
+    holds: str = ""
+    """Words for how many engines the page holds, "" for one."""
     families: Mapping[str, str] = field(default_factory=dict)
     clock_ahead_seconds: float | None = None
     pid: int | None = None
@@ -55,7 +60,22 @@ def probe_targets(watched: Sequence[Target], clock: Callable[[], float]) -> tupl
     if not watched:
         return ()
     with ThreadPoolExecutor(max_workers=min(MOST_THREADS, len(watched)), thread_name_prefix="doctor") as pool:
-        return tuple(pool.map(lambda target: _target(target, clock), watched))
+        probed = tuple(pool.map(lambda target: _target(target, clock), watched))
+    return tuple(part for probe in probed for part in _by_engine(probe))
+
+
+def _by_engine(probe: TargetProbe) -> tuple[TargetProbe, ...]:
+    """Return a probe, or one for each engine where its page holds several. Which GPU is whose is not known of them."""
+    target = probe.target
+    return tuple(
+        replace(
+            probe,
+            target=replace(target, replica=name_replica(target.replica, name), gpus=()),
+            snapshot=page,
+            engines={},
+        )
+        for name, page in probe.engines.items()
+    ) or (probe,)
 
 
 def _target(target: Target, clock: Callable[[], float]) -> TargetProbe:
@@ -68,14 +88,16 @@ def _target(target: Target, clock: Callable[[], float]) -> TargetProbe:
         reason = str(getattr(error, "strerror", "") or "it is no host name")
         return TargetProbe(target=target, t=clock(), unknown_host=reason, pid=pid, pid_trouble=pid_trouble)
     reader, start = PageReader(target.engine), time.monotonic()
-    body, snapshot, failure = b"", None, None
+    body, failure = b"", None
+    engines: dict[str, Snapshot] = {}
     try:
         with closing(PageFetcher(target.options)) as fetcher:
             body = fetcher.fetch()
-            snapshot = reader.read(body, clock())
+            engines = reader.read_engines(body, clock())
     except ScrapeError as error:
         failure = error
     seconds, families = time.monotonic() - start, dict(reader.families)
+    snapshot = next(iter(engines.values())) if len(engines) == 1 else None
     return TargetProbe(
         target=target,
         t=clock(),
@@ -84,6 +106,8 @@ def _target(target: Target, clock: Callable[[], float]) -> TargetProbe:
         page_bytes=len(body),
         seconds=seconds,
         snapshot=snapshot,
+        engines=engines if len(engines) > 1 else {},
+        holds=reader.describe_engines(),
         families=families,
         several=_several(target, reader, snapshot, seconds, clock) if snapshot is not None else "",
         clock_ahead_seconds=_clock_ahead(target.options, clock) if failure is None else None,

@@ -54,7 +54,8 @@ ADVICE: Mapping[ScrapeFailure, str] = {
     ScrapeFailure.CUT_OFF: "look at what stands between here and the engine (a proxy with a limit?)",
     ScrapeFailure.CONTENT_TYPE: "correct the url: this is not the engine's metrics page",
     ScrapeFailure.SYNTAX: "look at the page: sizewatch inspect URL; a proxy may have changed it",
-    ScrapeFailure.DUPLICATE: "look at the page: two exporters may be merged in it",
+    ScrapeFailure.DUPLICATE: "look at the page: two engines or exporters are merged in it, and no label tells them apart",
+    ScrapeFailure.NOT_ONE_ENGINE: "give each engine's own page as a target; what stands in front of engines is no replica",
     ScrapeFailure.INCONSISTENT: "correct the url or the target's engine; sizewatch inspect URL shows the page",
 }
 
@@ -97,7 +98,9 @@ def check_page(met: TargetContext, _: LoadedConfig) -> Iterator[CheckResult]:
         yield fail(check, f"{seen.error.kind.value}: {seen.error.text}", ADVICE[seen.error.kind] + unused)
     else:
         told = f"{seen.page_bytes / 1000:.1f} kB in {seen.seconds * 1000:.0f} ms"
-        yield ok(check, f"{place_of(options.url)}: {told}")
+        yield ok(
+            check, f"{place_of(options.url)}: {told}" + (f"; {seen.holds}, this is a replica" if seen.holds else "")
+        )
         if seen.page_bytes > NEARLY * options.max_bytes:
             yield warn(check, f"its page of {told} nears max_page_bytes ({options.max_bytes})", "raise max_page_bytes")
         if seen.seconds > NEARLY * options.timeout_seconds:

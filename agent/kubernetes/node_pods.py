@@ -305,10 +305,11 @@ def _combined(one: GpuAssignment | None, other: GpuAssignment) -> GpuAssignment:
 def _models(url: str, now: float) -> tuple[str, ...] | None:
     """Return the models on a page, None without a page."""
     try:
-        facts = PageReader().read(fetch_page(TargetOptions(url=url, timeout_seconds=PAGE_SECONDS)), now).facts
+        pages = PageReader().read_engines(fetch_page(TargetOptions(url=url, timeout_seconds=PAGE_SECONDS)), now)
     except ScrapeError:
         return None
-    return tuple(truncate_value(name) for name in facts.get("model", "").split(",") if name)
+    models = dict.fromkeys(name for page in pages.values() for name in page.facts.get("model", "").split(",") if name)
+    return tuple(truncate_value(name) for name in models)
 
 
 def _target(found: DiscoveredReplica) -> TargetKeys:

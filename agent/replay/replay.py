@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from agent.config.load import LoadedConfig, build_tier_contexts
-from agent.errors import ScrapeError
+from agent.errors import ScrapeError, ScrapeFailure
 from agent.fleet.tier_readers import AGENTS, build_replica_reader
 from agent.prometheus.answers import StoreError
 from agent.prometheus.api import QueryClient
+from agent.scrape.page_engines import name_replica
 from agent.scrape.scrapers import PageReader
 from agent.sources.past_store import PastQueryClient, PastReader
 from agent.sources.recording import Recording, Scrape, scrapes, tell
@@ -149,7 +150,7 @@ def replay(
     run = ReplayRun(_contexts(recording, plan), step_seconds)
     readers = [PageReader(target.engine, target.engine_version) for target in recording.targets]
     for cycle in _cycles(scrapes(recording, met)):
-        read = tuple(_read(recording, readers, scrape, met) for scrape in cycle)
+        read = tuple(one for scrape in cycle for one in _read(recording, readers, scrape, met))
         run.evaluate(Observation(now=cycle[-1].t, scrapes=read))
     return run.finish(recording.name, _engines(recording, readers), met)
 
@@ -196,16 +197,29 @@ def _unplanned(recording: Recording, plan: Plan | None) -> list[str]:
     ]
 
 
-def _read(recording: Recording, readers: list[PageReader], scrape: Scrape, problems: list[str]) -> ReplicaScrape:
-    target = recording.targets[scrape.target]
-    page, error_text = None, scrape.error
+def _read(
+    recording: Recording, readers: list[PageReader], scrape: Scrape, problems: list[str]
+) -> Iterator[ReplicaScrape]:
+    """Yield the scrape of a target, or of each engine of its page. A page that is of no engine is no replica's."""
+    target, reader = recording.targets[scrape.target], readers[scrape.target]
+    error_text, kind = scrape.error, None
     if scrape.body is not None:
         try:
-            page = readers[scrape.target].read(scrape.body, scrape.t)
+            for name, page in reader.read_engines(scrape.body, scrape.t).items():
+                yield ReplicaScrape(
+                    tier=target.tier, replica=name_replica(target.replica, name), t=scrape.t, snapshot=page
+                )
+            return
         except ScrapeError as error:
             tell(problems, f"{target.path}: page at {scrape.t:.3f}: {error}")
-            error_text = str(error)
-    return ReplicaScrape(tier=target.tier, replica=target.replica, t=scrape.t, snapshot=page, error=error_text)
+            error_text, kind = str(error), error.kind
+    yield ReplicaScrape(
+        tier=target.tier,
+        replica=target.replica,
+        t=scrape.t,
+        error=error_text,
+        no_engine=kind is ScrapeFailure.NOT_ONE_ENGINE,
+    )
 
 
 class _Grid:

@@ -36,7 +36,10 @@ FACTS = ("num_gpu_blocks", "block_size", "cache_dtype", "gpu_memory_utilization"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProbe:
-    """Facts of one engine instance. `context_tokens` is None if neither page nor model card has it."""
+    """Facts of one engine instance, the first where its page holds several. `holds` says how many those are.
+
+    `context_tokens` is None if neither page nor model card has it.
+    """
 
     url: str
     engine: EngineTable
@@ -44,13 +47,15 @@ class EngineProbe:
     model: str
     context_tokens: int | None
     remarks: tuple[str, ...] = ()
+    holds: str = ""
 
 
 def probe_engine(options: TargetOptions, engine: str | None = None) -> EngineProbe:
     """Probe one endpoint. Raise ScrapeError if it has no page of an engine."""
     reader = PageReader(engine)
-    page = reader.read(fetch_page(options), time.time())
-    remarks: list[str] = []
+    page = next(iter(reader.read_engines(fetch_page(options), time.time()).values()))
+    holds = reader.describe_engines()
+    remarks = [f"{holds}; these facts are of the first"] if holds else []
     card = _card(options, remarks)
     printed = page.facts.get("max_model_len", "")
     context = _tokens(card.get("max_model_len")) or (_tokens(int(printed)) if printed.isdecimal() else None)
@@ -61,6 +66,7 @@ def probe_engine(options: TargetOptions, engine: str | None = None) -> EnginePro
         model=text.quote_external_text(page.facts.get("model") or str(card.get("id") or ""), MOST_MODEL),
         context_tokens=context,
         remarks=tuple(remarks),
+        holds=holds,
     )
 
 

@@ -12,9 +12,9 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import cache, partial
 from ipaddress import ip_address
 from urllib.parse import urlsplit, urlunsplit
@@ -26,10 +26,11 @@ from agent.http_client.error_text import place_of
 from agent.http_client.transport import TargetOptions
 from agent.scrape.exposition import ParsedPage, SeriesReader
 from agent.scrape.page_layout import ExpositionSeries
+from agent.scrape.page_split import split_engines
 from rules.engines.coverage import FamilyUse, explain_families, version_range
-from rules.engines.layout import SeriesLayout, compile_layout, find_declared_engine, is_mapped_name
+from rules.engines.layout import SeriesLayout, compile_layout, is_mapped_name
 from rules.engines.normalize import snapshot
-from rules.engines.registry import ENGINES, PROCESS_START, detect_engine, normalize_name
+from rules.engines.registry import ENGINES
 from rules.engines.table import EngineTable
 from rules.light_dataclass import light_dataclass
 from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot
@@ -54,14 +55,6 @@ MOST_VERSION_BYTES = 4096
 VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,59}")
 """Pattern of a release: it becomes a label."""
 
-_STORE = "not of an engine: give the engine's own page, or name the server in store.url of role fleet"
-OTHERS: Mapping[str, str] = {
-    "prometheus_tsdb_head_series": f"is of a Prometheus server, {_STORE}",
-    "vm_app_version": f"is of a VictoriaMetrics server, {_STORE}",
-    "sizewatch_build_info": "is of sizewatch itself, not of an engine: give the engine's own page",
-}
-"""Pages that people give by mistake, by a family that only they have."""
-
 _log = logging.getLogger(__name__)
 
 
@@ -83,23 +76,34 @@ class PageReader:
         self._engines = tuple(e for e in ENGINES if engine in (None, e.name))
         self._configured = engine
         self._series = SeriesReader(_wanted_names(engine))
-        self._layout: SeriesLayout | None = None
+        self._layouts: Mapping[str, SeriesLayout] = {}
+        self._label = ""
         self._compiled: tuple[ExpositionSeries, ...] | None = None
         self._families: Mapping[str, str] = {}
 
     def read(self, body: bytes, t: float) -> Snapshot:
-        """Parse the page at `t` (unix seconds). Raise ScrapeError: syntax, duplicate, cut_off or inconsistent."""
+        """Parse the page of one engine, as `read_engines` does."""
+        engines = self.read_engines(body, t)
+        if len(engines) > 1:
+            raise ScrapeError(ScrapeFailure.NOT_ONE_ENGINE, f"{self.describe_engines()}, and one is needed")
+        return next(iter(engines.values()))
+
+    def read_engines(self, body: bytes, t: float) -> dict[str, Snapshot]:
+        """Parse the page at `t` (unix seconds) into its engines by name, "" where it is of one. Raise ScrapeError."""
         before = self._series.state
         parsed = self._series.read(body)
-        if self._layout is None or parsed.series is not self._compiled:
+        if not self._layouts or parsed.series is not self._compiled:
             try:
-                self._compile(parsed)
+                self._compile(parsed, body)
             except ScrapeError:
                 # A kept format of another server would make the engine's next page look cut off.
                 self._series.state = before
                 raise
-        assert self._layout is not None
-        return snapshot(self._layout, parsed.values, t)
+        return {name: snapshot(layout, parsed.values, t) for name, layout in self._layouts.items()}
+
+    def describe_engines(self) -> str:
+        """Return how many engines the last page holds and the label that tells them apart, "" for one."""
+        return f"the page holds {len(self._layouts)} engines by their label {self._label}" if self._label else ""
 
     def set_version(self, version: str) -> None:
         """Use another release from the next page on; "" if it is not known."""
@@ -108,10 +112,14 @@ class PageReader:
 
     @property
     def engine(self) -> EngineTable:
-        """Return the engine of the last page. Raise ScrapeError before the first page."""
-        if self._layout is None:
+        """Return the engine of the last page, the first of several. Raise ScrapeError before the first page."""
+        if not self._layouts:
             raise ScrapeError(ScrapeFailure.INCONSISTENT, "no page has been read yet")
-        return self._layout.engine
+        return next(iter(self._layouts.values())).engine
+
+    def engine_of(self, name: str) -> EngineTable:
+        """Return the engine of this name on the last page."""
+        return self._layouts[name].engine
 
     @property
     def families(self) -> Mapping[str, str]:
@@ -123,34 +131,23 @@ class PageReader:
         """Return the use of each family of the last page with a new set of series."""
         return explain_families(self.engine, self._families)
 
-    def _compile(self, parsed: ParsedPage) -> None:
-        """Compile the layout of a set of series, and the release range that its families imply."""
-        layout = parsed.derived.get(self._configured)
-        if layout is None:
+    def _compile(self, parsed: ParsedPage, body: bytes) -> None:
+        """Compile the layouts of a set of series, and the release range that its families imply."""
+        known = parsed.derived.get(self._configured)
+        if known is None:
             names = [(series.name, dict(series.labels)) for series in parsed.series]
-            engine = self._recognise(names, parsed.families)
-            layout = compile_layout(names, engine)
-            facts = {**layout.facts, "engine_versions": version_range(engine, parsed.families)}
-            layout = parsed.derived[self._configured] = replace(layout, facts=facts)
+            label, engines = split_engines(names, self._engines, self._configured, parsed.families, body)
+            layouts = {one.name: compile_layout(one.series, one.engine) for one in engines}
+            for name, one in layouts.items():
+                versions = version_range(one.engine, parsed.families)
+                layouts[name] = replace(one, facts={**one.facts, "engine_versions": versions})
+            known = parsed.derived[self._configured] = label, layouts
+        self._label, layouts = known
         if self._version:
-            layout = replace(layout, facts={**layout.facts, ENGINE_VERSION: self._version})
-        self._layout, self._compiled = layout, parsed.series
+            version = {ENGINE_VERSION: self._version}
+            layouts = {name: replace(one, facts={**one.facts, **version}) for name, one in layouts.items()}
+        self._layouts, self._compiled = layouts, parsed.series
         self._families = parsed.families
-
-    def _recognise(self, names: list[tuple[str, dict[str, str]]], families: Iterable[str]) -> EngineTable:
-        found = detect_engine(((normalize_name(name), labels) for name, labels in names), self._engines)
-        if found is not None:
-            return found
-        declared = find_declared_engine(families, self._engines)
-        if declared is not None and all(normalize_name(name) == PROCESS_START for name, _ in names):
-            text = f"{declared.title}, but no series yet: the page has HELP and TYPE lines without samples"
-            raise ScrapeError(ScrapeFailure.INCONSISTENT, text)
-        text = f"not a page of {self._configured}, which is configured for it"
-        if self._configured is None:
-            known = ", ".join(sorted({e.label for e in self._engines})) or "none"
-            text = f"no page of an engine that sizewatch reads ({known})"
-            text = next((f"the page {said}" for family, said in OTHERS.items() if family in families), text)
-        raise ScrapeError(ScrapeFailure.INCONSISTENT, text)
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,13 +172,15 @@ class Target:
 class ScrapeResult:
     """Result of one target in a cycle. `t` is the time of the complete page (unix seconds).
 
-    Without a snapshot, `error` is the reason. Both are None if the target was skipped in this cycle (backoff).
+    Without a snapshot, `error` is the reason. Both are None if the target was skipped in this cycle (backoff). `engines`
+    has the snapshots by name in place of one where the page holds several engines.
     """
 
     t: float
     seconds: float
     snapshot: Snapshot | None
     error: ScrapeError | None
+    engines: Mapping[str, Snapshot] = field(default_factory=dict)
 
 
 class _Scraper:
@@ -356,7 +355,10 @@ class Scrapers:
             scraper.reader.set_version(version)
         scraper.parsing = True
         try:
-            page = scraper.follow_process(scraper.reader.read(body, t))
+            engines = scraper.reader.read_engines(body, t)
+            if len(engines) > 1:
+                return ScrapeResult(t=t, seconds=seconds, snapshot=None, error=None, engines=engines)
+            page = scraper.follow_process(next(iter(engines.values())))
         except ScrapeError as error:
             return _failed(t, seconds, error)
         except Exception as error:  # noqa: BLE001 - a defect in one page must not stop the other targets

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from agent.errors import ScrapeError, ScrapeFailure
 from agent.gpu.collector import GpuCollector, GpuReadings
 from agent.gpu.owners import GpuAssignment, assign_gpus
 from agent.pipeline.interfaces import Source
+from agent.scrape.page_engines import PageEngines
 from agent.scrape.scrapers import ScrapeResult, Scrapers, Target
 from exporters.status.records import ExportScope
 from rules.evaluator.observation import Observation, ReplicaGpus, ReplicaKey, ReplicaScrape, StepResult
@@ -38,25 +40,37 @@ class ScrapeSource:
         clock: Callable[[], float] = time.time,
         whole_tiers: bool = True,
     ) -> None:
-        self.targets = tuple(targets)
+        self._configured = tuple(targets)
+        self._engines = PageEngines()
         self.gpus = gpus
         self.pods = pods
         self._scrapers = scrapers
         self._clock = clock
         self._whole_tiers = whole_tiers
-        self._errors: dict[ReplicaKey, str] = {}
+        self._errors: dict[ReplicaKey, ScrapeError] = {}
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """Return the targets, with the engines of a page that holds several in its place."""
+        return tuple(one for target in self._configured for one in self._engines.targets(target))
 
     @property
     def tiers(self) -> frozenset[str]:
         """Return the tiers of the targets."""
-        return frozenset(target.tier for target in self.targets)
+        return frozenset(target.tier for target in self._configured)
 
     def observe(self, now: float) -> Iterator[Observation]:
         """Yield one observation, dated after the last scrape. A failed target or GPU loses only its own part."""
         running = self._scrapers.start_scrapes()
         # Read the GPUs during the scrapes: the waits for a hung driver and a hung target then overlap.
         readings = self.gpus.read_gpus(now)
-        results = self._scrapers.collect_results(running)
+        before = {target.key for target in self.targets}
+        found = self._scrapers.collect_results(running)
+        results = {
+            key: result
+            for target in self._configured
+            for key, result in self._engines.split(target, found[target.key]).items()
+        }
         owners = self.assign_gpus()
         gpus = {key: self._replica_gpus(owned, readings) for key, owned in owners.items()}
         yield Observation(
@@ -67,7 +81,16 @@ class ScrapeSource:
             ),
             gpus=gpus,
             gpu_problems=readings.problems,
+            removed=frozenset(before - results.keys()),
+            pools=self._pools() if results.keys() != found.keys() else {},
         )
+
+    def _pools(self) -> dict[str, dict[str, str]]:
+        """Return the pools of all replicas by tier, of those too that the configuration does not name."""
+        pools: dict[str, dict[str, str]] = {}
+        for target in self.targets:
+            pools.setdefault(target.tier, {})[target.replica] = target.pool
+        return pools
 
     def take_windows(self, result: StepResult) -> None:
         """Do nothing: an observation depends on no other."""
@@ -89,7 +112,8 @@ class ScrapeSource:
         if snapshot is not None:
             self._errors.pop(key, None)
         elif error is not None:
-            self._errors[key] = str(error)
+            self._errors[key] = error
+        last = self._errors.get(key)
         pod = self.pods.times(key) if self.pods is not None else None
         if snapshot is not None and self.pods is not None:
             snapshot = replace(snapshot, pod=pod)
@@ -98,8 +122,9 @@ class ScrapeSource:
             replica=key[1],
             t=result.t,
             snapshot=snapshot,
-            error=self._errors.get(key, ""),
+            error=str(last) if last is not None else "",
             failure=error.kind.value if error is not None else "",
+            no_engine=last is not None and last.kind is ScrapeFailure.NOT_ONE_ENGINE,
             seconds=result.seconds,
             starting=self.pods is not None and self.pods.starting(key),
             pod_created=pod.asked_at if pod is not None else None,
@@ -127,8 +152,9 @@ class ScrapeSource:
         if not isinstance(before, ScrapeSource):
             before.close()
             return
+        self._engines.inherit(before._engines, self._configured)
         keys = {target.key for target in self.targets}
-        self._errors = {key: text for key, text in before._errors.items() if key in keys}
+        self._errors = {key: error for key, error in before._errors.items() if key in keys}
         self.gpus.keep(keys)
         before._scrapers.close()
         if before.gpus is not self.gpus:

@@ -7,12 +7,14 @@ rows there need no change here.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from textwrap import fill
 
 from exporters.documents.signal_exposure import matrix
 from exporters.metrics import names
 from exporters.render.text import table
 from rules.engines.coverage import Support, exposures
 from rules.engines.registry import ENGINES
+from rules.engines.several import ROUTERS, TELLING
 from rules.engines.table import ALONGSIDE, EngineTable, LabelAggregation, Match, SourceRow
 from rules.telemetry.families import FAMILIES, Family
 from rules.telemetry.signals import SIGNALS, Signal
@@ -91,10 +93,19 @@ Names as they stand on the page with `:` written as `_`, without what Ray, KServ
 rows of one family are alternatives: the first that is on the page is used. Series of data-parallel engines and label
 values are added up unless the note says otherwise."""
 
+SEVERAL = fill(
+    "A page with several engines is several replicas, each named `target/engine`: a label with more than one value tells "
+    f"them apart. Labels that count: {', '.join(f'`{label}`' for label in TELLING)}; else the model, or its version. "
+    "A data-parallel `engine` and ranks are parts of one replica. Where no label tells engines apart, where names of two "
+    f"engines are mixed, and of a router ({'; '.join(router.title for router in ROUTERS)}), nothing is judged, and it is "
+    "no replica: `inspect`, `doctor` and `init` say so.",
+    width=124,
+)
+
 
 def engines_page() -> str:
     head, rows = matrix(ENGINES)
-    parts = [ENGINES_HEAD, table(head, ((f"`{name}`", *cells) for name, *cells in rows)), NAMES]
+    parts = [ENGINES_HEAD, table(head, ((f"`{name}`", *cells) for name, *cells in rows)), NAMES, SEVERAL]
     parts += [part for engine in ENGINES for part in _engine(engine)]
     parts += ["## On the page of any engine", "Left alone, by the start of the name:"]
     parts.append(table(("names", "why"), ((f"`{prefix}...`", why) for prefix, why in ALONGSIDE)))

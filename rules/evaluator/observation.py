@@ -25,7 +25,8 @@ class ReplicaScrape:
 
     `failure` is the kind of the failure. It is empty while a target is skipped after failures; `error` is then the text
     of the last one. `starting` says that the replica's pod was created at `pod_created` and is not ready: its failed
-    scrape is no gap. `gpu_window` sums its GPUs since the previous scrape. `gpu_problem` says why GPUs are not read.
+    scrape is no gap. `no_engine` says that the page is of a router, or of engines that nothing tells apart: it is no
+    replica. `gpu_window` sums its GPUs since the previous scrape. `gpu_problem` says why GPUs are not read.
     """
 
     tier: str
@@ -36,6 +37,7 @@ class ReplicaScrape:
     failure: str = ""
     seconds: float = 0.0
     starting: bool = False
+    no_engine: bool = False
     pod_created: float | None = None
     gpu_window: Window | None = None
     gpu_problem: str = ""

@@ -133,6 +133,9 @@ class Evaluator:
         self, state: EvaluatorState, scrape: ReplicaScrape, now: float, events: list[TimelineEvent]
     ) -> Window | None:
         """Apply one scrape at `now` (unix seconds). Return its window, and add what happened to `events`."""
+        if scrape.no_engine:
+            self.remove_replicas(state, {scrape.key})
+            return None
         if scrape.snapshot is None and scrape.starting and self._is_starting(state, scrape):
             return None
         key = scrape.key

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from engine_server import Engine, engines
 from gpu_samples import readout
+from paths import TESTS
 
 from agent.cli import init
 from agent.cli.main import main
@@ -150,6 +151,20 @@ def test_without_an_engine_it_says_what_answered_where_it_asked(
     assert said[0] == "sizewatch init: no engine answers on this machine:"
     assert said[1].startswith(f"sizewatch init:   127.0.0.1:{engine.port}: no page of an engine")
     assert list(here.iterdir()) == []
+
+
+def test_a_router_is_no_engine_and_a_page_of_several_is_told(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with engines(2) as (router, sidecar):
+        router.pages = ((TESTS / "cases" / "01-router" / "page.prom").read_bytes(),)
+        sidecar.pages = ((TESTS / "cases" / "04-sidecar-two-workers" / "page.prom").read_bytes(),)
+        monkeypatch.setattr(init, "find_candidates", lambda: candidates(router))
+        assert main(["init"]) == 3
+        assert f"127.0.0.1:{router.port}: a router's page of 2 backends" in capsys.readouterr().err
+        monkeypatch.setattr(init, "find_candidates", lambda: candidates(sidecar))
+        assert main(["init"]) == 0
+    assert "the page holds 2 engines by their label worker_addr: each is a replica" in capsys.readouterr().out
 
 
 def test_where_nothing_listens_it_names_the_ports(

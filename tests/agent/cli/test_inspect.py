@@ -263,3 +263,23 @@ def test_a_page_given_by_mistake_is_named(
     err = capsys.readouterr().err
     assert said in err
     assert "give the engine's own page" in err
+
+
+def test_a_page_of_two_workers_is_shown_worker_by_worker(capsys: pytest.CaptureFixture[str]) -> None:
+    page = str(TESTS / "cases" / "04-sidecar-two-workers" / "page.prom")
+    code, out, err = inspected(capsys, page)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{page}: the page holds 2 engines by their label worker_addr, each is a replica\n")
+    assert [line for line in out.splitlines() if line.startswith("127.0.0.1:")] == [
+        "127.0.0.1:8001: SGLang, generation srt",
+        "127.0.0.1:8002: SGLang, generation srt",
+    ]
+    told = as_json(capsys, page)
+    levels = {name: one["signals"]["kv_utilization"]["value"] for name, one in told["engines"].items()}
+    assert levels == {"127.0.0.1:8001": 0.11, "127.0.0.1:8002": 0.93}
+
+
+def test_a_routers_page_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = inspected(capsys, str(TESTS / "cases" / "01-router" / "page.prom"))
+    assert (code, out) == (2, "")
+    assert "a router's page of 2 backends (the vLLM production-stack router): no engine" in err

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import trustme
+from engine_server import engines
 from nvml_fixture import StandIn, nvml_library, nvml_state  # noqa: F401 (fixtures)
 from paths import TESTS
 from waiting import free_port
@@ -140,6 +141,22 @@ def test_a_sound_installation_has_no_failing_line(tmp_path: Path) -> None:
     assert "vLLM V1 (after 0.29.0 by its names): 36 of 54 signals" in only(found, "engine cpu-small/r").text
     assert only(found, "plan cpu-small/r").text == "as planned: model small-llama, KV cache auto"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_page_of_two_workers_is_two_replicas_and_a_routers_page_none(tmp_path: Path) -> None:
+    with engines(2) as (sidecar, router):
+        sidecar.pages = ((TESTS / "cases" / "04-sidecar-two-workers" / "page.prom").read_bytes(),)
+        router.pages = ((TESTS / "cases" / "01-router" / "page.prom").read_bytes(),)
+        found = run_checks(loaded(tmp_path, target(sidecar.port), target(router.port, replica="x")))
+    for address in ("127.0.0.1:8001", "127.0.0.1:8002"):
+        said = only(found, f"target cpu-small/r/{address}")
+        assert said.level is CheckLevel.OK
+        assert said.text.endswith("; the page holds 2 engines by their label worker_addr, this is a replica")
+        assert "SGLang srt" in about(found, f"engine cpu-small/r/{address}")[0].text
+    refused = only(found, "target cpu-small/x")
+    assert refused.level is CheckLevel.FAIL
+    assert refused.text.startswith("not_one_engine: a router's page of 2 backends")
+    assert "no replica" in str(refused.advice)
 
 
 HTML, JSON = "text/html", "application/json"

@@ -359,7 +359,7 @@ def test_a_scrape_that_runs_when_its_turn_closes_belongs_to_the_next(monkeypatch
 
 
 def test_a_page_that_is_slow_to_parse_costs_its_own_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
-    free, read = threading.Event(), PageReader.read
+    free, read = threading.Event(), PageReader.read_engines
     slow: list[PageReader] = []
 
     def read_slowly(reader: PageReader, body: bytes, t: float) -> Any:
@@ -367,7 +367,7 @@ def test_a_page_that_is_slow_to_parse_costs_its_own_scrape(monkeypatch: pytest.M
             free.wait(CEILING_SECONDS)
         return read(reader, body, t)
 
-    monkeypatch.setattr(PageReader, "read", read_slowly)
+    monkeypatch.setattr(PageReader, "read_engines", read_slowly)
     monkeypatch.setattr(scrapers_module, "GRACE_SECONDS", 0.0)
     with engines(2) as served:
         scrapers = Scrapers(targets(served, {0}))

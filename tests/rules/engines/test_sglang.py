@@ -22,6 +22,7 @@ from sglang_pages import (
     with_value,
 )
 
+from agent.scrape.scrapers import PageReader
 from rules.telemetry import windows
 from rules.telemetry.readings import read_all
 from rules.telemetry.signals import Gap, Missing, Reading
@@ -95,15 +96,16 @@ def test_through_the_router_the_page_of_one_worker_says_the_same(name: str) -> N
     assert dict(routed.facts) | {"worker_addr": address} == dict(plain.facts) | {"worker_addr": address}
 
 
-def test_workers_behind_one_router_are_added_up_but_for_what_is_no_amount() -> None:
-    one = read(page_text(REAL))
-    two = read(through_router(page_text(REAL), "http://10.0.0.1:30000", "http://10.0.0.2:30000"))
-    assert two.counters == {family: 2 * value for family, value in one.counters.items()}
-    for family, whole in one.histograms.items():
-        assert two.histograms[family].counts == tuple(2 * count for count in whole.counts), family
-    for family, value in one.gauges.items():
-        assert two.gauges[family] == (2 * value if family.startswith("requests_") else value), family
-    assert (two.facts, two.problems) == (one.facts, ())
+def test_workers_behind_one_router_are_replicas_each_with_the_numbers_of_its_own_page() -> None:
+    text = page_text(REAL)
+    alone = read(text)
+    both = PageReader("sglang").read_engines(
+        through_router(text, "http://10.0.0.1:30000", "http://10.0.0.2:30000").encode(), alone.t
+    )
+    assert list(both) == ["10.0.0.1:30000", "10.0.0.2:30000"]
+    for page in both.values():
+        assert (page.counters, page.histograms, page.gauges) == (alone.counters, alone.histograms, alone.gauges)
+        assert page.problems == ()
 
 
 # --- multiprocess mode: what has not happened is not on the page

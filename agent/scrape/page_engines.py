@@ -1,0 +1,62 @@
+"""Replicas of the targets whose pages hold several engines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from agent.errors import ScrapeError, ScrapeFailure
+from agent.scrape.scrapers import ScrapeResult, Target
+
+GONE_SECONDS = 3600.0
+"""Seconds after which an engine that its page no longer tells of is no replica any more: it was scaled down."""
+
+TargetKey = tuple[str, str]
+
+
+def name_replica(replica: str, engine: str) -> str:
+    """Return the replica name of an engine of a target's page."""
+    return f"{replica}/{engine}" if engine else replica
+
+
+class PageEngines:
+    """Engines of each page that holds several, with the time of the last page that told of each (unix seconds)."""
+
+    def __init__(self) -> None:
+        self._seen: dict[TargetKey, dict[str, float]] = {}
+
+    def targets(self, target: Target) -> tuple[Target, ...]:
+        """Return a target, or in its place those of its page's engines. Which GPU is whose is not known of them."""
+        names = self._seen.get(target.key)
+        if not names:
+            return (target,)
+        return tuple(replace(target, replica=name_replica(target.replica, one), gpus=()) for one in names)
+
+    def split(self, target: Target, result: ScrapeResult) -> dict[TargetKey, ScrapeResult]:
+        """Return the results of a target's engines by replica. One that its page no longer tells of has failed."""
+        if result.engines:
+            known = self._seen.get(target.key, {}) | dict.fromkeys(result.engines, result.t)
+            self._seen[target.key] = {name: t for name, t in known.items() if result.t - t < GONE_SECONDS}
+        elif result.snapshot is not None or _is_no_engine(result):
+            self._seen.pop(target.key, None)
+        names = self._seen.get(target.key)
+        if not names:
+            return {target.key: result}
+        gone = ScrapeError(ScrapeFailure.INCONSISTENT, "the page of several engines no longer tells of this one")
+        return {
+            (target.tier, name_replica(target.replica, name)): replace(
+                result,
+                snapshot=result.engines.get(name),
+                error=gone if result.engines and name not in result.engines else result.error,
+                engines={},
+            )
+            for name in names
+        }
+
+    def inherit(self, before: PageEngines, targets: Iterable[Target]) -> None:
+        """Take over what is known of targets that are still watched."""
+        self._seen = {one.key: before._seen[one.key] for one in targets if one.key in before._seen}
+
+
+def _is_no_engine(result: ScrapeResult) -> bool:
+    return result.error is not None and result.error.kind is ScrapeFailure.NOT_ONE_ENGINE

@@ -1,0 +1,206 @@
+"""Pages that are not of one engine: those of several engines, of a router, and of mixed origin.
+
+A label tells the engines of a page apart, and each is a replica. A page whose engines no label tells apart is no replica.
+To add a label that deployments use: an entry of `TELLING`. To add a router: a row of `ROUTERS`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from rules.engines.layout import SeriesName
+from rules.engines.registry import ENGINES, detect_engine, normalize_name, strip_wrapper_prefix
+from rules.engines.table import EngineTable, SourceRow
+from rules.engines.trtllm import TRTLLM_PLAIN
+from rules.light_dataclass import light_dataclass
+
+MOST_ENGINES = 256
+"""Maximum engines of one page. More values of a label are no engines."""
+
+TELLING = (
+    *("worker_addr", "worker_url", "worker_id", "worker", "WorkerId", "ReplicaId", "replica_id", "replica"),
+    *("server", "backend", "backend_url", "upstream", "api_base", "endpoint", "address", "addr", "url", "target"),
+    *("exported_instance", "instance", "service_instance_id", "exported_pod", "pod", "pod_name", "model_server_pod"),
+    *("container_id", "container_name", "hostname", "host", "node"),
+)
+"""Labels whose values are engines: SGLang's gateway (worker_addr), Ray (WorkerId, ReplicaId), proxies (server, backend,
+api_base), pages of a Prometheus server or collector (instance, pod)."""
+
+PARTS = frozenset({"engine", "pid", "stage"})
+"""Labels of parts of one engine, beside every rank: vLLM's `engine` is a data-parallel rank, a stage is of vLLM-Omni."""
+
+PLACED = ("kv_utilization", "requests_running")
+"""Families of which an engine has one value for each of its parts."""
+
+UNNAMED = TRTLLM_PLAIN.signatures
+"""Names that are not their engine's own."""
+
+COUNTED = frozenset({*PLACED, "requests_waiting", "prompt_tokens", "generation_tokens"})
+
+PASSING_ON = frozenset({"dynamo", "triton"})
+"""Engines whose pages pass on those of other engines."""
+
+
+@light_dataclass(frozen=True, slots=True, kw_only=True)
+class Router:
+    """Router by its names: those of `families` are its own, whatever else is on the page, as are those that begin with one
+    of `prefixes` where no engine is. `backends` are the labels that name what it routes to."""
+
+    title: str
+    backends: tuple[str, ...]
+    families: frozenset[str] = frozenset()
+    prefixes: tuple[str, ...] = ()
+
+
+_WORKERS = ("worker", "worker_url", "worker_addr", "worker_id")
+ROUTERS = (
+    Router(
+        title="the vLLM production-stack router",
+        backends=("server",),
+        families=frozenset(
+            f"vllm_{name}"
+            for name in (
+                "current_qps",
+                "avg_decoding_length",
+                "num_prefill_requests",
+                "num_decoding_requests",
+                "avg_itl",
+            )
+        ),
+    ),
+    Router(
+        title="an endpoint picker (llm-d EPP, Gateway API inference extension)",
+        backends=("model_server_pod", "pod_name", "pod", "endpoint_name", "endpoint"),
+        prefixes=("inference_extension_", "inference_pool_", "inference_objective_", "inference_model_", "llm_d_"),
+    ),
+    Router(title="the SGLang router", backends=_WORKERS, prefixes=("sgl_router_", "smg_")),
+    Router(title="the vLLM router", backends=_WORKERS, prefixes=("vllm_router_",)),
+    Router(title="LiteLLM", backends=("api_base", "model_id", "deployment"), prefixes=("litellm_",)),
+)
+
+
+@light_dataclass(frozen=True, slots=True, kw_only=True)
+class PageEngine:
+    """Engine of a page: its name by the label that tells it apart ("" where it is the only one), its table, and the
+    series of the page, of which those of others are without a name."""
+
+    name: str
+    engine: EngineTable
+    series: tuple[SeriesName, ...]
+
+
+class SeveralEnginesError(Exception):
+    """Page of several engines that no label tells apart."""
+
+
+def find_router(families: Iterable[str], body: bytes, is_engine: bool) -> str:
+    """Return what a page says that is a router's, with the number of its backends, or "".
+
+    `is_engine`: the page has series of an engine too."""
+    plain = [normalize_name(name) for name in families]
+    for router in ROUTERS:
+        if any(
+            name in router.families or (not is_engine and name.startswith(router.prefixes or ("\n",))) for name in plain
+        ):
+            return f"a router's page{_count_backends(router, body)} ({router.title}): no engine"
+    return ""
+
+
+def _count_backends(router: Router, body: bytes) -> str:
+    for label in router.backends:
+        found = set(re.findall(rb'[{,]\s*%s="([^"]+)"' % label.encode(), body))
+        if found:
+            return f" of {len(found)} backend{'' if len(found) == 1 else 's'}"
+    return ""
+
+
+def split_page(
+    names: Sequence[SeriesName], engines: tuple[EngineTable, ...] = ENGINES
+) -> tuple[str, tuple[PageEngine, ...]]:
+    """Return the label that tells the engines of a page apart, and the engines; none of a page without an engine.
+
+    Raise SeveralEnginesError where no label tells them apart."""
+    plain = [(normalize_name(name), labels) for name, labels in names]
+    engine = detect_engine(plain, engines)
+    if engine is None:
+        return "", ()
+    kinds = (engine, *(one for one in engines if one.name not in PASSING_ON and detect_engine(plain, (one,))))
+    label, values = _find_label(_placed(plain, kinds, COUNTED), TELLING)
+    if not label and engine.name != "dynamo":
+        # A frontend of Dynamo serves several models, and is one replica.
+        label, values = _find_label(_placed(plain, kinds, PLACED), (engine.model_label or "model", "version"))
+    if len(values) > MOST_ENGINES:
+        raise SeveralEnginesError(f"the page holds {len(values)} engines by their label {label}, more than can be read")
+    parts = tuple(_part(label, value, names, engine, engines) for value in values) if label else ()
+    if not parts:
+        parts = (PageEngine(name="", engine=engine, series=tuple(names)),)
+    for part in parts:
+        _require_one(part, engines)
+    if len(parts) == 1:
+        return "", (PageEngine(name="", engine=parts[0].engine, series=parts[0].series),)
+    return label, parts
+
+
+def _find_label(series: Sequence[SeriesName], labels: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Return the label with the most values of those that differ within a family, and its values."""
+    best: tuple[str, ...] = ()
+    telling = ""
+    for label in labels:
+        values = {(name, of.get(label, "")) for name, of in series}
+        told = tuple(sorted({value for _, value in values} - {""}))
+        if len(values) > len({name for name, _ in series}) and len(told) > len(best):
+            telling, best = label, told
+    return telling, best
+
+
+def _placed(plain: Iterable[SeriesName], engines: tuple[EngineTable, ...], families: Iterable[str]) -> list[SeriesName]:
+    """Return the labels of the series that feed some families of some engines, each with its family."""
+    rows: dict[str, list[SourceRow]] = {}
+    for row in (row for engine in engines for row in engine.rows if row.family in families):
+        rows.setdefault(row.sample, []).append(row)
+    found = []
+    for name, labels in plain:
+        sources = {strip_wrapper_prefix(name, engine) for engine in engines}
+        family = next((row.family for one in sources for row in rows.get(one, ()) if row.reads(labels)), "")
+        found += [(family, labels)] if family else []
+    return found
+
+
+def _part(
+    label: str, value: str, names: Sequence[SeriesName], page_engine: EngineTable, engines: tuple[EngineTable, ...]
+) -> PageEngine:
+    """Return an engine of a page. What does not name its engine is of the page: only info series hold for each."""
+
+    def belongs(name: str, labels: Mapping[str, str]) -> bool:
+        plain = normalize_name(name)
+        return labels.get(label, "") == value or (label not in labels and plain in page_engine.info)
+
+    series = tuple((name, labels) if belongs(name, labels) else ("", {}) for name, labels in names)
+    own = detect_engine(((normalize_name(name), labels) for name, labels in series), engines)
+    return PageEngine(name=_short(value), engine=own or page_engine, series=series)
+
+
+def _short(value: str) -> str:
+    """Return the name of an engine: an address without its scheme, as one printable line."""
+    text = re.sub(r"^[a-zA-Z0-9+.-]+://", "", value).rstrip("/") or value
+    return "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
+
+
+def _require_one(part: PageEngine, engines: tuple[EngineTable, ...]) -> None:
+    """Raise SeveralEnginesError where a part of a page is of several engines."""
+    plain = [(normalize_name(name), labels) for name, labels in part.series if name]
+    titles = {one.title: one.name for one in engines if one.signatures != UNNAMED and detect_engine(plain, (one,))}
+    if len(titles) > 1 and not PASSING_ON & set(titles.values()):
+        raise SeveralEnginesError(f"the page is of mixed origin: it has names of {' and of '.join(sorted(titles))}")
+    for family in PLACED:
+        series = _placed(plain, (part.engine,), (family,))
+        for label in sorted({label for _, labels in series for label in labels}):
+            if _find_label(series, (label,))[0] and not _is_part(label, part.engine):
+                number = len({labels.get(label, "") for _, labels in series})
+                text = f"the page holds {number} engines, which no known label tells apart (its label {label} differs)"
+                raise SeveralEnginesError(text)
+
+
+def _is_part(label: str, engine: EngineTable) -> bool:
+    return label in PARTS or label in engine.repeats or label.endswith("rank") or engine.name in PASSING_ON

@@ -1,0 +1,142 @@
+"""A page that holds several engines under the live loop and in replay: each is a replica, and a router is none."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from loops import LoopParts, scrape_loop
+from paths import TESTS
+
+from agent.config.files import load_plan
+from agent.errors import ScrapeError, ScrapeFailure
+from agent.http_client.transport import TargetOptions
+from agent.replay.replay import replay
+from agent.scrape.page_engines import GONE_SECONDS
+from agent.scrape.scrapers import Scrapers, Target
+from agent.sources.recording import load
+from rules.plan.load_bins import build_tier_context
+from rules.verdicts.verdict import Subject, Verdict
+
+T = 1_790_000_000.0
+TWO = (TESTS / "cases" / "04-sidecar-two-workers" / "page.prom").read_text()
+ROUTER = (TESTS / "cases" / "01-router" / "page.prom").read_text()
+ONE = "\n".join(line for line in TWO.splitlines() if "127.0.0.1:8002" not in line) + "\n"
+WORKERS = ("a/127.0.0.1:8001", "a/127.0.0.1:8002")
+
+
+class Sidecar:
+    """A page that can be changed, at a clock that can be set."""
+
+    def __init__(self) -> None:
+        self.page, self.now = TWO, T
+
+    def fetch(self) -> bytes:
+        if not self.page:
+            raise ScrapeError(ScrapeFailure.CONNECT, "refused")
+        return self.page.encode()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def loop(self, pool: str = "mixed") -> LoopParts:
+        options = TargetOptions(url="http://127.0.0.1:1/metrics", timeout_seconds=60.0)
+        target = Target(tier="t", replica="a", pool=pool, options=options)
+        scrapers = Scrapers([target], clock=lambda: self.now, fetcher=lambda options: self)  # type: ignore[arg-type, return-value]
+        return scrape_loop([target], {"t": build_tier_context("t", None)}, scrapers, lambda: self.now)
+
+    def turn(self, parts: LoopParts, seconds: float = 15.0) -> None:
+        self.now += seconds
+        parts.loop.run_cycle()
+
+
+@pytest.fixture
+def sidecar() -> Sidecar:
+    return Sidecar()
+
+
+def replicas(parts: LoopParts) -> list[str]:
+    return [name for _, name in parts.loop.state.replicas]
+
+
+def verdict(parts: LoopParts, rule: str, replica: str | None) -> str:
+    result = parts.loop.state.rules[rule, Subject(tier="t", replica=replica)].result
+    return result.status.value if isinstance(result, Verdict) else result.reason.value
+
+
+def test_each_worker_of_a_page_is_judged_as_a_replica(sidecar: Sidecar) -> None:
+    parts = sidecar.loop("decode")
+    for _ in range(3):
+        sidecar.turn(parts)
+    assert tuple(replicas(parts)) == WORKERS
+    assert [
+        one.track.last.gauges["kv_utilization"] for one in parts.loop.state.replicas.values() if one.track.last
+    ] == [
+        0.11,
+        0.93,
+    ]
+    (tier,) = parts.status(sidecar.now).tiers
+    assert [(one.name, one.up, one.pool) for one in tier.replicas] == [(name, True, "decode") for name in WORKERS]
+    assert parts.loop.evaluator.tier("t").pools == dict.fromkeys(WORKERS, "decode")
+    assert verdict(parts, "TierDown", None) == "ok"
+
+
+def test_a_worker_that_its_page_no_longer_tells_of_is_down_and_later_no_replica(sidecar: Sidecar) -> None:
+    parts = sidecar.loop()
+    sidecar.turn(parts)
+    sidecar.page = ONE + 'sglang_num_running_reqs{worker_addr="http://127.0.0.1:8003"} 1\n'
+    for _ in range(3):
+        sidecar.turn(parts)
+    assert verdict(parts, "TargetDown", WORKERS[1]) == "warning"
+    assert verdict(parts, "TargetDown", WORKERS[0]) == "ok"
+    sidecar.turn(parts, GONE_SECONDS)
+    assert replicas(parts) == [WORKERS[0], "a/127.0.0.1:8003"]
+
+
+def test_a_page_that_fails_is_a_failure_of_each_of_its_workers(sidecar: Sidecar) -> None:
+    parts = sidecar.loop()
+    sidecar.turn(parts)
+    sidecar.page = ""
+    for _ in range(6):
+        sidecar.turn(parts)
+    assert [verdict(parts, "TargetDown", name) for name in WORKERS] == ["warning", "warning"]
+
+
+def test_a_page_that_was_down_at_first_leaves_no_replica_of_its_own(sidecar: Sidecar) -> None:
+    parts = sidecar.loop()
+    sidecar.page = ""
+    sidecar.turn(parts)
+    assert replicas(parts) == ["a"]
+    sidecar.page = TWO
+    for _ in range(3):
+        sidecar.turn(parts)
+    assert tuple(replicas(parts)) == WORKERS
+
+
+def test_a_routers_page_is_no_replica_and_its_row_says_so(sidecar: Sidecar) -> None:
+    parts = sidecar.loop()
+    sidecar.page = ROUTER
+    for _ in range(20):
+        sidecar.turn(parts)
+    assert replicas(parts) == []
+    assert parts.loop.state.open_findings() == ()
+    (tier,) = parts.status(sidecar.now).tiers
+    ((row),) = tier.replicas
+    assert not row.up
+    assert "a router's page of 2 backends" in row.problems[0]
+
+
+def test_the_replay_of_such_pages_judges_each_worker(tmp_path: Path) -> None:
+    lines = [json.dumps({"t": T + 15 * turn, "text": TWO}) for turn in range(20)]
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(json.dumps({"t": T, "text": ROUTER}).encode()))
+    targets = [{"file": f"{name}.jsonl.gz", "tier": "cpu-small", "replica": name} for name in "ax"]
+    (tmp_path / "recording.yaml").write_text(yaml.safe_dump({"schema": 1, "name": "two", "targets": targets}))
+    recording, problems = load(tmp_path)
+    result = replay(recording, load_plan(TESTS / "plans" / "cpu-small.yaml"), 60.0, problems)
+    assert {one.replica for one in result.windows if one.replica} == set(WORKERS)
+    assert {one.result.subject.replica for one in result.rule_states} == {*WORKERS, None}
+    assert "a router's page of 2 backends" in result.problems[0]

@@ -1,0 +1,173 @@
+"""Pages of several engines, of routers, and of one engine that only look like several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from paths import TESTS
+
+from agent.errors import ScrapeError, ScrapeFailure
+from agent.scrape.scrapers import PageReader
+from rules.telemetry.snapshots import Snapshot
+
+T = 1_790_000_000.0
+CASES = TESTS / "cases"
+V1 = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
+SGLANG = ("sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:token_usage")
+
+
+def page(names: tuple[str, str, str], *engines: str, prefix: str = "", more: str = "") -> bytes:
+    """The running, waiting and KV gauges of engines, each given by its labels; the n-th has n running and n tenths KV."""
+    lines = []
+    for place, name in enumerate(names):
+        lines.append(f"# TYPE {prefix}{name} gauge")
+        for number, labels in enumerate(engines, 1):
+            lines.append(f"{prefix}{name}{{{labels}}} {number / 10 if place == 2 else number}")
+    return ("\n".join([*lines, more]).strip() + "\n").encode()
+
+
+def engines_of(body: bytes) -> dict[str, Snapshot]:
+    return PageReader().read_engines(body, T)
+
+
+def running(found: Mapping[str, Snapshot]) -> dict[str, tuple[float, float]]:
+    return {name: (one.gauges["requests_running"], one.gauges["kv_utilization"]) for name, one in found.items()}
+
+
+def test_a_page_with_two_workers_is_two_replicas_each_with_its_own_numbers() -> None:
+    found = engines_of((CASES / "04-sidecar-two-workers" / "page.prom").read_bytes())
+    assert running(found) == {"127.0.0.1:8001": (4.0, 0.11), "127.0.0.1:8002": (9.0, 0.93)}
+    assert [one.counters["requests_finished"] for one in found.values()] == [55.0, 800.0]
+    assert [one.facts["model"] for one in found.values()] == ["llama-8b", "llama-8b"]
+    assert all(one.histograms["ttft_seconds"].counts for one in found.values())
+
+
+@pytest.mark.parametrize(
+    ("names", "prefix", "labels", "expected"),
+    [
+        (V1, "", ('engine="0",server="http://10.0.0.1:8000"', 'engine="0",server="http://10.0.0.2:8000"'), "10.0.0."),
+        (V1, "", ('engine="0",backend="b1"', 'engine="0",backend="b2"'), "b"),
+        (V1, "", ('engine="0",instance="h:1",pod="p"', 'engine="0",instance="h:2",pod="p"'), "h:"),
+        (V1, "", ('engine="0",exported_pod="p1",node="n"', 'engine="0",exported_pod="p2",node="n"'), "p"),
+        (V1, "ray_", ('ReplicaId="r",WorkerId="w1",engine="0"', 'ReplicaId="r",WorkerId="w2",engine="0"'), "w"),
+        (V1, "", ('engine="0",model_name="a1"', 'engine="0",model_name="a2"'), "a"),
+        (SGLANG, "", ('tp_rank="0",worker="w1"', 'tp_rank="0",worker="w2"'), "w"),
+        (SGLANG, "", ('api_base="http://a1/v1"', 'api_base="http://a2/v1"'), "a"),
+    ],
+)
+def test_labels_of_public_deployments_tell_engines_apart(
+    names: tuple[str, str, str], prefix: str, labels: tuple[str, ...], expected: str
+) -> None:
+    found = engines_of(page(names, *labels, prefix=prefix))
+    assert list(running(found).values()) == [(1.0, 0.1), (2.0, 0.2)]
+    assert all(name.startswith(expected) for name in found)
+
+
+def test_the_label_with_the_most_values_tells_engines_apart() -> None:
+    found = engines_of(page(V1, *(f'engine="0",node="n{n % 2}",instance="n{n % 2}:{n}"' for n in range(4))))
+    assert list(found) == ["n0:0", "n0:2", "n1:1", "n1:3"]
+
+
+def test_workers_of_two_kinds_are_each_read_as_their_own() -> None:
+    body = page(V1, 'engine="0",server="a"') + page(SGLANG, 'server="b"')
+    assert {name: one.engine for name, one in engines_of(body).items()} == {"a": "vllm", "b": "sglang"}
+
+
+def test_data_parallel_ranks_of_each_worker_stay_one_engine() -> None:
+    ranks = [f'engine="{rank}",worker_addr="w{worker}"' for worker in (1, 2) for rank in (0, 1)]
+    found = running(engines_of(page(V1, *ranks)))
+    assert {name: of[0] for name, of in found.items()} == {"w1": 3.0, "w2": 7.0}
+    assert [of[1] for of in found.values()] == pytest.approx([0.15, 0.35])
+
+
+@pytest.mark.parametrize(
+    ("names", "labels"),
+    [
+        (V1, ('engine="0",model_name="m"', 'engine="1",model_name="m"')),
+        (V1, ('engine="0",instance="h:1"', 'engine="1",instance="h:1"')),
+        (SGLANG, ('dp_rank="0",tp_rank="0"', 'dp_rank="1",tp_rank="0"')),
+        (SGLANG, ('tp_rank="0",moe_ep_rank="0"', 'tp_rank="1",moe_ep_rank="1"')),
+        (V1, ('engine="0",pid="1"', 'engine="0",pid="2"')),
+    ],
+)
+def test_parts_of_one_engine_are_one_replica(names: tuple[str, str, str], labels: tuple[str, ...]) -> None:
+    assert list(engines_of(page(names, *labels))) == [""]
+
+
+def test_a_total_beside_its_only_worker_is_not_added_to_it() -> None:
+    found = engines_of(page(V1, 'engine="0",worker_addr="w1"', 'engine="0"'))
+    assert running(found) == {"": (1.0, 0.1)}
+
+
+def test_what_is_the_pages_own_is_of_none_of_its_engines() -> None:
+    more = "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds 1.7e9\n"
+    more += '# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{engine="0",block_size="16"} 1\n'
+    body = page(V1, 'engine="0",server="a"', 'engine="0",server="b"', more=more)
+    for one in engines_of(body).values():
+        assert one.started_at is None
+        assert one.facts["block_size"] == "16"
+
+
+def refusal(body: bytes, engine: str | None = None) -> str:
+    with pytest.raises(ScrapeError) as caught:
+        PageReader(engine).read_engines(body, T)
+    assert caught.value.kind is ScrapeFailure.NOT_ONE_ENGINE
+    return caught.value.text
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (page(V1, 'engine="0",flavour="x"', 'engine="0",flavour="y"'), "2 engines, which no known label tells apart"),
+        (page(SGLANG, 'lane="1"', 'lane="2"', 'lane="3"'), r"3 engines, .*\(its label lane differs\)"),
+        (page(V1, 'engine="0"') + page(SGLANG, 'tp_rank="0"'), "mixed origin: it has names of SGLang and of vLLM"),
+        ((CASES / "02-shim" / "page.prom").read_bytes(), "mixed origin"),
+        (page(V1, *(f'engine="0",worker="{n}"' for n in range(300))), "300 engines by their label worker, more than"),
+    ],
+)
+def test_a_page_of_engines_that_nothing_tells_apart_is_not_judged(body: bytes, words: str) -> None:
+    with pytest.raises(ScrapeError, match=words) as caught:
+        engines_of(body)
+    assert caught.value.kind is ScrapeFailure.NOT_ONE_ENGINE
+
+
+ROUTERS = (
+    ("production-stack", (CASES / "01-router" / "page.prom").read_bytes(), " of 2 backends"),
+    (
+        "endpoint picker",
+        b"".join(b'inference_pool_per_pod_queue_size{name="p",model_server_pod="%d"} 1\n' % n for n in range(3)),
+        " of 3 backends",
+    ),
+    ("endpoint picker", b'llm_d_epp_ready_endpoints{name="p"} 3\n', ""),
+    ("SGLang router", b'sgl_router_active_load{worker_url="http://w",kind="decode"} 3\n', " of 1 backend"),
+    ("SGLang router", b'smg_worker_requests_active{worker="http://w"} 3\nsmg_http_requests_total 1\n', " of 1 backend"),
+    ("vLLM router", b'vllm_router_requests_total{route="/v1"} 3\n', ""),
+    ("LiteLLM", b'litellm_deployment_state{api_base="http://a",model_id="1"} 0\n', " of 1 backend"),
+)
+
+
+@pytest.mark.parametrize(("title", "body", "backends"), ROUTERS)
+def test_a_routers_page_is_recognised_by_name_and_is_no_engine(title: str, body: bytes, backends: str) -> None:
+    said = refusal(body)
+    assert title in said
+    assert said.startswith(f"a router's page{backends} (")
+    assert refusal(body, "vllm") == said
+
+
+def test_an_engine_beside_a_routers_names_is_still_an_engine() -> None:
+    body = page(V1, 'engine="0"', more="smg_http_requests_total 1\nlitellm_requests_metric_total 2")
+    assert list(engines_of(body)) == [""]
+
+
+def test_one_page_is_needed_where_one_engine_is() -> None:
+    with pytest.raises(ScrapeError, match="holds 2 engines by their label server, and one is needed"):
+        PageReader().read(page(V1, 'engine="0",server="a"', 'engine="0",server="b"'), T)
+
+
+def test_a_reader_follows_a_page_whose_engines_come_and_go() -> None:
+    reader = PageReader()
+    both = page(V1, 'engine="0",server="a"', 'engine="0",server="b"')
+    assert list(reader.read_engines(both, T)) == ["a", "b"]
+    assert list(reader.read_engines(page(V1, 'engine="0",server="a"'), T + 15)) == [""]
+    assert list(reader.read_engines(both, T + 30)) == ["a", "b"]
