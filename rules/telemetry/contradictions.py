@@ -120,7 +120,12 @@ def find_page_contradiction(
     n, finished = first.counts[-1], whole.counts[-1]
     if min(n, finished) < FEWEST_REQUESTS or not SAME_REQUESTS <= n / finished <= 1 / SAME_REQUESTS:
         return None
-    ttft, e2e, tokens = first.total / n, whole.total / finished, counters.get("generation_tokens", 0.0) / n
+    ttft, e2e = first.total / n, whole.total / finished
+    tokens = counters.get("generation_tokens", 0.0) / n
+    # The counter has the tokens of long generations that still run, too.
+    lengths = histograms.get("generation_tokens_per_request")
+    if lengths is not None and lengths.total and lengths.counts[-1]:
+        tokens = lengths.total / lengths.counts[-1]
     if ttft > e2e:
         ttft = min(ttft, _least_mean(first, SAME_REQUESTS * min(n, finished)))
     tpot = _decode_per_token(histograms, n, tokens, e2e - ttft)

@@ -125,3 +125,12 @@ def test_the_page_of_vllm_0_5_has_no_ttft_and_no_gaps() -> None:
 def test_pages_of_real_engines_contradict_nothing(name: str) -> None:
     snapshot = PageReader().read(Path(TESTS / "pages" / name).read_bytes(), 1.8e9)
     assert not snapshot.contradictory
+
+
+def test_tokens_of_long_generations_that_still_run_are_no_evidence() -> None:
+    times = page((0, 0, 1000, 1000, 1000, 1000), (0, 0, 0, 1000, 1000, 1000), ttft=500.0, e2e=4_000.0)
+    times |= {"tpot_seconds": Cumulative(EDGES, (1000,) * 6, 35.0)}
+    running = {"generation_tokens": 900_000.0}
+    assert find_page_contradiction(times, running) is not None
+    lengths = {"generation_tokens_per_request": Cumulative((64.0, 128.0, float("inf")), (0, 1000, 1000), 100_000.0)}
+    assert find_page_contradiction(times | lengths, running) is None
