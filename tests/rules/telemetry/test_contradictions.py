@@ -129,7 +129,7 @@ def test_pages_of_real_engines_contradict_nothing(name: str) -> None:
 
 def test_tokens_of_long_generations_that_still_run_are_no_evidence() -> None:
     times = page((0, 0, 1000, 1000, 1000, 1000), (0, 0, 0, 1000, 1000, 1000), ttft=500.0, e2e=4_000.0)
-    times |= {"tpot_seconds": Cumulative(EDGES, (1000,) * 6, 35.0)}
+    times |= {"tpot_seconds": Cumulative(EDGES, (0, 1000, 1000, 1000, 1000, 1000), 35.0)}
     running = {"generation_tokens": 900_000.0}
     assert find_page_contradiction(times, running) is not None
     lengths = {"generation_tokens_per_request": Cumulative((64.0, 128.0, float("inf")), (0, 1000, 1000), 100_000.0)}
