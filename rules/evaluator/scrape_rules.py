@@ -10,6 +10,7 @@ from rules.catalogue.thresholds import ONLINE_ONLY
 from rules.causes import explain
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas.cascade import CascadeThresholds
+from rules.replicas.starts import ReplicaStart
 from rules.replicas.state import ReplicaState
 from rules.telemetry.signals import Gap
 from rules.verdicts.context import RuleContext
@@ -37,11 +38,12 @@ def evaluate_replica_rules(
     recent: Sequence[BinnedWindow] = (),
     others_answer: bool = False,
     others_serve: bool = False,
+    starts: tuple[ReplicaStart, ...] = (),
 ) -> tuple[RuleResult, ...]:
     """Return the results of one replica at `now`. `recent` are its last minutes, to explain a cascade with.
 
-    `others_answer`: the tier is served, so a replica that never answered may be a new one. `others_serve`: some replica of the
-    tier can answer requests.
+    `others_answer`: the tier is served, so a replica that never answered may be a new one, as slow as `starts` of the tier.
+    `others_serve`: some replica of the tier can answer requests.
     """
     # Not `replace`, which costs three times as much: a fleet evaluates these rules thousands of times a turn.
     cases = (
@@ -53,6 +55,7 @@ def evaluate_replica_rules(
             replica=replica,
             others_answer=others_answer,
             others_serve=others_serve,
+            starts=starts,
         )
         for rule in REPLICA_RULES
     )

@@ -214,7 +214,8 @@ class Evaluator:
                 context = self.tier(replica.tier)
                 recent = _recent_windows(state, replica, context, now)
                 answers = replica.tier in answering, replica.tier in serving
-                results.extend(evaluate_replica_rules(replica, context, now, recent, *answers))
+                starts = state.starts(replica.tier)
+                results.extend(evaluate_replica_rules(replica, context, now, recent, *answers, starts))
         results.extend(self._evaluate_availability(state, now, unavailable))
         results.extend(_unknown_results(state, now, unavailable))
         results.extend(self._evaluate_tiers(state, now, unavailable))

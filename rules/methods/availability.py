@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from rules.confidence import Certainty
 from rules.methods.evidence import certain_if, exact_reading
 from rules.replicas.cascade import STAGES
+from rules.replicas.start_quantiles import quantiles_by_timing
+from rules.replicas.starts import Timing
 from rules.replicas.state import ReplicaState
 from rules.telemetry.gauges import STEP_FAMILY
 from rules.telemetry.signals import Gap, Missing, Reading
@@ -111,9 +113,16 @@ def _shorten_error(error: str) -> str:
 
 
 def _may_start(case: RuleContext, replica: ReplicaState) -> bool:
+    """Return whether a replica may still start: for the tier's measured start, else the planned one, else the limit.
+
+    A start that was timed in part only makes it longer: what it omits is not known."""
     plan = case.context.plan
     planned = plan.cold_start_seconds if plan is not None else None
-    return case.now - _silent_since(replica) < max(case.limit("start_seconds"), planned or 0.0)
+    known = {one.timing: one.p95_seconds for one in quantiles_by_timing(case.starts) if one.timing is not Timing.ENGINE}
+    seconds = known.get(Timing.POD)
+    if seconds is None:
+        seconds = max(planned if planned is not None else case.limit("start_seconds"), *known.values(), 0.0)
+    return case.now - _silent_since(replica) < seconds
 
 
 def judge_stale(case: RuleContext) -> RuleResult:

@@ -10,6 +10,7 @@ from rules.evaluator import tier_minutes
 from rules.evaluator.scrape_rules import cascade_limits, evaluate_replica_rules
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas.cascade import CascadeState
+from rules.replicas.starts import ReplicaStart
 from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot
 from rules.telemetry.signals import Gap
 from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown, Verdict
@@ -37,8 +38,11 @@ def said(
     recent: tuple[BinnedWindow, ...] = (),
     view: TierContext = VIEW,
     others_answer: bool = False,
+    starts: tuple[ReplicaStart, ...] = (),
 ) -> RuleResult:
-    return next(a for a in evaluate_replica_rules(one, view, now, recent, others_answer) if a.rule == rule)
+    return next(
+        a for a in evaluate_replica_rules(one, view, now, recent, others_answer, starts=starts) if a.rule == rule
+    )
 
 
 def verdict(rule: str, one: ReplicaState, **more: Any) -> Verdict:
@@ -74,19 +78,50 @@ def test_a_target_is_down_after_three_misses() -> None:
     assert down.actions[0].runbook == "TargetDown"
 
 
-def test_a_target_that_never_answered_may_start_for_as_long_as_a_cold_start_takes() -> None:
+def started(seconds: float, *, asked: bool) -> ReplicaStart:
+    """A start that took so long: from the request for its pod, or of its process alone."""
+    if not asked:
+        return ReplicaStart(replica="b", seen_at=seconds, started_at=0.0, ready_at=seconds, silent_since=0.0)
+    return ReplicaStart(replica="b", seen_at=seconds, asked_at=0.0, pod_ready_at=seconds, silent_since=0.0)
+
+
+MEASURED, IN_PART = started(240.0, asked=True), started(100.0, asked=False)
+
+
+@pytest.mark.parametrize(
+    ("planned", "starts", "seconds"),
+    [
+        (None, (), 300.0),
+        (600.0, (), 600.0),
+        (60.0, (), 60.0),
+        (600.0, (MEASURED,), 240.0),
+        (None, (MEASURED,), 240.0),
+        (None, (IN_PART,), 300.0),
+        (600.0, (IN_PART,), 600.0),
+        (60.0, (IN_PART,), 100.0),
+        (None, (ReplicaStart(replica="b", seen_at=9.0, engine_seconds=9.0),), 300.0),
+    ],
+)
+def test_a_target_that_never_answered_may_start_as_long_as_is_measured_else_planned_else_usual(
+    planned: float | None, starts: tuple[ReplicaStart, ...], seconds: float
+) -> None:
     new = replica(pages=0, misses=3)
     began = new.track.silent_since or 0.0
-    starting = said("TargetDown", new, now=began + 179, others_answer=True)
+    assert VIEW.plan is not None
+    more = {
+        "view": replace(VIEW, plan=VIEW.plan.model_copy(update={"cold_start_seconds": planned})),
+        "others_answer": True,
+        "starts": starts,
+    }
+    starting = said("TargetDown", new, now=began + seconds - 1, **more)
     assert isinstance(starting, Unknown)
     assert (starting.reason, starting.text) == (Gap.SCRAPE_FAILED, "3 scrapes without a usable page, and none before")
-    assert verdict("TargetDown", new, now=began + 179).status is Status.WARNING, "the tier's only replica"
-    never = verdict("TargetDown", new, now=began + 180, others_answer=True)
+    never = verdict("TargetDown", new, now=began + seconds, **more)
     assert never.sentence == "No usable metrics page ever; 3 scrapes in a row failed: timeout"
-    assert VIEW.plan is not None
-    slow = replace(VIEW, plan=VIEW.plan.model_copy(update={"cold_start_seconds": 600.0}))
-    assert isinstance(said("TargetDown", new, now=began + 599, view=slow, others_answer=True), Unknown)
-    assert isinstance(said("TargetDown", new, now=began + 600, view=slow, others_answer=True), Verdict)
+
+
+def test_the_only_replica_of_a_tier_is_down_at_once() -> None:
+    assert verdict("TargetDown", replica(pages=0, misses=3), now=START + 60).status is Status.WARNING
 
 
 def test_a_target_that_fails_after_a_long_silence_is_down_as_any_other() -> None:
