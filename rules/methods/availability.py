@@ -34,6 +34,9 @@ FAULTS = frozenset({Gap.NOT_SCRAPED, Gap.SCRAPE_FAILED, Gap.STALE, Gap.RESTARTED
 NOT_PLANNED = Missing(gap=Gap.NOT_IN_PLAN)
 """Expectation of every rule here: plans say nothing of scrapes."""
 
+ACT = "; act now, before users feel it"
+"""Words for stage 2: the cascade builds there, and TTFT degrades only from stage 3 on (guide 7.4)."""
+
 NAMED = 3
 """Maximum number of rules without a result that are named."""
 
@@ -74,7 +77,7 @@ def judge_cascade(case: RuleContext) -> RuleResult:
     if state.stage == 0:
         return _verdict(case, Status.OK, level, f"KV cache {level:.0%} full", stage=0)
     status = Status.CRITICAL if state.stage >= 3 else Status.WARNING
-    text = f"KV cache cascade, stage {state.stage} ({STAGES[state.stage]}): {state.evidence}"
+    text = f"KV cache cascade, stage {state.stage} ({STAGES[state.stage]}): {state.evidence}{ACT if state.stage == 2 else ''}"
     details = []
     if state.breach_at is not None and state.onset is not None and state.breach_at > state.onset:
         details.append(f"first seen {state.breach_at - state.onset:.0f} s before users felt it")

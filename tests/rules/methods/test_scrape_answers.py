@@ -9,7 +9,7 @@ from rules.confidence import Certainty
 from rules.evaluator import tier_minutes
 from rules.evaluator.scrape_rules import cascade_limits, evaluate_replica_rules
 from rules.plan.load_bins import BinnedWindow, TierContext
-from rules.replicas.cascade import CascadeState
+from rules.replicas.cascade import CascadeSample, CascadeState
 from rules.replicas.starts import ReplicaStart
 from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot
 from rules.telemetry.signals import Gap
@@ -29,6 +29,13 @@ def replica(pages: int = 2, misses: int = 0, **changes: Any) -> ReplicaState:
     for number in range(misses):
         one, _, _ = apply_failed_scrape(one, START + 15 * (pages + number), error="timeout: 5 s")
     return replace(one, **changes)
+
+
+def full(cascade: CascadeState) -> ReplicaState:
+    """A replica in a cascade, whose page tells how full its cache is."""
+    page = snapshot(START, gauges={"kv_utilization_max": 0.97})
+    one, _, _ = apply_snapshot(ReplicaState(tier="t", name="a"), page, cascade_limits(VIEW))
+    return replace(one, cascade=cascade)
 
 
 def said(
@@ -122,6 +129,24 @@ def test_a_target_that_never_answered_may_start_as_long_as_is_measured_else_plan
 
 def test_the_only_replica_of_a_tier_is_down_at_once() -> None:
     assert verdict("TargetDown", replica(pages=0, misses=3), now=START + 60).status is Status.WARNING
+
+
+@pytest.mark.parametrize(("stage", "says_it"), [(1, False), (2, True), (3, False), (4, False)])
+def test_stage_2_of_a_cascade_says_that_it_is_the_moment_to_act(stage: int, says_it: bool) -> None:
+    sample = CascadeSample(
+        t=START,
+        dt=15.0,
+        level=0.97,
+        running=9.0,
+        waiting=0.0,
+        preemptions=4.0,
+        finished=9.0,
+        first_tokens=9.0,
+        slow_first_tokens=0.0,
+        request_seconds=None,
+    )
+    found = verdict("KvCacheCascade", full(CascadeState(stage=stage, recent=(sample,), evidence="4 preemptions")))
+    assert found.sentence.endswith("4 preemptions; act now, before users feel it") is says_it
 
 
 def test_a_target_that_fails_after_a_long_silence_is_down_as_any_other() -> None:
@@ -255,7 +280,7 @@ def test_a_cascade_is_critical_from_stage_three_and_certain_once_confirmed(
     found = verdict("KvCacheCascade", replica(cascade=state))
     assert (found.status, found.certainty, found.stage) == (status, certainty, stage)
     assert found.sentence.startswith(f"KV cache cascade, stage {stage} (")
-    assert found.sentence.endswith(": why")
+    assert ": why" in found.sentence
     assert len(found.actions) == 4
 
 
