@@ -20,7 +20,7 @@ from rules.methods import prefix_routing
 from rules.methods.load import offered_load
 from rules.plan.curve import CERTAIN_REQUESTS
 from rules.telemetry import histograms, windows
-from rules.telemetry.reading_methods import mean_level, ratio, replica_rate, share
+from rules.telemetry.reading_methods import lookup_share, mean_level, ratio, replica_rate
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
 from rules.telemetry.windows import Window
@@ -46,12 +46,12 @@ EVICTIONS = ("preemptions", "requests_finished")
 HIT_RATE = ("prefix_hit_tokens", "prefix_queried_tokens")
 
 
-SAME_PROMPTS = frozenset({*HIT_RATE, "requests_finished", "prompt_tokens_per_request"})
+SAME_PROMPTS = frozenset({*HIT_RATE, "prompt_tokens", "requests_finished", "prompt_tokens_per_request"})
 """Families that compare the hits of slow minutes with those before."""
 
 
 def check_prefix_hits(context: CauseContext) -> CauseResult:
-    found = share(context.total, *HIT_RATE)
+    found = lookup_share(context.total, *HIT_RATE)
     if isinstance(found, Missing):
         return CauseResult(supported=None, text="the prefix hit rate is not known")
     value = found.value or 0.0
@@ -72,7 +72,7 @@ def check_prefix_hits(context: CauseContext) -> CauseResult:
 
 def check_repeated_prompts(context: CauseContext) -> CauseResult:
     """Check for a benchmark with one set of prompts at every rate: its prefix cache is better than production's."""
-    measured, found = _read_measured_hits(context), share(context.total, *HIT_RATE)
+    measured, found = _read_measured_hits(context), lookup_share(context.total, *HIT_RATE)
     if measured is None or isinstance(found, Missing):
         return CauseResult(supported=None)
     if (found.value or 0.0) >= measured - LOST:
@@ -101,7 +101,8 @@ def _find_lost_hits(context: CauseContext) -> str:
         for several in ((one.window for one, _ in minutes.slow), minutes.before)
     )
     now, then = (
-        found.value if isinstance(found := share(window, *HIT_RATE), Reading) else None for window in (slow, before)
+        found.value if isinstance(found := lookup_share(window, *HIT_RATE), Reading) else None
+        for window in (slow, before)
     )
     if now is None or then is None or now >= then - LOST or not _has_same_prompts(slow, before):
         return ""

@@ -16,6 +16,7 @@ from rules.plan.capacity import POOL_TOKENS
 from rules.plan.load_bins import BinnedWindow, narrow_to_pool, pool_of
 from rules.telemetry import histograms, windows
 from rules.telemetry.histograms import Histogram, Quantile
+from rules.telemetry.reading_methods import has_repeated_lookups
 from rules.telemetry.signals import Gap, Reading
 from rules.verdicts.context import SEPARATE, RuleContext
 from rules.verdicts.held_windows import HeldWindows, hold
@@ -81,6 +82,19 @@ def group_by_replica(binned: Iterable[BinnedWindow]) -> Mapping[str | None, Held
 def sum_parts(binned: Iterable[BinnedWindow], family: str) -> tuple[Histogram, ...]:
     """Return the histogram of a family over binned windows, a part for each bucket grid."""
     return hold(binned).sum_parts(family)
+
+
+REPEATED_LOOKUPS = "the engine counts more prefix cache lookups than prompt tokens: it counts them again and again"
+
+
+def sees_repeated_lookups(binned: Iterable[BinnedWindow]) -> bool:
+    """Return whether lookups were counted again, by the binned windows that count prompt tokens too."""
+    known = [one.window.counters for one in binned if "prompt_tokens" in one.window.counters]
+    queried, prompts = (
+        math.fsum(counters.get(family, 0.0) for counters in known)
+        for family in ("prefix_queried_tokens", "prompt_tokens")
+    )
+    return has_repeated_lookups(queried, prompts)
 
 
 def count_requests(parts: tuple[Histogram, ...]) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rules.confidence import Certainty, binomial_lower_bound
 from rules.light_dataclass import light_dataclass
-from rules.methods.evidence import certain_if, exact_reading
+from rules.methods.evidence import REPEATED_LOOKUPS, certain_if, exact_reading, sees_repeated_lookups
 from rules.plan.curve import Expectation
 from rules.plan.load_bins import BinnedWindow, LoadBin
 from rules.telemetry.gpu_windows import GPU_UTILIZATION_KINDS
@@ -211,10 +211,10 @@ def _is_observed(binned: Iterable[BinnedWindow], family: str) -> bool:
 def _observe_hits(of: BenchmarkComparison, one: LoadBin) -> BinMean:
     """Return hits by queried tokens, weighted by requests. Without lookups the cache is off and there are no hits.
 
-    More hits than lookups are a contradiction and have no weight.
+    More hits than lookups, and more lookups than prompt tokens, are a contradiction and have no weight.
     """
     requests, queried, hits = _count_lookups(one.binned)
-    if hits > queried:
+    if hits > queried or sees_repeated_lookups(one.binned):
         return BinMean(value=0.0, weight=0.0, full_weight=requests)
     if queried > 0:
         return BinMean(value=hits / queried, weight=requests, full_weight=requests)
@@ -254,6 +254,8 @@ def _explain_missing_hits(of: BenchmarkComparison) -> Unknown:
     _, queried, hits = _count_lookups(of.binned)
     if hits > queried:
         return of.case.unknown(Gap.CONTRADICTORY, MORE_HITS)
+    if sees_repeated_lookups(of.binned):
+        return of.case.unknown(Gap.CONTRADICTORY, REPEATED_LOOKUPS)
     if all(_expect_hits(of, bin, one) is None for bin, one in hold(of.binned).by_load_bin(of.curve).items()):
         return of.case.unknown(Gap.NOT_IN_PLAN, "the benchmark has no prefix_hit_ratio at this load")
     return of.case.unknown(Gap.NO_TRAFFIC, "no requests finished")

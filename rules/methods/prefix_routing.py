@@ -15,11 +15,13 @@ from rules import confidence
 from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import (
     PROMPTS,
+    REPEATED_LOOKUPS,
     capitalize,
     certain_if,
     exact_reading,
     group_by_replica,
     join_names,
+    sees_repeated_lookups,
     sum_parts,
 )
 from rules.plan.load_bins import BinnedWindow, TierContext
@@ -161,6 +163,8 @@ def assess_routing(binned: Sequence[BinnedWindow], context: TierContext, rule: R
     limits = LocalityThresholds(**{name: rule.limit(name, context.limits) for name in names})
     planned = _read_planned_rate(context)
     found = hold(binned).once(measure_hit_rate, planned, limits)
+    if sees_repeated_lookups(binned):
+        return Routing(broken=None, text=REPEATED_LOOKUPS, found=found, gap=Gap.CONTRADICTORY)
     if found.requests < limits.minimum_requests:
         text = f"{found.requests:.0f} requests of warm replicas lately, {limits.minimum_requests:.0f} are needed"
         return Routing(broken=None, text=text, found=found, gap=Gap.TOO_FEW_REQUESTS)

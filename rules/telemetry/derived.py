@@ -21,17 +21,21 @@ from rules.telemetry.reading_methods import (
     ALL,
     FULL_COVERAGE,
     gap_for_empty_family,
+    has_repeated_lookups,
+    lookup_share,
     mean_level,
     quantile,
     ratio,
     replica_rate,
-    share,
     total_rate,
     tpot_mean,
 )
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 from rules.telemetry.windows import NET_CHANGE, Window
 from rules.telemetry.work import Capacity, work_of
+
+FEW_LATE = 0.02
+"""Share of the drafted tokens by which accepted ones may exceed them: a scrape lies between the two counts."""
 
 AT_POSITION = "spec_accepted_at_position/"
 
@@ -52,6 +56,9 @@ def acceptance(window: Window) -> SignalValue:
         return accepted if isinstance(accepted, Missing) else drafted
     if not drafted.value or accepted.value is None:
         return Missing(gap=Gap.NO_TRAFFIC, text="no token was drafted")
+    if drafted.value < accepted.value / (1 + FEW_LATE):
+        text = f"{accepted.value:.3g} tokens of {drafted.value:.3g} drafted ones were accepted in a round"
+        return Missing(gap=Gap.CONTRADICTORY, text=f"{text}, which cannot be")
     if accepted.low is None or drafted.low is None:
         return Reading(value=_solved(accepted.value, drafted.value), low=None, high=None, n=accepted.n)
     return _from_counts(
@@ -233,6 +240,9 @@ def _reuse(window: Window, basis: PlanFacts) -> SignalValue:
     computed = ratio(window, "prompt_tokens_computed", "prompt_tokens")
     if isinstance(computed, Missing) or computed.value is None:
         return computed
+    if has_repeated_lookups(computed.value, 1.0):
+        text = f"{computed.value:.3g} prompt tokens were computed for each that was sent: they are counted again"
+        return Missing(gap=Gap.CONTRADICTORY, text=text)
     value = max(0.0, 1 - computed.value)
     bound = None if computed.low is None else value
     return Reading(value=value, low=bound, high=bound, n=computed.n)
@@ -258,14 +268,14 @@ def _prefix_hits(window: Window, basis: PlanFacts) -> SignalValue:
         if isinstance(told, Reading) and told.high is not None and told.high > 1 + ALL:
             return Missing(gap=Gap.CONTRADICTORY, text=f"the engine prints a hit rate of {told.high:.4g}, above 1")
         return told
-    return share(window, "prefix_hit_tokens", "prefix_queried_tokens")
+    return lookup_share(window, "prefix_hit_tokens", "prefix_queried_tokens")
 
 
 def _external_hits(window: Window) -> SignalValue:
     """Return hits of the offloaded cache by lookups, in tokens, or the mean of its manager's own ratio."""
     if "external_prefix_queried_tokens" not in window.counters and "external_prefix_hit_gauge" in window.gauges:
         return mean_level(window, "external_prefix_hit_gauge")
-    return share(window, "external_prefix_hit_tokens", "external_prefix_queried_tokens")
+    return lookup_share(window, "external_prefix_hit_tokens", "external_prefix_queried_tokens")
 
 
 def _offload_utilization(window: Window) -> SignalValue:

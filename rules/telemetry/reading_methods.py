@@ -95,6 +95,42 @@ def share(window: Window, part: str, whole: str) -> SignalValue:
     return found
 
 
+PROMPTS = "prompt_tokens"
+
+ROUNDED_PROMPTS = 0.05
+"""Share of the prompt tokens by which lookups may exceed them: blocks are rounded up."""
+
+RUNNING_PROMPTS = 0.5
+"""The same where the requests in the system are not known: they are looked up, and their prompts not yet counted."""
+
+
+def has_repeated_lookups(queried: float, prompts: float | None, running: float | None = None) -> bool:
+    """Return whether lookups (tokens) exceed the prompt tokens of the same span, of which `running` are not yet counted.
+
+    vLLM counted every attempt to schedule a waiting request, and engines count preempted ones again: the hits of such
+    lookups are no share of the prompts.
+    """
+    if prompts is None:
+        return False
+    slack = RUNNING_PROMPTS * prompts if running is None else ROUNDED_PROMPTS * prompts + running
+    return queried > prompts + slack
+
+
+def lookup_share(window: Window, part: str, whole: str) -> SignalValue:
+    """Return the share of hits in lookups of a cache (tokens). Lookups that were counted again are a contradiction."""
+    found, prompts = share(window, part, whole), window.counters.get(PROMPTS)
+    if isinstance(found, Missing) or prompts is None or window.seconds_of(PROMPTS) < FULL_COVERAGE * window.due_seconds:
+        return found
+    finished = window.counters.get("requests_finished", 0.0)
+    levels = [window.gauge(family) for family in ("requests_running", "requests_waiting")]
+    known = [gauge.integral / window.span for gauge in levels if gauge is not None]
+    running = math.fsum(known) * prompts / finished if finished > 0 and len(known) == len(levels) else None
+    if not has_repeated_lookups(window.counters[whole], prompts, running):
+        return found
+    text = f"{window.counters[whole]:,.0f} tokens were looked up for {prompts:,.0f} prompt tokens"
+    return Missing(gap=Gap.CONTRADICTORY, text=f"{text}: lookups are counted again and again, their hits are no share")
+
+
 def mean_level(window: Window, family: str) -> SignalValue:
     """Return the time mean of a gauge over its covered time. The observed extremes are the bounds."""
     gauge = window.gauge(family)

@@ -38,14 +38,17 @@ _WAYS: dict[SignalKind, Callable[[Signal, Window], SignalValue]] = {
 }
 
 
+LOOKED_UP_FOR = ("prompt_tokens", "requests_finished", "requests_running", "requests_waiting")
+"""Families that tell whether lookups of a cache were counted again."""
+
 ALSO_READ: dict[str, tuple[str, ...]] = {
     "arrival_rps": ("requests_arrived", "requests_running", *UNSERVED),
     "failed_share": tuple(outcomes.READ),
     "refused_share": tuple(outcomes.READ),
     "speculative_acceptance": ("spec_accepted_at_position", "spec_accept_length", "spec_steps"),
     "tokens_per_round": ("spec_accept_length",),
-    "prefix_hit_ratio": ("prefix_hit_gauge",),
-    "external_prefix_hit_ratio": ("external_prefix_hit_gauge",),
+    "prefix_hit_ratio": ("prefix_hit_gauge", *LOOKED_UP_FOR),
+    "external_prefix_hit_ratio": ("external_prefix_hit_gauge", *LOOKED_UP_FOR),
     "kv_offload_utilization": ("kv_offload_utilization",),
     "fleet_utilization": ("prompt_tokens_computed", "prefix_hit_tokens", "prefix_queried_tokens"),
     "gpu_utilization": ("gpu_busy_covered_seconds", "gpu_utilization_sampled", "gpu_gfx_active"),

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from rules.confidence import Certainty
 from rules.light_dataclass import light_dataclass
-from rules.telemetry.reading_methods import replica_rate
+from rules.telemetry.reading_methods import has_repeated_lookups, replica_rate
 from rules.telemetry.signals import Reading
 from rules.telemetry.windows import Window
 from rules.telemetry.wording import number
@@ -157,7 +157,9 @@ def computed_share(window: Window) -> float | None:
     if computed is not None and prompts:
         return min(1.0, computed / prompts)
     hits, queried = (replica_rate(window, name) for name in ("prefix_hit_tokens", "prefix_queried_tokens"))
-    return 1 - min(1.0, hits / queried) if hits is not None and queried else None
+    if hits is None or not queried or has_repeated_lookups(queried, prompts):
+        return None
+    return 1 - min(1.0, hits / queried)
 
 
 def weighing_words(work: Work, lengths: CapacityLengths, usable_rps: float) -> str:

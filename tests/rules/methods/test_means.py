@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -197,6 +198,20 @@ def test_more_hits_than_lookups_are_no_hit_rate() -> None:
         Gap.CONTRADICTORY,
         "the engine counts more prefix cache hits than lookups",
     )
+
+
+def test_lookups_that_are_counted_again_are_no_hit_rate() -> None:
+    def repeated(number: int, factor: float) -> Window:
+        once = hits(number, 0.1)
+        prompts = once.counters["prefix_queried_tokens"] / factor
+        return replace(once, counters={**once.counters, "prompt_tokens": prompts})
+
+    found = unknown(HITS, context(*HIT), each(5, lambda n: repeated(n, 4.0)))
+    assert (found.reason, found.text.partition(":")[0]) == (
+        Gap.CONTRADICTORY,
+        "the engine counts more prefix cache lookups than prompt tokens",
+    )
+    assert verdict(HITS, context(*HIT), each(5, lambda n: repeated(n, 1.02))).status is Status.WARNING
 
 
 def test_an_engine_without_a_prefix_cache_says_so() -> None:

@@ -217,6 +217,16 @@ def test_a_rate_that_was_low_all_the_time_without_a_plan_is_unknown() -> None:
     assert found.text == "prefix hits are 30% over 3 replicas, as before; the plan has no hit rate of one replica"
 
 
+def test_lookups_that_are_counted_again_blame_no_routing() -> None:
+    def repeated(number: int, name: str) -> Window:
+        once = broken(number, name)
+        return replace(once, counters={**once.counters, "prompt_tokens": once.counters["prefix_queried_tokens"] / 9})
+
+    found = unknown(RULE, PLAIN, fleet(repeated))
+    assert found.reason is Gap.CONTRADICTORY
+    assert found.text.startswith("the engine counts more prefix cache lookups than prompt tokens")
+
+
 def test_few_requests_are_named() -> None:
     found = unknown(RULE, PLAIN, fleet(lambda n, name: asked(n, 5, 0.35)))
     assert (found.reason, found.text) == (Gap.TOO_FEW_REQUESTS, "45 requests of warm replicas lately, 50 are needed")

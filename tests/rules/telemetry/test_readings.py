@@ -25,7 +25,7 @@ from rules.telemetry.readings import NOTHING, families_of, read, read_all
 from rules.telemetry.signals import BY_NAME, SIGNALS, Gap, Missing, Reading, Signal, SignalKind, SignalValue
 from rules.telemetry.snapshots import LINKS, Snapshot
 from rules.telemetry.windows import EVERYTHING, Window
-from rules.telemetry.work import CapacityLengths, MeanTokens
+from rules.telemetry.work import CapacityLengths, MeanTokens, computed_share
 
 LENGTHS = (50.0, 100.0, 200.0, math.inf)
 LENGTHS_OF_CAPACITY = CapacityLengths(
@@ -769,3 +769,54 @@ def test_nothing_but_its_families_changes_a_reading(signal: Signal) -> None:
         gone = {kind: {taken: None} if taken else {} for kind in ("counters", "gauges", "histograms")}
         whole = minute(**{kind: {**ALTERNATIVES[kind], **gone[kind]} for kind in gone})
         assert value(signal.name, windows.select_families(whole, families_of(signal))) == value(signal.name, whole)
+
+
+# --- counters that count repeats
+
+
+@pytest.mark.parametrize("kind", ["", "external_"])
+def test_lookups_above_the_prompts_of_the_same_span_are_no_share(kind: str) -> None:
+    """6,000 prompt tokens of 120 requests, 7 in the system: 350 tokens may be looked up and not yet counted."""
+    names = (f"{kind}prefix_queried_tokens", f"{kind}prefix_hit_tokens")
+    again = value(f"{kind}prefix_hit_ratio", minute(counters=dict(zip(names, (9000.0, 4200.0), strict=True))))
+    assert isinstance(again, Missing)
+    assert (again.gap, again.text.partition(":")[0]) == (
+        Gap.CONTRADICTORY,
+        "9,000 tokens were looked up for 6,000 prompt tokens",
+    )
+    running = value(f"{kind}prefix_hit_ratio", minute(counters=dict(zip(names, (6600.0, 4200.0), strict=True))))
+    assert_close(running, exactly(7 / 11, 6600))
+    untold = minute(counters={**dict(zip(names, (9000.0, 4200.0), strict=True)), "prompt_tokens": None})
+    assert_close(value(f"{kind}prefix_hit_ratio", untold), exactly(7 / 15, 9000))
+
+
+def test_lookups_without_gauges_may_be_half_above_the_prompts() -> None:
+    for queried, missing in ((8_900.0, False), (9_100.0, True)):
+        counters = {"prefix_queried_tokens": queried}
+        found = value("prefix_hit_ratio", minute(counters=counters, gauges={"requests_waiting": None}))
+        assert isinstance(found, Missing) is missing
+
+
+def test_hits_of_repeated_lookups_make_no_prompt_cheaper() -> None:
+    counters = {"prompt_tokens_computed": None, "prefix_queried_tokens": 60_000.0, "prefix_hit_tokens": 54_000.0}
+    assert computed_share(minute(counters=counters)) is None
+    assert (
+        computed_share(minute(counters={**counters, "prefix_queried_tokens": 6000.0, "prefix_hit_tokens": 600.0}))
+        == 0.9
+    )
+
+
+def test_prompt_tokens_that_are_computed_again_are_no_reuse() -> None:
+    again = value("prefix_reuse_ratio", minute(counters={"prompt_tokens_computed": 9600.0}))
+    assert isinstance(again, Missing)
+    assert again.gap is Gap.CONTRADICTORY
+    assert value("prefix_reuse_ratio", minute(counters={"prompt_tokens_computed": 6100.0})) == exactly(0.0, 6000)
+
+
+def test_more_accepted_tokens_than_drafted_ones_are_no_acceptance() -> None:
+    found = value("speculative_acceptance", spoken(spec_draft_tokens=400.0, spec_accepted_tokens=450.0))
+    assert isinstance(found, Missing)
+    assert found.gap is Gap.CONTRADICTORY
+    late = value("speculative_acceptance", spoken(spec_draft_tokens=400.0, spec_accepted_tokens=404.0))
+    assert isinstance(late, Reading)
+    assert late.value == pytest.approx(1.0)
