@@ -15,6 +15,7 @@ from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import certain_if, group_by_replica, join_names
 from rules.plan.load_bins import BinnedWindow
 from rules.telemetry.arrivals import UNSERVED, count_arrivals, unserved
+from rules.telemetry.outcomes import FINISHED, HTTP_OK, count_gone
 from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.readings import families_of
 from rules.telemetry.signals import BY_NAME, Gap, Reading
@@ -31,7 +32,7 @@ from rules.verdicts.held_windows import HeldWindows, hold, scraped_by_the_minute
 from rules.verdicts.latency_pattern import LatencyPattern, with_levers
 from rules.verdicts.verdict import RuleResult, Status
 
-FAMILIES = families_of(BY_NAME["fleet_utilization"]) | {NET_CHANGE, *UNSERVED}
+FAMILIES = families_of(BY_NAME["fleet_utilization"]) | {NET_CHANGE, *UNSERVED, HTTP_OK, "ttft_seconds"}
 
 MOST = 0.5
 """Share of the last quarter in which load must be above capacity, as LoadBeyondBenchmark requires."""
@@ -73,7 +74,8 @@ def offered_load(whole: Window, capacity: Capacity) -> OfferedLoad | None:
     finished = replica_rate(whole, "requests_finished")
     if finished is None:
         return None
-    turned_away = unserved(whole.counters) / whole.covered_seconds if whole.covered_seconds > 0 else 0.0
+    unseen = unserved(whole.counters) + count_gone(whole)
+    turned_away = unseen / whole.covered_seconds if whole.covered_seconds > 0 else 0.0
     arriving = max(0.0, finished + turned_away + (replica_rate(whole, NET_CHANGE) or 0.0))
     each = work_per_request(whole, capacity.lengths)[1]
     return OfferedLoad(arriving_rps=arriving, work_rps=arriving * each, capacity_rps=capacity.rps)
@@ -169,6 +171,12 @@ def _assess(case: RuleContext, top: str, most: str) -> tuple[Status, Certainty, 
         sentence = f"More requests arrive at {name or case.context.tier} than finish"
         return Status.WARNING, Certainty.LIKELY, sentence, details
     sentence, details = f"At most {most} a replica; the benchmark goes to {top}", ()
+    whole = hold(case.binned).sum_families(FAMILIES)
+    if whole.covered_seconds > 0 and (gone := count_gone(whole)) > whole.counters.get(FINISHED, 0.0):
+        arrived = (count_arrivals(whole.counters, gone) or 0.0) / whole.covered_seconds
+        ends = "none is finished" if whole.counters[FINISHED] <= 0 else f"at most {most} are finished"
+        sentence = f"{number(arrived, 'per_second')} arrive at a replica, {ends}; the benchmark goes to {top}"
+        details = (f"{gone:,.0f} clients left before the end of their answers",)
     if overloads:
         longest = max(overloads, key=lambda one: watched_seconds(one.beyond))
         seen = part_seen(longest.beyond, replicas[longest.replica])
@@ -311,5 +319,5 @@ def _read_arrivals(batch: HeldWindows) -> tuple[float, float, list[float]] | Non
     known = [one.window for one in batch if "requests_finished" in one.window.counters]
     if not known:
         return None
-    counts = [count_arrivals(window.counters) or 0.0 for window in known]
+    counts = [count_arrivals(window.counters, count_gone(window)) or 0.0 for window in known]
     return min(window.start for window in known), max(window.end for window in known), counts

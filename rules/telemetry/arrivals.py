@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 
 from rules.light_dataclass import light_dataclass
-from rules.telemetry.outcomes import FAILED, HTTP_FAILED, NO_ROOM, failed_bounds
+from rules.telemetry.outcomes import FAILED, HTTP_FAILED, NO_ROOM, count_gone, failed_bounds
 from rules.telemetry.windows import MINUTE_SECONDS, NET_CHANGE, Window
 from rules.telemetry.work import CapacityLengths, computed_share, weigh
 
@@ -88,9 +88,9 @@ class MinuteDemand:
         return weigh(self.requests, *tokens, self.computed, lengths, n=self.requests).total.value
 
 
-def count_arrivals(counters: Mapping[str, float]) -> float | None:
+def count_arrivals(counters: Mapping[str, float], gone: float = 0.0) -> float | None:
     """Return the requests that arrived, from counter increases over the same time. Return None if no request is
-    counted.
+    counted. `gone` are those that no count of ends has (`rules.telemetry.outcomes.count_gone`).
 
     Use the engine's own counter of arrivals if it has one. Otherwise add finished requests, the growth of requests in
     the system, and failed or refused ones. The result misses unobserved aborts. In a single window it may be negative,
@@ -100,7 +100,7 @@ def count_arrivals(counters: Mapping[str, float]) -> float | None:
         return counters["requests_arrived"]
     if "requests_finished" not in counters:
         return None
-    return counters["requests_finished"] + counters.get(NET_CHANGE, 0.0) + unserved(counters)
+    return counters["requests_finished"] + counters.get(NET_CHANGE, 0.0) + unserved(counters) + gone
 
 
 def unserved(counters: Mapping[str, float]) -> float:
@@ -117,7 +117,7 @@ def minute_from_window(window: Window) -> MinuteSums:
 
     A window of several replicas expects more time than it spans, and all of it since its start.
     """
-    told = count_arrivals(window.counters)
+    told = count_arrivals(window.counters, count_gone(window))
     seconds = _seconds(window, "requests_arrived" if "requests_arrived" in window.counters else "requests_finished")
     prompts, generated = (window.counters.get(name) for name in ("prompt_tokens", "generation_tokens"))
     waiting, computed = window.gauges.get("requests_waiting"), computed_share(window)

@@ -16,7 +16,7 @@ from rules.sizing import cost_per_million_tokens, expected_tokens_per_round
 from rules.telemetry import gpu_windows, histograms
 from rules.telemetry.arrivals import unserved
 from rules.telemetry.gpu_windows import energy, share_of_peak
-from rules.telemetry.outcomes import HTTP_REFUSED, NO_ROOM, outcomes
+from rules.telemetry.outcomes import HTTP_REFUSED, NO_ROOM, count_gone, outcomes
 from rules.telemetry.reading_methods import (
     ALL,
     FULL_COVERAGE,
@@ -150,7 +150,7 @@ def _arrivals(window: Window, basis: PlanFacts) -> SignalValue:
     for family in ("requests_finished", NET_CHANGE):
         if family not in window.counters or window.seconds_of(family) <= 0:
             return Missing(gap=window.explain_missing("requests_running" if family == NET_CHANGE else family))
-    finished = window.counters["requests_finished"] + unserved(window.counters)
+    finished = window.counters["requests_finished"] + unserved(window.counters) + count_gone(window)
     change = window.counters[NET_CHANGE]
     of_finished, of_change = window.seconds_of("requests_finished"), window.seconds_of(NET_CHANGE)
     together = abs(of_finished - of_change) <= ALL * window.due_seconds

@@ -3,7 +3,8 @@
 Bounds cover requests that two families may both count. Failed and refused requests arrived and were not served
 (`rules.telemetry.arrivals`). `rules.methods.errors` judges outcomes.
 
-`requests_finished` are served. They include requests that clients left: such an end is no error of the fleet.
+`requests_finished` are served. They include requests that clients left: such an end is no error of the fleet. Those that
+the engine does not count are added (`count_gone`).
 `requests_failed` (the engine's word) and HTTP 5xx responses are failures. A request can be in both. A failure before
 the first token of a stream is a 5xx response. A later one is not, because 200 was already sent. `admission_rejections`
 are refused for want of room. Their responses are 503, so they are also among the 5xx responses. HTTP 4xx responses are
@@ -16,10 +17,10 @@ import math
 from collections.abc import Mapping
 
 from rules.light_dataclass import light_dataclass
-from rules.telemetry.gauges import IN_SYSTEM
+from rules.telemetry.gauges import IN_SYSTEM, SIGMA
 from rules.telemetry.reading_methods import ALL
 from rules.telemetry.signals import Gap, Missing
-from rules.telemetry.windows import Window
+from rules.telemetry.windows import NET_CHANGE, Window
 
 FINISHED, FAILED, ARRIVED = "requests_finished", "requests_failed", "requests_arrived"
 HTTP_OK, HTTP_REFUSED, HTTP_FAILED = "http_requests_ok", "http_requests_refused", "http_requests_failed"
@@ -55,6 +56,26 @@ class Outcomes:
         return self.accepted_requests + self.no_room + self.bad
 
 
+def count_gone(window: Window) -> float:
+    """Return the requests that began and are in no count of the engine: their clients left before the end.
+
+    HTTP answers 2xx tell of them, else first tokens do. Less than chance allows is the order of counting.
+    """
+    counters = window.counters
+    if ARRIVED in counters or FINISHED not in counters:
+        return 0.0
+    ended = counters[FINISHED] + counters.get(FAILED, 0.0)
+    told = HTTP_OK if HTTP_OK in counters else "ttft_seconds"
+    if abs(window.seconds_of(told) - window.seconds_of(FINISHED)) > ALL * window.due_seconds:
+        return 0.0
+    if told == HTTP_OK:
+        gone = counters[HTTP_OK] - ended
+    else:
+        begun = math.fsum(part.n for part in window.histograms.get("ttft_seconds", ()))
+        gone = begun - ended - abs(counters.get(NET_CHANGE, 0.0))
+    return gone if gone > 1 + SIGMA * math.sqrt(ended + max(0.0, gone)) else 0.0
+
+
 def failed_bounds(counters: Mapping[str, float]) -> tuple[float, float]:
     """Return the minimum and maximum of failed requests, from counter increases."""
     of_engine = counters.get(FAILED, 0.0)
@@ -75,7 +96,7 @@ def outcomes(window: Window) -> Outcomes | Missing:
         return Missing(gap=window.explain_missing(FINISHED))
     low, high = failed_bounds(counters)
     return Outcomes(
-        served=counters[FINISHED],
+        served=counters[FINISHED] + count_gone(window),
         failed=low,
         most_failed=high,
         no_room=counters.get(NO_ROOM, 0.0),

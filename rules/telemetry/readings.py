@@ -42,7 +42,7 @@ LOOKED_UP_FOR = ("prompt_tokens", "requests_finished", "requests_running", "requ
 """Families that tell whether lookups of a cache were counted again."""
 
 ALSO_READ: dict[str, tuple[str, ...]] = {
-    "arrival_rps": ("requests_arrived", "requests_running", *UNSERVED),
+    "arrival_rps": ("requests_arrived", "requests_running", *UNSERVED, outcomes.HTTP_OK, "ttft_seconds"),
     "failed_share": tuple(outcomes.READ),
     "refused_share": tuple(outcomes.READ),
     "speculative_acceptance": ("spec_accepted_at_position", "spec_accept_length", "spec_steps"),

@@ -162,7 +162,7 @@ SIGNALS: tuple[Signal, ...] = (
         "arrival_rps",
         Unit.PER_SECOND,
         "Arrivals, where counted; else finished, failed and refused requests plus the change of requests in the system "
-        "(aborted unseen on top)",
+        "and those that clients left",
         "requests_finished",
         "in_system_change",
     ),

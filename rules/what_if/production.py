@@ -17,6 +17,7 @@ from rules.resize.production_summary import RATE_SECONDS, ProductionSummary
 from rules.telemetry import histograms, windows
 from rules.telemetry.arrivals import count_arrivals
 from rules.telemetry.derived import PlanFacts
+from rules.telemetry.outcomes import count_gone
 from rules.telemetry.reading_methods import mean_level
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalKind, SignalValue
@@ -266,6 +267,6 @@ def _third(several: Iterable[tuple[float, float]], seconds: float, source: str, 
 
 def _hours(several: Iterable[Window]) -> Iterable[tuple[float, float]]:
     for one in several:
-        requests = count_arrivals(one.counters)
+        requests = count_arrivals(one.counters, count_gone(one))
         if requests is not None and one.span > 0 and one.coverage > 0 and math.isfinite(requests):
             yield requests / one.span / one.coverage, one.middle // HOUR_SECONDS * HOUR_SECONDS

@@ -59,8 +59,14 @@ def test_requests_that_wait_for_half_an_hour_have_missed_the_objective(name: str
     assert "wait" in burn.worst.sentence
 
 
-def test_requests_that_all_leave_after_their_first_token_miss_no_ttft_objective() -> None:
-    assert findings(CASES / "26-all-abort", "TtftSloBurn") == []
+def test_requests_whose_clients_all_leave_have_arrived() -> None:
+    assert findings(CASES / "26-all-abort", "TtftSloBurn") == [], "each got its first token in time"
+    recording, _ = load(CASES / "26-all-abort")
+    states = replay(recording, load_plan(CPU_SMALL)).rule_states
+    said = {one.result.rule: one.result.sentence for one in states if isinstance(one.result, Verdict)}
+    assert said["LoadBeyondBenchmark"].startswith("2 rps arrive at a replica, none is finished")
+    assert said["DemandExceedsCapacity"].startswith("2 rps arrive")
+    assert said["AvailabilityBurn"].startswith("0.0% of 4,1")
 
 
 class Fleet:

@@ -1,10 +1,11 @@
 """What became of requests, by hand: two counts of one failure, refusals among the answers 5xx, counts that contradict."""
 
+import making
 import pytest
 from judging_samples import gauge, minute
 
 from rules.telemetry import arrivals
-from rules.telemetry.outcomes import Outcomes, outcomes
+from rules.telemetry.outcomes import Outcomes, count_gone, outcomes
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
 from rules.telemetry.windows import Window
@@ -107,3 +108,24 @@ def test_shares_are_of_what_was_taken_on_and_of_all_that_came_to_an_end() -> Non
     assert isinstance(refused, Reading)
     assert (failed.value, failed.n) == (20 / 200, 200)
     assert (refused.value, refused.n) == (40 / 240, 240)
+
+
+@pytest.mark.parametrize(
+    ("counters", "first_tokens", "gone"),
+    [
+        ({"requests_finished": 0.0, "http_requests_ok": 120.0}, 120, 120.0),
+        ({"requests_finished": 0.0}, 120, 120.0),
+        ({"requests_finished": 0.0, "in_system_change": 30.0}, 120, 90.0),
+        ({"requests_finished": 300.0, "requests_failed": 20.0, "http_requests_ok": 420.0}, 500, 100.0),
+        ({"requests_finished": 300.0, "http_requests_ok": 320.0}, 500, 0.0),  # within the order of counting
+        ({"requests_finished": 300.0, "http_requests_ok": 100.0}, 300, 0.0),  # several prompts in one request
+        ({"requests_finished": 300.0, "http_requests_ok": 300.0}, 1200, 0.0),  # four answers to one prompt
+        ({"requests_finished": 0.0, "requests_arrived": 40.0, "http_requests_ok": 120.0}, 120, 0.0),
+        ({"http_requests_ok": 120.0}, 120, 0.0),
+    ],
+)
+def test_requests_whose_clients_left_are_told_by_http_or_by_first_tokens(
+    counters: dict[str, float], first_tokens: int, gone: float
+) -> None:
+    seen = making.window(counters=counters, histograms={"ttft_seconds": (making.histogram([0.2] * first_tokens),)})
+    assert count_gone(seen) == gone
