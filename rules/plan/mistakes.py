@@ -33,6 +33,11 @@ IDLE_LOAD = 0.2
 """Completed rps x time in system below this share of the concurrency: medians of skewed times do not stand so far below
 their means."""
 
+FAR_BEYOND = 1.5
+"""Factor by which a typical request, of medians and the mean length, may exceed the P99 of whole requests."""
+
+CORRECT = "correct them, or benchmark again"
+
 OTHER_LENGTHS = 5.0
 """Output tokens of a point's requests further from the planned median than this are of other traffic or another unit: the
 longest tail of the guide's lengths (P99 / P50 = 5) would have to be its mean."""
@@ -141,8 +146,11 @@ def _contradictory_times(case: Case) -> Found:
         for entry in find_contradictions(
             ttft=point.ttft_p99_seconds, e2e=point.e2e_p99_seconds, tokens=tokens, of="P99"
         ):
-            text = f"{entry.text}, which cannot be; correct them, or benchmark again"
-            yield f"curve.points[{place}]", "mistake", text
+            yield f"curve.points[{place}]", "mistake", f"{entry.text}, which cannot be; {CORRECT}"
+        typical = (by_littles_law(point, None) or 0.0) / point.completed_rps
+        if point.e2e_p99_seconds is not None and typical > FAR_BEYOND * point.e2e_p99_seconds:
+            text = f"TTFT P50 + TPOT P50 x tokens is {typical:.4g} s, E2E P99 {point.e2e_p99_seconds:.4g} s"
+            yield f"curve.points[{place}]", "mistake", f"{text}, which cannot be; {CORRECT}"
 
 
 def _at_once(case: Case, point: Point) -> float | None:

@@ -52,7 +52,7 @@ def find_contradictions(
 ) -> Iterator[Contradiction]:
     """Yield the contradiction between times of the same requests, in seconds, and their mean tokens, if there is one.
 
-    TTFT and E2E are of the same statistic `of`. Zero or None is untold, but for the TTFT.
+    TTFT and E2E are of the same statistic `of`. None is untold, and an E2E of zero.
     """
     if ttft is None or not e2e:
         return
@@ -66,7 +66,7 @@ def find_contradictions(
     if step < FASTEST_TOKEN_SECONDS and (tpot or 0.0) < FASTEST_TOKEN_SECONDS:
         text = f"TTFT {of} {ttft:.4g} s is E2E {of} {e2e:.4g} s for {tokens:.4g} tokens: answers were not streamed"
         yield Contradiction(text=text, wrong=("ttft", "tpot"), not_streamed=True)
-    elif tpot and _differs(decode, e2e - ttft, e2e):
+    elif tpot is not None and _differs(decode, e2e - ttft, e2e):
         text = f"TPOT {tpot:.4g} s x {tokens - 1:.4g} tokens is {decode:.4g} s, {seconds}"
         small = [name for name, value in (("ttft", ttft), ("tpot", tpot)) if value < _SMALLEST[name]]
         yield Contradiction(text=text, wrong=tuple(small) or ("ttft", "tpot", "e2e"))
@@ -115,20 +115,22 @@ def find_page_contradiction(
     A sum that its own buckets contradict is no evidence against other families.
     """
     first, whole = (histograms.get(family) for family in ("ttft_seconds", "e2e_seconds"))
-    if first is None or whole is None or not first.total or not whole.total:
+    if first is None or whole is None or first.total is None or not whole.total:
         return None
     n, finished = first.counts[-1], whole.counts[-1]
     if min(n, finished) < FEWEST_REQUESTS or not SAME_REQUESTS <= n / finished <= 1 / SAME_REQUESTS:
         return None
-    ttft, e2e = first.total / n, whole.total / finished
-    tokens = counters.get("generation_tokens", 0.0) / n
+    ttft, e2e, lengths = first.total / n, whole.total / finished, _mean(histograms, "generation_tokens_per_request")
     # The counter has the tokens of long generations that still run, too.
-    lengths = histograms.get("generation_tokens_per_request")
-    if lengths is not None and lengths.total and lengths.counts[-1]:
-        tokens = lengths.total / lengths.counts[-1]
+    tokens = lengths or counters.get("generation_tokens", 0.0) / n
     if ttft > e2e:
         ttft = min(ttft, _least_mean(first, SAME_REQUESTS * min(n, finished)))
-    tpot = _decode_per_token(histograms, n, tokens, e2e - ttft)
+    tpot, gap = (_mean(histograms, family) for family in ("tpot_seconds", "itl_seconds"))
+    if tpot is None and gap is not None and tokens > 1:
+        tpot = max(gap, (histograms["itl_seconds"].total or 0.0) / n / (tokens - 1))
+    # A gap may be of several tokens, and the counter of more than the finished requests: neither is too large for it.
+    sure = lengths is not None and "tpot_seconds" in histograms
+    tpot = tpot if sure or (tpot or 0.0) * (tokens - 1) < e2e - ttft else None
     found = next(find_contradictions(ttft=ttft, e2e=e2e, tpot=tpot, tokens=tokens), None)
     if found is None:
         return None
@@ -148,15 +150,8 @@ def _least_mean(times: Cumulative, n: float) -> float:
     return found / n
 
 
-def _decode_per_token(histograms: Mapping[str, Cumulative], n: float, tokens: float, rest: float) -> float | None:
-    """Return the mean time per token after the first.
-
-    Gaps between events tell only that it is too small: an event may have several tokens, and run on unfinished.
-    """
-    told, gaps = (histograms.get(family) for family in ("tpot_seconds", "itl_seconds"))
-    if told is not None and told.total and told.counts[-1]:
-        return told.total / told.counts[-1]
-    if gaps is None or not gaps.total or not gaps.counts[-1] or tokens <= 1:
-        return None
-    most = max(gaps.total / gaps.counts[-1], gaps.total / n / (tokens - 1))
-    return most if most * (tokens - 1) < rest else None
+def _mean(histograms: Mapping[str, Cumulative], family: str) -> float | None:
+    times = histograms.get(family)
+    return (
+        times.total / times.counts[-1] if times is not None and times.total is not None and times.counts[-1] else None
+    )

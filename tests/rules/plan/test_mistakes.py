@@ -126,6 +126,11 @@ def mistakes(*edits: Edit) -> list[tuple[str, str]]:
             "TTFT P99 0.22 s is above E2E P99 0.1 s, which cannot be; correct them, or benchmark again",
         ),
         (
+            also("e2e_p99_seconds", 1.0),
+            "curve.points[0]",
+            "TTFT P50 + TPOT P50 x tokens is ",
+        ),
+        (
             not_streamed,
             "curve.points[0]",
             "TTFT P99 0.22 s is E2E P99 0.22 s for 230 tokens: answers were not streamed, which cannot be",
