@@ -6,7 +6,7 @@ from rules.confidence import Certainty
 from rules.methods.evidence import certain_if, exact_reading, join_names, range_reading
 from rules.plan.load_bins import pool_of
 from rules.plan.schema import TierPlan
-from rules.replicas.stalls import RankStall, count_left, count_requests, list_ranks
+from rules.replicas.stalls import FEWEST_PAGES, RankStall, list_ranks, may_have_left
 from rules.replicas.state import ReplicaState
 from rules.telemetry.gauges import IN_SYSTEM
 from rules.telemetry.signals import Gap
@@ -15,7 +15,6 @@ from rules.verdicts.context import RuleContext
 from rules.verdicts.verdict import RuleResult, Status
 
 MOVES = "The engine works, or has no requests"
-FEWEST_PAGES = 3
 
 
 def judge_stalled(case: RuleContext) -> RuleResult:
@@ -48,7 +47,7 @@ def judge_stalled(case: RuleContext) -> RuleResult:
     if not late:
         return case.verdict(Status.OK, Certainty.CERTAIN, exact_reading(0.0, 1), expected, MOVES)
     sure = [
-        last.t - stall.since >= certain and stall.pages >= FEWEST_PAGES and not _may_have_left(stall, rank, last)
+        last.t - stall.since >= certain and stall.pages >= FEWEST_PAGES and not may_have_left(stall, rank, last)
         for stall, rank in late
     ]
     status = Status.WARNING if case.others_serve or len(late) < len(ranks) else Status.CRITICAL
@@ -104,15 +103,3 @@ def _may_load(case: RuleContext, stall: RankStall, page: Snapshot) -> bool:
     planned = plan.cold_start_seconds if plan is not None else None
     begin = stall.since if page.started_at is None else min(stall.since, page.started_at)
     return stall.is_new and page.t - begin < (planned or case.limit("start_seconds"))
-
-
-def _may_have_left(stall: RankStall, rank: RankPage, page: Snapshot) -> bool:
-    """Return whether all clients of a rank may have left: it is idle then, and keeps its gauges until its next step.
-
-    More answers than requests are no such end: an engine that lives steps for new requests.
-    """
-    left, held = count_left(page), count_requests(rank.gauges)
-    if left is None or stall.left is None or not rank.gauges.get("requests_running"):
-        return False
-    before = stall.left if stall.left_before is None else stall.left_before
-    return left - before >= held and (left - stall.left <= held + 1 or bool(page.ranks))

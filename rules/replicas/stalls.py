@@ -34,6 +34,9 @@ RANK_GAUGES = frozenset(
 STALL_SECONDS = 60.0
 """Shortest time without work, in seconds, that is surely a stall."""
 
+FEWEST_PAGES = 3
+"""Fewest good pages that show a stall for certain."""
+
 STEP_PARTS = 5.0
 """A stall is certain after so many of the longest steps seen."""
 
@@ -145,3 +148,39 @@ def step_stalls(track: StallTrack, before: Snapshot, page: Snapshot) -> StallTra
 def is_stopped(track: StallTrack, page: Snapshot) -> bool:
     """Return whether every rank of a page holds requests, and has done no work for STALL_SECONDS."""
     return len(track.ranks) == len(list_ranks(page)) and all(page.t - s.since >= STALL_SECONDS for s in track.ranks)
+
+
+def may_have_left(stall: RankStall, rank: RankPage, page: Snapshot) -> bool:
+    """Return whether all clients of a rank may have left: it is idle then, and keeps its gauges until its next step.
+
+    More answers than requests are no such end: an engine that lives steps for new requests.
+    """
+    left, held = count_left(page), count_requests(rank.gauges)
+    if left is None or stall.left is None or not rank.gauges.get("requests_running"):
+        return False
+    before = stall.left if stall.left_before is None else stall.left_before
+    return left - before >= held and (left - stall.left <= held + 1 or bool(page.ranks))
+
+
+@light_dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRequests:
+    """Requests of ranks that surely do no work: those that wait, and all."""
+
+    waiting: float = 0.0
+    total: float = 0.0
+
+
+NOTHING_HELD = HeldRequests()
+
+
+def count_held(track: StallTrack, page: Snapshot) -> HeldRequests:
+    """Return the requests of stalled ranks, at least. Waiting ones count if they wait for room: others may wait for KV."""
+    certain = max(STALL_SECONDS, STEP_PARTS * track.longest_step)
+    late = {s.name: s for s in track.ranks if page.t - s.since >= certain and s.pages >= FEWEST_PAGES and not s.is_new}
+    if not late:
+        return NOTHING_HELD
+    ranks = [one for one in list_ranks(page) if one.name in late and one.counts_steps]
+    ranks = [one for one in ranks if not may_have_left(late[one.name], one, page)]
+    running = math.fsum(one.gauges.get("requests_running", 0.0) for one in ranks)
+    waiting = math.fsum(one.gauges.get("requests_waiting_capacity", 0.0) for one in ranks)
+    return HeldRequests(waiting=waiting, total=running + waiting)

@@ -10,12 +10,12 @@ from rules.replicas import starts
 from rules.replicas.cascade import CascadeSample, CascadeState, CascadeThresholds, interrupt_cascade
 from rules.replicas.cascade import step_cascade as advance_cascade
 from rules.replicas.overdue import NO_QUEUE, OverdueTrack, step_overdue
-from rules.replicas.stalls import NO_STALLS, StallTrack, step_stalls
+from rules.replicas.stalls import NO_STALLS, HeldRequests, StallTrack, count_held, step_stalls
 from rules.replicas.starts import ReplicaStart
 from rules.replicas.track import ScrapeTrack, Spans, add_spans, is_unwatched, record_failure, record_success
 from rules.telemetry import histograms, windows
 from rules.telemetry.gauges import interpolate
-from rules.telemetry.outcomes import OVERDUE, OVERDUE_LEFT
+from rules.telemetry.outcomes import HELD, HELD_LOST, OVERDUE, OVERDUE_LEFT
 from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import Window
@@ -73,8 +73,9 @@ def apply_snapshot(
         if is_same and last is not None:
             stalls = step_stalls(replica.stalls, last, snapshot)
             queue = step_overdue(replica.queue, last, snapshot, limits.ttft_slo_seconds)
-        if queue.overdue or queue.gone or replica.queue.overdue:
-            window = _with_overdue(window, replica.queue, queue, is_restart=not is_same)
+        if last is not None and (queue is not NO_QUEUE or replica.queue is not NO_QUEUE or replica.stalls.ranks):
+            before_all = replica.queue, count_held(replica.stalls, last)
+            window = _with_overdue(window, *before_all, queue, count_held(stalls, snapshot), is_restart=not is_same)
     opened, closed = (replica.open, None) if window is None else _open_minute(replica.open, window)
     # Hot path: every page of every replica. `replace` takes three times as long.
     replica = ReplicaState(
@@ -131,16 +132,24 @@ def _with(window: Window, extra: Window) -> Window:
     )
 
 
-def _with_overdue(window: Window, before: OverdueTrack, now: OverdueTrack, *, is_restart: bool) -> Window:
-    """Return the window with the overdue requests. Those of a process that ended left without a first token."""
-    gone = before.overdue if is_restart else now.gone
-    level = min(before.overdue, now.overdue)
-    gauge = interpolate(level, level, window.span)
-    return replace(
-        window,
-        counters={**window.counters, OVERDUE_LEFT: gone} if gone else window.counters,
-        gauges={**window.gauges, OVERDUE: gauge} if level else window.gauges,
-    )
+def _with_overdue(
+    window: Window,
+    queue: OverdueTrack,
+    held: HeldRequests,
+    queue_now: OverdueTrack,
+    held_now: HeldRequests,
+    *,
+    is_restart: bool,
+) -> Window:
+    """Return the window with the overdue and the held requests. Those of a process that ended have no answer."""
+    overdue, overdue_now = (max(of.overdue, by.waiting) for of, by in ((queue, held), (queue_now, held_now)))
+    levels = {OVERDUE: min(overdue, overdue_now), HELD: min(held.total, held_now.total)}
+    ends = {OVERDUE_LEFT: overdue, HELD_LOST: held.total} if is_restart else {OVERDUE_LEFT: queue_now.gone}
+    counters = {family: value for family, value in ends.items() if value}
+    gauges = {family: interpolate(level, level, window.span) for family, level in levels.items() if level}
+    if not counters and not gauges:
+        return window
+    return replace(window, counters={**window.counters, **counters}, gauges={**window.gauges, **gauges})
 
 
 def _open_minute(known: tuple[Window, ...], window: Window) -> tuple[tuple[Window, ...], Window | None]:

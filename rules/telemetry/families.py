@@ -70,6 +70,7 @@ FAMILIES: tuple[Family, ...] = (
         "Net change of running + waiting requests; with the finished ones it gives arrivals",
         export="",
     ),
+    _counter("requests_held_lost", "Requests that were lost with an engine that no longer stepped", export=""),
     _counter("requests_overdue_left", "Requests that left after the TTFT objective without a first token", export=""),
     _counter("http_requests_ok", "HTTP answers 2xx; minus the finished ones: clients that left"),
     _counter("http_requests_refused", "HTTP answers 4xx: what cannot be served, or (429) is too much"),
@@ -143,6 +144,7 @@ FAMILIES: tuple[Family, ...] = (
     _gauge("requests_waiting_deferred", "Of these, held back (adapter slots, KV load)"),
     _gauge("requests_paused", "Requests paused while weights are updated"),
     _gauge("requests_overdue", "Requests that wait longer than the TTFT objective, at least", export=""),
+    _gauge("requests_held", "Requests in engines that no longer step", export=""),
     _gauge(
         "requests_in_system", "Running and waiting requests by Little's law, where the gauges are unknown", export=""
     ),

@@ -29,6 +29,9 @@ NO_ROOM = "admission_rejections"
 OVERDUE, OVERDUE_LEFT = "requests_overdue", "requests_overdue_left"
 """Gauge of requests that wait longer than the TTFT objective; counter of those that left without a first token."""
 
+HELD, HELD_LOST = "requests_held", "requests_held_lost"
+"""Gauge of requests in engines that no longer step; counter of those that were lost with such an engine."""
+
 READ = frozenset({FINISHED, FAILED, ARRIVED, HTTP_OK, HTTP_REFUSED, HTTP_FAILED, NO_ROOM, *IN_SYSTEM})
 """Families of a window that determine outcomes."""
 

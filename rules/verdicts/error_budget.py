@@ -41,11 +41,14 @@ COARSE_SECONDS = 300.0
 IMPACT_SECONDS = 900.0
 """Seconds of requests that show what users feel now: the hold of most rules."""
 
-_START, _LENGTH, _SEEN_SECONDS, _REQUESTS, _OVERDUE, _FIRST = range(6)
+_START, _LENGTH, _SEEN_SECONDS, _REQUESTS, _OVERDUE, _HELD, _FIRST = range(7)
+LEVELS = {OBJECTIVES[0]: _OVERDUE, outcomes.FAILED: _HELD}
+"""Columns of requests that broke a promise and are in no count yet."""
 _EACH, _BEST = 4, 2
 ROW = _FIRST + _EACH * len(COUNTED)
-"""Columns: start and length of the row, seconds of it that were seen, finished requests, requests that waited longer than
-the TTFT objective (of single minutes only); of all COUNTED n, and surely, likely, at most slow (or failed)."""
+"""Columns: start and length of the row, seconds of it that were seen, finished requests; requests that waited longer than the
+TTFT objective, and those in engines that no longer step (both of single minutes only); of all COUNTED n, and surely, likely,
+at most slow (or failed)."""
 
 LATEST_SECONDS = 180.0
 """Age in seconds of the minutes that tell how many requests are overdue now: replicas close theirs one after the other."""
@@ -133,9 +136,9 @@ def count_slow_requests(budget: Budget, family: str, since: float, until: float)
 
 def count_overdue(budget: Budget, family: str, now: float) -> float:
     """Return the requests of the latest minutes that have missed the objective and are not counted as slow yet."""
-    if family != OBJECTIVES[0]:
+    if family not in LEVELS:
         return 0.0
-    return max(budget.columns(now - LATEST_SECONDS, now, _OVERDUE)[0], default=0.0)
+    return max(budget.columns(now - LATEST_SECONDS, now, LEVELS[family])[0], default=0.0)
 
 
 def count_standing_minutes(budget: Budget, since: float, until: float) -> int:
@@ -148,8 +151,8 @@ def count_standing_minutes(budget: Budget, since: float, until: float) -> int:
 def count_slow_rows(budget: Budget, family: str, allowed: float, since: float, until: float) -> int:
     """Return the number of rows in (since, until] with more than the allowed share."""
     column = _column(family)
-    requests, slow, overdue = budget.columns(since, until, column, column + _BEST, _OVERDUE)
-    if family != OBJECTIVES[0]:
+    requests, slow, overdue = budget.columns(since, until, column, column + _BEST, LEVELS.get(family, _OVERDUE))
+    if family not in LEVELS:
         overdue = array("d", [0.0]) * len(requests)
     rows = zip(requests, slow, overdue, strict=True)
     return sum(1 for n, best, late in rows if best + late > allowed * (n + late))
@@ -197,8 +200,8 @@ def find_burn_span(budget: Budget, family: str, allowed: float, since: float, un
     """Return the span of the rows in (since, until] with more than the allowed share, None if there is none."""
     column = _column(family)
     starts, lengths, *counts = budget.columns(since, until, _START, _LENGTH, _REQUESTS, *range(column, column + _EACH))
-    if family == OBJECTIVES[0]:
-        (overdue,) = budget.columns(since, until, _OVERDUE)
+    if family in LEVELS:
+        (overdue,) = budget.columns(since, until, LEVELS[family])
         for values in counts[1:]:
             values[:] = array("d", map(operator.add, values, overdue))
     requests, slow_requests = counts[1], counts[1 + _BEST]
@@ -237,9 +240,9 @@ def count_observed_seconds(budget: Budget) -> float:
 def _row(
     objectives: tuple[float | None, ...], window: Window, start: float, span: float, seen: float
 ) -> array[float] | None:
-    waiting = window.gauges.get(outcomes.OVERDUE)
-    overdue = waiting.integral / max(window.span, span) if waiting is not None and span <= MINUTE_SECONDS else 0.0
-    row = array("d", (start, span, seen, window.counters.get("requests_finished", 0.0), overdue))
+    levels = [window.gauges.get(family) for family in (outcomes.OVERDUE, outcomes.HELD)]
+    known_levels = [one.integral / max(window.span, span) if one and span <= MINUTE_SECONDS else 0.0 for one in levels]
+    row = array("d", (start, span, seen, window.counters.get("requests_finished", 0.0), *known_levels))
     for family, objective in zip(OBJECTIVES, objectives, strict=True):
         parts = window.histograms.get(family, ()) if objective is not None else ()
         share = histograms.share_above(parts, objective) if objective is not None else None
@@ -251,7 +254,9 @@ def _row(
         row.extend((0.0,) * _EACH)
     else:
         surely = 0.0 if ended.doubt else ended.failed
-        row.extend((ended.accepted_requests, surely, ended.failed, ended.most_failed))
+        lost = window.counters.get(outcomes.HELD_LOST, 0.0)
+        counts = (ended.accepted_requests, surely, ended.failed, ended.most_failed)
+        row.extend(count + lost for count in counts)
     known = not isinstance(ended, Missing) or any(family in window.histograms for family in OBJECTIVES)
     return row if known and seen > 0 else None
 
@@ -293,5 +298,5 @@ def _coarsened(budget: Budget, now: float) -> Budget:
 def _into_five(coarse: array[float], minute: array[float]) -> array[float]:
     row = minute[:]
     row[_START], row[_LENGTH] = minute[_START] // COARSE_SECONDS * COARSE_SECONDS, COARSE_SECONDS
-    row[_OVERDUE] = 0.0
+    row[_OVERDUE] = row[_HELD] = 0.0
     return _add_row(coarse, row, operator.add)

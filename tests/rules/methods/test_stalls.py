@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 import pytest
 from evaluation_steps import EvaluationSteps
 from judging_samples import START, context
-from making import read
+from making import cumulative, read
 
 from rules.confidence import Certainty
 from rules.methods.stalls import planned_prefill_seconds
 from rules.plan.load_bins import TierContext
-from rules.telemetry.signals import Gap
+from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.snapshots import Snapshot
 from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown, Verdict
 
@@ -246,3 +246,37 @@ def test_an_engine_whose_requests_are_all_answered_is_idle() -> None:
     assert verdict(follow(*pages)) == (Status.OK, CERTAIN)
     open_ones = [replace(one, counters={**one.counters, "http_requests_ok": 70.0}) for one in pages]
     assert verdict(follow(*open_ones)) == (Status.CRITICAL, CERTAIN)
+
+
+def missed(steps: EvaluationSteps, rule: str) -> float | None:
+    """The share of requests that broke the promise of a rule."""
+    found = steps.rules[rule, Subject(tier="t")].result
+    assert isinstance(found, Verdict), found
+    assert isinstance(found.observed, Reading)
+    return found.observed.value
+
+
+def counted(t: int, *ranks: Rank, started: float = START - 5000) -> Snapshot:
+    """A page whose finished requests and first tokens follow the steps of all ranks."""
+    one = page(START + t, *ranks, started=started)
+    done = float(sum(rank.steps for rank in ranks))
+    ttft = {"ttft_seconds": cumulative([0.1] * round(done))}
+    counts = {"requests_finished": done, "requests_failed": 0.0, "http_requests_ok": done}
+    return replace(one, counters={**one.counters, **counts}, histograms=ttft)
+
+
+def test_requests_in_a_stalled_rank_break_both_promises_and_are_lost_with_its_restart() -> None:
+    dead = Rank(running=2, waiting=4)
+    pages = [counted(t, Rank(running=3, steps=t), dead) for t in range(0, 600, 10)]
+    steps = follow(*pages)
+    assert missed(steps, "TtftSloBurn") == pytest.approx(4 / 540, rel=0.2)
+    assert missed(steps, "AvailabilityBurn") == pytest.approx(6 / 540, rel=0.2)
+    again = [counted(t, Rank(running=3, steps=t), Rank(), started=START + 590) for t in range(610, 900, 10)]
+    follow(*again, steps=steps)
+    assert missed(steps, "AvailabilityBurn") == pytest.approx(6 / 840, rel=0.2)
+
+
+def test_a_working_engine_and_a_decode_pool_that_waits_for_kv_break_no_promise() -> None:
+    for idle in (Rank(kv=0.3), Rank(waiting=9, deferred=9)):
+        steps = follow(*(counted(t, Rank(running=3, steps=t), idle) for t in range(0, 600, 10)))
+        assert missed(steps, "AvailabilityBurn") == 0
