@@ -14,6 +14,7 @@ from typing import Any
 
 from agent.benchmarks.points import LATENCIES, BenchmarkMeasurement, LengthQuantiles, Loop
 from agent.benchmarks.telemetry_merge import TelemetryFields
+from agent.benchmarks.typed_fields import CONTRADICTION
 from agent.errors import BenchmarkError
 from rules.plan.curve import LIMITED
 from rules.plan.mistakes import FEW_FOR_A_P99
@@ -71,16 +72,15 @@ def curve_of(
 ) -> ImportedCurve:
     """Return the curve through these loads, sorted by load. `named` maps a source file to its name in the plan.
 
-    Raise BenchmarkError with the file names for mixed loops (open and closed), several models or a contradictory file.
+    Raise BenchmarkError with the file names for mixed loops (open and closed), several models or loads that all
+    contradict themselves.
     A duplicate measurement counts once. Repeated runs of a load are pooled (`pool_points`).
     """
     if not measured:
         raise BenchmarkError("the files", "hold no measured load")
     kept, remarks = _once(measured)
     kept, unplaced = _with_a_load(kept)
-    for one in kept:
-        for problem in cross_problems(one.point.model_dump()):
-            raise BenchmarkError(one.location, f"contradicts itself: {problem}")
+    kept, refuted = _without_contradictions(kept)
     loop = _one_loop(kept)
     models = _one_model(kept)
     loads = _by_load(_loads(kept, loop), loop)
@@ -101,7 +101,12 @@ def curve_of(
         generation_tokens=_mean_lengths([(run.generation_tokens, run.point.requests) for run in kept]),
         models=models,
         tools=tuple(dict.fromkeys(run.tool for run in kept)),
-        remarks=(*remarks, *unplaced, *(ImportRemark(source="", text=text) for text in setup_conflicts(kept))),
+        remarks=(
+            *remarks,
+            *unplaced,
+            *refuted,
+            *(ImportRemark(source="", text=text) for text in setup_conflicts(kept)),
+        ),
     )
 
 
@@ -232,6 +237,18 @@ def _with_a_load(measured: Sequence[BenchmarkMeasurement]) -> tuple[list[Benchma
         return list(measured), []
     text = "tells neither rate nor concurrency, so it has no place among the other loads; left out"
     return placed, [ImportRemark(source=one.location, text=text) for one in measured if one not in placed]
+
+
+def _without_contradictions(
+    measured: Sequence[BenchmarkMeasurement],
+) -> tuple[list[BenchmarkMeasurement], list[ImportRemark]]:
+    """Drop loads whose values exclude each other, and return a remark for each. Raise BenchmarkError if none is left."""
+    problems = [(one, next(iter(cross_problems(one.point.model_dump())), "")) for one in measured]
+    texts = {one.location: f"contradicts itself: {problem}" for one, problem in problems if problem}
+    kept = [one for one, problem in problems if not problem]
+    if not kept:
+        raise BenchmarkError(*next(iter(texts.items())))
+    return kept, [ImportRemark(source=at, text=f"left out: it {text}, {CONTRADICTION}") for at, text in texts.items()]
 
 
 def _one_loop(measured: Sequence[BenchmarkMeasurement]) -> Loop | None:

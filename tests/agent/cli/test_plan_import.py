@@ -244,7 +244,6 @@ def changed(folder: Path, **more: Any) -> Path:
         (b"", "is empty"),
         (CLOSED[0].read_bytes()[:500], "ends in the middle of its JSON: was it cut off?"),
         ({"completed": 0, "failed": 16}, "is of a failed run: none of 16 requests succeeded"),
-        ({"p99_ttft_ms": 1}, "contradicts itself: ttft_p99_seconds: must be at least ttft_p50_seconds"),
         ({"request_throughput": "fast"}, "request_throughput must be a number, not text"),
     ],
 )
@@ -560,6 +559,18 @@ def test_the_user_s_word_on_what_was_measured_is_written_and_wins(tmp_path: Path
 )
 def test_other_words_on_what_was_measured_are_refused(capsys: Captured, pair: str) -> None:
     assert refused(capsys, *OPEN, "--measured", pair).startswith("--measured ")
+
+
+def test_a_load_with_quantiles_in_the_wrong_order_is_left_out_beside_others_and_refused_alone(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    wrong = changed(tmp_path, p99_ttft_ms=1)
+    said = "contradicts itself: ttft_p99_seconds: must be at least ttft_p50_seconds"
+    assert refused(capsys, wrong).startswith(f"{wrong}: {said}")
+    assert run(CLOSED[1], wrong) == 1
+    out, err = capsys.readouterr()
+    assert err.startswith(f"sizewatch plan: {wrong}: left out: it {said}")
+    assert len(yaml.safe_load(out)["curve"]["points"]) == 1
 
 
 IMPOSSIBLE = TESTS / "cases" / "21-impossible"
