@@ -16,6 +16,7 @@ from rules.catalogue.thresholds import (
 from rules.methods.adapters import judge_adapters
 from rules.methods.bands import judge_band
 from rules.methods.configuration import judge_benchmark_stale, judge_cold_start, judge_precision
+from rules.methods.flapping import judge_flapping
 from rules.methods.pools import judge_imbalance
 from rules.methods.prefix_routing import judge_replicas
 from rules.methods.speculation import SUSPICION, judge_economics
@@ -258,6 +259,30 @@ ROWS: tuple[Rule, ...] = (
             "Raise cold_start_seconds in the plan to what was measured, so that pre-warming begins early enough",
             "Shorten the start: weights on a local disk, images pulled ahead, compiled graphs kept",
             "Keep more replicas warm until then (fleet.minimum_warm)",
+        ),
+        explained_by=explain(*FAULTS, "TierDown", "TargetDown"),
+    ),
+    Rule(
+        name="ReplicaFlapping",
+        method=judge_flapping,
+        loudness=Severity.TICKET,
+        window_seconds=HOUR_SECONDS,
+        minimum_seconds=60,
+        thresholds={
+            "times": Threshold(
+                3, "replicas", "GPU serving guide: once is a dip of the load, a third time is a rule of scaling"
+            ),
+        },
+        signal="cold_start_seconds",
+        unit="replicas",
+        about="replicas stopped within their own cold start",
+        title="Replicas flapping",
+        meaning="Replicas are stopped before they ran for as long as their start took: every start is paid for again, and "
+        "users wait for the next one.",
+        actions=(
+            "Raise the scaler's cooldown before scaling down (stabilizationWindowSeconds) well above the cold start",
+            "If the replicas crash instead, read the log of one that stopped: its last lines tell why",
+            "Keep as many replicas warm as the dips need (fleet.minimum_warm)",
         ),
         explained_by=explain(*FAULTS, "TierDown", "TargetDown"),
     ),
