@@ -93,7 +93,7 @@ def judge_target_down(case: RuleContext) -> RuleResult:
         text = f"{misses} scrapes without a usable page, and none before" if misses else "not scraped yet"
         return case.unknown(Gap.SCRAPE_FAILED, text)
     if replica.track.unscraped_seconds and not misses:
-        return case.unknown(Gap.NOT_SCRAPED, _explain_hole(replica))
+        return case.unknown(Gap.NOT_SCRAPED, explain_hole(replica))
     if misses < allowed:
         text = "The metrics page answers" if misses == 0 else f"{misses} scrapes without a usable page"
         silent = case.now - last.t if last is not None else 0.0
@@ -137,7 +137,7 @@ def judge_stale(case: RuleContext) -> RuleResult:
     if last is None or replica.track.misses:
         return case.unknown(Gap.SCRAPE_FAILED, "no page from the replica")
     if replica.track.unscraped_seconds:
-        return case.unknown(Gap.NOT_SCRAPED, _explain_hole(replica))
+        return case.unknown(Gap.NOT_SCRAPED, explain_hole(replica))
     if STEP_FAMILY not in last.counters:
         return case.unknown(Gap.NOT_EXPOSED, "the page does not count the engine's steps")
     if seconds >= case.limit("seconds"):
@@ -146,7 +146,7 @@ def judge_stale(case: RuleContext) -> RuleResult:
     return _verdict(case, Status.OK, seconds, "The page moves with the engine")
 
 
-def _explain_hole(replica: ReplicaState) -> str:
+def explain_hole(replica: ReplicaState) -> str:
     return f"the page answers now, but was not scraped for {replica.track.unscraped_seconds:.0f} s before"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rules.confidence import Certainty
+from rules.methods.availability import explain_hole
 from rules.methods.evidence import certain_if, exact_reading, join_names, range_reading
 from rules.plan.load_bins import pool_of
 from rules.plan.schema import TierPlan
@@ -27,6 +28,8 @@ def judge_stalled(case: RuleContext) -> RuleResult:
     last = replica.track.last
     if last is None or replica.track.misses:
         return case.unknown(Gap.SCRAPE_FAILED, "no page from the replica")
+    if replica.track.unscraped_seconds and not replica.stalls.ranks:
+        return case.unknown(Gap.NOT_SCRAPED, explain_hole(replica))
     ranks = {rank.name: rank for rank in list_ranks(last)}
     if not any(name in rank.gauges for rank in ranks.values() for name in IN_SYSTEM):
         return case.unknown(Gap.NOT_EXPOSED, "the page does not count the requests in the engine")

@@ -24,7 +24,7 @@ NAMES = recorded.names()
 USUAL = 15.0
 SPARSE = (60.0, 120.0, 300.0)
 
-OF_PAGES = {"TargetDown", "TelemetryStale", "TierDown", "UnknownTooLong"}
+OF_PAGES = {"TargetDown", "EngineStalled", "TelemetryStale", "TierDown", "UnknownTooLong"}
 """What these say is of the page itself, at the moment of the scrape."""
 
 MOVED_SECONDS = 120.0
@@ -145,7 +145,15 @@ def test_nothing_is_ok_of_a_target_that_nobody_asked(tmp_path: Path) -> None:
     """Every silence is longer than what is bridged."""
     results = judge(thin("cascade_slow", 320.0, tmp_path))[-1][1]
     about = {rule: result for (rule, _), result in results.items()}
-    for rule in ("TargetDown", "TelemetryStale", "TierDown", "TtftTail", "KvCacheNearCeiling", "GpuComputeLow"):
+    for rule in (
+        "TargetDown",
+        "EngineStalled",
+        "TelemetryStale",
+        "TierDown",
+        "TtftTail",
+        "KvCacheNearCeiling",
+        "GpuComputeLow",
+    ):
         result = about[rule]
         assert isinstance(result, Unknown), rule
         assert result.reason is Gap.NOT_SCRAPED, rule
