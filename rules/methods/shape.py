@@ -21,6 +21,7 @@ from rules.methods.evidence import (
 )
 from rules.telemetry import histograms
 from rules.telemetry.histograms import Histogram, Quantile, Share
+from rules.telemetry.outcomes import OVERDUE
 from rules.telemetry.signals import Gap
 from rules.telemetry.wording import number, quantity, spread
 from rules.verdicts.context import (
@@ -73,9 +74,9 @@ def judge_shape(case: RuleContext) -> RuleResult:
     share = histograms.share_above(shape.parts, float(promised))
     allowed = case.limit("allowed_share") * share.n
     word = case.rule.family.partition("_")[0].upper()
-    claim = (
-        f"{number(share.best / share.n, 'ratio')} of requests miss the {number(promised, 'seconds')} {word} objective"
-    )
+    waiting = _count_overdue(case)
+    missed = number((share.best + waiting) / (share.n + waiting), "ratio")
+    claim = f"{missed} of requests miss the {number(promised, 'seconds')} {word} objective"
     details = (
         _describe(shape),
         f"misses between the edges of the bucket: {spread(share.low / share.n, share.high / share.n, 'ratio')}",
@@ -85,11 +86,24 @@ def judge_shape(case: RuleContext) -> RuleResult:
     if certainty is None:
         reason = _explain_ok(case, shape, float(promised)) or f"up to {case.limit('allowed_share'):.0%} is healthy"
         is_sure = share.high <= allowed or share.best > allowed
+        if waiting >= 1:
+            reason = f"{waiting:,.0f} of them still wait for a first token"
+            is_sure &= waiting <= case.limit("allowed_share") * (share.n + waiting)
         return case.verdict(Status.OK, certain_if(is_sure), observed, expected, f"{claim}; {reason}", details=details)
     pattern = _classify(share, case.limit("median_share") * share.n)
     status = Status.CRITICAL if pattern is LatencyPattern.EVERYTHING else Status.WARNING
     sentence = f"{claim}; {WORDS[case.rule.family][pattern]}"
     return with_levers(case.verdict(status, certainty, observed, expected, sentence, details=details), pattern)
+
+
+def _count_overdue(case: RuleContext) -> float:
+    """Return the mean number of requests that wait longer than the TTFT objective, in the last quarter of the window."""
+    last = case.last_quarter(case.binned)
+    if case.rule.family != "ttft_seconds" or not last:
+        return 0.0
+    total = last.sum_families((OVERDUE,))
+    found = total.gauges.get(OVERDUE)
+    return found.integral / total.span if found is not None and total.span > 0 else 0.0
 
 
 def _read_shape(case: RuleContext) -> LatencyShape | Unknown:
