@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from agent.errors import ScrapeError, ScrapeFailure
 from rules.engines.layout import SeriesName, find_declared_engine
-from rules.engines.registry import PROCESS_START, normalize_name
+from rules.engines.registry import PROCESS_START, detect_engine, normalize_name
 from rules.engines.several import PageEngine, SeveralEnginesError, find_router, split_page
 from rules.engines.table import EngineTable
 
@@ -29,12 +29,13 @@ def split_engines(
     """Return the label that tells the engines of a page apart, and those of them that are among `engines`.
 
     Raise ScrapeError: not_one_engine or inconsistent. `configured` is the name of the engine that it should be, if any."""
+    is_engine = detect_engine(((normalize_name(name), labels) for name, labels in names), engines) is not None
+    if router := find_router(families, body, is_engine=is_engine):
+        raise ScrapeError(ScrapeFailure.NOT_ONE_ENGINE, router)
     try:
         label, found = split_page(names, engines)
     except SeveralEnginesError as error:
         raise ScrapeError(ScrapeFailure.NOT_ONE_ENGINE, f"{error}: nothing of it is judged") from error
-    if router := find_router(families, body, is_engine=bool(found)):
-        raise ScrapeError(ScrapeFailure.NOT_ONE_ENGINE, router)
     if found:
         return label, found
     declared = find_declared_engine(families, engines)

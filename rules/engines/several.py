@@ -59,20 +59,28 @@ ROUTERS = (
         title="the vLLM production-stack router",
         backends=("server",),
         families=frozenset(
-            f"vllm_{name}"
-            for name in (
-                "current_qps",
-                "avg_decoding_length",
-                "num_prefill_requests",
-                "num_decoding_requests",
-                "avg_itl",
-            )
+            {
+                *(
+                    "vllm_current_qps",
+                    "vllm_avg_decoding_length",
+                    "vllm_num_prefill_requests",
+                    "vllm_num_decoding_requests",
+                ),
+                *("vllm_avg_itl", "vllm_avg_latency", "vllm_num_incoming_requests_total", "router_cpu_usage_percent"),
+            }
         ),
     ),
     Router(
         title="an endpoint picker (llm-d EPP, Gateway API inference extension)",
         backends=("model_server_pod", "pod_name", "pod", "endpoint_name", "endpoint"),
-        prefixes=("inference_extension_", "inference_pool_", "inference_objective_", "inference_model_", "llm_d_"),
+        prefixes=(
+            "inference_extension_",
+            "inference_pool_",
+            "inference_objective_",
+            "inference_model_",
+            "llm_d_epp_",
+            "llm_d_router_",
+        ),
     ),
     Router(title="the SGLang router", backends=_WORKERS, prefixes=("sgl_router_", "smg_")),
     Router(title="the vLLM router", backends=_WORKERS, prefixes=("vllm_router_",)),

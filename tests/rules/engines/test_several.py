@@ -143,6 +143,12 @@ ROUTERS = (
     ("SGLang router", b'sgl_router_active_load{worker_url="http://w",kind="decode"} 3\n', " of 1 backend"),
     ("SGLang router", b'smg_worker_requests_active{worker="http://w"} 3\nsmg_http_requests_total 1\n', " of 1 backend"),
     ("vLLM router", b'vllm_router_requests_total{route="/v1"} 3\n', ""),
+    (
+        "production-stack",
+        b'vllm:num_requests_running{server="a"} 1\nvllm:num_incoming_requests_total{model="m"} 2\n',
+        " of 1 backend",
+    ),
+    ("production-stack", b"router_cpu_usage_percent 3\nrouter_memory_usage_percent 4\n", ""),
     ("LiteLLM", b'litellm_deployment_state{api_base="http://a",model_id="1"} 0\n', " of 1 backend"),
 )
 
@@ -153,6 +159,17 @@ def test_a_routers_page_is_recognised_by_name_and_is_no_engine(title: str, body:
     assert title in said
     assert said.startswith(f"a router's page{backends} (")
     assert refusal(body, "vllm") == said
+
+
+def test_models_of_one_triton_server_are_each_a_replica() -> None:
+    text = (TESTS / "pages" / "made-triton.prom").read_text()
+    alone = PageReader().read(text.encode(), T)
+    lines = [line for line in text.splitlines() if 'model="tensorrt_llm"' in line]
+    both = text + "\n".join(line.replace('model="tensorrt_llm"', 'model="other"') for line in lines) + "\n"
+    found = engines_of(both.encode())
+    assert list(found) == ["other", "tensorrt_llm"]
+    assert [one.gauges for one in found.values()] == [alone.gauges, alone.gauges]
+    assert list(engines_of(text.encode())) == [""], "its pipeline around one model is no engine"
 
 
 def test_an_engine_beside_a_routers_names_is_still_an_engine() -> None:
