@@ -23,7 +23,7 @@ WORK = (
 )
 """Counters that move only if the engine works."""
 
-WORK_EVENTS = (TOKEN_FAMILY, "ttft_seconds")
+WORK_EVENTS = (TOKEN_FAMILY, "ttft_seconds", "kv_transfer_seconds")
 """Histograms that grow only if the engine works."""
 
 RANK_GAUGES = frozenset(
