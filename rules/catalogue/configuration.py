@@ -273,7 +273,7 @@ ROWS: tuple[Rule, ...] = (
                 3, "replicas", "GPU serving guide: once is a dip of the load, a third time is a rule of scaling"
             ),
         },
-        signal="cold_start_seconds",
+        signal="coverage",
         unit="replicas",
         about="replicas stopped within their own cold start",
         title="Replicas flapping",
