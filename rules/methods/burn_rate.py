@@ -124,7 +124,12 @@ def _judge_standing_queue(case: RuleContext, promise: Promise) -> Verdict | None
     if standing >= SEPARATE:
         since = case.now - standing * MINUTE_SECONDS
     count = error_budget.count_slow_requests(case.budget, case.rule.family, since, case.now)
-    if overdue < 1 or not _is_beyond_chance(count.best, count.n, promise.allowed, LIKELY_CONFIDENCE):
+    # The slow first tokens of a queue that moves are in the ladder's windows.
+    if (
+        overdue < 1
+        or count.best > 2 * overdue
+        or not _is_beyond_chance(count.best, count.n, promise.allowed, LIKELY_CONFIDENCE)
+    ):
         return None
     rows = error_budget.count_slow_rows(case.budget, case.rule.family, promise.allowed, since, case.now)
     proven = _is_beyond_chance(count.low, count.n, promise.allowed, CONFIDENCE) or standing >= SEPARATE

@@ -41,14 +41,17 @@ COARSE_SECONDS = 300.0
 IMPACT_SECONDS = 900.0
 """Seconds of requests that show what users feel now: the hold of most rules."""
 
-_START, _LENGTH, _SEEN_SECONDS, _REQUESTS, _OVERDUE, _HELD, _FIRST = range(7)
-LEVELS = {OBJECTIVES[0]: _OVERDUE, outcomes.FAILED: _HELD}
-"""Columns of requests that broke a promise and are in no count yet."""
+_START, _LENGTH, _SEEN_SECONDS, _REQUESTS, _FIRST = range(5)
 _EACH, _BEST = 4, 2
 ROW = _FIRST + _EACH * len(COUNTED)
-"""Columns: start and length of the row, seconds of it that were seen, finished requests; requests that waited longer than the
-TTFT objective, and those in engines that no longer step (both of single minutes only); of all COUNTED n, and surely, likely,
-at most slow (or failed)."""
+"""Columns: start and length of the row, seconds of it that were seen, finished requests; of all COUNTED n, and surely,
+likely, at most slow (or failed)."""
+
+LEVELS = {OBJECTIVES[0]: outcomes.OVERDUE, outcomes.FAILED: outcomes.HELD}
+"""Gauges of requests that broke a promise and are in no count yet."""
+
+LEVEL_SECONDS = 3600.0
+"""How long the levels of minutes are kept: the long window of the fastest rung."""
 
 LATEST_SECONDS = 180.0
 """Age in seconds of the minutes that tell how many requests are overdue now: replicas close theirs one after the other."""
@@ -58,12 +61,14 @@ LATEST_SECONDS = 180.0
 class Budget:
     """Counts of a tier's requests by objective (seconds, None: no objective), in rows ordered by start without overlap.
 
-    Counts are of all replicas together. A changed objective starts a new budget.
+    Counts are of all replicas together. A changed objective starts a new budget. `levels` are start, overdue and held
+    requests of the minutes of the last hour.
     """
 
     objectives: tuple[float | None, ...] = (None,) * len(OBJECTIVES)
     fine: array[float] = field(default_factory=lambda: array("d"))
     coarse: array[float] = field(default_factory=lambda: array("d"))
+    levels: tuple[tuple[float, float, float], ...] = ()
 
     def columns(self, since: float, until: float, *places: int) -> list[array[float]]:
         """Return columns of the rows whose middle lies in (since, until], the coarse ones first."""
@@ -106,7 +111,22 @@ def add_minute(budget: Budget, minute: Window) -> Budget:
     row = _row(budget.objectives, minute, windows.minute_of(minute), MINUTE_SECONDS, seen)
     if row is None:
         return budget
-    return _coarsened(replace(budget, fine=_add_row(budget.fine, row, max)), minute.end)
+    levels = _add_levels(budget.levels, minute)
+    return _coarsened(replace(budget, fine=_add_row(budget.fine, row, max), levels=levels), minute.end)
+
+
+def _add_levels(
+    known: tuple[tuple[float, float, float], ...], minute: Window
+) -> tuple[tuple[float, float, float], ...]:
+    """Add the levels of a minute of one replica: start, overdue and held requests. Drop old ones."""
+    found = [minute.gauges.get(family) for family in LEVELS.values()]
+    if not known and not any(found):
+        return known
+    start, since = windows.minute_of(minute), minute.end - LEVEL_SECONDS
+    overdue, held = (one.integral / max(minute.span, MINUTE_SECONDS) if one is not None else 0.0 for one in found)
+    before = next((one for one in known if one[0] == start), (start, 0.0, 0.0))
+    kept = tuple(one for one in known if one[0] != start and one[0] > since)
+    return (*kept, (start, before[1] + overdue, before[2] + held))
 
 
 def restore_budget(context: TierContext, hours: Iterable[BinnedWindow], minutes: Iterable[BinnedWindow]) -> Budget:
@@ -138,12 +158,23 @@ def count_overdue(budget: Budget, family: str, now: float) -> float:
     """Return the requests of the latest minutes that have missed the objective and are not counted as slow yet."""
     if family not in LEVELS:
         return 0.0
-    return max(budget.columns(now - LATEST_SECONDS, now, LEVELS[family])[0], default=0.0)
+    place = 1 + list(LEVELS).index(family)
+    return max((one[place] for one in budget.levels if now - LATEST_SECONDS < one[0] <= now), default=0.0)
+
+
+def _levels_at(budget: Budget, family: str, starts: Iterable[float]) -> list[float]:
+    """Return the requests of these minutes that no count has yet, 0 for other rows."""
+    if family not in LEVELS:
+        return [0.0 for _ in starts]
+    place = 1 + list(LEVELS).index(family)
+    known = {one[0]: one[place] for one in budget.levels}
+    return [known.get(start, 0.0) for start in starts]
 
 
 def count_standing_minutes(budget: Budget, since: float, until: float) -> int:
     """Return the number of the last rows in (since, until] in which requests were overdue and none got a first token."""
-    overdue, first_tokens = budget.columns(since, until, _OVERDUE, _column(OBJECTIVES[0]))
+    starts, first_tokens = budget.columns(since, until, _START, _column(OBJECTIVES[0]))
+    overdue = _levels_at(budget, OBJECTIVES[0], starts)
     rows = zip(reversed(overdue), reversed(first_tokens), strict=True)
     return sum(1 for _ in itertools.takewhile(lambda row: row[0] >= 1 and row[1] <= 0, rows))
 
@@ -151,10 +182,8 @@ def count_standing_minutes(budget: Budget, since: float, until: float) -> int:
 def count_slow_rows(budget: Budget, family: str, allowed: float, since: float, until: float) -> int:
     """Return the number of rows in (since, until] with more than the allowed share."""
     column = _column(family)
-    requests, slow, overdue = budget.columns(since, until, column, column + _BEST, LEVELS.get(family, _OVERDUE))
-    if family not in LEVELS:
-        overdue = array("d", [0.0]) * len(requests)
-    rows = zip(requests, slow, overdue, strict=True)
+    starts, requests, slow = budget.columns(since, until, _START, column, column + _BEST)
+    rows = zip(requests, slow, _levels_at(budget, family, starts), strict=True)
     return sum(1 for n, best, late in rows if best + late > allowed * (n + late))
 
 
@@ -200,10 +229,9 @@ def find_burn_span(budget: Budget, family: str, allowed: float, since: float, un
     """Return the span of the rows in (since, until] with more than the allowed share, None if there is none."""
     column = _column(family)
     starts, lengths, *counts = budget.columns(since, until, _START, _LENGTH, _REQUESTS, *range(column, column + _EACH))
-    if family in LEVELS:
-        (overdue,) = budget.columns(since, until, LEVELS[family])
-        for values in counts[1:]:
-            values[:] = array("d", map(operator.add, values, overdue))
+    overdue = _levels_at(budget, family, starts)
+    for values in counts[1:]:
+        values[:] = array("d", map(operator.add, values, overdue))
     requests, slow_requests = counts[1], counts[1 + _BEST]
     burning = [at for at, n in enumerate(requests) if n > 0 and slow_requests[at] > allowed * n]
     if not burning:
@@ -240,9 +268,7 @@ def count_observed_seconds(budget: Budget) -> float:
 def _row(
     objectives: tuple[float | None, ...], window: Window, start: float, span: float, seen: float
 ) -> array[float] | None:
-    levels = [window.gauges.get(family) for family in (outcomes.OVERDUE, outcomes.HELD)]
-    known_levels = [one.integral / max(window.span, span) if one and span <= MINUTE_SECONDS else 0.0 for one in levels]
-    row = array("d", (start, span, seen, window.counters.get("requests_finished", 0.0), *known_levels))
+    row = array("d", (start, span, seen, window.counters.get("requests_finished", 0.0)))
     for family, objective in zip(OBJECTIVES, objectives, strict=True):
         parts = window.histograms.get(family, ()) if objective is not None else ()
         share = histograms.share_above(parts, objective) if objective is not None else None
@@ -298,5 +324,4 @@ def _coarsened(budget: Budget, now: float) -> Budget:
 def _into_five(coarse: array[float], minute: array[float]) -> array[float]:
     row = minute[:]
     row[_START], row[_LENGTH] = minute[_START] // COARSE_SECONDS * COARSE_SECONDS, COARSE_SECONDS
-    row[_OVERDUE] = row[_HELD] = 0.0
     return _add_row(coarse, row, operator.add)
