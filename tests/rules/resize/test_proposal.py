@@ -75,6 +75,7 @@ def test_a_burst_of_ten_minutes_is_the_highest_rate_and_no_peak() -> None:
                 "expected_seconds": 3000.0,
                 "covered_seconds": 3000.0,
                 "counters": {name: value / 12 for name, value in one.counters.items()},
+                "histograms": {},
             }
         )
         for one in burst
