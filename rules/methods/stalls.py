@@ -40,7 +40,7 @@ def judge_stalled(case: RuleContext) -> RuleResult:
     due = [(stall, rank) for stall, rank in told if not _waits_for_kv(case, rank)]
     if told and not due:
         return case.unknown(Gap.NO_TRAFFIC, "a decode pool waits for the KV of its prefill pool")
-    ready = [(stall, rank) for stall, rank in due if not _may_load(case, stall, last)]
+    ready = [(stall, rank) for stall, rank in due if not _may_load(case, stall, rank, last)]
     if due and not ready:
         return case.unknown(Gap.NO_TRAFFIC, "no request was served yet: weights may load, graphs may be captured")
     allowed, certain = _allowed_seconds(case, replica)
@@ -100,9 +100,9 @@ def _waits_for_kv(case: RuleContext, rank: RankPage) -> bool:
     return not rank.gauges.get("requests_waiting_capacity")
 
 
-def _may_load(case: RuleContext, stall: RankStall, page: Snapshot) -> bool:
+def _may_load(case: RuleContext, stall: RankStall, rank: RankPage, page: Snapshot) -> bool:
     """Return whether a rank that never worked is within its planned cold start."""
     plan = case.context.plan
     planned = plan.cold_start_seconds if plan is not None else None
     begin = stall.since if page.started_at is None else min(stall.since, page.started_at)
-    return stall.is_new and page.t - begin < (planned or case.limit("start_seconds"))
+    return not rank.work and page.t - begin < (planned or case.limit("start_seconds"))

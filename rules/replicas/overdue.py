@@ -47,12 +47,11 @@ NO_QUEUE = OverdueTrack()
 
 def step_overdue(track: OverdueTrack, before: Snapshot, page: Snapshot, objective_seconds: float) -> OverdueTrack:
     """Return the overdue requests after another page of the same process."""
-    if not page.gauges.get("requests_waiting"):
-        return NO_QUEUE if not track.overdue else OverdueTrack(gone=_count_gone(track, before, page, 0.0))
+    if not (page.gauges.get("requests_waiting") or track.overdue):
+        return NO_QUEUE
     if FIRST_TOKEN not in page.histograms or FIRST_TOKEN not in before.histograms:
         return NO_QUEUE
-    known = track.pages or (_queue_page(before),)
-    now = _queue_page(page)
+    known, now = track.pages or (_queue_page(before),), _queue_page(page)
     old = [one for one in known if one.t <= now.t - objective_seconds]
     preempted = track.preempted + page.counters.get("preemptions", 0.0) - before.counters.get("preemptions", 0.0)
     preempted = min(max(0.0, preempted), now.waiting)
@@ -61,8 +60,10 @@ def step_overdue(track: OverdueTrack, before: Snapshot, page: Snapshot, objectiv
         first = old[-1]
         stayed = first.waiting - max(0.0, now.served - first.served) - max(0.0, now.left - first.left)
         overdue = max(0.0, min(now.waiting, stayed) - preempted)
+    gone = max(0.0, track.overdue - overdue - max(0.0, now.served - known[-1].served))
+    if not now.waiting:
+        return OverdueTrack(gone=gone)
     pages = (*(old[-1:]), *(one for one in known if one.t > now.t - objective_seconds), now)
-    gone = _count_gone(track, before, page, overdue)
     return OverdueTrack(pages=pages, overdue=overdue, preempted=preempted, gone=gone)
 
 
@@ -78,11 +79,3 @@ def _queue_page(page: Snapshot) -> QueuePage:
         served=max(first, begun) if streamed_only else first,
         left=left + max(0.0, count_left(page) or 0.0),
     )
-
-
-def _count_gone(track: OverdueTrack, before: Snapshot, page: Snapshot, overdue: float) -> float:
-    """Return the overdue requests that left without a first token since the page before."""
-    if FIRST_TOKEN not in page.histograms or FIRST_TOKEN not in before.histograms:
-        return 0.0
-    served = max(0.0, _queue_page(page).served - _queue_page(before).served)
-    return max(0.0, track.overdue - overdue - served)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from rules.light_dataclass import light_dataclass
 from rules.telemetry.gauges import IN_SYSTEM, STEP_FAMILY, TOKEN_FAMILY
@@ -46,7 +47,7 @@ class RankStall:
     """Rank that holds requests and has done no work since `since` (unix seconds), on `pages` good pages.
 
     `left` is the number of HTTP answers beyond the finished requests then, None if unknown. `left_before` is that of the page
-    before. `is_new`: it never worked.
+    before.
     """
 
     name: str
@@ -54,7 +55,6 @@ class RankStall:
     pages: int
     left: float | None
     left_before: float | None
-    is_new: bool
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,17 +131,14 @@ def step_stalls(track: StallTrack, before: Snapshot, page: Snapshot) -> StallTra
             if seconds < max(STALL_SECONDS, STEP_PARTS * longest):
                 longest = max(longest, seconds)
         elif count_requests(rank.gauges):
-            first = before if count_requests(was.gauges) else page
-            stalls.append(
-                RankStall(
-                    name=rank.name,
-                    since=stall.since if stall is not None else first.t,
-                    pages=stall.pages + 1 if stall is not None else 1 + (first is before),
-                    left=stall.left if stall is not None else count_left(first),
-                    left_before=stall.left_before if stall is not None else track.left,
-                    is_new=not rank.work,
-                )
-            )
+            if stall is None:
+                first, pages = (before, 2) if count_requests(was.gauges) else (page, 1)
+                left = count_left(first)
+                earlier_left = left if track.left is None else track.left
+                stall = RankStall(name=rank.name, since=first.t, pages=pages, left=left, left_before=earlier_left)
+            else:
+                stall = replace(stall, pages=stall.pages + 1)
+            stalls.append(stall)
     return StallTrack(ranks=tuple(stalls), longest_step=longest, left=count_left(before))
 
 
@@ -156,31 +153,22 @@ def may_have_left(stall: RankStall, rank: RankPage, page: Snapshot) -> bool:
     More answers than requests are no such end: an engine that lives steps for new requests.
     """
     left, held = count_left(page), count_requests(rank.gauges)
-    if left is None or stall.left is None or not rank.gauges.get("requests_running"):
+    if left is None or stall.left is None or stall.left_before is None or not rank.gauges.get("requests_running"):
         return False
-    before = stall.left if stall.left_before is None else stall.left_before
-    return left - before >= held and (left - stall.left <= held + 1 or bool(page.ranks))
+    return left - stall.left_before >= held and (left - stall.left <= held + 1 or bool(page.ranks))
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
-class HeldRequests:
-    """Requests of ranks that surely do no work: those that wait, and all."""
+def count_held(track: StallTrack, page: Snapshot) -> tuple[float, float]:
+    """Return the waiting and the running requests of ranks that surely do no work, at least.
 
-    waiting: float = 0.0
-    total: float = 0.0
-
-
-NOTHING_HELD = HeldRequests()
-
-
-def count_held(track: StallTrack, page: Snapshot) -> HeldRequests:
-    """Return the requests of stalled ranks, at least. Waiting ones count if they wait for room: others may wait for KV."""
+    Ranks that never worked may load weights. Waiting ones count if they wait for room: others may wait for KV.
+    """
     certain = max(STALL_SECONDS, STEP_PARTS * track.longest_step)
-    late = {s.name: s for s in track.ranks if page.t - s.since >= certain and s.pages >= FEWEST_PAGES and not s.is_new}
+    late = {s.name: s for s in track.ranks if page.t - s.since >= certain and s.pages >= FEWEST_PAGES}
     if not late:
-        return NOTHING_HELD
-    ranks = [one for one in list_ranks(page) if one.name in late and one.counts_steps]
-    ranks = [one for one in ranks if not may_have_left(late[one.name], one, page)]
-    running = math.fsum(one.gauges.get("requests_running", 0.0) for one in ranks)
-    waiting = math.fsum(one.gauges.get("requests_waiting_capacity", 0.0) for one in ranks)
-    return HeldRequests(waiting=waiting, total=running + waiting)
+        return 0.0, 0.0
+    ranks = [one for one in list_ranks(page) if one.name in late and one.counts_steps and one.work]
+    held = [one.gauges for one in ranks if not may_have_left(late[one.name], one, page)]
+    families = ("requests_waiting_capacity", "requests_running")
+    waiting, running = (math.fsum(gauges.get(family, 0.0) for gauges in held) for family in families)
+    return waiting, running

@@ -10,7 +10,7 @@ from rules.replicas import starts
 from rules.replicas.cascade import CascadeSample, CascadeState, CascadeThresholds, interrupt_cascade
 from rules.replicas.cascade import step_cascade as advance_cascade
 from rules.replicas.overdue import NO_QUEUE, OverdueTrack, step_overdue
-from rules.replicas.stalls import NO_STALLS, HeldRequests, StallTrack, count_held, step_stalls
+from rules.replicas.stalls import NO_STALLS, StallTrack, count_held, step_stalls
 from rules.replicas.starts import ReplicaStart
 from rules.replicas.track import ScrapeTrack, Spans, add_spans, is_unwatched, record_failure, record_success
 from rules.telemetry import histograms, windows
@@ -62,20 +62,20 @@ def apply_snapshot(
     track, window = record_success(replica.track, snapshot)
     if window is not None and extra is not None:
         window = _with(window, extra)
+    stalls, queue = NO_STALLS, NO_QUEUE
     if window is None:
         cascade, slope_gap, stale = interrupt_cascade(replica.cascade), replica.slope_gap, False
-        stalls, queue = NO_STALLS, NO_QUEUE
     else:
         cascade, slope_gap = _follow_cascade(replica, snapshot, window, limits)
         stale = any(window.gaps.get(family) is Gap.STALE for family in CLAIMS)
-        is_same = last is not None and window.gaps.get(windows.EVERYTHING) is not Gap.RESTARTED
-        stalls, queue = NO_STALLS, NO_QUEUE
-        if is_same and last is not None:
+        is_restart = window.gaps.get(windows.EVERYTHING) is Gap.RESTARTED
+        if last is not None and not is_restart:
             stalls = step_stalls(replica.stalls, last, snapshot)
             queue = step_overdue(replica.queue, last, snapshot, limits.ttft_slo_seconds)
         if last is not None and (queue is not NO_QUEUE or replica.queue is not NO_QUEUE or replica.stalls.ranks):
-            before_all = replica.queue, count_held(replica.stalls, last)
-            window = _with_overdue(window, *before_all, queue, count_held(stalls, snapshot), is_restart=not is_same)
+            unanswered = _count_unanswered(replica.queue, replica.stalls, last)
+            unanswered_now = _count_unanswered(queue, stalls, snapshot)
+            window = _with_unanswered(window, unanswered, unanswered_now, None if is_restart else queue.gone)
     opened, closed = (replica.open, None) if window is None else _open_minute(replica.open, window)
     # Hot path: every page of every replica. `replace` takes three times as long.
     replica = ReplicaState(
@@ -132,19 +132,21 @@ def _with(window: Window, extra: Window) -> Window:
     )
 
 
-def _with_overdue(
-    window: Window,
-    queue: OverdueTrack,
-    held: HeldRequests,
-    queue_now: OverdueTrack,
-    held_now: HeldRequests,
-    *,
-    is_restart: bool,
+def _count_unanswered(queue: OverdueTrack, stalls: StallTrack, page: Snapshot) -> tuple[float, float]:
+    """Return the overdue requests of a page, and those that an engine holds which no longer steps."""
+    waiting, running = count_held(stalls, page)
+    return max(queue.overdue, waiting), waiting + running
+
+
+def _with_unanswered(
+    window: Window, before: tuple[float, float], now: tuple[float, float], gone: float | None
 ) -> Window:
-    """Return the window with the overdue and the held requests. Those of a process that ended have no answer."""
-    overdue, overdue_now = (max(of.overdue, by.waiting) for of, by in ((queue, held), (queue_now, held_now)))
-    levels = {OVERDUE: min(overdue, overdue_now), HELD: min(held.total, held_now.total)}
-    ends = {OVERDUE_LEFT: overdue, HELD_LOST: held.total} if is_restart else {OVERDUE_LEFT: queue_now.gone}
+    """Return the window with the overdue and the held requests, of which `gone` left.
+
+    None: their process ended, and all of `before` have no answer.
+    """
+    levels = dict(zip((OVERDUE, HELD), map(min, before, now), strict=True))
+    ends = dict(zip((OVERDUE_LEFT, HELD_LOST), before if gone is None else (gone, 0.0), strict=True))
     counters = {family: value for family, value in ends.items() if value}
     gauges = {family: interpolate(level, level, window.span) for family, level in levels.items() if level}
     if not counters and not gauges:

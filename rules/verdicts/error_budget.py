@@ -11,7 +11,7 @@ import math
 import operator
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
 from rules.light_dataclass import light_dataclass
@@ -61,14 +61,14 @@ LATEST_SECONDS = 180.0
 class Budget:
     """Counts of a tier's requests by objective (seconds, None: no objective), in rows ordered by start without overlap.
 
-    Counts are of all replicas together. A changed objective starts a new budget. `levels` are start, overdue and held
-    requests of the minutes of the last hour.
+    Counts are of all replicas together. A changed objective starts a new budget. `levels` are the requests of LEVELS by
+    the start of their minute, of the last hour.
     """
 
     objectives: tuple[float | None, ...] = (None,) * len(OBJECTIVES)
     fine: array[float] = field(default_factory=lambda: array("d"))
     coarse: array[float] = field(default_factory=lambda: array("d"))
-    levels: tuple[tuple[float, float, float], ...] = ()
+    levels: Mapping[str, Mapping[float, float]] = field(default_factory=dict)
 
     def columns(self, since: float, until: float, *places: int) -> list[array[float]]:
         """Return columns of the rows whose middle lies in (since, until], the coarse ones first."""
@@ -115,18 +115,15 @@ def add_minute(budget: Budget, minute: Window) -> Budget:
     return _coarsened(replace(budget, fine=_add_row(budget.fine, row, max), levels=levels), minute.end)
 
 
-def _add_levels(
-    known: tuple[tuple[float, float, float], ...], minute: Window
-) -> tuple[tuple[float, float, float], ...]:
-    """Add the levels of a minute of one replica: start, overdue and held requests. Drop old ones."""
-    found = [minute.gauges.get(family) for family in LEVELS.values()]
-    if not known and not any(found):
-        return known
-    start, since = windows.minute_of(minute), minute.end - LEVEL_SECONDS
-    overdue, held = (one.integral / max(minute.span, MINUTE_SECONDS) if one is not None else 0.0 for one in found)
-    before = next((one for one in known if one[0] == start), (start, 0.0, 0.0))
-    kept = tuple(one for one in known if one[0] != start and one[0] > since)
-    return (*kept, (start, before[1] + overdue, before[2] + held))
+def _add_levels(known: Mapping[str, Mapping[float, float]], minute: Window) -> dict[str, dict[float, float]]:
+    """Add the levels of a minute of one replica. Drop old ones."""
+    since = minute.end - LEVEL_SECONDS
+    levels = {family: {start: n for start, n in of.items() if start > since} for family, of in known.items()}
+    for family, name in LEVELS.items():
+        if (gauge := minute.gauges.get(name)) is not None:
+            of, start = levels.setdefault(family, {}), windows.minute_of(minute)
+            of[start] = of.get(start, 0.0) + gauge.integral / max(minute.span, MINUTE_SECONDS)
+    return levels
 
 
 def restore_budget(context: TierContext, hours: Iterable[BinnedWindow], minutes: Iterable[BinnedWindow]) -> Budget:
@@ -156,19 +153,14 @@ def count_slow_requests(budget: Budget, family: str, since: float, until: float)
 
 def count_overdue(budget: Budget, family: str, now: float) -> float:
     """Return the requests of the latest minutes that have missed the objective and are not counted as slow yet."""
-    if family not in LEVELS:
-        return 0.0
-    place = 1 + list(LEVELS).index(family)
-    return max((one[place] for one in budget.levels if now - LATEST_SECONDS < one[0] <= now), default=0.0)
+    levels = budget.levels.get(family, {})
+    return max((n for start, n in levels.items() if now - LATEST_SECONDS < start <= now), default=0.0)
 
 
 def _levels_at(budget: Budget, family: str, starts: Iterable[float]) -> list[float]:
     """Return the requests of these minutes that no count has yet, 0 for other rows."""
-    if family not in LEVELS:
-        return [0.0 for _ in starts]
-    place = 1 + list(LEVELS).index(family)
-    known = {one[0]: one[place] for one in budget.levels}
-    return [known.get(start, 0.0) for start in starts]
+    levels = budget.levels.get(family, {})
+    return [levels.get(start, 0.0) for start in starts]
 
 
 def count_standing_minutes(budget: Budget, since: float, until: float) -> int:
