@@ -1,0 +1,258 @@
+"""The numbers and formulas of the field guide against catalogue, `plan check`, `plan show` and the report of one fleet.
+
+Rows are data: guide.yaml. A row's `ours` is an expression in the names below; it reads the number from the product.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from judging_samples import gauge
+from report_samples import DAY, HOUR, WEEK, hour, reported
+
+from agent.cli.main import main
+from agent.config.files import load_plan
+from exporters.report.markdown import report_markdown
+from exporters.report.records import Report, TierReport
+from rules import sizing
+from rules.catalogue.registry import BY_NAME as RULES
+from rules.catalogue.registry import margin_of
+from rules.engines.registry import ENGINES
+from rules.plan import checks, memory, replica_count
+from rules.plan.curve import OperatingPoint, operating_point
+from rules.plan.load_bins import build_tier_context
+from rules.plan.memory import MemoryFloor, memory_floor
+from rules.plan.mistakes import case_of
+from rules.plan.schema import Fleet, Precision, TierPlan
+from rules.resize import levers
+from rules.resize.fleet_cost import planned_cost
+from rules.telemetry import readings
+from rules.telemetry.signals import BY_NAME, Reading
+from rules.telemetry.windows import Window
+
+HERE = Path(__file__).parent
+PLAN = HERE / "plan.yaml"
+TABLE: dict[str, Any] = yaml.safe_load((HERE / "guide.yaml").read_text())
+ROWS: list[dict[str, Any]] = TABLE["rows"]
+FP8 = Precision(weights="fp8", kv="fp8")
+RPS, REPLICAS = 50.0, 13
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+def tier(name: str, **changes: Any) -> TierPlan:
+    return load_plan(PLAN).tiers[name].model_copy(update=changes)
+
+
+@cache
+def whole_report() -> Report:
+    """Return the report on a week in which tier t serves 50 rps with 13 replicas."""
+    whole = {"adapters_running": 6.0, "gpu_gr_engine_active": 0.5}
+    whole |= {"gpu_memory_used_bytes": 68 * 2.0**30, "gpu_memory_total_bytes": 80 * 2.0**30}
+    levels = {name: gauge(value, seconds=REPLICAS * HOUR) for name, value in whole.items()}
+    tokens = {"prefix_queried_tokens": 1000.0, "prefix_hit_tokens": 200.0}
+    rounds = {"spec_drafts": 1000.0, "spec_draft_tokens": 5000.0, "spec_accepted_tokens": 2689.28}
+    counts = {**{name: each * RPS * HOUR for name, each in tokens.items()}, **rounds}
+    served = (hour(number, RPS, REPLICAS, prompts=1000, outputs=200) for number in range(168))
+    week = [replace(w, counters={**w.counters, **counts}, gauges={**w.gauges, **levels}) for w in served]
+    return reported(load_plan(PLAN), week)[0]
+
+
+@cache
+def surfaces() -> Mapping[str, str]:
+    """Return the texts that a person reads, each on one line."""
+    texts = {"report": report_markdown(whole_report())}
+    for command in ("check", "show"):
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            main(["plan", command, str(PLAN)])
+        texts[command] = printed.getvalue()
+    return {name: " ".join(text.split()) for name, text in texts.items()}
+
+
+def the_report() -> TierReport:
+    return whole_report().tiers[0]
+
+
+def limit(rule: str, threshold: str) -> float:
+    return RULES[rule].thresholds[threshold].value
+
+
+def numbers(text: str) -> list[float]:
+    """Return the numbers of a text; percentages are ratios."""
+    return [float(found) / (100 if "%" in text else 1) for found in NUMBER.findall(text)]
+
+
+def target(key: str) -> list[float] | float:
+    """Return the numbers of a target in the report's monitoring table."""
+    found = numbers(re.sub(r"P\d+", "", next(one.target for one in the_report().monitoring if one.key == key)))
+    return found if len(found) > 1 else found[0]
+
+
+def observed(key: str) -> float | None:
+    return next(one.observed.value for one in the_report().monitoring if one.key == key)
+
+
+def read(signal: str, running: float = 0.0, **counters: float) -> float | None:
+    """Return a signal of 100 s of one replica with these counts."""
+    levels = {"requests_running": gauge(running, seconds=100.0)}
+    span = {"start": 0.0, "end": 100.0, "expected_seconds": 100.0, "covered_seconds": 100.0}
+    found = readings.read(BY_NAME[signal], Window(**span, counters=counters, gauges=levels))
+    assert isinstance(found, Reading), found
+    return found.value
+
+
+def floor(name: str, **changes: Any) -> MemoryFloor:
+    return memory_floor(case_of(tier(name, **changes)))
+
+
+def part(name: str, label: str) -> float:
+    return dict(floor(name).parts)[label]
+
+
+def gpus(name: str, more: float = 0.0, **changes: Any) -> int:
+    """Return the GPUs that hold the memory floor and so much more."""
+    needed = floor(name, **changes)
+    assert needed.floor
+    assert needed.gpu_bytes
+    return math.ceil(needed.floor * (1 + more) / needed.gpu_bytes)
+
+
+def point(name: str) -> OperatingPoint | None:
+    return operating_point(tier(name))
+
+
+def fleet(peak: float, usable: float, safety: float) -> int:
+    return replica_count.count_fleet(peak, usable, safety, margin_of())
+
+
+def price(utilization: float) -> float:
+    """Return the planned cost of tier t's tokens at this use of the fleet."""
+    cost = tier("t").cost
+    assert cost is not None
+    priced = tier("t", cost=cost.model_copy(update={"planned_utilization": utilization}))
+    found = planned_cost(build_tier_context("t", priced))
+    assert found is not None
+    assert found.per_million_tokens is not None
+    return found.per_million_tokens
+
+
+def cost(name: str) -> float | None:
+    return next(one.per_million_tokens for one in the_report().costs if one.name == name)
+
+
+def fits(key: str, what: str, quantile: str) -> list[float]:
+    """Return the range of a guardrail, by this length in production."""
+    found = next(one for one in the_report().guardrails.fits if one.key == key)
+    lengths = the_report().workload.lengths
+    seen = next(one.observed.value for one in lengths if (one.what, one.quantile) == (what, quantile))
+    assert seen
+    return [found.low / seen, found.high / seen]
+
+
+def answer(question: str, term: str) -> float:
+    found = next(one for one in the_report().questions if one.key == question)
+    return next(one.value for one in found.numbers if one.name == term)
+
+
+def pd_ratio(name: str) -> float:
+    """Return prefill by decode replicas for the planned peak, before rounding."""
+    counts = replica_count.count_pools(tier(name), RPS, margin_of())
+    prefill, decode = (counts[pool].demand_rps / counts[pool].capacity.rps for pool in ("prefill", "decode"))
+    return prefill / decode
+
+
+FUNCTIONS = (
+    limit,
+    numbers,
+    target,
+    observed,
+    read,
+    floor,
+    part,
+    gpus,
+    point,
+    fleet,
+    price,
+    cost,
+    fits,
+    answer,
+    pd_ratio,
+    tier,
+)
+NAMES: Mapping[str, Any] = {
+    **{function.__name__: function for function in FUNCTIONS},
+    **{module.__name__.rpartition(".")[2]: module for module in (sizing, memory, checks, levers, replica_count)},
+    "RULES": RULES,
+    "Fleet": Fleet,
+    "FP8": FP8,
+    "DAY": DAY,
+    "WEEK": WEEK,
+}
+"""Names of the table's expressions, beside `report`."""
+
+
+def name_of(row: Mapping[str, Any]) -> str:
+    return f"{row['at']}: {row['says']}"
+
+
+def with_key(key: str) -> list[Any]:
+    return [pytest.param(row, id=name_of(row)) for row in ROWS if key in row]
+
+
+@pytest.mark.parametrize("row", with_key("ours"))
+def test_the_number_is_where_the_product_has_it(row: Mapping[str, Any]) -> None:
+    value = eval(row["ours"], {**NAMES, "report": the_report()})
+    value = list(value) if isinstance(value, tuple) else value
+    close = {"rel": row.get("within", 1e-9)}
+    assert value == pytest.approx(row["is"] if "differs" in row else row["number"], **close)
+    if "differs" in row:
+        assert row["differs"]
+        assert "number" not in row or value != pytest.approx(row["number"], **close), "it does not differ"
+    else:
+        assert "is" not in row
+
+
+@pytest.mark.parametrize("surface", ["check", "show", "report"])
+def test_the_number_is_in_the_text(surface: str) -> None:
+    texts = [(name_of(row), row[surface]) for row in ROWS if surface in row]
+    assert [(name, text) for name, text in texts if text not in surfaces()[surface]] == []
+    assert len(texts) > 5
+
+
+@pytest.mark.parametrize("row", with_key("not_exposed"))
+def test_no_engine_exposes_it_and_the_row_names_every_engine(row: Mapping[str, Any]) -> None:
+    fed = [f"{one.family} {one.source}" for engine in ENGINES for one in engine.rows]
+    assert [one for one in fed if re.search(row["feeds"], one)] == []
+    assert [engine.title for engine in ENGINES if engine.title not in row["not_exposed"]] == []
+
+
+def test_every_row_has_a_place_or_a_reason() -> None:
+    reasons = ("ours", "not_exposed", "no_place", "check", "show", "report")
+    assert [name_of(row) for row in ROWS if not any(row.get(key) for key in reasons)] == []
+    assert all("ours" not in row for row in ROWS if "not_exposed" in row or "no_place" in row)
+
+
+@pytest.mark.parametrize("metric", TABLE["metrics"])
+def test_every_number_of_the_monitoring_table_has_a_row(metric: str) -> None:
+    rows = [row for row in ROWS if row["at"] == f"9.3 {metric}"]
+    assert rows
+    given = [
+        number
+        for row in rows
+        for number in (row.get("number") if isinstance(row.get("number"), list) else [row.get("number")])
+    ]
+    assert set(TABLE["metrics"][metric]) <= set(given)
+
+
+def test_every_metric_of_the_monitoring_table_is_in_the_report() -> None:
+    metrics = {row["at"] for row in ROWS if row["at"].startswith("9.3 ") and ("report" in row)}
+    assert {f"9.3 {metric}" for metric in TABLE["metrics"]} == metrics
