@@ -46,7 +46,7 @@ from exporters.documents.plan_diff import plan_diff
 from exporters.documents.plan_files import LOAD_GENERATORS, TierFacts, skeleton, workload_files
 from exporters.documents.plan_show import show, workload_text
 from exporters.render.text import format_duration
-from rules.catalogue.registry import margin_of
+from rules.catalogue.registry import CATALOGUE
 from rules.plan.checks import PlanWarning, check_plan
 from rules.plan.memory import BLOCKS_OF_HYBRID, engine_kv_tokens
 from rules.plan.mistakes import SEVERITIES
@@ -207,7 +207,7 @@ def _check(options: argparse.Namespace) -> int:
     """Check a plan. An invalid plan raises PlanError (exit 2). A grave mistake fails the check; a weakness does not."""
     plan, problems = fill_architectures(_chosen(options), options.plan)
     plan, untold = (plan, ()) if options.page is None else _with_engine_tokens(plan, options)
-    found = (*problems, *untold, *check_plan(plan, margin_of()))
+    found = (*problems, *untold, *check_plan(plan, CATALOGUE))
     found = tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
     for finding in found:
         print(f"{finding.severity}: {finding.path}: {finding.text}")

@@ -35,7 +35,7 @@ from agent.cli.arguments import FINDING, FINE, add_format, add_ways_in, option, 
 from agent.cli.arguments import NAMES as WAYS_IN
 from agent.errors import PlanError
 from exporters.documents.plan_files import WRITTEN, YamlIndentation, curve_lines
-from rules.catalogue.registry import margin_of
+from rules.catalogue.registry import CATALOGUE
 from rules.engines.registry import ENGINES
 from rules.plan.checks import PlanWarning, check_tier
 from rules.plan.curve import operating_point
@@ -263,7 +263,7 @@ def _put(options: argparse.Namespace, imported: ImportedCurve, target: _Target) 
         *_went(target, edited, imported),
     )
     changed = write(target.plan, edited.text)
-    found = check_tier(target.tier, tier, margin_of())
+    found = check_tier(target.tier, tier, CATALOGUE)
     code = FINDING if any(finding.severity == "mistake" for finding in found) else FINE
     if options.format == "json":
         given = {"plan": str(options.into), "tier": target.tier, "changed": changed}

@@ -39,8 +39,7 @@ from agent.config.values import (
     unknown_key_text,
 )
 from agent.scrape import scrapers
-from rules.catalogue.benchmark import BATCH_WORK
-from rules.catalogue.registry import BY_NAME
+from rules.catalogue.registry import CATALOGUE
 from rules.plan.schema import Plan
 from rules.plan.validation import Path as KeyPath
 from rules.problems import MOST_PROBLEMS
@@ -249,11 +248,10 @@ def find_wrong_thresholds(data: Mapping[str, Any]) -> Found:
 
 
 def _rule_thresholds(path: KeyPath, name: str, numbers: Mapping[str, Any]) -> Found:
-    known = {**BY_NAME, BATCH_WORK.name: BATCH_WORK}
-    if name not in known:
-        yield path, unknown_key_text(name, tuple(known), "a rule")
+    if name not in CATALOGUE:
+        yield path, unknown_key_text(name, tuple(CATALOGUE), "a rule")
         return
-    rule = known[name]
+    rule = CATALOGUE[name]
     for threshold in numbers:
         if threshold not in rule.thresholds:
             yield (

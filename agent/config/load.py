@@ -19,7 +19,7 @@ from agent.config.values import DURATION, problems_of
 from agent.config.weaknesses import mistakes, weaknesses
 from agent.durations import duration_text
 from agent.errors import ConfigError, PlanError
-from rules.catalogue.registry import margin_of
+from rules.catalogue.registry import CATALOGUE
 from rules.engines.registry import itl_comparable
 from rules.light_dataclass import light_dataclass
 from rules.plan.checks import check_plan
@@ -50,7 +50,7 @@ class LoadedConfig:
     @property
     def grave(self) -> tuple[str, ...]:
         """Return the mistakes of the configuration and of its plan."""
-        planned = check_plan(self.plan, margin_of()) if self.plan else ()
+        planned = check_plan(self.plan, CATALOGUE, self.config.thresholds) if self.plan else ()
         told = (f"{self.config.plan}: {one.path}: {one.text}" for one in planned if one.severity == "mistake")
         return (*self.mistakes, *told)
 

@@ -32,7 +32,7 @@ from agent.doctor.target_checks import TargetContext
 from agent.durations import duration_text
 from agent.errors import ConfigError
 from agent.gpu.owners import assign_gpus
-from rules.catalogue.registry import margin_of
+from rules.catalogue.registry import CATALOGUE
 from rules.plan.checks import PlanWarning, check_plan
 from rules.plan.mistakes import Severity
 from rules.telemetry.wording import format_count
@@ -134,7 +134,8 @@ def _mistakes(loaded: LoadedConfig) -> Iterator[CheckResult]:
 
 
 def _plan_warnings(loaded: LoadedConfig, severity: Severity) -> list[PlanWarning]:
-    return [one for one in check_plan(loaded.plan, margin_of()) if one.severity == severity] if loaded.plan else []
+    found = check_plan(loaded.plan, CATALOGUE, loaded.config.thresholds) if loaded.plan else ()
+    return [one for one in found if one.severity == severity]
 
 
 def _config(_: ProbeResults, loaded: LoadedConfig) -> Iterator[CheckResult]:

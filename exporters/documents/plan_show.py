@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from exporters.render.text import format_duration, text_table
-from rules.catalogue.registry import margin_of
+from rules.catalogue.registry import CATALOGUE, margin_of
 from rules.plan.capacity import capacity_lengths
 from rules.plan.checks import check_tier
 from rules.plan.curve import Curve, OperatingPoint, operating_point
@@ -248,7 +248,7 @@ _SIGNS = {"mistake": "✗", "warning": "!", "info": "·"}
 
 
 def _findings(shown: _Shown) -> list[str]:
-    found = check_tier(shown.name, shown.tier, margin_of())
+    found = check_tier(shown.name, shown.tier, CATALOGUE)
     lines = ["Findings" if found else "Findings: none"]
     for finding in found:
         sign = _SIGNS[finding.severity]

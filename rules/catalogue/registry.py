@@ -32,6 +32,9 @@ RULES: tuple[Rule, ...] = tuple(row for subject in SUBJECTS for row in subject.R
 
 BY_NAME = {rule.name: rule for rule in RULES}
 
+CATALOGUE = {**BY_NAME, benchmark.BATCH_WORK.name: benchmark.BATCH_WORK}
+"""All rows whose thresholds a configuration may override: rules, and rows of checks that have no alert."""
+
 
 def margin_of(overrides: Mapping[str, Mapping[str, float]] = NO_OVERRIDES) -> Margin:
     """Return the margin that counts of replicas keep: NoHeadroom's own limits, or the overrides of a tier."""

@@ -6,15 +6,17 @@ plan is named in PARTS or MEASURED.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from rules.light_dataclass import light_dataclass
 from rules.plan.capacity import capacity_lengths
 from rules.plan.curve import CERTAIN_REQUESTS, LIMITED, OFTEN_UNMEASURED
 from rules.plan.envelope import metric_value
+from rules.plan.hardware_checks import HARDWARE_CHECKS
 from rules.plan.memory import MEMORY_CHECKS, model_copies, tensor_parallel
 from rules.plan.mistakes import MISTAKES, SEVERITIES, Case, Found, Severity, case_of
-from rules.plan.replica_count import Margin, count_fleet_of, fleet_terms
+from rules.plan.replica_count import NO_OVERRIDES, CatalogueRow, count_fleet_of, fleet_terms
 from rules.plan.schema import Plan, Point, Slo, TierPlan, TokenQuantiles
 from rules.sizing import littles_ceiling_rps
 
@@ -22,7 +24,9 @@ LARGE_FLEET = 3.0
 """A fleet that carries more than so many times its peak and safety factor has another reason for its size, or an error."""
 
 CALIBRATION_GAP = 2.0
-"""C_max / SLO above so many times the usable rps: the test's traffic may not have been production's (guide 8.3)."""
+"""Factor between Little's ceiling and the usable rps, beyond which the test's traffic was not production's (guide 8.3).
+
+C_max / SLO is an upper bound, so only a higher one counts. C_max / average latency counts both ways."""
 
 GENERATOR_LIMITED = 0.98
 """Completed below this share of requested rps: the generator may have been the limit (PEERS 3.2, item 9)."""
@@ -69,18 +73,36 @@ class PlanWarning:
     severity: Severity
 
 
-def check_plan(plan: Plan, margin: Margin) -> tuple[PlanWarning, ...]:
-    """Return the warnings of every tier: the gravest first, then in the order of the plan. `margin` is that of counts."""
-    return _gravest_first([found for name, tier in plan.tiers.items() for found in check_tier(name, tier, margin)])
+def check_plan(
+    plan: Plan,
+    rules: Mapping[str, CatalogueRow],
+    overrides: Mapping[str, Mapping[str, Mapping[str, float]]] = MappingProxyType({}),
+) -> tuple[PlanWarning, ...]:
+    """Return the warnings of every tier: the gravest first, then in the order of the plan.
+
+    `rules` is the catalogue, and `overrides` are its thresholds that a configuration changes, by tier.
+    """
+    return _gravest_first(
+        [
+            finding
+            for name, tier in plan.tiers.items()
+            for finding in check_tier(name, tier, rules, overrides.get(name, NO_OVERRIDES))
+        ]
+    )
 
 
-def check_tier(name: str, tier: TierPlan, margin: Margin) -> tuple[PlanWarning, ...]:
+def check_tier(
+    name: str,
+    tier: TierPlan,
+    rules: Mapping[str, CatalogueRow],
+    overrides: Mapping[str, Mapping[str, float]] = NO_OVERRIDES,
+) -> tuple[PlanWarning, ...]:
     """Return the warnings of one tier, the gravest first."""
-    case = case_of(tier, margin)
+    case = case_of(tier, rules, overrides)
     return _gravest_first(
         [
             PlanWarning(path=f"tiers.{name}.{place}", severity=severity, text=text)
-            for check in (*MISTAKES, *CHECKS, *MEMORY_CHECKS)
+            for check in (*MISTAKES, *CHECKS, *HARDWARE_CHECKS, *MEMORY_CHECKS)
             for place, severity, text in check(case)
         ]
     )
@@ -226,7 +248,7 @@ def _large_fleet(case: Case) -> Found:
         yield "fleet.instances", "warning", f"{text}: make sure that {why}"
 
 
-def _calibration_gap(case: Case) -> Found:
+def _gap_to_objective(case: Case) -> Found:
     objective = case.tier.slo.ttft_p99_seconds
     if case.point is None or case.point.c_max is None or objective is None:
         return
@@ -235,6 +257,29 @@ def _calibration_gap(case: Case) -> Found:
     if round(gap, 6) > CALIBRATION_GAP:
         text = f"C_max / SLO, {ceiling:.4g} rps, is {gap:.3g} times the usable {case.point.usable_rps:.4g} rps"
         yield "curve", "info", f"{text}; above 2, ask whether the test's prompts and arrivals were production's"
+
+
+def _gap_to_average(case: Case) -> Found:
+    """Yield C_max / average latency that is far from the usable rps, above or below (guide 8.4, and 9.1, step 7).
+
+    Points carry no mean latency. TTFT P50 + TPOT P50 x (mean output tokens - 1) stands for it: the clients timed both.
+    C_max / usable rps would be the mean itself, and equal by definition. A C_max by Little's law is not compared.
+    """
+    curve, point = case.curve, case.point
+    if curve is None or curve.is_littles_law or point is None or point.c_max is None:
+        return
+    ttft, tpot = (curve.value_at(name, point) for name in ("ttft_p50_seconds", "tpot_p50_seconds"))
+    outputs = capacity_lengths(case.tier, curve, point).generation_tokens
+    if ttft is None or tpot is None or outputs is None or not outputs.is_exact:
+        return
+    seconds = ttft + tpot * max(outputs.low - 1, 0)
+    ceiling = littles_ceiling_rps(point.c_max, seconds)
+    gap = ceiling / point.usable_rps
+    if 1 / CALIBRATION_GAP <= round(gap, 6) <= CALIBRATION_GAP:
+        return
+    text = f"C_max / average latency, {point.c_max:.4g} / {seconds:.3g} s = {ceiling:.4g} rps, is {gap:.3g} times the"
+    text += f" usable {point.usable_rps:.4g} rps; more than 2 x apart, the test's inputs are not production's"
+    yield "curve", "info", f"{text} (guide 8.4): check its lengths, arrivals and concurrency"
 
 
 def _other_configuration(case: Case) -> Found:
@@ -283,7 +328,8 @@ CHECKS: tuple[Callable[[Case], Found], ...] = (
     _lengths,
     _short_fleet,
     _large_fleet,
-    _calibration_gap,
+    _gap_to_objective,
+    _gap_to_average,
     _other_configuration,
     _short_prompts,
     _missing,

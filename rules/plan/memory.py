@@ -26,9 +26,6 @@ FRAMEWORK = (0.05, 0.10)
 HEADROOM = (0.30, 0.50)
 """Memory beyond the floor that the guide asks for (2.6)."""
 
-WIDE_OVER_PCIE, WIDEST_OVER_PCIE = 4, 8
-"""Tensor parallel degrees of which the all-reduce takes 25 % and 38 % of a step over PCIe (guide 5.6)."""
-
 MIB, GIB = 2.0**20, 2.0**30
 
 WEIGHT_BYTES: tuple[tuple[str, float], ...] = (
@@ -352,16 +349,6 @@ def _too_little(case: Case, floor: MemoryFloor, needs: float, has: float) -> Fou
     yield "architecture", "warning", f"{text}; {asked}: {several} GPUs a replica"
 
 
-def _wide_over_pcie(case: Case) -> Found:
-    degree, link = tensor_parallel(case.tier), (case.tier.gpu.interconnect or "").casefold()
-    if not link.startswith(("pcie", "none")) or degree < WIDE_OVER_PCIE:
-        return
-    share = "more than 38" if degree >= WIDEST_OVER_PCIE else "about 25"
-    text = f"tensor parallelism over {degree} GPUs without NVLink spends {share} % of a step in all-reduce (guide 5.6)"
-    instead = "almost never worth it" if degree >= WIDEST_OVER_PCIE else "benchmark it against 2 first"
-    yield "gpu.interconnect", "warning", f"{text}: {instead}; quantise to need fewer GPUs, or use NVLink"
-
-
 def _undivided_heads(case: Case) -> Found:
     shape, degree = case.tier.architecture, tensor_parallel(case.tier)
     if shape and shape.attention_heads and shape.attention_heads % degree:
@@ -369,7 +356,7 @@ def _undivided_heads(case: Case) -> Found:
         yield "gpu.per_replica", "mistake", f"{text}. Choose a divisor, or set gpu.tensor_parallel"
 
 
-MEMORY_CHECKS: tuple[Callable[[Case], Found], ...] = (_memory, _wide_over_pcie, _undivided_heads)
+MEMORY_CHECKS: tuple[Callable[[Case], Found], ...] = (_memory, _undivided_heads)
 
 
 def describe_memory(case: Case) -> Iterator[tuple[str, str]]:

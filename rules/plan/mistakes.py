@@ -7,9 +7,10 @@ stop for it. Limits of single values are in `rules.plan.plausible_ranges`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from statistics import median
+from types import MappingProxyType
 from typing import Literal
 
 from rules.engines.registry import ENGINES
@@ -17,7 +18,7 @@ from rules.light_dataclass import light_dataclass
 from rules.plan.curve import LIMITED, Curve, OperatingPoint, operating_point
 from rules.plan.envelope import by_littles_law, metric_value, sort_by_load
 from rules.plan.plausible_ranges import implausible
-from rules.plan.replica_count import NO_MARGIN, Margin
+from rules.plan.replica_count import NO_OVERRIDES, CatalogueRow, Margin, margin_from_rule
 from rules.plan.schema import Point, TierPlan
 from rules.problems import find_close_name
 from rules.telemetry.contradictions import find_contradictions
@@ -60,6 +61,9 @@ FALLS = 2.0
 
 TIMES = ((60.0, "minute"), (3600.0, "hour"), (86_400.0, "day"))
 
+NO_RULES: Mapping[str, CatalogueRow] = MappingProxyType({})
+"""Catalogue of checks that need none of its thresholds."""
+
 Severity = Literal["mistake", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("mistake", "warning", "info")
 """Severities in the order of the output. A `mistake` fails the check."""
@@ -70,19 +74,43 @@ Found = Iterator[tuple[str, Severity, str]]
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Tier under check with its points as written, and the curve and operating point that follow from them."""
+    """Tier under check with its points as written, and the curve and operating point that follow from them.
+
+    `rules` is the catalogue, whose thresholds the tier's configuration may override.
+    """
 
     tier: TierPlan
     points: tuple[Point, ...]
     curve: Curve | None
     point: OperatingPoint | None
-    margin: Margin
+    rules: Mapping[str, CatalogueRow]
+    overrides: Mapping[str, Mapping[str, float]]
+
+    @property
+    def margin(self) -> Margin:
+        """Return the margin that counts of replicas keep."""
+        return margin_from_rule(self.rules["NoHeadroom"], self.overrides)
+
+    def limit(self, rule: str, name: str) -> float:
+        """Return a threshold of the catalogue, or the tier's override."""
+        return self.rules[rule].limit(name, self.overrides)
 
 
-def case_of(tier: TierPlan, margin: Margin = NO_MARGIN) -> Case:
+def case_of(
+    tier: TierPlan,
+    rules: Mapping[str, CatalogueRow] = NO_RULES,
+    overrides: Mapping[str, Mapping[str, float]] = NO_OVERRIDES,
+) -> Case:
     """Return the tier with its curve and its operating point."""
     points = tier.curve.points if tier.curve else ()
-    return Case(tier=tier, points=points, curve=Curve.from_plan(tier), point=operating_point(tier), margin=margin)
+    return Case(
+        tier=tier,
+        points=points,
+        curve=Curve.from_plan(tier),
+        point=operating_point(tier),
+        rules=rules,
+        overrides=overrides,
+    )
 
 
 def _implausible(case: Case) -> Found:

@@ -44,14 +44,14 @@ NO_MARGIN = Margin()
 """Every replica full, and none to spare: what published comparisons of forecasts count with."""
 
 
-class HeadroomRule(Protocol):
-    """Rule NoHeadroom of the catalogue, which stands above the plan."""
+class CatalogueRow(Protocol):
+    """Row of the catalogue, which stands above the plan."""
 
     def limit(self, name: str, overrides: Mapping[str, Mapping[str, float]]) -> float:
         """Return a threshold, or the override of a tier's configuration."""
 
 
-def margin_from_rule(rule: HeadroomRule, overrides: Mapping[str, Mapping[str, float]]) -> Margin:
+def margin_from_rule(rule: CatalogueRow, overrides: Mapping[str, Mapping[str, float]]) -> Margin:
     """Return the margin of a tier from NoHeadroom's limits and the tier's overrides.
 
     A limit above 1 allows overfull tiers; counts then fill replicas and no more.

@@ -55,7 +55,7 @@ class Precision(_PlanSection):
 class Gpu(_PlanSection):
     product: Text = Field(description="Product name as NVML or the GPU exporter prints it.")
     per_replica: Count = Field(description="GPUs one engine instance owns (TP x PP x DP inside it).")
-    interconnect: Text | None = Field(None, description="What joins the GPUs of one replica: nvlink, pcie, none.")
+    interconnect: Text | None = Field(None, description="What joins the GPUs of one replica: nvlink, xgmi, pcie, none.")
     memory_gib: Positive | None = Field(None, description="Memory of one GPU, GiB; null: read from the product's name.")
     tensor_parallel: Count | None = Field(None, description="GPUs that share each layer; null: all of one copy.")
     pipeline_parallel: Count | None = Field(None, description="Stages that the layers are split into; null: one.")

@@ -4,7 +4,7 @@ import pytest
 import yaml
 from paths import TESTS
 
-from rules.catalogue.registry import margin_of
+from rules.catalogue.registry import CATALOGUE
 from rules.plan.checks import PlanWarning, check_plan
 from rules.plan.curve import operating_point
 from rules.plan.schema import Plan, parse_plan, plan_version
@@ -54,16 +54,16 @@ def found(
         **PARTS,
         **parts,
     }
-    return list(check_plan(parse_plan({"schema": 1, "tiers": {"t": tier}}), margin_of()))
+    return list(check_plan(parse_plan({"schema": 1, "tiers": {"t": tier}}), CATALOGUE))
 
 
 def test_a_sound_plan_has_no_findings() -> None:
-    assert check_plan(plan_of("guide-h100"), margin_of()) == ()
+    assert check_plan(plan_of("guide-h100"), CATALOGUE) == ()
     assert found() == []
 
 
 def test_the_closed_loop_plan_names_its_few_requests_and_its_loop() -> None:
-    warnings = [finding for finding in check_plan(plan_of("cpu-small"), margin_of()) if finding.severity == "warning"]
+    warnings = [finding for finding in check_plan(plan_of("cpu-small"), CATALOGUE) if finding.severity == "warning"]
     assert [(finding.path, finding.text) for finding in warnings] == [
         (
             "tiers.cpu-small.curve.points",
@@ -83,7 +83,7 @@ def test_the_closed_loop_plan_names_its_few_requests_and_its_loop() -> None:
 
 
 def test_the_open_loop_plan_has_no_knee_and_no_warning() -> None:
-    infos = check_plan(plan_of("cpu-small-open"), margin_of())
+    infos = check_plan(plan_of("cpu-small-open"), CATALOGUE)
     assert {finding.severity for finding in infos} == {"info"}
     assert infos[0].text == (
         "no measured load breaks the SLO; usable rps, 7.886, is a lower bound: measure higher loads to find the knee"
@@ -265,7 +265,7 @@ def test_a_marked_censored_point_is_no_finding() -> None:
 
 
 def test_warnings_come_before_what_is_good_to_know() -> None:
-    severities = [finding.severity for finding in check_plan(plan_of("cpu-small"), margin_of())]
+    severities = [finding.severity for finding in check_plan(plan_of("cpu-small"), CATALOGUE)]
     assert severities == sorted(severities, reverse=True)
 
 
@@ -283,7 +283,7 @@ def test_a_benchmark_that_a_cache_answered_is_named() -> None:
 
 def test_each_sweep_of_one_machine_is_told_for_what_it_is_worth() -> None:
     def warnings(name: str) -> str:
-        return " ".join(f.text for f in check_plan(plan_of(name), margin_of()) if f.severity == "warning")
+        return " ".join(f.text for f in check_plan(plan_of(name), CATALOGUE) if f.severity == "warning")
 
     assert "fewer than 300 requests" in warnings("cpu-small")
     assert "closed loop" in warnings("cpu-small")
@@ -302,7 +302,7 @@ def test_each_sweep_of_one_machine_is_told_for_what_it_is_worth() -> None:
 )
 def test_a_curve_of_another_parallelism_is_told(measured: dict[str, Any], paths: list[str]) -> None:
     curve = {"loop": "open", "gpu_utilization_kind": "sm_active", "points": [point(2, 1), point(4, 4)]}
-    gpus = {"product": "A", "per_replica": 8, "tensor_parallel": 4}
+    gpus = {"product": "A", "per_replica": 8, "tensor_parallel": 4, "interconnect": "nvlink"}
     told = found(gpu=gpus, curve={**curve, "measured": measured})
     assert [(one.path, one.severity) for one in told] == [(f"tiers.t.curve.measured.{key}", "warning") for key in paths]
 

@@ -10,7 +10,7 @@ import yaml
 from paths import TESTS
 
 from agent.cli import main
-from rules.catalogue.registry import margin_of
+from rules.catalogue.registry import CATALOGUE
 from rules.plan.checks import check_plan
 from rules.plan.plausible_ranges import CURVE_LIMITS, EVICTIONS, LIMITS, PRICE
 from rules.plan.schema import parse_plan
@@ -74,7 +74,7 @@ def edited(*edits: Edit) -> dict[str, Any]:
 
 
 def mistakes(*edits: Edit) -> list[tuple[str, str]]:
-    found = check_plan(parse_plan(edited(*edits)), margin_of())
+    found = check_plan(parse_plan(edited(*edits)), CATALOGUE)
     told = [(one.path.removeprefix(f"tiers.{TIER}."), one.text) for one in found if one.severity == "mistake"]
     assert [one.severity for one in found[: len(told)]] == ["mistake"] * len(told), "a mistake is not told first"
     return told
@@ -211,7 +211,7 @@ def test_a_plan_with_a_mistake_fails_the_check_and_a_sound_one_does_not(
 def test_a_mistake_of_the_second_tier_is_told_before_the_remarks_of_the_first() -> None:
     plan = edited(put("curve.loop", "closed"))
     plan["tiers"]["second"] = copy.deepcopy(edited(put("cold_start_seconds", 2))["tiers"][TIER])
-    assert [one.path for one in check_plan(parse_plan(plan), margin_of())] == [
+    assert [one.path for one in check_plan(parse_plan(plan), CATALOGUE)] == [
         "tiers.second.cold_start_seconds",
         f"tiers.{TIER}.curve.loop",
     ]

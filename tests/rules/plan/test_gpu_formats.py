@@ -1,6 +1,6 @@
 import pytest
 
-from rules.methods.configuration import needed, product
+from rules.plan.gpu_formats import needed, product
 
 
 @pytest.mark.parametrize(
