@@ -28,7 +28,7 @@ from rules import sizing
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.catalogue.registry import margin_of
 from rules.engines.registry import ENGINES
-from rules.plan import checks, memory, replica_count
+from rules.plan import checks, hardware_checks, memory, replica_count
 from rules.plan.curve import OperatingPoint, operating_point
 from rules.plan.load_bins import build_tier_context
 from rules.plan.memory import MemoryFloor, memory_floor
@@ -190,7 +190,10 @@ FUNCTIONS = (
 )
 NAMES: Mapping[str, Any] = {
     **{function.__name__: function for function in FUNCTIONS},
-    **{module.__name__.rpartition(".")[2]: module for module in (sizing, memory, checks, levers, replica_count)},
+    **{
+        module.__name__.rpartition(".")[2]: module
+        for module in (sizing, memory, hardware_checks, checks, levers, replica_count)
+    },
     "RULES": RULES,
     "Fleet": Fleet,
     "FP8": FP8,
