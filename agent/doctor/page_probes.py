@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import time
@@ -16,7 +17,7 @@ from agent.errors import ScrapeError
 from agent.gpu.owners import PROC, PidFileError, read_pid
 from agent.http_client.connection import MOST_THREADS, KeptConnection, PageFetcher
 from agent.http_client.transport import HttpRequest, TargetOptions
-from agent.scrape.page_engines import name_replica
+from agent.scrape.page_engines import target_of_engine
 from agent.scrape.scrapers import PageReader, Target
 from rules.telemetry.snapshots import Snapshot
 
@@ -41,8 +42,6 @@ class TargetProbe:
     page_bytes: int = 0
     seconds: float = 0.0
     snapshot: Snapshot | None = None
-    engines: Mapping[str, Snapshot] = field(default_factory=dict)
-    """Engines by name in place of a snapshot where the page holds several."""
     holds: str = ""
     """Words for how many engines the page holds, "" for one."""
     families: Mapping[str, str] = field(default_factory=dict)
@@ -60,25 +59,11 @@ def probe_targets(watched: Sequence[Target], clock: Callable[[], float]) -> tupl
     if not watched:
         return ()
     with ThreadPoolExecutor(max_workers=min(MOST_THREADS, len(watched)), thread_name_prefix="doctor") as pool:
-        probed = tuple(pool.map(lambda target: _target(target, clock), watched))
-    return tuple(part for probe in probed for part in _by_engine(probe))
+        return tuple(itertools.chain.from_iterable(pool.map(lambda target: _probe_target(target, clock), watched)))
 
 
-def _by_engine(probe: TargetProbe) -> tuple[TargetProbe, ...]:
-    """Return a probe, or one for each engine where its page holds several. Which GPU is whose is not known of them."""
-    target = probe.target
-    return tuple(
-        replace(
-            probe,
-            target=replace(target, replica=name_replica(target.replica, name), gpus=()),
-            snapshot=page,
-            engines={},
-        )
-        for name, page in probe.engines.items()
-    ) or (probe,)
-
-
-def _target(target: Target, clock: Callable[[], float]) -> TargetProbe:
+def _probe_target(target: Target, clock: Callable[[], float]) -> tuple[TargetProbe, ...]:
+    """Return the probe of a target, or of each engine where its page holds several."""
     pid, pid_trouble = _process_id(target.pid_file)
     parts = urlsplit(target.options.url)
     try:
@@ -86,7 +71,7 @@ def _target(target: Target, clock: Callable[[], float]) -> TargetProbe:
         socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_STREAM)
     except (socket.gaierror, UnicodeError) as error:
         reason = str(getattr(error, "strerror", "") or "it is no host name")
-        return TargetProbe(target=target, t=clock(), unknown_host=reason, pid=pid, pid_trouble=pid_trouble)
+        return (TargetProbe(target=target, t=clock(), unknown_host=reason, pid=pid, pid_trouble=pid_trouble),)
     reader, start = PageReader(target.engine), time.monotonic()
     body, failure = b"", None
     engines: dict[str, Snapshot] = {}
@@ -97,8 +82,8 @@ def _target(target: Target, clock: Callable[[], float]) -> TargetProbe:
     except ScrapeError as error:
         failure = error
     seconds, families = time.monotonic() - start, dict(reader.families)
-    snapshot = next(iter(engines.values())) if len(engines) == 1 else None
-    return TargetProbe(
+    snapshot = engines.get("")
+    probe = TargetProbe(
         target=target,
         t=clock(),
         error=failure,
@@ -106,7 +91,6 @@ def _target(target: Target, clock: Callable[[], float]) -> TargetProbe:
         page_bytes=len(body),
         seconds=seconds,
         snapshot=snapshot,
-        engines=engines if len(engines) > 1 else {},
         holds=reader.describe_engines(),
         families=families,
         several=_several(target, reader, snapshot, seconds, clock) if snapshot is not None else "",
@@ -114,6 +98,8 @@ def _target(target: Target, clock: Callable[[], float]) -> TargetProbe:
         pid=pid,
         pid_trouble=pid_trouble,
     )
+    named = ((target_of_engine(target, name), page) for name, page in engines.items())
+    return tuple(replace(probe, target=part, snapshot=page) for part, page in named) or (probe,)
 
 
 def _several(target: Target, reader: PageReader, first: Snapshot, seconds: float, clock: Callable[[], float]) -> str:

@@ -19,6 +19,11 @@ def name_replica(replica: str, engine: str) -> str:
     return f"{replica}/{engine}" if engine else replica
 
 
+def target_of_engine(target: Target, engine: str) -> Target:
+    """Return the target of an engine of a page. Which GPU is whose is not known where there are several."""
+    return replace(target, replica=name_replica(target.replica, engine), gpus=()) if engine else target
+
+
 class PageEngines:
     """Engines of each page that holds several, with the time of the last page that told of each (unix seconds)."""
 
@@ -26,25 +31,22 @@ class PageEngines:
         self._seen: dict[TargetKey, dict[str, float]] = {}
 
     def targets(self, target: Target) -> tuple[Target, ...]:
-        """Return a target, or in its place those of its page's engines. Which GPU is whose is not known of them."""
-        names = self._seen.get(target.key)
-        if not names:
-            return (target,)
-        return tuple(replace(target, replica=name_replica(target.replica, one), gpus=()) for one in names)
+        """Return a target, or in its place those of its page's engines."""
+        return tuple(target_of_engine(target, name) for name in self._seen.get(target.key) or ("",))
 
     def split(self, target: Target, result: ScrapeResult) -> dict[TargetKey, ScrapeResult]:
         """Return the results of a target's engines by replica. One that its page no longer tells of has failed."""
         if result.engines:
             known = self._seen.get(target.key, {}) | dict.fromkeys(result.engines, result.t)
             self._seen[target.key] = {name: t for name, t in known.items() if result.t - t < GONE_SECONDS}
-        elif result.snapshot is not None or _is_no_engine(result):
+        elif result.snapshot is not None or (result.error and result.error.kind is ScrapeFailure.NOT_ONE_ENGINE):
             self._seen.pop(target.key, None)
         names = self._seen.get(target.key)
         if not names:
             return {target.key: result}
         gone = ScrapeError(ScrapeFailure.INCONSISTENT, "the page of several engines no longer tells of this one")
         return {
-            (target.tier, name_replica(target.replica, name)): replace(
+            target_of_engine(target, name).key: replace(
                 result,
                 snapshot=result.engines.get(name),
                 error=gone if result.engines and name not in result.engines else result.error,
@@ -56,7 +58,3 @@ class PageEngines:
     def inherit(self, before: PageEngines, targets: Iterable[Target]) -> None:
         """Take over what is known of targets that are still watched."""
         self._seen = {one.key: before._seen[one.key] for one in targets if one.key in before._seen}
-
-
-def _is_no_engine(result: ScrapeResult) -> bool:
-    return result.error is not None and result.error.kind is ScrapeFailure.NOT_ONE_ENGINE

@@ -228,10 +228,10 @@ def _facts(by_name: _ByName, engine: EngineTable) -> dict[str, str]:
     models = {labels[label] for entries in by_name.values() for _, labels in entries if label in labels}
     if models:
         facts["model"] = ",".join(sorted(models))
-    return {name: _shown(text) for name, text in facts.items()}
+    return {name: to_printable_line(text) for name, text in facts.items()}
 
 
-def _shown(text: str) -> str:
+def to_printable_line(text: str) -> str:
     """Return a fact as one printable line. Labels may hold anything, and facts appear in sentences, names and logs."""
     return text if text.isprintable() else "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from rules.engines.layout import SeriesName
+from rules.engines.layout import SeriesLayout, SeriesName, compile_layout, to_printable_line
 from rules.engines.registry import ENGINES, detect_engine, normalize_name, strip_wrapper_prefix
 from rules.engines.table import EngineTable, SourceRow
 from rules.engines.trtllm import TRTLLM_PLAIN
@@ -44,13 +44,14 @@ PASSING_ON = frozenset({"dynamo", "triton"})
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
 class Router:
-    """Router by its names: those of `families` are its own, whatever else is on the page, as are those that begin with one
-    of `prefixes` where no engine is. `backends` are the labels that name what it routes to."""
+    """Router by the begins of its names, which are its own where no engine is on the page, or `beside_engines` too.
+
+    `backends` are the labels that name what it routes to."""
 
     title: str
     backends: tuple[str, ...]
-    families: frozenset[str] = frozenset()
-    prefixes: tuple[str, ...] = ()
+    names: tuple[str, ...]
+    beside_engines: bool = False
 
 
 _WORKERS = ("worker", "worker_url", "worker_addr", "worker_id")
@@ -58,44 +59,29 @@ ROUTERS = (
     Router(
         title="the vLLM production-stack router",
         backends=("server",),
-        families=frozenset(
-            {
-                *(
-                    "vllm_current_qps",
-                    "vllm_avg_decoding_length",
-                    "vllm_num_prefill_requests",
-                    "vllm_num_decoding_requests",
-                ),
-                *("vllm_avg_itl", "vllm_avg_latency", "vllm_num_incoming_requests_total", "router_cpu_usage_percent"),
-            }
+        names=(
+            *(
+                "vllm_current_qps",
+                "vllm_avg_decoding_length",
+                "vllm_num_prefill_requests",
+                "vllm_num_decoding_requests",
+            ),
+            *("vllm_avg_itl", "vllm_avg_latency", "vllm_num_incoming_requests_total", "router_cpu_usage_percent"),
         ),
+        beside_engines=True,
     ),
     Router(
         title="an endpoint picker (llm-d EPP, Gateway API inference extension)",
         backends=("model_server_pod", "pod_name", "pod", "endpoint_name", "endpoint"),
-        prefixes=(
-            "inference_extension_",
-            "inference_pool_",
-            "inference_objective_",
-            "inference_model_",
-            "llm_d_epp_",
-            "llm_d_router_",
+        names=(
+            *("inference_extension_", "inference_pool_", "inference_objective_", "inference_model_"),
+            *("llm_d_epp_", "llm_d_router_"),
         ),
     ),
-    Router(title="the SGLang router", backends=_WORKERS, prefixes=("sgl_router_", "smg_")),
-    Router(title="the vLLM router", backends=_WORKERS, prefixes=("vllm_router_",)),
-    Router(title="LiteLLM", backends=("api_base", "model_id", "deployment"), prefixes=("litellm_",)),
+    Router(title="the SGLang router", backends=_WORKERS, names=("sgl_router_", "smg_")),
+    Router(title="the vLLM router", backends=_WORKERS, names=("vllm_router_",)),
+    Router(title="LiteLLM", backends=("api_base", "model_id", "deployment"), names=("litellm_",)),
 )
-
-
-@light_dataclass(frozen=True, slots=True, kw_only=True)
-class PageEngine:
-    """Engine of a page: its name by the label that tells it apart ("" where it is the only one), its table, and the
-    series of the page, of which those of others are without a name."""
-
-    name: str
-    engine: EngineTable
-    series: tuple[SeriesName, ...]
 
 
 class SeveralEnginesError(Exception):
@@ -108,9 +94,7 @@ def find_router(families: Iterable[str], body: bytes, is_engine: bool) -> str:
     `is_engine`: the page has series of an engine too."""
     plain = [normalize_name(name) for name in families]
     for router in ROUTERS:
-        if any(
-            name in router.families or (not is_engine and name.startswith(router.prefixes or ("\n",))) for name in plain
-        ):
+        if (router.beside_engines or not is_engine) and any(name.startswith(router.names) for name in plain):
             return f"a router's page{_count_backends(router, body)} ({router.title}): no engine"
     return ""
 
@@ -125,14 +109,15 @@ def _count_backends(router: Router, body: bytes) -> str:
 
 def split_page(
     names: Sequence[SeriesName], engines: tuple[EngineTable, ...] = ENGINES
-) -> tuple[str, tuple[PageEngine, ...]]:
-    """Return the label that tells the engines of a page apart, and the engines; none of a page without an engine.
+) -> tuple[str, dict[str, SeriesLayout]]:
+    """Return the label that tells the engines of a page apart, and their layouts by its values.
 
-    Raise SeveralEnginesError where no label tells them apart."""
+    A page of one engine has no label, and "" as its name; a page without an engine has none. Raise SeveralEnginesError
+    where no label tells them apart."""
     plain = [(normalize_name(name), labels) for name, labels in names]
     engine = detect_engine(plain, engines)
     if engine is None:
-        return "", ()
+        return "", {}
     kinds = (engine, *(one for one in engines if one.name not in PASSING_ON and detect_engine(plain, (one,))))
     label, values = _find_label(_placed(plain, kinds, COUNTED), TELLING)
     if not label and engine.name != "dynamo":
@@ -140,14 +125,10 @@ def split_page(
         label, values = _find_label(_placed(plain, kinds, PLACED), (engine.model_label or "model", "version"))
     if len(values) > MOST_ENGINES:
         raise SeveralEnginesError(f"the page holds {len(values)} engines by their label {label}, more than can be read")
-    parts = tuple(_part(label, value, names, engine, engines) for value in values) if label else ()
-    if not parts:
-        parts = (PageEngine(name="", engine=engine, series=tuple(names)),)
-    for part in parts:
-        _require_one(part, engines)
-    if len(parts) == 1:
-        return "", (PageEngine(name="", engine=parts[0].engine, series=parts[0].series),)
-    return label, parts
+    parts = [(_short(value), _select_series(label, value, names, engine)) for value in values]
+    if len(parts) < 2:
+        label, parts = "", [("", parts[0][1] if parts else names)]
+    return label, {name: _compile_engine(series, engine, engines) for name, series in parts}
 
 
 def _find_label(series: Sequence[SeriesName], labels: Sequence[str]) -> tuple[str, tuple[str, ...]]:
@@ -175,39 +156,41 @@ def _placed(plain: Iterable[SeriesName], engines: tuple[EngineTable, ...], famil
     return found
 
 
-def _part(
-    label: str, value: str, names: Sequence[SeriesName], page_engine: EngineTable, engines: tuple[EngineTable, ...]
-) -> PageEngine:
-    """Return an engine of a page. What does not name its engine is of the page: only info series hold for each."""
+def _select_series(
+    label: str, value: str, names: Sequence[SeriesName], page_engine: EngineTable
+) -> Sequence[SeriesName]:
+    """Return the series of a page, of which those of other engines are without a name.
+
+    What does not name its engine is of the page: only info series hold for each."""
 
     def belongs(name: str, labels: Mapping[str, str]) -> bool:
-        plain = normalize_name(name)
-        return labels.get(label, "") == value or (label not in labels and plain in page_engine.info)
+        return labels.get(label, "") == value or (label not in labels and normalize_name(name) in page_engine.info)
 
-    series = tuple((name, labels) if belongs(name, labels) else ("", {}) for name, labels in names)
-    own = detect_engine(((normalize_name(name), labels) for name, labels in series), engines)
-    return PageEngine(name=_short(value), engine=own or page_engine, series=series)
+    return [(name, labels) if belongs(name, labels) else ("", {}) for name, labels in names]
 
 
 def _short(value: str) -> str:
     """Return the name of an engine: an address without its scheme, as one printable line."""
-    text = re.sub(r"^[a-zA-Z0-9+.-]+://", "", value).rstrip("/") or value
-    return "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
+    return to_printable_line(re.sub(r"^[a-zA-Z0-9+.-]+://", "", value).rstrip("/") or value)
 
 
-def _require_one(part: PageEngine, engines: tuple[EngineTable, ...]) -> None:
-    """Raise SeveralEnginesError where a part of a page is of several engines."""
-    plain = [(normalize_name(name), labels) for name, labels in part.series if name]
+def _compile_engine(
+    series: Sequence[SeriesName], page_engine: EngineTable, engines: tuple[EngineTable, ...]
+) -> SeriesLayout:
+    """Return the layout of an engine's series. Raise SeveralEnginesError where they are of several engines."""
+    plain = [(normalize_name(name), labels) for name, labels in series if name]
+    engine = detect_engine(plain, engines) or page_engine
     titles = {one.title: one.name for one in engines if one.signatures != UNNAMED and detect_engine(plain, (one,))}
     if len(titles) > 1 and not PASSING_ON & set(titles.values()):
         raise SeveralEnginesError(f"the page is of mixed origin: it has names of {' and of '.join(sorted(titles))}")
     for family in PLACED:
-        series = _placed(plain, (part.engine,), (family,))
-        for label in sorted({label for _, labels in series for label in labels}):
-            if _find_label(series, (label,))[0] and not _is_part(label, part.engine):
-                number = len({labels.get(label, "") for _, labels in series})
+        placed = _placed(plain, (engine,), (family,))
+        for label in sorted({label for _, labels in placed for label in labels}):
+            if _find_label(placed, (label,))[0] and not _is_part(label, engine):
+                number = len({labels.get(label, "") for _, labels in placed})
                 text = f"the page holds {number} engines, which no known label tells apart (its label {label} differs)"
                 raise SeveralEnginesError(text)
+    return compile_layout(series, engine)
 
 
 def _is_part(label: str, engine: EngineTable) -> bool:
