@@ -24,7 +24,7 @@ from rules.telemetry import histograms
 from rules.telemetry.derived import PlanFacts
 from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.readings import read
-from rules.telemetry.signals import BY_NAME, Reading, SignalValue
+from rules.telemetry.signals import BY_NAME, Gap, Reading, SignalValue
 from rules.telemetry.windows import Window
 from rules.telemetry.wording import number, quantity, spread
 
@@ -106,8 +106,11 @@ def _efficient(asked: _TierSummary) -> _Answer:
     each = asked.tokens_per_gpu
     text = f"{number(each, 'tokens_per_second')} generated a GPU" if each is not None else "tokens are not counted"
     tensor, dram = asked.number("tensor_active"), asked.number("dram_active")
-    text += "; MFU and MBU: not exposed (vLLM and SGLang count operations and bytes only with --enable-mfu-metrics, "
-    text += "and sizewatch does not read those)"
+    mfu, mbu = asked.number("mfu"), asked.number("mbu")
+    if mfu.gap == mbu.gap == Gap.NOT_EXPOSED:
+        text += "; MFU and MBU: not exposed (vLLM and SGLang estimate them only with --enable-mfu-metrics)"
+    else:
+        text += f"; MFU {words(mfu, 'ratio')}, MBU {words(mbu, 'ratio')}, as the engine estimates them"
     if not tensor.gap or not dram.gap:
         text += f", tensor pipes active {words(tensor, 'ratio')}, memory interface {words(dram, 'ratio')}"
     busy = asked.number("gpu_utilization")
@@ -115,6 +118,8 @@ def _efficient(asked: _TierSummary) -> _Answer:
     return text, (
         *_term("tokens_per_second_per_gpu", each, "tokens_per_second"),
         *_term("gpu_utilization", busy.value, "ratio"),
+        *_term("mfu", mfu.value, "ratio"),
+        *_term("mbu", mbu.value, "ratio"),
     )
 
 

@@ -59,9 +59,12 @@ def whole_report() -> Report:
     whole = {"adapters_running": 6.0, "gpu_gr_engine_active": 0.5}
     whole |= {"gpu_memory_used_bytes": 68 * 2.0**30, "gpu_memory_total_bytes": 80 * 2.0**30}
     levels = {name: gauge(value, seconds=REPLICAS * HOUR) for name, value in whole.items()}
-    tokens = {"prefix_queried_tokens": 1000.0, "prefix_hit_tokens": 200.0}
-    rounds = {"spec_drafts": 1000.0, "spec_draft_tokens": 5000.0, "spec_accepted_tokens": 2689.28}
-    counts = {**{name: each * RPS * HOUR for name, each in tokens.items()}, **rounds}
+    requests, seconds = RPS * HOUR, REPLICAS * HOUR
+    counts = {
+        **{"prefix_queried_tokens": 1000 * requests, "prefix_hit_tokens": 200 * requests},
+        **{"spec_drafts": 1000.0, "spec_draft_tokens": 5000.0, "spec_accepted_tokens": 2689.28},
+        **{"estimated_flops": 99e12 * seconds, "estimated_read_bytes": 1.675e12 * seconds, "estimated_write_bytes": 0.0},
+    }
     served = (hour(number, RPS, REPLICAS, prompts=1000, outputs=200) for number in range(168))
     week = [replace(w, counters={**w.counters, **counts}, gauges={**w.gauges, **levels}) for w in served]
     return reported(load_plan(PLAN), week)[0]
@@ -102,10 +105,10 @@ def observed(key: str) -> float | None:
 
 
 def read(signal: str, running: float = 0.0, **counters: float) -> float | None:
-    """Return a signal of 100 s of one replica with these counts."""
-    levels = {"requests_running": gauge(running, seconds=100.0)}
+    """Return a signal of 100 s of one replica of tier fp16 with these counts."""
+    basis, levels = build_tier_context("fp16", tier("fp16")).basis, {"requests_running": gauge(running, seconds=100.0)}
     span = {"start": 0.0, "end": 100.0, "expected_seconds": 100.0, "covered_seconds": 100.0}
-    found = readings.read(BY_NAME[signal], Window(**span, counters=counters, gauges=levels))
+    found = readings.read(BY_NAME[signal], Window(**span, counters=counters, gauges=levels), basis)
     assert isinstance(found, Reading), found
     return found.value
 

@@ -112,6 +112,23 @@ def test_every_question_has_an_answer_with_the_lengths_it_was_measured_at() -> N
     assert "MFU and MBU: not exposed" in found[0].answer
 
 
+def test_mfu_and_mbu_are_answered_where_the_engine_estimates_them() -> None:
+    """99 TFLOP and 1.675 TB each second of a GPU: a tenth of an H100's 990, half of its 3.35."""
+    estimated = {"estimated_flops": 99e12, "estimated_read_bytes": 1.5e12, "estimated_write_bytes": 0.175e12}
+    week = [
+        replace(one, counters={**one.counters, **{name: rate * 36_000 for name, rate in estimated.items()}})
+        for one in hours()
+    ]
+    for precision, share in (("bf16", "MFU 10.0%"), ("fp8", "MFU not in plan")):
+        found = reported(plan(precision={"weights": precision}), week)[0].tiers[0].questions[0]
+        assert f"{share}, MBU 50.0%, as the engine estimates them" in found.answer
+        told = {term.name: term.value for term in found.numbers}
+        assert (told["mbu"], told.get("mfu")) == (
+            pytest.approx(0.5),
+            pytest.approx(0.1) if precision == "bf16" else None,
+        )
+
+
 def test_without_lengths_no_number_may_be_compared() -> None:
     bare = [replace(one, histograms={}) for one in hours()]
     found = reported(PLAN, bare)[0].tiers[0]
