@@ -61,9 +61,14 @@ def whole_report() -> Report:
     levels = {name: gauge(value, seconds=REPLICAS * HOUR) for name, value in whole.items()}
     requests, seconds = RPS * HOUR, REPLICAS * HOUR
     counts = {
-        **{"prefix_queried_tokens": 1000 * requests, "prefix_hit_tokens": 200 * requests},
-        **{"spec_drafts": 1000.0, "spec_draft_tokens": 5000.0, "spec_accepted_tokens": 2689.28},
-        **{"estimated_flops": 99e12 * seconds, "estimated_read_bytes": 1.675e12 * seconds, "estimated_write_bytes": 0.0},
+        "prefix_queried_tokens": 1000 * requests,
+        "prefix_hit_tokens": 200 * requests,
+        "spec_drafts": 1000.0,
+        "spec_draft_tokens": 5000.0,
+        "spec_accepted_tokens": 2689.28,
+        "estimated_flops": 99e12 * seconds,
+        "estimated_read_bytes": 1.675e12 * seconds,
+        "estimated_write_bytes": 0.0,
     }
     served = (hour(number, RPS, REPLICAS, prompts=1000, outputs=200) for number in range(168))
     week = [replace(w, counters={**w.counters, **counts}, gauges={**w.gauges, **levels}) for w in served]
