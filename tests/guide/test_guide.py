@@ -1,8 +1,10 @@
 """The numbers and formulas of the field guide against catalogue, `plan check`, `plan show` and the report of one fleet.
 
-Rows are data: guide.yaml. A row's `ours` is an expression in the names below; it reads the number from the product.
+Rows are data: guide.yaml. The expression `ours` of a row uses the names of this module. It reads the number
+from the product.
 """
 
+# ruff: noqa: F401 - expressions of the table use these imports.
 from __future__ import annotations
 
 import contextlib
@@ -12,6 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +49,7 @@ TABLE: dict[str, Any] = yaml.safe_load((HERE / "guide.yaml").read_text())
 ROWS: list[dict[str, Any]] = TABLE["rows"]
 FP8 = Precision(weights="fp8", kv="fp8")
 RPS, REPLICAS = 50.0, 13
-NUMBER = re.compile(r"\d+(?:\.\d+)?")
+NUMBER = re.compile(r"(?<![P\d.])\d+(?:\.\d+)?")
 
 
 def tier(name: str, **changes: Any) -> TierPlan:
@@ -96,26 +99,26 @@ def limit(rule: str, threshold: str) -> float:
 
 def numbers(text: str) -> list[float]:
     """Return the numbers of a text; percentages are ratios."""
-    return [float(found) / (100 if "%" in text else 1) for found in NUMBER.findall(text)]
+    return [float(digits) / (100 if "%" in text else 1) for digits in NUMBER.findall(text)]
 
 
 def target(key: str) -> list[float] | float:
     """Return the numbers of a target in the report's monitoring table."""
-    found = numbers(re.sub(r"P\d+", "", next(one.target for one in the_report().monitoring if one.key == key)))
-    return found if len(found) > 1 else found[0]
+    values = numbers(next(row.target for row in the_report().monitoring if row.key == key))
+    return values if len(values) > 1 else values[0]
 
 
 def observed(key: str) -> float | None:
-    return next(one.observed.value for one in the_report().monitoring if one.key == key)
+    return next(row.observed.value for row in the_report().monitoring if row.key == key)
 
 
 def read(signal: str, running: float = 0.0, **counters: float) -> float | None:
     """Return a signal of 100 s of one replica of tier fp16 with these counts."""
     basis, levels = build_tier_context("fp16", tier("fp16")).basis, {"requests_running": gauge(running, seconds=100.0)}
     span = {"start": 0.0, "end": 100.0, "expected_seconds": 100.0, "covered_seconds": 100.0}
-    found = readings.read(BY_NAME[signal], Window(**span, counters=counters, gauges=levels), basis)
-    assert isinstance(found, Reading), found
-    return found.value
+    value = readings.read(BY_NAME[signal], Window(**span, counters=counters, gauges=levels), basis)
+    assert isinstance(value, Reading), value
+    return value.value
 
 
 def floor(name: str, **changes: Any) -> MemoryFloor:
@@ -147,28 +150,28 @@ def price(utilization: float) -> float:
     cost = tier("t").cost
     assert cost is not None
     priced = tier("t", cost=cost.model_copy(update={"planned_utilization": utilization}))
-    found = planned_cost(build_tier_context("t", priced))
-    assert found is not None
-    assert found.per_million_tokens is not None
-    return found.per_million_tokens
+    planned = planned_cost(build_tier_context("t", priced))
+    assert planned is not None
+    assert planned.per_million_tokens is not None
+    return planned.per_million_tokens
 
 
 def cost(name: str) -> float | None:
-    return next(one.per_million_tokens for one in the_report().costs if one.name == name)
+    return next(row.per_million_tokens for row in the_report().costs if row.name == name)
 
 
 def fits(key: str, what: str, quantile: str) -> list[float]:
     """Return the range of a guardrail, by this length in production."""
-    found = next(one for one in the_report().guardrails.fits if one.key == key)
+    fit = next(row for row in the_report().guardrails.fits if row.key == key)
     lengths = the_report().workload.lengths
-    seen = next(one.observed.value for one in lengths if (one.what, one.quantile) == (what, quantile))
-    assert seen
-    return [found.low / seen, found.high / seen]
+    length = next(row.observed.value for row in lengths if (row.what, row.quantile) == (what, quantile))
+    assert length
+    return [fit.low / length, fit.high / length]
 
 
 def answer(question: str, term: str) -> float:
-    found = next(one for one in the_report().questions if one.key == question)
-    return next(one.value for one in found.numbers if one.name == term)
+    terms = next(row.numbers for row in the_report().questions if row.key == question)
+    return next(row.value for row in terms if row.name == term)
 
 
 def pd_ratio(name: str) -> float:
@@ -176,39 +179,6 @@ def pd_ratio(name: str) -> float:
     counts = replica_count.count_pools(tier(name), RPS, margin_of())
     prefill, decode = (counts[pool].demand_rps / counts[pool].capacity.rps for pool in ("prefill", "decode"))
     return prefill / decode
-
-
-FUNCTIONS = (
-    limit,
-    numbers,
-    target,
-    observed,
-    read,
-    floor,
-    part,
-    gpus,
-    point,
-    fleet,
-    price,
-    cost,
-    fits,
-    answer,
-    pd_ratio,
-    tier,
-)
-NAMES: Mapping[str, Any] = {
-    **{function.__name__: function for function in FUNCTIONS},
-    **{
-        module.__name__.rpartition(".")[2]: module
-        for module in (sizing, memory, hardware_checks, checks, levers, replica_count)
-    },
-    "RULES": RULES,
-    "Fleet": Fleet,
-    "FP8": FP8,
-    "DAY": DAY,
-    "WEEK": WEEK,
-}
-"""Names of the table's expressions, beside `report`."""
 
 
 def name_of(row: Mapping[str, Any]) -> str:
@@ -221,7 +191,7 @@ def with_key(key: str) -> list[Any]:
 
 @pytest.mark.parametrize("row", with_key("ours"))
 def test_the_number_is_where_the_product_has_it(row: Mapping[str, Any]) -> None:
-    value = eval(row["ours"], {**NAMES, "report": the_report()})
+    value = eval(row["ours"], {**globals(), "report": the_report()})
     value = list(value) if isinstance(value, tuple) else value
     close = {"rel": row.get("within", 1e-9)}
     assert value == pytest.approx(row["is"] if "differs" in row else row["number"], **close)
@@ -241,8 +211,8 @@ def test_the_number_is_in_the_text(surface: str) -> None:
 
 @pytest.mark.parametrize("row", with_key("not_exposed"))
 def test_no_engine_exposes_it_and_the_row_names_every_engine(row: Mapping[str, Any]) -> None:
-    fed = [f"{one.family} {one.source}" for engine in ENGINES for one in engine.rows]
-    assert [one for one in fed if re.search(row["feeds"], one)] == []
+    sources = [f"{source.family} {source.source}" for engine in ENGINES for source in engine.rows]
+    assert [source for source in sources if re.search(row["feeds"], source)] == []
     assert [engine.title for engine in ENGINES if engine.title not in row["not_exposed"]] == []
 
 
@@ -256,14 +226,10 @@ def test_every_row_has_a_place_or_a_reason() -> None:
 def test_every_number_of_the_monitoring_table_has_a_row(metric: str) -> None:
     rows = [row for row in ROWS if row["at"] == f"9.3 {metric}"]
     assert rows
-    given = [
-        number
-        for row in rows
-        for number in (row.get("number") if isinstance(row.get("number"), list) else [row.get("number")])
-    ]
-    assert set(TABLE["metrics"][metric]) <= set(given)
+    lists = (row["number"] if isinstance(row["number"], list) else [row["number"]] for row in rows if "number" in row)
+    assert set(TABLE["metrics"][metric]) <= set(chain.from_iterable(lists))
 
 
 def test_every_metric_of_the_monitoring_table_is_in_the_report() -> None:
-    metrics = {row["at"] for row in ROWS if row["at"].startswith("9.3 ") and ("report" in row)}
+    metrics = {row["at"] for row in ROWS if row["at"].startswith("9.3 ") and "report" in row}
     assert {f"9.3 {metric}" for metric in TABLE["metrics"]} == metrics
