@@ -12,7 +12,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import field, replace
 from functools import cache, partial
@@ -26,11 +26,11 @@ from agent.http_client.error_text import place_of
 from agent.http_client.transport import TargetOptions
 from agent.scrape.exposition import ParsedPage, SeriesReader
 from agent.scrape.page_layout import ExpositionSeries
+from agent.scrape.page_split import split_engines
 from rules.engines.coverage import FamilyUse, explain_families, version_range
-from rules.engines.layout import SeriesLayout, SeriesName, find_declared_engine, is_mapped_name
+from rules.engines.layout import SeriesLayout, is_mapped_name
 from rules.engines.normalize import snapshot
-from rules.engines.registry import ENGINES, PROCESS_START, detect_engine, normalize_name
-from rules.engines.several import SeveralEnginesError, find_router, split_page
+from rules.engines.registry import ENGINES
 from rules.engines.table import EngineTable
 from rules.light_dataclass import light_dataclass
 from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot
@@ -54,14 +54,6 @@ MOST_VERSION_BYTES = 4096
 
 VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,59}")
 """Pattern of a release: it becomes a label."""
-
-_STORE = "not of an engine: give the engine's own page, or name the server in store.url of role fleet"
-OTHERS: Mapping[str, str] = {
-    "prometheus_tsdb_head_series": f"is of a Prometheus server, {_STORE}",
-    "vm_app_version": f"is of a VictoriaMetrics server, {_STORE}",
-    "sizewatch_build_info": "is of sizewatch itself, not of an engine: give the engine's own page",
-}
-"""Pages that people give by mistake, by a family that only they have."""
 
 _log = logging.getLogger(__name__)
 
@@ -144,7 +136,7 @@ class PageReader:
         known = parsed.derived.get(self._configured)
         if known is None:
             names = [(series.name, dict(series.labels)) for series in parsed.series]
-            label, layouts = self._split(names, parsed.families, body)
+            label, layouts = split_engines(names, self._engines, self._configured, parsed.families, body)
             for name, one in layouts.items():
                 versions = version_range(one.engine, parsed.families)
                 layouts[name] = replace(one, facts={**one.facts, "engine_versions": versions})
@@ -155,29 +147,6 @@ class PageReader:
             layouts = {name: replace(one, facts={**one.facts, **version}) for name, one in layouts.items()}
         self._layouts, self._compiled = layouts, parsed.series
         self._families = parsed.families
-
-    def _split(
-        self, names: Sequence[SeriesName], families: Iterable[str], body: bytes
-    ) -> tuple[str, dict[str, SeriesLayout]]:
-        """Return the label that tells the engines of a page apart, and their layouts. Raise ScrapeError without one."""
-        plain = [(normalize_name(name), labels) for name, labels in names]
-        if router := find_router(families, body, is_engine=detect_engine(plain, self._engines) is not None):
-            raise ScrapeError(ScrapeFailure.NOT_ONE_ENGINE, router)
-        try:
-            label, layouts = split_page(names, self._engines)
-        except SeveralEnginesError as error:
-            raise ScrapeError(ScrapeFailure.NOT_ONE_ENGINE, f"{error}: nothing of it is judged") from error
-        if layouts:
-            return label, layouts
-        declared = find_declared_engine(families, self._engines)
-        text = f"not a page of {self._configured}, which is configured for it"
-        if declared is not None and all(name == PROCESS_START for name, _ in plain):
-            text = f"{declared.title}, but no series yet: the page has HELP and TYPE lines without samples"
-        elif self._configured is None:
-            known = ", ".join(sorted({e.label for e in self._engines})) or "none"
-            text = f"no page of an engine that sizewatch reads ({known})"
-            text = next((f"the page {said}" for family, said in OTHERS.items() if family in families), text)
-        raise ScrapeError(ScrapeFailure.INCONSISTENT, text)
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
