@@ -53,7 +53,7 @@ from rules.verdicts.verdict import FIRING, SEVERITY, Status, Verdict
 
 Row = TypeVar("Row")
 
-GUARDRAILS = ("GuardrailMissing", "QueueBreakerOff", "OutputLengthDrift", "RunawayGeneration")
+GUARDRAILS = ("GuardrailMissing", "QueueBreakerOff", "OutputLengthDrift")
 
 
 DAY_SECONDS = 86_400.0

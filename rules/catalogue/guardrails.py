@@ -49,36 +49,12 @@ ROWS: tuple[Rule, ...] = (
         meaning="P99 output length is above the plan's (guide 9.4): long answers hold their place in the batch and their KV "
         "blocks, and everybody else waits for them.",
         actions=(
-            "Find out which tenant or prompt makes them: a new use, or a runaway",
+            "Find out which tenant or prompt makes them: a new use, or loops and endless lists; refuse or reroute those",
             "Lower the output limit at the gateway where the use does not need it",
+            "If every use is affected, check chat template and stop tokens of the model that was deployed last",
             "If they are meant, put the new P99 into the plan and benchmark again",
         ),
         explained_by=explain("WorkloadDrift"),
-    ),
-    Rule(
-        name="RunawayGeneration",
-        method=judge_guardrail,
-        loudness=Severity.TICKET,
-        thresholds={
-            "factor": LONGER,
-            "allowed_share": Threshold(
-                0.01, "ratio", "guide 9.4 gives no number; a planned P99 leaves 1 % of the answers longer than it"
-            ),
-            "minimum_requests": ENOUGH_FOR_P99,
-        },
-        signal="generation_tokens_p99",
-        family="requests_ended_by_length",
-        metric="ended_by_length",
-        about="answers that only their limit ended",
-        title="Runaway generation",
-        meaning="More answers than planned are longer than the plan's longest, and only their token limit ended them. "
-        "Loops, endless lists, a lost stop token, or prompts made for it are usual causes.",
-        actions=(
-            "Find the tenant or the prompt pattern in the gateway's log, and refuse or reroute it there",
-            "Lower the output limit for that use; a limit for each user's requests per second does not help",
-            "If every use is affected, check chat template and stop tokens of the model that was deployed last",
-        ),
-        explained_by=explain("WorkloadDrift", "OutputLengthDrift"),
     ),
     Rule(
         name="QueueBreakerOff",

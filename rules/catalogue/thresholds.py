@@ -30,7 +30,7 @@ SYMPTOM_SECONDS = 900.0
 SLOW_CAUSE_SECONDS = 3600.0
 """The same for causes that fire after an hour's hold (WorkloadDrift), or by the hours of a history."""
 
-_SLOW_CAUSES = frozenset({"WorkloadDrift", "OutputLengthDrift", "RunawayGeneration"})
+_SLOW_CAUSES = frozenset({"WorkloadDrift", "OutputLengthDrift"})
 
 
 def explain(*rules: str) -> tuple[Explanation, ...]:
@@ -45,7 +45,7 @@ def explain(*rules: str) -> tuple[Explanation, ...]:
 FATAL = ("GpuEccErrors", "GpuXid")
 FAULTS = (*FATAL, "GpuThrottling")
 OUTAGES = ("TierDown", "TargetDown", "EngineStalled", "ColdStartLate")
-WORKLOAD = ("WorkloadDrift", "OutputLengthDrift", "RunawayGeneration")
+WORKLOAD = ("WorkloadDrift", "OutputLengthDrift")
 ROUTING = ("MixedTierLoadBalancing", "PrefixRoutingBroken", "PdRatioOff", "ExpertImbalance")
 ENGINE = (
     *("QuantizationMismatch", "AdapterCachePressure", "KvTransferFailing", "KvTransferSlow"),

@@ -5,6 +5,7 @@ An error in step 1 propagates through the whole sizing (guide 9.1), so both dire
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -34,6 +35,8 @@ from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 LENGTHS = (("prompts", PROMPTS, "prompt_tokens"), ("outputs", OUTPUTS, "generation_tokens"))
 """Compared lengths: word, family, key in the workload of the plan."""
+
+CUT = "requests_ended_by_length"
 
 QUANTILES = (("p95", 0.95), ("p99", 0.99), ("p50", 0.5))
 """Compared quantiles in the order of the sentence: memory is sized for P95 (guide 1.1, 9.1 step 4)."""
@@ -182,12 +185,22 @@ def _report_drift(
     details = [f"{one.word} {one.seen}" for one in ordered]
     if peak is not None and peak.is_above_plan:
         details.append(str(peak))
+    if case.rule.family:
+        details += _describe_cut(case)
     longer = frozenset(word for word, drifted in first.items() if drifted.side is LimitSide.LONGER)
     towards = TOWARDS.get(longer, "") if not case.rule.family else ""
     if workload.archetype is not None and towards not in ("", workload.archetype):
         details.append(f"the traffic moves from {workload.archetype} towards {towards}")
     expected = exact_reading(worst.planned, worst.observed.n)
     return case.verdict(Status.WARNING, certain_if(bool(certain)), worst.observed, expected, sentence, details=details)
+
+
+def _describe_cut(case: RuleContext) -> list[str]:
+    """Return the share of answers that only their token limit ended, in words. Engines do not expose which ones."""
+    known = [s.window.counters for s in case.binned if CUT in s.window.counters]
+    finished = math.fsum(counters.get("requests_finished", 0.0) for counters in known)
+    cut = math.fsum(counters[CUT] for counters in known)
+    return [f"{cut / finished:.0%} of all answers ended at their token limit"] if finished else []
 
 
 def _report_no_drift(

@@ -1,11 +1,10 @@
-"""Guardrails: the limits of the gateway in the plan, against lengths, load and runaway generations (guide 9.4).
+"""Guardrails: the limits of the gateway in the plan, against lengths and load (guide 9.4).
 
 The gateway is not observed. Evidence are the plan, and requests beyond its limits. `rule.metric` names the guardrail.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 from rules.confidence import CONFIDENCE, Certainty
@@ -18,26 +17,18 @@ from rules.methods.evidence import (
     certain_if,
     count_requests,
     exact_reading,
-    is_rare_count,
     is_significant_quantile,
     quantile,
     range_reading,
     sum_parts,
 )
 from rules.methods.load import busiest_rate
-from rules.plan.load_bins import BinnedWindow
 from rules.plan.schema import Guardrails
 from rules.sizing import safe_queue_depth
-from rules.telemetry import histograms
 from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.wording import number, quantity
-from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, is_persistent, worst_gap
+from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, worst_gap
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
-
-CUT = "requests_ended_by_length"
-
-MANY_RUNAWAYS = 0.5
-"""Share of runaways above which the sentence says that they are not single prompts. The status does not change."""
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,89 +205,8 @@ def _explain_no_arrivals(case: RuleContext) -> Unknown:
     return case.unknown(worst_gap(case.binned, "requests_finished"), "arrivals are not known, and the plan has no peak")
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
-class RunawayCount:
-    """Requests that only their token limit ended (`cut`), and requests longer than any normal answer, of `n`.
-
-    Engines expose how many requests were long and how many were cut, not which: Frechet's bounds hold for both. A
-    request that is cut short of the planned P99 is no runaway: its client asked for few tokens.
-    """
-
-    n: float
-    cut: float
-    long: float
-    at_most_long: float
-
-    @property
-    def minimum_count(self) -> float:
-        """Return the minimum of requests that are both (Frechet): a long request that was not cut is among those."""
-        return max(0.0, self.cut + self.long - self.n)
-
-    @property
-    def probable(self) -> float:
-        """Return the count of both if the longest were cut, as they are if the limit is the gateway's."""
-        return min(self.cut, self.long)
-
-
-def judge_runaway(case: RuleContext) -> RuleResult:
-    """Find a share of runaways above that of a P99: likely if the long ones are the cut ones, certain by the bounds."""
-    workload = case.context.plan.workload if case.context.plan else None
-    planned = workload.generation_tokens.p99 if workload and workload.generation_tokens else None
-    if planned is None:
-        text = f"the plan has no P99 of generation_tokens{_describe_cut(case)}"
-        return case.unknown(Gap.NOT_IN_PLAN, text)
-    if not case.binned:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    for family, words in ((CUT, "why requests ended"), (OUTPUTS, "how long answers were")):
-        if not any(family in one.window.counters or family in one.window.histograms for one in case.binned):
-            return case.unknown(worst_gap(case.binned, family), f"the engine does not tell {words}")
-    longest = planned * case.limit("factor")
-    found = _count_runaways(case.binned, longest)
-    if found is None or found.n < case.limit("minimum_requests"):
-        return case.too_few_requests(found.n if found else 0.0, case.limit("minimum_requests"))
-    allowed = case.limit("allowed_share")
-    status, certainty = Status.OK, Certainty.CERTAIN
-    last = _count_runaways(case.last_quarter(case.binned), longest)
-    each = [_count_runaways(group, longest) for group in case.periods(case.binned)]
-    likely = is_rare_count(found.probable, found.n, allowed, LIKELY_CONFIDENCE)
-    if likely and is_persistent(last, each, lambda part: part.probable > allowed * part.n):
-        is_proven = is_rare_count(found.minimum_count, found.n, allowed, CONFIDENCE)
-        is_proven = is_proven and is_persistent(last, each, lambda part: part.minimum_count > allowed * part.n)
-        status, certainty = Status.WARNING, certain_if(is_proven)
-    least, probable = found.minimum_count / found.n, found.probable / found.n
-    between = f"{probable:.1%}" if probable - least < 0.0005 else f"{least:.1%} to {probable:.1%}"
-    sentence = f"{between} of answers ran into their token limit; {allowed * 100:g}% is allowed"
-    details = [
-        f"{found.long / found.n:.1%} of {found.n:,.0f} answers are longer than {number(longest, 'tokens')}",
-        f"{found.cut / found.n:.0%} ended at their token limit",
-    ]
-    if status is Status.WARNING and probable > MANY_RUNAWAYS:
-        details.append("so many are no single prompts: a lost stop token, or longer answers that are intended")
-    observed = Reading(value=probable, low=least, high=min(found.cut, found.at_most_long) / found.n, n=found.n)
-    expected = range_reading(0.0, allowed, found.n)
-    return case.verdict(status, certainty, observed, expected, sentence, details=details)
-
-
-def _count_runaways(binned: Sequence[BinnedWindow], longest: float) -> RunawayCount | None:
-    """Return the runaways, or None if no request has both end and length."""
-    known = [s for s in binned if CUT in s.window.counters and OUTPUTS in s.window.histograms]
-    share = histograms.share_above(sum_parts(known, OUTPUTS), longest)
-    if share.n <= 0:
-        return None
-    cut = min(math.fsum(s.window.counters[CUT] for s in known), share.n)
-    return RunawayCount(n=share.n, cut=cut, long=share.low, at_most_long=share.high)
-
-
-def _describe_cut(case: RuleContext) -> str:
-    known = [s.window.counters for s in case.binned if CUT in s.window.counters]
-    finished = math.fsum(counters.get("requests_finished", 0.0) for counters in known)
-    cut = math.fsum(counters[CUT] for counters in known)
-    return f"; {cut / finished:.0%} of the answers end at their token limit" if finished > 0 else ""
-
-
 GUARDRAILS: Mapping[str, Callable[[RuleContext], RuleResult]] = {
     "max_tokens": _check_limits,
     "queue_breaker": _check_queue_breaker,
-    "ended_by_length": judge_runaway,
 }
 """Guardrails by `metric` of the rule."""

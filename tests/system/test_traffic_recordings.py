@@ -15,7 +15,7 @@ from agent.cli.main import main
 OPEN = recorded.PLANS / "cpu-small-open.yaml"
 RULES = frozenset(
     {
-        *("WorkloadDrift", "OutputLengthDrift", "BenchmarkNotRepresentative", "RunawayGeneration", "GuardrailMissing"),
+        *("WorkloadDrift", "OutputLengthDrift", "BenchmarkNotRepresentative", "GuardrailMissing"),
         *("QueueBreakerOff", "QuantizationMismatch", "ColdStartLate", "SpeculationUneconomic", "AdapterCachePressure"),
     }
 )
@@ -88,7 +88,6 @@ def test_longer_requests_than_planned_are_named_with_their_factor(
     assert words in drift["sentence"]
 
 
-def test_answers_of_the_cascade_run_until_their_limit(capsys: pytest.CaptureFixture[str]) -> None:
+def test_answers_of_the_cascade_are_longer_than_planned(capsys: pytest.CaptureFixture[str]) -> None:
     told = found(capsys, recorded.folder("kv_cascade"))
-    assert told["RunawayGeneration"]["certainty"] == "certain"
     assert told["OutputLengthDrift"]["certainty"] == "certain"

@@ -116,7 +116,6 @@ def test_replicas_that_show_the_same_are_one_incident() -> None:
         ("KvCacheCascade", SYMPTOM_SECONDS),
         ("WorkloadDrift", SLOW_CAUSE_SECONDS),
         ("OutputLengthDrift", SLOW_CAUSE_SECONDS),
-        ("RunawayGeneration", SLOW_CAUSE_SECONDS),
     ],
 )
 def test_a_cause_too_long_ago_explains_nothing(cause: str, seconds: float) -> None:

@@ -12,6 +12,7 @@ from prose import explain
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.evaluator.tier_rules import evaluate_rule
+from rules.methods.drift import CUT
 from rules.methods.evidence import OUTPUTS, PROMPTS
 from rules.plan.load_bins import TierContext, bin_window
 from rules.telemetry.signals import Gap
@@ -227,6 +228,12 @@ def test_output_drift_judges_the_p99_upwards_alone() -> None:
     )
     assert verdict(OUTPUT, planned(), day(usual(long=60, length=900), usual())).status is Status.OK
     assert verdict(OUTPUT, planned(), day(usual(), {15.0: 180.0})).status is Status.OK
+
+
+def test_output_drift_tells_how_many_answers_only_their_limit_ended() -> None:
+    long = usual(long=10, length=900)
+    cut = verdict(OUTPUT, planned(), each(6, lambda n: sized(n, usual(), long, counters={CUT: 45.0}, rps=3.0)))
+    assert explain(cut).endswith("; 25% of all answers ended at their token limit")
 
 
 def test_output_drift_begins_at_the_factor_and_needs_persistence_and_requests() -> None:
