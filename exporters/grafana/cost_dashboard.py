@@ -103,14 +103,12 @@ def _latency_for_money() -> Panel:
 
 
 def _idle_money() -> Panel:
-    unused = f"clamp_min(1 - {q.aggregate_tier(q.load(W))}, 0)"
-    money = f"{q.money_per_hour(W)}\n* on ({', '.join(q.BY_TIER)}) group_left ()\n{unused}"
+    surplus = q.multiply(q.metric_by_tier(W, names.SURPLUS_REPLICAS), q.metric_by_tier(W, names.PLAN_GPUS))
     return _lines(
-        "Money per hour for unused capacity",
-        "Money per hour, times the share of the usable capacity that no request used. Replicas that are kept warm on purpose "
-        "are in it: they are an insurance.",
+        "Money per hour for surplus replicas",
+        "Ready replicas beyond what the busiest hour of a week and the minimum warm count need, at the plan's price.",
         MONEY,
-        (money, f"{TIER} {{{{currency}}}}"),
+        (q.price_of(W, surplus), f"{TIER} {{{{currency}}}}"),
         width=8,
     )
 

@@ -138,6 +138,11 @@ SPARE_RPS = _gauge(
 SPARE_TOKENS = _gauge(
     "spare_capacity_tokens_per_second", OF_TIER, "The same in output tokens, where the capacity's lengths are known"
 )
+SURPLUS_REPLICAS = _gauge(
+    "surplus_replicas",
+    OF_TIER,
+    "Ready replicas beyond the recommended count for the busiest hour of a week and the minimum warm count",
+)
 PLAN_C_MAX = _gauge("plan_c_max", OF_TIER, "Requests in the system of one replica at its planned operating point")
 PLAN_REPLICAS = _gauge("plan_replicas", OF_TIER, "Replicas the plan deploys")
 PLAN_MINIMUM_WARM = _gauge("plan_minimum_warm_replicas", OF_TIER, "Replicas the plan never scales away")

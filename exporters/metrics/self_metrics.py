@@ -127,6 +127,12 @@ def _of_capacity(value: Callable[[Capacity], float | None]) -> Samples:
     )
 
 
+def _surplus(status: AgentStatus) -> Iterator[Sample]:
+    for tier in status.tiers:
+        if tier.surplus is not None:
+            yield (tier.name,), tier.surplus.replicas
+
+
 def _of_health(value: Callable[[AgentHealth], float | None]) -> Samples:
     return of_each(lambda status: [((), status.health)], value)
 
@@ -311,6 +317,10 @@ SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
     (names.CAPACITY_HIGH_RPS, _of_capacity(lambda one: one.high)),
     (names.SPARE_RPS, _spare(lambda one: 1.0)),
     (names.SPARE_TOKENS, _spare(_output_tokens)),
+    (
+        names.SURPLUS_REPLICAS,
+        of_each(lambda status: (((t.name,), t.surplus) for t in status.tiers if t.surplus), lambda idle: idle.replicas),
+    ),
     (names.PLAN_C_MAX, _of_points(lambda point: point.c_max)),
     (names.PLAN_REPLICAS, _of_plans(lambda p: p.fleet.instances if p.fleet else None)),
     (names.PLAN_MINIMUM_WARM, _of_plans(lambda p: p.fleet.minimum_warm if p.fleet else None)),

@@ -18,11 +18,12 @@ from rules.evaluator.incidents import Incident, group_incidents
 from rules.evaluator.timeline import TimelineEntry, TimelineEvent, list_entries
 from rules.light_dataclass import light_dataclass
 from rules.plan.load_bins import TierContext
+from rules.plan.money import IdleReplicas
 from rules.telemetry.signals import SignalValue
 from rules.telemetry.windows import Window
 from rules.verdicts.finding import Finding
 from rules.verdicts.projection import ForecastPoint
-from rules.verdicts.verdict import RuleResult, Subject
+from rules.verdicts.verdict import RuleResult, Subject, Verdict
 
 if TYPE_CHECKING:
     # A node forecasts nothing, and does not load what writes a forecast.
@@ -188,6 +189,12 @@ class TierStatus:
     @property
     def replicas_up(self) -> int:
         return sum(replica.up for replica in self.replicas)
+
+    @property
+    def surplus(self) -> IdleReplicas | None:
+        """Return the surplus replicas of the days judged (DESIGN 3.22), None before so many were seen."""
+        found = (one for one in self.results if isinstance(one, Verdict) and one.rule == "UtilizationTrap")
+        return next((one.idle for one in found), None)
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)

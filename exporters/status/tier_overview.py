@@ -21,9 +21,9 @@ from exporters.status.active_findings import (
 )
 from exporters.status.plan_comparison import COST, compare_with_plan
 from exporters.status.records import AgentStatus, TierStatus
-from rules.catalogue.registry import BY_NAME
+from rules.catalogue.registry import BY_NAME, margin_of
 from rules.evaluator.benchmark_check import is_learning, learning_words
-from rules.plan.money import compute_idle_capacity, figure, gpu_hours_a_day, price_of
+from rules.plan.money import compute_idle_replicas, figure, gpu_hours_a_day, price_of
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME as SIGNALS
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
@@ -125,8 +125,8 @@ def describe_state(tier: TierStatus) -> TierState:
 def _describe_idle(tier: TierStatus) -> str:
     """Return how idle and how expensive an oversized tier is, "" for any other.
 
-    The limits are those of the utilization trap. A tier at its limit costs target / limit of the plan, or more. Replicas
-    kept warm on purpose are not too many.
+    The limits are those of the utilization trap. A tier at its limit costs target / limit of the plan, or more. The
+    surplus is that of the days judged, or of these minutes before so many are seen (DESIGN 3.22).
     """
     below, target = (TRAP.limit(name, tier.context.limits) for name in ("below", "target"))
     (cost,) = compare_with_plan(tier, (COST,))
@@ -139,12 +139,15 @@ def _describe_idle(tier: TierStatus) -> str:
     if len(known) < IDLE_MINUTES or idle < IDLE_SHARE * len(minutes):
         return ""
     mean = sum(used.value or 0.0 for used in known) / len(known)
-    fleet = tier.context.plan.fleet if tier.context.plan else None
-    warm = fleet.minimum_warm if fleet and fleet.minimum_warm else 0
-    if compute_idle_capacity(tier.replicas_up, mean, target, warm).wasted <= 0:
+    surplus = tier.surplus
+    if surplus is None:
+        busiest = max(used.value or 0.0 for used in known) * tier.replicas_up
+        surplus = compute_idle_replicas(tier.context.plan, tier.replicas_up, busiest, margin_of(tier.context.limits))
+    if not surplus.replicas:
         return ""
     times = cost.times_planned
-    return f"{mean:.0%} used" + (f", {times:.2g}x the planned cost" if times is not None else "")
+    words = f"{mean:.0%} used, {surplus.replicas:.1f} of {surplus.ready:.1f} replicas are surplus"
+    return words + (f", {times:.2g}x the planned cost" if times is not None else "")
 
 
 def _is_below(used: SignalValue | None, limit: float) -> bool:

@@ -175,9 +175,6 @@ ROWS: tuple[Rule, ...] = (
             ),
             "gpu_below": Threshold(0.40, "ratio", "guide 9.3: low GPU utilisation; its 40 % for a fleet is used"),
             "fullest_hours": FULLEST,
-            "target": Threshold(
-                0.60, "ratio", "guide 9.3: GPU compute utilisation 60-85 % while serving, its lower end"
-            ),
         },
         signal="gpu_utilization",
         about="GPU utilisation",

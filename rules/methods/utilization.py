@@ -10,17 +10,19 @@ from collections.abc import Iterable, Sequence
 
 from rules.methods.evidence import capitalize, certain_if, exact_reading, judge_each_pool, range_reading
 from rules.plan import money
-from rules.plan.money import IdleCapacity
+from rules.plan.load_bins import TierContext
+from rules.plan.money import IdleReplicas, compute_idle_replicas
+from rules.plan.replica_count import Margin, margin_from_rule
 from rules.telemetry import windows
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.readings import families_of, read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.telemetry.windows import Window
-from rules.telemetry.wording import number
+from rules.telemetry.wording import format_count, number
 from rules.telemetry.work import weighing_words, work_of
 from rules.verdicts.context import RuleContext
 from rules.verdicts.held_windows import watched_seconds
-from rules.verdicts.verdict import IdleReplicas, RuleResult, Status, Unknown
+from rules.verdicts.verdict import RuleResult, Status, Unknown
 
 DAY_SECONDS = 86_400.0
 
@@ -115,9 +117,11 @@ def judge_trap(case: RuleContext) -> RuleResult:
         f"fleet utilisation is {number(used.value, 'ratio')} over {days:.1f} days",
         [weighing(case, hours)],
     )
+    idle = find_idle(case.context, hours, _read_margin(case))
     if used.value >= limit:
         sure = used.low is not None and used.low >= limit
-        return _fine(case, used, f"{summary}; {_percent(case, 'below')} or more is no trap", sure, details=details)
+        text = f"{summary}; {_percent(case, 'below')} or more is no trap"
+        return _build_verdict(case, Status.OK, used, text, sure, idle, details)
     full = hours_of_fullest(hours, "kv_utilization", case.limit("fullest_hours"))
     if full is None:
         gap = windows.sum_windows(hours).explain_missing("kv_utilization")
@@ -125,16 +129,12 @@ def judge_trap(case: RuleContext) -> RuleResult:
     details.append(f"the hourly mean of the KV cache is {number(full[0], 'ratio')} in its fullest hours")
     if full[0] >= case.limit("kv_below"):
         return _fine(case, used, f"{summary}; memory sets the size of this fleet, not load", details=details)
-    idle = _idle(case, hours, used.value)
-    if idle.wasted <= 0:
-        details.append(_describe_insurance(case, idle))
-        return _fine(case, used, f"{summary}; all of it is kept warm on purpose", details=details)
+    details.append(_describe_need(case, idle))
     last = value(case, select_last_quarter(case))
     certain = is_covered(hours) and last is not None and last < limit
     certain = certain and used.high is not None and used.high < limit
-    sentence = f"{summary}; {_describe_waste(case, idle)}"
-    details.append(f"{_describe_insurance(case, idle)} more" if idle.insured > 0 else "")
-    return _build_verdict(case, Status.WARNING, used, sentence, certain, idle=_count_waste(case, idle), details=details)
+    sentence = f"{summary}; {_describe_surplus(case, idle)}"
+    return _build_verdict(case, Status.WARNING, used, sentence, certain, idle=idle, details=details)
 
 
 def judge_empty_queue(case: RuleContext) -> RuleResult:
@@ -158,13 +158,16 @@ def judge_empty_queue(case: RuleContext) -> RuleResult:
         return _fine(case, seen, f"{number(waiting[0], '')} requests wait at each replica; {gpus}")
     if busiest >= case.limit("gpu_below"):
         return _fine(case, seen, f"no queue; {gpus}")
-    idle = _idle(case, hours, busiest)
-    if idle.wasted <= 0:
-        details = (_describe_insurance(case, idle),)
-        return _fine(case, seen, "no queue; what idles is kept warm on purpose", details=details)
+    idle = find_idle(case.context, hours, _read_margin(case))
+    if case.context.capacity is None:
+        load = max(each) * mean_ready_replicas(hours)
+        idle = compute_idle_replicas(case.context.plan, idle.ready, load, _read_margin(case))
+    details = (_describe_need(case, idle),)
+    if idle.replicas <= 0:
+        return _fine(case, seen, f"no queue; {_describe_surplus(case, idle)}", details=details)
     certain = not (POLLED in total.gauges and POLLED in total.sampled) and is_covered(hours)
-    sentence = f"no request waits while {gpus}; {_describe_waste(case, idle)}"
-    return _build_verdict(case, Status.WARNING, seen, sentence, certain, _count_waste(case, idle))
+    sentence = f"no request waits while {gpus}; {_describe_surplus(case, idle)}"
+    return _build_verdict(case, Status.WARNING, seen, sentence, certain, idle, details)
 
 
 def judge_empty_cache(case: RuleContext) -> RuleResult:
@@ -204,20 +207,28 @@ def unknown_utilization(case: RuleContext, used: SignalValue) -> Unknown:
     return case.unknown(Gap.SCRAPE_FAILED, "fleet utilisation is not known")
 
 
-def _idle(case: RuleContext, hours: Sequence[Window], utilization: float) -> IdleCapacity:
-    fleet = case.context.plan.fleet if case.context.plan else None
-    warm = fleet.minimum_warm if fleet and fleet.minimum_warm else 0
-    return money.compute_idle_capacity(mean_ready_replicas(hours), utilization, case.limit("target"), warm)
+def find_idle(context: TierContext, hours: Sequence[Window], margin: Margin) -> IdleReplicas:
+    """Return the surplus replicas of a time from the fleet utilisation of its hours (windows of all replicas)."""
+    signal = BY_NAME["fleet_utilization"]
+    each = [(read(signal, hour, context.basis), mean_ready_replicas((hour,))) for hour in hours]
+    busiest = max((used.value * ready for used, ready in each if isinstance(used, Reading) and used.value), default=0.0)
+    return compute_idle_replicas(context.plan, mean_ready_replicas(hours), busiest, margin)
 
 
-def _describe_waste(case: RuleContext, idle: IdleCapacity) -> str:
-    text = f"{idle.wasted:.1f} of {idle.ready:.1f} replicas are not needed at {_percent(case, 'target')}"
-    return text + describe_cost(case, ", ", idle.wasted)
+def _read_margin(case: RuleContext) -> Margin:
+    return margin_from_rule(case.catalogue["NoHeadroom"], case.context.limits)
 
 
-def _describe_insurance(case: RuleContext, idle: IdleCapacity) -> str:
-    text = f"the minimum warm count is insurance, {idle.insured:.1f} replicas"
-    return text + describe_cost(case, ", ", idle.insured)
+def _describe_surplus(case: RuleContext, idle: IdleReplicas) -> str:
+    if not idle.replicas:
+        return "no replica is surplus"
+    return f"{idle.replicas:.1f} of {idle.ready:.1f} replicas are surplus" + describe_cost(case, ", ", idle.replicas)
+
+
+def _describe_need(case: RuleContext, idle: IdleReplicas) -> str:
+    share = number(_read_margin(case).target_utilization, "ratio")
+    text = f"the busiest hour needs {format_count(idle.needed, 'replica')} at up to {share} of capacity"
+    return text + (f"; the minimum warm count is {idle.minimum_warm}" if idle.minimum_warm else "")
 
 
 def describe_cost(case: RuleContext, before: str, replicas: float) -> str:
@@ -234,12 +245,6 @@ def _fine(
     case: RuleContext, seen: Reading, sentence: str, certain: bool = True, details: Iterable[str] = ()
 ) -> RuleResult:
     return _build_verdict(case, Status.OK, seen, sentence, certain, details=details)
-
-
-def _count_waste(case: RuleContext, idle: IdleCapacity) -> IdleReplicas:
-    price = money.price_of(case.context.plan) if case.context.plan is not None else None
-    cost = money.money_per_day(idle.wasted, price) if price is not None else None
-    return IdleReplicas(replicas=idle.wasted, cost_per_day=cost, currency=price.currency if price is not None else "")
 
 
 def _build_verdict(

@@ -9,6 +9,7 @@ import math
 from decimal import Decimal
 
 from rules.light_dataclass import light_dataclass
+from rules.plan.replica_count import Margin, count_replicas
 from rules.plan.schema import TierPlan
 
 HOURS_A_DAY = 24.0
@@ -39,16 +40,18 @@ def price_of(plan: TierPlan) -> Price:
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
-class IdleCapacity:
-    """Replicas (on average over the time) that were ready and not needed: the `insured` are kept warm on purpose."""
+class IdleReplicas:
+    """Ready replicas, on average over the time judged, and the surplus of them with its cost per day (None: no price).
 
+    `needed` is the recommended count for the busiest hour, `minimum_warm` the plan's floor on the whole count.
+    """
+
+    replicas: float
     ready: float
-    spare: float
-    insured: float
-
-    @property
-    def wasted(self) -> float:
-        return self.spare - self.insured
+    needed: int
+    minimum_warm: int
+    cost_per_day: float | None
+    currency: str
 
 
 def gpu_hours_a_day(replicas: float, gpus_per_replica: float) -> float:
@@ -72,13 +75,24 @@ def spare_replicas(ready: float, utilization: float, target: float) -> float:
     return ready * max(0.0, 1 - utilization / target)
 
 
-def compute_idle_capacity(ready: float, utilization: float, target: float, minimum_warm: float) -> IdleCapacity:
-    """Return the spare replicas, with those kept warm on purpose apart.
+def compute_idle_replicas(plan: TierPlan | None, ready: float, busiest: float, margin: Margin) -> IdleReplicas:
+    """Return the surplus of `ready` replicas (DESIGN 3.22): those beyond the recommended count and the plan's floor.
 
-    Guide 9.2: "the minimum warm instance count is not waste - it is the premium you pay for responsive scaling".
+    `busiest` is the work of the busiest hour, in full replicas: utilisation x ready replicas. 10 ready replicas that
+    are 30 % used are 5 too many with a minimum warm count of 5: it is a floor on the whole count, not added to it.
     """
-    spare = spare_replicas(ready, utilization, target)
-    return IdleCapacity(ready=ready, spare=spare, insured=min(spare, minimum_warm))
+    needed = count_replicas(busiest, 1.0, margin)
+    warm = plan.fleet.minimum_warm or 0 if plan is not None and plan.fleet is not None else 0
+    surplus = max(0.0, ready - max(needed, warm, 1))
+    price = price_of(plan) if plan is not None else None
+    return IdleReplicas(
+        replicas=surplus,
+        ready=ready,
+        needed=needed,
+        minimum_warm=warm,
+        cost_per_day=money_per_day(surplus, price) if price is not None else None,
+        currency=price.currency if price is not None else "",
+    )
 
 
 def cost_per_day(replicas: float, price: Price) -> str:

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
-from rules.methods.utilization import mean_ready_replicas
+from rules.methods.utilization import find_idle, mean_ready_replicas
 from rules.plan import money
 from rules.plan.replica_count import count_fleet, count_replicas
 from rules.resize.fleet_cost import FleetProposal
@@ -170,16 +170,16 @@ def _needed(case: LeverCase, peak: float) -> int:
 
 
 def _colocation(case: LeverCase) -> Lever:
-    """Return the mean replicas beyond the target that are not kept warm on purpose."""
+    """Return the surplus replicas (DESIGN 3.22), which another model could use."""
     if not case.seen.plan_hours:
         return _unknown("Model colocation", "no hour under the present plan was seen")
     used = read(BY_NAME["fleet_utilization"], windows.sum_windows(case.seen.plan_hours), case.seen.context.basis)
     if not isinstance(used, Reading) or used.value is None:
         return _unknown("Model colocation", "fleet utilisation is not known")
-    idle = money.compute_idle_capacity(mean_ready_replicas(case.seen.plan_hours), used.value, case.target, case.warm)
-    basis = f"{idle.ready:.1f} ready replicas, fleet utilisation {used.value:.1%} on average over the time where "
-    basis += f"{case.target:.0%} is aimed at; the minimum warm count apart"
-    return _lever(case, "Model colocation", max(0.0, idle.wasted), Certainty.CERTAIN, basis)
+    idle = find_idle(case.seen.context, case.seen.plan_hours, case.sized.count.margin)
+    basis = f"{idle.ready:.1f} ready replicas, fleet utilisation {used.value:.1%} on average; the busiest hour needs "
+    basis += f"{idle.needed}, the minimum warm count is {idle.minimum_warm or 'not in the plan'}"
+    return _lever(case, "Model colocation", idle.replicas, Certainty.CERTAIN, basis)
 
 
 def _shorter_prompts(case: LeverCase) -> Lever:

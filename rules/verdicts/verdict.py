@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from rules.confidence import Certainty
 from rules.light_dataclass import light_dataclass
+from rules.plan.money import IdleReplicas
 from rules.telemetry.signals import Gap, Reading, SignalValue
 
 
@@ -61,15 +62,6 @@ class MissedObjective:
     objective: str
     limit_seconds: float | None
     share: Reading
-
-
-@light_dataclass(frozen=True, slots=True, kw_only=True)
-class IdleReplicas:
-    """Replicas that are paid and not needed, and their cost per day. The cost is None if the plan has no price."""
-
-    replicas: float
-    cost_per_day: float | None
-    currency: str
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)

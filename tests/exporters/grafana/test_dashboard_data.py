@@ -52,6 +52,7 @@ EMPTY: Mapping[str, str] = {
     },
     names.metric("kv_transfer_failures").name: "no recorded engine moves KV blocks",
     names.PLAN_C_MAX.name: "the sweep of the plan did not measure concurrency",
+    names.SURPLUS_REPLICAS.name: "the demo has not seen a week of hours",
     names.FOREIGN_ALERTS.name: _NO_ALERTS,
     names.ALERTMANAGER_UP.name: _NO_ALERTS,
     names.ALERTMANAGER_SUCCESS.name: _NO_ALERTS,

@@ -47,6 +47,7 @@ def told() -> dict[str, str]:
         series("requests_finished_total", "d", "d", pool="decode", more=MODEL): "0+30x60",
         series("target_up", "d", "p", pool="prefill"): "1x60",
         series("target_up", "d", "d", pool="decode"): "1x60",
+        series("surplus_replicas", "t"): "1.5x60",
         series("verdict", "t", "r1", more=',rule="A"').replace(',pool="mixed"', ""): "2x60",
         series("verdict_certain", "t", "r1", more=',rule="A"').replace(',pool="mixed"', ""): "0x60",
         series("verdict", "t", more=',replica="",rule="B"'): "1x60",
@@ -82,7 +83,7 @@ EXPECTED: dict[tuple[str, str], tuple[str, float]] = {
     ("cost of a million tokens", "t"): (q.cost_per_million_tokens(W), 16e6 / (600 * 3600)),
     ("tokens a GPU", "t"): (panel("Generated tokens per second and GPU"), 600 / 8),
     ("requests for money", "t"): (panel("Requests for one unit of money"), 3600 * 6 / 16),
-    ("money for what is unused", "t"): (panel("Money per hour for unused capacity"), 16 * 0.75),
+    ("money for what is surplus", "t"): (panel("Money per hour for surplus replicas"), 1.5 * 4 * 2),
     # The second release: 99 % of requests between 0.5 and 1 s.
     ("the slower release", "t"): (plan_panels.latency_share_of_slo(W, "ttft"), (0.5 + 0.5 * 0.99) / 2),
     ("only what is certain", "t"): (plan_panels.worst_verdict(W), 1.0),

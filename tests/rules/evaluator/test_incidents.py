@@ -15,10 +15,11 @@ from rules.causes.explain import SUSPECTS
 from rules.confidence import Certainty
 from rules.evaluator import incidents
 from rules.evaluator.incidents import FLAP_SECONDS, SHARP_SECONDS, _is_linked, group_incidents, is_explained
+from rules.plan.money import IdleReplicas
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.verdicts.finding import Finding, Transition
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import Action, Cause, IdleReplicas, MissedObjective, Status, Subject, Verdict
+from rules.verdicts.verdict import Action, Cause, MissedObjective, Status, Subject, Verdict
 
 NOTHING = Missing(gap=Gap.NO_TRAFFIC)
 
@@ -367,7 +368,9 @@ def test_sentence_and_impact_follow_the_newest_results_while_a_finding_lasts() -
 
 
 def idle(replicas: float) -> IdleReplicas:
-    return IdleReplicas(replicas=replicas, cost_per_day=replicas * 48.0, currency="USD")
+    return IdleReplicas(
+        replicas=replicas, ready=10, needed=1, minimum_warm=0, cost_per_day=replicas * 48.0, currency="USD"
+    )
 
 
 def test_impact_names_the_replicas_and_the_idle_money() -> None:

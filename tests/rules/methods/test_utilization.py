@@ -23,10 +23,7 @@ def trap(count: int = WEEK, **each: Any) -> list[Window]:
 def test_a_week_below_forty_percent_is_the_trap_and_is_told_in_money_with_the_insurance_apart() -> None:
     found = verdict("UtilizationTrap", context(), trap())
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert (
-        found.sentence
-        == "Fleet utilisation is 20.0% over 7.0 days; 1.7 of 4.0 replicas are not needed at 60%, 100 USD a day"
-    )
+    assert found.sentence == "Fleet utilisation is 20.0% over 7.0 days; 3.0 of 4.0 replicas are surplus, 180 USD a day"
     assert [action.text.split()[0] for action in found.actions] == ["Share", "Fill", "Scale", "Trim", "Route"]
 
 
@@ -69,10 +66,7 @@ def test_longer_prompts_are_more_work_and_the_trap_is_certain_by_the_upper_bound
 def test_a_plan_without_lengths_makes_no_trap_certain() -> None:
     found = verdict("UtilizationTrap", context(workload={}), trap())
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
-    assert (
-        found.sentence
-        == "Fleet utilisation is 20.0% over 7.0 days; 1.7 of 4.0 replicas are not needed at 60%, 100 USD a day"
-    )
+    assert found.sentence == "Fleet utilisation is 20.0% over 7.0 days; 3.0 of 4.0 replicas are surplus, 180 USD a day"
 
 
 def test_a_full_cache_in_the_fullest_hours_says_that_memory_sets_the_size() -> None:
@@ -98,21 +92,32 @@ def test_without_the_caches_level_the_trap_is_unknown_and_with_enough_use_it_is_
     assert verdict("UtilizationTrap", context(), trap(kv=None, used=0.5)).status is Status.OK
 
 
-def test_what_idles_only_as_insurance_is_no_trap() -> None:
-    fleet = {"instances": 4, "minimum_warm": 3}
-    found = verdict("UtilizationTrap", context(fleet=fleet), trap())
-    assert found.status is Status.OK
-    assert explain(found) == (
-        "Fleet utilisation is 20.0% over 7.0 days; all of it is kept warm on purpose; "
-        "the hourly mean of the KV cache is 30.0% in its fullest hours; "
-        "the minimum warm count is insurance, 2.7 replicas, 160 USD a day"
+def test_the_minimum_warm_count_hides_no_trap_and_is_a_floor_on_the_whole_count() -> None:
+    """10 ready at 30 % with a minimum of 5: 5 are surplus. At the minimum none is, and the trap is one all the same."""
+    ten = trap(replicas=10, used=0.3)
+    for warm, surplus in ((5, "5.0 of 10.0 replicas are surplus, 300 USD a day"), (10, "no replica is surplus")):
+        found = verdict("UtilizationTrap", context(fleet={"instances": 10, "minimum_warm": warm}), ten)
+        assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
+        assert found.sentence == f"Fleet utilisation is 30.0% over 7.0 days; {surplus}"
+        assert (
+            f"the busiest hour needs 4 replicas at up to 90.0% of capacity; the minimum warm count is {warm}"
+            in found.details
+        )
+
+
+def test_a_fleet_that_its_busiest_hour_needs_has_no_surplus() -> None:
+    peaks = hours(WEEK, lambda n: hour(n, used=0.85 if n % 24 == 9 else 0.2, replicas=10))
+    found = verdict("UtilizationTrap", context(fleet={"instances": 10}), peaks)
+    assert (found.status, found.sentence) == (
+        Status.WARNING,
+        "Fleet utilisation is 22.7% over 7.0 days; no replica is surplus",
     )
 
 
 def test_without_a_price_the_trap_is_told_in_gpu_hours() -> None:
     unpriced = load_bins.build_tier_context("t", tier(fleet={"instances": 4}))
     found = verdict("UtilizationTrap", unpriced, trap())
-    assert found.sentence.endswith("2.7 of 4.0 replicas are not needed at 60%, 64 GPU-hours a day")
+    assert found.sentence.endswith("3.0 of 4.0 replicas are surplus, 72 GPU-hours a day")
 
 
 def test_a_trap_that_ended_days_ago_or_was_half_seen_is_likely_only() -> None:
@@ -144,7 +149,7 @@ def test_a_day_without_a_queue_on_idle_gpus_is_an_oversized_fleet_in_money() -> 
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence == (
         "No request waits while GPUs are 30.0% busy in the busiest hours; "
-        "1.0 of 4.0 replicas are not needed at 60%, 60 USD a day"
+        "3.0 of 4.0 replicas are surplus, 180 USD a day"
     )
 
 
@@ -162,11 +167,14 @@ def test_a_queue_or_busy_gpus_are_no_oversized_fleet(each: dict[str, Any], statu
 
 
 def test_replicas_that_idle_only_as_insurance_are_no_oversized_fleet() -> None:
-    found = verdict("QueueAlwaysEmpty", context(fleet={"instances": 4, "minimum_warm": 2}), quiet())
+    found = verdict("QueueAlwaysEmpty", context(fleet={"instances": 4, "minimum_warm": 4}), quiet())
     assert found.status is Status.OK
     assert explain(found) == (
-        "No queue; what idles is kept warm on purpose; the minimum warm count is insurance, 2.0 replicas, 120 USD a day"
+        "No queue; no replica is surplus; "
+        "the busiest hour needs 1 replica at up to 90.0% of capacity; the minimum warm count is 4"
     )
+    half = verdict("QueueAlwaysEmpty", context(fleet={"instances": 4, "minimum_warm": 2}), quiet())
+    assert half.sentence.endswith("2.0 of 4.0 replicas are surplus, 120 USD a day")
 
 
 def test_two_busy_hours_of_a_day_are_what_the_fleet_is_for() -> None:
@@ -200,7 +208,7 @@ def test_polled_gpus_make_an_empty_queue_likely_at_most() -> None:
 def test_an_empty_queue_needs_no_plan_and_then_has_no_price() -> None:
     found = verdict("QueueAlwaysEmpty", load_bins.build_tier_context("t", None), quiet())
     assert found.sentence == (
-        "No request waits while GPUs are 30.0% busy in the busiest hours; 2.0 of 4.0 replicas are not needed at 60%"
+        "No request waits while GPUs are 30.0% busy in the busiest hours; 2.0 of 4.0 replicas are surplus"
     )
 
 

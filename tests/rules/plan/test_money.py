@@ -5,6 +5,7 @@ from report_samples import hours, plan, reported
 from exporters.report.wording import money as report_money
 from rules.plan import money
 from rules.plan.money import Price
+from rules.plan.replica_count import Margin
 
 
 def test_a_replica_of_four_gpus_takes_ninety_six_gpu_hours_a_day_busy_or_not() -> None:
@@ -19,11 +20,24 @@ def test_ten_replicas_at_thirty_percent_of_a_target_of_sixty_are_five_too_many()
     assert money.spare_replicas(10, 0.0, 0.6) == 10
 
 
-def test_spare_replicas_that_are_kept_warm_on_purpose_are_insurance_and_no_waste() -> None:
-    found = money.compute_idle_capacity(10, 0.3, 0.6, minimum_warm=2)
-    assert (found.spare, found.insured, found.wasted) == pytest.approx((5, 2, 3))
-    small = money.compute_idle_capacity(2, 0.3, 0.6, minimum_warm=2)
-    assert (small.insured, small.wasted) == pytest.approx((1, 0))
+@pytest.mark.parametrize(
+    ("ready", "busiest", "warm", "surplus"),
+    [
+        (10, 3.0, 5, 5),
+        (10, 3.0, 2, 6),
+        (10, 3.0, None, 6),
+        (8, 3.0, 10, 0),
+        (10, 8.1, 5, 0),
+        (1, 0.0, None, 0),
+        (2.5, 0.4, 1, 1.5),
+    ],
+)
+def test_the_minimum_warm_count_is_a_floor_on_the_whole_count(
+    ready: float, busiest: float, warm: int | None, surplus: float
+) -> None:
+    planned = tier(fleet={"instances": 10, "minimum_warm": warm})
+    idle = money.compute_idle_replicas(planned, ready, busiest, Margin(target_utilization=0.9, survives_loss_from=4))
+    assert idle.replicas == pytest.approx(surplus)
 
 
 def test_an_amount_is_told_in_the_plans_currency_with_three_digits() -> None:
