@@ -21,7 +21,7 @@ from rules.plan.envelope import metric_value
 from rules.plan.memory import describe_memory
 from rules.plan.mistakes import case_of
 from rules.plan.money import amount
-from rules.plan.replica_count import count_fleet_of, count_pools, fleet_terms
+from rules.plan.replica_count import count_fleet_of, count_pools, count_replicas, fleet_terms
 from rules.plan.schema import BenchmarkCurve, Plan, Point, Provenance, TierPlan, plan_version
 from rules.resize.production_summary import ProductionSummary
 from rules.resize.workload import BenchmarkWorkload
@@ -210,14 +210,17 @@ def _fleet(shown: _Shown) -> list[str]:
     rates = tier.workload.requests_per_second if tier.workload else None
     lines: list[str] = []
     if rates and rates.peak and point:
-        (safety, _), margin = fleet_terms(tier), margin_of()
+        margin = margin_of()
         needed = count_fleet_of(tier, rates.peak, point.usable_rps, margin)
         full = (
             f"{rates.peak:.6g} rps / {point.usable_rps:.4g} usable = {rates.peak / point.usable_rps:.3g} full replicas"
         )
-        asks = f"{safety:.4g} x the peak, at most {margin.target_utilization:.0%} used"
+        (safety, _), given = fleet_terms(tier), tier.fleet is not None and tier.fleet.safety_factor
+        asks = f"{safety:.4g} x the peak{'' if given else ', the plan has no safety factor'}"
+        asks += f", at most {margin.target_utilization:.0%} used"
         if 0 < margin.survives_loss_from <= needed:
             asks += ", one may be lost"
+        asks += f"; {count_replicas(rates.peak, point.usable_rps, margin)} for the peak alone"
         lines += [*_row("peak", full), *_row("Step 11", f"{_fleet_of(needed, tier)} ({asks})")]
     if tier.fleet:
         planned = _fleet_of(tier.fleet.instances, tier)

@@ -172,7 +172,10 @@ def _recommended(report: Prewarm) -> list[str]:
         ("work", one.weighing),
         ("lead", f"{one.lead_seconds:.0f} s: {one.lead_source}"),
         ("usable", f"{number(one.usable_rps, 'per_second')} a replica{bounds}: {one.usable_source}"),
-        ("count", count_words(one.replicas, one.count)),
+        (
+            "count",
+            f"{count_words(one.replicas, one.count)}; no safety factor: the demand is a quantile",
+        ),
         (
             "never below",
             f"{one.needed_now} for {number(one.now_rps, 'per_second')} now, {one.minimum_warm} minimum warm, {one.held} held",

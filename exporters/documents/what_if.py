@@ -79,6 +79,12 @@ def _facts(found: WhatIf, zone: str) -> Iterable[tuple[str, str]]:
         yield "Use", f"not known: {found.usable.reason}"
     if found.needed is not None:
         yield "Needed", _needed(found.needed)
+    if found.fleet is not None:
+        safety = found.fleet.safety_factor
+        factor = (
+            "the plan has no safety factor" if safety == 1 else f"{safety:.4g} x this load, the plan's safety factor"
+        )
+        yield "Step 11", f"{replicas(found.fleet.replicas)}: {factor}"
     yield "Lengths", _lengths(found)
     yield "One lost", _one_lost(found)
     yield "Money", _money(found.bill, found.bill_now)

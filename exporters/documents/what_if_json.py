@@ -124,6 +124,8 @@ def whatif_json(found: WhatIf, simulated: str = "") -> dict[str, Any]:
         },
         "utilization": found.utilization,
         "needed": _needed(found.needed),
+        "safety_factor": found.fleet.safety_factor if found.fleet else None,
+        "needed_with_safety_factor": found.fleet.replicas if found.fleet else None,
         "cost": _bill(found.bill),
         "cost_now": _bill(found.bill_now),
         "limits": [_met(one) for one in found.met],

@@ -16,9 +16,10 @@ from rules.plan.envelope import metric_value
 from rules.plan.hardware_checks import HARDWARE_CHECKS
 from rules.plan.memory import MEMORY_CHECKS, model_copies, tensor_parallel
 from rules.plan.mistakes import MISTAKES, SEVERITIES, Case, Found, Severity, case_of
-from rules.plan.replica_count import NO_OVERRIDES, CatalogueRow, count_fleet_of, fleet_terms
+from rules.plan.replica_count import NO_OVERRIDES, CatalogueRow, count_fleet, count_fleet_of, fleet_terms
 from rules.plan.schema import Plan, Point, Slo, TierPlan, TokenQuantiles
 from rules.sizing import littles_ceiling_rps
+from rules.telemetry.wording import format_count
 
 LARGE_FLEET = 3.0
 """A fleet that carries more than so many times its peak and safety factor has another reason for its size, or an error."""
@@ -33,6 +34,9 @@ GENERATOR_LIMITED = 0.98
 
 OPERATING_POINT_TOLERANCE = 0.05
 """A given operating point within this share of the derived one is the same, rounded."""
+
+SAFETY_FACTORS = (1.2, 1.5)
+"""Safety factors of predictable traffic, and of a new deployment or high variance (guide 9.1, step 11)."""
 
 LENGTH_GAP = 0.25
 """Means further apart than this are not the same traffic: TTFT follows the prompt, throughput the answer."""
@@ -230,6 +234,21 @@ def _short_fleet(case: Case) -> Found:
         yield "fleet.instances", "info", f"{text}; Step 11 asks for {needed}"
 
 
+def _no_safety_factor(case: Case) -> Found:
+    """Yield that no safety factor counts as 1, and what the two of the guide ask for."""
+    fleet, rates = case.tier.fleet, case.tier.workload and case.tier.workload.requests_per_second
+    if fleet is None or fleet.safety_factor is not None:
+        return
+    asked = ["", ""]
+    if rates and rates.peak and case.point:
+        usable = case.point.usable_rps
+        counts = (count_fleet(rates.peak, usable, factor, case.margin) for factor in SAFETY_FACTORS)
+        asked = [f", {format_count(count, 'replica')}" for count in counts]
+    least, most = SAFETY_FACTORS
+    text = f"is not in the plan and counts as 1; the guide's are {least:g} for predictable traffic{asked[0]}, "
+    yield "fleet.safety_factor", "info", f"{text}and {most:g} for a new deployment or high variance{asked[1]}"
+
+
 def _large_fleet(case: Case) -> Found:
     rates, fleet = case.tier.workload and case.tier.workload.requests_per_second, case.tier.fleet
     if not (rates and rates.peak and fleet and case.point):
@@ -327,6 +346,7 @@ CHECKS: tuple[Callable[[Case], Found], ...] = (
     _repeated_prompts,
     _lengths,
     _short_fleet,
+    _no_safety_factor,
     _large_fleet,
     _gap_to_objective,
     _gap_to_average,

@@ -14,7 +14,7 @@ from rules.plan.benchmark_reading import IN_SYSTEM, read_benchmark
 from rules.plan.curve import CERTAIN_REQUESTS, LIMITED, OFTEN_UNMEASURED
 from rules.plan.load_bins import BinnedWindow
 from rules.plan.replica_count import ReplicaCount, replica_count
-from rules.resize.fleet_cost import Bill, compute_bill, tokens_per_hour
+from rules.resize.fleet_cost import Bill, FleetProposal, compute_bill, size_fleet, tokens_per_hour
 from rules.resize.measured_capacity import slower_than_planned
 from rules.resize.production_curve import ProductionPoint, SloStatus, production_points
 from rules.resize.production_summary import ProductionSummary
@@ -78,8 +78,8 @@ class WhatIf:
     """Answer of a what-if.
 
     `now` is the busiest hours' state (None: no replica seen), `one_lost` has one replica fewer (None: of one). `usable`
-    is the capacity, `utilization` the asked load's share of it, `needed` the replicas for that load. Without a capacity,
-    or with a lower bound alone, the last two are None.
+    is the capacity, `utilization` the asked load's share of it, `needed` the replicas for that load, `fleet` those of
+    Step 11 with the plan's safety factor and minimum. Without a capacity, or with a lower bound alone, the last three are None.
     """
 
     tier: str
@@ -92,6 +92,7 @@ class WhatIf:
     usable: Capacity | None
     utilization: float | None
     needed: ReplicaCount | None
+    fleet: FleetProposal | None
     met: tuple[LimitHeadroom, ...]
     one_lost_rps: float | None
     bill: Bill | None
@@ -151,6 +152,7 @@ def answer_question(seen: ProductionSummary, binned: Iterable[BinnedWindow], que
         usable=usable,
         utilization=per_replica / counted.rps if counted else None,
         needed=replica_count(rps, counted, margin) if counted else None,
+        fleet=size_fleet(plan, rps, "", counted, margin) if counted and plan else None,
         met=tuple(_met(one, question.instances, rps) for one in found),
         one_lost_rps=breaks.earliest * (question.instances - 1) if breaks and breaks.earliest is not None else None,
         bill=compute_bill(plan, question.instances, tokens * grown if tokens else None) if plan else None,

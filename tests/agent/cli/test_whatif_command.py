@@ -80,6 +80,7 @@ def test_the_answer_stands_first_then_load_money_curves_limits_and_what_was_assu
     flowing = " ".join(text.split())
     assert "30 USD an hour, 21,900 a month (-14,600 against the 10 replicas on average now)" in flowing
     assert "5 replicas left, 6 rps each: the SLO would likely hold; one may be lost at up to 36.7 rps" in flowing
+    assert "Step 11 6 replicas: 1.2 x this load, the plan's safety factor" in flowing
     assert "load_not_reached" in text
     assert "316 (200 to 500) ms" in text
     parts = ["What would break first", "end of the benchmark", "Assumed", "spread evenly over the replicas"]

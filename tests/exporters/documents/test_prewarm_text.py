@@ -139,7 +139,8 @@ chat: 6 replicas wanted at 14:05 (lead 207 s, P99 of demand 41.2 rps at 7.5 rps 
   lead         207 s: P95 of 14 measured cold starts
   usable       7.5 rps a replica: the plan
   count        92% used, 110% with one lost at 41.2 rps; up to 90% may be used, and from 4 replicas
-               on one may be lost; 6 to 8 by the bounds of what a replica takes
+               on one may be lost; 6 to 8 by the bounds of what a replica takes; no safety factor:
+               the demand is a quantile
   never below  5 for 36 rps now, 2 minimum warm, 4 held
   forecast     sizewatch; 95.3% at or below the 95% quantile, error 0.61 of same as now
   worth        pre-warming cost 7% less than reacting at 70% (--explain shows the numbers)

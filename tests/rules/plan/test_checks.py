@@ -234,10 +234,26 @@ def test_the_open_loop_plan_has_no_knee_and_no_warning() -> None:
             ),
         ),
         ({"cost": None}, "cost", "info", "is not in the plan; prices are left out"),
+        (
+            {"fleet": {"instances": 3}, "workload": {"requests_per_second": {"peak": 30}}},
+            "fleet.safety_factor",
+            "info",
+            (
+                "is not in the plan and counts as 1; the guide's are 1.2 for predictable traffic, 12 replicas, "
+                "and 1.5 for a new deployment or high variance, 15 replicas"
+            ),
+        ),
     ],
 )
 def test_a_weakness_is_found_and_told(case: dict[str, Any], path: str, severity: str, text: str) -> None:
     assert (f"tiers.t.{path}", severity, text) in [(one.path, one.severity, one.text) for one in found(**case)]
+
+
+@pytest.mark.parametrize(
+    "fleet", [None, {"instances": 3, "safety_factor": 1.0}, {"instances": 3, "safety_factor": 1.5}]
+)
+def test_a_safety_factor_that_is_given_is_the_operators_word(fleet: dict[str, Any] | None) -> None:
+    assert not [one for one in found(fleet=fleet) if one.path == "tiers.t.fleet.safety_factor"]
 
 
 def test_an_objective_that_no_point_measures_is_named_and_one_that_is_measured_limits() -> None:
