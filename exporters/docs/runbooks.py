@@ -52,7 +52,6 @@ METHOD_TEXTS: Mapping[str, str] = {
     "judge_burn": "the share of requests outside the objective, over several windows at once",
     "judge_availability": "the share of requests that failed, over several windows at once",
     "judge_refused": "the share of requests that were refused, each kind against its own limit",
-    "judge_shape": "the tail of a latency against what was promised, and against its median",
     **dict.fromkeys(
         ("judge_empty_cache", "judge_empty_queue", "judge_falling", "judge_headroom", "judge_trap"),
         "how the fleet is used, hour by hour (in a hold of minutes: minute by minute)",

@@ -240,13 +240,9 @@ ROWS: tuple[MonitoringRow, ...] = (
         "PrefixRoutingBroken",
     ),
     _row("ttft_p50_seconds", "TTFT P50", "seconds", _words("within the SLO")),
-    _row(
-        "ttft_p99_seconds", "TTFT P99", "seconds", _slo("ttft_p99_seconds"), "TtftDivergence", "TtftSloBurn", "TtftTail"
-    ),
+    _row("ttft_p99_seconds", "TTFT P99", "seconds", _slo("ttft_p99_seconds"), "TtftDivergence", "TtftSloBurn"),
     _row("tpot_p50_seconds", "TPOT P50", "seconds", _words("within the SLO")),
-    _row(
-        "tpot_p99_seconds", "TPOT P99", "seconds", _slo("tpot_p99_seconds"), "TpotDivergence", "TpotSloBurn", "TpotTail"
-    ),
+    _row("tpot_p99_seconds", "TPOT P99", "seconds", _slo("tpot_p99_seconds"), "TpotDivergence", "TpotSloBurn"),
     _row("itl_p99_seconds", "ITL P99", "seconds", _slo("itl_p99_seconds"), "ItlDivergence", "ItlSloBurn"),
     _row("e2e_p99_seconds", "E2E P99", "seconds", _slo("e2e_p99_seconds"), "E2eSloBurn"),
     _row("requests_waiting", "Queue depth", "", _words("near zero"), "QueueGrowing", "QueueAlwaysEmpty"),

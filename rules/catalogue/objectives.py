@@ -7,15 +7,12 @@ from rules.catalogue.thresholds import (
     BEFORE_LATENCY,
     BURNS,
     DIVERGENCES,
-    LATENCY,
-    MINIMUM_REQUESTS,
     explain,
 )
 from rules.methods.burn_rate import judge_burn
 from rules.methods.errors import judge_availability, judge_refused
-from rules.methods.shape import judge_shape
 from rules.telemetry.outcomes import FAILED, NO_ROOM
-from rules.verdicts.latency_pattern import E2E_BURN_ACTIONS, TPOT_BURN_ACTIONS, TTFT_BURN_ACTIONS, all_levers
+from rules.verdicts.latency_pattern import E2E_BURN_ACTIONS, TPOT_BURN_ACTIONS, TTFT_BURN_ACTIONS
 from rules.verdicts.rule import Rule, Severity, Threshold
 
 _LADDER = "SRE workbook ch. 5, table 5-8"
@@ -59,30 +56,7 @@ def _burn(stem: str, actions: tuple[str, ...]) -> Rule:
         meaning="More requests than the objective allows are slower than promised: users feel it. The error budget of the "
         "month is spent faster than it lasts.",
         actions=actions,
-        explained_by=explain(*BEFORE_LATENCY, *LATENCY, *BURNS[: BURNS.index(name)]),
-    )
-
-
-def _tail(name: str, stem: str, title: str, *upstream: str) -> Rule:
-    return Rule(
-        name=name,
-        method=judge_shape,
-        loudness=Severity.TICKET,
-        thresholds={
-            "allowed_share": ALLOWED_SLOW,
-            "median_share": Threshold(0.5, "ratio", "a median within the objective allows half"),
-            "minimum_requests": MINIMUM_REQUESTS,
-        },
-        signal=f"{stem}_p99_seconds",
-        unit="seconds",
-        family=f"{stem}_seconds",
-        metric=f"{stem}_p99_seconds",
-        needs=f"slo.{stem}_p99_seconds",
-        about=f"{stem.upper()} P99",
-        title=title,
-        meaning="Requests are slower than the objective. A slow tail and a slow median have different causes and levers.",
-        actions=all_levers(name),
-        explained_by=explain(*BEFORE_LATENCY, *DIVERGENCES, *upstream),
+        explained_by=explain(*BEFORE_LATENCY, *DIVERGENCES, *BURNS[: BURNS.index(name)]),
     )
 
 
@@ -140,6 +114,4 @@ ROWS: tuple[Rule, ...] = (
         ),
         explained_by=explain(*BEFORE_LATENCY),
     ),
-    _tail("TtftTail", "ttft", "TTFT tail above SLO", "TpotTail"),
-    _tail("TpotTail", "tpot", "TPOT tail above SLO"),
 )

@@ -56,14 +56,13 @@ MEMORY = ("KvCacheNearCeiling", "KvCacheCascade", "KvEviction", "EvictionDiverge
 HITS = ("PrefixHitDivergence", "PrefixHitLow")
 QUEUE = ("ReplicaImbalance", "GpuSaturated", "QueueGrowing")
 DIVERGENCES = ("TpotDivergence", "ItlDivergence", "TtftDivergence")
-LATENCY = (*DIVERGENCES, "TpotTail", "TtftTail")
 BURNS = ("TpotSloBurn", "ItlSloBurn", "TtftSloBurn", "E2eSloBurn")
 
 ONLINE_ONLY = frozenset(
     {
         *("TtftDivergence", "TpotDivergence", "ItlDivergence", "GpuUtilizationShortfall", "PrefixHitDivergence"),
         *("EvictionDivergence", "LoadBeyondBenchmark", "BenchmarkNotRepresentative"),
-        *("TtftTail", "TpotTail", "TtftSloBurn", "NoHeadroom", "DemandExceedsCapacity", "ForecastDegraded"),
+        *("TtftSloBurn", "NoHeadroom", "DemandExceedsCapacity", "ForecastDegraded"),
         *("QueueGrowing", "GpuSaturated", "KvCacheNearCeiling", "KvCacheCascade", "UtilizationTrap"),
     }
 )

@@ -19,7 +19,6 @@ from rules.methods.events import judge_event_ratio, judge_excess
 from rules.methods.load import judge_beyond
 from rules.methods.means import judge_mean
 from rules.methods.representative import judge_representative
-from rules.methods.shape import judge_shape
 from rules.methods.tails import judge_tail
 from rules.methods.trend import judge_trend
 from rules.plan.curve import Curve
@@ -31,7 +30,7 @@ from rules.telemetry.windows import Window
 from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.rule import Method, Rule
 
-USERS = frozenset({judge_burn, judge_shape})
+USERS = frozenset({judge_burn})
 """Methods for latencies above the objective, at any load."""
 
 LATENCY = frozenset({judge_tail}) | USERS

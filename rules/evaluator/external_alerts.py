@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rules.catalogue.registry import BY_NAME, RULES, upstream_rules
-from rules.catalogue.thresholds import BURNS, LATENCY
+from rules.catalogue.thresholds import BURNS, DIVERGENCES
 from rules.telemetry.wording import format_count
 from rules.verdicts.finding import Finding
 from rules.verdicts.verdict import SEVERITY, Subject
@@ -88,7 +88,7 @@ def assign_tier(alert: ExternalAlert, fleet: AlertTargets) -> ExternalAlert:
 
 
 _UPSTREAM = upstream_rules(RULES)
-_SLOW = frozenset({*LATENCY, *BURNS}).union(*(_UPSTREAM[rule] for rule in LATENCY))
+_SLOW = frozenset({*DIVERGENCES, *BURNS}).union(*(_UPSTREAM[rule] for rule in (*DIVERGENCES, *BURNS)))
 _FAILS = (
     "AvailabilityBurn",
     "RequestsRefused",

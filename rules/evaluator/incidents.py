@@ -60,7 +60,7 @@ EFFECTS: Mapping[str, str] = {
 }
 """Effect of a symptom, in the words of an incident's sentence. The first that is found is named."""
 
-_LATENCY_ROOTS = frozenset({*BURNS, "TtftTail", "TpotTail", "AvailabilityBurn"})
+_LATENCY_ROOTS = frozenset({*BURNS, "AvailabilityBurn"})
 """Rules whose own sentence has the share of missed requests."""
 
 

@@ -164,24 +164,21 @@ def select_pool(case: RuleContext, binned: Iterable[BinnedWindow], pool: str) ->
 Judge = Callable[[RuleContext], RuleResult]
 
 
-def judge_each_pool(method: Judge, by_rate: bool = True) -> Judge:
+def judge_each_pool(method: Judge) -> Judge:
     """Return a method that judges prefill and decode pools one by one, and other tiers as before.
 
-    The pool that decides is the worst finding, else a pool that cannot be judged, else the fullest one. Methods that
-    do not go `by_rate` need no capacity, and judge the whole tier where its windows are of no known pool.
+    The pool that decides is the worst finding, else a pool that cannot be judged, else the fullest one.
     """
 
     @wraps(method)
     def judged(case: RuleContext) -> RuleResult:
         if case.context.serves_whole_requests:
             return method(case)
-        if not by_rate and not all(select_pool(case, case.binned, pool) for pool in POOL_TOKENS):
-            return method(case)
-        if by_rate and (case.context.plan is None or case.context.plan.disaggregation is None):
+        if case.context.plan is None or case.context.plan.disaggregation is None:
             return case.unknown(Gap.NOT_IN_PLAN, "the plan has no `disaggregation`: tokens a second of each pool")
         if not case.binned:
             return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-        found = [(_judge_pool(case, pool, method, by_rate), pool) for pool in POOL_TOKENS]
+        found = [(_judge_pool(case, pool, method), pool) for pool in POOL_TOKENS]
         found.sort(key=lambda pair: _rank(pair[0]), reverse=True)
         (worst, pool), (other, its_pool) = found
         if isinstance(worst, Unknown):
@@ -204,13 +201,13 @@ def judge_where_requests_end(method: Judge) -> Judge:
     return judged
 
 
-def _judge_pool(case: RuleContext, pool: str, method: Judge, by_rate: bool) -> RuleResult:
+def _judge_pool(case: RuleContext, pool: str, method: Judge) -> RuleResult:
     binned = tuple(select_pool(case, case.binned, pool))
     if not binned:
         return case.unknown(Gap.NOT_EXPOSED, "no window is known to be of it; engines do not say their pool")
     seen = windows.sum_families((one.window for one in binned), ("requests_finished", POOL_TOKENS[pool]))
     context = narrow_to_pool(case.context, pool, seen)
-    if by_rate and context.capacity is None:
+    if context.capacity is None:
         return case.unknown(Gap.NOT_IN_PLAN, f"no mean {POOL_TOKENS[pool].replace('_', ' ')} of a request is known")
     return method(replace(case, context=context, binned=binned))
 

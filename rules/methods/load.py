@@ -39,7 +39,7 @@ MOST = 0.5
 
 LOAD_WORDS: dict[LatencyPattern, str] = {
     LatencyPattern.KNEE: "more load than replicas take",
-    LatencyPattern.TAIL: "the replicas together can take this load",
+    LatencyPattern.HELD_UP: "the replicas together can take this load",
     LatencyPattern.EITHER: "what replicas take is not known",
 }
 
@@ -100,7 +100,7 @@ def compare_offered_load(case: RuleContext) -> tuple[str, LatencyPattern]:
             covered = math.fsum(one.window.covered_seconds for one in group)
             seconds += covered
             above += covered if load.is_above else 0.0
-    return str(whole), LatencyPattern.KNEE if above > 0 and above >= MOST * seconds else LatencyPattern.TAIL
+    return str(whole), LatencyPattern.KNEE if above > 0 and above >= MOST * seconds else LatencyPattern.HELD_UP
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)

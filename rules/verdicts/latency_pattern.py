@@ -1,12 +1,12 @@
-"""Patterns of a slow latency, and the actions that fit each of them.
+"""Patterns of requests that wait, and the actions that fit each of them; the actions of the burns.
 
-A pattern tells whether the tail is slow, every request, or the load is too high. The actions of another pattern would cost
+A pattern tells whether the load is too high or something holds requests up. The actions of another pattern would cost
 money or make it worse (guide 9.3, rows TTFT and ITL). A rule with patterns has a row in LEVERS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 
@@ -14,12 +14,11 @@ from rules.verdicts.verdict import Action, Verdict
 
 
 class LatencyPattern(StrEnum):
-    """The part of the requests that is slow."""
+    """What makes requests wait."""
 
-    TAIL = "tail"
-    EVERYTHING = "everything"
+    KNEE = "knee"  # the load
+    HELD_UP = "held_up"  # something in the system
     EITHER = "either"
-    KNEE = "knee"  # the load, not the requests
 
 
 SEE_THE_LOAD = "Check first whether it is the load: only load above what replicas take needs more replicas"
@@ -47,31 +46,6 @@ BEYOND_EITHER = (
 )
 """What to do about requests beyond the benchmark: too many for the replicas, held up in the system, or not known which."""
 
-_TTFT_TAIL = (
-    _SEE,
-    "If requests queue: add replicas, or spread the load evenly over those there are",
-    "If prefill takes the time: chunked prefill, so that a long prompt does not hold up the short ones",
-    "For a large fleet whose TTFT and ITL cannot both be met: prefill and decode on replicas of their own",
-)
-
-_TTFT_EVERYTHING = (
-    _SEE,
-    "Add replicas of this tier: it is smaller than its traffic",
-    "If the workload differs from the benchmark's, go back to step 1: measure it and benchmark with it",
-)
-
-_TPOT_TAIL = (
-    _SEE,
-    "Chunked prefill with a smaller --max-num-batched-tokens: a prefill step then holds up decoding for less time",
-    "For a large fleet: prefill and decode on replicas of their own",
-)
-
-_TPOT_EVERYTHING = (
-    _SEE,
-    "Add replicas, or lower the number of requests at once (--max-num-seqs): the decode batch is too large",
-    "If a small batch is slow too, use another tier or a quantised model: the GPUs are too weak",
-)
-
 _QUEUE = (
     ADD_REPLICAS,
     "Shed load at the gateway at the circuit breaker's depth until they are there",
@@ -83,37 +57,34 @@ _QUEUE_HELD_UP = (*BEYOND_HELD_UP[:2], *_QUEUE[1:])
 _QUEUE_EITHER = (*BEYOND_EITHER[:2], "If nothing holds them up: add replicas of this tier", *_QUEUE[1:])
 
 
-def join_actions(several: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return all actions in their order, each only once."""
-    return tuple(dict.fromkeys(action for actions in several for action in actions))
-
-
 LEVERS: Mapping[str, Mapping[LatencyPattern, tuple[str, ...]]] = {
-    "TtftTail": {
-        LatencyPattern.TAIL: _TTFT_TAIL,
-        LatencyPattern.EVERYTHING: _TTFT_EVERYTHING,
-        LatencyPattern.EITHER: join_actions((_TTFT_TAIL, _TTFT_EVERYTHING)),
-    },
-    "TpotTail": {
-        LatencyPattern.TAIL: _TPOT_TAIL,
-        LatencyPattern.EVERYTHING: _TPOT_EVERYTHING,
-        LatencyPattern.EITHER: join_actions((_TPOT_TAIL, _TPOT_EVERYTHING)),
-    },
     "QueueGrowing": {
         LatencyPattern.KNEE: _QUEUE,
-        LatencyPattern.TAIL: _QUEUE_HELD_UP,
+        LatencyPattern.HELD_UP: _QUEUE_HELD_UP,
         LatencyPattern.EITHER: _QUEUE_EITHER,
     },
     "LoadBeyondBenchmark": {
         LatencyPattern.KNEE: BEYOND_KNEE,
-        LatencyPattern.TAIL: BEYOND_HELD_UP,
+        LatencyPattern.HELD_UP: BEYOND_HELD_UP,
         LatencyPattern.EITHER: BEYOND_EITHER,
     },
 }
 """Actions by rule and pattern."""
 
-TTFT_BURN_ACTIONS = join_actions((_TTFT_TAIL[:2], _TTFT_EVERYTHING[1:2], _TTFT_TAIL[2:]))
-TPOT_BURN_ACTIONS = join_actions((_TPOT_TAIL, _TPOT_EVERYTHING[1:]))
+TTFT_BURN_ACTIONS = (
+    _SEE,
+    "If requests queue: add replicas, or spread the load evenly over those there are",
+    "Add replicas of this tier: it is smaller than its traffic",
+    "If prefill takes the time: chunked prefill, so that a long prompt does not hold up the short ones",
+    "For a large fleet whose TTFT and ITL cannot both be met: prefill and decode on replicas of their own",
+)
+TPOT_BURN_ACTIONS = (
+    _SEE,
+    "Chunked prefill with a smaller --max-num-batched-tokens: a prefill step then holds up decoding for less time",
+    "For a large fleet: prefill and decode on replicas of their own",
+    "Add replicas, or lower the number of requests at once (--max-num-seqs): the decode batch is too large",
+    "If a small batch is slow too, use another tier or a quantised model: the GPUs are too weak",
+)
 E2E_BURN_ACTIONS = (
     _SEE,
     "If first tokens are late: add replicas, or spread the load evenly over those there are",
@@ -124,7 +95,7 @@ E2E_BURN_ACTIONS = (
 
 def all_levers(rule: str) -> tuple[str, ...]:
     """Return the actions of every pattern of a rule, each only once."""
-    return join_actions(LEVERS[rule].values())
+    return tuple(dict.fromkeys(action for actions in LEVERS[rule].values() for action in actions))
 
 
 def with_levers(verdict: Verdict, pattern: LatencyPattern) -> Verdict:

@@ -150,7 +150,6 @@ def test_nothing_is_ok_of_a_target_that_nobody_asked(tmp_path: Path) -> None:
         "EngineStalled",
         "TelemetryStale",
         "TierDown",
-        "TtftTail",
         "KvCacheNearCeiling",
         "GpuComputeLow",
     ):

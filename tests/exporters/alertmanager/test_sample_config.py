@@ -156,7 +156,7 @@ SILENCED: tuple[tuple[str, Labels, Labels], ...] = (
     ("ttft", alert("KvCacheCascade", "critical", replica="a"), alert("TtftDivergence", "warning")),
     ("a page", alert("KvCacheCascade", "critical", replica="a"), alert("TtftSloBurn", "critical")),
     ("its cause", alert("KvCacheCascade", "critical", replica="a"), alert("WorkloadDrift", "warning")),
-    ("a queue's", alert("QueueGrowing", "warning"), alert("TtftTail", "warning")),
+    ("a queue's", alert("QueueGrowing", "warning"), alert("TtftDivergence", "warning")),
     ("a drift's", alert("WorkloadDrift", "warning"), alert("QueueGrowing", "warning")),
     ("stale", alert("TargetDown", "warning", replica="a"), alert("TelemetryStale", "warning", replica="a")),
 )

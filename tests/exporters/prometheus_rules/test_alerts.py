@@ -293,7 +293,7 @@ def test_an_alert_says_since_when_the_root_the_suspect_the_stage_the_queue_and_t
     level = LEVELS[rule.loudness][0]
     own = f'tier="t",replica="r1",rule="{rule.name}",loudness="page"'
     incident = f'{own},root="WorkloadDrift",instance="a:9095"'
-    other = 'tier="t",replica="",rule="TtftTail",loudness="ticket",root="TtftTail",instance="a:9095"'
+    other = 'tier="t",replica="",rule="TtftDivergence",loudness="ticket",root="TtftDivergence",instance="a:9095"'
     told = {
         **verdict(rule, "2x130"),
         **series(rule, names.SUSPECT.name, "1x130", cause="prompt lengths"),

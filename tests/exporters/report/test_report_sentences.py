@@ -111,13 +111,13 @@ def test_of_what_was_not_known_no_more_is_told_than_is_read_and_that_is_said() -
 def test_what_was_not_judged_tells_hours_and_not_too_few_requests() -> None:
     rows = (
         UnknownPeriod(rule="UtilizationTrap", reason="too_few_requests", seconds=7 * DAY, text="157 of 168 hours seen"),
-        UnknownPeriod(rule="TtftTail", reason="scrape_failed", seconds=3600.0, text=""),
-        UnknownPeriod(rule="TpotTail", reason="scrape_failed", seconds=3600.0, text=""),
+        UnknownPeriod(rule="TtftDivergence", reason="scrape_failed", seconds=3600.0, text=""),
+        UnknownPeriod(rule="TpotDivergence", reason="scrape_failed", seconds=3600.0, text=""),
         *(UnknownPeriod(rule=f"R{n}", reason="stale", seconds=60.0, text="late") for n in range(9)),
     )
     assert list(blind_lines(replace(reported(plan(), hours())[0].tiers[0].quality, blind=rows))) == [
         "UtilizationTrap: not judged for 7 d: 157 of 168 hours seen",
-        "TtftTail, TpotTail: not judged for 1 h: scrape failed",
+        "TtftDivergence, TpotDivergence: not judged for 1 h: scrape failed",
         "R0, R1, R2, R3, R4, R5 and 3 more: not judged for 1 min: late",
     ]
 

@@ -114,7 +114,7 @@ def test_a_finding_without_a_verdict_now_still_colours_its_tile() -> None:
 
 def test_a_number_beyond_its_objective_is_not_as_planned_while_no_rule_fires() -> None:
     tier = cascading_tier()
-    quiet = replace(tier, findings=(), results=(firing("TtftTail", Status.OK, subject=Subject(tier=tier.name)),))
+    quiet = replace(tier, findings=(), results=(firing("TtftDivergence", Status.OK, subject=Subject(tier=tier.name)),))
     assert tile(quiet, "ttft_p99_seconds").state == (Status.UNKNOWN, "beyond the SLO, no finding yet")
 
 

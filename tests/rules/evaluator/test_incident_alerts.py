@@ -75,7 +75,7 @@ def test_a_cascade_is_one_page_and_its_resolution() -> None:
 
 def test_a_ticket_waits_and_is_named_by_the_root_that_is_known_by_then() -> None:
     known = [
-        finding("TtftTail", 100.0, status=WARNING),
+        finding("TtftDivergence", 100.0, status=WARNING),
         finding("PrefixHitLow", 100.0 + TICKET_WAIT_SECONDS - 1, status=WARNING),
         finding("WorkloadDrift", 100.0 + TICKET_WAIT_SECONDS + 60, status=WARNING),
     ]
@@ -103,16 +103,16 @@ def test_what_pages_after_its_ticket_is_an_alert_of_its_own_beside_it() -> None:
 
 def test_what_is_left_after_a_page_is_a_ticket_only_half_a_day_later() -> None:
     page = finding("KvCacheCascade", 0.0, 300.0, replica="a")
-    lag = finding("TtftTail", 60.0, 299.0 + LEFT_OVER_SECONDS, status=WARNING)
+    lag = finding("TtftDivergence", 60.0, 299.0 + LEFT_OVER_SECONDS, status=WARNING)
     late = 400.0 + LEFT_OVER_SECONDS
     assert [one[1] for one in story([page, lag], late, 60.0)] == ["page", "page"]
     lasts = replace(lag, ended_at=None)
-    assert story([page, lasts], late, 60.0)[2:] == [("TtftTail", "ticket", 300.0 + LEFT_OVER_SECONDS, None)]
+    assert story([page, lasts], late, 60.0)[2:] == [("TtftDivergence", "ticket", 300.0 + LEFT_OVER_SECONDS, None)]
 
 
 def test_what_begins_after_the_aftermath_of_a_page_is_a_ticket_of_its_own() -> None:
     page = finding("KvCacheCascade", 0.0, 300.0, replica="a")
-    lasts = finding("TtftTail", 60.0, status=WARNING)
+    lasts = finding("TtftDivergence", 60.0, status=WARNING)
     lag = finding("TtftDivergence", 290.0 + AFTERMATH_SECONDS, status=WARNING)
     other = finding("QueueGrowing", 310.0 + AFTERMATH_SECONDS, status=WARNING)
     assert [one[1] for one in story([page, lasts, lag], 5000.0)] == ["page", "page"]
@@ -155,7 +155,7 @@ def test_an_alert_whose_incident_joins_another_is_resolved() -> None:
     ]
     before = alerts([known[0], known[2]], 1000.0)
     assert len(before) == 2
-    joining = replace(finding("TtftTail", 990.0, status=WARNING))
+    joining = replace(finding("TtftDivergence", 990.0, status=WARNING))
     (incident,) = group_incidents([*known, joining])
     after = step_incident_alerts(before, [incident], 1000.0)
     assert sorted(one.resolved_at is None for one in after) == [False, True]
@@ -184,14 +184,14 @@ def test_what_is_held_back_are_the_other_loud_findings_but_the_root() -> None:
     known = [*CASCADE, finding("GpuMemoryLow", 240.0, status=WARNING)]
     (one,) = alerts(known, 295.0)
     assert one.incident.root.rule == "WorkloadDrift"
-    assert held_back(one) == ("KvEviction", "TtftTail", "TtftSloBurn")
+    assert held_back(one) == ("KvEviction", "ItlDivergence", "TtftSloBurn")
     (later,) = alerts(known, 335.0)
-    assert held_back(later) == ("TtftTail", "TtftSloBurn"), "what has ended is held back no more"
+    assert held_back(later) == ("ItlDivergence", "TtftSloBurn"), "what has ended is held back no more"
     (after,) = alerts(over(known, 400.0), 900.0)
     assert held_back(after) == held_back(one), "but at the end all that was"
 
 
-RULES = ("KvCacheCascade", "TtftSloBurn", "QueueGrowing", "WorkloadDrift", "TtftTail", "TierDown", "GpuXid")
+RULES = ("KvCacheCascade", "TtftSloBurn", "QueueGrowing", "WorkloadDrift", "TtftDivergence", "TierDown", "GpuXid")
 FINDINGS = st.lists(
     st.builds(
         lambda rule, start, length, status: finding(rule, start * 15.0, start * 15.0 + length * 15.0, status=status),
@@ -248,7 +248,7 @@ def test_several_findings_of_one_severity_are_one_alert(loudness: Severity) -> N
 
 
 def test_a_tier_that_dies_in_an_incident_is_a_page_of_its_own_until_it_answers() -> None:
-    cascade, tail = finding("KvCacheCascade", 0.0, 4000.0), finding("TtftTail", 600.0, 5000.0, status=WARNING)
+    cascade, tail = finding("KvCacheCascade", 0.0, 4000.0), finding("TtftDivergence", 600.0, 5000.0, status=WARNING)
     died, slower = finding("TierDown", 3000.0), finding("TtftDivergence", 3010.0, status=WARNING)
     known: tuple[IncidentAlert, ...] = ()
     for now in (2990.0, 3000.0, 3015.0, 3600.0):

@@ -56,7 +56,7 @@ CASCADE = (
     finding("KvEviction", 170.0, 330.0),
     finding("LoadBeyondBenchmark", 230.0, 290.0, status=Status.WARNING, certainty=Certainty.LIKELY),
     finding("WorkloadDrift", 231.0, 330.0, status=Status.WARNING),
-    finding("TtftTail", 235.0),
+    finding("ItlDivergence", 235.0),
     finding("TtftSloBurn", 290.0),
 )
 
@@ -293,7 +293,7 @@ def test_what_began_long_before_an_outage_is_not_its_symptom() -> None:
 
 
 def test_an_outage_in_a_lasting_drift_is_an_incident_of_its_own() -> None:
-    drift, early = finding("WorkloadDrift", 0.0), finding("TtftTail", 100.0)
+    drift, early = finding("WorkloadDrift", 0.0), finding("TtftDivergence", 100.0)
     lost, late = finding("TierDown", 90_000.0, 90_400.0), finding("TtftSloBurn", 90_060.0, 91_000.0)
     first, second = group_incidents([drift, early, lost, late])
     assert (first.root, first.findings, first.ended_at) == (drift, (drift, early), None)
@@ -312,7 +312,7 @@ def test_thousands_of_flapping_findings_have_few_possible_causes(monkeypatch: py
     monkeypatch.setattr(incidents, "is_explained", lambda one, cause: asked.append(one) or is_explained(one, cause))
     flaps = 400
     lost = [finding("TargetDown", 60.0 * n, 60.0 * n + 30, replica="a") for n in range(flaps)]
-    slow = [finding("TtftTail", 60.0 * n + 10, 60.0 * n + 40) for n in range(flaps)]
+    slow = [finding("TtftDivergence", 60.0 * n + 10, 60.0 * n + 40) for n in range(flaps)]
     (incident,) = group_incidents([*lost, *slow, finding("WorkloadDrift", 0.0)])
     assert len(incident.findings) == 2 * flaps + 1
     assert len(asked) < 20 * flaps
@@ -400,7 +400,7 @@ def test_of_a_tier_that_is_down_no_missed_request_is_no_impact(rule: str, share:
     assert incident.impact.missed == (missed(share) if known else None)
 
 
-@pytest.mark.parametrize("root", ["TtftSloBurn", "TpotSloBurn", "TtftTail", "TpotTail", "AvailabilityBurn"])
+@pytest.mark.parametrize("root", ["TtftSloBurn", "TpotSloBurn", "AvailabilityBurn"])
 def test_a_root_about_latency_says_its_share_itself(root: str) -> None:
     (incident,) = group_incidents([felt(finding(root, 0.0), missed(0.5))], now=20.0)
     assert incident.sentence == f"{root} is seen since 00:00"

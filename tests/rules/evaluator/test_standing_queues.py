@@ -133,9 +133,6 @@ def test_one_request_of_thousands_that_hangs_is_within_the_objective() -> None:
     result = fleet.run(1800, {"a": 1.0, "b": 0.0}, {"a": 0.0, "b": 6.0})
     assert verdict(result) == (Status.OK, Certainty.CERTAIN)
     assert share(result) == pytest.approx(1 / 15_781, rel=0.01), "it is counted"
-    tail = fleet.state.rules["TtftTail", TIER].result
-    assert isinstance(tail, Verdict)
-    assert tail.sentence.endswith("miss the 2 s TTFT objective; 1 of them still wait for a first token")
 
 
 def test_a_deep_queue_that_is_served_in_time_is_quiet() -> None:

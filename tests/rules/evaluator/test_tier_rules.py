@@ -31,7 +31,7 @@ def test_every_rule_over_load_bins_answers() -> None:
 
 def test_nothing_yet_is_unknown_for_every_rule() -> None:
     results = tier_rules.evaluate_tier_rules(tier_minutes.TierMinutes(), context(), START)
-    lacking = {"TpotSloBurn", "ItlSloBurn", "E2eSloBurn", "TpotTail", "PrefixHitLow", "PdRatioOff", "KvResidencyShort"}
+    lacking = {"TpotSloBurn", "ItlSloBurn", "E2eSloBurn", "PrefixHitLow", "PdRatioOff", "KvResidencyShort"}
     assert [a.text for a in results if isinstance(a, Unknown)] == [
         f"the plan has no {BY_NAME[rule].needs}"
         if rule in lacking

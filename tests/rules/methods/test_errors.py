@@ -226,7 +226,7 @@ def test_faults_that_came_after_the_last_failure_are_no_cause_of_it() -> None:
 def test_failed_transfers_explain_late_first_tokens_too() -> None:
     late = each(15, lambda n: minute(n, slow=90.0, counters={"kv_transfer_failures": 20.0, "requests_failed": 0.0}))
     promised = context(slo={"ttft_p99_seconds": 0.26})
-    assert "failed transfers" in {one.cause for one in verdict("TtftTail", promised, late).causes}
+    assert "failed transfers" in {one.cause for one in verdict("TtftSloBurn", promised, late).causes}
 
 
 # --- refusals

@@ -18,7 +18,7 @@ from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
 from rules.telemetry.windows import Window
 from rules.telemetry.work import UNTOLD, Capacity, CapacityLengths, CapacitySource, MeanTokens
-from rules.verdicts.latency_pattern import ADD_REPLICAS, KEEP_REPLICAS
+from rules.verdicts.latency_pattern import ADD_REPLICAS, KEEP_REPLICAS, LEVERS
 from rules.verdicts.verdict import Status, Verdict
 
 BEYOND = "LoadBeyondBenchmark"
@@ -152,3 +152,8 @@ def test_queue_that_grows_is_beyond_and_asks_for_replicas_only_above_capacity() 
     small = verdict(BEYOND, context(), each(9, queue(3.0)))
     assert small.actions[0].text == KEEP_REPLICAS
     assert verdict(BEYOND, context(), each(9, queue(5.995))).actions[0].text == ADD_REPLICAS
+
+
+def test_the_levers_of_each_pattern_are_among_the_actions_of_its_rule() -> None:
+    for rule, patterns in LEVERS.items():
+        assert {text for texts in patterns.values() for text in texts} <= set(BY_NAME[rule].actions)
