@@ -31,7 +31,7 @@ from rules import sizing
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.catalogue.registry import margin_of
 from rules.engines.registry import ENGINES
-from rules.plan import checks, hardware_checks, memory, replica_count
+from rules.plan import checks, hardware_checks, memory, money, replica_count
 from rules.plan.curve import OperatingPoint, operating_point
 from rules.plan.load_bins import build_tier_context
 from rules.plan.memory import MemoryFloor, memory_floor
@@ -49,6 +49,8 @@ TABLE: dict[str, Any] = yaml.safe_load((HERE / "guide.yaml").read_text())
 ROWS: list[dict[str, Any]] = TABLE["rows"]
 FP8 = Precision(weights="fp8", kv="fp8")
 RPS, REPLICAS = 50.0, 13
+KEYS = {"at", "says", "number", "ours", "within", "differs", "is", "not_exposed", "feeds", "no_place"}
+SURFACES = ["check", "show", "report"]
 NUMBER = re.compile(r"(?<![P\d.])\d+(?:\.\d+)?")
 
 
@@ -145,6 +147,12 @@ def fleet(peak: float, usable: float, safety: float) -> int:
     return replica_count.count_fleet(peak, usable, safety, margin_of())
 
 
+def surplus(ready: float, busiest: float, minimum_warm: int) -> float:
+    """Return the replicas that nobody needs; `busiest` is the work of the busiest hour in full replicas."""
+    plan = tier("t", fleet=Fleet(instances=10, minimum_warm=minimum_warm))
+    return money.compute_idle_replicas(plan, ready, busiest, margin_of()).replicas
+
+
 def price(utilization: float) -> float:
     """Return the planned cost of tier t's tokens at this use of the fleet."""
     cost = tier("t").cost
@@ -202,7 +210,7 @@ def test_the_number_is_where_the_product_has_it(row: Mapping[str, Any]) -> None:
         assert "is" not in row
 
 
-@pytest.mark.parametrize("surface", ["check", "show", "report"])
+@pytest.mark.parametrize("surface", SURFACES)
 def test_the_number_is_in_the_text(surface: str) -> None:
     texts = [(name_of(row), row[surface]) for row in ROWS if surface in row]
     assert [(name, text) for name, text in texts if text not in surfaces()[surface]] == []
@@ -217,8 +225,9 @@ def test_no_engine_exposes_it_and_the_row_names_every_engine(row: Mapping[str, A
 
 
 def test_every_row_has_a_place_or_a_reason() -> None:
-    reasons = ("ours", "not_exposed", "no_place", "check", "show", "report")
+    reasons = ("ours", "not_exposed", "no_place", *SURFACES)
     assert [name_of(row) for row in ROWS if not any(row.get(key) for key in reasons)] == []
+    assert {key for row in ROWS for key in row} <= KEYS | set(SURFACES)
     assert all("ours" not in row for row in ROWS if "not_exposed" in row or "no_place" in row)
 
 
