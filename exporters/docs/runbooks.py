@@ -47,7 +47,7 @@ METHOD_TEXTS: Mapping[str, str] = {
     "judge_precision": "the plan's number formats against what the planned GPU computes in hardware",
     "judge_benchmark_stale": "what each replica runs against what was benchmarked",
     "judge_cold_start": "measured starts against the planned lead",
-    "judge_economics": "what speculation yields against what it costs",
+    "judge_acceptance": "a reading against fixed limits",
     "judge_adapters": "requests held back for adapters against the objective",
     "judge_burn": "the share of requests outside the objective, over several windows at once",
     "judge_availability": "the share of requests that failed, over several windows at once",

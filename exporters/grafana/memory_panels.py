@@ -21,7 +21,6 @@ from exporters.grafana.records import (
     ThresholdStep,
     falling_thresholds,
     falling_twice,
-    limit,
     rising_thresholds,
     signal_text,
     signal_unit,
@@ -173,7 +172,7 @@ def adapters(where: SeriesScope) -> Panel:
 def tokens_a_round(where: SeriesScope) -> Panel:
     """Return the tokens per speculation round: the verified token and the accepted tokens."""
     accepted = q.divide(q.total(where, "spec_accepted_tokens"), q.total(where, "spec_drafts"))
-    even = f"max by (cluster, tier) ({q.total(where, 'spec_drafts')}) * 0 + {limit('SpeculationUneconomic', 'break_even'):g}"
+    even = f"max by (cluster, tier) ({q.total(where, 'spec_drafts')}) * 0 + 1"
     return Panel(
         title="Speculation: tokens a round",
         description=f"{signal_text('tokens_per_round')} At 1 nothing is gained.",

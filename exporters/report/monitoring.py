@@ -259,7 +259,6 @@ ROWS: tuple[MonitoringRow, ...] = (
         "ratio",
         _words("above 60 %"),
         "SpeculationAcceptanceLow",
-        "SpeculationUneconomic",
     ),
     _row("failed_share", "Failed requests", "ratio", _failures, "AvailabilityBurn"),
     _row("refused_share", "Refused requests", "ratio", _words("none for want of room"), "RequestsRefused"),

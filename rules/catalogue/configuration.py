@@ -19,7 +19,7 @@ from rules.methods.configuration import judge_benchmark_stale, judge_cold_start,
 from rules.methods.flapping import judge_flapping
 from rules.methods.pools import judge_imbalance
 from rules.methods.prefix_routing import judge_replicas
-from rules.methods.speculation import SUSPICION, judge_economics
+from rules.methods.speculation import judge_acceptance
 from rules.methods.tiers import judge_tiers
 from rules.telemetry.windows import HOUR_SECONDS
 from rules.verdicts.rule import Condition, Rule, Severity, Threshold
@@ -116,7 +116,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="SpeculationAcceptanceLow",
-        method=judge_band,
+        method=judge_acceptance,
         loudness=Severity.TICKET,
         thresholds={
             "below": Threshold(0.60, "ratio", "guide 9.3: above 60 % (per token: DESIGN 3.7)"),
@@ -133,35 +133,9 @@ ROWS: tuple[Rule, ...] = (
         actions=(
             "Compare traffic with what the draft model was chosen for; shorten the draft (fewer tokens a round) first",
             "Switch speculation off where it stays below the critical limit: it costs more than it yields",
-            "See SpeculationUneconomic for what it is worth at the present batch",
+            "Measure TPOT and tokens per second with speculation and without it, at the present batch, and keep what wins",
         ),
         explained_by=explain(*WORKLOAD),
-    ),
-    Rule(
-        name="SpeculationUneconomic",
-        method=judge_economics,
-        loudness=Severity.TICKET,
-        window_seconds=300,
-        minimum_seconds=60,
-        thresholds={
-            "break_even": Threshold(1.0, "ratio", "DESIGN 3.7; Leviathan et al. 2023, theorem 3.8: below it, it loses"),
-            "minimum_rounds": Threshold(300, "rounds", "as many as a benchmark point's requests (DESIGN 3.3)"),
-            "perfect": Threshold(
-                0.99, "ratio", "guide 6.6 calls 70-90 % achievable; vLLM PR 44487: more can be repeated text"
-            ),
-            "perfect_rounds": Threshold(1000, "rounds", "ten refusals are expected even at 99 %: no chance"),
-        },
-        signal="tokens_per_round",
-        about="the speed-up by speculation",
-        title="Speculative decoding uneconomic",
-        meaning="The tokens a round yields do not pay for its drafts, so decoding without speculation would be faster; or "
-        "they are accepted so well that the text must repeat itself.",
-        actions=(
-            "Draft fewer tokens a round, or turn speculation off: measure TPOT and tokens per second with and without it",
-            "Check that the draft model belongs to this target model and to the present prompts",
-            *SUSPICION,
-        ),
-        explained_by=explain(*WORKLOAD, "SpeculationAcceptanceLow"),
     ),
     Rule(
         name="MixedTierLoadBalancing",

@@ -49,7 +49,7 @@ WORKLOAD = ("WorkloadDrift", "OutputLengthDrift")
 ROUTING = ("MixedTierLoadBalancing", "PrefixRoutingBroken", "PdRatioOff", "ExpertImbalance")
 ENGINE = (
     *("QuantizationMismatch", "AdapterCachePressure", "KvTransferFailing", "KvTransferSlow"),
-    *("SpeculationAcceptanceLow", "SpeculationUneconomic"),
+    "SpeculationAcceptanceLow",
 )
 LOAD = ("DemandExceedsCapacity", "LoadBeyondBenchmark", "NoHeadroom")
 MEMORY = ("KvCacheNearCeiling", "KvCacheCascade", "KvEviction", "EvictionDivergence")
@@ -81,7 +81,7 @@ SUSPECTED: Mapping[str, tuple[str, ...]] = {
     "output lengths": WORKLOAD,
     "adapters held back": ("AdapterCachePressure",),
     "adapters": ("AdapterCachePressure",),
-    "speculation": ("SpeculationAcceptanceLow", "SpeculationUneconomic"),
+    "speculation": ("SpeculationAcceptanceLow",),
     "failed transfers": ("KvTransferFailing", "KvTransferSlow"),
     "more load": ("MixedTierLoadBalancing", *LOAD),
     "evictions": MEMORY,
