@@ -81,30 +81,19 @@ def _may_be_json(begin: bytearray) -> bool:
     return begin.removeprefix(BOM_UTF8).lstrip().startswith((b"{", b"["))
 
 
-def _from_json(path: Path, text: str) -> _Numbered:
+def _from_json(path: Path, text: str, line: str = "") -> _Numbered:
+    """Return the value of a text, or of each of its lines. `line` is the place of a text that is a line."""
+    place = f"{line} " if line else ""
     try:
-        return (("", json.loads(text)),)
+        return ((line, json.loads(text)),)
     except json.JSONDecodeError as error:
         # A second value after the first is the output of `vllm bench serve --append-result`.
-        if error.msg == "Extra data" and "\n" not in text[: error.pos].strip():
-            return _from_lines(path, text)
-        raise BenchmarkError(path, _why(error, text)) from None
+        if not line and error.msg == "Extra data" and "\n" not in text[: error.pos].strip():
+            lines = ((f"line {number}", each) for number, each in enumerate(text.splitlines(), start=1) if each.strip())
+            return tuple(pair for name, each in lines for pair in _from_json(path, each, name))
+        raise BenchmarkError(path, f"{place}{_why(error, text)}") from None
     except ValueError:
-        raise BenchmarkError(path, "holds a number with thousands of digits") from None
-
-
-def _from_lines(path: Path, text: str) -> _Numbered:
-    values = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            values.append((f"line {number}", json.loads(line)))
-        except json.JSONDecodeError as error:
-            raise BenchmarkError(path, f"line {number} {_why(error, line)}") from None
-        except ValueError:
-            raise BenchmarkError(path, f"line {number} holds a number with thousands of digits") from None
-    return tuple(values)
+        raise BenchmarkError(path, f"{place}holds a number with thousands of digits") from None
 
 
 def _from_yaml(path: Path, text: str) -> _Numbered:
@@ -152,36 +141,22 @@ def read_all_results(
 ) -> tuple[list[BenchmarkMeasurement], list[NotAResultError]]:
     """Return all loads of the files, and an error for each file or load without a place in a curve.
 
-    If there is no load, raise all contradictions in one error, or else the first error.
+    `tool` is a name of FORMATS or "auto", else a ValueError. If there is no load, raise all contradictions in one error,
+    or else the first error. Raise BenchmarkError with file, place and reason for an unreadable file, another tool or
+    impossible values.
     """
-    found: list[BenchmarkMeasurement] = []
-    others: list[NotAResultError] = []
+    loads: list[BenchmarkMeasurement | NotAResultError] = []
     for path in paths:
         try:
-            loads = _read_loads(path, tool)
+            loads += _read_loads(path, tool)
         except NotAResultError as error:
-            loads = (error,)
-        for load in loads:
-            if isinstance(load, NotAResultError):
-                others.append(load)
-            else:
-                found.append(load)
+            loads.append(error)
+    found = [load for load in loads if isinstance(load, BenchmarkMeasurement)]
+    others = [load for load in loads if isinstance(load, NotAResultError)]
     if not found:
         first, *more = [error for error in others if CONTRADICTION in error.text] or others[:1]
         raise NotAResultError(first.path, "; ".join([first.text, *map(str, more)]))
     return found, others
-
-
-def read_results(path: Path, tool: str = AUTO) -> tuple[BenchmarkMeasurement, ...]:
-    """Return all loads of a result file in file order, at least one. `tool` is a name of FORMATS or "auto".
-
-    Raise BenchmarkError with file, place and reason for an unreadable file, another or unknown tool, or impossible
-    values. Raise ValueError for an unknown `tool`.
-    """
-    found, others = read_all_results((path,), tool)
-    if others:
-        raise others[0]
-    return tuple(found)
 
 
 def _read_loads(path: Path, tool: str) -> Loads:

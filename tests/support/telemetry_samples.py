@@ -13,10 +13,10 @@ import pytest
 import recorded
 from paths import TESTS
 from prometheus_client.parser import text_string_to_metric_families
+from result_files import read_results
 from stored_recordings import MemoryStore, Sample
 
 from agent.benchmarks import telemetry_series
-from agent.benchmarks.formats import read_results
 from agent.benchmarks.points import BenchmarkMeasurement
 from rules.plan.schema import Point
 

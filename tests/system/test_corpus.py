@@ -22,12 +22,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from page_checks import NOW, check_numbers, check_snapshot, check_window, engine_pages, message_trouble
 from paths import TESTS
+from result_files import read_results
 from status_samples import agent_status
 
 from agent.alerting.delivery import PATH, AlertmanagerClient
 from agent.alerting.webhook import PayloadError, TokenBucket, WebhookReceiver
 from agent.alerting.webhook import read as read_alerts
-from agent.benchmarks.formats import read_results
 from agent.benchmarks.plan_edit import chosen_tier, open_plan, replace_curve
 from agent.cli.dashboards import GrafanaClient, GrafanaCredentials
 from agent.config.files import load_plan

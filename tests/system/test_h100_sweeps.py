@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from judging_samples import each, minute, seen, verdict
 from paths import SHARED
+from result_files import read_results
 
 from agent.benchmarks.curves import ImportedCurve, curve_of
-from agent.benchmarks.formats import read_results
 from rules.confidence import Certainty
 from rules.plan.curve import CERTAIN_REQUESTS, Curve
 from rules.plan.load_bins import build_tier_context as view_of

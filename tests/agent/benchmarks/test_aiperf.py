@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from paths import SHARED
+from result_files import read_results
 
-from agent.benchmarks.formats import read_results
 from agent.benchmarks.points import BenchmarkMeasurement, LengthQuantiles
 from agent.errors import BenchmarkError
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from paths import SHARED, TESTS
+from result_files import read_results
 
 from agent.benchmarks import formats
-from agent.benchmarks.formats import FORMATS, NAMES, read_results
+from agent.benchmarks.formats import FORMATS, NAMES
 from agent.benchmarks.points import BenchmarkMeasurement
 from agent.errors import BenchmarkError, NotAResultError
 

@@ -10,10 +10,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from paths import TESTS
+from result_files import read_results
 
 from agent.benchmarks.curve_remarks import missing_fields, remarks_of
 from agent.benchmarks.curves import ImportedCurve, add_telemetry, curve_of, pool_points, round_significant
-from agent.benchmarks.formats import read_results
 from agent.benchmarks.points import BenchmarkMeasurement, LengthQuantiles, Setup
 from agent.errors import BenchmarkError
 from exporters.documents.plan_files import YamlIndentation, curve_lines, scalar, yaml_number

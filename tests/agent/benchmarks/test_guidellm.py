@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import yaml
 from paths import SHARED
+from result_files import read_results
 
-from agent.benchmarks.formats import read_all_results, read_results
+from agent.benchmarks.formats import read_all_results
 from agent.benchmarks.points import BenchmarkMeasurement, LengthQuantiles
 from agent.errors import BenchmarkError
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from paths import TESTS
+from result_files import read_results
 
-from agent.benchmarks.formats import read_all_results, read_results
+from agent.benchmarks.formats import read_all_results
 from agent.errors import BenchmarkError, NotAResultError
 
 FORMS = TESTS / "bench" / "forms"

@@ -11,9 +11,9 @@ import pytest
 import recorded
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from result_files import read_results
 from telemetry_samples import BENCH, page_samples, pages_of, ratio, run, stored, sweep_samples, value
 
-from agent.benchmarks.formats import read_results
 from agent.benchmarks.points import BenchmarkMeasurement
 from agent.benchmarks.telemetry import open_telemetry
 from agent.benchmarks.telemetry_merge import TelemetryFields

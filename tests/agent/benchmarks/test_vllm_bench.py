@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from paths import TESTS
+from result_files import read_results
 
-from agent.benchmarks.formats import read_results
 from agent.benchmarks.points import BenchmarkMeasurement, Setup
 from agent.errors import BenchmarkError
 from rules.sizing import expected_tokens_per_round
