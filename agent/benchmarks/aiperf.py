@@ -6,6 +6,7 @@ Every metric is an object with a `unit`. An unknown unit is refused. Rules for a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -91,23 +92,22 @@ def read(part: ResultFields) -> tuple[BenchmarkMeasurement, ...]:
 
 
 def _seconds(part: ResultFields, metric: str, statistic: str) -> float | None:
+    return _in_units(part, metric, statistic, UNITS)
+
+
+def _rate(part: ResultFields, metric: str) -> float | None:
+    return _in_units(part, metric, "avg", dict.fromkeys(RATES[metric], 1.0))
+
+
+def _in_units(part: ResultFields, metric: str, statistic: str, units: Mapping[str, float]) -> float | None:
+    """Return a value in the base unit. Raise BenchmarkError for a unit without a factor in `units`."""
     value = part.positive_number(metric, statistic)
     if value is None:
         return None
     unit = part.text(metric, "unit")
-    if unit not in UNITS:
-        raise part.bad(f"has the unit '{quote_external_text(unit, 20)}', none of {', '.join(UNITS)}", metric)
-    return value * UNITS[unit]
-
-
-def _rate(part: ResultFields, metric: str) -> float | None:
-    value = part.positive_number(metric, "avg")
-    if value is None:
-        return None
-    unit = part.text(metric, "unit")
-    if unit not in RATES[metric]:
-        raise part.bad(f"has the unit '{quote_external_text(unit, 20)}', none of {', '.join(RATES[metric])}", metric)
-    return value
+    if unit not in units:
+        raise part.bad(f"has the unit '{quote_external_text(unit, 20)}', none of {', '.join(units)}", metric)
+    return value * units[unit]
 
 
 def _failed(part: ResultFields) -> int:

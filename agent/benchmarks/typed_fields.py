@@ -114,24 +114,22 @@ class ResultFields:
     def part(self, *keys: str) -> ResultFields | None:
         """Return the object under the keys, or None if absent or null."""
         value = self.get(*keys)
-        if value is None:
-            return None
-        if not isinstance(value, Mapping):
-            raise self.bad(f"must be an object, not {kind(value)}", *keys)
-        path = ".".join(part for part in (self.path, *keys) if part)
-        return ResultFields(source=self.source, line=self.line, path=path, data=value)
+        return None if value is None else self._object(value, *keys)
 
     def parts(self, key: str) -> Iterator[ResultFields]:
         """Yield the objects of a list; nothing if absent or null."""
         for index, value in enumerate(self._list(key)):
-            path = ".".join(part for part in (self.path, f"{key}[{index}]") if part)
-            if not isinstance(value, Mapping):
-                raise self.bad(f"must be an object, not {kind(value)}", f"{key}[{index}]")
-            yield ResultFields(source=self.source, line=self.line, path=path, data=value)
+            yield self._object(value, f"{key}[{index}]")
 
     def numbers(self, key: str) -> tuple[float, ...]:
         """Return a list of finite numbers >= 0; empty if absent or null."""
         return tuple(self._checked(value, f"{key}[{index}]") for index, value in enumerate(self._list(key)))
+
+    def _object(self, value: Any, *keys: str) -> ResultFields:
+        if not isinstance(value, Mapping):
+            raise self.bad(f"must be an object, not {kind(value)}", *keys)
+        path = ".".join(part for part in (self.path, *keys) if part)
+        return ResultFields(source=self.source, line=self.line, path=path, data=value)
 
     def _list(self, key: str) -> Sequence[Any]:
         values = self.get(key)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from statistics import fmean
 
 from agent.benchmarks import points
 from agent.benchmarks.points import BenchmarkMeasurement, BenchmarkRun, LengthQuantiles, Loop, Setup, build_measurement
@@ -78,7 +79,7 @@ def read(part: ResultFields) -> tuple[BenchmarkMeasurement, ...]:
         requested_rps=rate,
         sent_rps=_sent_rps(part),
         duration_seconds=part.positive_number("duration"),
-        latency_mean_seconds=_latency_mean(part),
+        latency_mean_seconds=_latency(part, "mean_e2el_ms", fmean),
         latency_max_seconds=max(part.numbers("latencies"), default=None),
         ttft_mean_seconds=_seconds(part, "mean_ttft_ms"),
         tpot_mean_seconds=_seconds(part, "mean_tpot_ms"),
@@ -86,7 +87,7 @@ def read(part: ResultFields) -> tuple[BenchmarkMeasurement, ...]:
         tpot_p99_seconds=_seconds(part, "p99_tpot_ms"),
         itl_p50_seconds=_seconds(part, "median_itl_ms"),
         itl_p99_seconds=_seconds(part, "p99_itl_ms"),
-        e2e_p99_seconds=_latency_p99(part),
+        e2e_p99_seconds=_latency(part, "p99_e2el_ms", _nearest_p99),
         output_tokens_per_second=part.positive_number("output_throughput"),
         speculative_acceptance=acceptance,
         model=part.text("model_id"),
@@ -171,22 +172,14 @@ def _sent_rps(part: ResultFields) -> float | None:
     return len(starts) / span if span > 0 else None
 
 
-def _latency_mean(part: ResultFields) -> float | None:
-    """Return the mean end-to-end seconds: `mean_e2el_ms` if present, else from the array of 0.32 and newer."""
-    mean = _seconds(part, "mean_e2el_ms")
-    if mean is not None:
-        return mean
-    answered = [value for value in part.numbers("latencies") if value > 0]
-    return math.fsum(answered) / len(answered) if answered else None
-
-
-def _latency_p99(part: ResultFields) -> float | None:
-    """Return the P99 end-to-end seconds: `p99_e2el_ms` if present, else the nearest rank of the array."""
-    p99 = _seconds(part, "p99_e2el_ms")
-    if p99 is not None:
-        return p99
+def _latency(part: ResultFields, key: str, statistic: Callable[[list[float]], float]) -> float | None:
+    """Return end-to-end seconds: `key` if present, else the statistic of the array of 0.32 and newer."""
     answered = sorted(value for value in part.numbers("latencies") if value > 0)
-    return answered[math.ceil(0.99 * len(answered)) - 1] if answered else None
+    return _seconds(part, key) or (statistic(answered) if answered else None)
+
+
+def _nearest_p99(ranked: list[float]) -> float:
+    return ranked[math.ceil(0.99 * len(ranked)) - 1]
 
 
 def _succeeded(part: ResultFields, values: tuple[float, ...]) -> tuple[bool, ...]:

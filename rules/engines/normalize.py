@@ -12,11 +12,8 @@ from rules.engines.layout import FamilyFault, HistogramSlots, SeriesLayout
 from rules.engines.table import LabelAggregation
 from rules.telemetry.contradictions import find_page_contradiction
 from rules.telemetry.families import MOST_OF_GAUGE, PART_OF
-from rules.telemetry.histograms import NO_GRID, Cumulative, check_cumulative
+from rules.telemetry.histograms import EMPTY, Cumulative, check_cumulative
 from rules.telemetry.snapshots import RankPage, Snapshot
-
-EMPTY = Cumulative(NO_GRID, (0.0,), 0.0)
-"""Histogram before its first observation: its edges are still unknown."""
 
 AHEAD_SECONDS = 86_400.0
 """Largest clock error in seconds. A later update time is the sum of several (multiprocess mode, METRICS trap 8)."""

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from rules.confidence import Certainty
 from rules.light_dataclass import light_dataclass
-from rules.methods.evidence import exact_reading, join_names, range_reading
+from rules.methods.evidence import exact_reading, group_by_replica, join_names, range_reading
 from rules.plan.money import price_of
 from rules.replicas.starts import ReplicaStart, Timing
 from rules.telemetry.signals import Gap
-from rules.telemetry.windows import MINUTE_SECONDS
-from rules.telemetry.wording import number
+from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
+from rules.telemetry.wording import format_count, number
 from rules.verdicts.context import RuleContext
 from rules.verdicts.verdict import RuleResult, Status
 
 SILENT_SECONDS = 2 * MINUTE_SECONDS
 """Seconds without a page, while others of the tier answer, after which a replica was stopped."""
-
-SECONDS_PER_HOUR = 3600.0
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +38,11 @@ def judge_flapping(case: RuleContext) -> RuleResult:
         return case.verdict(
             Status.OK, Certainty.CERTAIN, observed, expected, "No replica stopped within its own cold start"
         )
-    times = f"{len(short)} time{'' if len(short) == 1 else 's'}"
+    times = format_count(len(short), "time")
     sentence = f"Replicas stopped within their own cold start {times} in an hour{_describe_cost(case, short)}"
     shortest = min(short, key=lambda one: one.ran)
     details = (
-        f"{join_names(sorted({one.replica for one in short}))}",
+        join_names(sorted({one.replica for one in short})),
         f"{shortest.replica} ran {number(shortest.ran, 'seconds')} after a start of {number(shortest.start, 'seconds')}",
     )
     status = Status.WARNING if len(short) >= most else Status.OK
@@ -53,10 +51,8 @@ def judge_flapping(case: RuleContext) -> RuleResult:
 
 def find_short_lives(case: RuleContext) -> list[ShortLife]:
     """Return the starts of the last hour whose replica stopped, or started again, before it ran for as long."""
-    last: dict[str, float] = {}
-    for one in case.binned:
-        if one.replica:
-            last[one.replica] = max(one.window.end, last.get(one.replica, 0.0))
+    replicas = group_by_replica(one for one in case.binned if one.replica)
+    last = {name: max(one.window.end for one in group) for name, group in replicas.items()}
     newest = max(last.values(), default=0.0)
     later: dict[str, ReplicaStart] = {}
     found = []
@@ -64,11 +60,10 @@ def find_short_lives(case: RuleContext) -> list[ShortLife]:
         after = later.get(start.replica)
         later[start.replica] = start
         seen_until = max(last.get(start.replica, 0.0), start.seen_at)
+        stopped = seen_until if newest - seen_until > SILENT_SECONDS else None
         if after is not None:
-            stopped: float | None = after.alive_at
-        else:
-            stopped = seen_until if newest - seen_until > SILENT_SECONDS else None
-        if stopped is None or not case.now - SECONDS_PER_HOUR <= stopped or not start.has_observed_begin:
+            stopped = after.alive_at
+        if stopped is None or stopped < case.now - HOUR_SECONDS or not start.has_observed_begin:
             continue
         ran, took = max(0.0, stopped - start.t), _cold_start(case, start)
         found += [ShortLife(replica=start.replica, ran=ran, start=took)] if ran < took else []
@@ -85,6 +80,6 @@ def _describe_cost(case: RuleContext, short: list[ShortLife]) -> str:
     if case.context.plan is None:
         return ""
     price = price_of(case.context.plan)
-    hours = sum(one.start for one in short) * price.gpus_per_replica / SECONDS_PER_HOUR
+    hours = sum(one.start for one in short) * price.gpus_per_replica / HOUR_SECONDS
     money = f", {hours * price.gpu_hour_price:,.2f} {price.currency}" if price.gpu_hour_price is not None else ""
     return f"; their starts took {hours:.2g} GPU-hours{money}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from rules.light_dataclass import light_dataclass
-from rules.telemetry.histograms import NO_GRID, Cumulative, increase
+from rules.telemetry.histograms import EMPTY, Cumulative, increase
 
 ROUNDED = 1.02
 """Factor by which a TTFT may exceed the E2E of the same requests: both are rounded or interpolated."""
@@ -102,8 +102,6 @@ FEWEST_REQUESTS = 100
 SAME_REQUESTS = 0.9
 """Share of first tokens and finished requests that must be the same: others run, or ended without a token."""
 
-NOTHING_YET = Cumulative(NO_GRID, (0.0,), 0.0)
-
 WRONG_FAMILIES = {"ttft": ("ttft_seconds",), "e2e": ("e2e_seconds",), "tpot": ("tpot_seconds", "itl_seconds")}
 
 
@@ -135,7 +133,7 @@ def find_page_contradiction(
     if found is None:
         return None
     families = [family for name in ("ttft", "e2e", "tpot") for family in WRONG_FAMILIES[name] if family in histograms]
-    if any(increase(NOTHING_YET, histograms[family]).total is None for family in families):
+    if any(increase(EMPTY, histograms[family]).total is None for family in families):
         return None
     wrong = {family for name in found.wrong for family in WRONG_FAMILIES[name]}
     return found, tuple(family for family in families if family in wrong)

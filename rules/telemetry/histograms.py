@@ -127,6 +127,10 @@ class Cumulative:
     total: float | None
 
 
+EMPTY = Cumulative(NO_GRID, (0.0,), 0.0)
+"""Histogram before its first observation: its edges are still unknown."""
+
+
 def sum_histograms(parts: Iterable[Histogram]) -> tuple[Histogram, ...]:
     """Return one sum per grid of equal edges, in the order of the edges. Any grouping of the input gives the same
     parts."""
