@@ -242,7 +242,8 @@ def _no_safety_factor(case: Case) -> Found:
     asked = ["", ""]
     if rates and rates.peak and case.point:
         usable = case.point.usable_rps
-        counts = (count_fleet(rates.peak, usable, factor, case.margin) for factor in SAFETY_FACTORS)
+        _, warm = fleet_terms(case.tier)
+        counts = (count_fleet(rates.peak, usable, factor, case.margin, warm) for factor in SAFETY_FACTORS)
         asked = [f", {format_count(count, 'replica')}" for count in counts]
     least, most = SAFETY_FACTORS
     text = f"is not in the plan and counts as 1; the guide's are {least:g} for predictable traffic{asked[0]}, "

@@ -243,6 +243,15 @@ def test_the_open_loop_plan_has_no_knee_and_no_warning() -> None:
                 "and 1.5 for a new deployment or high variance, 15 replicas"
             ),
         ),
+        (
+            {"fleet": {"instances": 14, "minimum_warm": 14}, "workload": {"requests_per_second": {"peak": 30}}},
+            "fleet.safety_factor",
+            "info",
+            (
+                "is not in the plan and counts as 1; the guide's are 1.2 for predictable traffic, 14 replicas, "
+                "and 1.5 for a new deployment or high variance, 15 replicas"
+            ),
+        ),
     ],
 )
 def test_a_weakness_is_found_and_told(case: dict[str, Any], path: str, severity: str, text: str) -> None:
