@@ -15,7 +15,7 @@ from rules.confidence import Certainty, binomial_tail
 from rules.plan.capacity import POOL_TOKENS
 from rules.plan.load_bins import BinnedWindow, narrow_to_pool, pool_of
 from rules.telemetry import histograms, windows
-from rules.telemetry.histograms import Histogram, Quantile
+from rules.telemetry.histograms import Histogram
 from rules.telemetry.reading_methods import has_repeated_lookups
 from rules.telemetry.signals import Gap, Reading
 from rules.verdicts.context import SEPARATE, RuleContext
@@ -46,11 +46,6 @@ def exact_reading(value: float | None, n: float) -> Reading:
 def range_reading(low: float | None, high: float | None, n: float) -> Reading:
     """Return a range without a best value, for example the limits of a rule."""
     return Reading(value=None, low=low, high=high, n=n)
-
-
-def quantile_reading(found: Quantile) -> Reading:
-    """Return a quantile with the edges of its bucket as bounds."""
-    return Reading(value=found.value, low=found.low, high=found.high, n=found.n)
 
 
 def certain_if(proven: bool) -> Certainty:
@@ -89,12 +84,14 @@ REPEATED_LOOKUPS = "the engine counts more prefix cache lookups than prompt toke
 
 def sees_repeated_lookups(binned: Iterable[BinnedWindow]) -> bool:
     """Return whether lookups were counted again, by the binned windows that count prompt tokens too."""
-    known = [one.window.counters for one in binned if "prompt_tokens" in one.window.counters]
-    queried, prompts = (
-        math.fsum(counters.get(family, 0.0) for counters in known)
-        for family in ("prefix_queried_tokens", "prompt_tokens")
-    )
+    prompts, queried = sum_counters_beside(binned, "prompt_tokens", "prefix_queried_tokens")
     return has_repeated_lookups(queried, prompts)
+
+
+def sum_counters_beside(binned: Iterable[BinnedWindow], family: str, *others: str) -> list[float]:
+    """Return the increases of a counter and of others, over the binned windows that have the first."""
+    known = [one.window.counters for one in binned if family in one.window.counters]
+    return [math.fsum(counters.get(name, 0.0) for counters in known) for name in (family, *others)]
 
 
 def count_requests(parts: tuple[Histogram, ...]) -> float:
@@ -105,7 +102,7 @@ def count_requests(parts: tuple[Histogram, ...]) -> float:
 def quantile(parts: tuple[Histogram, ...], q: float) -> Reading | None:
     """Return the quantile (0-1) between the edges of its bucket. Return None without observations."""
     found = histograms.quantile(parts, q)
-    return None if found is None else quantile_reading(found)
+    return None if found is None else Reading(value=found.value, low=found.low, high=found.high, n=found.n)
 
 
 def is_rare_count(count: float, n: float, allowed: float, confidence: float) -> bool:

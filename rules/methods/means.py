@@ -5,13 +5,18 @@ A new mean is a row of MEANS and a row of the catalogue.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rules.confidence import Certainty, binomial_lower_bound
 from rules.light_dataclass import light_dataclass
-from rules.methods.evidence import REPEATED_LOOKUPS, certain_if, exact_reading, sees_repeated_lookups
+from rules.methods.evidence import (
+    REPEATED_LOOKUPS,
+    certain_if,
+    exact_reading,
+    sees_repeated_lookups,
+    sum_counters_beside,
+)
 from rules.plan.curve import Expectation
 from rules.plan.load_bins import BinnedWindow, LoadBin
 from rules.telemetry.gpu_windows import GPU_UTILIZATION_KINDS
@@ -32,6 +37,8 @@ from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 ENOUGH_SEEN = 0.5
 """Minimum observed share of GPU-seconds. The unobserved half may be the busy one."""
+
+LOOKUPS = ("prefix_queried_tokens", "prefix_hit_tokens")
 
 MORE_HITS = "the engine counts more prefix cache hits than lookups: its counters contradict each other"
 
@@ -213,23 +220,13 @@ def _observe_hits(of: BenchmarkComparison, one: LoadBin) -> BinMean:
 
     More hits than lookups, and more lookups than prompt tokens, are a contradiction and have no weight.
     """
-    requests, queried, hits = _count_lookups(one.binned)
+    queried, hits, requests = sum_counters_beside(one.binned, *LOOKUPS, "requests_finished")
     if hits > queried or sees_repeated_lookups(one.binned):
         return BinMean(value=0.0, weight=0.0, full_weight=requests)
     if queried > 0:
         return BinMean(value=hits / queried, weight=requests, full_weight=requests)
     remark = "no prompt was looked up in the prefix cache: is prefix caching on?"
     return BinMean(value=0.0, weight=requests, full_weight=requests, weak=True, remark=remark)
-
-
-def _count_lookups(binned: Iterable[BinnedWindow]) -> tuple[float, float, float]:
-    """Return finished requests, queried tokens and found tokens of the binned windows that count lookups."""
-    known = [s.window.counters for s in binned if "prefix_queried_tokens" in s.window.counters]
-    requests, queried, hits = (
-        math.fsum(counters.get(family, 0.0) for counters in known)
-        for family in ("requests_finished", "prefix_queried_tokens", "prefix_hit_tokens")
-    )
-    return requests, queried, hits
 
 
 def _expect_hits(of: BenchmarkComparison, bin: int, one: LoadBin) -> Expectation | None:
@@ -251,7 +248,7 @@ def _explain_missing_hits(of: BenchmarkComparison) -> Unknown:
         gap = worst_gap(of.binned, "prefix_queried_tokens")
         text = "the engine shows no prefix cache lookups"
         return of.case.unknown(gap, MORE_HITS if gap is Gap.CONTRADICTORY else text)
-    _, queried, hits = _count_lookups(of.binned)
+    queried, hits = sum_counters_beside(of.binned, *LOOKUPS)
     if hits > queried:
         return of.case.unknown(Gap.CONTRADICTORY, MORE_HITS)
     if sees_repeated_lookups(of.binned):
