@@ -43,7 +43,7 @@ from rules.catalogue.registry import CATALOGUE
 from rules.plan.schema import Plan
 from rules.plan.validation import Path as KeyPath
 from rules.problems import MOST_PROBLEMS
-from rules.verdicts.rule import Rule
+from rules.verdicts.rule import CatalogueRow
 
 DEFAULT_TIMEOUT_SECONDS = 10.0
 
@@ -196,7 +196,7 @@ class Config(ConfigSection):
         return given or min(DEFAULT_TIMEOUT_SECONDS, self.scrape_interval_seconds)
 
 
-def wrong_thresholds(rule: Rule, numbers: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def wrong_thresholds(rule: CatalogueRow, numbers: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield each problem of the rule's thresholds: name ("" for several) and reason."""
     for name, value in numbers.items():
         if name not in rule.thresholds or not _is_number(value):

@@ -10,7 +10,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from agent.history import daily_queries
@@ -29,6 +29,8 @@ from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.observation import ClosedMinute, ReplicaKey, StepResult
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.resize.production_summary import ProductionSummaryBuilder
+from rules.resize.workload import list_guardrails, measure_workload
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
 from rules.verdicts import error_budget
@@ -308,13 +310,15 @@ def check_tier(store: Reader, context: TierContext, version: str, since: float, 
 
     Raises HistoryError.
     """
-    bins = store.bins(context.tier, since, now, version) if now - since >= MINUTES_BELOW_SECONDS else ()
-    begin = min((one.window.start for one in bins), default=since)
+    binned = store.bins(context.tier, since, now, version) if now - since >= MINUTES_BELOW_SECONDS else ()
+    begin, period = min((one.window.start for one in binned), default=since), HOUR_SECONDS
     if now - begin < MINUTES_BELOW_SECONDS:
-        return check_benchmark(
-            context, store.minutes(context.tier, begin, now, version), now, period_seconds=MINUTE_SECONDS
-        )
-    return check_benchmark(context, bins, now)
+        binned, period = store.minutes(context.tier, begin, now, version), MINUTE_SECONDS
+    summary = ProductionSummaryBuilder(context=context, since=begin, until=now)
+    summary.add(binned, (), daily_queries.demand(store, context.tier, begin, now))
+    seen = summary.build(())
+    found = check_benchmark(context, binned, now, period)
+    return replace(found, guardrails=list_guardrails(seen, measure_workload(seen)))
 
 
 class HistorySink:

@@ -39,7 +39,7 @@ from rules.verdicts.verdict import RuleResult
 JUDGED_SECONDS = RECENT_SECONDS
 """Maximum span in seconds of the rules that compare with the benchmark. Older problems are no reason to re-size now."""
 
-OVER_THE_TIME = ("WorkloadDrift", "GuardrailMissing", "QueueBreakerOff", "OutputLengthDrift")
+OVER_THE_TIME = ("WorkloadDrift", "OutputLengthDrift")
 """Live rules that are also evaluated over the hours of the report."""
 
 SIMULATED = "simulated"

@@ -43,7 +43,6 @@ METHOD_TEXTS: Mapping[str, str] = {
     "judge_band": "a reading against fixed limits",
     "judge_drift": "lengths and shape of the traffic against the plan's",
     "judge_representative": "time in the system against the benchmark's at equal load",
-    "judge_guardrail": "the gateway's limits in the plan against what is seen",
     "judge_precision": "the plan's number formats against what the planned GPU computes in hardware",
     "judge_benchmark_stale": "what each replica runs against what was benchmarked",
     "judge_cold_start": "measured starts against the planned lead",

@@ -30,6 +30,8 @@ HEADS = {
 BATCH_PAGE = "https://sizewatch.dev/batch"
 """Page about the work of batch tiers, whose row is no rule and has no runbook."""
 
+GUARDRAIL_KEYS = ("key", "planned", "low", "high", "state", "status", "certainty", "sentence")
+
 NO_BENCHMARK = "other limits are broken; the plan has no benchmark to confirm"
 
 
@@ -69,6 +71,8 @@ def _tier(one: Step13, since_words: str, asked_seconds: float, incidents: Sequen
             lines += [line for text in said for line in _wrapped(text, 12, 14)]
     if one.unvisited:
         lines += _wrapped(f"load not reached: {', '.join(one.unvisited)} a replica", 2, 4)
+    for line in one.guardrails:
+        lines += _wrapped(f"{line.status.value:9} {line.key}, {line.certainty.value}: {line.sentence}", 2, 12)
     return lines
 
 
@@ -127,6 +131,7 @@ def _tier_json(one: Step13, incidents: Sequence[Incident]) -> dict[str, Any]:
         "highest_share_of_usable": one.highest_share,
         "load_not_reached": list(one.unvisited),
         "answers": [_answer_json(result) for result in one.results],
+        "guardrails": [{key: getattr(line, key) for key in GUARDRAIL_KEYS} for line in one.guardrails],
         "incidents": [incident_json(about) for about in incidents if about.tier == one.tier],
     }
 

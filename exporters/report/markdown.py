@@ -205,8 +205,7 @@ def _guardrails(tier: TierReport) -> Iterator[str]:
         found = f"{one.title}: " if one.status in ("warning", "critical") else ""
         yield f"- {w.verdict_words(one.status, one.certainty)}: {found}{one.sentence}{f' ({one.rule})' if one.rule else ''}"
     for fit in tier.guardrails.fits:
-        planned = "none in the plan" if fit.planned is None else f"{fit.planned:,.6g} in the plan"
-        yield f"- `{fit.key}`: {planned}; {w.fit_words(fit)} would fit by the best estimate ({fit.basis})"
+        yield f"- {w.verdict_words(fit.status, fit.certainty)}: {fit.sentence} (`{fit.key}`)"
 
 
 def _incidents(tier: TierReport) -> Iterator[str]:

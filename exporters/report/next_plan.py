@@ -17,11 +17,11 @@ from exporters.report.inputs import ReportInputs, TierPast
 from rules.plan.schema import Plan, TierPlan, parse_plan
 from rules.plan.validation import impossible_means
 from rules.resize.proposal import Proposal, ProposalKind, Resize
-from rules.resize.workload import Length, list_guardrail_ranges
+from rules.resize.workload import Length, list_guardrails
 from rules.telemetry.signals import Reading
 from rules.telemetry.wording import number
 from rules.telemetry.work import SAME, Capacity, CapacitySource
-from rules.verdicts.verdict import FIRING, Verdict
+from rules.verdicts.verdict import Status
 
 KEYS = {"prompts": "prompt_tokens", "outputs": "generation_tokens"}
 """Plan keys by the report's words."""
@@ -164,7 +164,7 @@ def _follow(tier: dict[str, Any], past: TierPast) -> None:
         tier.setdefault("fleet", {})["instances"] = resize.proposal.replicas
     if refutes_plan(resize.usable):
         tier["operating_point"] = _measured_point(resize.usable)
-    _guard(tier, past)
+    _guard(tier, resize)
     if before is not None and workload["prompt_tokens"].get("mean") != before:
         # Keep the curve as measured. Points without lengths were measured at the workload's mean.
         for point in tier.get("curve", {}).get("points", ()):
@@ -196,15 +196,13 @@ def _measured_point(capacity: Capacity) -> dict[str, Any]:
     return {**point, "source": CapacitySource.PRODUCTION.value}
 
 
-def _guard(tier: dict[str, Any], past: TierPast) -> None:
-    """Update guardrails that are missing or that a rule finds wrong."""
-    seen = past.resize.seen
-    wrong = {a.rule for a in past.results if isinstance(a, Verdict) and a.status in FIRING}
+def _guard(tier: dict[str, Any], resize: Resize) -> None:
+    """Update guardrails that are missing, or do not fit production's lengths and the peak of the next plan."""
+    context = replace(resize.seen.context, plan=TierPlan.model_validate(tier))
     present = tier.setdefault("guardrails", {})
-    for one in list_guardrail_ranges(seen, past.resize.workload):
-        rule = "QueueBreakerOff" if one.key == "queue_breaker" else "GuardrailMissing"
-        if one.planned is None or (rule in wrong and not one.low <= one.planned <= one.high):
-            present[one.key] = one.proposed
+    for guardrail in list_guardrails(replace(resize.seen, context=context), resize.workload):
+        if guardrail.status is Status.WARNING and guardrail.proposed is not None:
+            present[guardrail.key] = guardrail.proposed
 
 
 def is_benchmark_refuted(resize: Resize) -> bool:

@@ -251,14 +251,16 @@ class RuleOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardrailRow:
-    """Guardrail of the plan, and the range that would fit the seen traffic."""
+    """Guardrail of the plan against lengths and arrivals: its verdict in a sentence, and the range that fits."""
 
     key: str
     planned: float | None
-    low: float
-    high: float
-    proposed: int
-    basis: str
+    low: int | None
+    high: int | None
+    state: str
+    status: str
+    certainty: str
+    sentence: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

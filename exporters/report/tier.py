@@ -7,7 +7,7 @@ modules.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any, TypeVar, cast
 
 from exporters.documents.check import HEADS, result_words
@@ -47,14 +47,11 @@ from rules.resize.levers import group_by_hour_of_week
 from rules.resize.production_curve import ProductionPoint
 from rules.resize.production_summary import ProductionSummary, Rate
 from rules.resize.proposal import ProposalKind, Resize
-from rules.resize.workload import list_guardrail_ranges
+from rules.resize.workload import list_guardrails
 from rules.telemetry.windows import HOUR_SECONDS, Window, sum_windows
 from rules.verdicts.verdict import FIRING, SEVERITY, Status, Verdict
 
 Row = TypeVar("Row")
-
-GUARDRAILS = ("GuardrailMissing", "QueueBreakerOff", "OutputLengthDrift")
-
 
 DAY_SECONDS = 86_400.0
 
@@ -328,12 +325,11 @@ def _failed(found: Prewarming, limits: Mapping[str, Mapping[str, float]]) -> str
 
 def _guardrails(past: TierPast) -> GuardrailPart:
     return GuardrailPart(
-        # The range of the breaker is in `fits`, by five minutes: the rule's own is by hours.
-        judged=tuple(
-            replace(one, sentence=one.sentence.partition("; ")[0]) if one.rule == "QueueBreakerOff" else one
-            for one in (judge_row((rule,), past) for rule in GUARDRAILS)
+        judged=(judge_row(("OutputLengthDrift",), past),),
+        fits=tuple(
+            _row(GuardrailRow, line, certainty="" if line.status is Status.UNKNOWN else line.certainty.value)
+            for line in list_guardrails(past.resize.seen, past.resize.workload)
         ),
-        fits=tuple(_row(GuardrailRow, one) for one in list_guardrail_ranges(past.resize.seen, past.resize.workload)),
     )
 
 

@@ -13,7 +13,6 @@ from exporters.render.text import format_duration, format_local
 from exporters.report.records import (
     CurvePart,
     Formula,
-    GuardrailRow,
     MonitoredValue,
     PrewarmPart,
     ProposalPart,
@@ -328,12 +327,6 @@ def busiest_idle(part: TrapPart) -> str:
 def _count(amount: float, what: str) -> str:
     """Return an amount with its noun."""
     return f"{figure(amount)} {what}{'' if figure(amount) == '1' else 's'}"
-
-
-def fit_words(one: GuardrailRow) -> str:
-    """Return the range that fits a guardrail, once if both ends are equal."""
-    low, high = f"{one.low:,.0f}", f"{one.high:,.0f}"
-    return low if low == high else f"{low} to {high}"
 
 
 def seen_words(seen: float, hours: float) -> str:

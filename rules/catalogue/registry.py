@@ -20,7 +20,7 @@ from rules.catalogue import (
     workload,
 )
 from rules.plan.replica_count import NO_OVERRIDES, Margin, margin_from_rule
-from rules.verdicts.rule import Rule
+from rules.verdicts.rule import CatalogueRow, Rule
 
 SUBJECTS = (
     *(benchmark, workload, memory, utilization, objectives),
@@ -32,7 +32,10 @@ RULES: tuple[Rule, ...] = tuple(row for subject in SUBJECTS for row in subject.R
 
 BY_NAME = {rule.name: rule for rule in RULES}
 
-CATALOGUE = {**BY_NAME, benchmark.BATCH_WORK.name: benchmark.BATCH_WORK}
+CATALOGUE: Mapping[str, CatalogueRow] = {
+    **BY_NAME,
+    **{row.name: row for row in (benchmark.BATCH_WORK, guardrails.GUARDRAILS)},
+}
 """All rows whose thresholds a configuration may override: rules, and rows of checks that have no alert."""
 
 

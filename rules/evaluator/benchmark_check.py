@@ -15,6 +15,7 @@ from rules.causes import explain
 from rules.evaluator.tier_rules import evaluate_rule
 from rules.methods.tails import judge_tail
 from rules.plan.curve import Curve
+from rules.plan.guardrails import Guardrail
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
@@ -69,7 +70,7 @@ class Step13:
 
     `highest_rps` is the highest load of a replica, `usable_rps` its planned and `capacity` its present capacity. `bins`
     are those of the curve by load; `beyond_requests` were served at loads outside of it. `seen_seconds` is the time with
-    data.
+    data. `guardrails` are told beside the result, and do not change it.
     """
 
     tier: str
@@ -81,6 +82,7 @@ class Step13:
     bins: tuple[BinReached, ...] = ()
     beyond_requests: float = 0.0
     seen_seconds: float = 0.0
+    guardrails: tuple[Guardrail, ...] = ()
 
     @property
     def highest_share(self) -> float | None:

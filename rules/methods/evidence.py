@@ -105,19 +105,14 @@ def quantile(parts: tuple[Histogram, ...], q: float) -> Reading | None:
     return None if found is None else Reading(value=found.value, low=found.low, high=found.high, n=found.n)
 
 
-def is_rare_count(count: float, n: float, allowed: float, confidence: float) -> bool:
-    """Return whether a count of n is too rare by chance if the true share is `allowed`, with one-sided `confidence`."""
-    k = math.floor(count + ROUNDING)
-    return k >= 1 and binomial_tail(k, math.floor(n + ROUNDING), allowed) < 1 - confidence
-
-
 def is_significant_share(k: float, n: float, requests: float, allowed: float, confidence: float) -> bool:
     """Return whether the lower bound (Clopper and Pearson) of the share k / n exceeds `allowed`.
 
     `requests` is the number of independent requests.
     """
     trials = math.floor(requests + ROUNDING)
-    return n > 0 and is_rare_count(min(k / n, 1.0) * trials, trials, allowed, confidence)
+    count = math.floor(min(k / n, 1.0) * trials + ROUNDING) if n > 0 else 0
+    return count >= 1 and binomial_tail(count, trials, allowed) < 1 - confidence
 
 
 def exceeds_limit(parts: tuple[Histogram, ...], q: float, limit: float, side: LimitSide) -> bool:

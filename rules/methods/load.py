@@ -296,12 +296,6 @@ def find_busiest_periods(case: RuleContext) -> PeakComparison | None:
     )
 
 
-def busiest_rate(case: RuleContext) -> float | None:
-    """Return the requests per second that arrived in at least three periods. Return None with fewer periods."""
-    arrivals = hold(case.binned).once(_count_arrivals, case.period_seconds)
-    return arrivals[SEPARATE - 1][0] if len(arrivals) >= SEPARATE else None
-
-
 def _count_arrivals(held: HeldWindows, period_seconds: float) -> list[tuple[float, float, float]]:
     """Return requests per second, requests and seconds of each period of the tier, the busiest period first."""
     arrivals = []

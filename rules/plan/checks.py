@@ -13,13 +13,15 @@ from rules.light_dataclass import light_dataclass
 from rules.plan.capacity import capacity_lengths
 from rules.plan.curve import CERTAIN_REQUESTS, LIMITED, OFTEN_UNMEASURED
 from rules.plan.envelope import metric_value
+from rules.plan.guardrails import check_guardrails
 from rules.plan.hardware_checks import HARDWARE_CHECKS
 from rules.plan.memory import MEMORY_CHECKS, model_copies, tensor_parallel
 from rules.plan.mistakes import MISTAKES, SEVERITIES, Case, Found, Severity, case_of
-from rules.plan.replica_count import NO_OVERRIDES, CatalogueRow, count_fleet, count_fleet_of, fleet_terms
+from rules.plan.replica_count import NO_OVERRIDES, count_fleet, count_fleet_of, fleet_terms
 from rules.plan.schema import Plan, Point, Slo, TierPlan, TokenQuantiles
 from rules.sizing import littles_ceiling_rps
 from rules.telemetry.wording import format_count
+from rules.verdicts.rule import CatalogueRow
 
 LARGE_FLEET = 3.0
 """A fleet that carries more than so many times its peak and safety factor has another reason for its size, or an error."""
@@ -106,7 +108,7 @@ def check_tier(
     return _gravest_first(
         [
             PlanWarning(path=f"tiers.{name}.{place}", severity=severity, text=text)
-            for check in (*MISTAKES, *CHECKS, *HARDWARE_CHECKS, *MEMORY_CHECKS)
+            for check in (*MISTAKES, *CHECKS, check_guardrails, *HARDWARE_CHECKS, *MEMORY_CHECKS)
             for place, severity, text in check(case)
         ]
     )
@@ -283,10 +285,13 @@ def _gap_to_average(case: Case) -> Found:
     """Yield C_max / average latency that is far from the usable rps, above or below (guide 8.4, and 9.1, step 7).
 
     Points carry no mean latency. TTFT P50 + TPOT P50 x (mean output tokens - 1) stands for it: the clients timed both.
-    C_max / usable rps would be the mean itself, and equal by definition. A C_max by Little's law is not compared.
+    C_max / usable rps would be the mean itself, and equal by definition. A C_max by Little's law is not compared, nor
+    the curve's with a usable rps that is given without one.
     """
-    curve, point = case.curve, case.point
+    curve, point, given = case.curve, case.point, case.tier.operating_point
     if curve is None or curve.is_littles_law or point is None or point.c_max is None:
+        return
+    if point.given and given is not None and given.c_max is None:
         return
     ttft, tpot = (curve.value_at(name, point) for name in ("ttft_p50_seconds", "tpot_p50_seconds"))
     outputs = capacity_lengths(case.tier, curve, point).generation_tokens

@@ -18,10 +18,11 @@ from rules.light_dataclass import light_dataclass
 from rules.plan.curve import LIMITED, Curve, OperatingPoint, operating_point
 from rules.plan.envelope import by_littles_law, metric_value, sort_by_load
 from rules.plan.plausible_ranges import implausible
-from rules.plan.replica_count import NO_OVERRIDES, CatalogueRow, Margin, margin_from_rule
+from rules.plan.replica_count import NO_OVERRIDES, Margin, margin_from_rule
 from rules.plan.schema import Point, TierPlan
 from rules.problems import find_close_name
 from rules.telemetry.contradictions import find_contradictions
+from rules.verdicts.rule import CatalogueRow
 
 FEW_FOR_A_P99 = 100
 """With fewer requests the P99 of a run is its slowest request (nearest rank, ceil(0.99 n) = n)."""
@@ -241,20 +242,6 @@ def _unmeasured_capacity(case: Case) -> Found:
     )
 
 
-def _refused_traffic(case: Case) -> Found:
-    """Yield gateway limits below the planned lengths."""
-    guards, workload = case.tier.guardrails, case.tier.workload
-    for kind in ("prompt", "generation"):
-        limit = getattr(guards, f"max_{kind}_tokens", None)
-        lengths = getattr(workload, f"{kind}_tokens", None)
-        if limit is not None and lengths is not None and lengths.p95 is not None and limit < lengths.p95:
-            text = (
-                f"{limit} is below the planned P95 of {lengths.p95:.6g} tokens: more than 1 of 20 requests is over it"
-            )
-            instead = "write 2 to 3 times the P95 (sizing guide, 9.4)"
-            yield f"guardrails.max_{kind}_tokens", "mistake", f"{text}; {instead}"
-
-
 def _untold_p99(case: Case) -> Found:
     """Yield a capacity from points with too few requests for a P99."""
     if case.curve is None:
@@ -291,6 +278,5 @@ MISTAKES: tuple[Callable[[Case], Found], ...] = (
     _other_lengths,
     _other_rate,
     _unmeasured_capacity,
-    _refused_traffic,
     _untold_p99,
 )

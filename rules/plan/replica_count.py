@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from rules.light_dataclass import light_dataclass
 from rules.plan.capacity import POOL_TOKENS, pool_capacity
 from rules.plan.schema import TierPlan
 from rules.telemetry.wording import number
 from rules.telemetry.work import Capacity
+
+if TYPE_CHECKING:
+    # A verdict holds idle replicas, which are counted here.
+    from rules.verdicts.rule import CatalogueRow
 
 ROUNDING = 1e-9
 """Counts are rounded up, but not for the last bits of a quotient."""
@@ -42,13 +46,6 @@ class Margin:
 
 NO_MARGIN = Margin()
 """Every replica full, and none to spare: what published comparisons of forecasts count with."""
-
-
-class CatalogueRow(Protocol):
-    """Row of the catalogue, which stands above the plan."""
-
-    def limit(self, name: str, overrides: Mapping[str, Mapping[str, float]]) -> float:
-        """Return a threshold, or the override of a tier's configuration."""
 
 
 def margin_from_rule(rule: CatalogueRow, overrides: Mapping[str, Mapping[str, float]]) -> Margin:

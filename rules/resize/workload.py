@@ -6,23 +6,21 @@ To add a quantity: a field of `WorkloadNow`. To add a load of the benchmark: a r
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from rules.catalogue.registry import BY_NAME as RULES
-from rules.methods import evidence
+from rules.catalogue.registry import CATALOGUE
 from rules.methods.drift import LENGTHS, TOWARDS
-from rules.methods.guardrails import LIMITED
 from rules.methods.utilization import nearest_rank
+from rules.plan.guardrails import Guardrail, judge_guardrails
 from rules.resize.production_summary import ProductionSummary
-from rules.sizing import safe_queue_depth
 from rules.telemetry import histograms
 from rules.telemetry.gauges import IN_SYSTEM
 from rules.telemetry.reading_methods import mean_level, replica_rate
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.telemetry.windows import Window
-from rules.telemetry.wording import number
 from rules.verdicts.context import SEPARATE
 
 NOTHING_BOOKED = Missing(gap=Gap.SCRAPE_FAILED, text="no hour of this time is in the history")
@@ -147,78 +145,18 @@ def _towards(lengths: tuple[Length, ...], archetype: str) -> str:
     return "" if found == archetype else found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GuardrailRange:
-    """Guardrail by its key in the plan: planned value (None: none), fitting range and `proposed` middle.
-
-    `basis` explains the calculation.
-    """
-
-    key: str
-    planned: float | None
-    low: float
-    high: float
-    proposed: int
-    basis: str
-
-
-def list_guardrail_ranges(seen: ProductionSummary, workload: WorkloadNow) -> tuple[GuardrailRange, ...]:
-    """Return every guardrail that can be computed; lengths need as many requests as the rule does."""
-    plan = seen.context.plan
+def list_guardrails(seen: ProductionSummary, workload: WorkloadNow) -> tuple[Guardrail, ...]:
+    """Return the guardrails of a planned tier against production: lengths of the last week, and the busiest arrivals."""
+    plan, keys = seen.context.plan, {word: key for word, _, key in LENGTHS}
     if plan is None:
         return ()
-    present = plan.guardrails
-    found = [*_lengths(seen, {one.key: getattr(present, one.key) if present else None for one in LIMITED})]
-    rates = [rate for rate in (workload.peak_rps, workload.planned_peak_rps) if rate]
-    if rates and plan.slo.ttft_p99_seconds is not None:
-        found.append(
-            compute_queue_breaker(
-                plan.slo.ttft_p99_seconds, max(rates), present.queue_breaker if present else None, seen.context.limits
-            )
-        )
-    return tuple(found)
-
-
-def compute_queue_breaker(
-    slo_seconds: float, rps: float, planned: float | None, limits: Mapping[str, Mapping[str, float]]
-) -> GuardrailRange:
-    """Return the queue that sheds load: 80 to 90 % of objective x arrivals (2 s at 50 rps: 80 to 90)."""
-    rule, depth = RULES["QueueBreakerOff"], safe_queue_depth(slo_seconds, rps)
-    low, high = rule.limit("low", limits) * depth, rule.limit("high", limits) * depth
-    return GuardrailRange(
-        key="queue_breaker",
-        planned=planned,
-        low=low,
-        high=high,
-        proposed=max(1, round((low + high) / 2)),
-        basis=f"{slo_seconds:g} s x {rps:.3g} rps = {depth:.3g} queued requests miss the objective",
+    lengths = {f"{keys[length.what]}_{length.quantile}": length.observed for length in workload.lengths}
+    return judge_guardrails(
+        plan,
+        partial(CATALOGUE["Guardrails"].limit, overrides=seen.context.limits),
+        {signal: reading for signal, reading in lengths.items() if isinstance(reading, Reading)},
+        workload.peak_rps,
     )
-
-
-def _lengths(seen: ProductionSummary, planned: Mapping[str, float | None]) -> list[GuardrailRange]:
-    rule, found = RULES["GuardrailMissing"], []
-    for one in LIMITED:
-        parts = seen.lately.histograms.get(one.family, ()) if seen.lately else ()
-        quantile = evidence.quantile(parts, one.q)
-        if (
-            quantile is None
-            or quantile.high is None
-            or quantile.n < rule.limit("minimum_requests", seen.context.limits)
-        ):
-            continue
-        best = quantile.value if quantile.value is not None else quantile.high
-        low, high = (rule.limit(name, seen.context.limits) * best for name in ("least_headroom", "most_headroom"))
-        found.append(
-            GuardrailRange(
-                key=one.key,
-                planned=planned[one.key],
-                low=low,
-                high=high,
-                proposed=round((low + high) / 2),
-                basis=f"{one.quantile} of what is seen is {number(best, 'tokens')}",
-            )
-        )
-    return found
 
 
 LOADS = (

@@ -53,7 +53,19 @@ class Explanation:
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class CatalogueRow:
+    """Named thresholds. A tier's configuration may override them."""
+
+    name: str
+    thresholds: Mapping[str, Threshold]
+
+    def limit(self, name: str, overrides: Mapping[str, Mapping[str, float]]) -> float:
+        """Return a threshold's value, or the tier's override."""
+        return overrides.get(self.name, {}).get(name, self.thresholds[name].value)
+
+
+@light_dataclass(frozen=True, slots=True, kw_only=True)
+class Rule(CatalogueRow):
     """Row of the catalogue: what `method` evaluates over the last `window_seconds`, from `minimum_seconds` of data on.
 
     The default hold is 15 minutes, evaluated from three minutes on. `loudness` is the label of its alerts.
@@ -65,13 +77,11 @@ class Rule:
     finding a symptom.
     """
 
-    name: str
     method: Method
     scope: Scope = Scope.TIER
     loudness: Severity
     window_seconds: float = 900.0
     minimum_seconds: float = 180.0
-    thresholds: Mapping[str, Threshold]
     signal: str
     unit: str = "ratio"
     family: str = ""
@@ -86,7 +96,3 @@ class Rule:
     meaning: str
     actions: tuple[str, ...]
     explained_by: tuple[Explanation, ...] = ()
-
-    def limit(self, name: str, overrides: Mapping[str, Mapping[str, float]]) -> float:
-        """Return a threshold's value, or the tier's override."""
-        return overrides.get(self.name, {}).get(name, self.thresholds[name].value)

@@ -29,7 +29,7 @@ from exporters.report.markdown import report_markdown
 from exporters.report.records import Report, TierReport
 from rules import sizing
 from rules.catalogue.registry import BY_NAME as RULES
-from rules.catalogue.registry import margin_of
+from rules.catalogue.registry import CATALOGUE, margin_of
 from rules.engines.registry import ENGINES
 from rules.plan import checks, hardware_checks, memory, money, replica_count
 from rules.plan.curve import OperatingPoint, operating_point
@@ -96,7 +96,7 @@ def the_report() -> TierReport:
 
 
 def limit(rule: str, threshold: str) -> float:
-    return RULES[rule].thresholds[threshold].value
+    return CATALOGUE[rule].thresholds[threshold].value
 
 
 def numbers(text: str) -> list[float]:

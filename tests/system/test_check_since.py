@@ -34,12 +34,14 @@ def minute(start: float, rps: float) -> Window:
     return replace(found, start=start, end=start + MINUTE_SECONDS)
 
 
-def configured(folder: Path, minutes: int = 120, rps: float = 6.0) -> list[str]:
+def configured(folder: Path, minutes: int = 120, rps: float = 6.0, **parts: object) -> list[str]:
     """A history of the last minutes (two hours): 3 rps, and 6 in the last ten. The words of a check of it."""
-    (folder / "plan.yaml").write_text(yaml.safe_dump({"schema": 1, "tiers": {"t": TIER}}), encoding="utf-8")
+    (folder / "plan.yaml").write_text(
+        yaml.safe_dump({"schema": 1, "tiers": {"t": {**TIER, **parts}}}), encoding="utf-8"
+    )
     path = folder / "sizewatch.yaml"
     path.write_text(yaml.safe_dump({"plan": "plan.yaml", "data_dir": str(folder)}), encoding="utf-8")
-    one = plan()
+    one = plan(**parts)
     found = one.tiers["t"]
     end = NOW // MINUTE_SECONDS * MINUTE_SECONDS
     with HistoryStore(folder / "history.db") as store:
@@ -56,6 +58,28 @@ def configured(folder: Path, minutes: int = 120, rps: float = 6.0) -> list[str]:
             for back in range(minutes, 0, -1)
         )
     return ["check", "-c", str(path)]
+
+
+def test_guardrails_are_told_by_what_was_seen_and_do_not_change_the_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guardrails = {"max_prompt_tokens": 500, "max_generation_tokens": 150, "queue_breaker": 50}
+    words = configured(tmp_path, minutes=190, guardrails=guardrails)
+    assert main.main(words) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    # All prompts have 800 tokens, in a bucket of 500 to 1,000, and all outputs 80, in one of 50 to 100.
+    assert (
+        "warning max_prompt_tokens, certain: prompt limit 500 is not enforced, or cuts, as P99 is 500 to 1,000" in text
+    )
+    assert "ok max_generation_tokens, likely: output limit 150 fits; " in text
+    assert "warning queue_breaker, certain: queue breaker 50 sheds too early, at 50%; 80 to 90 fit" in text
+    main.main([*words, "--format", "json"])
+    (tier,) = json.loads(capsys.readouterr().out)["tiers"]
+    assert [(line["key"], line["state"]) for line in tier["guardrails"]] == [
+        ("max_prompt_tokens", "ineffective"),
+        ("max_generation_tokens", "fits"),
+        ("queue_breaker", "too_low"),
+    ]
 
 
 def requests(words: list[str], capsys: pytest.CaptureFixture[str]) -> float:

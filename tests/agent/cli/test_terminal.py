@@ -76,20 +76,20 @@ def test_long_output_goes_to_the_pager_on_a_terminal_with_its_colours_and_its_ex
     assert code == 1
     assert shown == ""
     assert paged.startswith(f"{RED}mistake\x1b[0m: tiers.cpu-slow")
-    assert paged.count("\n") == 13
+    assert paged.count("\n") == 15
     assert (pager.parent / "less").read_text() == "FRX\n"
 
 
 @pytest.mark.parametrize("words", [["--no-pager", "plan", "check"], ["plan", "check", "--no-pager"]])
 def test_no_pager_prints_all_of_it(words: list[str], pager: Path) -> None:
     code, shown = on_terminal(*words, PLAN, PAGER=str(pager))
-    assert (code, shown.count("\n")) == (1, 13)
+    assert (code, shown.count("\n")) == (1, 15)
     assert not (pager.parent / "paged").exists()
 
 
 @pytest.mark.parametrize("value", ["", "cat", "/nowhere/pager", "'"])
 def test_without_a_usable_pager_all_of_it_is_printed(value: str) -> None:
-    assert on_terminal("plan", "check", PLAN, PAGER=value)[1].count("\n") == 13
+    assert on_terminal("plan", "check", PLAN, PAGER=value)[1].count("\n") == 15
 
 
 def test_short_output_and_errors_stay_on_the_terminal_in_their_order(pager: Path) -> None:

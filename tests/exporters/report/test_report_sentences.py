@@ -14,8 +14,8 @@ from exporters.report.html import report_html
 from exporters.report.markdown import report_markdown
 from exporters.report.monitoring import NO_SLO
 from exporters.report.period_records import UnknownPeriod
-from exporters.report.records import GuardrailRow, Report
-from exporters.report.wording import BOUNDS, fit_words, seen_words
+from exporters.report.records import Report
+from exporters.report.wording import BOUNDS, seen_words
 from rules.evaluator.benchmark_check import Step13
 from rules.telemetry.signals import Gap
 from rules.verdicts.finding import UnknownSpan
@@ -70,12 +70,16 @@ def test_the_cost_in_the_monitoring_table_has_its_currency(found: Report) -> Non
     assert f" {found.tiers[0].currency} |" in line
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "text"), [(4.84, 5.45, "5"), (11.6, 13.0, "12 to 13"), (1408, 2112, "1,408 to 2,112")]
-)
-def test_a_guardrail_that_fits_at_one_number_names_it_once(low: float, high: float, text: str) -> None:
-    row = GuardrailRow(key="queue_breaker", planned=6, low=low, high=high, proposed=5, basis="")
-    assert fit_words(row) == text
+def test_a_guardrail_has_one_verdict_and_one_range_in_both_formats() -> None:
+    guarded = reported(plan(guardrails={"max_prompt_tokens": 2500, "queue_breaker": 12}), hours(rps=lambda n: 50.0))[0]
+    breaker = "queue breaker 12 sheds too early, at 12%; 80 to 90 fit: 80% to 90% of 2 s x 50 rps, the planned peak"
+    text = report_markdown(guarded)
+    assert f"- warning, certain: {breaker} (`queue_breaker`)" in text
+    assert breaker in report_html(guarded)
+    assert text.count("prompt limit 2,500") == report_html(guarded).count("prompt limit 2,500") == 1
+    rows = {row.key: (row.state, row.status) for row in guarded.tiers[0].guardrails.fits}
+    assert rows["queue_breaker"] == ("too_low", "warning")
+    assert rows["max_generation_tokens"] == ("missing", "warning")
 
 
 def test_how_sure_the_words_are_is_explained_in_both_formats(found: Report) -> None:

@@ -22,6 +22,7 @@ PARTS: dict[str, Any] = {
     "fleet": {"instances": 4, "safety_factor": 1.2},
     "cost": {"gpu_hour_price": 1, "currency": "EUR"},
     "cold_start_seconds": 60,
+    "guardrails": {"max_prompt_tokens": 6000, "max_generation_tokens": 2000, "queue_breaker": 7},
 }
 MEASURED = {
     "itl_p99_seconds": 0.01,

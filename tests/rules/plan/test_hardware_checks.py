@@ -141,5 +141,8 @@ def test_a_c_max_is_not_compared_without_independent_numbers() -> None:
     assert gaps(120, {"concurrency": "littles_law"}) == []
     assert gaps(120, ttft_p50_seconds=None) == []
     assert gaps(120, tpot_p50_seconds=None) == []
+    points = [{**POINT, "completed_rps": rps, "ttft_p99_seconds": rps / 5, "concurrency": 12 * rps} for rps in (5, 10)]
+    without = found("curve", curve={"points": points}, operating_point={"usable_rps": 4}, workload=LENGTHS)
+    assert not [one for one in without if "average" in one.text]
     by_hand = found("curve", operating_point={"usable_rps": 10, "c_max": 120}, workload=LENGTHS)
     assert not [one for one in by_hand if "average" in one.text]

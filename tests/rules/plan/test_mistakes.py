@@ -145,7 +145,7 @@ def mistakes(*edits: Edit) -> list[tuple[str, str]]:
             "operating_point.usable_rps",
             "500 rps are 27.8 times the highest load of the curve (18 rps); write the rates of one replica",
         ),
-        (put("guardrails.max_prompt_tokens", 512), "guardrails.max_prompt_tokens", "below the planned P95 of 3800"),
+        (put("guardrails.max_prompt_tokens", 512), "guardrails.max_prompt_tokens", "below the planned P95 of 3,800"),
         (
             requests(16, 16, 16, 16, 16, 16, 16),
             "curve.points",
@@ -203,7 +203,7 @@ def test_a_plan_with_a_mistake_fails_the_check_and_a_sound_one_does_not(
     assert main.main(["plan", "check", str(path)]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"mistake: tiers.{TIER}.slo.ttft_p99_seconds: 2000 s is above 60")
-    assert lines[-1] == f"{path}: 1 grave mistake; correct the plan before anything follows it (1 tier, 3 remarks)"
+    assert lines[-1] == f"{path}: 1 grave mistake; correct the plan before anything follows it (1 tier, 4 remarks)"
     assert main.main(["plan", "check", str(GUIDE)]) == 0
     assert capsys.readouterr().out == f"{GUIDE}: a valid plan of 1 tier, 0 remarks\n"
 

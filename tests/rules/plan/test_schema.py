@@ -280,4 +280,7 @@ def test_the_version_of_a_tier_changes_with_every_number() -> None:
 
 
 def test_versions_stay_what_history_remembers() -> None:
-    assert plan_version(parse_plan(load("guide-h100")).tiers["h100-llama70b-fp8"]) == "0f8660bb44ec"
+    plan = load("guide-h100")
+    guardrails = {"max_prompt_tokens": 12000, "max_generation_tokens": 2048, "queue_breaker": 85}
+    plan["tiers"]["h100-llama70b-fp8"]["guardrails"] = guardrails
+    assert plan_version(parse_plan(plan).tiers["h100-llama70b-fp8"]) == "0f8660bb44ec"

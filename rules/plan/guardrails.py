@@ -1,0 +1,194 @@
+"""Guardrails: the gateway's token limits and queue breaker in the plan, against lengths and arrivals (guide 9.4).
+
+The gateway is not observed. `plan check` compares with the plan, `check` and the report with production too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from functools import partial
+
+from rules.confidence import Certainty
+from rules.light_dataclass import light_dataclass
+from rules.plan.mistakes import Case, Found, Severity
+from rules.plan.schema import TierPlan
+from rules.sizing import safe_queue_depth
+from rules.telemetry.signals import Reading
+from rules.telemetry.wording import number, quantity
+from rules.verdicts.verdict import Status
+
+WORDS = {"max_prompt_tokens": "prompt limit", "max_generation_tokens": "output limit", "queue_breaker": "queue breaker"}
+"""Guardrails by their key in the plan."""
+
+LENGTHS = {"max_prompt_tokens": ("prompt_tokens", "p95"), "max_generation_tokens": ("generation_tokens", "p99")}
+"""Lengths that a token limit is measured against: key of the workload, and quantile.
+
+Prompts have headroom over P95 (guide 9.4). The guide calls the limit of outputs "generous but finite": P99.
+"""
+
+Threshold = Callable[[str], float]
+"""Threshold of the catalogue's row Guardrails by its name, or the tier's override."""
+
+
+class GuardrailState(StrEnum):
+    FITS = "fits"
+    MISSING = "missing"
+    TOO_LOW = "too_low"
+    TOO_HIGH = "too_high"
+    INEFFECTIVE = "ineffective"  # requests exceed it, or the objective is missed before it sheds
+    REFUSES = "refuses"  # more than 1 of 20 planned requests
+    UNKNOWN = "unknown"
+
+
+@light_dataclass(frozen=True, slots=True, kw_only=True)
+class Guardrail:
+    """Guardrail by its key in the plan: planned value (None: none), fitting range in whole tokens or requests, and state.
+
+    `high` is None where lengths are beyond the engine's last bucket, `low` too where nothing is known. `claim` is the
+    verdict in words, `basis` what the range follows from.
+    """
+
+    key: str
+    planned: float | None
+    low: int | None = None
+    high: int | None = None
+    state: GuardrailState
+    certainty: Certainty = Certainty.CERTAIN
+    claim: str = ""
+    basis: str
+
+    @property
+    def proposed(self) -> int | None:
+        """Return the middle of the fitting range."""
+        return None if self.low is None or self.high is None else max(1, round((self.low + self.high) / 2))
+
+    @property
+    def status(self) -> Status:
+        known = {GuardrailState.FITS: Status.OK, GuardrailState.UNKNOWN: Status.UNKNOWN}
+        return known.get(self.state, Status.WARNING)
+
+    @property
+    def sentence(self) -> str:
+        """Return value, verdict and range: "prompt limit 5,000 is too low; 7,600 to 11,400 fit: 2 to 3 x ..."."""
+        head = f"{WORDS[self.key]} {self.planned:,.6g} {self.claim}" if self.planned else f"no {WORDS[self.key]}"
+        if self.low is None:
+            return f"{head}; {self.basis}"
+        top = "or more" if self.high is None else f"to {self.high:,}" if self.high > self.low else ""
+        verb = "" if self.state is GuardrailState.FITS else "fit" if top else "fits"
+        return f"{head}; {' '.join(filter(None, (f'{self.low:,}', top, verb)))}: {self.basis}"
+
+
+def judge_guardrails(
+    tier: TierPlan, threshold: Threshold, seen: Mapping[str, Reading], seen_rps: float | None
+) -> tuple[Guardrail, ...]:
+    """Return the guardrails of a tier. A tier without an objective on the first token has no queue breaker.
+
+    `seen` are readings by signal, such as prompt_tokens_p95: of enough requests they count, else the planned lengths.
+    `seen_rps` are the busiest arrivals of production, in requests per second. A higher planned peak counts instead.
+    """
+    found = [_judge_limit(tier, key, threshold, seen) for key in LENGTHS]
+    if tier.slo.ttft_p99_seconds is not None:
+        found.append(_judge_breaker(tier, tier.slo.ttft_p99_seconds, threshold, seen_rps))
+    return tuple(found)
+
+
+def _judge_limit(tier: TierPlan, key: str, threshold: Threshold, seen: Mapping[str, Reading]) -> Guardrail:
+    """Return a token limit: 2 to 3 x the best estimate of its quantile. Certain if both ends of the bucket agree."""
+    part, quantile = LENGTHS[key]
+    planned, workload = getattr(tier.guardrails, key, None), getattr(tier.workload, part, None)
+    length, longest = seen.get(f"{part}_{quantile}"), seen.get(f"{part}_p99")
+    is_seen = length is not None and length.n >= threshold("minimum_requests")
+    if not is_seen:
+        value = getattr(workload, quantile, None)
+        length, longest = (Reading(value=value, low=value, high=value, n=0.0) if value else None), None
+    refuses, p95 = "", getattr(workload, "p95", None)
+    if planned and p95 and not is_seen and planned < p95:
+        refuses = f"is below the planned P95 of {p95:,.6g} tokens: more than 1 of 20 requests is over it"
+    if length is None:
+        state = GuardrailState.UNKNOWN if planned else GuardrailState.MISSING
+        return Guardrail(
+            key=key,
+            planned=planned,
+            state=GuardrailState.REFUSES if refuses else state,
+            claim=refuses or "cannot be compared",
+            basis=f"no {quantile.upper()} of {part} is planned or seen",
+        )
+    least, most = threshold("least_headroom"), threshold("most_headroom")
+    bottom, top = length.low or 0.0, length.high
+    best = bottom if length.value is None or top is None else length.value
+    low, high = round(least * best), None if top is None else round(most * best)
+    state, claim = GuardrailState.FITS, "fits"
+    proven = planned is None or (top is not None and least * top <= planned <= most * bottom)
+    if planned is None:
+        state = GuardrailState.MISSING
+    elif longest is not None and max(longest.low or 0.0, longest.value or 0.0) > planned:
+        state, proven = GuardrailState.INEFFECTIVE, (longest.low or 0.0) >= planned
+        claim = f"is not enforced, or cuts, as P99 is {quantity(longest, 'tokens')}"
+    elif refuses:
+        state, claim = GuardrailState.REFUSES, refuses
+    elif planned < low:
+        state, claim, proven = GuardrailState.TOO_LOW, "is too low", planned < round(least * bottom)
+    elif high is not None and planned > high:
+        state, claim, proven = GuardrailState.TOO_HIGH, "is too high", planned > round(most * (top or 0.0))
+    span = "" if bottom == top else f" ({quantity(length, 'tokens')})"
+    of = f"{'seen' if is_seen else 'planned'} {quantile.upper()}, {number(best, 'tokens')}{span}"
+    return Guardrail(
+        key=key,
+        planned=planned,
+        low=low,
+        high=high,
+        state=state,
+        certainty=Certainty.CERTAIN if proven or not is_seen else Certainty.LIKELY,
+        claim=claim,
+        basis=f"{least:g} to {most:g} x the {of}",
+    )
+
+
+def _judge_breaker(tier: TierPlan, seconds: float, threshold: Threshold, seen_rps: float | None) -> Guardrail:
+    """Return the queue breaker: 80 to 90 % of objective x busiest arrivals (2 s at 50 rps: 80 to 90).
+
+    The range is in whole requests, at least one: of few requests no whole number may lie between 80 and 90 %.
+    """
+    key, planned = "queue_breaker", tier.guardrails.queue_breaker if tier.guardrails else None
+    rates = tier.workload.requests_per_second if tier.workload else None
+    peak = (rates.peak if rates else None) or 0.0
+    rps = max(peak, seen_rps or 0.0)
+    if not rps:
+        state = GuardrailState.UNKNOWN if planned else GuardrailState.MISSING
+        return Guardrail(
+            key=key, planned=planned, state=state, claim="cannot be compared", basis="no arrivals are planned or seen"
+        )
+    depth = safe_queue_depth(seconds, rps)
+    low, high = (max(1, round(threshold(name) * depth)) for name in ("low", "high"))
+    state, claim = GuardrailState.FITS, "fits"
+    if planned is None:
+        state = GuardrailState.MISSING
+    elif planned < low:
+        state, claim = GuardrailState.TOO_LOW, f"sheds too early, at {planned / depth:.0%}"
+    elif planned > max(high, threshold("too_deep") * depth):
+        state = GuardrailState.INEFFECTIVE
+        claim = f"is too deep: beyond {depth:,.3g} a violation is guaranteed before any request is shed"
+    elif planned > high:
+        state, claim = GuardrailState.TOO_HIGH, f"is too close to a guaranteed violation, at {planned / depth:.0%}"
+    share = f"{threshold('low'):.0%} to {threshold('high'):.0%}"
+    origin = "planned peak" if peak == rps else "busiest arrivals seen"
+    basis = f"{share} of {number(seconds, 'seconds')} x {number(rps, 'per_second')}, the {origin}"
+    return Guardrail(key=key, planned=planned, low=low, high=high, state=state, claim=claim, basis=basis)
+
+
+SEVERITY: Mapping[GuardrailState, Severity] = {GuardrailState.MISSING: "info", GuardrailState.REFUSES: "mistake"}
+"""Severity of a remark of `plan check`. Other states that do not fit are warnings."""
+
+
+def check_guardrails(case: Case) -> Found:
+    """Yield guardrails that are missing, or do not fit the planned lengths and peak."""
+    found = judge_guardrails(case.tier, partial(case.limit, "Guardrails"), {}, None)
+    if case.tier.guardrails is None:
+        known = "; ".join(guardrail.sentence for guardrail in found if guardrail.low is not None)
+        yield "guardrails", "info", f"is not in the plan{f'; {known}' if known else ''}"
+        return
+    for guardrail in found:
+        if guardrail.status is Status.WARNING:
+            severity = SEVERITY.get(guardrail.state, "warning")
+            yield f"guardrails.{guardrail.key}", severity, f"{guardrail.sentence} (guide 9.4)"
