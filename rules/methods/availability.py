@@ -41,7 +41,8 @@ NAMED = 3
 """Maximum number of rules without a result that are named."""
 
 
-def _require_replica(case: RuleContext) -> ReplicaState:
+def require_replica(case: RuleContext) -> ReplicaState:
+    """Return the replica that a rule is evaluated for. Raise ValueError without one."""
     if case.replica is None:
         raise ValueError(f"{case.rule.name} is evaluated for a replica")
     return case.replica
@@ -65,7 +66,7 @@ def judge_cascade(case: RuleContext) -> RuleResult:
 
     Certain once a second scrape shows evictions or a queue, or users feel it: one scrape is one instant.
     """
-    replica = _require_replica(case)
+    replica = require_replica(case)
     state, last = replica.cascade, replica.track.last
     if last is None or replica.track.misses:
         return case.unknown(Gap.SCRAPE_FAILED, "no page from the replica")
@@ -86,7 +87,7 @@ def judge_cascade(case: RuleContext) -> RuleResult:
 
 def judge_target_down(case: RuleContext) -> RuleResult:
     """Find replicas whose last scrapes failed. A new replica of a served tier may still start."""
-    replica, allowed = _require_replica(case), case.limit("misses")
+    replica, allowed = require_replica(case), case.limit("misses")
     misses, last = replica.track.misses, replica.track.last
     if last is None and (misses < allowed or (case.others_answer and _may_start(case, replica))):
         # Not "ok": after a restart of the agent that would end the finding of a target that is still down.
@@ -130,7 +131,7 @@ def _may_start(case: RuleContext, replica: ReplicaState) -> bool:
 
 def judge_stale(case: RuleContext) -> RuleResult:
     """Find replicas whose page is served and does not change, or whose GPUs cannot be read."""
-    replica = _require_replica(case)
+    replica = require_replica(case)
     seconds, last = replica.stale_seconds, replica.track.last
     if replica.gpu_problem:
         return _verdict(case, Status.WARNING, seconds, replica.gpu_problem)

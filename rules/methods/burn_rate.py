@@ -96,9 +96,7 @@ def judge_burn(case: RuleContext) -> RuleResult:
     word, seconds = family.partition("_")[0].upper(), number(float(objective), "seconds")
     broken, of_events = f"missed the {seconds} {word} objective", not case.rule.per_request
     promise = Promise(allowed=allowed, broken=broken, name=word, of_events=of_events)
-    result, standing = judge_promise(case, promise), _judge_standing_queue(case, promise)
-    if standing is not None and _rank(standing) > _rank(result):
-        return standing
+    result = max(judge_promise(case, promise), _judge_standing_queue(case, promise), key=_rank)
     if result is not None:
         return result
     if case.binned and not any(family in one.window.histograms for one in case.binned):

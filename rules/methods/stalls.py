@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rules.confidence import Certainty
-from rules.methods.availability import explain_hole
+from rules.methods.availability import explain_hole, require_replica
 from rules.methods.evidence import certain_if, exact_reading, join_names, range_reading
 from rules.plan.load_bins import pool_of
 from rules.plan.schema import TierPlan
@@ -23,8 +23,7 @@ def judge_stalled(case: RuleContext) -> RuleResult:
 
     Certain after the longest time that a step may take, over at least FEWEST_PAGES good pages.
     """
-    replica = case.replica
-    assert replica is not None
+    replica = require_replica(case)
     last = replica.track.last
     if last is None or replica.track.misses:
         return case.unknown(Gap.SCRAPE_FAILED, "no page from the replica")
