@@ -61,7 +61,10 @@ NEVER_ZERO = frozenset({"above", "allowed_share", "factor", "ratio", "share", "t
 AT_MOST_ONE = frozenset({"allowed_share", "busiest_hours", "fullest_hours", "median_share"})
 """Thresholds that are a share of a count."""
 
-ORDERED = (("warning", "critical"), ("critical_below", "below"), ("above", "critical_above"))
+ORDERED = (
+    *(("warning", "critical"), ("critical_below", "below"), ("above", "critical_above")),
+    *(("low", "high"), ("least_headroom", "most_headroom")),
+)
 """Pairs of limits; the first must not exceed the second."""
 
 

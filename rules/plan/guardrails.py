@@ -5,6 +5,7 @@ The gateway is not observed. `plan check` compares with the plan, `check` and th
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import partial
@@ -117,7 +118,7 @@ def _judge_limit(tier: TierPlan, key: str, threshold: Threshold, seen: Mapping[s
     least, most = threshold("least_headroom"), threshold("most_headroom")
     bottom, top = length.low or 0.0, length.high
     best = bottom if length.value is None or top is None else length.value
-    low, high = round(least * best), None if top is None else round(most * best)
+    low, high = _whole(least * best), None if top is None else _whole(most * best)
     state, claim = GuardrailState.FITS, "fits"
     proven = planned is None or (top is not None and least * top <= planned <= most * bottom)
     if planned is None:
@@ -128,9 +129,9 @@ def _judge_limit(tier: TierPlan, key: str, threshold: Threshold, seen: Mapping[s
     elif refuses:
         state, claim = GuardrailState.REFUSES, refuses
     elif planned < low:
-        state, claim, proven = GuardrailState.TOO_LOW, "is too low", planned < round(least * bottom)
+        state, claim, proven = GuardrailState.TOO_LOW, "is too low", planned < _whole(least * bottom)
     elif high is not None and planned > high:
-        state, claim, proven = GuardrailState.TOO_HIGH, "is too high", planned > round(most * (top or 0.0))
+        state, claim, proven = GuardrailState.TOO_HIGH, "is too high", planned > _whole(most * (top or 0.0))
     span = "" if bottom == top else f" ({quantity(length, 'tokens')})"
     of = f"{'seen' if is_seen else 'planned'} {quantile.upper()}, {number(best, 'tokens')}{span}"
     return Guardrail(
@@ -160,7 +161,7 @@ def _judge_breaker(tier: TierPlan, seconds: float, threshold: Threshold, seen_rp
             key=key, planned=planned, state=state, claim="cannot be compared", basis="no arrivals are planned or seen"
         )
     depth = safe_queue_depth(seconds, rps)
-    low, high = (max(1, round(threshold(name) * depth)) for name in ("low", "high"))
+    low, high = (max(1, _whole(threshold(name) * depth)) for name in ("low", "high"))
     state, claim = GuardrailState.FITS, "fits"
     if planned is None:
         state = GuardrailState.MISSING
@@ -175,6 +176,11 @@ def _judge_breaker(tier: TierPlan, seconds: float, threshold: Threshold, seen_rp
     origin = "planned peak" if peak == rps else "busiest arrivals seen"
     basis = f"{share} of {number(seconds, 'seconds')} x {number(rps, 'per_second')}, the {origin}"
     return Guardrail(key=key, planned=planned, low=low, high=high, state=state, claim=claim, basis=basis)
+
+
+def _whole(value: float) -> int:
+    """Return whole tokens or requests, also of a product with a threshold that has no bound."""
+    return round(min(value, sys.maxsize))
 
 
 SEVERITY: Mapping[GuardrailState, Severity] = {GuardrailState.MISSING: "info", GuardrailState.REFUSES: "mistake"}

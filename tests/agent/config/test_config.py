@@ -183,6 +183,10 @@ def test_a_secret_in_a_wrong_place_is_never_repeated(tmp_path: Path) -> None:
             "thresholds.cpu-small.KvEviction: warning (0.3) must not be above critical (0.2)",
         ),
         (
+            {**target(), "thresholds": {"cpu-small": {"Guardrails": {"high": 0.7}}}},
+            "thresholds.cpu-small.Guardrails: low (0.8) must not be above high (0.7)",
+        ),
+        (
             {**target(), "thresholds": {"cpu-small": {"SpeculationAcceptanceLow": {"below": 0.4}}}},
             "thresholds.cpu-small.SpeculationAcceptanceLow: critical_below (0.5) must not be above below (0.4)",
         ),

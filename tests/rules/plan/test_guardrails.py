@@ -193,6 +193,14 @@ def test_a_tier_may_move_the_thresholds() -> None:
     assert judged(BREAKER, overrides=moved, queue_breaker=50).state == "fits"
 
 
+@pytest.mark.parametrize("value", [0, 1e-300, 1e300, -1.0])
+@pytest.mark.parametrize("name", CATALOGUE["Guardrails"].thresholds)
+def test_any_threshold_that_a_configuration_may_have_is_answered(name: str, value: float) -> None:
+    seen = {"prompt_tokens_p95": quantile(5000, 6389, 10_000), "prompt_tokens_p99": quantile(6000, 7000, 10_000)}
+    for key, planned in ((PROMPTS, 12_000), (OUTPUTS, 2000), (BREAKER, 85)):
+        assert judged(key, seen, 60.0, {"Guardrails": {name: value}}, **{key: planned}).sentence
+
+
 def remarks(**parts: Any) -> list[PlanWarning]:
     found = check_plan(parse_plan(whole(**parts)), CATALOGUE)
     return [one for one in found if one.path.startswith("tiers.t.guardrails")]
