@@ -203,7 +203,8 @@ def _prewarming(tier: TierReport) -> Iterator[str]:
 def _guardrails(tier: TierReport) -> Iterator[str]:
     for one in tier.guardrails.judged:
         found = f"{one.title}: " if one.status in ("warning", "critical") else ""
-        yield f"- {w.verdict_words(one.status, one.certainty)}: {found}{one.sentence}{f' ({one.rule})' if one.rule else ''}"
+        if one.rule:
+            yield f"- {w.verdict_words(one.status, one.certainty)}: {found}{one.sentence} ({one.rule})"
     for fit in tier.guardrails.fits:
         yield f"- {w.verdict_words(fit.status, fit.certainty)}: {fit.sentence} (`{fit.key}`)"
 

@@ -76,6 +76,7 @@ def test_a_guardrail_has_one_verdict_and_one_range_in_both_formats() -> None:
     text = report_markdown(guarded)
     assert f"- warning, certain: {breaker} (`queue_breaker`)" in text
     assert breaker in report_html(guarded)
+    assert "- as it should be: nothing was found in this time" not in text, "no rule of guardrails was judged"
     assert text.count("prompt limit 2,500") == report_html(guarded).count("prompt limit 2,500") == 1
     rows = {row.key: (row.state, row.status) for row in guarded.tiers[0].guardrails.fits}
     assert rows["queue_breaker"] == ("too_low", "warning")
