@@ -170,11 +170,11 @@ COST = Dashboard(
             title="How much of it is used",
             panels=(
                 Panel(
-                    title="Load of the usable capacity",
+                    title="Fleet utilisation",
                     description="The utilization trap is a week below its limit with a KV cache that is not full: half the load, "
                     "twice the cost of a token (guide 9.2). Beyond the upper limit there is no headroom.",
                     unit=RATIO,
-                    queries=(Query(expr=q.load(W), legend=POOL),),
+                    queries=(Query(expr=q.load(W), legend=TIER),),
                     steps=(
                         *falling_thresholds("UtilizationTrap", "below"),
                         *rising_thresholds(("NoHeadroom", "above", RED))[1:],

@@ -43,7 +43,7 @@ def _columns() -> tuple[Query, ...]:
         Query(expr=q.replicas_up(W), legend="Running", decimals=0),
         Query(expr=q.metric_by_tier(W, names.PLAN_REPLICAS), legend="Planned", decimals=0),
         Query(expr=forecast_dashboard.recommended(W), legend="Recommended", decimals=0),
-        Query(expr=q.aggregate_tier(q.load(W)), legend="Load", unit=RATIO, steps=plan_panels.LOAD_STEPS, decimals=0),
+        Query(expr=q.load(W), legend="Used", unit=RATIO, steps=plan_panels.LOAD_STEPS, decimals=0),
         Query(
             expr=q.aggregate_tier(q.total(W, "requests_finished")),
             legend="Requests",
@@ -94,7 +94,7 @@ FLEET = Dashboard(
                 Panel(
                     title="Tiers",
                     description="A line a tier, newest values. Verdict: its worst certain finding; incidents: how many page "
-                    "or make a ticket. Load: of the usable capacity. TTFT and TPOT: P99 by what is promised. Money in the "
+                    "or make a ticket. Used: fleet utilisation. TTFT and TPOT: P99 by what is promised. Money in the "
                     "plan's currency. A tier's name leads to its own dashboard.",
                     kind=PanelType.TABLE,
                     unit=COUNT,

@@ -175,11 +175,11 @@ def running_share(where: SeriesScope) -> Panel:
 
 def load(where: SeriesScope, width: int = 12) -> Panel:
     return Panel(
-        title="Load of the usable capacity",
-        description="Finished requests by what the running replicas carry within the SLO now. Completed requests "
-        "cannot exceed what is possible: look at the queue, too.",
+        title="Fleet utilisation",
+        description="Completed work by what the running replicas carry within the SLO now, as on the status page. It "
+        "cannot exceed what is possible: look at the queue, too. Not of tiers that serve prefill and decode apart.",
         unit=signal_unit("fleet_utilization"),
-        queries=(Query(expr=q.load(where), legend="{{cluster}} {{tier}} {{pool}}"),),
+        queries=(Query(expr=q.load(where), legend="{{cluster}} {{tier}}"),),
         steps=LOAD_STEPS,
         lines_at_steps=True,
         width=width,
@@ -227,7 +227,13 @@ def numbers(where: SeriesScope) -> tuple[Panel, ...]:
     tiles = (
         ("Verdict", worst_verdict(where), STATE, VERDICT_STEPS, "The worst certain finding of all rules of the tier."),
         ("Replicas running", q.replicas_up(where), COUNT, (), "Whose last scrape gave a page."),
-        ("Load", q.aggregate_tier(q.load(where)), RATIO, LOAD_STEPS, "Of the usable capacity of the running replicas."),
+        (
+            "Fleet utilisation",
+            q.load(where),
+            RATIO,
+            LOAD_STEPS,
+            "Completed work by the capacity of the running replicas.",
+        ),
         *(
             (
                 f"{latency.upper()} P99 of the promise",

@@ -144,8 +144,8 @@ def capacity_rps(where: SeriesScope) -> str:
 
 
 def load(where: SeriesScope) -> str:
-    """Return finished requests as a share of the usable capacity by pool, in requests (DESIGN 3.12)."""
-    return divide(total(where, "requests_finished"), capacity_rps(where))
+    """Return fleet utilisation: completed work by the capacity of the ready replicas (DESIGN 3.12)."""
+    return metric_by_tier(where, names.FLEET_UTILIZATION)
 
 
 def aggregate_tier(expression: str, operation: str = "max") -> str:

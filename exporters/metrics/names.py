@@ -138,6 +138,11 @@ SPARE_RPS = _gauge(
 SPARE_TOKENS = _gauge(
     "spare_capacity_tokens_per_second", OF_TIER, "The same in output tokens, where the capacity's lengths are known"
 )
+FLEET_UTILIZATION = _gauge(
+    "fleet_utilization_ratio",
+    OF_TIER,
+    "Completed work of the last 5 minutes by the capacity of the ready replicas, as on the status page",
+)
 SURPLUS_REPLICAS = _gauge(
     "surplus_replicas",
     OF_TIER,

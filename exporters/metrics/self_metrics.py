@@ -115,6 +115,15 @@ def _output_tokens(capacity: Capacity) -> float | None:
     return tokens.low if tokens is not None and tokens.is_exact else None
 
 
+def _fleet_utilization(status: AgentStatus) -> Iterator[Sample]:
+    """Return completed work by capacity. The agent of a node sees a part of the replicas alone."""
+    for tier in status.tiers:
+        if tier.recent is not None and tier.export_scope is not ExportScope.REPLICAS:
+            used = read(SIGNALS["fleet_utilization"], tier.recent, tier.context.basis)
+            if isinstance(used, Reading) and used.value is not None:
+                yield (tier.name,), used.value
+
+
 def _of_capacity(value: Callable[[Capacity], float | None]) -> Samples:
     """Return capacity samples if the agent exports the whole tier. The agent of a node lacks the history."""
     return of_each(
@@ -317,6 +326,7 @@ SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
     (names.CAPACITY_HIGH_RPS, _of_capacity(lambda one: one.high)),
     (names.SPARE_RPS, _spare(lambda one: 1.0)),
     (names.SPARE_TOKENS, _spare(_output_tokens)),
+    (names.FLEET_UTILIZATION, _fleet_utilization),
     (
         names.SURPLUS_REPLICAS,
         of_each(lambda status: (((t.name,), t.surplus) for t in status.tiers if t.surplus), lambda idle: idle.replicas),

@@ -32,7 +32,7 @@ def report_html(found: Report) -> str:
         week_chart=lambda part: Markup(charts.week_chart(part)),
         scale=_scale,
         instant=lambda t: wording.instant(t, found.zone),
-        sign=lambda status: SIGNS.get(Status(status), "?"),
+        sign=lambda status: SIGNS.get(status, "?"),
     )
     return strip_control_characters(page)
 

@@ -52,7 +52,7 @@ def _monitoring(tier: TierReport) -> Iterator[str]:
             row.target,
             w.observed_text(row, tier.currency),
             w.trend(row.change, row.observed, row.before),
-            w.verdict_words(row.status, row.certainty),
+            w.row_words(row),
             row.sentence if w.is_told(row) else "",
         )
         for row in w.main_rows(tier)
@@ -65,7 +65,7 @@ def _monitoring(tier: TierReport) -> Iterator[str]:
 
 def _rules(tier: TierReport) -> Iterator[str]:
     for row in w.calm_rows(tier):
-        yield f"- {row.title}: {w.verdict_words(row.status, row.certainty)}: {row.sentence}"
+        yield f"- {row.title}: {w.row_words(row)}: {row.sentence}"
 
 
 def _workload(tier: TierReport) -> Iterator[str]:

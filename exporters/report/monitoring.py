@@ -37,14 +37,31 @@ NO_SLO = "no SLO in the plan"
 UNJUDGED = RuleOutcome(rule="", title="", status="not_judged", certainty="", sentence="no rule judges it")
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Target of a row in words, and its ends in the row's unit (None: open, or no number)."""
+
+    text: str
+    low: float | None = None
+    high: float | None = None
+
+    def is_met(self, observed: ReportNumber) -> bool | None:
+        """Return whether the observed value lies inside, to a tenth of a percent. None if that is not known."""
+        value = observed.value
+        if value is None or self.low is self.high is None:
+            return None
+        value = round(value, 3)
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitoringRow:
-    """Row of the table: signal, target text and rules."""
+    """Row of the table: signal, target and rules."""
 
     key: str
     title: str
     unit: str
-    target: Callable[[TierContext], str]
+    target: Callable[[TierContext], Target]
     rules: tuple[str, ...]
 
 
@@ -65,14 +82,15 @@ def _watched(row: MonitoringRow, past: TierPast) -> MonitoredValue:
         # An unmeasured signal never fires, but it is not healthy.
         judged = _judged("", "unknown", "", observed.text or observed.gap.value.replace("_", " "))
     target = row.target(seen.context)
-    if target == NO_SLO and not judged.rule and judged.status == "ok":
+    if target.text == NO_SLO and not judged.rule and judged.status == "ok":
         judged = replace(UNJUDGED, sentence="not judged without an SLO")
     return MonitoredValue(
         key=row.key,
         title=row.title,
-        target=target,
+        target=target.text,
         unit=row.unit,
         observed=as_number(observed),
+        meets_target=target.is_met(as_number(observed)),
         before=as_number(before),
         change=_change(row.key, as_number(observed), as_number(before)),
         status=judged.status,
@@ -150,61 +168,80 @@ def _judged(rule: str, status: str, certainty: str, sentence: str) -> RuleOutcom
     return RuleOutcome(rule=rule, title=title, status=status, certainty=certainty, sentence=sentence)
 
 
-def _words(text: str) -> Callable[[TierContext], str]:
-    return lambda _: text
+def _words(text: str, low: float | None = None, high: float | None = None) -> Callable[[TierContext], Target]:
+    return lambda _: Target(text, low, high)
 
 
-def _slo(name: str, unit: str = "seconds") -> Callable[[TierContext], str]:
-    def target(context: TierContext) -> str:
+def _slo(name: str, unit: str = "seconds") -> Callable[[TierContext], Target]:
+    def target(context: TierContext) -> Target:
         limit = getattr(context.plan.slo, name) if context.plan else None
-        return f"SLO {number(limit, unit)}" if limit is not None else NO_SLO
+        return Target(f"SLO {number(limit, unit)}", high=limit) if limit is not None else Target(NO_SLO)
 
     return target
 
 
-def _above(rule: str, threshold: str, text: str) -> Callable[[TierContext], str]:
-    return lambda context: text.format(f"{RULES[rule].limit(threshold, context.limits) * 100:.3g}")
+Limit = tuple[str, str]
+"""Rule and threshold of the catalogue, which a tier may override."""
 
 
-def _failures(context: TierContext) -> str:
+def _limits(text: str, low: Limit | None = None, high: Limit | None = None) -> Callable[[TierContext], Target]:
+    """Return a target by limits of the catalogue, in percent in `text` as {low} and {high}."""
+
+    def target(context: TierContext) -> Target:
+        ends = [RULES[limit[0]].limit(limit[1], context.limits) if limit else None for limit in (low, high)]
+        words = {
+            name: "" if end is None else f"{end * 100:.3g}" for name, end in zip(("low", "high"), ends, strict=True)
+        }
+        return Target(text.format(**words), *ends)
+
+    return target
+
+
+def _failures(context: TierContext) -> Target:
     allowed, of_plan = allowed_to_fail(context, RULES["AvailabilityBurn"])
-    return f"at most {number(allowed, 'ratio')}{'' if of_plan else ' (the default)'}"
+    return Target(f"at most {number(allowed, 'ratio')}{'' if of_plan else ' (the default)'}", high=allowed)
 
 
-def _usable(context: TierContext) -> str:
+def _usable(context: TierContext) -> Target:
     fleet, capacity = context.plan.fleet if context.plan else None, context.capacity
     if capacity is None or fleet is None:
-        return "not in the plan"
-    text = f"up to {number(capacity.rps * fleet.instances, 'per_second')} ({fleet.instances} replicas at "
-    return f"{text}{number(capacity.rps, 'per_second')})"
+        return Target("not in the plan")
+    most = capacity.rps * fleet.instances
+    text = f"up to {number(most, 'per_second')} ({fleet.instances} replicas at "
+    return Target(f"{text}{number(capacity.rps, 'per_second')})", high=most)
 
 
-def _hits(context: TierContext) -> str:
+def _hits(context: TierContext) -> Target:
     ratio = context.plan.workload.prefix_hit_ratio if context.plan and context.plan.workload else None
-    return f"planned {number(ratio, 'ratio')}" if ratio is not None else "depends on the workload"
+    return Target(f"planned {number(ratio, 'ratio')}" if ratio is not None else "depends on the workload")
 
 
-def _energy(context: TierContext) -> str:
+def _adapters(context: TierContext) -> Target:
+    most = context.plan.lora.max_adapters if context.plan and context.plan.lora else None
+    return Target("not in the plan" if most is None else f"up to {most} (max_adapters)", high=most)
+
+
+def _energy(context: TierContext) -> Target:
     planned = context.plan.cost.joules_per_generated_token if context.plan and context.plan.cost else None
-    return "not planned" if planned is None else f"planned {number(planned, 'joules_per_token')}"
+    return Target("not planned" if planned is None else f"planned {number(planned, 'joules_per_token')}")
 
 
-def _row(key: str, title: str, unit: str, target: Callable[[TierContext], str], *rules: str) -> MonitoringRow:
+def _row(key: str, title: str, unit: str, target: Callable[[TierContext], Target], *rules: str) -> MonitoringRow:
     return MonitoringRow(key=key, title=title, unit=unit, target=target, rules=rules)
 
 
 ROWS: tuple[MonitoringRow, ...] = (
-    _row("gpu_memory_utilization", "GPU memory", "ratio", _words("80-90 %"), "GpuMemoryLow", "GpuMemoryHigh"),
+    _row("gpu_memory_utilization", "GPU memory", "ratio", _words("80-90 %", 0.8, 0.9), "GpuMemoryLow", "GpuMemoryHigh"),
     _row(
         "gpu_utilization",
         "GPU compute",
         "ratio",
-        _words("60-85 % while serving"),
+        _limits("{low}-{high} % while serving", ("GpuComputeLow", "below"), ("GpuSaturated", "target")),
         "GpuComputeLow",
         "GpuSaturated",
         "GpuUtilizationShortfall",
     ),
-    _row("adapters_active", "Active adapters (LoRA)", "", _words("within max_adapters"), "AdapterCachePressure"),
+    _row("adapters_active", "Active adapters (LoRA)", "", _adapters, "AdapterCachePressure"),
     _row(
         "adapter_evictions_per_second",
         "Adapter evictions",
@@ -216,17 +253,24 @@ ROWS: tuple[MonitoringRow, ...] = (
         "kv_utilization",
         "KV cache in use, on average",
         "ratio",
-        _words("75-90 %"),
+        _limits("{low}-{high} %", ("KvCacheUnderused", "below"), ("KvCacheNearCeiling", "above")),
         "KvCacheCascade",
         "KvCacheNearCeiling",
         "KvCacheUnderused",
     ),
-    _row("eviction_rate", "KV evictions a request", "ratio", _words("below 5 %"), "KvEviction", "EvictionDivergence"),
+    _row(
+        "eviction_rate",
+        "KV evictions a request",
+        "ratio",
+        _limits("below {high} %", high=("KvEviction", "warning")),
+        "KvEviction",
+        "EvictionDivergence",
+    ),
     _row(
         "fleet_utilization",
         "Fleet utilisation, on average",
         "ratio",
-        _above("UtilizationTrap", "target", "{}-80 %"),
+        _limits("{low}-{high} %", ("UtilizationTrap", "target"), ("NoHeadroom", "target")),
         "UtilizationTrap",
         "NoHeadroom",
     ),
@@ -257,7 +301,7 @@ ROWS: tuple[MonitoringRow, ...] = (
         "speculative_acceptance",
         "Speculation: acceptance",
         "ratio",
-        _words("above 60 %"),
+        _limits("above {low} %", ("SpeculationAcceptanceLow", "below")),
         "SpeculationAcceptanceLow",
     ),
     _row("failed_share", "Failed requests", "ratio", _failures, "AvailabilityBurn"),

@@ -31,13 +31,18 @@ class ReportNumber:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitoredValue:
-    """Row of the monitoring table (guide 9.3). `change` is observed by previous, less 1 (null: not comparable)."""
+    """Row of the monitoring table (guide 9.3). `change` is observed by previous, less 1 (null: not comparable).
+
+    `meets_target` is null where the target has no numbers, or nothing was observed. Outside of it a row is not "as it
+    should be", even if no rule found anything (DESIGN 3.23).
+    """
 
     key: str
     title: str
     target: str
     unit: str
     observed: ReportNumber
+    meets_target: bool | None
     before: ReportNumber
     change: float | None
     status: str

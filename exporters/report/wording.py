@@ -6,7 +6,6 @@ Units are those of `rules.telemetry.wording`.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator
 
 from exporters.render.text import format_duration, format_local
@@ -198,18 +197,20 @@ def curve_period(tier: TierReport) -> str:
 TOLD = ("warning", "critical", "unknown")
 """Statuses whose sentence always stands in the table."""
 
-_RANGE = re.compile(r"([\d.]+)-([\d.]+) %")
-
 
 def is_told(row: MonitoredValue) -> bool:
     """Return whether the sentence of a row stands in the table, not in the appendix.
 
-    That of a row without a finding does where the value lies outside the target: it says why that is as it should be.
+    That of a row without a finding does where the value lies outside the target.
     """
-    target, value = _RANGE.match(row.target), row.observed.value
-    if row.status != "ok" or target is None or value is None:
-        return row.status in TOLD
-    return not float(target[1]) <= round(value * 100, 1) <= float(target[2])
+    return row.status in TOLD or (row.status == "ok" and row.meets_target is False)
+
+
+def row_words(row: MonitoredValue) -> str:
+    """Return the verdict of a row in words. A value outside its target is never as it should be (DESIGN 3.23)."""
+    if row.status == "ok" and row.meets_target is False:
+        return "outside the target, no finding"
+    return verdict_words(row.status, row.certainty)
 
 
 def main_rows(tier: TierReport) -> list[MonitoredValue]:

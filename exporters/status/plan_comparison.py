@@ -74,7 +74,8 @@ class ComparisonRow:
 class PlanComparison:
     """Row of a tier. `judged` is the worst active finding about it or result of its rules, None without a result.
     `alerts` says whether an active finding does, `note` is one that does not. `window_seconds` is the time that `now`
-    describes. `at_this_load` is the benchmark value at equal load if a rule compared with it.
+    describes. `at_this_load` is the benchmark value at equal load if a rule compared with it. `wait_seconds` is the
+    longest wait of a rule about it that only time will answer (DESIGN 3.23), None without one.
     """
 
     row: ComparisonRow
@@ -85,6 +86,7 @@ class PlanComparison:
     window_seconds: float | None = None
     note: Verdict | None = None
     alerts: bool = True
+    wait_seconds: float | None = None
 
     @property
     def window(self) -> str:
@@ -99,6 +101,8 @@ class PlanComparison:
         result = self.judged
         if result is None:
             return Status.UNKNOWN, ""
+        if self.wait_seconds is not None and not (isinstance(result, Verdict) and result.status in FIRING):
+            return Status.UNKNOWN, f"not judged yet, {format_duration(self.wait_seconds)}"
         if isinstance(result, Unknown):
             why = "" if result.reason is Gap.NOT_IN_PLAN else f": {describe_gap(result.reason, result.text, '{gap}')}"
             return Status.UNKNOWN, f"not judged{why}"
@@ -168,6 +172,7 @@ def _compared(row: ComparisonRow, tier: TierStatus, active: list[Verdict], notes
         alerts=bool(firing),
         at_this_load=_at_this_load(results),
         window_seconds=None if tier.recent is None else tier.recent.end - tier.recent.start,
+        wait_seconds=max((r.wait_seconds for r in results if isinstance(r, Unknown) and r.wait_seconds), default=None),
     )
 
 

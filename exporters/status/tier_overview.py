@@ -1,7 +1,8 @@
 """State of each tier, its line in the overview, and the headline of the installation.
 
 A state beside the statuses alarms nobody: a tier is learning until it was observed long enough, and oversized while it
-idles and costs a multiple of the plan. The status page, `/api/status` and `sizewatch status` print the same lines.
+idles and costs a multiple of the plan, or while a rule over days finds it too large. The status page, `/api/status` and
+`sizewatch status` print the same lines.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from exporters.render.text import SIGNS, Tone, format_clock, text_table
 from exporters.status.active_findings import (
     ActiveIncident,
     list_active_incidents,
+    list_notes,
     pending_rules,
     rank,
     tier_state,
@@ -22,6 +24,7 @@ from exporters.status.active_findings import (
 from exporters.status.plan_comparison import COST, compare_with_plan
 from exporters.status.records import AgentStatus, TierStatus
 from rules.catalogue.registry import BY_NAME, margin_of
+from rules.confidence import Certainty
 from rules.evaluator.benchmark_check import is_learning, learning_words
 from rules.plan.money import compute_idle_replicas, figure, gpu_hours_a_day, price_of
 from rules.telemetry.readings import read
@@ -31,6 +34,9 @@ from rules.telemetry.wording import format_count, number
 from rules.verdicts.verdict import FIRING, SEVERITY, Status, Verdict
 
 TRAP = BY_NAME["UtilizationTrap"]
+
+TOO_LARGE = ("UtilizationTrap", "QueueAlwaysEmpty")
+"""Rules over days that find a fleet too large."""
 
 LEARNING, OVERSIZED = "learning", "oversized"
 AS_PLANNED, WITHOUT_PLAN, NO_VERDICT = "as planned", "no incident, no plan", "no verdict yet"
@@ -106,7 +112,11 @@ class Headline:
 
 
 def describe_state(tier: TierStatus) -> TierState:
-    """Return the state of a tier: that of its findings, else learning, oversized or as planned."""
+    """Return the state of a tier: that of its findings, else learning, oversized or as planned.
+
+    A certain finding for the report that the fleet is too large colours nothing, but such a tier is not as planned
+    (DESIGN 3.23).
+    """
     status = tier_state(tier)
     if status in FIRING:
         return TierState(name=status.value, tone=status, words=status.value)
@@ -116,7 +126,15 @@ def describe_state(tier: TierStatus) -> TierState:
         return TierState(name="ok", tone=status, words=WITHOUT_PLAN)
     if tier.observed_seconds is not None and is_learning(tier.observed_seconds):
         return TierState(name=LEARNING, tone="note", words=learning_words(tier.observed_seconds))
-    oversized = _describe_idle(tier)
+    trap = next(
+        (
+            one.verdict
+            for one in list_notes(tier)
+            if one.verdict.rule in TOO_LARGE and one.verdict.certainty is Certainty.CERTAIN
+        ),
+        None,
+    )
+    oversized = _describe_idle(tier) if trap is None else trap.sentence[:1].lower() + trap.sentence[1:]
     if oversized:
         return TierState(name=OVERSIZED, tone="note", words=f"oversized: {oversized}")
     return TierState(name="ok", tone=status, words=AS_PLANNED)

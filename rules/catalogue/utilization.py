@@ -41,6 +41,9 @@ ROWS: tuple[Rule, ...] = (
         method=judge_trend,
         loudness=Severity.TICKET,
         thresholds={
+            "target": Threshold(
+                0.85, "ratio", "guide 9.3: 60-85 % during active serving, its upper end; in the report"
+            ),
             "pegged": Threshold(0.95, "ratio", "guide 9.3: pegged at 100 %, less what sums round off"),
             "rise": Threshold(1.3, "ratio", "as step 13 (guide 9.1): 30 % more is a difference"),
             "minimum_requests": Threshold(
@@ -94,6 +97,7 @@ ROWS: tuple[Rule, ...] = (
         minimum_seconds=600,
         thresholds={
             "above": Threshold(0.90, "ratio", "guide 9.3: above 90 %, no headroom for traffic spikes"),
+            "target": Threshold(0.80, "ratio", "guide 9.3: fleet utilisation 60-80 %, its upper end; in the report"),
             "survives_loss_from": Threshold(
                 4,
                 "replicas",

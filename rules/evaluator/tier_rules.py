@@ -95,7 +95,7 @@ def evaluate_rule(
     short = too_short(rule, held) if held else ""
     if short:
         interim = rule.interim(case) if rule.interim is not None else ""
-        return case.unknown(Gap.TOO_FEW_REQUESTS, interim or short)
+        return case.unknown(Gap.TOO_FEW_REQUESTS, interim or short, rule.minimum_seconds - held.span_seconds)
     result = ask(case)
     if isinstance(result, Verdict) and result.status is Status.OK and (holes := too_many_holes(rule, held)):
         return case.unknown(Gap.TOO_FEW_REQUESTS, holes)
@@ -159,8 +159,9 @@ def _judged(
         text = f"the plan has no {rule.needs}"
         return Unknown(t=now, rule=rule.name, subject=subject, reason=Gap.NOT_IN_PLAN, text=text)
     if not hold and rule.minimum_seconds > 0:
-        text = too_short(rule, hold)
-        return Unknown(t=now, rule=rule.name, subject=subject, reason=Gap.TOO_FEW_REQUESTS, text=text)
+        text, wait = too_short(rule, hold), rule.minimum_seconds
+        few = Gap.TOO_FEW_REQUESTS
+        return Unknown(t=now, rule=rule.name, subject=subject, reason=few, text=text, wait_seconds=wait)
     result = evaluate_rule(
         rule,
         context,

@@ -103,6 +103,8 @@ def is_covered(several: Sequence[Window]) -> bool:
 def judge_trap(case: RuleContext) -> RuleResult:
     """Find fleet utilisation below 40 % over a week, with KV utilisation below 75 % in its fullest hours (DESIGN 3.12).
 
+    Ok where no replica is surplus and no more idles on average than is kept warm on purpose. A fleet that only its peaks
+    need is in the trap, with no surplus: scaling by schedule and batch work are its levers (guide 9.2).
     Certain if the upper bound of utilisation is below the limit too. Ok is certain if the lower bound is above it.
     """
     if not case.binned:
@@ -130,6 +132,10 @@ def judge_trap(case: RuleContext) -> RuleResult:
     if full[0] >= case.limit("kv_below"):
         return _fine(case, used, f"{summary}; memory sets the size of this fleet, not load", details=details)
     details.append(_describe_need(case, idle))
+    unused = money.spare_replicas(idle.ready, used.value, case.limit("target"))
+    if not idle.replicas and unused <= idle.minimum_warm:
+        text = f"{summary}; its busiest hour or the minimum warm count needs every replica"
+        return _build_verdict(case, Status.OK, used, text, True, idle, details)
     last = value(case, select_last_quarter(case))
     certain = is_covered(hours) and last is not None and last < limit
     certain = certain and used.high is not None and used.high < limit

@@ -27,18 +27,19 @@ NOTHING_BOOKED = Missing(gap=Gap.SCRAPE_FAILED, text="no hour of this time is in
 
 QUANTILES = ("p50", "p95", "p99")
 
-DRIFTED = 1.3
-"""A quantile surely so many times as long as planned, or 1 / so many as short, has moved (as WorkloadDrift allows)."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Length:
-    """Quantile of prompts or outputs in tokens, observed and planned (None: not in the plan)."""
+    """Quantile of prompts or outputs in tokens, observed and planned (None: not in the plan).
+
+    It has moved where it is surely `drift` times as long as planned, or 1 / `drift` as short (WorkloadDrift's factor).
+    """
 
     what: str
     quantile: str
     observed: SignalValue
     planned: float | None
+    drift: float
 
     @property
     def factor(self) -> float | None:
@@ -57,15 +58,17 @@ class Length:
 
     @property
     def longer(self) -> bool:
-        """Return whether it is surely longer than planned by more than DRIFTED."""
+        """Return whether it is surely longer than planned by more than `drift`."""
         seen = self.observed
-        return isinstance(seen, Reading) and bool(self.planned) and (seen.low or 0.0) > DRIFTED * (self.planned or 0.0)
+        return (
+            isinstance(seen, Reading) and bool(self.planned) and (seen.low or 0.0) > self.drift * (self.planned or 0.0)
+        )
 
     @property
     def shorter(self) -> bool:
         seen = self.observed
         high = seen.high if isinstance(seen, Reading) else None
-        return high is not None and bool(self.planned) and high < (self.planned or 0.0) / DRIFTED
+        return high is not None and bool(self.planned) and high < (self.planned or 0.0) / self.drift
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +128,8 @@ def _length(seen: ProductionSummary, word: str, key: str, name: str) -> Length:
     observed: SignalValue = NOTHING_BOOKED
     if seen.lately is not None:
         observed = read(BY_NAME[f"{key}_{name}"], seen.lately, seen.context.basis)
-    return Length(what=word, quantile=name, observed=observed, planned=planned)
+    drift = RULES["WorkloadDrift"].limit("factor", seen.context.limits)
+    return Length(what=word, quantile=name, observed=observed, planned=planned, drift=drift)
 
 
 def _mean(seen: ProductionSummary, counter: str, family: str) -> float | None:

@@ -89,8 +89,10 @@ class RuleContext:
     def limit(self, name: str) -> float:
         return self.rule.limit(name, self.context.limits)
 
-    def unknown(self, reason: Gap, text: str) -> Unknown:
-        return Unknown(t=self.now, rule=self.rule.name, subject=self.subject, reason=reason, text=text)
+    def unknown(self, reason: Gap, text: str, wait_seconds: float | None = None) -> Unknown:
+        wait = wait_seconds if self.period_seconds <= MINUTE_SECONDS else None
+        subject, name = self.subject, self.rule.name
+        return Unknown(t=self.now, rule=name, subject=subject, reason=reason, text=text, wait_seconds=wait)
 
     def unmeasured(self, family: str) -> Unknown:
         """Return unknown for a family that no replica has, with the worst reason of them."""
@@ -182,7 +184,8 @@ def too_early(
         return None
     pairs = zip(case.periods(binned), each, strict=True)
     so = [one for group, part in pairs if part is not None and exceeds(part) for one in group]
-    return case.unknown(Gap.TOO_FEW_REQUESTS, f"{case.rule.title} for {part_seen(so, binned)}: too early to say")
+    text = f"{case.rule.title} for {part_seen(so, binned)}: too early to say"
+    return case.unknown(Gap.TOO_FEW_REQUESTS, text, (SEPARATE - shown) * case.period_seconds)
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,13 +97,17 @@ class Verdict:
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """Result of a rule without enough data. It has no status, is shown and counted."""
+    """Result of a rule without enough data. It has no status, is shown and counted.
+
+    `wait_seconds` is how long it lasts at least where time alone ends it and the rule is over minutes, else None.
+    """
 
     t: float
     rule: str
     subject: Subject
     reason: Gap
     text: str = ""
+    wait_seconds: float | None = None
 
 
 RuleResult = Verdict | Unknown

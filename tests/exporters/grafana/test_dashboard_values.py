@@ -48,6 +48,7 @@ def told() -> dict[str, str]:
         series("target_up", "d", "p", pool="prefill"): "1x60",
         series("target_up", "d", "d", pool="decode"): "1x60",
         series("surplus_replicas", "t"): "1.5x60",
+        series("fleet_utilization_ratio", "t"): "0.25x60",
         series("verdict", "t", "r1", more=',rule="A"').replace(',pool="mixed"', ""): "2x60",
         series("verdict_certain", "t", "r1", more=',rule="A"').replace(',pool="mixed"', ""): "0x60",
         series("verdict", "t", more=',replica="",rule="B"'): "1x60",
@@ -77,8 +78,7 @@ EXPECTED: dict[tuple[str, str], tuple[str, float]] = {
     ("a request in two pools counts once", "d"): (q.aggregate_tier(q.total(W, "requests_finished")), 3.0),
     ("running replicas", "t"): (q.replicas_up(W), 2.0),
     ("replicas of all pools", "d"): (q.replicas_up(W), 2.0),
-    ("load of the capacity", "t"): (q.aggregate_tier(q.load(W)), 6 / 24),
-    ("load of the busiest pool", "d"): (q.aggregate_tier(q.load(W)), 3 / 12),
+    ("work by capacity", "t"): (q.load(W), 0.25),
     ("money of running GPUs", "t"): (q.money_per_hour(W), 16.0),
     ("cost of a million tokens", "t"): (q.cost_per_million_tokens(W), 16e6 / (600 * 3600)),
     ("tokens a GPU", "t"): (panel("Generated tokens per second and GPU"), 600 / 8),
@@ -136,7 +136,7 @@ def test_without_a_request_there_is_no_quantile_rather_than_no_number(tmp_path: 
 def test_a_tier_without_running_replicas_has_no_load_and_no_cost_rather_than_none(tmp_path: Path) -> None:
     cases = [
         ("10m", f"vector(1) unless on () ({only(expr, 'u')})", 1.0)
-        for expr in (q.load(W), q.cost_per_million_tokens(W), panel("Requests for one unit of money"))
+        for expr in (q.cost_per_million_tokens(W), panel("Requests for one unit of money"))
     ]
     assert not differences(tmp_path, None, [Case(series=told(), values=cases)])
 

@@ -27,7 +27,7 @@ PANELS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("sizewatch-tier", "Requests that did not end by themselves"),
         ("sizewatch-fleet", "TTFT P99 by what is promised"),
     ),
-    "unit": (("sizewatch-tier", "Load"), ("sizewatch-fleet", "Load of the usable capacity")),
+    "unit": (("sizewatch-tier", "Fleet utilisation"), ("sizewatch-fleet", "Fleet utilisation")),
     "dollar": (
         ("sizewatch-cost", "Cost per million generated tokens"),
         ("sizewatch-cost", "Requests for one unit of money"),
@@ -35,7 +35,7 @@ PANELS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("sizewatch-cost", "Requests per second and GPU"),
     ),
     "useful": (
-        ("sizewatch-cost", "Load of the usable capacity"),
+        ("sizewatch-cost", "Fleet utilisation"),
         ("sizewatch-cost", "Requests that failed, were left or cut off"),
         ("sizewatch-cost", "Prompt tokens computed"),
         ("sizewatch-tier", "Requests in the system"),

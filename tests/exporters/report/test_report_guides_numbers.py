@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from report_samples import TIER, USABLE, hours, plan, reported
 
 from exporters.report.markdown import report_markdown
-from exporters.report.records import CostRow, GuardrailRow, TierReport
+from exporters.report.monitoring import ROWS, Target
+from exporters.report.records import CostRow, GuardrailRow, ReportNumber, TierReport
+from rules.plan.load_bins import build_tier_context
 from rules.plan.schema import Plan
 
 
@@ -73,3 +77,36 @@ def test_the_prompt_limit_is_2_to_3_times_the_p95_that_was_seen() -> None:
     assert p95 is not None
     found = fit(tier, "max_prompt_tokens")
     assert (found.low, found.high) == (round(2 * p95), round(3 * p95))
+
+
+def test_the_targets_are_those_of_the_guide_unless_the_tier_has_its_own() -> None:
+    lora = {"lora": {"max_adapters": 8}}
+    context = build_tier_context("t", plan(**lora).tiers["t"])
+    own = {
+        "UtilizationTrap": {"target": 0.5},
+        "NoHeadroom": {"target": 0.7},
+        "KvCacheUnderused": {"below": 0.6},
+        "KvCacheNearCeiling": {"above": 0.95},
+        "KvEviction": {"warning": 0.1},
+        "GpuComputeLow": {"below": 0.4},
+        "SpeculationAcceptanceLow": {"below": 0.7},
+    }
+    expected = {
+        "fleet_utilization": ("60-80 %", "50-70 %"),
+        "kv_utilization": ("75-90 %", "60-95 %"),
+        "eviction_rate": ("below 5 %", "below 10 %"),
+        "gpu_utilization": ("60-85 % while serving", "40-85 % while serving"),
+        "speculative_acceptance": ("above 60 %", "above 70 %"),
+        "adapters_active": ("up to 8 (max_adapters)", "up to 8 (max_adapters)"),
+    }
+    targets = {row.key: row.target for row in ROWS if row.key in expected}
+    assert {
+        key: (target(context).text, target(replace(context, limits=own)).text) for key, target in targets.items()
+    } == expected
+
+
+@pytest.mark.parametrize(("value", "met"), [(0.495, False), (0.6, True), (0.8504, True), (0.86, False), (None, None)])
+def test_a_value_outside_its_target_is_not_as_it_should_be(value: float | None, met: bool | None) -> None:
+    observed = ReportNumber(value=value, low=value, high=value, n=1, gap="" if value else "no_traffic", text="")
+    assert Target("60-85 %", 0.6, 0.85).is_met(observed) is met
+    assert Target("as planned").is_met(observed) is None

@@ -146,6 +146,6 @@ def test_a_value_outside_its_target_without_a_finding_says_why_in_the_table() ->
     assert (row.status, row.target) == ("ok", "60-80 %")
     said = "Fleet utilisation is 49.1% over 7.0 days; 40% or more is no trap"
     assert row.sentence == said
-    assert f"| as it should be | {said} |" in report_markdown(found)
+    assert f"| outside the target, no finding | {said} |" in report_markdown(found)
     assert f"<small>{said}</small>" in report_html(found)
-    assert f"Fleet utilisation, on average: as it should be: {said}" not in report_markdown(found)
+    assert f"Fleet utilisation, on average: outside the target, no finding: {said}" not in report_markdown(found)

@@ -278,3 +278,39 @@ def test_the_text_of_the_command_is_the_overview_of_the_json() -> None:
     assert "120 USD" in lines[4]
     with pytest.raises(ValueError, match="no status of a sizewatch of this version"):
         overview_text({"schema": 1})
+
+
+def with_results(*results: Any) -> TierStatus:
+    return replace(fine_tier("fine"), results=results, findings=())
+
+
+def unknown(rule: str, reason: Gap = Gap.TOO_FEW_REQUESTS, wait_seconds: float | None = None) -> Unknown:
+    return Unknown(t=NOW, rule=rule, subject=Subject(tier="fine"), reason=reason, wait_seconds=wait_seconds)
+
+
+def test_a_value_waits_for_every_rule_that_time_alone_will_answer() -> None:
+    fine = firing("KvCacheCascade", Status.OK, subject=Subject(tier="fine", replica="a"))
+    near = unknown("KvCacheNearCeiling", wait_seconds=120.0)
+    assert tile(with_results(fine, near), "kv_utilization").state == (Status.UNKNOWN, "not judged yet, 2 min")
+    assert tile(with_results(near), "kv_utilization").state == (Status.UNKNOWN, "not judged yet, 2 min")
+    fires = firing("KvCacheCascade", Status.WARNING, subject=Subject(tier="fine", replica="a"))
+    assert tile(with_results(fires, near), "kv_utilization").state == (Status.WARNING, "warning, certain")
+    for reason in (Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED, Gap.OUTSIDE_BENCHMARK):
+        held = tile(with_results(fine, unknown("KvCacheNearCeiling", reason)), "kv_utilization")
+        assert held.state[0] is Status.OK, "waiting does not end it"
+
+
+@pytest.mark.parametrize("rule", ["UtilizationTrap", "QueueAlwaysEmpty"])
+def test_a_tier_that_is_surely_too_large_is_not_as_planned_and_alarms_nobody(rule: str) -> None:
+    trap = firing(
+        rule, Status.WARNING, subject=Subject(tier="fine"), sentence="Fleet utilisation is 11.0% over 7.0 days"
+    )
+    state = describe_state(with_results(trap))
+    assert (state.tone, state.words) == ("note", "oversized: fleet utilisation is 11.0% over 7.0 days")
+    status = agent_status(tiers=(with_results(trap),))
+    assert (headline(status).status, headline(status).text) == (Status.OK, "1 tier oversized")
+    assert status_json(status)["tiers"][0]["state"] == state.words
+    likely = with_results(replace(trap, certainty=Certainty.LIKELY))
+    assert describe_state(likely).words == "as planned"
+    other = with_results(replace(trap, rule="GpuComputeLow"))
+    assert describe_state(other).words == "as planned", "a low GPU is no size"

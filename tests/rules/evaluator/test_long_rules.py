@@ -30,7 +30,7 @@ def test_every_rule_over_slices_is_judged_from_minutes_or_from_hours() -> None:
 def test_every_rule_over_days_answers_also_where_there_is_nothing() -> None:
     results = long_rules.evaluate_long_rules(context(), (), START)
     assert [a.rule for a in results] == [rule.name for rule in long_rules.ASKED]
-    assert all(isinstance(a, Unknown) and a.reason is Gap.TOO_FEW_REQUESTS for a in results)
+    assert all(isinstance(a, Unknown) and a.reason is Gap.TOO_FEW_REQUESTS and a.wait_seconds is None for a in results)
     assert "0 of 168 hours seen, 152 are needed" in {a.text for a in results if isinstance(a, Unknown)}
 
 

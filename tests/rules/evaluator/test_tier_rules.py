@@ -40,6 +40,17 @@ def test_nothing_yet_is_unknown_for_every_rule() -> None:
     ]
 
 
+def test_a_rule_that_only_time_will_answer_says_how_long() -> None:
+    booked = minutes(context(), {"a": each(2, minute)})
+    results = {one.rule: one for one in tier_rules.evaluate_tier_rules(booked, context(), START + 120)}
+    waits = {name: one.wait_seconds for name, one in results.items() if isinstance(one, Unknown)}
+    assert waits["KvCacheNearCeiling"] == 60.0
+    assert waits["NoHeadroom"] == 480.0
+    assert waits["PdRatioOff"] is None, "waiting does not change the plan"
+    nothing = tier_rules.evaluate_tier_rules(tier_minutes.TierMinutes(), context(), START)
+    assert {one.wait_seconds for one in nothing if one.rule == "KvCacheNearCeiling"} == {180.0}  # type: ignore[union-attr]
+
+
 def test_a_firing_answer_is_explained() -> None:
     booked = minutes(context(), {"a": each(5, lambda n: minute(n, slow=18))})
     found = next(

@@ -93,25 +93,25 @@ def test_without_the_caches_level_the_trap_is_unknown_and_with_enough_use_it_is_
 
 
 def test_the_minimum_warm_count_hides_no_trap_and_is_a_floor_on_the_whole_count() -> None:
-    """10 ready at 30 % with a minimum of 5: 5 are surplus. At the minimum none is, and the trap is one all the same."""
-    ten = trap(replicas=10, used=0.3)
-    for warm, surplus in ((5, "5.0 of 10.0 replicas are surplus, 300 USD a day"), (10, "no replica is surplus")):
-        found = verdict("UtilizationTrap", context(fleet={"instances": 10, "minimum_warm": warm}), ten)
-        assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
-        assert found.sentence == f"Fleet utilisation is 30.0% over 7.0 days; {surplus}"
-        assert (
-            f"the busiest hour needs 4 replicas at up to 90.0% of capacity; the minimum warm count is {warm}"
-            in found.details
-        )
+    """10 ready at 30 % with a minimum of 5: 5 are surplus. At a minimum of 10 none is."""
+    for warm, status, said in (
+        (5, Status.WARNING, "5.0 of 10.0 replicas are surplus, 300 USD a day"),
+        (10, Status.OK, "its busiest hour or the minimum warm count needs every replica"),
+    ):
+        fleet = {"instances": 10, "minimum_warm": warm}
+        found = verdict("UtilizationTrap", context(fleet=fleet), trap(replicas=10, used=0.3))
+        assert (found.status, found.certainty) == (status, Certainty.CERTAIN)
+        assert found.sentence == f"Fleet utilisation is 30.0% over 7.0 days; {said}"
+        need = f"the busiest hour needs 4 replicas at up to 90.0% of capacity; the minimum warm count is {warm}"
+        assert need in found.details
 
 
-def test_a_fleet_that_its_busiest_hour_needs_has_no_surplus() -> None:
+@pytest.mark.parametrize("fleet", [{"instances": 10}, {"instances": 10, "minimum_warm": 1}])
+def test_a_fleet_that_only_its_peaks_need_is_in_the_trap_with_no_surplus(fleet: dict[str, int]) -> None:
     peaks = hours(WEEK, lambda n: hour(n, used=0.85 if n % 24 == 9 else 0.2, replicas=10))
-    found = verdict("UtilizationTrap", context(fleet={"instances": 10}), peaks)
-    assert (found.status, found.sentence) == (
-        Status.WARNING,
-        "Fleet utilisation is 22.7% over 7.0 days; no replica is surplus",
-    )
+    found = verdict("UtilizationTrap", context(fleet=fleet), peaks)
+    assert found.sentence == "Fleet utilisation is 22.7% over 7.0 days; no replica is surplus"
+    assert found.status is Status.WARNING
 
 
 def test_without_a_price_the_trap_is_told_in_gpu_hours() -> None:
