@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from rules.catalogue.registry import BY_NAME as RULES
 from rules.catalogue.registry import CATALOGUE
 from rules.methods.drift import LENGTHS, TOWARDS
 from rules.methods.utilization import nearest_rank
