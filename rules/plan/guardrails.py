@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 
@@ -35,11 +36,20 @@ Threshold = Callable[[str], float]
 class GuardrailState(StrEnum):
     FITS = "fits"
     MISSING = "missing"
+    NOT_IN_PLAN = "not_in_plan"  # the plan has no guardrails at all: those of the gateway are not known
     TOO_LOW = "too_low"
     TOO_HIGH = "too_high"
     INEFFECTIVE = "ineffective"  # requests exceed it, or the objective is missed before it sheds
     REFUSES = "refuses"  # more than 1 of 20 planned requests
     UNKNOWN = "unknown"
+
+
+STATUS = {
+    GuardrailState.FITS: Status.OK,
+    GuardrailState.UNKNOWN: Status.UNKNOWN,
+    GuardrailState.NOT_IN_PLAN: Status.UNKNOWN,
+}
+"""Status by state. Others are warnings."""
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +76,16 @@ class Guardrail:
 
     @property
     def status(self) -> Status:
-        known = {GuardrailState.FITS: Status.OK, GuardrailState.UNKNOWN: Status.UNKNOWN}
-        return known.get(self.state, Status.WARNING)
+        return STATUS.get(self.state, Status.WARNING)
 
     @property
     def sentence(self) -> str:
         """Return value, verdict and range: "prompt limit 5,000 is too low; 7,600 to 11,400 fit: 2 to 3 x ..."."""
-        head = f"{WORDS[self.key]} {self.planned:,.6g} {self.claim}" if self.planned else f"no {WORDS[self.key]}"
+        head = (
+            f"{WORDS[self.key]} {self.planned:,.6g} {self.claim}"
+            if self.planned
+            else f"no {WORDS[self.key]}"
+        )
         if self.low is None:
             return f"{head}; {self.basis}"
         top = "or more" if self.high is None else f"to {self.high:,}" if self.high > self.low else ""
@@ -91,6 +104,8 @@ def judge_guardrails(
     found = [_judge_limit(tier, key, threshold, seen) for key in LENGTHS]
     if tier.slo.ttft_p99_seconds is not None:
         found.append(_judge_breaker(tier, tier.slo.ttft_p99_seconds, threshold, seen_rps))
+    if tier.guardrails is None:
+        return tuple(replace(guardrail, state=GuardrailState.NOT_IN_PLAN) for guardrail in found)
     return tuple(found)
 
 

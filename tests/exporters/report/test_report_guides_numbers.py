@@ -66,7 +66,7 @@ def test_half_the_replicas_for_the_same_traffic_halve_the_cost_and_double_the_us
 
 def test_the_breaker_for_2_s_and_50_rps_is_80_to_90_requests() -> None:
     found = fit(reported(plan(), hours(rps=lambda n: 50.0))[0].tiers[0], "queue_breaker")
-    assert (found.low, found.high, found.state) == (80, 90, "missing")
+    assert (found.low, found.high, found.state) == (80, 90, "not_in_plan")
     text = report_markdown(reported(plan(), hours(rps=lambda n: 50.0))[0])
     assert "no queue breaker; 80 to 90 fit: 80% to 90% of 2 s x 50 rps, the planned peak (`queue_breaker`)" in text
 
