@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from exporters.documents.replay import explanation_json, incident_json
-from exporters.render.text import describe_gap, format_duration, runbook_url
+from exporters.render.text import copy_fields, describe_gap, format_duration, runbook_url
 from rules.catalogue.registry import BY_NAME
 from rules.evaluator.benchmark_check import LEARNING_SECONDS, Step13, learning_words
 from rules.evaluator.incidents import Incident
@@ -29,8 +29,6 @@ HEADS = {
 
 BATCH_PAGE = "https://sizewatch.dev/batch"
 """Page about the work of batch tiers, whose row is no rule and has no runbook."""
-
-GUARDRAIL_KEYS = ("key", "planned", "low", "high", "state", "status", "certainty", "sentence")
 
 NO_BENCHMARK = "other limits are broken; the plan has no benchmark to confirm"
 
@@ -123,15 +121,16 @@ def _tier_json(one: Step13, incidents: Sequence[Incident]) -> dict[str, Any]:
         "learning": one.is_learning,
         "seen_seconds": one.seen_seconds,
         "needed_seconds": LEARNING_SECONDS,
-        "requests": one.requests,
-        "highest_rps": one.highest_rps,
-        "usable_rps": one.usable_rps,
+        **copy_fields(one, "requests", "highest_rps", "usable_rps"),
         "capacity_rps": one.capacity.rps if one.capacity else None,
         "capacity_source": one.capacity.source.value if one.capacity else None,
         "highest_share_of_usable": one.highest_share,
         "load_not_reached": list(one.unvisited),
         "answers": [_answer_json(result) for result in one.results],
-        "guardrails": [{key: getattr(line, key) for key in GUARDRAIL_KEYS} for line in one.guardrails],
+        "guardrails": [
+            copy_fields(line, "key", "planned", "low", "high", "state", "status", "certainty", "sentence")
+            for line in one.guardrails
+        ],
         "incidents": [incident_json(about) for about in incidents if about.tier == one.tier],
     }
 

@@ -11,7 +11,7 @@ import textwrap
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from exporters.render.text import format_duration, format_local, text_table, wrap
+from exporters.render.text import copy_fields, format_duration, format_local, text_table, wrap
 from rules.telemetry.wording import number
 from rules.verdicts.projection import ForecastPoint, Projection
 
@@ -101,11 +101,9 @@ def forecast_json(forecast: ForecastResult) -> dict[str, Any]:
     one = forecast.projection
     return {
         "schema": 1,
-        "tier": one.tier,
-        "made_at": one.made_at,
+        **copy_fields(one, "tier", "made_at"),
         "lead_seconds": one.horizon_seconds,
-        "bin_seconds": forecast.bin_seconds,
-        "zone": forecast.zone,
+        **copy_fields(forecast, "bin_seconds", "zone"),
         "method": one.method,
         "weights": dict(forecast.weights),
         "coverage": {
@@ -208,11 +206,7 @@ def backtest_json(backtest: Backtest) -> dict[str, Any]:
     """Return the backtest as JSON. Times are unix seconds, uncounted values are null."""
     return {
         "schema": 1,
-        "name": backtest.name,
-        "zone": backtest.zone,
-        "bin_seconds": backtest.bin_seconds,
-        "start": backtest.start,
-        "end": backtest.end,
+        **copy_fields(backtest, "name", "zone", "bin_seconds", "start", "end"),
         "naive": [{"horizon_minutes": horizon, "method": method} for horizon, method in backtest.naive],
         "scores": [asdict(score) for score in backtest.scores],
         "notes": list(backtest.notes),

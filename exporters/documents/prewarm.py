@@ -24,7 +24,7 @@ from exporters.documents.prewarm_value import (
     worth_json,
     worth_lines,
 )
-from exporters.render.text import format_duration, format_local, text_table, wrap
+from exporters.render.text import copy_fields, format_duration, format_local, text_table, wrap
 from forecast.capacity.prewarm import DecisionBasis, ScheduleStep
 from rules.replicas.drain import ROUTING_SECONDS, SHUTDOWN_MARGIN_SECONDS, DrainTime, SpotLoss
 from rules.telemetry.wording import format_count, number
@@ -304,8 +304,7 @@ def prewarm_json(report: Prewarm) -> dict[str, Any]:
     one = report.recommendation
     return {
         "schema": 1,
-        "tier": report.tier,
-        "zone": report.zone,
+        **copy_fields(report, "tier", "zone"),
         "recommendation": None if one is None else {**asdict(one), "at": one.target_time, "sentence": headline(one)},
         "schedule": [asdict(step) for step in merge_steps(report.schedule)],
         "schedule_until": report.until,
@@ -315,11 +314,9 @@ def prewarm_json(report: Prewarm) -> dict[str, Any]:
         "as_of": report.as_of,
         "worth": None if report.worth is None else worth_json(report.worth),
         "reason": report.reason,
-        "drain": None if isinstance(report.drain, str) else _drain_json(report.drain),
+        "drain": None
+        if isinstance(report.drain, str)
+        else {"e2e_p99": asdict(report.drain.e2e_p99), **copy_fields(report.drain, "seconds", "grace_seconds")},
         "drain_gap": report.drain if isinstance(report.drain, str) else "",
         "spot_loss": None if report.loss is None else asdict(report.loss),
     }
-
-
-def _drain_json(drain: DrainTime) -> dict[str, Any]:
-    return {"e2e_p99": asdict(drain.e2e_p99), "seconds": drain.seconds, "grace_seconds": drain.grace_seconds}

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
-from exporters.render.text import describe_gap, runbook_url
+from exporters.render.text import copy_fields, describe_gap, runbook_url
 from rules.engines.coverage import engine_signals
 from rules.evaluator.incidents import Impact, Incident, group_incidents
 from rules.plan.load_bins import TierContext
@@ -30,14 +30,13 @@ def reading_json(value: SignalValue) -> dict[str, Any]:
     """Return a reading, or the name of its gap."""
     if isinstance(value, Missing):
         return {"gap": value.gap.value} | ({"text": value.text} if value.text else {})
-    return {"value": value.value, "low": value.low, "high": value.high, "n": value.n}
+    return copy_fields(value, "value", "low", "high", "n")
 
 
 def window_json(tier: str, replica: str | None, window: Window, basis: PlanFacts) -> dict[str, Any]:
     """Return a window with every signal of the table."""
     return {
-        "start": window.start,
-        "end": window.end,
+        **copy_fields(window, "start", "end"),
         "tier": tier,
         "replica": replica,
         "coverage": round(window.coverage, 6),
@@ -57,24 +56,15 @@ def episode_json(finding: Finding) -> dict[str, Any]:
 def incident_json(incident: Incident) -> dict[str, Any]:
     """Return an incident with its findings in the order of their begin."""
     return {
-        "id": incident.id,
-        "tier": incident.tier,
+        **copy_fields(incident, "id", "tier"),
         "root": incident.root.rule,
         "severity": incident.severity.value,
-        "started_at": incident.started_at,
-        "ended_at": incident.ended_at,
+        **copy_fields(incident, "started_at", "ended_at"),
         "findings": [
-            {
-                "rule": one.rule,
-                "replica": one.subject.replica,
-                "started_at": one.started_at,
-                "ended_at": one.ended_at,
-            }
+            {"rule": one.rule, "replica": one.subject.replica, **copy_fields(one, "started_at", "ended_at")}
             for one in incident.findings
         ],
-        "sentence": incident.sentence,
-        "action": incident.action,
-        "relief": incident.relief,
+        **copy_fields(incident, "sentence", "action", "relief"),
         "impact": impact_json(incident.impact),
     }
 
@@ -106,8 +96,7 @@ def _verdict(
 ) -> dict[str, Any]:
     return {
         "rule": verdict.rule,
-        "tier": verdict.subject.tier,
-        "replica": verdict.subject.replica,
+        **copy_fields(verdict.subject, "tier", "replica"),
         "status": verdict.status.value,
         "certainty": verdict.certainty.value,
         "started_at": started_at,
@@ -122,8 +111,7 @@ def explanation_json(verdict: Verdict) -> dict[str, Any]:
     return {
         "observed": reading_json(verdict.observed),
         "expected": reading_json(verdict.expected),
-        "unit": verdict.unit,
-        "sentence": verdict.sentence,
+        **copy_fields(verdict, "unit", "sentence"),
         "details": list(verdict.details),
         "causes": [asdict(cause) for cause in verdict.causes],
         "actions": [asdict(action) for action in verdict.actions],
@@ -134,8 +122,7 @@ def unknown_json(one: Unknown | UnknownSpan) -> dict[str, Any]:
     """Return an unknown result, or the gap of a span without its times."""
     return {
         "rule": one.rule,
-        "tier": one.subject.tier,
-        "replica": one.subject.replica,
+        **copy_fields(one.subject, "tier", "replica"),
         "reason": one.reason.value,
         "text": one.text,
     }
@@ -160,11 +147,11 @@ def replay_json(
         "verdicts": verdicts,
         "incidents": [incident_json(one) for one in group_incidents(found)],
         "unknowns": [
-            unknown_json(u) | {"started_at": u.started_at, "ended_at": u.ended_at}
+            unknown_json(u) | copy_fields(u, "started_at", "ended_at")
             for u in sorted(unknowns, key=lambda u: u.started_at)
         ],
         "cut_minute": [
-            {"rule": one.rule, "tier": one.subject.tier, "replica": one.subject.replica, "change": _cut(one)}
+            {"rule": one.rule, **copy_fields(one.subject, "tier", "replica"), "change": _cut(one)}
             for one in of_cut_minute
         ],
         "problems": list(problems),

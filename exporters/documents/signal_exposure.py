@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from exporters.documents.replay import reading_json
-from exporters.render.text import text_table
+from exporters.render.text import copy_fields, text_table
 from rules.engines.coverage import CREATED, Exposure, FamilyUse, Support, Use, engine_signals, exposures
 from rules.engines.table import EngineTable
 from rules.gpu_sources.devices import BY_CODE, FAULTS
@@ -138,8 +138,7 @@ def engines_json(engines: Iterable[EngineTable]) -> dict[str, Any]:
         "engines": [
             {
                 "engine": engine.name,
-                "generation": engine.generation,
-                "title": engine.title,
+                **copy_fields(engine, "generation", "title"),
                 "releases": list(engine.scanned),
                 "signals": {e.signal: _exposure_json(e) for e in exposures(engine)},
             }
@@ -180,9 +179,7 @@ def inspect_gpus_json(exporter: GpuExporter, page: GpuExporterPage, uses: Iterab
         "exporter": exporter.name,
         "gpus": [
             {
-                "gpu": gpu.gpu,
-                "index": gpu.index,
-                "product": gpu.product,
+                **copy_fields(gpu, "gpu", "index", "product"),
                 "processes": list(gpu.pids),
                 "quantities": {name: _json(name, gpu, exporter, page) for name in LISTED},
             }

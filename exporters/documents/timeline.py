@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from exporters.render.text import format_duration, format_local
+from exporters.render.text import copy_fields, format_duration, format_local
 from rules.evaluator.timeline import TimelineEntry, TimelineKind
 
 SCHEMA = 1
@@ -81,12 +81,9 @@ def timeline_json(entries: Iterable[TimelineEntry], since: float, until: float) 
 
 def entry_json(entry: TimelineEntry) -> dict[str, Any]:
     return {
-        "t": entry.t,
-        "lasts": entry.lasts,
-        "ended_at": entry.ended_at,
+        **copy_fields(entry, "t", "lasts", "ended_at"),
         "kind": str(entry.kind),
-        "tier": entry.tier,
-        "replica": entry.replica,
+        **copy_fields(entry, "tier", "replica"),
         "rule": entry.rule or None,
         "status": entry.status or None,
         "incident": entry.incident or None,

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from exporters.documents.prewarm_value import build_count_text
+from exporters.render.text import copy_fields
 from rules.plan.replica_count import ReplicaCount
 from rules.resize.fleet_cost import Bill
 from rules.resize.production_curve import SloStatus
@@ -98,7 +99,7 @@ def whatif_json(found: WhatIf, simulated: str = "") -> dict[str, Any]:
         "simulated": simulated,
         "tier": found.tier,
         "sentence": headline(found),
-        "asked": {"instances": question.instances, "rps": question.rps},
+        "asked": copy_fields(question, "instances", "rps"),
         "load": {
             "rps": found.rps,
             "peak_rps": peak.rps if peak else None,
@@ -117,8 +118,7 @@ def whatif_json(found: WhatIf, simulated: str = "") -> dict[str, Any]:
         if usable is None
         else {
             "value": usable.rps,
-            "low": usable.low,
-            "high": usable.high,
+            **copy_fields(usable, "low", "high"),
             "source": usable.source.value,
             "reason": usable.reason,
         },
@@ -168,14 +168,12 @@ def value_json(value: SignalValue) -> dict[str, Any]:
     """Return a reading with value, low, high and n, or the gap's name with its text."""
     if isinstance(value, Missing):
         return {"gap": value.gap.value, "text": value.text}
-    return {"value": value.value, "low": value.low, "high": value.high, "n": value.n}
+    return copy_fields(value, "value", "low", "high", "n")
 
 
 def _met(one: LimitHeadroom) -> dict[str, Any]:
     return {
-        "name": one.limit.name,
-        "objective": one.limit.objective,
-        "breaks": one.limit.breaks,
+        **copy_fields(one.limit, "name", "objective", "breaks"),
         "rps_per_replica": value_json(one.limit.rps),
         "rps": one.tier_rps,
         "headroom": one.headroom,
@@ -189,8 +187,7 @@ def _bill(one: Bill | None) -> dict[str, Any] | None:
     if one is None:
         return None
     return {
-        "replicas": one.replicas,
-        "gpu_hours_per_hour": one.gpu_hours_per_hour,
+        **copy_fields(one, "replicas", "gpu_hours_per_hour"),
         "money_per_hour": one.per_hour,
         "money_per_month": one.per_month,
         "money_per_million_output_tokens": one.per_million_tokens,

@@ -30,6 +30,11 @@ _IN_TEXT = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_DIRECTION}{_HALVES}]")
 _IN_LINE = re.compile(f"[\x00-\x1f\x7f-\x9f{_DIRECTION}{_HALVES}]")
 
 
+def copy_fields(record: object, *names: str) -> dict[str, Any]:
+    """Return these fields of a record by their name, for a JSON object."""
+    return {name: getattr(record, name) for name in names}
+
+
 def strip_control_characters(text: str) -> str:
     """Return the text without control characters. Tabs and line ends stay."""
     return _IN_TEXT.sub(STAND_IN, text)

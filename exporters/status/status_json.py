@@ -14,6 +14,7 @@ from exporters.documents.forecast import forecast_json
 from exporters.documents.prewarm import prewarm_json
 from exporters.documents.replay import episode_json, incident_json, reading_json, unknown_json, verdict_json
 from exporters.documents.timeline import entry_json
+from exporters.render.text import copy_fields
 from exporters.status.active_findings import list_active_findings, list_notes, tier_state, unknowns
 from exporters.status.plan_comparison import PlanComparison, compare_with_plan
 from exporters.status.records import (
@@ -32,10 +33,6 @@ from rules.plan.schema import plan_version
 
 SCHEMA = 1
 
-CYCLE_KEYS = ("turns", "overruns", "last_turn_at", "failed_in_row", "last_turn_seconds", "turn_errors")
-STATE_KEYS = ("history_trouble", "unbooked_minutes", "dropped_minutes", "config_reloads", "config_trouble")
-"""Fields of `AgentHealth` that are keys of the JSON, before and after the failed scrapes."""
-
 
 def status_json(status: AgentStatus) -> dict[str, Any]:
     """Return the status, ready for `json.dumps(..., allow_nan=False)`."""
@@ -43,7 +40,7 @@ def status_json(status: AgentStatus) -> dict[str, Any]:
     found: dict[str, Any] = _without_nan(
         {
             "schema": SCHEMA,
-            **{name: getattr(status, name) for name in ("role", "version", "simulated", "started_at", "now")},
+            **copy_fields(status, "role", "version", "simulated", "started_at", "now"),
             "verdict": {"status": verdict.status.value, "text": verdict.text, "detail": verdict.detail},
             "overview": overview_json(status),
             "tiers": [_tier(tier) for tier in status.tiers],
@@ -110,8 +107,7 @@ def _forecast(one: ForecastStatus) -> dict[str, Any]:
         "cold_start": asdict(one.cold_start) if one.cold_start else None,
         "forecast": forecast_json(one.forecast) if one.forecast else None,
         "prewarm": prewarm_json(one.prewarm) if one.prewarm else None,
-        "gap": one.gap,
-        "trouble": one.trouble,
+        **copy_fields(one, "gap", "trouble"),
     }
 
 
@@ -131,12 +127,7 @@ def _number(one: PlanComparison) -> dict[str, Any]:
 def _replica(replica: ReplicaStatus) -> dict[str, Any]:
     return {
         "replica": replica.name,
-        "pool": replica.pool,
-        "url": replica.url,
-        "up": replica.up,
-        "last_seen": replica.last_seen,
-        "misses": replica.misses,
-        "engine": replica.engine,
+        **copy_fields(replica, "pool", "url", "up", "last_seen", "misses", "engine"),
         "engine_version": replica.versions,
         "model": replica.model,
         "gauges": dict(replica.gauges),
@@ -149,8 +140,7 @@ def _replica(replica: ReplicaStatus) -> dict[str, Any]:
 
 def _gpu(gpu: GpuStatus) -> dict[str, Any]:
     return {
-        "gpu": gpu.gpu,
-        "product": gpu.product,
+        **copy_fields(gpu, "gpu", "product"),
         "gauges": dict(gpu.gauges),
         "gaps": dict(gpu.gaps),
         "sampled": sorted(gpu.sampled),
@@ -160,12 +150,9 @@ def _gpu(gpu: GpuStatus) -> dict[str, Any]:
 def _alert(alert: AlertState) -> dict[str, Any]:
     return {
         "rule": alert.key.rule,
-        "tier": alert.key.subject.tier,
-        "replica": alert.key.subject.replica,
+        **copy_fields(alert.key.subject, "tier", "replica"),
         "phase": alert.phase.value,
-        "loudness": alert.loudness,
-        "since": alert.since,
-        "resolved_at": alert.resolved_at,
+        **copy_fields(alert, "loudness", "since", "resolved_at"),
         "sentence": alert.verdict.sentence,
     }
 
@@ -173,20 +160,13 @@ def _alert(alert: AlertState) -> dict[str, Any]:
 def _foreign(alert: ExternalAlert) -> dict[str, Any]:
     diagnosis = alert.diagnosis
     return {
-        "name": alert.name,
-        "tier": alert.tier,
-        "replica": alert.replica,
+        **copy_fields(alert, "name", "tier", "replica"),
         "labels": dict(alert.labels),
-        "summary": alert.summary,
-        "started_at": alert.started_at,
-        "ended_at": alert.ended_at,
+        **copy_fields(alert, "summary", "started_at", "ended_at"),
         "diagnosis": {
             "rule": diagnosis.rule,
-            "tier": diagnosis.subject.tier,
-            "replica": diagnosis.subject.replica,
-            "began_at": diagnosis.began_at,
-            "certain": diagnosis.certain,
-            "sentence": diagnosis.sentence,
+            **copy_fields(diagnosis.subject, "tier", "replica"),
+            **copy_fields(diagnosis, "began_at", "certain", "sentence"),
         }
         if diagnosis
         else None,
@@ -197,8 +177,7 @@ def _forecasting(one: ForecastHealth) -> dict[str, Any]:
     return {
         "answers": one.runs,
         "failures": dict(one.failures),
-        "last_seconds": one.last_seconds,
-        "memory_bytes": one.memory_bytes,
+        **copy_fields(one, "last_seconds", "memory_bytes"),
         "troubles": list(one.troubles),
     }
 
@@ -209,13 +188,13 @@ def _health(health: AgentHealth) -> dict[str, Any]:
         for (tier, replica, kind), number in sorted(health.scrape_failures.items())
     ]
     return {
-        **{name: getattr(health, name) for name in CYCLE_KEYS},
+        **copy_fields(health, "turns", "overruns", "last_turn_at", "failed_in_row", "last_turn_seconds", "turn_errors"),
         "scrape_failures": failures,
-        **{name: getattr(health, name) for name in STATE_KEYS},
+        **copy_fields(health, "history_trouble", "unbooked_minutes", "dropped_minutes"),
+        **copy_fields(health, "config_reloads", "config_trouble"),
         "gpu_problems": list(health.gpu_problems),
         "discovery": asdict(health.discovery) if health.discovery else None,
-        "web_errors": health.web_errors,
-        "web_refusals": health.web_refusals,
+        **copy_fields(health, "web_errors", "web_refusals"),
         "alertmanagers": [asdict(one) for one in health.alertmanagers],
         "webhook": asdict(health.webhook) if health.webhook else None,
         "forecasting": _forecasting(health.forecasting) if health.forecasting else None,
