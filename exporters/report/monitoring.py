@@ -34,6 +34,9 @@ NOT_SEEN = Missing(gap=Gap.SCRAPE_FAILED, text="no hour of this time is in the h
 
 NO_SLO = "no SLO in the plan"
 
+HOLDS_NOTHING = frozenset({Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED, Gap.OUTSIDE_BENCHMARK})
+"""Gaps of a rule that say nothing of a row which another rule judged (DESIGN 3.23)."""
+
 UNJUDGED = RuleOutcome(rule="", title="", status="not_judged", certainty="", sentence="no rule judges it")
 
 
@@ -136,8 +139,11 @@ def judge_row(rules: Iterable[str], past: TierPast) -> RuleOutcome:
         return _judged(answered.rule, answered.status.value, sure, answered.sentence_with_suspect())
     if loudest is not None:
         return _fired(loudest, fired, past)
-    silent = _silent(names, past)
-    reason = silent[-1] if silent else answered if isinstance(answered, Unknown) else None
+    unknown: list[Unknown | UnknownSpan] = [a for a in past.results if isinstance(a, Unknown) and a.rule in names]
+    unknown += _silent(names, past)
+    if {one.rule for one in unknown} < set(names):
+        unknown = [one for one in unknown if one.reason not in HOLDS_NOTHING]
+    reason = unknown[-1] if unknown else None
     if past.resize.seen.total is None or not past.resize.seen.hours:
         return _judged("", "unknown", "", NOT_SEEN.text)
     if reason is not None:

@@ -260,6 +260,30 @@ def test_a_rule_that_was_silent_for_minutes_after_a_restart_was_judged_in_this_w
     assert judge_row(("RequestsRefused",), tier_past(PLAN, hours(), unknowns=(silent,))).status == said
 
 
+GPU_RULES = ("GpuComputeLow", "GpuSaturated", "GpuUtilizationShortfall")
+
+
+@pytest.mark.parametrize(
+    ("rules", "silent_rules", "gap", "status"),
+    [
+        # The plan has no gpu_utilization: GpuUtilizationShortfall is not in it, the others were judged.
+        (GPU_RULES, (), Gap.NOT_IN_PLAN, "ok"),
+        (GPU_RULES, ("GpuSaturated",), Gap.OUTSIDE_BENCHMARK, "ok"),
+        (GPU_RULES, ("GpuComputeLow",), Gap.SCRAPE_FAILED, "unknown"),
+        (GPU_RULES, ("GpuComputeLow", "GpuSaturated"), Gap.NOT_EXPOSED, "unknown"),
+        (("GpuUtilizationShortfall",), (), Gap.NOT_IN_PLAN, "unknown"),
+    ],
+)
+def test_a_gap_that_waiting_does_not_end_hides_no_rule_that_was_judged(
+    rules: tuple[str, ...], silent_rules: tuple[str, ...], gap: Gap, status: str
+) -> None:
+    spans = tuple(
+        UnknownSpan(rule=rule, subject=Subject(tier="t"), reason=gap, text="", started_at=START, ended_at=None)
+        for rule in silent_rules
+    )
+    assert judge_row(rules, tier_past(PLAN, hours(), unknowns=spans)).status == status
+
+
 def worth() -> PrewarmValue:
     strategies = (
         Strategy(name="reactive", violation_minutes=60, late_requests=500, replica_hours=900, money=4500),
