@@ -136,12 +136,6 @@ def _of_capacity(value: Callable[[Capacity], float | None]) -> Samples:
     )
 
 
-def _surplus(status: AgentStatus) -> Iterator[Sample]:
-    for tier in status.tiers:
-        if tier.surplus is not None:
-            yield (tier.name,), tier.surplus.replicas
-
-
 def _of_health(value: Callable[[AgentHealth], float | None]) -> Samples:
     return of_each(lambda status: [((), status.health)], value)
 

@@ -13,7 +13,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="TierDown",
         method=judge_tier_down,
-        per_scrape=True,
         loudness=Severity.PAGE,
         window_seconds=0,
         minimum_seconds=0,
@@ -35,9 +34,7 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="TargetDown",
         method=judge_target_down,
-        per_scrape=True,
         scope=Scope.REPLICA,
-        loudness=Severity.TICKET,
         window_seconds=0,
         minimum_seconds=0,
         thresholds={
@@ -59,7 +56,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="EngineStalled",
         method=judge_stalled,
-        per_scrape=True,
         scope=Scope.REPLICA,
         loudness=Severity.PAGE,
         window_seconds=0,
@@ -87,9 +83,7 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="TelemetryStale",
         method=judge_stale,
-        per_scrape=True,
         scope=Scope.REPLICA,
-        loudness=Severity.TICKET,
         window_seconds=0,
         minimum_seconds=0,
         thresholds={"seconds": Threshold(120, "seconds", "METRICS trap 11, 12: well past any single step")},
@@ -108,8 +102,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="UnknownTooLong",
         method=judge_unknown_too_long,
-        per_scrape=True,
-        loudness=Severity.TICKET,
         window_seconds=0,
         minimum_seconds=0,
         thresholds={
@@ -152,7 +144,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="DemandExceedsCapacity",
         method=judge_demand,
-        loudness=Severity.TICKET,
         thresholds={
             "share": Threshold(1.0, "ratio", "guide 8.3: more than the usable requests a second breaks the objective"),
             "minimum_requests": Threshold(

@@ -30,7 +30,6 @@ def _tail(name: str, stem: str, title: str, *upstream: str) -> Rule:
     return Rule(
         name=name,
         method=judge_tail,
-        loudness=Severity.TICKET,
         thresholds={
             "factor": Threshold(1.3, "ratio", f"{STEP_13}: more than 30 % above the benchmark"),
             "allowed_share": ALLOWED_SLOW,
@@ -60,7 +59,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="GpuUtilizationShortfall",
         method=judge_mean,
-        loudness=Severity.TICKET,
         thresholds={
             "points": Threshold(0.20, "ratio", f"{STEP_13}: more than 20 points below"),
             "supported_requests": SUPPORTED_REQUESTS,
@@ -81,7 +79,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="PrefixHitDivergence",
         method=judge_mean,
-        loudness=Severity.TICKET,
         thresholds={
             "points": Threshold(
                 0.20, "ratio", f"{STEP_13} names the hit rate without a number; its 20 points are used"
@@ -104,7 +101,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="EvictionDivergence",
         method=judge_excess,
-        loudness=Severity.TICKET,
         thresholds={
             "points": Threshold(0.05, "ratio", "guide 9.3: eviction rate below 5 %; so much above plan"),
             "minimum_requests": MINIMUM_REQUESTS,
@@ -127,7 +123,6 @@ ROWS: tuple[Rule, ...] = (
         name="LoadBeyondBenchmark",
         method=judge_beyond,
         interim=beyond_so_far,
-        loudness=Severity.TICKET,
         thresholds={
             "minutes": Threshold(3, "minutes", "DESIGN 3.3: three separate minutes"),
             "share": Threshold(0.5, "ratio", "most of the last quarter of the hold (DESIGN 3.3)"),

@@ -30,7 +30,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="PrefixHitLow",
         method=judge_band,
-        loudness=Severity.TICKET,
         thresholds={
             "below": Threshold(0.30, "ratio", "guide 9.3: below 30 % on a workload with known prefix reuse"),
             "minimum_requests": Threshold(10_000, "tokens", "some tens of prompts of the shortest kind"),
@@ -53,7 +52,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="PrefixRoutingBroken",
         method=judge_replicas,
-        loudness=Severity.TICKET,
         window_seconds=3600,
         thresholds={
             "points": Threshold(
@@ -93,7 +91,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="AdapterCachePressure",
         method=judge_adapters,
-        loudness=Severity.TICKET,
         thresholds={
             "held_share": Threshold(
                 0.1, "ratio", "a tenth of the TTFT objective on average is one request in ten that loses all of it"
@@ -117,7 +114,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="SpeculationAcceptanceLow",
         method=judge_acceptance,
-        loudness=Severity.TICKET,
         thresholds={
             "below": Threshold(0.60, "ratio", "guide 9.3: above 60 % (per token: DESIGN 3.7)"),
             "critical_below": Threshold(
@@ -140,7 +136,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="MixedTierLoadBalancing",
         method=judge_tiers,
-        loudness=Severity.TICKET,
         thresholds={
             "unequal": Threshold(1.3, "ratio", "guide 9.1, step 13: 30 % apart is another tier than the one beside it"),
             "follow": Threshold(
@@ -164,7 +159,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="ReplicaImbalance",
         method=judge_imbalance,
-        loudness=Severity.TICKET,
         thresholds={
             "busier": Threshold(1.5, "ratio", "a replica with more than half as much again is chosen by something"),
             "slower": Threshold(1.3, "ratio", "guide 9.1, step 13: 30 % apart is not the machine that was measured"),
@@ -191,7 +185,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="QuantizationMismatch",
         method=judge_precision,
-        loudness=Severity.TICKET,
         minimum_seconds=60,
         thresholds={
             "fp4": Threshold(10.0, CAPABILITY, "Blackwell's are the first tensor cores with FP4 (guide 4.3: NVFP4)"),
@@ -215,7 +208,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="ColdStartLate",
         method=judge_cold_start,
-        loudness=Severity.TICKET,
         window_seconds=HOUR_SECONDS,
         minimum_seconds=60,
         thresholds={
@@ -239,7 +231,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="ReplicaFlapping",
         method=judge_flapping,
-        loudness=Severity.TICKET,
         window_seconds=HOUR_SECONDS,
         minimum_seconds=60,
         thresholds={
@@ -263,7 +254,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="BenchmarkStale",
         method=judge_benchmark_stale,
-        per_scrape=True,
         loudness=Severity.REPORT,
         window_seconds=0,
         minimum_seconds=0,

@@ -5,13 +5,12 @@ from __future__ import annotations
 from rules.catalogue.thresholds import ENOUGH_FOR_P99, LONGER, explain
 from rules.methods.drift import judge_drift
 from rules.telemetry.windows import HOUR_SECONDS
-from rules.verdicts.rule import CatalogueRow, Rule, Severity, Threshold
+from rules.verdicts.rule import CatalogueRow, Rule, Threshold
 
 ROWS: tuple[Rule, ...] = (
     Rule(
         name="OutputLengthDrift",
         method=judge_drift,
-        loudness=Severity.TICKET,
         window_seconds=HOUR_SECONDS,
         thresholds={
             "factor": LONGER,

@@ -17,7 +17,6 @@ def _faults(
     return Rule(
         name=name,
         method=judge_faults,
-        loudness=Severity.TICKET,
         minimum_seconds=60.0,
         thresholds={"events": Threshold(1, "events", "none is normal (METRICS trap 16: by change)")},
         signal=f"{stem}_per_second",
@@ -35,7 +34,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="PdRatioOff",
         method=judge_pools,
-        loudness=Severity.TICKET,
         window_seconds=1800,
         minimum_seconds=300,
         thresholds={
@@ -119,7 +117,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="GpuThrottling",
         method=judge_band,
-        loudness=Severity.TICKET,
         thresholds={
             "above": Threshold(
                 0.05,

@@ -30,7 +30,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="GpuMemoryHigh",
         method=judge_band,
-        loudness=Severity.TICKET,
         thresholds={"above": Threshold(0.95, "ratio", "guide 9.3: above 95 % risks running out on a spike")},
         signal="gpu_memory_utilization",
         about="GPU memory use",
@@ -45,7 +44,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="KvCacheNearCeiling",
         method=judge_band,
-        loudness=Severity.TICKET,
         thresholds={"above": Threshold(0.90, "ratio", "guide 9.3: 75-90 % is healthy, near 100 % is the ceiling")},
         signal="kv_utilization",
         about="KV cache use",
@@ -88,7 +86,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="KvEviction",
         method=judge_event_ratio,
-        loudness=Severity.TICKET,
         window_seconds=300,
         minimum_seconds=60,
         thresholds={
@@ -111,7 +108,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="KvCacheCascade",
         method=judge_cascade,
-        per_scrape=True,
         scope=Scope.REPLICA,
         loudness=Severity.PAGE,
         window_seconds=0,
@@ -177,7 +173,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="KvTransferSlow",
         method=judge_band,
-        loudness=Severity.TICKET,
         thresholds={
             "above": Threshold(
                 0.5,

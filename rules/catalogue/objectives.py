@@ -91,7 +91,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="RequestsRefused",
         method=judge_refused,
-        loudness=Severity.TICKET,
         thresholds={
             "no_room_share": Threshold(0.01, "ratio", "as much as the default availability allows to fail"),
             "bad_share": Threshold(

@@ -39,7 +39,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="GpuSaturated",
         method=judge_trend,
-        loudness=Severity.TICKET,
         thresholds={
             "target": Threshold(
                 0.85, "ratio", "guide 9.3: 60-85 % during active serving, its upper end; in the report"
@@ -93,7 +92,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="NoHeadroom",
         method=judge_headroom,
-        loudness=Severity.TICKET,
         minimum_seconds=600,
         thresholds={
             "above": Threshold(0.90, "ratio", "guide 9.3: above 90 %, no headroom for traffic spikes"),
@@ -149,7 +147,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="QueueGrowing",
         method=judge_trend,
-        loudness=Severity.TICKET,
         thresholds={
             "waiting": Threshold(1, "requests", "one always waits: below it there is no queue"),
             "share": Threshold(

@@ -14,13 +14,12 @@ from rules.catalogue.thresholds import (
 from rules.methods.drift import judge_drift
 from rules.methods.representative import judge_representative
 from rules.telemetry.windows import HOUR_SECONDS
-from rules.verdicts.rule import Rule, Severity, Threshold
+from rules.verdicts.rule import Rule, Threshold
 
 ROWS: tuple[Rule, ...] = (
     Rule(
         name="WorkloadDrift",
         method=judge_drift,
-        loudness=Severity.TICKET,
         window_seconds=HOUR_SECONDS,
         thresholds={
             "factor": LONGER,
@@ -41,7 +40,6 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="BenchmarkNotRepresentative",
         method=judge_representative,
-        loudness=Severity.TICKET,
         thresholds={
             "factor": Threshold(2.0, "ratio", "guide 9.1, step 7: a gap over 2x; DESIGN 3.11 (iii): at equal load"),
             "disagreement": Threshold(

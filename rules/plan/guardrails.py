@@ -81,11 +81,7 @@ class Guardrail:
     @property
     def sentence(self) -> str:
         """Return value, verdict and range: "prompt limit 5,000 is too low; 7,600 to 11,400 fit: 2 to 3 x ..."."""
-        head = (
-            f"{WORDS[self.key]} {self.planned:,.6g} {self.claim}"
-            if self.planned
-            else f"no {WORDS[self.key]}"
-        )
+        head = f"{WORDS[self.key]} {self.planned:,.6g} {self.claim}" if self.planned else f"no {WORDS[self.key]}"
         if self.low is None:
             return f"{head}; {self.basis}"
         top = "or more" if self.high is None else f"to {self.high:,}" if self.high > self.low else ""

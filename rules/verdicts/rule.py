@@ -68,18 +68,17 @@ class CatalogueRow:
 class Rule(CatalogueRow):
     """Row of the catalogue: what `method` evaluates over the last `window_seconds`, from `minimum_seconds` of data on.
 
-    The default hold is 15 minutes, evaluated from three minutes on. `loudness` is the label of its alerts.
-    `family` and `metric` name what is read from windows and from the curve. `per_request`: each request is observed once.
-    An observation that is made many times a request is not independent, and counts as one. `condition` selects minutes.
-    `needs` is a dotted path below the tier of the plan: without it the result is not_in_plan. `about` names the reading in
-    sentences. `per_scrape`: the rule follows single scrapes, not windows. `interim` describes what a hold that is still too
-    short shows already, "" for nothing. `explained_by` lists the rules upstream: a finding of one of them makes this rule's
-    finding a symptom.
+    The default hold is 15 minutes, evaluated from three minutes on. `loudness` is the label of its alerts, by default a
+    ticket. `family` and `metric` name what is read from windows and from the curve. `per_request`: each request is
+    observed once. An observation that is made many times a request is not independent, and counts as one. `condition`
+    selects minutes. `needs` is a dotted path below the tier of the plan: without it the result is not_in_plan. `about`
+    names the reading in sentences. `interim` describes what a hold that is still too short shows already, "" for nothing.
+    `explained_by` lists the rules upstream: a finding of one of them makes this rule's finding a symptom.
     """
 
     method: Method
     scope: Scope = Scope.TIER
-    loudness: Severity
+    loudness: Severity = Severity.TICKET
     window_seconds: float = 900.0
     minimum_seconds: float = 180.0
     signal: str
@@ -90,9 +89,13 @@ class Rule(CatalogueRow):
     condition: Condition = Condition.ANY
     needs: str = ""
     about: str = ""
-    per_scrape: bool = False
     interim: Callable[[Any], str] | None = None
     title: str
     meaning: str
     actions: tuple[str, ...]
     explained_by: tuple[Explanation, ...] = ()
+
+    @property
+    def per_scrape(self) -> bool:
+        """Return whether the rule follows single scrapes: it has no window."""
+        return self.window_seconds == 0
