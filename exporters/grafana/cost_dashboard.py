@@ -179,7 +179,6 @@ COST = Dashboard(
                         *falling_thresholds("UtilizationTrap", "below"),
                         *rising_thresholds(("NoHeadroom", "above", RED))[1:],
                     ),
-                    lines_at_steps=True,
                     width=12,
                 ),
                 Panel(
@@ -189,7 +188,6 @@ COST = Dashboard(
                     queries=(Query(expr=q.aggregate("avg", q.BY_POOL, q.level(W, "kv_utilization")), legend=POOL),),
                     steps=falling_thresholds("KvCacheUnderused", "below"),
                     top=1.0,
-                    lines_at_steps=True,
                     width=12,
                 ),
                 *gpu_panels.all_gpu_panels(W)[:3],

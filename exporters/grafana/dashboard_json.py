@@ -15,6 +15,8 @@ from exporters.grafana.records import (
     CURRENCIES,
     GREY,
     MONEY,
+    NONE_WANTED,
+    PLAIN,
     RED,
     Annotation,
     Dashboard,
@@ -284,7 +286,7 @@ def _defaults(panel: Panel) -> Json:
     custom = dict(CUSTOM[panel.kind])
     if panel.kind is PanelType.LINES and panel.top is None and panel.unit in AT_LEAST:
         custom["axisSoftMax"] = AT_LEAST[panel.unit]
-    if panel.lines_at_steps:
+    if panel.kind is PanelType.LINES and panel.steps not in (PLAIN, NONE_WANTED):
         custom["thresholdsStyle"] = {"mode": "dashed"}
     if panel.stacked:
         custom["stacking"] = {"mode": "normal", "group": "A"}

@@ -111,7 +111,6 @@ FORECAST = Dashboard(
                     queries=(Query(expr=q.metric_by_tier(W, names.FORECAST_COVERAGE), legend="coverage"),),
                     steps=falling_thresholds("ForecastDegraded", "coverage"),
                     top=1.0,
-                    lines_at_steps=True,
                 ),
                 Panel(
                     title="Error against the naive forecast",
@@ -120,7 +119,6 @@ FORECAST = Dashboard(
                     unit="short",
                     queries=(Query(expr=q.metric_by_tier(W, names.FORECAST_ERROR), legend="error"),),
                     steps=rising_thresholds(("ForecastDegraded", "error_ratio", RED)),
-                    lines_at_steps=True,
                 ),
                 Panel(
                     title="Weight of the methods",

@@ -51,7 +51,6 @@ def busy(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
         queries=(Query(expr=busy_share(where, labels), legend=f"busy {_of(labels)}"),),
         steps=falling_thresholds("GpuComputeLow", "below"),
         top=1.0,
-        lines_at_steps=True,
     )
 
 
@@ -82,7 +81,6 @@ def memory(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
         queries=(Query(expr=q.divide(used, installed), legend=f"used {_of(labels)}"),),
         steps=range_thresholds(("GpuMemoryLow", "below"), ("GpuMemoryHigh", "above")),
         top=1.0,
-        lines_at_steps=True,
     )
 
 
@@ -144,7 +142,6 @@ def throttled(where: SeriesScope, labels: tuple[str, ...] = q.BY_POOL) -> Panel:
             for what in ("power", "thermal", "hardware")
         ),
         steps=rising_thresholds(("GpuThrottling", "above", AMBER)),
-        lines_at_steps=True,
     )
 
 

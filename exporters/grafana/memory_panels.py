@@ -58,7 +58,6 @@ def kv_level(where: SeriesScope) -> Panel:
         ),
         steps=KV_STEPS,
         top=1.0,
-        lines_at_steps=True,
     )
 
 
@@ -78,7 +77,6 @@ def evictions(
         unit=signal_unit("eviction_rate"),
         queries=(Query(expr=ratio, legend=legend),),
         steps=rising_thresholds(("KvEviction", "warning", AMBER), ("KvEviction", "critical", RED)),
-        lines_at_steps=True,
         width=width,
     )
 
@@ -153,7 +151,6 @@ def prefix_hits(where: SeriesScope) -> Panel:
         ),
         steps=falling_thresholds("PrefixHitLow", "below"),
         top=1.0,
-        lines_at_steps=True,
     )
 
 
@@ -195,5 +192,4 @@ def acceptance(where: SeriesScope) -> Panel:
         queries=(Query(expr=seen, legend="acceptance"),),
         steps=falling_twice((rule, "critical_below"), (rule, "below")),
         top=1.0,
-        lines_at_steps=True,
     )

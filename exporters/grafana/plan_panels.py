@@ -181,7 +181,6 @@ def load(where: SeriesScope, width: int = 12) -> Panel:
         unit=signal_unit("fleet_utilization"),
         queries=(Query(expr=q.load(where), legend="{{cluster}} {{tier}}"),),
         steps=LOAD_STEPS,
-        lines_at_steps=True,
         width=width,
     )
 
@@ -195,7 +194,6 @@ def promise(where: SeriesScope, which: str) -> Panel:
         unit=RATIO,
         queries=(Query(expr=latency_share_of_slo(where, which), legend="{{cluster}} {{tier}}"),),
         steps=PROMISED,
-        lines_at_steps=True,
         width=12,
     )
 

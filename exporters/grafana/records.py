@@ -183,9 +183,9 @@ class Query:
 class Panel:
     """Panel of a dashboard. `width` is in columns of 24. `top` is the fixed upper end of the axis.
 
-    `lines_at_steps` draws the limits into LINES. `stacked` stacks the series. For a table, `rows` are the labels of a
-    row with their titles. `hidden` labels are equal in all rows. `links` are the data links of a column: column title,
-    link title and address.
+    LINES are drawn with the limits of `steps`, except for counts that should be 0. `stacked` stacks the series. For a
+    table, `rows` are the labels of a row with their titles. `hidden` labels are equal in all rows. `links` are the data
+    links of a column: column title, link title and address.
     """
 
     title: str
@@ -199,7 +199,6 @@ class Panel:
     states: States = ()
     top: float | None = None
     decimals: int | None = None
-    lines_at_steps: bool = False
     stacked: bool = False
     rows: tuple[tuple[str, str], ...] = ()
     hidden: tuple[str, ...] = ()

@@ -179,7 +179,6 @@ REPLICA_DASHBOARD = Dashboard(
                     queries=(Query(expr=q.level(W, "kv_utilization"), legend=NAME),),
                     steps=memory_panels.KV_STEPS,
                     top=1.0,
-                    lines_at_steps=True,
                 ),
                 memory_panels.evictions(W, EACH, legend=NAME, description="Preemptions per finished request."),
                 _hits(),

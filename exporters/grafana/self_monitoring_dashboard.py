@@ -92,7 +92,6 @@ def _age(title: str, metric: ExportedMetric, text: str, steps: Steps = PLAIN) ->
         unit=SECONDS,
         queries=(Query(expr=f"time() - {_own(metric)}", legend=_legend(metric)),),
         steps=steps,
-        lines_at_steps=len(steps) > 1,
     )
 
 
