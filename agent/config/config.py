@@ -43,7 +43,7 @@ from rules.catalogue.registry import CATALOGUE
 from rules.plan.schema import Plan
 from rules.plan.validation import Path as KeyPath
 from rules.problems import MOST_PROBLEMS
-from rules.verdicts.rule import CatalogueRow
+from rules.thresholds import CatalogueRow
 
 DEFAULT_TIMEOUT_SECONDS = 10.0
 

@@ -16,7 +16,8 @@ from exporters.prometheus_rules.self_monitoring import ROWS, SelfMonitoringAlert
 from exporters.render.text import format_duration, wrap
 from exporters.status.page import style
 from rules.catalogue.registry import RULES, upstream_rules
-from rules.verdicts.rule import Rule, Scope, Severity, Threshold
+from rules.thresholds import Threshold
+from rules.verdicts.rule import Rule, Scope, Severity
 
 BLOCK = re.compile(r"<!-- generated: thresholds (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 

@@ -41,8 +41,8 @@ UNJUDGED = RuleOutcome(rule="", title="", status="not_judged", certainty="", sen
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """Target of a row in words, and its ends in the row's unit (None: open, or no number)."""
+class TargetRange:
+    """TargetRange of a row in words, and its ends in the row's unit (None: open, or no number)."""
 
     text: str
     low: float | None = None
@@ -64,7 +64,7 @@ class MonitoringRow:
     key: str
     title: str
     unit: str
-    target: Callable[[TierContext], Target]
+    target: Callable[[TierContext], TargetRange]
     rules: tuple[str, ...]
 
 
@@ -174,14 +174,14 @@ def _judged(rule: str, status: str, certainty: str, sentence: str) -> RuleOutcom
     return RuleOutcome(rule=rule, title=title, status=status, certainty=certainty, sentence=sentence)
 
 
-def _words(text: str, low: float | None = None, high: float | None = None) -> Callable[[TierContext], Target]:
-    return lambda _: Target(text, low, high)
+def _words(text: str, low: float | None = None, high: float | None = None) -> Callable[[TierContext], TargetRange]:
+    return lambda _: TargetRange(text, low, high)
 
 
-def _slo(name: str, unit: str = "seconds") -> Callable[[TierContext], Target]:
-    def target(context: TierContext) -> Target:
+def _slo(name: str, unit: str = "seconds") -> Callable[[TierContext], TargetRange]:
+    def target(context: TierContext) -> TargetRange:
         limit = getattr(context.plan.slo, name) if context.plan else None
-        return Target(f"SLO {number(limit, unit)}", high=limit) if limit is not None else Target(NO_SLO)
+        return TargetRange(f"SLO {number(limit, unit)}", high=limit) if limit is not None else TargetRange(NO_SLO)
 
     return target
 
@@ -190,49 +190,49 @@ Limit = tuple[str, str]
 """Rule and threshold of the catalogue, which a tier may override."""
 
 
-def _limits(text: str, low: Limit | None = None, high: Limit | None = None) -> Callable[[TierContext], Target]:
+def _limits(text: str, low: Limit | None = None, high: Limit | None = None) -> Callable[[TierContext], TargetRange]:
     """Return a target by limits of the catalogue, in percent in `text` as {low} and {high}."""
 
-    def target(context: TierContext) -> Target:
+    def target(context: TierContext) -> TargetRange:
         ends = [RULES[limit[0]].limit(limit[1], context.limits) if limit else None for limit in (low, high)]
         words = {
             name: "" if end is None else f"{end * 100:.3g}" for name, end in zip(("low", "high"), ends, strict=True)
         }
-        return Target(text.format(**words), *ends)
+        return TargetRange(text.format(**words), *ends)
 
     return target
 
 
-def _failures(context: TierContext) -> Target:
+def _failures(context: TierContext) -> TargetRange:
     allowed, of_plan = allowed_to_fail(context, RULES["AvailabilityBurn"])
-    return Target(f"at most {number(allowed, 'ratio')}{'' if of_plan else ' (the default)'}", high=allowed)
+    return TargetRange(f"at most {number(allowed, 'ratio')}{'' if of_plan else ' (the default)'}", high=allowed)
 
 
-def _usable(context: TierContext) -> Target:
+def _usable(context: TierContext) -> TargetRange:
     fleet, capacity = context.plan.fleet if context.plan else None, context.capacity
     if capacity is None or fleet is None:
-        return Target("not in the plan")
+        return TargetRange("not in the plan")
     most = capacity.rps * fleet.instances
     text = f"up to {number(most, 'per_second')} ({fleet.instances} replicas at "
-    return Target(f"{text}{number(capacity.rps, 'per_second')})", high=most)
+    return TargetRange(f"{text}{number(capacity.rps, 'per_second')})", high=most)
 
 
-def _hits(context: TierContext) -> Target:
+def _hits(context: TierContext) -> TargetRange:
     ratio = context.plan.workload.prefix_hit_ratio if context.plan and context.plan.workload else None
-    return Target(f"planned {number(ratio, 'ratio')}" if ratio is not None else "depends on the workload")
+    return TargetRange(f"planned {number(ratio, 'ratio')}" if ratio is not None else "depends on the workload")
 
 
-def _adapters(context: TierContext) -> Target:
+def _adapters(context: TierContext) -> TargetRange:
     most = context.plan.lora.max_adapters if context.plan and context.plan.lora else None
-    return Target("not in the plan" if most is None else f"up to {most} (max_adapters)", high=most)
+    return TargetRange("not in the plan" if most is None else f"up to {most} (max_adapters)", high=most)
 
 
-def _energy(context: TierContext) -> Target:
+def _energy(context: TierContext) -> TargetRange:
     planned = context.plan.cost.joules_per_generated_token if context.plan and context.plan.cost else None
-    return Target("not planned" if planned is None else f"planned {number(planned, 'joules_per_token')}")
+    return TargetRange("not planned" if planned is None else f"planned {number(planned, 'joules_per_token')}")
 
 
-def _row(key: str, title: str, unit: str, target: Callable[[TierContext], Target], *rules: str) -> MonitoringRow:
+def _row(key: str, title: str, unit: str, target: Callable[[TierContext], TargetRange], *rules: str) -> MonitoringRow:
     return MonitoringRow(key=key, title=title, unit=unit, target=target, rules=rules)
 
 

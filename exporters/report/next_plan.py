@@ -201,7 +201,7 @@ def _guard(tier: dict[str, Any], resize: Resize) -> None:
     context = replace(resize.seen.context, plan=TierPlan.model_validate(tier))
     present = tier.setdefault("guardrails", {})
     for guardrail in list_guardrails(replace(resize.seen, context=context), resize.workload):
-        if guardrail.status is not Status.OK and guardrail.proposed is not None:
+        if guardrail.status != Status.OK and guardrail.proposed is not None:
             present[guardrail.key] = guardrail.proposed
 
 

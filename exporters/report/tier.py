@@ -327,7 +327,7 @@ def _guardrails(past: TierPast) -> GuardrailPart:
     return GuardrailPart(
         judged=(judge_row(("OutputLengthDrift",), past),),
         fits=tuple(
-            _row(GuardrailRow, line, certainty="" if line.status is Status.UNKNOWN else line.certainty.value)
+            _row(GuardrailRow, line, certainty="" if line.status == Status.UNKNOWN else line.certainty.value)
             for line in list_guardrails(past.resize.seen, past.resize.workload)
         ),
     )

@@ -18,12 +18,11 @@ from rules.evaluator.incidents import Incident, group_incidents
 from rules.evaluator.timeline import TimelineEntry, TimelineEvent, list_entries
 from rules.light_dataclass import light_dataclass
 from rules.plan.load_bins import TierContext
-from rules.plan.money import IdleReplicas
 from rules.telemetry.signals import SignalValue
 from rules.telemetry.windows import Window
 from rules.verdicts.finding import Finding
 from rules.verdicts.projection import ForecastPoint
-from rules.verdicts.verdict import RuleResult, Subject, Verdict
+from rules.verdicts.verdict import IdleReplicas, RuleResult, Subject, Verdict
 
 if TYPE_CHECKING:
     # A node forecasts nothing, and does not load what writes a forecast.

@@ -26,7 +26,8 @@ from exporters.status.records import AgentStatus, TierStatus
 from rules.catalogue.registry import BY_NAME, margin_of
 from rules.confidence import Certainty
 from rules.evaluator.benchmark_check import is_learning, learning_words
-from rules.plan.money import compute_idle_replicas, figure, gpu_hours_a_day, price_of
+from rules.methods.utilization import compute_idle_replicas
+from rules.plan.money import figure, gpu_hours_a_day, price_of
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME as SIGNALS
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue

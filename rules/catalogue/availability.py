@@ -7,7 +7,8 @@ from rules.methods.availability import judge_stale, judge_target_down, judge_tie
 from rules.methods.demand import judge_demand, judge_forecast
 from rules.methods.stalls import judge_stalled
 from rules.replicas.stalls import STALL_SECONDS, STEP_PARTS
-from rules.verdicts.rule import Rule, Scope, Severity, Threshold
+from rules.thresholds import Threshold
+from rules.verdicts.rule import Rule, Scope, Severity
 
 ROWS: tuple[Rule, ...] = (
     Rule(

@@ -20,8 +20,9 @@ from rules.methods.load import beyond_so_far, judge_beyond
 from rules.methods.means import judge_mean
 from rules.methods.tails import judge_tail
 from rules.telemetry.windows import HOUR_SECONDS
+from rules.thresholds import Threshold
 from rules.verdicts.latency_pattern import SEE_THE_LOAD, all_levers
-from rules.verdicts.rule import Rule, Severity, Threshold
+from rules.verdicts.rule import Rule, Severity
 
 STEP_13 = "guide 9.1, step 13"
 

@@ -22,7 +22,8 @@ from rules.methods.prefix_routing import judge_replicas
 from rules.methods.speculation import judge_acceptance
 from rules.methods.tiers import judge_tiers
 from rules.telemetry.windows import HOUR_SECONDS
-from rules.verdicts.rule import Condition, Rule, Severity, Threshold
+from rules.thresholds import Threshold
+from rules.verdicts.rule import Condition, Rule, Severity
 
 CAPABILITY = "compute capability"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from rules.catalogue.thresholds import ENOUGH_FOR_P99, LONGER, explain
 from rules.methods.drift import judge_drift
 from rules.telemetry.windows import HOUR_SECONDS
-from rules.verdicts.rule import CatalogueRow, Rule, Threshold
+from rules.thresholds import CatalogueRow, Threshold
+from rules.verdicts.rule import Rule
 
 ROWS: tuple[Rule, ...] = (
     Rule(

@@ -8,7 +8,8 @@ from rules.catalogue.thresholds import FAULTS, WORKLOAD, explain
 from rules.methods.bands import judge_band, judge_experts
 from rules.methods.events import judge_faults
 from rules.methods.pools import judge_pools
-from rules.verdicts.rule import Rule, Severity, Threshold
+from rules.thresholds import Threshold
+from rules.verdicts.rule import Rule, Severity
 
 
 def _faults(

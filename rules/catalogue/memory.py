@@ -7,7 +7,8 @@ from rules.methods.availability import judge_cascade
 from rules.methods.bands import judge_band
 from rules.methods.events import judge_event_ratio
 from rules.methods.utilization import judge_empty_cache
-from rules.verdicts.rule import Condition, Rule, Scope, Severity, Threshold
+from rules.thresholds import Threshold
+from rules.verdicts.rule import Condition, Rule, Scope, Severity
 
 ROWS: tuple[Rule, ...] = (
     Rule(

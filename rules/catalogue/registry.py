@@ -20,7 +20,8 @@ from rules.catalogue import (
     workload,
 )
 from rules.plan.replica_count import NO_OVERRIDES, Margin, margin_from_rule
-from rules.verdicts.rule import CatalogueRow, Rule
+from rules.thresholds import CatalogueRow
+from rules.verdicts.rule import Rule
 
 SUBJECTS = (
     *(benchmark, workload, memory, utilization, objectives),

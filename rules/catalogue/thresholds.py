@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rules.plan.curve import CERTAIN_REQUESTS
-from rules.verdicts.rule import Explanation, Threshold
+from rules.thresholds import Threshold
+from rules.verdicts.rule import Explanation
 
 DAY = 86_400.0
 WEEK = 7 * DAY

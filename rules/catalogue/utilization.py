@@ -16,8 +16,9 @@ from rules.methods.bands import judge_band
 from rules.methods.headroom import judge_falling, judge_headroom
 from rules.methods.trend import judge_trend
 from rules.methods.utilization import judge_empty_queue, judge_trap
+from rules.thresholds import Threshold
 from rules.verdicts.latency_pattern import SEE_THE_LOAD, all_levers
-from rules.verdicts.rule import Condition, Rule, Severity, Threshold
+from rules.verdicts.rule import Condition, Rule, Severity
 
 ROWS: tuple[Rule, ...] = (
     Rule(

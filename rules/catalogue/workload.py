@@ -14,7 +14,8 @@ from rules.catalogue.thresholds import (
 from rules.methods.drift import judge_drift
 from rules.methods.representative import judge_representative
 from rules.telemetry.windows import HOUR_SECONDS
-from rules.verdicts.rule import Rule, Threshold
+from rules.thresholds import Threshold
+from rules.verdicts.rule import Rule
 
 ROWS: tuple[Rule, ...] = (
     Rule(

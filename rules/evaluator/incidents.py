@@ -17,12 +17,11 @@ from rules.catalogue.registry import BY_NAME, RULES, upstream_rules
 from rules.catalogue.thresholds import BURNS, SLOW_CAUSE_SECONDS, SUSPECTED
 from rules.confidence import Certainty
 from rules.evaluator.alert_state import RESOLVED_KEPT_SECONDS, alert_loudness
-from rules.plan.money import IdleReplicas
 from rules.telemetry.windows import group_by
 from rules.telemetry.wording import describe_period, number, split_claim
 from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import FIRING, MissedObjective, RuleResult, Subject, Verdict
+from rules.verdicts.verdict import FIRING, IdleReplicas, MissedObjective, RuleResult, Subject, Verdict
 
 FLAP_SECONDS = RESOLVED_KEPT_SECONDS
 """Pause in seconds within which a finding of the same rule and tier is the same incident: so long its alert is posted as

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from rules.methods.evidence import capitalize, certain_if, exact_reading, judge_each_pool, range_reading
 from rules.plan import money
 from rules.plan.load_bins import TierContext
-from rules.plan.money import IdleReplicas, compute_idle_replicas
-from rules.plan.replica_count import Margin, margin_from_rule
+from rules.plan.replica_count import Margin, count_replicas, margin_from_rule
+from rules.plan.schema import TierPlan
 from rules.telemetry import windows
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.readings import families_of, read
@@ -22,7 +22,7 @@ from rules.telemetry.wording import format_count, number
 from rules.telemetry.work import weighing_words, work_of
 from rules.verdicts.context import RuleContext
 from rules.verdicts.held_windows import watched_seconds
-from rules.verdicts.verdict import RuleResult, Status, Unknown
+from rules.verdicts.verdict import IdleReplicas, RuleResult, Status, Unknown
 
 DAY_SECONDS = 86_400.0
 
@@ -211,6 +211,26 @@ def unknown_utilization(case: RuleContext, used: SignalValue) -> Unknown:
     if isinstance(used, Missing):
         return case.unknown(used.gap, used.text or "fleet utilisation is not known")
     return case.unknown(Gap.SCRAPE_FAILED, "fleet utilisation is not known")
+
+
+def compute_idle_replicas(plan: TierPlan | None, ready: float, busiest: float, margin: Margin) -> IdleReplicas:
+    """Return the surplus of `ready` replicas (DESIGN 3.22): those beyond the recommended count and the plan's floor.
+
+    `busiest` is the work of the busiest hour, in full replicas: utilisation x ready replicas. 10 ready replicas that
+    are 30 % used are 5 too many with a minimum warm count of 5: it is a floor on the whole count, not added to it.
+    """
+    needed = count_replicas(busiest, 1.0, margin)
+    warm = plan.fleet.minimum_warm or 0 if plan is not None and plan.fleet is not None else 0
+    surplus = max(0.0, ready - max(needed, warm, 1))
+    price = money.price_of(plan) if plan is not None else None
+    return IdleReplicas(
+        replicas=surplus,
+        ready=ready,
+        needed=needed,
+        minimum_warm=warm,
+        cost_per_day=money.money_per_day(surplus, price) if price is not None else None,
+        currency=price.currency if price is not None else "",
+    )
 
 
 def find_idle(context: TierContext, hours: Sequence[Window], margin: Margin) -> IdleReplicas:

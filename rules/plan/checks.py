@@ -21,7 +21,7 @@ from rules.plan.replica_count import NO_OVERRIDES, count_fleet, count_fleet_of, 
 from rules.plan.schema import Plan, Point, Slo, TierPlan, TokenQuantiles
 from rules.sizing import littles_ceiling_rps
 from rules.telemetry.wording import format_count
-from rules.verdicts.rule import CatalogueRow
+from rules.thresholds import CatalogueRow
 
 LARGE_FLEET = 3.0
 """A fleet that carries more than so many times its peak and safety factor has another reason for its size, or an error."""

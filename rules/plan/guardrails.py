@@ -18,7 +18,6 @@ from rules.plan.schema import TierPlan
 from rules.sizing import safe_queue_depth
 from rules.telemetry.signals import Reading
 from rules.telemetry.wording import number, quantity
-from rules.verdicts.verdict import Status
 
 WORDS = {"max_prompt_tokens": "prompt limit", "max_generation_tokens": "output limit", "queue_breaker": "queue breaker"}
 """Guardrails by their key in the plan."""
@@ -45,11 +44,11 @@ class GuardrailState(StrEnum):
 
 
 STATUS = {
-    GuardrailState.FITS: Status.OK,
-    GuardrailState.UNKNOWN: Status.UNKNOWN,
-    GuardrailState.NOT_IN_PLAN: Status.UNKNOWN,
+    GuardrailState.FITS: "ok",
+    GuardrailState.UNKNOWN: "unknown",
+    GuardrailState.NOT_IN_PLAN: "unknown",
 }
-"""Status by state. Others are warnings."""
+"""Status of a verdict by state. Others are warnings."""
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +74,8 @@ class Guardrail:
         return None if self.low is None or self.high is None else max(1, round((self.low + self.high) / 2))
 
     @property
-    def status(self) -> Status:
-        return STATUS.get(self.state, Status.WARNING)
+    def status(self) -> str:
+        return STATUS.get(self.state, "warning")
 
     @property
     def sentence(self) -> str:
@@ -206,6 +205,6 @@ def check_guardrails(case: Case) -> Found:
         yield "guardrails", "info", f"is not in the plan{f'; {known}' if known else ''}"
         return
     for guardrail in found:
-        if guardrail.status is Status.WARNING:
+        if guardrail.status == "warning":
             severity = SEVERITY.get(guardrail.state, "warning")
             yield f"guardrails.{guardrail.key}", severity, f"{guardrail.sentence} (guide 9.4)"

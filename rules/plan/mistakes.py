@@ -22,7 +22,7 @@ from rules.plan.replica_count import NO_OVERRIDES, Margin, margin_from_rule
 from rules.plan.schema import Point, TierPlan
 from rules.problems import find_close_name
 from rules.telemetry.contradictions import find_contradictions
-from rules.verdicts.rule import CatalogueRow
+from rules.thresholds import CatalogueRow
 
 FEW_FOR_A_P99 = 100
 """With fewer requests the P99 of a run is its slowest request (nearest rank, ceil(0.99 n) = n)."""

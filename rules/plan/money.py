@@ -9,7 +9,6 @@ import math
 from decimal import Decimal
 
 from rules.light_dataclass import light_dataclass
-from rules.plan.replica_count import Margin, count_replicas
 from rules.plan.schema import TierPlan
 
 HOURS_A_DAY = 24.0
@@ -39,21 +38,6 @@ def price_of(plan: TierPlan) -> Price:
     )
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
-class IdleReplicas:
-    """Ready replicas, on average over the time judged, and the surplus of them with its cost per day (None: no price).
-
-    `needed` is the recommended count for the busiest hour, `minimum_warm` the plan's floor on the whole count.
-    """
-
-    replicas: float
-    ready: float
-    needed: int
-    minimum_warm: int
-    cost_per_day: float | None
-    currency: str
-
-
 def gpu_hours_a_day(replicas: float, gpus_per_replica: float) -> float:
     """Return the GPU-hours of replicas in a day, used or not (guide 9.2: "the GPU does not know the difference").
 
@@ -73,26 +57,6 @@ def spare_replicas(ready: float, utilization: float, target: float) -> float:
     if not 0 < target < math.inf or ready < 0 or utilization < 0:
         raise ValueError(f"{ready} replicas at {utilization} of a target of {target} cannot be")
     return ready * max(0.0, 1 - utilization / target)
-
-
-def compute_idle_replicas(plan: TierPlan | None, ready: float, busiest: float, margin: Margin) -> IdleReplicas:
-    """Return the surplus of `ready` replicas (DESIGN 3.22): those beyond the recommended count and the plan's floor.
-
-    `busiest` is the work of the busiest hour, in full replicas: utilisation x ready replicas. 10 ready replicas that
-    are 30 % used are 5 too many with a minimum warm count of 5: it is a floor on the whole count, not added to it.
-    """
-    needed = count_replicas(busiest, 1.0, margin)
-    warm = plan.fleet.minimum_warm or 0 if plan is not None and plan.fleet is not None else 0
-    surplus = max(0.0, ready - max(needed, warm, 1))
-    price = price_of(plan) if plan is not None else None
-    return IdleReplicas(
-        replicas=surplus,
-        ready=ready,
-        needed=needed,
-        minimum_warm=warm,
-        cost_per_day=money_per_day(surplus, price) if price is not None else None,
-        currency=price.currency if price is not None else "",
-    )
 
 
 def cost_per_day(replicas: float, price: Price) -> str:

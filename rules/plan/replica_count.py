@@ -5,17 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from rules.light_dataclass import light_dataclass
 from rules.plan.capacity import POOL_TOKENS, pool_capacity
 from rules.plan.schema import TierPlan
 from rules.telemetry.wording import number
 from rules.telemetry.work import Capacity
-
-if TYPE_CHECKING:
-    # A verdict holds idle replicas, which are counted here.
-    from rules.verdicts.rule import CatalogueRow
+from rules.thresholds import CatalogueRow
 
 ROUNDING = 1e-9
 """Counts are rounded up, but not for the last bits of a quotient."""

@@ -16,7 +16,6 @@ from rules.light_dataclass import light_dataclass
 from rules.plan.curve import Curve, Expectation
 from rules.plan.envelope import metric_value
 from rules.plan.load_bins import BinnedWindow, TierContext
-from rules.plan.money import IdleReplicas
 from rules.replicas.starts import ReplicaStart
 from rules.replicas.state import ReplicaState
 from rules.telemetry import windows
@@ -28,7 +27,7 @@ from rules.verdicts.finding import RuleState
 from rules.verdicts.held_windows import HeldWindows, hold, scraped_by_the_minute, watched_seconds
 from rules.verdicts.projection import Projection
 from rules.verdicts.rule import Rule
-from rules.verdicts.verdict import Action, Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import Action, IdleReplicas, Status, Subject, Unknown, Verdict
 
 SEPARATE = 3
 """Minutes (hours over a week) that must show the finding on their own: a burst is one event (DESIGN 3.3)."""

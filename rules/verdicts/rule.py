@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
 from rules.light_dataclass import light_dataclass
+from rules.thresholds import CatalogueRow
 from rules.verdicts.verdict import RuleResult
 
 Method = Callable[[Any], RuleResult]
@@ -32,15 +33,6 @@ class Scope(StrEnum):
 
 
 @light_dataclass(frozen=True, slots=True)
-class Threshold:
-    """Number with its unit and its source."""
-
-    value: float
-    unit: str
-    source: str
-
-
-@light_dataclass(frozen=True, slots=True)
 class Explanation:
     """Rule that explains another one, when findings of both lie at most `within_seconds` apart.
 
@@ -50,18 +42,6 @@ class Explanation:
 
     rule: str
     within_seconds: float
-
-
-@light_dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogueRow:
-    """Named thresholds. A tier's configuration may override them."""
-
-    name: str
-    thresholds: Mapping[str, Threshold]
-
-    def limit(self, name: str, overrides: Mapping[str, Mapping[str, float]]) -> float:
-        """Return a threshold's value, or the tier's override."""
-        return overrides.get(self.name, {}).get(name, self.thresholds[name].value)
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)

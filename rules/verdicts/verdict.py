@@ -6,7 +6,6 @@ from enum import StrEnum
 
 from rules.confidence import Certainty
 from rules.light_dataclass import light_dataclass
-from rules.plan.money import IdleReplicas
 from rules.telemetry.signals import Gap, Reading, SignalValue
 
 
@@ -62,6 +61,21 @@ class MissedObjective:
     objective: str
     limit_seconds: float | None
     share: Reading
+
+
+@light_dataclass(frozen=True, slots=True, kw_only=True)
+class IdleReplicas:
+    """Ready replicas, on average over the time judged, and the surplus of them with its cost per day (None: no price).
+
+    `needed` is the recommended count for the busiest hour, `minimum_warm` the plan's floor on the whole count.
+    """
+
+    replicas: float
+    ready: float
+    needed: int
+    minimum_warm: int
+    cost_per_day: float | None
+    currency: str
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)

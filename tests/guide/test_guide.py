@@ -31,6 +31,7 @@ from rules import sizing
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.catalogue.registry import CATALOGUE, margin_of
 from rules.engines.registry import ENGINES
+from rules.methods.utilization import compute_idle_replicas
 from rules.plan import checks, hardware_checks, memory, money, replica_count
 from rules.plan.curve import OperatingPoint, operating_point
 from rules.plan.load_bins import build_tier_context
@@ -150,7 +151,7 @@ def fleet(peak: float, usable: float, safety: float) -> int:
 def surplus(ready: float, busiest: float, minimum_warm: int) -> float:
     """Return the replicas that nobody needs; `busiest` is the work of the busiest hour in full replicas."""
     plan = tier("t", fleet=Fleet(instances=10, minimum_warm=minimum_warm))
-    return money.compute_idle_replicas(plan, ready, busiest, margin_of()).replicas
+    return compute_idle_replicas(plan, ready, busiest, margin_of()).replicas
 
 
 def price(utilization: float) -> float:

@@ -29,7 +29,8 @@ from exporters.docs.runbooks import (
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.causes.context import LATENCY
 from rules.causes.explain import SUSPECTS
-from rules.verdicts.rule import Rule, Severity, Threshold
+from rules.thresholds import Threshold
+from rules.verdicts.rule import Rule, Severity
 
 PAGE = (ROOT / "docs" / "runbooks.md").read_text(encoding="utf-8")
 PARTS = (

@@ -15,11 +15,10 @@ from rules.causes.explain import SUSPECTS
 from rules.confidence import Certainty
 from rules.evaluator import incidents
 from rules.evaluator.incidents import FLAP_SECONDS, SHARP_SECONDS, _is_linked, group_incidents, is_explained
-from rules.plan.money import IdleReplicas
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.verdicts.finding import Finding, Transition
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import Action, Cause, MissedObjective, Status, Subject, Verdict
+from rules.verdicts.verdict import Action, Cause, IdleReplicas, MissedObjective, Status, Subject, Verdict
 
 NOTHING = Missing(gap=Gap.NO_TRAFFIC)
 

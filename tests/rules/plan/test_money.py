@@ -3,6 +3,7 @@ from judging_samples import tier
 from report_samples import hours, plan, reported
 
 from exporters.report.wording import money as report_money
+from rules.methods.utilization import compute_idle_replicas
 from rules.plan import money
 from rules.plan.money import Price
 from rules.plan.replica_count import Margin
@@ -36,7 +37,7 @@ def test_the_minimum_warm_count_is_a_floor_on_the_whole_count(
     ready: float, busiest: float, warm: int | None, surplus: float
 ) -> None:
     planned = tier(fleet={"instances": 10, "minimum_warm": warm})
-    idle = money.compute_idle_replicas(planned, ready, busiest, Margin(target_utilization=0.9, survives_loss_from=4))
+    idle = compute_idle_replicas(planned, ready, busiest, Margin(target_utilization=0.9, survives_loss_from=4))
     assert idle.replicas == pytest.approx(surplus)
 
 

@@ -1,0 +1,28 @@
+"""Thresholds of the catalogue with their sources, and rows that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rules.light_dataclass import light_dataclass
+
+
+@light_dataclass(frozen=True, slots=True)
+class Threshold:
+    """Number with its unit and its source."""
+
+    value: float
+    unit: str
+    source: str
+
+
+@light_dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogueRow:
+    """Named thresholds. A tier's configuration may override them."""
+
+    name: str
+    thresholds: Mapping[str, Threshold]
+
+    def limit(self, name: str, overrides: Mapping[str, Mapping[str, float]]) -> float:
+        """Return a threshold's value, or the tier's override."""
+        return overrides.get(self.name, {}).get(name, self.thresholds[name].value)
