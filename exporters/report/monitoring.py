@@ -191,14 +191,11 @@ Limit = tuple[str, str]
 
 
 def _limits(text: str, low: Limit | None = None, high: Limit | None = None) -> Callable[[TierContext], TargetRange]:
-    """Return a target by limits of the catalogue, in percent in `text` as {low} and {high}."""
+    """Return a target by limits of the catalogue, which `text` has in percent, the low one first."""
 
     def target(context: TierContext) -> TargetRange:
         ends = [RULES[limit[0]].limit(limit[1], context.limits) if limit else None for limit in (low, high)]
-        words = {
-            name: "" if end is None else f"{end * 100:.3g}" for name, end in zip(("low", "high"), ends, strict=True)
-        }
-        return TargetRange(text.format(**words), *ends)
+        return TargetRange(text.format(*(f"{end * 100:.3g}" for end in ends if end is not None)), *ends)
 
     return target
 
@@ -242,7 +239,7 @@ ROWS: tuple[MonitoringRow, ...] = (
         "gpu_utilization",
         "GPU compute",
         "ratio",
-        _limits("{low}-{high} % while serving", ("GpuComputeLow", "below"), ("GpuSaturated", "target")),
+        _limits("{}-{} % while serving", ("GpuComputeLow", "below"), ("GpuSaturated", "target")),
         "GpuComputeLow",
         "GpuSaturated",
         "GpuUtilizationShortfall",
@@ -259,7 +256,7 @@ ROWS: tuple[MonitoringRow, ...] = (
         "kv_utilization",
         "KV cache in use, on average",
         "ratio",
-        _limits("{low}-{high} %", ("KvCacheUnderused", "below"), ("KvCacheNearCeiling", "above")),
+        _limits("{}-{} %", ("KvCacheUnderused", "below"), ("KvCacheNearCeiling", "above")),
         "KvCacheCascade",
         "KvCacheNearCeiling",
         "KvCacheUnderused",
@@ -268,7 +265,7 @@ ROWS: tuple[MonitoringRow, ...] = (
         "eviction_rate",
         "KV evictions a request",
         "ratio",
-        _limits("below {high} %", high=("KvEviction", "warning")),
+        _limits("below {} %", high=("KvEviction", "warning")),
         "KvEviction",
         "EvictionDivergence",
     ),
@@ -276,7 +273,7 @@ ROWS: tuple[MonitoringRow, ...] = (
         "fleet_utilization",
         "Fleet utilisation, on average",
         "ratio",
-        _limits("{low}-{high} %", ("UtilizationTrap", "target"), ("NoHeadroom", "target")),
+        _limits("{}-{} %", ("UtilizationTrap", "target"), ("NoHeadroom", "target")),
         "UtilizationTrap",
         "NoHeadroom",
     ),
@@ -307,7 +304,7 @@ ROWS: tuple[MonitoringRow, ...] = (
         "speculative_acceptance",
         "Speculation: acceptance",
         "ratio",
-        _limits("above {low} %", ("SpeculationAcceptanceLow", "below")),
+        _limits("above {} %", ("SpeculationAcceptanceLow", "below")),
         "SpeculationAcceptanceLow",
     ),
     _row("failed_share", "Failed requests", "ratio", _failures, "AvailabilityBurn"),

@@ -27,7 +27,7 @@ from rules.catalogue.registry import BY_NAME, margin_of
 from rules.confidence import Certainty
 from rules.evaluator.benchmark_check import is_learning, learning_words
 from rules.methods.utilization import compute_idle_replicas
-from rules.plan.money import figure, gpu_hours_a_day, price_of
+from rules.plan.money import figure, gpu_hours_a_day, money_per_day, price_of
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME as SIGNALS
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
@@ -127,16 +127,9 @@ def describe_state(tier: TierStatus) -> TierState:
         return TierState(name="ok", tone=status, words=WITHOUT_PLAN)
     if tier.observed_seconds is not None and is_learning(tier.observed_seconds):
         return TierState(name=LEARNING, tone="note", words=learning_words(tier.observed_seconds))
-    trap = next(
-        (
-            one.verdict
-            for one in list_notes(tier)
-            if one.verdict.rule in TOO_LARGE and one.verdict.certainty is Certainty.CERTAIN
-        ),
-        None,
-    )
-    oversized = _describe_idle(tier) if trap is None else trap.sentence[:1].lower() + trap.sentence[1:]
-    if oversized:
+    notes = (note.verdict for note in list_notes(tier) if note.verdict.certainty is Certainty.CERTAIN)
+    trap = next((verdict.sentence for verdict in notes if verdict.rule in TOO_LARGE), "")
+    if oversized := trap[:1].lower() + trap[1:] or _describe_idle(tier):
         return TierState(name=OVERSIZED, tone="note", words=f"oversized: {oversized}")
     return TierState(name="ok", tone=status, words=AS_PLANNED)
 
@@ -185,8 +178,6 @@ def summarize_tier(status: AgentStatus, tier: TierStatus) -> TierLine:
     incidents = list_active_incidents(tier, status.incidents[tier.name])
     worst = incidents[0] if incidents else None
     price = price_of(plan) if plan is not None else None
-    hours = gpu_hours_a_day(tier.replicas_up, price.gpus_per_replica) if price is not None else None
-    rate = price.gpu_hour_price if price is not None else None
     return TierLine(
         tier=tier.name,
         state=state.name,
@@ -197,8 +188,8 @@ def summarize_tier(status: AgentStatus, tier: TierStatus) -> TierLine:
         recommended=tier.forecast.recommended if tier.forecast is not None else None,
         fleet_utilization=_estimate(tier, "fleet_utilization"),
         ttft_p99_seconds=_estimate(tier, "ttft_p99_seconds"),
-        gpu_hours_a_day=hours,
-        money_a_day=hours * rate if hours is not None and rate is not None else None,
+        gpu_hours_a_day=gpu_hours_a_day(tier.replicas_up, price.gpus_per_replica) if price is not None else None,
+        money_a_day=money_per_day(tier.replicas_up, price) if price is not None else None,
         currency=price.currency if price is not None else "",
         incidents=len(incidents),
         incident=worst.root.title if worst is not None else "",

@@ -122,7 +122,7 @@ def judge_trap(case: RuleContext) -> RuleResult:
     idle = find_idle(case.context, hours, _read_margin(case))
     if used.value >= limit:
         sure = used.low is not None and used.low >= limit
-        text = f"{summary}; {_percent(case, 'below')} or more is no trap"
+        text = f"{summary}; {limit * 100:g}% or more is no trap"
         return _build_verdict(case, Status.OK, used, text, sure, idle, details)
     full = hours_of_fullest(hours, "kv_utilization", case.limit("fullest_hours"))
     if full is None:
@@ -130,12 +130,13 @@ def judge_trap(case: RuleContext) -> RuleResult:
         return case.unknown(gap, f"{summary}; the KV cache level is not known")
     details.append(f"the hourly mean of the KV cache is {number(full[0], 'ratio')} in its fullest hours")
     if full[0] >= case.limit("kv_below"):
-        return _fine(case, used, f"{summary}; memory sets the size of this fleet, not load", details=details)
+        text = f"{summary}; memory sets the size of this fleet, not load"
+        return _build_verdict(case, Status.OK, used, text, details=details)
     details.append(_describe_need(case, idle))
     unused = money.spare_replicas(idle.ready, used.value, case.limit("target"))
     if not idle.replicas and unused <= idle.minimum_warm:
         text = f"{summary}; its busiest hour or the minimum warm count needs every replica"
-        return _build_verdict(case, Status.OK, used, text, True, idle, details)
+        return _build_verdict(case, Status.OK, used, text, idle=idle, details=details)
     last = value(case, select_last_quarter(case))
     certain = is_covered(hours) and last is not None and last < limit
     certain = certain and used.high is not None and used.high < limit
@@ -161,16 +162,17 @@ def judge_empty_queue(case: RuleContext) -> RuleResult:
     seen = exact_reading(busiest, used.n)
     gpus = f"GPUs are {number(busiest, 'ratio')} busy in the busiest hours"
     if waiting[0] > case.limit("waiting"):
-        return _fine(case, seen, f"{number(waiting[0], '')} requests wait at each replica; {gpus}")
+        text = f"{number(waiting[0], '')} requests wait at each replica; {gpus}"
+        return _build_verdict(case, Status.OK, seen, text)
     if busiest >= case.limit("gpu_below"):
-        return _fine(case, seen, f"no queue; {gpus}")
+        return _build_verdict(case, Status.OK, seen, f"no queue; {gpus}")
     idle = find_idle(case.context, hours, _read_margin(case))
     if case.context.capacity is None:
         load = max(each) * mean_ready_replicas(hours)
         idle = compute_idle_replicas(case.context.plan, idle.ready, load, _read_margin(case))
     details = (_describe_need(case, idle),)
     if idle.replicas <= 0:
-        return _fine(case, seen, f"no queue; {_describe_surplus(case, idle)}", details=details)
+        return _build_verdict(case, Status.OK, seen, f"no queue; {_describe_surplus(case, idle)}", details=details)
     certain = not (POLLED in total.gauges and POLLED in total.sampled) and is_covered(hours)
     sentence = f"no request waits while {gpus}; {_describe_surplus(case, idle)}"
     return _build_verdict(case, Status.WARNING, seen, sentence, certain, idle, details)
@@ -196,9 +198,9 @@ def judge_empty_cache(case: RuleContext) -> RuleResult:
     seen = exact_reading(most, float(len(hours)))
     summary = f"the KV cache peaks at {number(most, 'ratio')} over {len(hours) / 24:.1f} days"
     details = [f"highest instant of its fullest hours, hourly mean {number(mean, 'ratio')}"]
-    sentence = f"{summary}; {_percent(case, 'below')} or more is healthy"
+    sentence = f"{summary}; {case.limit('below') * 100:g}% or more is healthy"
     if most >= case.limit("below"):
-        return _fine(case, seen, sentence, details=details)
+        return _build_verdict(case, Status.OK, seen, sentence, details=details)
     hits = value(case, hours, "prefix_hit_ratio")
     if hits is None or hits <= case.limit("cached_share"):
         return _build_verdict(case, Status.WARNING, seen, sentence, is_covered(hours), details=details)
@@ -263,22 +265,12 @@ def describe_cost(case: RuleContext, before: str, replicas: float) -> str:
     return "" if plan is None else f"{before}{money.cost_per_day(replicas, money.price_of(plan))}"
 
 
-def _percent(case: RuleContext, name: str) -> str:
-    return f"{case.limit(name) * 100:g}%"
-
-
-def _fine(
-    case: RuleContext, seen: Reading, sentence: str, certain: bool = True, details: Iterable[str] = ()
-) -> RuleResult:
-    return _build_verdict(case, Status.OK, seen, sentence, certain, details=details)
-
-
 def _build_verdict(
     case: RuleContext,
     status: Status,
     seen: Reading,
     sentence: str,
-    certain: bool,
+    certain: bool = True,
     idle: IdleReplicas | None = None,
     details: Iterable[str] = (),
 ) -> RuleResult:

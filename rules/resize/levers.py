@@ -15,7 +15,7 @@ from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
 from rules.methods.utilization import find_idle, mean_ready_replicas
 from rules.plan import money
-from rules.plan.replica_count import count_fleet, count_replicas
+from rules.plan.replica_count import count_fleet, count_replicas, fleet_terms
 from rules.resize.fleet_cost import FleetProposal
 from rules.resize.production_summary import ProductionSummary, Rate
 from rules.telemetry import windows
@@ -54,11 +54,11 @@ class Lever:
     """
 
     name: str
-    replicas: float | None
-    gpu_hours_a_day: float | None
-    money_a_day: float | None
-    certainty: Certainty
-    basis: str
+    replicas: float | None = None
+    gpu_hours_a_day: float | None = None
+    money_a_day: float | None = None
+    certainty: Certainty = Certainty.LIKELY
+    basis: str = ""
     missing: str = ""
 
 
@@ -114,14 +114,13 @@ def _of_week(day: int, hour: int, several: Sequence[tuple[float, float]]) -> Hou
 
 def list_levers(seen: ProductionSummary, usable: Capacity, sized: FleetProposal) -> tuple[Lever, ...]:
     """Return every lever of a tier, the one that is worth most first."""
-    fleet = seen.context.plan.fleet if seen.context.plan else None
     case = LeverCase(
         seen=seen,
         usable=usable,
         sized=sized,
         hours=list_used_hours(seen),
         target=read_target_utilization(seen),
-        warm=fleet.minimum_warm if fleet and fleet.minimum_warm else 0,
+        warm=fleet_terms(seen.context.plan)[1] if seen.context.plan else 1,
     )
     found = [lever(case) for lever in LEVERS]
     return tuple(sorted(found, key=lambda one: -(one.replicas or 0.0)))
@@ -131,7 +130,7 @@ def _batch_fill(case: LeverCase) -> Lever:
     """Return the idle replica-hours, including the minimum warm count: it is warm and paid for too."""
     known = [(hour, used) for hour, used in case.hours if used is not None]
     if not known:
-        return _unknown("Offline batch fill", "no hour's fleet utilisation is known")
+        return Lever(name="Offline batch fill", missing="no hour's fleet utilisation is known")
     idle = [money.spare_replicas(mean_ready_replicas((hour,)), used, case.target) for hour, used in known]
     most = max(idle)
     basis = f"replicas beyond {case.target:.0%} utilisation, hour by hour ({most:.1f} at most); batch work costs electricity only"
@@ -147,9 +146,10 @@ def _schedule(case: LeverCase) -> Lever:
         if peak is None:
             continue
         counted += 1
-        saved += max(0.0, mean_ready_replicas((hour,)) - _needed(case, peak))
+        needed = max(case.warm, count_replicas(peak, case.usable.rps, case.sized.count.margin))
+        saved += max(0.0, mean_ready_replicas((hour,)) - needed)
     if not counted:
-        return _unknown("Scaling by schedule", "no hour's arrivals are known")
+        return Lever(name="Scaling by schedule", missing="no hour's arrivals are known")
     basis = "ready replicas beyond what the busiest five minutes of each hour needed, the margin included: "
     basis += "the most that a schedule could save, if it knew each hour beforehand"
     return _lever(case, "Scaling by schedule", saved / counted, Certainty.LIKELY, basis)
@@ -163,19 +163,13 @@ def _peaks(rates: Sequence[Rate]) -> Mapping[float, float]:
     return peaks
 
 
-def _needed(case: LeverCase, peak: float) -> int:
-    if peak <= 0:
-        return max(1, case.warm)
-    return max(1, case.warm, count_replicas(peak, case.usable.rps, case.sized.count.margin))
-
-
 def _colocation(case: LeverCase) -> Lever:
     """Return the surplus replicas (DESIGN 3.22), which another model could use."""
     if not case.seen.plan_hours:
-        return _unknown("Model colocation", "no hour under the present plan was seen")
+        return Lever(name="Model colocation", missing="no hour under the present plan was seen")
     used = read(BY_NAME["fleet_utilization"], windows.sum_windows(case.seen.plan_hours), case.seen.context.basis)
     if not isinstance(used, Reading) or used.value is None:
-        return _unknown("Model colocation", "fleet utilisation is not known")
+        return Lever(name="Model colocation", missing="fleet utilisation is not known")
     idle = find_idle(case.seen.context, case.seen.plan_hours, case.sized.count.margin)
     basis = f"{idle.ready:.1f} ready replicas, fleet utilisation {used.value:.1%} on average; the busiest hour needs "
     basis += f"{idle.needed}, the minimum warm count is {idle.minimum_warm or 'not in the plan'}"
@@ -199,7 +193,7 @@ def _routing(case: LeverCase) -> Lever:
 
 
 def _fleet_for(case: LeverCase, peak: float, capacity_rps: float) -> int:
-    return count_fleet(peak, capacity_rps, case.sized.safety_factor, case.sized.count.margin, max(1, case.warm))
+    return count_fleet(peak, capacity_rps, case.sized.safety_factor, case.sized.count.margin, case.warm)
 
 
 LEVERS: tuple[Callable[[LeverCase], Lever], ...] = (_batch_fill, _schedule, _colocation, _shorter_prompts, _routing)
@@ -208,25 +202,11 @@ LEVERS: tuple[Callable[[LeverCase], Lever], ...] = (_batch_fill, _schedule, _col
 def _lever(case: LeverCase, name: str, replicas: float, certainty: Certainty, basis: str) -> Lever:
     plan = case.seen.context.plan
     price = money.price_of(plan) if plan else None
-    hours = money.gpu_hours_a_day(replicas, price.gpus_per_replica) if price else None
-    each = price.gpu_hour_price if price else None
     return Lever(
         name=name,
         replicas=replicas,
-        gpu_hours_a_day=hours,
-        money_a_day=hours * each if hours is not None and each is not None else None,
+        gpu_hours_a_day=money.gpu_hours_a_day(replicas, price.gpus_per_replica) if price else None,
+        money_a_day=money.money_per_day(replicas, price) if price else None,
         certainty=certainty,
         basis=basis,
-    )
-
-
-def _unknown(name: str, why: str) -> Lever:
-    return Lever(
-        name=name,
-        replicas=None,
-        gpu_hours_a_day=None,
-        money_a_day=None,
-        certainty=Certainty.LIKELY,
-        basis="",
-        missing=why,
     )
