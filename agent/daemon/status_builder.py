@@ -162,13 +162,7 @@ def _part(key: ReplicaKey, pool: str, entry: ReplicaRuntime, now: float) -> Repl
         name=key[1],
         url="",
         up=False,
-        last_seen=None,
-        misses=0,
-        engine="",
-        versions="",
-        model="",
         totals=ReplicaRuntime().sums.window(),
-        gauges={},
         problems=tuple(filter(None, (entry.gpus.missing,))),
         gpus=tuple(_gpu(readout, entry, now) for readout in entry.gpus.readouts),
     )

@@ -15,7 +15,7 @@ from exporters.documents.plan_diff import plan_diff
 from exporters.render.text import printable_line, shorten
 from exporters.report.inputs import ReportInputs
 from exporters.report.next_plan import next_plan
-from exporters.report.records import SCHEMA, Report, TierReport
+from exporters.report.records import SCHEMA, Report, TierReport, row_from
 from exporters.report.tier import tier_report
 from exporters.report.wording import SIMULATED, instant, money
 from rules.plan.schema import Plan
@@ -26,16 +26,11 @@ def report(past: ReportInputs) -> tuple[Report, Plan | None]:
     """Return the report and the proposed plan (None without a plan)."""
     proposed = next_plan(past.plan, past.tiers) if past.plan else None
     tiers = tuple(tier_report(one, past.zone, past.plan, proposed) for one in past.tiers)
-    whole = Report(
+    whole = row_from(
+        Report,
+        past,
         schema=SCHEMA,
-        version=past.version,
-        made_at=past.made_at,
-        since=past.since,
-        until=past.until,
-        zone=past.zone,
-        simulated=past.simulated,
         headline=_headline(tiers),
-        remarks=past.remarks,
         tiers=tiers,
         plan_changes=plan_diff(past.plan, proposed) if past.plan and proposed else (),
     )

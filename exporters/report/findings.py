@@ -19,7 +19,7 @@ from exporters.report.period_records import (
     StageRow,
     SymptomRow,
 )
-from exporters.report.records import TierReport
+from exporters.report.records import TierReport, row_from
 from exporters.report.wording import instant, money
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
@@ -59,15 +59,12 @@ def list_incidents(past: TierPast) -> tuple[ReportIncident, ...]:
 
 def _report_incident(one: Incident) -> ReportIncident:
     missed, idle = one.impact.missed, one.impact.idle
-    return ReportIncident(
-        id=one.id,
+    return row_from(
+        ReportIncident,
+        one,
         root=one.root.rule,
         title=_title(one.root.rule),
         severity=one.severity.value,
-        started_at=one.started_at,
-        ended_at=one.ended_at,
-        sentence=one.sentence,
-        action=one.action,
         symptoms=tuple(
             SymptomRow(rule=rule, title=_title(rule), times=len(several), started_at=several[0].started_at)
             for rule, several in one.symptoms.items()

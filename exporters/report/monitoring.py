@@ -13,7 +13,7 @@ from exporters.render.text import describe_gap, format_duration
 from exporters.report.data_quality import NEARLY
 from exporters.report.findings import total_duration
 from exporters.report.inputs import TierPast
-from exporters.report.records import MonitoredValue, ReportNumber, RuleOutcome
+from exporters.report.records import MonitoredValue, ReportNumber, RuleOutcome, row_from
 from exporters.report.wording import as_number
 from exporters.status.plan_comparison import worst_result
 from rules.catalogue.registry import BY_NAME as RULES
@@ -87,11 +87,10 @@ def _watched(row: MonitoringRow, past: TierPast) -> MonitoredValue:
     target = row.target(seen.context)
     if target.text == NO_SLO and not judged.rule and judged.status == "ok":
         judged = replace(UNJUDGED, sentence="not judged without an SLO")
-    return MonitoredValue(
-        key=row.key,
-        title=row.title,
+    return row_from(
+        MonitoredValue,
+        row,
         target=target.text,
-        unit=row.unit,
         observed=as_number(observed),
         meets_target=target.is_met(as_number(observed)),
         before=as_number(before),
@@ -99,7 +98,6 @@ def _watched(row: MonitoringRow, past: TierPast) -> MonitoredValue:
         status=judged.status,
         certainty=judged.certainty,
         sentence=judged.sentence,
-        rules=row.rules,
     )
 
 

@@ -6,8 +6,8 @@ module of its section. Run `sizewatch render` to update the schema.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter
 
@@ -15,6 +15,14 @@ from exporters.report.period_records import QualityPart, ReportFinding, ReportIn
 
 SCHEMA = 1
 SCHEMA_ID = "https://sizewatch.dev/schemas/report-1.json"
+
+Row = TypeVar("Row")
+
+
+def row_from(kind: type[Row], record: object, /, **other: Any) -> Row:
+    """Return a report row from another record. Fields of the same name are copied; `other` sets the rest."""
+    same = {field.name: getattr(record, field.name) for field in fields(cast(Any, kind)) if field.name not in other}
+    return kind(**same, **other)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,6 @@ modules.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any, TypeVar, cast
 
 from exporters.documents.check import HEADS, result_words
 from exporters.documents.plan_diff import tier_diff
@@ -37,6 +35,7 @@ from exporters.report.records import (
     TrapPart,
     WeekHour,
     WorkloadPart,
+    row_from,
 )
 from exporters.report.wording import as_number, exact_number, money
 from rules.catalogue.registry import BY_NAME as RULES
@@ -50,8 +49,6 @@ from rules.resize.proposal import ProposalKind, Resize
 from rules.resize.workload import list_guardrails
 from rules.telemetry.windows import HOUR_SECONDS, Window, sum_windows
 from rules.verdicts.verdict import FIRING, SEVERITY, Status, Verdict
-
-Row = TypeVar("Row")
 
 DAY_SECONDS = 86_400.0
 
@@ -151,18 +148,12 @@ def _status(past: TierPast, rows: list[str]) -> str:
     return next((s.value for s in (Status.CRITICAL, Status.WARNING, Status.OK) if s.value in found), "unknown")
 
 
-def _row(kind: type[Row], one: object, /, **other: Any) -> Row:
-    """Return a report row from a rules record. Fields of the same name are copied; `other` sets the rest."""
-    same = {field.name: getattr(one, field.name) for field in fields(cast(Any, kind)) if field.name not in other}
-    return kind(**same, **other)
-
-
 def _workload(past: TierPast) -> WorkloadPart:
     now = past.resize.workload
-    return _row(
+    return row_from(
         WorkloadPart,
         now,
-        lengths=tuple(_row(LengthRow, one, observed=as_number(one.observed)) for one in now.lengths),
+        lengths=tuple(row_from(LengthRow, one, observed=as_number(one.observed)) for one in now.lengths),
         drift=judge_row(("WorkloadDrift",), past).sentence,
         hourly=_hourly(past.resize.seen.rates),
     )
@@ -239,7 +230,9 @@ def _sum(one: Arithmetic | None) -> Formula | None:
     if one is None:
         return None
     return Formula(
-        formula=one.formula, terms=tuple(_row(TermRow, term) for term in one.terms), result=_row(TermRow, one.result)
+        formula=one.formula,
+        terms=tuple(row_from(TermRow, term) for term in one.terms),
+        result=row_from(TermRow, one.result),
     )
 
 
@@ -259,7 +252,7 @@ def _fleet(resize: Resize) -> FleetPart:
 
 
 def _cost(one: FleetCost) -> CostRow:
-    return _row(CostRow, one, arithmetic=_sum(one.arithmetic))
+    return row_from(CostRow, one, arithmetic=_sum(one.arithmetic))
 
 
 def _trap(past: TierPast, zone: str) -> TrapPart:
@@ -270,24 +263,26 @@ def _trap(past: TierPast, zone: str) -> TrapPart:
         status=judged.status,
         certainty=judged.certainty,
         sentence=judged.sentence,
-        levers=tuple(_row(LeverRow, one, certainty=one.certainty.value) for one in resize.levers),
-        week=tuple(_row(WeekHour, one) for one in week),
+        levers=tuple(row_from(LeverRow, one, certainty=one.certainty.value) for one in resize.levers),
+        week=tuple(row_from(WeekHour, one) for one in week),
         zone=zone,
     )
 
 
 def _prewarming(past: TierPast, limits: Mapping[str, Mapping[str, float]]) -> PrewarmPart:
     """Return pre-warming against reacting to load. Unknown values stay null."""
-    found = past.prewarming
-    worth = found.worth if found else None
+    found = past.prewarming or Prewarming()
+    worth = found.worth
     ours = next((s for s in worth.strategies if s.name == worth.ours), None) if worth else None
     reacting = next((s for s in worth.strategies if s.name == worth.reacting), None) if worth else None
     both = ours is not None and reacting is not None
     paid = ours.money if ours else None
     instead = reacting.money if reacting else None
-    return PrewarmPart(
+    return row_from(
+        PrewarmPart,
+        found,
         strategies=tuple(
-            _row(StrategyRow, one, is_ours=one.name == worth.ours, is_recommended=one.name == worth.recommended)
+            row_from(StrategyRow, one, is_ours=one.name == worth.ours, is_recommended=one.name == worth.recommended)
             for one in worth.strategies
         )
         if worth
@@ -300,13 +295,8 @@ def _prewarming(past: TierPast, limits: Mapping[str, Mapping[str, float]]) -> Pr
         saved_replica_hours=reacting.replica_hours - ours.replica_hours if both and ours and reacting else None,
         saved_money=instead - paid if instead is not None and paid is not None else None,
         saved_late_requests=reacting.late_requests - ours.late_requests if both and ours and reacting else None,
-        method=found.method if found else "",
-        naive=found.naive if found else "",
-        covered_ratio=found.covered_ratio if found else None,
-        error_ratio=found.error_ratio if found else None,
-        forecasts=found.forecasts if found else 0,
-        missing="" if found else past.no_prewarming,
-        failed=_failed(found, limits) if found else "",
+        missing="" if past.prewarming else past.no_prewarming,
+        failed=_failed(found, limits),
     )
 
 
@@ -327,7 +317,7 @@ def _guardrails(past: TierPast) -> GuardrailPart:
     return GuardrailPart(
         judged=(judge_row(("OutputLengthDrift",), past),),
         fits=tuple(
-            _row(GuardrailRow, line, certainty="" if line.status == Status.UNKNOWN else line.certainty.value)
+            row_from(GuardrailRow, line, certainty="" if line.status == Status.UNKNOWN else line.certainty.value)
             for line in list_guardrails(past.resize.seen, past.resize.workload)
         ),
     )
@@ -335,7 +325,7 @@ def _guardrails(past: TierPast) -> GuardrailPart:
 
 def _proposal(resize: Resize, tier: TierPlan | None, changes: tuple[str, ...]) -> ProposalPart:
     one = resize.proposal
-    return _row(
+    return row_from(
         ProposalPart,
         one,
         kind=one.kind.value,

@@ -66,13 +66,13 @@ class ReplicaStatus:
     name: str
     url: str
     up: bool
-    last_seen: float | None
-    misses: int
-    engine: str
-    versions: str
-    model: str
+    last_seen: float | None = None
+    misses: int = 0
+    engine: str = ""
+    versions: str = ""
+    model: str = ""
     totals: Window
-    gauges: Mapping[str, float]
+    gauges: Mapping[str, float] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     gpus: tuple[GpuStatus, ...] = ()
     cascade_stage: int = 0

@@ -69,8 +69,8 @@ class Step13:
     """Result of step 13 for one tier.
 
     `highest_rps` is the highest load of a replica, `usable_rps` its planned and `capacity` its present capacity. `bins`
-    are those of the curve by load; `beyond_requests` were served at loads outside of it. `seen_seconds` is the time with
-    data. `guardrails` are told beside the result, and do not change it.
+    are those of the curve by load. `seen_seconds` is the time with data. `guardrails` are told beside the result, and do
+    not change it.
     """
 
     tier: str
@@ -80,7 +80,6 @@ class Step13:
     usable_rps: float | None
     capacity: Capacity | None = None
     bins: tuple[BinReached, ...] = ()
-    beyond_requests: float = 0.0
     seen_seconds: float = 0.0
     guardrails: tuple[Guardrail, ...] = ()
 
@@ -133,7 +132,6 @@ def check_benchmark(
         usable_rps=context.capacity.planned_rps if context.capacity else None,
         capacity=context.capacity,
         bins=_bins(context.curve, binned) if context.curve is not None else (),
-        beyond_requests=_requests([s for s in binned if s.outside]),
         seen_seconds=watched_seconds(binned),
     )
 
