@@ -11,7 +11,7 @@ from rules.methods.evidence import group_by_replica
 from rules.plan.load_bins import BinnedWindow
 from rules.telemetry import windows
 from rules.telemetry.gauges import STEP_FAMILY
-from rules.telemetry.outcomes import READ, Outcomes, outcomes
+from rules.telemetry.outcomes import HELD, READ, Outcomes, outcomes
 from rules.telemetry.signals import Missing
 
 MOST = 0.9
@@ -45,18 +45,23 @@ def check_one_replica(context: CauseContext) -> CauseResult:
 
 
 def check_engine_steps(context: CauseContext) -> CauseResult:
-    """Check for an engine that takes no step while its front end still serves the metrics page."""
+    """Check for an engine that fails or holds requests and takes no step, while its front end serves the page."""
     dead: set[str] = set()
-    failed = 0.0
+    failed = held = 0.0
     for one in context.binned:
-        found = outcomes(one.window)
-        if not isinstance(found, Missing) and found.failed > 0 and one.window.counters.get(STEP_FAMILY) == 0:
+        found, holds = outcomes(one.window), one.window.gauges.get(HELD)
+        is_still = one.window.counters.get(STEP_FAMILY) == 0
+        fails = found.failed if is_still and not isinstance(found, Missing) else 0.0
+        if fails > 0 or holds:
             dead.add(one.replica or context.context.tier)
-            failed += found.failed
+            failed, held = failed + fails, max(held, holds.maximum if holds else 0.0)
     if not dead:
-        return CauseResult(supported=False, text="the engines step")
+        return CauseResult(
+            supported=False, text="the engines step" if context.rule.method is judge_availability else ""
+        )
     names = ", ".join(sorted(dead))
-    text = f"{names}: the engine takes no step while its front end answers ({failed:,.0f} failed): its worker is dead or hangs"
+    count = f"{failed:,.0f} failed" if failed else f"it holds {held:,.0f} requests"
+    text = f"{names}: the engine takes no step while its front end answers ({count}): its worker is dead or hangs"
     return CauseResult(supported=True, proven=True, text=text)
 
 

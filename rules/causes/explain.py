@@ -43,7 +43,12 @@ UNMEASURED = (
 
 
 SUSPECTS: tuple[CauseCheck, ...] = (
-    CauseCheck(cause="engine stopped", methods=FAILING, examine=error_checks.check_engine_steps),
+    CauseCheck(
+        cause="engine stopped",
+        methods=FAILING | USERS,
+        families=FROM_ARRIVAL,
+        examine=error_checks.check_engine_steps,
+    ),
     CauseCheck(cause="one replica", methods=UNSERVED, examine=error_checks.check_one_replica),
     CauseCheck(cause="hardware faults", methods=FAILING, examine=error_checks.check_hardware_faults),
     CauseCheck(cause="restarts", methods=FAILING, examine=error_checks.check_restarts),

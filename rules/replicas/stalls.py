@@ -98,11 +98,14 @@ def has_answered_all(page: Snapshot) -> bool:
     return counters[ARRIVED] <= math.fsum(counters.get(family, 0.0) for family in answers)
 
 
+def is_suspended(gauges: Mapping[str, float]) -> bool:
+    """Return whether an engine is asleep or paused, and keeps its requests and gauges until it goes on."""
+    return gauges.get("engine_awake", 1.0) < 1 or gauges.get("requests_paused", 0.0) > 0
+
+
 def count_requests(gauges: Mapping[str, float]) -> float:
     """Return the requests that an engine holds and should serve: none while it is asleep or paused."""
-    if gauges.get("engine_awake", 1.0) < 1 or gauges.get("requests_paused"):
-        return 0.0
-    return math.fsum(gauges.get(name, 0.0) for name in IN_SYSTEM)
+    return 0.0 if is_suspended(gauges) else math.fsum(gauges.get(name, 0.0) for name in IN_SYSTEM)
 
 
 def count_left(page: Snapshot) -> float | None:

@@ -10,7 +10,7 @@ from rules.replicas import starts
 from rules.replicas.cascade import CascadeSample, CascadeState, CascadeThresholds, interrupt_cascade
 from rules.replicas.cascade import step_cascade as advance_cascade
 from rules.replicas.overdue import NO_QUEUE, OverdueTrack, step_overdue
-from rules.replicas.stalls import NO_STALLS, StallTrack, count_held, step_stalls
+from rules.replicas.stalls import NO_STALLS, StallTrack, count_held, is_suspended, step_stalls
 from rules.replicas.starts import ReplicaStart
 from rules.replicas.track import ScrapeTrack, Spans, add_spans, is_unwatched, record_failure, record_success
 from rules.telemetry import histograms, windows
@@ -67,7 +67,7 @@ def apply_snapshot(
         cascade, slope_gap, stale = interrupt_cascade(replica.cascade), replica.slope_gap, False
     else:
         cascade, slope_gap = _follow_cascade(replica, snapshot, window, limits)
-        stale = any(window.gaps.get(family) is Gap.STALE for family in CLAIMS)
+        stale = not is_suspended(snapshot.gauges) and any(window.gaps.get(family) is Gap.STALE for family in CLAIMS)
         is_restart = window.gaps.get(windows.EVERYTHING) is Gap.RESTARTED
         if last is not None and not is_restart:
             stalls = step_stalls(replica.stalls, last, snapshot)

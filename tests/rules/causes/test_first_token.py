@@ -103,6 +103,15 @@ def test_requests_held_back_are_measured_against_the_promise() -> None:
     assert cause(made, "adapters held back") is None
 
 
+def test_an_engine_that_holds_requests_and_takes_no_step_is_the_first_suspect() -> None:
+    held = {"requests_held": gauge(7.0)}
+    made = verdict(BURN, tier(), each(20, lambda n: late(n, gauges=held if n > 10 else {})))
+    assert made.causes[0].cause == "engine stopped"
+    assert made.causes[0].certainty is Certainty.CERTAIN
+    assert "(it holds 7 requests)" in made.causes[0].evidence[0]
+    assert cause(found(), "engine stopped") is None
+
+
 THROTTLED = {
     "gpu_throttled_power_seconds": 0.0,
     "gpu_throttled_thermal_seconds": 0.0,

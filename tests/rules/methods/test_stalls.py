@@ -170,7 +170,11 @@ def test_an_idle_engine_is_quiet() -> None:
 
 def test_an_engine_that_sleeps_or_is_paused_is_quiet() -> None:
     asleep = Rank(waiting=6, awake=0)
-    assert verdict(follow(*served(), *frozen(600, asleep))) == (Status.OK, CERTAIN)
+    steps = follow(*served(), *frozen(600, asleep))
+    assert verdict(steps) == (Status.OK, CERTAIN)
+    stale = steps.rules["TelemetryStale", Subject(tier="t", replica="a")].result
+    assert isinstance(stale, Verdict)
+    assert stale.status is Status.OK, "it keeps its gauges until it wakes up"
     paused = [
         replace(one, gauges={**one.gauges, "requests_paused": 3.0}) for one in frozen(600, Rank(running=3, waiting=6))
     ]
