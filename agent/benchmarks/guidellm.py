@@ -11,14 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agent.benchmarks import points
-from agent.benchmarks.points import (
-    BenchmarkMeasurement,
-    BenchmarkRun,
-    LengthQuantiles,
-    Loads,
-    Loop,
-    build_measurement,
-)
+from agent.benchmarks.points import BenchmarkMeasurement, BenchmarkRun, LengthQuantiles, Loads, Loop, build_measurement
 from agent.benchmarks.typed_fields import ResultFields
 from agent.errors import NotAResultError
 

@@ -160,8 +160,6 @@ def _part(key: ReplicaKey, pool: str, entry: ReplicaRuntime, now: float) -> Repl
         tier=key[0],
         pool=pool,
         name=key[1],
-        url="",
-        up=False,
         totals=ReplicaRuntime().sums.window(),
         problems=tuple(filter(None, (entry.gpus.missing,))),
         gpus=tuple(_gpu(readout, entry, now) for readout in entry.gpus.readouts),

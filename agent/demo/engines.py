@@ -179,9 +179,6 @@ class StandInGpus:
             product=self._products.get(name, PRODUCT),
             counters=dict(sums),
             gauges=gauges,
-            gaps={},
-            sampled=frozenset(),
-            pids=(),
         )
 
     def close(self) -> None:

@@ -111,8 +111,6 @@ class SeriesColumns:
             t=t,
             engine=facts.get("engine", ""),
             generation="",
-            started_at=None,
-            ready_at=None,
             counters=counters,
             histograms=dict(self._cumulative(place)),
             gauges=gauges,
@@ -133,13 +131,10 @@ class SeriesColumns:
                 GpuReadout(
                     t=t,
                     gpu=gpu,
-                    index=None,
                     product=self._products.get(gpu, ""),
                     counters={f: c[place] for f, gauge, c in several if not gauge and math.isfinite(c[place])},
                     gauges={f: c[place] for f, gauge, c in several if gauge and math.isfinite(c[place])},
-                    gaps={},
                     sampled=frozenset(f for f, _, _ in several if f == "gpu_utilization_sampled"),
-                    pids=(),
                 )
             )
             for gpu, several in sorted(self._of_gpus.items())

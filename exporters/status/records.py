@@ -64,8 +64,8 @@ class ReplicaStatus:
     tier: str
     pool: str
     name: str
-    url: str
-    up: bool
+    url: str = ""
+    up: bool = False
     last_seen: float | None = None
     misses: int = 0
     engine: str = ""

@@ -16,7 +16,6 @@ ROWS: tuple[Rule, ...] = (
         method=judge_tier_down,
         loudness=Severity.PAGE,
         window_seconds=0,
-        minimum_seconds=0,
         thresholds={
             "misses": Threshold(3, "scrapes", "METRICS trap 12: gone after 2-3 missed scrapes"),
             "seconds": Threshold(45, "seconds", "three scrapes: nobody is served, and a page comes within 90 s of it"),
@@ -37,7 +36,6 @@ ROWS: tuple[Rule, ...] = (
         method=judge_target_down,
         scope=Scope.REPLICA,
         window_seconds=0,
-        minimum_seconds=0,
         thresholds={
             "misses": Threshold(3, "scrapes", "METRICS trap 12: gone after 2-3 missed scrapes"),
             "start_seconds": Threshold(
@@ -60,7 +58,6 @@ ROWS: tuple[Rule, ...] = (
         scope=Scope.REPLICA,
         loudness=Severity.PAGE,
         window_seconds=0,
-        minimum_seconds=0,
         thresholds={
             "likely_seconds": Threshold(10, "seconds", "ours: longer than a usual step, one scrape or two"),
             "seconds": Threshold(STALL_SECONDS, "seconds", "four default scrapes: no usual step takes as long"),
@@ -86,7 +83,6 @@ ROWS: tuple[Rule, ...] = (
         method=judge_stale,
         scope=Scope.REPLICA,
         window_seconds=0,
-        minimum_seconds=0,
         thresholds={"seconds": Threshold(120, "seconds", "METRICS trap 11, 12: well past any single step")},
         signal="coverage",
         unit="seconds",
@@ -104,7 +100,6 @@ ROWS: tuple[Rule, ...] = (
         name="UnknownTooLong",
         method=judge_unknown_too_long,
         window_seconds=0,
-        minimum_seconds=0,
         thresholds={
             "seconds": Threshold(3600, "seconds", "the longest that a live rule looks back: a gap has left every hold")
         },

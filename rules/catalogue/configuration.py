@@ -257,7 +257,6 @@ ROWS: tuple[Rule, ...] = (
         method=judge_benchmark_stale,
         loudness=Severity.REPORT,
         window_seconds=0,
-        minimum_seconds=0,
         thresholds={
             "replicas": Threshold(
                 1, "replicas", "guide 8.2: a result without the version it was measured on cannot size a fleet"

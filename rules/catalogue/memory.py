@@ -112,7 +112,6 @@ ROWS: tuple[Rule, ...] = (
         scope=Scope.REPLICA,
         loudness=Severity.PAGE,
         window_seconds=0,
-        minimum_seconds=0,
         thresholds={
             "filling_level": Threshold(0.6, "ratio", "DESIGN 3.9: above a level of about 0.6"),
             "pressed_level": Threshold(

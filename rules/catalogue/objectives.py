@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from rules.catalogue.thresholds import (
-    ALLOWED_SLOW,
-    BEFORE_LATENCY,
-    BURNS,
-    DIVERGENCES,
-    explain,
-)
+from rules.catalogue.thresholds import ALLOWED_SLOW, BEFORE_LATENCY, BURNS, DIVERGENCES, explain
 from rules.methods.burn_rate import judge_burn
 from rules.methods.errors import judge_availability, judge_refused
 from rules.telemetry.outcomes import FAILED, NO_ROOM

@@ -158,7 +158,7 @@ def _judged(
         # First, because waiting does not change the plan.
         text = f"the plan has no {rule.needs}"
         return Unknown(t=now, rule=rule.name, subject=subject, reason=Gap.NOT_IN_PLAN, text=text)
-    if not hold and rule.minimum_seconds > 0:
+    if not hold:
         text, wait = too_short(rule, hold), rule.minimum_seconds
         few = Gap.TOO_FEW_REQUESTS
         return Unknown(t=now, rule=rule.name, subject=subject, reason=few, text=text, wait_seconds=wait)

@@ -219,7 +219,6 @@ def read(samples: Iterable[Sample], t: float) -> GpuExporterPage:
         readouts=tuple(readout(d, t, FIELDS, {**_memory(d), **_no_faults(faults[d.gpu])}) for d in found),
         problems=tuple(problems),
         faults={gpu: codes for gpu, codes in faults.items() if not isinstance(codes, str)},
-        ticks={},
     )
 
 

@@ -8,6 +8,7 @@ and pages. Only names and types count.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field
 
 from rules.engines.coverage import FamilyUse, Use, longest_prefix_reason
 from rules.light_dataclass import light_dataclass
@@ -66,10 +67,10 @@ class GpuExporterPage:
 
     readouts: tuple[GpuReadout, ...]
     problems: tuple[str, ...]
-    faults: Mapping[str, frozenset[str] | None]
+    faults: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
     """By GPU: codes of the last faults while they are active. Empty: all were cleared. None: the exporter would print a
     fault and prints none. An absent GPU does not report its faults."""
-    ticks: Mapping[str, Ticks]
+    ticks: Mapping[str, Ticks] = field(default_factory=dict)
     """By GPU, for exporters that count throttling in ticks."""
 
 

@@ -150,8 +150,6 @@ def read(samples: Iterable[Sample], t: float) -> GpuExporterPage:
     return GpuExporterPage(
         readouts=tuple(readout(d, t, FIELDS, _more(d, d.gpu in partitioned)) for d in found),
         problems=tuple(problems),
-        faults={},
-        ticks={},
     )
 
 

@@ -73,9 +73,9 @@ class MinuteDemand:
 
     start: float
     requests: float | None
-    prompt_tokens: float | None
-    generation_tokens: float | None
-    waiting: float | None
+    prompt_tokens: float | None = None
+    generation_tokens: float | None = None
+    waiting: float | None = None
     covered_seconds: float
     expected_seconds: float
     computed: float | None = None
@@ -234,9 +234,6 @@ def demand_from_requests(one: MinuteSums) -> MinuteDemand:
     return MinuteDemand(
         start=one.start,
         requests=_whole(one, max(0.0, one.requests), one.requests_seconds),
-        prompt_tokens=None,
-        generation_tokens=None,
-        waiting=None,
         covered_seconds=one.covered_seconds,
         expected_seconds=one.expected_seconds,
     )

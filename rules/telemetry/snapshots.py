@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import field
 from types import MappingProxyType
 
 from rules.light_dataclass import light_dataclass
@@ -61,8 +62,8 @@ class Snapshot:
     t: float
     engine: str
     generation: str
-    started_at: float | None
-    ready_at: float | None
+    started_at: float | None = None
+    ready_at: float | None = None
     counters: Mapping[str, float]
     histograms: Mapping[str, Cumulative]
     gauges: Mapping[str, float]
@@ -90,14 +91,14 @@ class GpuReadout:
     """Unix seconds of the values."""
     gpu: str
     """UUID."""
-    index: int | None
+    index: int | None = None
     product: str
     """Product name as the source spells it ("NVIDIA H100 80GB HBM3"), or empty."""
     counters: Mapping[str, float]
     gauges: Mapping[str, float]
-    gaps: Mapping[str, str]
-    sampled: frozenset[str]
-    pids: tuple[int, ...]
+    gaps: Mapping[str, str] = field(default_factory=dict)
+    sampled: frozenset[str] = frozenset()
+    pids: tuple[int, ...] = ()
     """Host process ids of compute processes. Empty if there are none or they are hidden."""
     pods: tuple[str, ...] = ()
     """Kubernetes pods that own the GPU by the source, as namespace/name. Empty if it reports none."""

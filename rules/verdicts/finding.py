@@ -45,7 +45,7 @@ class Finding:
     rule: str
     subject: Subject
     started_at: float
-    ended_at: float | None
+    ended_at: float | None = None
     worst: Verdict
     transitions: tuple[Transition, ...]
     from_first_verdict: bool = False
@@ -70,7 +70,7 @@ class UnknownSpan:
     reason: Gap
     text: str
     started_at: float
-    ended_at: float | None
+    ended_at: float | None = None
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,6 @@ def step_rule_state(previous: RuleState | None, result: RuleResult) -> tuple[Rul
                 reason=result.reason,
                 text=result.text,
                 started_at=result.t,
-                ended_at=None,
             )
         elif unknown.text != result.text:
             unknown = replace(unknown, text=result.text)
@@ -148,7 +147,6 @@ def _extend(finding: Finding | None, verdict: Verdict, first: bool) -> Finding:
             rule=verdict.rule,
             subject=verdict.subject,
             started_at=verdict.t,
-            ended_at=None,
             worst=verdict,
             transitions=(change,),
             from_first_verdict=first,
