@@ -186,12 +186,8 @@ def run(options: argparse.Namespace) -> int:
     return int(options.run_subcommand(options))
 
 
-def _add_plan(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("plan", type=Path, metavar="PLAN", help="sizing plan (YAML or JSON)")
-
-
 def _add_plan_and_tier(parser: argparse.ArgumentParser) -> None:
-    _add_plan(parser)
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="sizing plan (YAML or JSON)")
     parser.add_argument("--tier", metavar="T", help="one tier; default all")
 
 

@@ -10,7 +10,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from exporters.render.text import format_local, text_table, wrap
+from exporters.render.text import copy_fields, format_local, text_table, wrap
 from rules.plan.money import amount
 from rules.plan.replica_count import ReplicaCount
 from rules.telemetry.wording import number
@@ -174,11 +174,7 @@ def build_count_text(one: ReplicaCount) -> Counted:
     return Counted(
         target_utilization=one.margin.target_utilization,
         survives_loss_from=one.margin.survives_loss_from,
-        demand_rps=one.demand_rps,
-        fewest=one.fewest,
-        most=one.most,
-        utilization=one.utilization,
-        utilization_one_lost=one.utilization_one_lost,
+        **copy_fields(one, "demand_rps", "fewest", "most", "utilization", "utilization_one_lost"),
     )
 
 

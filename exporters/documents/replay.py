@@ -194,7 +194,8 @@ def replay_text(
         lines.extend(_finding_lines(finding, start, finding in cut))
     lines += _section("Judged and fine:", [(v.rule, v.subject, v.sentence) for v in fine])
     unknowns = [s.unknown for s in states if s.unknown]
-    lines += _section("Not judged:", [(u.rule, u.subject, _unknown_text(u)) for u in unknowns])
+    reasons = [(u.rule, u.subject, describe_gap(u.reason, u.text, "{gap} ({text})")) for u in unknowns]
+    lines += _section("Not judged:", reasons)
     return "\n".join(lines)
 
 
@@ -258,11 +259,6 @@ def _finding_lines(finding: Finding, origin: float, is_of_cut_minute: bool) -> l
     lines.extend(_wrapped(f"do: {action.text}", "    ") for action in worst.actions[:3])
     lines.append(f"    runbook: {runbook_url(finding.rule)}")
     return lines
-
-
-def _unknown_text(span: UnknownSpan) -> str:
-    """Return the reason, with its detail if present."""
-    return describe_gap(span.reason, span.text, "{gap} ({text})")
 
 
 def _wrapped(text: str, indent: str) -> str:

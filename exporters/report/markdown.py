@@ -107,16 +107,13 @@ def _curve(tier: TierReport) -> Iterator[str]:
         )
         for one in part.production
     ]
-    yield w.curve_sentence(part)
-    yield ""
+    yield from (w.curve_sentence(part), "")
     if rows:
-        yield f"Production, a replica, in {w.curve_period(tier)}:"
-        yield ""
+        yield from (f"Production, a replica, in {w.curve_period(tier)}:", "")
         yield table(("load", "in system", "requests", "TTFT P50", "TTFT P99", "TPOT P99", "SLO"), rows)
         yield ""
     if part.planned:
-        yield "The plan's benchmark:"
-        yield ""
+        yield from ("The plan's benchmark:", "")
         yield table(
             ("load", "in system", "TTFT P99", "TPOT P99"),
             [
@@ -177,8 +174,7 @@ def _trap(tier: TierReport) -> Iterator[str]:
             for one in part.levers
         ]
         yield table(("lever", "replicas", "a day", "", "how it was reckoned"), rows)
-        yield ""
-        yield "The levers overlap; their sum means nothing."
+        yield from ("", "The levers overlap; their sum means nothing.")
 
 
 def _prewarming(tier: TierReport) -> Iterator[str]:
@@ -226,16 +222,13 @@ def _findings(tier: TierReport) -> Iterator[str]:
         yield from (f"  - {line}" for line in h.stage_lines(one, zone))
         yield from (f"  - {h.foreign_line(alert, zone)}" for alert in one.foreign)
     if tier.restarts:
-        yield ""
-        yield "Restarts of engines:"
-        yield ""
+        yield from ("", "Restarts of engines:", "")
         yield from (f"- {line}" for line in h.restart_lines(tier, zone))
 
 
 def _quality(tier: TierReport) -> Iterator[str]:
     part = tier.quality
-    yield q.coverage_sentence(part)
-    yield ""
+    yield from (q.coverage_sentence(part), "")
     for text in (*part.remarks, h.restarts_in_all(tier)):
         yield from (f"- {text}",) if text else ()
     yield from (f"- {line}" for line in q.blind_lines(part))
@@ -253,14 +246,10 @@ def _proposal(tier: TierReport) -> Iterator[str]:
     yield from (f"- {text}" for text in one.evidence)
     yield from (f"- but: {text}" for text in one.against)
     if one.changes:
-        yield ""
-        yield "Changes of the plan:"
-        yield ""
+        yield from ("", "Changes of the plan:", "")
         yield from (f"- {text.removeprefix(f'{tier.tier}: ')}" for text in one.changes)
     if one.left:
-        yield ""
-        yield "Not taken over:"
-        yield ""
+        yield from ("", "Not taken over:", "")
         yield from (f"- {text}" for text in one.left)
 
 

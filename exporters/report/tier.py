@@ -47,10 +47,8 @@ from rules.resize.production_curve import ProductionPoint
 from rules.resize.production_summary import ProductionSummary, Rate
 from rules.resize.proposal import ProposalKind, Resize
 from rules.resize.workload import list_guardrails
-from rules.telemetry.windows import HOUR_SECONDS, Window, sum_windows
+from rules.telemetry.windows import DAY_SECONDS, HOUR_SECONDS, Window, sum_windows
 from rules.verdicts.verdict import FIRING, SEVERITY, Status, Verdict
-
-DAY_SECONDS = 86_400.0
 
 SHOWN = 3
 """Maximum number of findings in the verdict. Their section shows all."""

@@ -23,15 +23,13 @@ from rules.telemetry.reading_methods import mean_level, replica_rate, total_leve
 from rules.telemetry.readings import families_of, read
 from rules.telemetry.signals import BY_NAME as SIGNALS
 from rules.telemetry.signals import Gap, Missing, Reading
-from rules.telemetry.windows import HOUR_SECONDS, Window
+from rules.telemetry.windows import DAY_SECONDS, HOUR_SECONDS, Window
 from rules.telemetry.wording import describe_period, number
 from rules.telemetry.work import Capacity, arriving_words, work_per_request
 from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, is_persistent, too_early
 from rules.verdicts.held_windows import hold
 from rules.verdicts.projection import Projection
 from rules.verdicts.verdict import RuleResult, Status
-
-DAY_SECONDS = 86_400.0
 
 NO_FORECAST = "no forecast is made yet"
 

@@ -12,13 +12,11 @@ from rules.methods.evidence import certain_if, exact_reading, explain_not_lastin
 from rules.plan.replica_count import margin_from_rule, replica_count
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap, Missing
-from rules.telemetry.windows import MINUTE_SECONDS, Window
+from rules.telemetry.windows import DAY_SECONDS, MINUTE_SECONDS, Window
 from rules.telemetry.wording import number
 from rules.verdicts.context import SEPARATE, RuleContext, is_persistent, too_early
 from rules.verdicts.held_windows import watched_seconds
 from rules.verdicts.verdict import RuleResult, Status
-
-DAY_SECONDS = 86_400.0
 
 
 @judge_each_pool

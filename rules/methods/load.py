@@ -19,7 +19,7 @@ from rules.telemetry.outcomes import FINISHED, HTTP_OK, count_gone
 from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.readings import families_of
 from rules.telemetry.signals import BY_NAME, Gap, Reading
-from rules.telemetry.windows import NET_CHANGE, Window
+from rules.telemetry.windows import DAY_SECONDS, NET_CHANGE, Window
 from rules.telemetry.wording import number, split_claim
 from rules.telemetry.work import Capacity, arriving_words, work_per_request
 from rules.verdicts.context import (
@@ -42,8 +42,6 @@ LOAD_WORDS: dict[LatencyPattern, str] = {
     LatencyPattern.HELD_UP: "the replicas together can take this load",
     LatencyPattern.EITHER: "what replicas take is not known",
 }
-
-DAY_SECONDS = 86400.0
 
 WHOLE = 0.75
 """Share of a period that must be observed for a rate. In a shorter time a burst would be the peak."""

@@ -17,14 +17,12 @@ from rules.telemetry import windows
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.readings import families_of, read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
-from rules.telemetry.windows import Window
+from rules.telemetry.windows import DAY_SECONDS, Window
 from rules.telemetry.wording import format_count, number
 from rules.telemetry.work import weighing_words, work_of
 from rules.verdicts.context import RuleContext
 from rules.verdicts.held_windows import watched_seconds
 from rules.verdicts.verdict import IdleReplicas, RuleResult, Status, Unknown
-
-DAY_SECONDS = 86_400.0
 
 POLLED = "gpu_utilization_sampled"
 """Gauge of a plain poll, which does not cover the time between two polls: `likely` at most (METRICS trap 15)."""

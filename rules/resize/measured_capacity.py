@@ -22,7 +22,7 @@ from rules.telemetry import windows
 from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.readings import families_of
 from rules.telemetry.signals import BY_NAME, Reading, SignalValue
-from rules.telemetry.windows import Window
+from rules.telemetry.windows import DAY_SECONDS, Window
 from rules.telemetry.work import (
     SAME,
     UNTOLD,
@@ -37,8 +37,6 @@ from rules.verdicts.context import LIKELY_CONFIDENCE, BenchmarkComparison, RuleC
 
 DAYS = EVALUATIONS + EVIDENCE_DAYS - 1
 """Days of history that `capacity_now` reads."""
-
-DAY_SECONDS = 86_400.0
 
 SLOWER = ("TtftDivergence", "TpotDivergence")
 """The rules whose thresholds say when production is slower than the benchmark at equal load."""

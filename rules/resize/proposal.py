@@ -33,12 +33,11 @@ from rules.resize.workload import Length, WorkloadNow, measure_workload
 from rules.telemetry import windows
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
+from rules.telemetry.windows import DAY_SECONDS
 from rules.telemetry.wording import format_count, number
 from rules.telemetry.work import Capacity
 from rules.verdicts.context import SEPARATE
 from rules.verdicts.verdict import FIRING, RuleResult, Verdict
-
-DAY_SECONDS = 86_400.0
 
 TO_GROW_SECONDS = 0.9 * DAY_SECONDS
 """A peak that was seen is one, however short the time: a day has its busy hours in it."""

@@ -394,3 +394,4 @@ def _worst_gaps(mappings: list[Mapping[str, Gap]]) -> dict[str, Gap]:
 
 
 HOUR_SECONDS = 3600.0
+DAY_SECONDS = 86_400.0

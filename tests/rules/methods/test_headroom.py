@@ -9,10 +9,9 @@ from prose import explain
 
 from rules.confidence import Certainty
 from rules.evaluator import long_rules
-from rules.methods.headroom import DAY_SECONDS
 from rules.plan.load_bins import build_tier_context as view_of
 from rules.telemetry.signals import Gap, Reading
-from rules.telemetry.windows import Window
+from rules.telemetry.windows import DAY_SECONDS, Window
 from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown, Verdict
 
 WEEK, TWO_WEEKS = 168, 336
