@@ -20,7 +20,7 @@ from rules.plan.curve import LIMITED
 from rules.plan.mistakes import FEW_FOR_A_P99
 from rules.plan.schema import Point
 from rules.plan.validation import problems_of
-from rules.telemetry.contradictions import at_once_contradiction, find_contradictions
+from rules.telemetry.contradictions import OF_MEANS, at_once_contradiction, find_contradictions
 
 BURST = (
     "{requests} requests were sent as fast as possible: a queue that drains is no load, so its latencies are left out"
@@ -136,7 +136,8 @@ class BenchmarkRun:
 
     `requests` succeeded; `failed` and `cut_off` (in flight at the end) are extra. `clients` is set for a closed loop.
     `sent_rps` is the rate the generator reached, if recorded. `burst`: all requests were sent at once. `ttft_requests`
-    is the number of requests behind the TTFT if the start was excluded.
+    is the number of requests behind the TTFT if the start was excluded. `at_once` is the mean number of requests in the
+    system as reported.
     """
 
     completed_rps: float
@@ -149,6 +150,7 @@ class BenchmarkRun:
     requested_rps: float | None = None
     sent_rps: float | None = None
     duration_seconds: float | None = None
+    at_once: float | None = None
     latency_mean_seconds: float | None = None
     latency_max_seconds: float | None = None
     ttft_mean_seconds: float | None = None
@@ -237,6 +239,10 @@ def _without_contradictions(part: ResultFields, run: BenchmarkRun, burst: bool) 
     confirmed = steady is not None and clients is not None and misplaced is None
     sure = [entry for entry in found if entry.not_streamed or (confirmed and "tpot" in entry.wrong)]
     texts = [*(entry.text for entry in found if entry not in sure), *([misplaced] if misplaced else [])]
+    if run.at_once and e2e and not 1 / OF_MEANS <= run.completed_rps * e2e / run.at_once <= OF_MEANS:
+        texts.append(
+            f"{run.completed_rps:.4g} rps x {e2e:.4g} s are not the reported {run.at_once:.4g} requests at once"
+        )
     if texts:
         raise part.left_out(f"tells what excludes each other: {'; '.join(texts)}, {CONTRADICTION}")
     if not sure:

@@ -38,6 +38,7 @@ def read(part: ResultFields) -> tuple[BenchmarkMeasurement, ...]:
         **{key: server[key] for key in SERVER if key in server},
         "model_id": next((name for name in names if isinstance(name, str)), ""),
         **{key.replace("e2e_latency", "e2el"): value for key, value in part.data.items()},
+        "mean_concurrency": part.get("concurrency"),
         "backend": "sglang" if part.text("backend").startswith("sglang") else part.text("backend"),
     }
     if values.get("request_rate") == "trace":

@@ -79,6 +79,7 @@ def read(part: ResultFields) -> tuple[BenchmarkMeasurement, ...]:
         requested_rps=rate,
         sent_rps=_sent_rps(part),
         duration_seconds=part.positive_number("duration"),
+        at_once=part.positive_number("mean_concurrency"),
         latency_mean_seconds=_latency(part, "mean_e2el_ms", fmean),
         latency_max_seconds=max(part.numbers("latencies"), default=None),
         ttft_mean_seconds=_seconds(part, "mean_ttft_ms"),

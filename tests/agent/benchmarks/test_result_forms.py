@@ -68,6 +68,8 @@ def test_sglang_tells_its_server_its_failures_and_its_infinite_rate(tmp_path: Pa
     assert "1 of 301 requests did not succeed and are not in the latencies" in run.remarks
     (traced,) = read_results(written(tmp_path, line | {"request_rate": "trace"}))
     assert traced.loop is None
+    with pytest.raises(NotAResultError, match=r"rps x 9 s are not the reported 174 requests at once"):
+        read_results(written(tmp_path, line | {"concurrency": 174.0}))
 
 
 def test_the_list_of_a_sweep_is_a_load_a_run_and_its_own_copy_counts_once(tmp_path: Path) -> None:
