@@ -33,16 +33,14 @@ def inspect_text(title: str, page: Snapshot, readings: Mapping[str, SignalValue]
     lines = [title, f"  facts     {facts or 'none'}", ""]
     lines.append("Signals (since the process started; one page tells no change)")
     lines.extend(f"  {name:42} {_shown(name, value)}" for name, value in readings.items())
-    lines += families_text(uses)
-    if page.problems:
-        lines += ["", "Problems", *(f"  {problem}" for problem in page.problems)]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_page_lines(uses, page.problems)])
 
 
-def families_text(uses: Iterable[FamilyUse]) -> list[str]:
-    """Return the use of every family, in lines."""
+def _page_lines(uses: Iterable[FamilyUse], problems: Sequence[str]) -> list[str]:
+    """Return the use of every family and the problems of a page, in lines."""
     uses = tuple(uses)
-    return [line for use, head in HEADS.items() for line in _families(head, [u for u in uses if u.use is use])]
+    lines = [line for use, head in HEADS.items() for line in _families(head, [u for u in uses if u.use is use])]
+    return [*lines, "", "Problems", *(f"  {problem}" for problem in problems)] if problems else lines
 
 
 FACTS = (
@@ -167,10 +165,7 @@ def inspect_gpus_text(title: str, exporter: GpuExporter, page: GpuExporterPage, 
         place = "" if gpu.index is None else f" {gpu.index}"
         lines += ["", f"GPU{place}: {gpu.product or 'product not told'}, {gpu.gpu}"]
         lines.extend(f"  {name:42} {_format_gpu_value(name, gpu, exporter, page)}" for name in LISTED)
-    lines += families_text(uses)
-    if page.problems:
-        lines += ["", "Problems", *(f"  {problem}" for problem in page.problems)]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_page_lines(uses, page.problems)])
 
 
 def inspect_gpus_json(exporter: GpuExporter, page: GpuExporterPage, uses: Iterable[FamilyUse]) -> dict[str, Any]:

@@ -87,26 +87,33 @@ def _plans(status: AgentStatus) -> Iterator[tuple[TierStatus, TierPlan]]:
     return ((tier, tier.context.plan) for tier in status.tiers if tier.context.plan is not None)
 
 
+def _of_whole_tiers(value: Callable[[TierStatus], float | None]) -> Samples:
+    """Return samples of the tiers that the agent exports whole. The agent of a node sees a part, and lacks the history."""
+    return of_each(
+        lambda status: (((t.name,), t) for t in status.tiers if t.export_scope is not ExportScope.REPLICAS), value
+    )
+
+
+def _read(tier: TierStatus, signal: str) -> Reading | None:
+    found = read(SIGNALS[signal], tier.recent, tier.context.basis) if tier.recent is not None else None
+    return found if isinstance(found, Reading) else None
+
+
 def _spare(unit: Callable[[Capacity], float | None]) -> Samples:
     """Return samples of an online tier's spare capacity, requests per second x `unit`. Unknown demand has none."""
 
-    def samples(status: AgentStatus) -> Iterator[Sample]:
-        for tier in status.tiers:
-            plan, capacity = tier.context.plan, tier.context.capacity
-            if plan is None or plan.is_batch or tier.export_scope is ExportScope.REPLICAS or not tier.recent:
-                continue
-            used, arriving = (
-                read(SIGNALS[name], tier.recent, tier.context.basis) for name in ("fleet_utilization", "arrival_rps")
-            )
-            each = unit(capacity) if capacity is not None and tier.context.serves_whole_requests else None
-            if each is None or capacity is None or not isinstance(used, Reading) or used.value is None:
-                continue
-            ready = tier.replicas_up
-            come = (arriving.value or arriving.low or 0.0) if isinstance(arriving, Reading) else 0.0
-            demand = max(used.value * capacity.rps * ready, come)
-            yield (tier.name,), each * spare_rps(ready, demand, capacity.rps, margin_of(tier.context.limits))
+    def spare(tier: TierStatus) -> float | None:
+        plan, capacity, used = tier.context.plan, tier.context.capacity, _read(tier, "fleet_utilization")
+        if plan is None or plan.is_batch or capacity is None or not tier.context.serves_whole_requests:
+            return None
+        each, arriving = unit(capacity), _read(tier, "arrival_rps")
+        if each is None or used is None or used.value is None:
+            return None
+        come = (arriving.value or arriving.low or 0.0) if arriving is not None else 0.0
+        demand = max(used.value * capacity.rps * tier.replicas_up, come)
+        return each * spare_rps(tier.replicas_up, demand, capacity.rps, margin_of(tier.context.limits))
 
-    return samples
+    return _of_whole_tiers(spare)
 
 
 def _output_tokens(capacity: Capacity) -> float | None:
@@ -115,25 +122,13 @@ def _output_tokens(capacity: Capacity) -> float | None:
     return tokens.low if tokens is not None and tokens.is_exact else None
 
 
-def _fleet_utilization(status: AgentStatus) -> Iterator[Sample]:
-    """Return completed work by capacity. The agent of a node sees a part of the replicas alone."""
-    for tier in status.tiers:
-        if tier.recent is not None and tier.export_scope is not ExportScope.REPLICAS:
-            used = read(SIGNALS["fleet_utilization"], tier.recent, tier.context.basis)
-            if isinstance(used, Reading) and used.value is not None:
-                yield (tier.name,), used.value
+def _fleet_utilization(tier: TierStatus) -> float | None:
+    used = _read(tier, "fleet_utilization")
+    return used.value if used is not None else None
 
 
 def _of_capacity(value: Callable[[Capacity], float | None]) -> Samples:
-    """Return capacity samples if the agent exports the whole tier. The agent of a node lacks the history."""
-    return of_each(
-        lambda status: (
-            ((tier.name,), tier.context.capacity)
-            for tier in status.tiers
-            if tier.export_scope is not ExportScope.REPLICAS
-        ),
-        value,
-    )
+    return _of_whole_tiers(lambda tier: value(tier.context.capacity) if tier.context.capacity is not None else None)
 
 
 def _of_health(value: Callable[[AgentHealth], float | None]) -> Samples:
@@ -320,7 +315,7 @@ SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
     (names.CAPACITY_HIGH_RPS, _of_capacity(lambda one: one.high)),
     (names.SPARE_RPS, _spare(lambda one: 1.0)),
     (names.SPARE_TOKENS, _spare(_output_tokens)),
-    (names.FLEET_UTILIZATION, _fleet_utilization),
+    (names.FLEET_UTILIZATION, _of_whole_tiers(_fleet_utilization)),
     (
         names.SURPLUS_REPLICAS,
         of_each(lambda status: (((t.name,), t.surplus) for t in status.tiers if t.surplus), lambda idle: idle.replicas),
