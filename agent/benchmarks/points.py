@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from agent.benchmarks.typed_fields import CONTRADICTION, ResultFields
 from agent.errors import NotAResultError
+from exporters.render.text import copy_fields
 from rules.plan.checks import GENERATOR_LIMITED
 from rules.plan.curve import LIMITED
 from rules.plan.mistakes import FEW_FOR_A_P99
@@ -192,7 +193,7 @@ def build_measurement(part: ResultFields, tool: str, run: BenchmarkRun) -> Bench
     burst = run.burst or _all_at_once(run)
     run = _without_contradictions(part, run, burst)
     censored = not burst and _generator_limited(run)
-    values = {name: getattr(run, name) for name in (*(() if burst else LATENCIES), *CARRIED)}
+    values = copy_fields(run, *(() if burst else LATENCIES), *CARRIED)
     try:
         point = Point(
             completed_rps=run.completed_rps,
@@ -206,17 +207,11 @@ def build_measurement(part: ResultFields, tool: str, run: BenchmarkRun) -> Bench
     except ValidationError as error:
         raise part.bad(f"does not make a point of a curve: {problems_of(error, Point)[0]}") from None
     return BenchmarkMeasurement(
-        source=part.source,
-        place=part.place,
+        **copy_fields(part, "source", "place"),
         tool=tool,
         loop=None if burst else run.loop,
         point=point,
-        started_at=run.started_at,
-        ended_at=run.ended_at,
-        model=run.model,
-        setup=run.setup,
-        prompt_tokens=run.prompt_tokens,
-        generation_tokens=run.generation_tokens,
+        **copy_fields(run, "started_at", "ended_at", "model", "setup", "prompt_tokens", "generation_tokens"),
         remarks=tuple(_remarks(run, burst, censored)) + run.remarks,
     )
 

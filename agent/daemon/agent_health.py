@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from agent.daemon.assembly import Assembly
 from agent.http_server.probes import TurnProgress
+from exporters.render.text import copy_fields
 from exporters.status.records import AgentHealth
 
 
@@ -37,11 +38,7 @@ class DaemonCounters:
         history, alerting = parts.history, parts.alerting
         posting, webhook = alerting.health() if alerting is not None else ((), None)
         return AgentHealth(
-            turns=self.turns,
-            overruns=self.overruns,
-            last_turn_seconds=self.last_turn_seconds,
-            last_turn_at=self.last_turn_at,
-            failed_in_row=self.failed_in_row,
+            **copy_fields(self, "turns", "overruns", "last_turn_seconds", "last_turn_at", "failed_in_row"),
             turn_errors=self.errors + parts.loop.defects,
             scrape_failures=dict(parts.runtime.failures),
             history_trouble=history.error if history else None,

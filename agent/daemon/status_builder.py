@@ -11,6 +11,7 @@ from agent.pipeline.loop import EvaluationLoop
 from agent.pipeline.runtime_state import ReplicaRuntime, RuntimeState
 from agent.scrape.scrapers import Target
 from agent.version import VERSION
+from exporters.render.text import copy_fields
 from exporters.status.records import (
     DAY_SECONDS,
     AgentHealth,
@@ -60,17 +61,13 @@ def status(loop: EvaluationLoop, runtime: RuntimeState, inputs: StatusInputs, no
     """Return the whole status at `now` (unix seconds)."""
     tiers = {target.tier for target in loop.source.targets} | {worker.tier for worker in inputs.workers}
     return AgentStatus(
-        role=inputs.role,
+        **copy_fields(inputs, "role", "started_at", "health", "simulated", "external_url"),
         version=VERSION,
-        started_at=inputs.started_at,
         now=now,
         tiers=tuple(_tier(name, loop, runtime, inputs, now) for name in sorted(tiers | set(loop.evaluator.tiers))),
         alerts=tuple(loop.state.alerts.values()),
         foreign=inputs.external_alerts,
         events=tuple(runtime.events),
-        health=inputs.health,
-        simulated=inputs.simulated,
-        external_url=inputs.external_url,
     )
 
 

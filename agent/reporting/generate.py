@@ -18,6 +18,7 @@ from agent.history.store import HistoryStore
 from agent.reporting import storage
 from agent.reporting.jobs import GenerateJob
 from agent.version import VERSION
+from exporters.render.text import copy_fields
 from exporters.report.build import report, report_json
 from exporters.report.html import report_html
 from exporters.report.inputs import Prewarming, ReportInputs, TierPast
@@ -89,13 +90,9 @@ def query_report_inputs(store: Reader, asked: ReportQuery) -> ReportInputs:
     tiers = [_tier(store, asked, asked.contexts[name]) for name in told]
     moved = add_tier_moves([propose_size(one.summary, index_by_rule(one.results)) for one in tiers])
     return ReportInputs(
+        **copy_fields(asked, "since", "until", "zone", "version", "plan"),
         made_at=asked.until,
-        since=asked.since,
-        until=asked.until,
-        zone=asked.zone,
-        version=asked.version,
         tiers=tuple(_past(store, asked, one, result) for one, result in zip(moved, tiers, strict=True)),
-        plan=asked.plan,
         remarks=_gone(store, asked),
         simulated=store.read_value(SIMULATED) is not None,
     )
@@ -166,9 +163,7 @@ def _past(store: Reader, asked: ReportQuery, resize: Resize, result: _TierResult
     tier, since = resize.seen.context.tier, asked.since
     return TierPast(
         resize=resize,
-        step13=result.step13,
-        results=result.results,
-        before=result.before,
+        **copy_fields(result, "step13", "results", "before"),
         findings=tuple(one for one in store.findings(since, tier) if one.started_at < asked.until),
         unknowns=tuple(one for one in store.unknowns(since, tier) if one.started_at < asked.until),
         foreign=tuple(one for one in store.foreign_alerts(since, tier) if one.started_at < asked.until),
@@ -212,11 +207,8 @@ def prewarming_from_response(result: ForecastResponse) -> Prewarming | None:
     projection = result.forecast.projection
     return Prewarming(
         worth=worth,
-        method=projection.method,
-        naive=projection.naive,
+        **copy_fields(projection, "method", "naive", "error_ratio", "forecasts"),
         covered_ratio=projection.covered / projection.forecasts if projection.forecasts else None,
-        error_ratio=projection.error_ratio,
-        forecasts=projection.forecasts,
     )
 
 

@@ -7,7 +7,7 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from exporters.metrics import names
@@ -139,18 +139,16 @@ def _of_reports(value: Callable[[ReportHealth], float | None]) -> Samples:
     return of_each(lambda status: [((), status.health.reporting)], value)
 
 
-def _of_deliveries(value: Callable[[DeliveryHealth], float]) -> Samples:
-    def samples(status: AgentStatus) -> Iterator[Sample]:
-        found = status.health.reporting
-        for one in found.deliveries if found is not None else ():
-            yield (one.destination,), float(value(one))
+def _deliveries(status: AgentStatus) -> Sequence[DeliveryHealth]:
+    return status.health.reporting.deliveries if status.health.reporting is not None else ()
 
-    return samples
+
+def _of_deliveries(value: Callable[[DeliveryHealth], float]) -> Samples:
+    return of_each(lambda status: (((one.destination,), one) for one in _deliveries(status)), value)
 
 
 def _results(status: AgentStatus) -> Iterator[Sample]:
-    found = status.health.reporting
-    for one in found.deliveries if found is not None else ():
+    for one in _deliveries(status):
         for result, count in (("sent", one.sent), ("failed", one.failed), ("given_up", one.given_up)):
             yield (one.destination, result), float(count)
 

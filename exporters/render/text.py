@@ -31,7 +31,7 @@ _IN_LINE = re.compile(f"[\x00-\x1f\x7f-\x9f{_DIRECTION}{_HALVES}]")
 
 
 def copy_fields(record: object, *names: str) -> dict[str, Any]:
-    """Return these fields of a record by their name, for a JSON object."""
+    """Return these fields of a record by their name, for a JSON object or another record."""
     return {name: getattr(record, name) for name in names}
 
 
