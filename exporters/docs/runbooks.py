@@ -68,7 +68,7 @@ METHOD_TEXTS: Mapping[str, str] = {
     "judge_cascade": "a state machine that follows every scrape",
     **dict.fromkeys(("judge_target_down", "judge_tier_down"), "scrapes in a row that failed"),
     "judge_stalled": "time for which requests were in the engine and no counter of its work moved",
-    "judge_stale": "time for which a page was served and did not move",
+    "judge_stale_page": "time for which a page was served and did not move",
     "judge_unknown_too_long": "the time since each rule that can judge the tier last could",
 }
 """Comparison that a method makes, by the name of its function. A method without a row gets a general text."""

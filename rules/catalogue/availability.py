@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from rules.catalogue.thresholds import BEFORE_LOAD, FATAL, explain
-from rules.methods.availability import judge_stale, judge_target_down, judge_tier_down, judge_unknown_too_long
+from rules.methods.availability import judge_target_down, judge_tier_down, judge_unknown_too_long
 from rules.methods.demand import judge_demand, judge_forecast
-from rules.methods.stalls import judge_stalled
-from rules.replicas.stalls import STALL_SECONDS, STEP_PARTS
+from rules.methods.stalls import judge_stale_page, judge_stalled
+from rules.replicas.stalls import STALL_SECONDS, START_SECONDS, STEP_PARTS
 from rules.thresholds import Threshold
 from rules.verdicts.rule import Rule, Scope, Severity
 
@@ -63,7 +63,7 @@ ROWS: tuple[Rule, ...] = (
             "seconds": Threshold(STALL_SECONDS, "seconds", "four default scrapes: no usual step takes as long"),
             "steps": Threshold(STEP_PARTS, "steps", "ours: so many of the longest steps seen"),
             "start_seconds": Threshold(
-                300, "seconds", "guide 9.2: a cold start takes 2 to 5 minutes, where the plan has none"
+                START_SECONDS, "seconds", "guide 9.2: a cold start takes 2 to 5 minutes, where the plan has none"
             ),
         },
         signal="coverage",
@@ -80,7 +80,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="TelemetryStale",
-        method=judge_stale,
+        method=judge_stale_page,
         scope=Scope.REPLICA,
         window_seconds=0,
         thresholds={"seconds": Threshold(120, "seconds", "METRICS trap 11, 12: well past any single step")},

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rules.confidence import Certainty
-from rules.methods.availability import explain_hole, require_replica
+from rules.methods.availability import explain_hole, judge_stale, require_replica
 from rules.methods.evidence import certain_if, exact_reading, join_names, range_reading
 from rules.plan.load_bins import pool_of
 from rules.plan.schema import TierPlan
-from rules.replicas.stalls import FEWEST_PAGES, RankStall, list_ranks, may_have_left
+from rules.replicas.stalls import FEWEST_PAGES, START_SECONDS, list_ranks, may_have_left
 from rules.replicas.state import ReplicaState
 from rules.telemetry.gauges import IN_SYSTEM
 from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import RankPage, Snapshot
 from rules.verdicts.context import RuleContext
-from rules.verdicts.verdict import RuleResult, Status
+from rules.verdicts.verdict import RuleResult, Status, Verdict
 
 MOVES = "The engine works, or has no requests"
 
@@ -36,12 +38,9 @@ def judge_stalled(case: RuleContext) -> RuleResult:
     told = [(stall, rank) for stall, rank in stalls if rank.counts_steps or not rank.gauges.get("requests_running")]
     if stalls and not told:
         return case.unknown(Gap.NOT_EXPOSED, "the page counts neither the engine's steps nor every token")
-    due = [(stall, rank) for stall, rank in told if not _waits_for_kv(case, rank)]
-    if told and not due:
-        return case.unknown(Gap.NO_TRAFFIC, "a decode pool waits for the KV of its prefill pool")
-    ready = [(stall, rank) for stall, rank in due if not _may_load(case, stall, rank, last)]
-    if due and not ready:
-        return case.unknown(Gap.NO_TRAFFIC, "no request was served yet: weights may load, graphs may be captured")
+    if told and (excuse := _excuse_still(case, [rank for _, rank in told], replica, last)):
+        return case.unknown(Gap.NO_TRAFFIC, excuse)
+    ready = [(stall, rank) for stall, rank in told if not _excuse_still(case, [rank], replica, last)]
     allowed, certain = _allowed_seconds(case, replica)
     late = [(stall, rank) for stall, rank in ready if last.t - stall.since >= allowed]
     seconds = max((last.t - stall.since for stall, _ in late), default=0.0)
@@ -66,6 +65,26 @@ def judge_stalled(case: RuleContext) -> RuleResult:
         "no replica of the tier answers anybody" if status is Status.CRITICAL else "",
     )
     return case.verdict(status, certain_if(any(sure)), exact_reading(seconds, 1), expected, sentence, details=details)
+
+
+def judge_stale_page(case: RuleContext) -> RuleResult:
+    """Find pages that do not change, or unread GPUs. An engine that waits for KV or loads keeps its page rightly."""
+    result, replica = judge_stale(case), require_replica(case)
+    last = replica.track.last
+    if last is None or replica.gpu_problem or not isinstance(result, Verdict) or result.status is Status.OK:
+        return result
+    excuse = _excuse_still(case, list_ranks(last), replica, last)
+    return case.unknown(Gap.NO_TRAFFIC, excuse) if excuse else result
+
+
+def _excuse_still(case: RuleContext, ranks: Sequence[RankPage], replica: ReplicaState, page: Snapshot) -> str:
+    """Return why none of these ranks needs to work, or ""."""
+    if all(_waits_for_kv(case, rank) for rank in ranks):
+        return "a decode pool waits for the KV of its prefill pool"
+    begins = {stall.name: stall.since for stall in replica.stalls.ranks}
+    if all(_waits_for_kv(case, rank) or _may_load(case, begins.get(rank.name, page.t), rank, page) for rank in ranks):
+        return "no request was served yet: weights may load, graphs may be captured"
+    return ""
 
 
 def _allowed_seconds(case: RuleContext, replica: ReplicaState) -> tuple[float, float]:
@@ -99,9 +118,10 @@ def _waits_for_kv(case: RuleContext, rank: RankPage) -> bool:
     return not rank.gauges.get("requests_waiting_capacity")
 
 
-def _may_load(case: RuleContext, stall: RankStall, rank: RankPage, page: Snapshot) -> bool:
+def _may_load(case: RuleContext, since: float, rank: RankPage, page: Snapshot) -> bool:
     """Return whether a rank that never worked is within its planned cold start."""
     plan = case.context.plan
     planned = plan.cold_start_seconds if plan is not None else None
-    begin = stall.since if page.started_at is None else min(stall.since, page.started_at)
-    return not rank.work and page.t - begin < (planned or case.limit("start_seconds"))
+    limits = case.context.limits.get("EngineStalled", {})
+    begin = since if page.started_at is None else min(since, page.started_at)
+    return not rank.work and page.t - begin < (planned or limits.get("start_seconds", START_SECONDS))

@@ -35,6 +35,9 @@ RANK_GAUGES = frozenset(
 STALL_SECONDS = 60.0
 """Shortest time without work, in seconds, that is surely a stall."""
 
+START_SECONDS = 300.0
+"""Longest start of an engine in seconds, where the plan has none (guide 9.2: 2 to 5 minutes)."""
+
 FEWEST_PAGES = 3
 """Fewest good pages that show a stall for certain."""
 

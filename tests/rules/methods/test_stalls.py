@@ -86,6 +86,11 @@ def verdict(steps: EvaluationSteps) -> tuple[Status, Certainty]:
     return found.status, found.certainty
 
 
+def is_stale(steps: EvaluationSteps) -> bool:
+    found = steps.rules["TelemetryStale", Subject(tier="t", replica="a")].result
+    return isinstance(found, Verdict) and found.status is not Status.OK
+
+
 def gap(steps: EvaluationSteps) -> Gap:
     found = stalled(steps)
     assert isinstance(found, Unknown), found
@@ -172,9 +177,7 @@ def test_an_engine_that_sleeps_or_is_paused_is_quiet() -> None:
     asleep = Rank(waiting=6, awake=0)
     steps = follow(*served(), *frozen(600, asleep))
     assert verdict(steps) == (Status.OK, CERTAIN)
-    stale = steps.rules["TelemetryStale", Subject(tier="t", replica="a")].result
-    assert isinstance(stale, Verdict)
-    assert stale.status is Status.OK, "it keeps its gauges until it wakes up"
+    assert not is_stale(steps), "it keeps its gauges until it wakes up"
     paused = [
         replace(one, gauges={**one.gauges, "requests_paused": 3.0}) for one in frozen(600, Rank(running=3, waiting=6))
     ]
@@ -191,16 +194,22 @@ def test_weights_that_load_and_graphs_that_are_captured_are_quiet_as_long_as_a_c
     early = [one for one in new if one.t < START + allowed]
     steps = follow(*early, view=view)
     assert gap(steps) is Gap.NO_TRAFFIC
+    assert not is_stale(steps)
     assert verdict(follow(*new[len(early) :], steps=steps)) == (Status.CRITICAL, CERTAIN)
+    assert is_stale(steps)
 
 
 def test_a_decode_pool_that_waits_for_kv_is_quiet() -> None:
     view = replace(context(), pools={"a": "decode"})
     waits = Rank(waiting=20, deferred=20)
+    for quiet in (waits, Rank(kv=0.7)):
+        steps = follow(*served(), *frozen(900, quiet), view=view)
+        assert not is_stale(steps), "KV is preallocated for requests that come"
     assert gap(follow(*served(), *frozen(900, waits), view=view)) is Gap.NO_TRAFFIC
     for dead in (Rank(waiting=20), Rank(running=3, waiting=20, deferred=20)):
         steps = follow(*served(), *frozen(900, dead), view=view)
         assert verdict(steps) == (Status.CRITICAL, CERTAIN), "it waits for room, or runs"
+        assert is_stale(steps)
 
 
 def test_gauges_that_a_mass_cancel_left_are_never_certain() -> None:
