@@ -15,6 +15,7 @@ from rules.catalogue.registry import margin_of
 from rules.confidence import Certainty
 from rules.methods.utilization import hours_of_fullest
 from rules.plan.curve import CERTAIN_REQUESTS
+from rules.plan.replica_count import fleet_terms
 from rules.plan.schema import TierPlan
 from rules.resize.fleet_cost import (
     FleetCost,
@@ -123,7 +124,8 @@ def propose_size(seen: ProductionSummary, results: Answers) -> Resize:
     full = hours_of_fullest(seen.hours, "kv_utilization", _trap("fullest_hours", seen))
     pools = {pool: propose_size(one, results) for pool, one in sorted(seen.pools.items())} if not mixed else {}
     alone = _proposal(seen, results, workload, usable, size, full[0] if full else None)
-    proposal = _joined({pool: one.proposal for pool, one in pools.items()}) if len(pools) > 1 else alone
+    _, floor = fleet_terms(plan) if plan else (1.0, 1)
+    proposal = _joined({pool: one.proposal for pool, one in pools.items()}, floor) if len(pools) > 1 else alone
     measured = measured_cost(seen, used)
     return Resize(
         seen=seen,
@@ -142,13 +144,16 @@ def propose_size(seen: ProductionSummary, results: Answers) -> Resize:
     )
 
 
-def _joined(parts: Mapping[str, Proposal]) -> Proposal:
-    """Return the proposal of a tier from those of its pools: all of them, or none."""
+def _joined(parts: Mapping[str, Proposal], floor: int) -> Proposal:
+    """Return the proposal of a tier from those of its pools: all of them, or none, and never fewer than `floor`."""
     known = [(pool, one.replicas, one.now) for pool, one in parts.items() if one.replicas is not None and one.now]
-    replicas, now = sum(row[1] for row in known), sum(row[2] for row in known)
+    needed, now = sum(row[1] for row in known), sum(row[2] for row in known)
+    replicas = max(needed, floor)
     each = ", ".join(f"{pool} {count}" + ("" if count == was else f" instead of {was}") for pool, count, was in known)
     moves, complete = [count - was for _, count, was in known], len(known) == len(parts)
     kind = ProposalKind.GROW if max(moves, default=0) > 0 else ProposalKind.SHRINK if any(moves) else ProposalKind.KEEP
+    kind = ProposalKind.KEEP if kind is ProposalKind.SHRINK and replicas >= now else kind
+    each += f", and {replicas - needed} more for the minimum warm count" if replicas > needed else ""
     said = f"{kind.value.capitalize()}: {format_count(replicas, 'replica')}, {each}"
     sure = complete and all(one.certainty is Certainty.CERTAIN for one in parts.values())
     return Proposal(

@@ -434,6 +434,17 @@ def test_pools_that_fit_are_kept_and_idle_ones_shrink() -> None:
     assert (idle.kind, idle.replicas) == (ProposalKind.SHRINK, 3)
 
 
+def test_pools_together_never_shrink_below_the_minimum_warm_count_of_the_tier() -> None:
+    for warm, kind, sentence in (
+        (3, ProposalKind.SHRINK, "Shrink: 3 replicas, decode 2 instead of 4, prefill 1 instead of 2"),
+        (5, ProposalKind.SHRINK, "Shrink: 5 replicas, decode 2 instead of 4, prefill 1 instead of 2, and 2 more"),
+        (6, ProposalKind.KEEP, "Keep: 6 replicas, decode 2 instead of 4, prefill 1 instead of 2, and 3 more"),
+    ):
+        found = pooled_week(10.0, fleet={"instances": 6, "minimum_warm": warm}).proposal
+        more = " for the minimum warm count" if warm > 3 else ""
+        assert (found.kind, found.replicas, found.sentence) == (kind, warm, sentence + more)
+
+
 def test_pools_without_rates_say_what_the_plan_lacks() -> None:
     found = pooled_week(30.0, disaggregation=None).proposal
     assert found.kind is ProposalKind.NONE
