@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeGuard
 
 from exporters.documents.plan_files import YamlIndentation, curve_lines, scalar, yaml_number
 from exporters.render.text import format_local, printable_line
 from exporters.report.inputs import ReportInputs, TierPast
+from rules.catalogue.registry import CATALOGUE
+from rules.plan.guardrails import judge_guardrails
 from rules.plan.schema import Plan, TierPlan, parse_plan
 from rules.plan.validation import impossible_means
 from rules.resize.proposal import Proposal, ProposalKind, Resize
-from rules.resize.workload import Length, list_guardrails
+from rules.resize.workload import Length
 from rules.telemetry.signals import Reading
 from rules.telemetry.wording import number
 from rules.telemetry.work import SAME, Capacity, CapacitySource
@@ -197,10 +200,15 @@ def _measured_point(capacity: Capacity) -> dict[str, Any]:
 
 
 def _guard(tier: dict[str, Any], resize: Resize) -> None:
-    """Update guardrails that are missing, or do not fit production's lengths and the peak of the next plan."""
-    context = replace(resize.seen.context, plan=TierPlan.model_validate(tier))
-    present = tier.setdefault("guardrails", {})
-    for guardrail in list_guardrails(replace(resize.seen, context=context), resize.workload):
+    """Update guardrails that are missing, or do not fit the lengths and the peak of the next plan.
+
+    Nothing follows from a length that the plan keeps because production's is beyond the engine's last bucket.
+    """
+    limit = partial(CATALOGUE["Guardrails"].limit, overrides=resize.seen.context.limits)
+    lengths = {f"{KEYS[length.what]}_{length.quantile}": length.observed for length in resize.workload.lengths}
+    seen = {name: value for name, value in lengths.items() if isinstance(value, Reading) and value.high is None}
+    planned, present = TierPlan.model_validate(tier), tier.setdefault("guardrails", {})
+    for guardrail in judge_guardrails(planned, limit, seen, None):
         if guardrail.status != Status.OK and guardrail.proposed is not None:
             present[guardrail.key] = guardrail.proposed
 
@@ -267,7 +275,7 @@ def _tier(tier: TierPlan, before: TierPlan | None, notes: Mapping[str, str]) -> 
 def _value(path: tuple[str, ...], value: Any, old: Any, compared: bool, notes: Mapping[str, str]) -> Iterator[str]:
     key = f"{' ' * (2 + 2 * len(path))}{path[-1]}:"
     if isinstance(value, dict):
-        yield key
+        yield key if value else f"{key} {{}}"
         for name, part in value.items():
             before = old.get(name) if isinstance(old, dict) else None
             yield from _value((*path, name), part, before, compared, notes)

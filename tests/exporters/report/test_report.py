@@ -21,9 +21,11 @@ from exporters.report.markdown import APPENDIX, MAIN, report_markdown
 from exporters.report.monitoring import judge_row
 from exporters.report.next_plan import next_plan_text
 from exporters.report.records import Report, TierReport, report_schema
+from rules.catalogue.registry import CATALOGUE
 from rules.confidence import Certainty
 from rules.evaluator.external_alerts import Diagnosis, ExternalAlert
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
+from rules.plan.checks import check_plan
 from rules.plan.schema import parse_plan
 from rules.telemetry.signals import Gap
 from rules.verdicts.finding import Transition, UnknownSpan
@@ -429,13 +431,32 @@ def test_the_next_plan_is_valid_and_says_what_was() -> None:
     # P50 lies in its bucket and stays; P95 does not, and no quantile is below the one before it.
     assert (tier.workload.prompt_tokens.p50, tier.workload.prompt_tokens.p95) == (900, 900)
     assert (tier.fleet.instances, tier.fleet.safety_factor) == (6, 1.2)
-    # 2.5 x the guess of P95, which lies low where one bucket holds all prompts.
-    # The breaker is for the peak of the next plan: 2 s x 30 rps, of which 48 to 54 fit.
-    assert (tier.guardrails.queue_breaker, tier.guardrails.max_prompt_tokens) == (51, 1470)
+    # Those of the next plan itself: 2.5 x its P95, and 2 s x 30 rps, of which 48 to 54 fit.
+    assert (tier.guardrails.queue_breaker, tier.guardrails.max_prompt_tokens) == (51, 2250)
+    assert not [one for one in check_plan(proposed, CATALOGUE) if one.path.startswith("tiers.t.guardrails")]
     assert tier.curve == PLAN.tiers["t"].curve
     assert "instances: 6  # was 10" in text
     assert "# Shrink from 10 to 6 replicas (likely)." in text
     assert "t: replicas: 10 -> 6 (-40%)" in found.plan_changes
+
+
+@pytest.mark.parametrize("prompts", [150.0, 800.0, 2600.0])
+@pytest.mark.parametrize(
+    "guardrails", [None, {"max_prompt_tokens": 1300, "queue_breaker": 1}, {"max_generation_tokens": 90_000}]
+)
+def test_guardrails_of_the_next_plan_fit_the_next_plan(prompts: float, guardrails: dict[str, float] | None) -> None:
+    guarded = plan(guardrails=guardrails)
+    _, proposed = report(past(guarded, tier_past(guarded, hours(prompts=prompts))))
+    assert proposed is not None
+    assert not [one.text for one in check_plan(proposed, CATALOGUE) if one.path.startswith("tiers.t.guardrails")]
+
+
+def test_a_next_plan_with_an_empty_part_can_be_read() -> None:
+    batch = plan(slo={}, workload={"archetype": "batch"})
+    whole = past(batch, tier_past(batch, hours()))
+    _, proposed = report(whole)
+    assert proposed is not None
+    assert parse_plan(yaml.safe_load(next_plan_text(whole, proposed))) == proposed
 
 
 def test_a_tier_without_a_recommendation_keeps_its_plan() -> None:
