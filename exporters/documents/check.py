@@ -70,7 +70,8 @@ def _tier(one: Step13, since_words: str, asked_seconds: float, incidents: Sequen
     if one.unvisited:
         lines += _wrapped(f"load not reached: {', '.join(one.unvisited)} a replica", 2, 4)
     for line in one.guardrails:
-        lines += _wrapped(f"{line.status:9} {line.key}, {line.certainty.value}: {line.sentence}", 2, 12)
+        sure = "" if line.status == Status.UNKNOWN else f", {line.certainty.value}"
+        lines += _wrapped(f"{line.status:9} {line.key}{sure}: {line.sentence}", 2, 12)
     return lines
 
 

@@ -82,6 +82,13 @@ def test_guardrails_are_told_by_what_was_seen_and_do_not_change_the_exit_code(
     ]
 
 
+def test_guardrails_that_are_not_known_have_no_certainty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main.main(configured(tmp_path, minutes=190))
+    text = " ".join(capsys.readouterr().out.split())
+    assert "unknown queue_breaker: no queue breaker; 80 to 90 fit" in text
+    assert "unknown max_prompt_tokens: no prompt limit" in text
+
+
 def requests(words: list[str], capsys: pytest.CaptureFixture[str]) -> float:
     main.main([*words, "--format", "json"])
     return float(json.loads(capsys.readouterr().out)["tiers"][0]["requests"])
