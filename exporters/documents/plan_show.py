@@ -215,11 +215,12 @@ def _fleet(shown: _Shown) -> list[str]:
         full = (
             f"{rates.peak:.6g} rps / {point.usable_rps:.4g} usable = {rates.peak / point.usable_rps:.3g} full replicas"
         )
-        (safety, _), given = fleet_terms(tier), tier.fleet is not None and tier.fleet.safety_factor
+        (safety, warm), given = fleet_terms(tier), tier.fleet is not None and tier.fleet.safety_factor
         asks = f"{safety:.4g} x the peak{'' if given else ', the plan has no safety factor'}"
         asks += f", at most {margin.target_utilization:.0%} used"
         if 0 < margin.survives_loss_from <= needed:
             asks += ", one may be lost"
+        asks += f", at least {warm} warm" if needed == warm > 1 else ""
         asks += f"; {count_replicas(rates.peak, point.usable_rps, margin)} for the peak alone"
         lines += [*_row("peak", full), *_row("Step 11", f"{_fleet_of(needed, tier)} ({asks})")]
     if tier.fleet:

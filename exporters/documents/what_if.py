@@ -80,10 +80,11 @@ def _facts(found: WhatIf, zone: str) -> Iterable[tuple[str, str]]:
     if found.needed is not None:
         yield "Needed", _needed(found.needed)
     if found.fleet is not None:
-        safety = found.fleet.safety_factor
-        factor = (
-            "the plan has no safety factor" if safety == 1 else f"{safety:.4g} x this load, the plan's safety factor"
-        )
+        terms = {term.name: term for term in found.fleet.arithmetic.terms}
+        safety, warm = terms["safety factor"], terms["minimum warm"].value
+        factor = f"{safety.value:.4g} x this load, the plan's safety factor"
+        factor = factor if safety.source == "plan" else "the plan has no safety factor"
+        factor += f", at least {warm:g} warm" if found.fleet.replicas == warm > 1 else ""
         yield "Step 11", f"{replicas(found.fleet.replicas)}: {factor}"
     yield "Lengths", _lengths(found)
     yield "One lost", _one_lost(found)

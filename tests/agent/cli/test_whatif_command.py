@@ -88,6 +88,25 @@ def test_the_answer_stands_first_then_load_money_curves_limits_and_what_was_assu
 
 
 @pytest.mark.parametrize(
+    ("fleet", "words"),
+    [
+        ({}, "Step 11 6 replicas: the plan has no safety factor Lengths"),
+        ({"safety_factor": 1}, "Step 11 6 replicas: 1 x this load, the plan's safety factor Lengths"),
+        (
+            {"safety_factor": 1.2, "minimum_warm": 8},
+            "Step 11 8 replicas: 1.2 x this load, the plan's safety factor, at least 8 warm",
+        ),
+    ],
+)
+def test_step_11_names_the_factor_and_the_minimum_of_the_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fleet: dict[str, float], words: str
+) -> None:
+    config = configured(tmp_path, recent(24), {**TIER, "fleet": {"instances": 10, **fleet}})
+    ask(config, "--instances", "6")
+    assert words in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
     ("words", "code", "slo"),
     [
         (("--instances", "10"), 0, "kept"),

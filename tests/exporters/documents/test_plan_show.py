@@ -101,6 +101,20 @@ def test_a_given_operating_point_is_used_and_named_as_given() -> None:
     assert "  measured at  lengths that the plan does not tell" in text
 
 
+@pytest.mark.parametrize(
+    ("warm", "words"),
+    [
+        (4, "4 replicas, 8 GPUs (1.2 x the peak, at most 90% used, one may be lost, at least 4 warm;"),
+        (1, "3 replicas, 6 GPUs (1.2 x the peak, at most 90% used; 3 for the peak alone)"),
+    ],
+)
+def test_step_11_names_the_minimum_warm_count_that_decides(warm: int, words: str) -> None:
+    fleet = {"instances": 4, "safety_factor": 1.2, "minimum_warm": warm}
+    workload = {"requests_per_second": {"peak": 7}}
+    text = shown_with(operating_point={"usable_rps": 3}, workload=workload, fleet=fleet)
+    assert words in " ".join(text.split())
+
+
 def test_lengths_that_the_plan_only_bounds_are_shown_as_bounds() -> None:
     text = shown_with(
         operating_point={"usable_rps": 3},
