@@ -302,13 +302,13 @@ def _other_counts(tier: TierReport) -> Iterator[str]:
 
 def trap_sentence(part: TrapPart) -> str:
     """Return the fleet utilisation, and whether it is a utilization trap."""
-    said = verdict_words(part.status, part.certainty)
+    said = "" if part.status == "ok" else f" ({verdict_words(part.status, part.certainty)})"
     used = (
         ""
         if part.sentence.startswith("Fleet utilisation")
         else f"Fleet utilisation {words(part.utilization, 'ratio')} on average over the time. "
     )
-    return f"{used}{part.sentence} ({said})."
+    return f"{used}{part.sentence}{said}."
 
 
 def busiest_idle(part: TrapPart) -> str:

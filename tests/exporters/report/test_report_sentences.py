@@ -35,6 +35,16 @@ def test_what_no_rule_judges_is_not_called_as_it_should_be(found: Report) -> Non
     assert "as it should be" not in line
 
 
+def test_a_utilisation_outside_its_target_is_nowhere_called_as_it_should_be() -> None:
+    full = reported(plan(), hours(kv=0.8, rps=lambda n: 22.0))[0]
+    sentence = "Fleet utilisation is 30.0% over 7.0 days; memory sets the size of this fleet, not load"
+    for text in (report_markdown(full), report_html(full)):
+        told = [line for line in text.splitlines() if sentence in line]
+        assert any("outside the target, no finding" in line for line in text.splitlines() if "60-80 %" in line)
+        assert len(told) >= 2
+        assert not any("as it should be" in line for line in told)
+
+
 def test_a_row_without_an_slo_is_not_called_as_it_should_be() -> None:
     measured = [
         replace(one, histograms={**one.histograms, "e2e_seconds": one.histograms["ttft_seconds"]}) for one in hours(24)
