@@ -13,9 +13,10 @@ WIDEST_OVER_PCIE, HOPELESS_OVER_PCIE = 2, 8
 """Tensor parallel degrees: the widest that the guide accepts over PCIe (9.1, step 2: NVLink required for TP > 2), and one
 whose all-reduce takes 38 % of a step (5.6)."""
 
-SLOW_LINK = r"\b(pci\w*|no|none|without|non|pix|pxb|phb|sys)\b"
-FAST_LINK = r"nv ?link|nv ?switch|\bnv\d+\b|xgmi|infinity"
-"""Patterns of `gpu.interconnect`, also as `nvidia-smi topo -m` prints it. A slow one counts first: "PCIe, no NVLink"."""
+NO_LINK = r"\b(no|none|without|non)\b"
+SLOW_LINK = rf"{NO_LINK}|\b(pci\w*|pix|pxb|phb|node|sys)\b"
+FAST_LINK = r"nv[ -]?link|nv ?switch|\bnvl?\d+\b|xgmi|infinity"
+"""Patterns of `gpu.interconnect`, also as `nvidia-smi topo -m` prints it. "PCIe, no NVLink" is slow, "NVLink + PCIe" fast."""
 
 
 def _unsupported_weights(case: Case) -> Found:
@@ -36,10 +37,9 @@ def _unsupported_weights(case: Case) -> Found:
 def _wide_without_nvlink(case: Case) -> Found:
     """Yield tensor parallelism over more than 2 GPUs whose link is PCIe, or not known (guide 5.6; 9.1, step 2)."""
     degree, link = tensor_parallel(case.tier), (case.tier.gpu.interconnect or "").casefold()
-    slow = re.search(SLOW_LINK, link)
-    if degree <= WIDEST_OVER_PCIE or (not slow and re.search(FAST_LINK, link)):
+    if degree <= WIDEST_OVER_PCIE or (re.search(FAST_LINK, link) and not re.search(NO_LINK, link)):
         return
-    if not slow:
+    if not re.search(SLOW_LINK, link):
         told = f"{case.tier.gpu.interconnect} is no known link" if link else "is not in the plan"
         text = f"{told}; tensor parallelism over {degree} GPUs requires NVLink (guide 9.1, step 2)"
         yield "gpu.interconnect", "info", f"{text}: write nvlink, xgmi or pcie"
