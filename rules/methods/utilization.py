@@ -101,8 +101,8 @@ def is_covered(several: Sequence[Window]) -> bool:
 def judge_trap(case: RuleContext) -> RuleResult:
     """Find fleet utilisation below 40 % over a week, with KV utilisation below 75 % in its fullest hours (DESIGN 3.12).
 
-    Ok where no replica is surplus and no more idles on average than is kept warm on purpose. A fleet that only its peaks
-    need is in the trap, with no surplus: scaling by schedule and batch work are its levers (guide 9.2).
+    Ok where no replica is surplus and less than one on average is beyond the minimum warm count. A fleet that only its
+    peaks need is in the trap, with no surplus: scaling by schedule and batch work are its levers (guide 9.2).
     Certain if the upper bound of utilisation is below the limit too. Ok is certain if the lower bound is above it.
     """
     if not case.binned:
@@ -131,8 +131,7 @@ def judge_trap(case: RuleContext) -> RuleResult:
         text = f"{summary}; memory sets the size of this fleet, not load"
         return _build_verdict(case, Status.OK, used, text, details=details)
     details.append(_describe_need(case, idle))
-    unused = money.spare_replicas(idle.ready, used.value, case.limit("target"))
-    if not idle.replicas and unused <= idle.minimum_warm:
+    if not idle.replicas and idle.ready < idle.minimum_warm + 1:
         text = f"{summary}; its busiest hour or the minimum warm count needs every replica"
         return _build_verdict(case, Status.OK, used, text, idle=idle, details=details)
     last = value(case, select_last_quarter(case))

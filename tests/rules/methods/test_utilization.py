@@ -114,6 +114,26 @@ def test_a_fleet_that_only_its_peaks_need_is_in_the_trap_with_no_surplus(fleet: 
     assert found.status is Status.WARNING
 
 
+@pytest.mark.parametrize(
+    ("warm", "status"),
+    [(None, Status.WARNING), (1, Status.WARNING), (5, Status.WARNING), (8, Status.WARNING), (10, Status.OK)],
+)
+def test_a_minimum_warm_count_below_the_ready_replicas_hides_no_trap_of_peaks(warm: int | None, status: Status) -> None:
+    """The busiest hour needs all ten, so none is surplus. Only a floor under all of them keeps them on purpose."""
+    peaks = hours(WEEK, lambda n: hour(n, used=0.88 if n % 24 == 12 else 0.3, replicas=10))
+    found = verdict("UtilizationTrap", context(fleet={"instances": 10, "minimum_warm": warm}), peaks)
+    assert found.status is status
+    assert (found.sentence == "Fleet utilisation is 32.4% over 7.0 days; no replica is surplus") is (warm != 10)
+
+
+def test_a_replica_that_is_sometimes_more_than_the_minimum_warm_count_is_no_trap() -> None:
+    scaled = hours(WEEK, lambda n: hour(n, used=0.2, replicas=5 if n % 24 == 12 else 4))
+    found = verdict("UtilizationTrap", context(fleet={"instances": 5, "minimum_warm": 4}), scaled)
+    assert (found.status, found.idle and round(found.idle.replicas, 2)) == (Status.WARNING, 0.04)
+    one = hours(WEEK, lambda n: hour(n, used=0.9 if n % 24 == 12 else 0.2, replicas=5 if n % 24 == 12 else 4))
+    assert verdict("UtilizationTrap", context(fleet={"instances": 5, "minimum_warm": 4}), one).status is Status.OK
+
+
 def test_without_a_price_the_trap_is_told_in_gpu_hours() -> None:
     unpriced = load_bins.build_tier_context("t", tier(fleet={"instances": 4}))
     found = verdict("UtilizationTrap", unpriced, trap())
