@@ -163,6 +163,10 @@ def judge_empty_queue(case: RuleContext) -> RuleResult:
         return _build_verdict(case, Status.OK, seen, text)
     if busiest >= case.limit("gpu_below"):
         return _build_verdict(case, Status.OK, seen, f"no queue; {gpus}")
+    full = hours_of_fullest(hours, "kv_utilization", case.limit("fullest_hours"))
+    if full and full[0] >= case.catalogue["UtilizationTrap"].limit("kv_below", case.context.limits):
+        text = f"no queue; {gpus}; memory sets the size of this fleet, not load"
+        return _build_verdict(case, Status.OK, seen, text)
     idle = find_idle(case.context, hours, _read_margin(case))
     if case.context.capacity is None:
         load = max(each) * mean_ready_replicas(hours)

@@ -197,6 +197,15 @@ def test_replicas_that_idle_only_as_insurance_are_no_oversized_fleet() -> None:
     assert half.sentence.endswith("2.0 of 4.0 replicas are surplus, 120 USD a day")
 
 
+@pytest.mark.parametrize(("kv", "status"), [(0.74, Status.WARNING), (0.75, Status.OK), (None, Status.WARNING)])
+def test_a_fleet_whose_size_is_set_by_memory_is_not_oversized(kv: float | None, status: Status) -> None:
+    """As the trap and the report's proposal say of the same fleet."""
+    found = verdict("QueueAlwaysEmpty", context(), quiet(kv=kv))
+    assert (found.status, "memory sets the size of this fleet" in found.sentence) == (status, status is Status.OK)
+    higher = replace(context(), limits={"UtilizationTrap": {"kv_below": 0.8}})
+    assert verdict("QueueAlwaysEmpty", higher, quiet(kv=0.75)).status is Status.WARNING
+
+
 def test_two_busy_hours_of_a_day_are_what_the_fleet_is_for() -> None:
     busy = hours(24, lambda n: hour(n, used=0.2, gpu=0.9 if n in (9, 15) else 0.05))
     assert verdict("QueueAlwaysEmpty", context(), busy).status is Status.OK
