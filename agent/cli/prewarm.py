@@ -21,6 +21,7 @@ from agent.history.store import HistoryStore
 from agent.worker.process import ONE_THREAD
 from exporters.autoscaling.formats import FORMATS
 from exporters.autoscaling.records import WORKLOADS, ObjectReference, Secret
+from exporters.render.text import copy_fields
 from rules.catalogue.registry import margin_of
 from rules.plan.replica_count import count_pools
 from rules.replicas.drain import SPOT_WARNING_SECONDS
@@ -151,12 +152,8 @@ def run(options: argparse.Namespace) -> int:
             print(f"sizewatch prewarm: no manifest: {prewarm_text(result.prewarm)}", file=sys.stderr)
             return CANNOT_JUDGE
         where = ManifestOptions(
-            namespace=options.namespace,
-            workload=options.workload,
-            maximum=options.maximum,
-            prometheus=options.prometheus,
+            **copy_fields(options, "namespace", "workload", "maximum", "prometheus", "exact_steps"),
             token=options.token_secret,
-            exact_steps=options.exact_steps,
         )
         text = manifest(result, options.format, where)
         if old := too_old(result.prewarm, time.time()):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from exporters.render.text import copy_fields
 from exporters.status.records import TierStatus
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
@@ -97,15 +98,10 @@ def _active(incident: Incident, members: list[ActiveFinding]) -> ActiveIncident:
     first = next((one for one in members if (one.verdict.rule, one.verdict.subject) == root), None)
     others = tuple(one for one in members if one is not first)
     return ActiveIncident(
-        id=incident.id,
+        **copy_fields(incident, "id", "sentence", "relief", "started_at", "impact", "findings"),
         root=first or ActiveFinding(verdict=incident.verdict, since=incident.root.started_at),
         symptoms=others,
         worst=min((one for one in members if not one.is_note), key=rank),
-        sentence=incident.sentence,
-        relief=incident.relief,
-        started_at=incident.started_at,
-        impact=incident.impact,
-        findings=incident.findings,
     )
 
 

@@ -17,7 +17,6 @@ from rules.methods.evidence import (
     LimitSide,
     capitalize,
     certain_if,
-    count_requests,
     exact_reading,
     exceeds_limit,
     is_significant_quantile,
@@ -27,7 +26,7 @@ from rules.methods.evidence import (
 )
 from rules.methods.load import PeakComparison, find_busiest_periods
 from rules.plan.schema import TokenQuantiles, Workload
-from rules.telemetry.histograms import Histogram
+from rules.telemetry.histograms import Histogram, count_requests
 from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.wording import number, quantity
 from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, is_persistent, worst_gap

@@ -15,7 +15,7 @@ from rules.confidence import Certainty, binomial_tail
 from rules.plan.capacity import POOL_TOKENS
 from rules.plan.load_bins import BinnedWindow, narrow_to_pool, pool_of
 from rules.telemetry import histograms, windows
-from rules.telemetry.histograms import Histogram
+from rules.telemetry.histograms import Histogram, count_requests
 from rules.telemetry.reading_methods import has_repeated_lookups
 from rules.telemetry.signals import Gap, Reading
 from rules.verdicts.context import SEPARATE, RuleContext
@@ -92,11 +92,6 @@ def sum_counters_beside(binned: Iterable[BinnedWindow], family: str, *others: st
     """Return the increases of a counter and of others, over the binned windows that have the first."""
     known = [one.window.counters for one in binned if family in one.window.counters]
     return [math.fsum(counters.get(name, 0.0) for counters in known) for name in (family, *others)]
-
-
-def count_requests(parts: tuple[Histogram, ...]) -> float:
-    """Return the number of observations."""
-    return math.fsum(part.n for part in parts)
 
 
 def quantile(parts: tuple[Histogram, ...], q: float) -> Reading | None:

@@ -14,7 +14,6 @@ from rules.confidence import CONFIDENCE, Certainty
 from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import (
     certain_if,
-    count_requests,
     exact_reading,
     group_by_replica,
     is_significant_share,
@@ -25,7 +24,7 @@ from rules.methods.load import LOAD_WORDS, compare_offered_load
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow
 from rules.telemetry import histograms, windows
-from rules.telemetry.histograms import Histogram
+from rules.telemetry.histograms import Histogram, count_requests
 from rules.telemetry.readings import families_of, read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
 from rules.telemetry.wording import format_count, number, split_claim, spread

@@ -33,6 +33,11 @@ class Histogram:
         return math.fsum(self.counts)
 
 
+def count_requests(parts: Iterable[Histogram]) -> float:
+    """Return the number of observations in all parts."""
+    return math.fsum(part.n for part in parts)
+
+
 _SHARED = {float(number): float(number) for number in range(128)}
 """Small counts as one object each: most buckets of a minute have one, and a float takes 32 bytes."""
 

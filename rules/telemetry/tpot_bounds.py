@@ -11,7 +11,7 @@ import math
 from itertools import pairwise
 
 from rules.light_dataclass import light_dataclass
-from rules.telemetry.histograms import Histogram
+from rules.telemetry.histograms import Histogram, count_requests
 
 SHORTEST = 2
 """Tokens of the shortest request with a time per output token: the first token does not count."""
@@ -38,14 +38,14 @@ def highest_quantile(wholes: tuple[Histogram, ...], lengths: tuple[Histogram, ..
     token, or all have. Requests in only one histogram count as the longest time or the shortest length. `wholes` are in
     seconds, `lengths` in tokens. Return None if no request can have had two tokens.
     """
-    seen = max(_count(wholes), _count(lengths))
+    seen = max(count_requests(wholes), count_requests(lengths))
     steps, alone, maybe_alone = _by_steps(lengths)
-    without = seen - _count(lengths)
+    without = seen - count_requests(lengths)
     steps[SHORTEST - 1] = steps.get(SHORTEST - 1, 0.0) + without
     several = seen - alone
     if several <= 0:
         return None
-    tails = _tails(wholes, unseen=seen - _count(wholes))
+    tails = _tails(wholes, unseen=seen - count_requests(wholes))
     fewest = several - maybe_alone - without
     found, shorter = [], 0.0
     for k in sorted(steps):
@@ -57,10 +57,6 @@ def highest_quantile(wholes: tuple[Histogram, ...], lengths: tuple[Histogram, ..
         shorter += steps[k]
     high = min(found, default=math.inf)
     return HighestQuantile(high=high if math.isfinite(high) else None, n=several)
-
-
-def _count(parts: tuple[Histogram, ...]) -> float:
-    return math.fsum(part.n for part in parts)
 
 
 def _by_steps(lengths: tuple[Histogram, ...]) -> tuple[dict[float, float], float, float]:
