@@ -40,7 +40,7 @@ def split_engines(
         return label, layouts
     declared = find_declared_engine(families, engines)
     text = f"not a page of {configured}, which is configured for it"
-    if declared is not None and all(name == PROCESS_START for name, _ in plain):
+    if declared is not None and all(name == PROCESS_START or name.startswith("http_") for name, _ in plain):
         text = f"{declared.title}, but no series yet: the page has HELP and TYPE lines without samples"
     elif configured is None:
         known = ", ".join(sorted({e.label for e in engines})) or "none"

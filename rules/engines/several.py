@@ -75,7 +75,7 @@ ROUTERS = (
         backends=("model_server_pod", "pod_name", "pod", "endpoint_name", "endpoint"),
         names=(
             *("inference_extension_", "inference_pool_", "inference_objective_", "inference_model_"),
-            *("llm_d_epp_", "llm_d_router_"),
+            *("llm_d_epp_", "llm_d_router_", "llm_d_inference_scheduler_"),
         ),
     ),
     Router(title="the SGLang router", backends=_WORKERS, names=("sgl_router_", "smg_")),

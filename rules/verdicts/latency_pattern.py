@@ -52,7 +52,7 @@ _QUEUE = (
     "If one replica alone queues, look at the routing",
 )
 
-_QUEUE_HELD_UP = (*BEYOND_HELD_UP[:2], *_QUEUE[1:])
+_QUEUE_HELD_UP = (*BEYOND_HELD_UP[:2], *_QUEUE[2:])
 
 _QUEUE_EITHER = (*BEYOND_EITHER[:2], "If nothing holds them up: add replicas of this tier", *_QUEUE[1:])
 

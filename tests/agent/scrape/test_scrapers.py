@@ -166,6 +166,10 @@ def test_a_page_of_something_that_is_no_engine_says_what_could_have_been_read(
     ("page", "title"),
     [
         ((TESTS / "cases" / "10-empty" / "headers_only.prom").read_text(), "vLLM"),
+        (
+            '# TYPE vllm:num_requests_running gauge\n# TYPE vllm:cache_config_info gauge\nhttp_requests_total{a="b"} 3\n',
+            "vLLM",
+        ),
         ("# TYPE sglang:num_running_reqs gauge\n# TYPE sglang:time_to_first_token_seconds histogram\n", "SGLang"),
         ("# TYPE tgi_queue_size gauge\n# TYPE tgi_batch_current_size gauge\nprocess_start_time_seconds 17\n", "TGI"),
         ("# TYPE ray_vllm_num_requests_running gauge\n# HELP ray_vllm_num_requests_waiting x\nup 1\n", "vLLM"),

@@ -140,6 +140,7 @@ ROUTERS = (
         " of 3 backends",
     ),
     ("endpoint picker", b'llm_d_epp_ready_endpoints{name="p"} 3\n', ""),
+    ("endpoint picker", b'llm_d_inference_scheduler_pd_decision_total{decision_type="prefill-decode"} 3\n', ""),
     ("SGLang router", b'sgl_router_active_load{worker_url="http://w",kind="decode"} 3\n', " of 1 backend"),
     ("SGLang router", b'smg_worker_requests_active{worker="http://w"} 3\nsmg_http_requests_total 1\n', " of 1 backend"),
     ("vLLM router", b'vllm_router_requests_total{route="/v1"} 3\n', ""),

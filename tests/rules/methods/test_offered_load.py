@@ -18,7 +18,7 @@ from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
 from rules.telemetry.windows import Window
 from rules.telemetry.work import UNTOLD, Capacity, CapacityLengths, CapacitySource, MeanTokens
-from rules.verdicts.latency_pattern import ADD_REPLICAS, KEEP_REPLICAS, LEVERS
+from rules.verdicts.latency_pattern import ADD_REPLICAS, KEEP_REPLICAS, LEVERS, LatencyPattern
 from rules.verdicts.verdict import Status, Verdict
 
 BEYOND = "LoadBeyondBenchmark"
@@ -67,6 +67,7 @@ def test_requests_held_up_at_a_small_load_are_not_too_many() -> None:
     assert found.sentence.startswith("a holds more requests than benchmarked; ")
     assert "the replicas together can take this load" in found.sentence
     assert any("a slow machine" in one.text for one in found.actions)
+    assert not any("hed load" in text for rule in LEVERS.values() for text in rule[LatencyPattern.HELD_UP])
 
 
 def test_one_replica_that_gets_too_much_needs_another_spread_and_no_further_replica() -> None:
