@@ -50,7 +50,7 @@ from rules.catalogue.registry import CATALOGUE
 from rules.plan.checks import PlanWarning, check_plan
 from rules.plan.memory import BLOCKS_OF_HYBRID, engine_kv_tokens
 from rules.plan.mistakes import SEVERITIES
-from rules.plan.schema import Architecture, Plan, plan_schema
+from rules.plan.schema import Architecture, Plan, plan_schema, same_model
 from rules.resize.production_summary import ProductionSummary, summarize_windows
 from rules.resize.workload import derive_benchmark
 from rules.telemetry.snapshots import GpuReadout
@@ -60,6 +60,7 @@ from rules.telemetry.wording import format_count
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TIMEOUT_SECONDS = 10.0
 MOST_REQUESTS = 100_000
+PAGE = "page"
 
 
 def add_init_arguments(parser: argparse.ArgumentParser) -> None:
@@ -200,10 +201,11 @@ def _add_check_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
-    """Check a plan. An invalid plan raises PlanError (exit 2). A grave mistake fails the check; a weakness does not."""
+    """Check a plan. An invalid plan raises PlanError (exit 2). A grave mistake or a page that contradicts itself fails the
+    check; a weakness does not."""
     plan, problems = fill_architectures(_chosen(options), options.plan)
-    plan, untold = (plan, ()) if options.page is None else _with_engine_tokens(plan, options)
-    found = (*problems, *untold, *check_plan(plan, CATALOGUE))
+    plan, of_page = (plan, ()) if options.page is None else _with_engine_tokens(plan, options)
+    found = (*problems, *of_page, *check_plan(plan, CATALOGUE))
     found = tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
     for finding in found:
         print(f"{finding.severity}: {finding.path}: {finding.text}")
@@ -216,7 +218,7 @@ def _check(options: argparse.Namespace) -> int:
         )
         return FINDING
     print(f"{options.plan}: a valid plan of {counted}")
-    return FINE
+    return FINDING if any(finding.path == PAGE for finding in of_page) else FINE
 
 
 def _chosen(options: argparse.Namespace) -> Plan:
@@ -230,19 +232,25 @@ def _chosen(options: argparse.Namespace) -> Plan:
 
 
 def _with_engine_tokens(plan: Plan, options: argparse.Namespace) -> tuple[Plan, tuple[PlanWarning, ...]]:
-    """Return the plan with the KV tokens of the engine's page in its only tier, or why they are not known."""
+    """Return the plan with the KV tokens of the engine's page in its only tier, and what is wrong with the page."""
     if len(plan.tiers) > 1:
         raise PlanError((f"{options.plan}: has several tiers; say whose page it is with --tier",))
     name, tier = next(iter(plan.tiers.items()))
     page = PageReader().read(read_page_body(options, options.page)[0], time.time())
+    wrong = [text for text in page.problems if text.partition(": ")[0] in page.contradictory]
+    found = [PlanWarning(severity="warning", path=PAGE, text=text) for text in wrong]
+    models = [model for model in page.facts.get("model", "").split(",") if model]
+    if models and not any(same_model(model, tier.model) for model in models):
+        text = f"is {tier.model}, the page is of {', '.join(models)}: its KV cache is another model's"
+        found.append(PlanWarning(severity="warning", path=f"tiers.{name}.model", text=text))
     tokens = engine_kv_tokens(page.facts, tier.architecture)
     if tokens is None and engine_kv_tokens(page.facts):
         path = f"tiers.{name}.architecture.kv_tokens"
-        return plan, (PlanWarning(severity="warning", path=path, text=f"is not known: {BLOCKS_OF_HYBRID}"),)
+        return plan, (*found, PlanWarning(severity="warning", path=path, text=f"is not known: {BLOCKS_OF_HYBRID}"))
     if tokens is None:
         raise ConfigError((f"{options.page}: tells no number of KV tokens ({page.engine})",))
     shape = (tier.architecture or Architecture.model_validate({})).model_copy(update={"kv_tokens": tokens})
-    return plan.model_copy(update={"tiers": {name: tier.model_copy(update={"architecture": shape})}}), ()
+    return plan.model_copy(update={"tiers": {name: tier.model_copy(update={"architecture": shape})}}), tuple(found)
 
 
 def _show(options: argparse.Namespace) -> int:

@@ -107,6 +107,23 @@ def test_blocks_of_a_hybrid_model_are_no_tokens_to_check_against(
     assert any("holds 32,768 tokens" in line for line in told)
 
 
+def test_a_page_that_contradicts_itself_or_is_of_another_model_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, page, hits = written(tmp_path, None), tmp_path / "page.prom", "vllm:prefix_cache_hits_total{"
+    main(["plan", "check", str(plan), "--page", str(PAGE)])
+    model = "warning: tiers.t0.model: is llama, the page is of small-llama: its KV cache is another model's\n"
+    assert model in capsys.readouterr().out
+    text = PAGE.read_text().replace("small-llama", "llama")
+    page.write_text(text)
+    assert main(["plan", "check", str(plan), "--page", str(page)]) == 0
+    assert "t0.model" not in capsys.readouterr().out
+    page.write_text(re.sub(f"^({hits}.*) .*", r"\1 9e9", text, flags=re.MULTILINE))
+    assert main(["plan", "check", str(plan), "--page", str(page)]) == 1
+    told = capsys.readouterr().out
+    assert "warning: page: prefix_hit_tokens: tokens found in the prefix cache, 9,000,000,000, of 40,340" in told
+
+
 def test_a_page_without_kv_tokens_or_of_an_unnamed_tier_is_bad_input(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
