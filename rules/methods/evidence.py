@@ -20,7 +20,7 @@ from rules.telemetry.reading_methods import has_repeated_lookups
 from rules.telemetry.signals import Gap, Reading
 from rules.verdicts.context import SEPARATE, RuleContext
 from rules.verdicts.held_windows import HeldWindows, hold
-from rules.verdicts.verdict import FIRING, RuleResult, Status, Unknown
+from rules.verdicts.verdict import FIRING, IdleReplicas, RuleResult, Status, Unknown
 
 PROMPTS, OUTPUTS = "prompt_tokens_per_request", "generation_tokens_per_request"
 
@@ -154,7 +154,8 @@ Judge = Callable[[RuleContext], RuleResult]
 def judge_each_pool(method: Judge) -> Judge:
     """Return a method that judges prefill and decode pools one by one, and other tiers as before.
 
-    The pool that decides is the worst finding, else a pool that cannot be judged, else the fullest one.
+    The pool that decides is the worst finding, else a pool that cannot be judged, else the fullest one. Surplus replicas
+    are those of both.
     """
 
     @wraps(method)
@@ -172,9 +173,18 @@ def judge_each_pool(method: Judge) -> Judge:
             return replace(worst, text=f"{pool} pool: {worst.text}")
         said = worst.sentence if worst.sentence[1:2].isupper() else worst.sentence[:1].lower() + worst.sentence[1:]
         details = (*worst.details, f"{its_pool} pool: {other.text if isinstance(other, Unknown) else other.sentence}")
-        return replace(worst, sentence=f"{pool.capitalize()} pool: {said}", details=details)
+        idle = [part.idle for part, _ in found if not isinstance(part, Unknown) and part.idle is not None]
+        both = add_idle_replicas(idle) if idle else None
+        return replace(worst, sentence=f"{pool.capitalize()} pool: {said}", details=details, idle=both)
 
     return judged
+
+
+def add_idle_replicas(idle: Sequence[IdleReplicas]) -> IdleReplicas:
+    """Return the surplus replicas of several pools of one tier as those of the tier."""
+    sums = {name: sum(getattr(part, name) for part in idle) for name in ("replicas", "ready", "needed")}
+    cost = None if idle[0].cost_per_day is None else sum(part.cost_per_day or 0.0 for part in idle)
+    return replace(idle[0], **sums, cost_per_day=cost)
 
 
 def judge_where_requests_end(method: Judge) -> Judge:

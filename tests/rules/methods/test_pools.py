@@ -11,9 +11,11 @@ from dataclasses import replace
 import pytest
 from judging_samples import START, answered, each, minute, tier
 from prose import explain
+from report_samples import POOLED, pool_hours, tier_view
 
 from rules.confidence import Certainty
-from rules.plan.load_bins import TierContext
+from rules.evaluator.long_rules import evaluate_long_rules
+from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.plan.load_bins import build_tier_context as view_of
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window, gap_window
@@ -234,6 +236,26 @@ def test_both_pools_are_told_and_priced_by_their_own_replicas() -> None:
     assert found.status is Status.WARNING
     assert "decode pool: Fleet utilisation is 20.0%; up to 90% leaves headroom" in found.details
     assert "1 more cost 60 USD a day" in found.details
+
+
+@pytest.mark.parametrize(
+    ("rps", "surplus", "said", "other"),
+    [(6.0, 4.0, "15.0%", "3.0 of 4.0"), (14.0, 3.0, "35.0%", "2.0 of 4.0")],
+)
+def test_the_surplus_of_a_tier_is_that_of_both_pools(rps: float, surplus: float, said: str, other: str) -> None:
+    seen = tier_view(**POOLED)
+    placed = [
+        BinnedWindow(replica=pool, window=one, rps=None, in_system=None)
+        for pool, several in pool_hours(168, lambda _: rps).items()
+        for one in several
+    ]
+    results = evaluate_long_rules(seen, placed, max(one.window.end for one in placed))
+    found = next(one for one in results if one.rule == "UtilizationTrap")
+    assert isinstance(found, Verdict)
+    assert found.idle is not None
+    assert (found.idle.replicas, found.idle.ready, found.idle.cost_per_day) == (surplus, 6.0, 120 * surplus)
+    assert f"pool: fleet utilisation is {said} over 7.0 days; 1.0 of " in found.sentence
+    assert other in found.details[-1]
 
 
 def test_demand_beyond_one_pool_is_found_where_the_other_has_room() -> None:
