@@ -40,7 +40,6 @@ def _tail(name: str, stem: str, title: str, *upstream: str) -> Rule:
         signal=f"{stem}_p99_seconds",
         unit="seconds",
         family=f"{stem}_seconds",
-        metric=f"{stem}_p99_seconds",
         per_request=stem != "itl",
         title=title,
         meaning="More requests are slower than the benchmark allows at the same load: the plan's latency no longer holds.",
@@ -66,7 +65,6 @@ ROWS: tuple[Rule, ...] = (
         },
         signal="gpu_utilization",
         family="gpu_utilization",
-        metric="gpu_utilization",
         title="GPU utilisation below benchmark",
         meaning="The GPUs work less for the same completed requests than in the benchmark. The workload is another one "
         "(shorter prompts, other batching), or requests are held up before the GPU.",
@@ -89,7 +87,6 @@ ROWS: tuple[Rule, ...] = (
         },
         signal="prefix_hit_ratio",
         family="prefix_hit_ratio",
-        metric="prefix_hit_ratio",
         title="Prefix hit rate below benchmark",
         meaning="Prefill work that the plan expected to save is being computed: TTFT and capacity follow.",
         actions=(
@@ -109,7 +106,6 @@ ROWS: tuple[Rule, ...] = (
         },
         signal="eviction_rate",
         family="eviction_rate",
-        metric="eviction_rate",
         title="Evictions above benchmark",
         meaning="Requests are thrown out of the KV cache more often than in the benchmark: requests are longer, or more "
         "of them run at once, than was planned.",
@@ -131,7 +127,6 @@ ROWS: tuple[Rule, ...] = (
         signal="completed_rps",
         unit="per_second",
         family="requests_finished",
-        metric="completed_rps",
         title="Load beyond benchmark",
         meaning="A replica completes more than the benchmark's highest uncensored point, holds more requests, or its queue "
         "keeps growing. The plan's latencies do not apply there, and nothing can be compared. More requests in the "

@@ -96,7 +96,6 @@ ROWS: tuple[Rule, ...] = (
         },
         signal="eviction_rate",
         family="preemptions",
-        metric="requests_finished",
         title="KV cache evictions",
         meaning="The KV cache is too small for the present traffic: running requests are thrown out and computed again.",
         actions=(

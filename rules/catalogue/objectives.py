@@ -43,7 +43,6 @@ def _burn(stem: str, actions: tuple[str, ...]) -> Rule:
         thresholds={**_ladder(), "allowed_share": ALLOWED_SLOW},
         signal=f"{stem}_p99_seconds",
         family=f"{stem}_seconds",
-        metric=f"{stem}_p99_seconds",
         needs=f"slo.{stem}_p99_seconds",
         per_request=stem != "itl",
         about=f"requests slower than the {stem.upper()} objective",

@@ -52,7 +52,6 @@ ROWS: tuple[Rule, ...] = (
         },
         signal="gpu_utilization",
         family="ttft_seconds",
-        metric="ttft_p99_seconds",
         title="GPU saturated, TTFT rising",
         meaning="The GPUs have no time left and requests wait longer and longer for their first token. Pegged with a stable "
         "TTFT is healthy: the hardware is used.",

@@ -159,7 +159,7 @@ def _read_expected_seconds(context: CauseContext) -> float:
         facts = context.context.basis
         return (facts.e2e_slo_seconds if context.rule.family == "e2e_seconds" else facts.ttft_slo_seconds) or 0.0
     curve = context.context.curve
-    values = [getattr(p, context.rule.metric, None) for p in curve.points] if curve else []
+    values = [getattr(p, context.rule.signal, None) for p in curve.points] if curve else []
     return min((v for v in values if v is not None), default=0.0)
 
 

@@ -140,7 +140,7 @@ def find_slow_minutes(context: CauseContext) -> SlowMinutes | None:
     factor = context.rule.limit("factor", context.context.limits) if limit is None else 1.0
     rule, curve = context.rule, context.context.curve if limit is None else None
     # A limit by the median is a multiple of a bucket edge, so batches keep few results.
-    of_batches = hold(context.binned).by_batch(_list_late, rule.family, rule.metric, curve, limit, factor)
+    of_batches = hold(context.binned).by_batch(_list_late, rule.family, rule.signal, curve, limit, factor)
     counted = list(chain.from_iterable(of_batches))
     n = math.fsum(late.n for _, late in counted)
     if n <= 0:

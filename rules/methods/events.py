@@ -97,7 +97,7 @@ def judge_excess(case: RuleContext) -> RuleResult:
     planned = supported = 0.0
     used: list[BinnedWindow] = []
     for bin, one in hold(found.binned).by_load_bin(found.curve).items():
-        wanted = found.curve.expectation(bin, case.rule.metric, one.rps, one.in_system)
+        wanted = found.curve.expectation(bin, case.rule.signal, one.rps, one.in_system)
         if wanted is None:
             continue
         finished = count_events(one.binned).finished
@@ -105,7 +105,7 @@ def judge_excess(case: RuleContext) -> RuleResult:
         supported += finished if supports_certain(wanted, case.limit("supported_requests")) else 0.0
         used.extend(one.binned)
     if not used:
-        return case.unknown(Gap.NOT_IN_PLAN, f"the benchmark has no {case.rule.metric} at this load")
+        return case.unknown(Gap.NOT_IN_PLAN, f"the benchmark has no {case.rule.signal} at this load")
     total = count_events(used)
     if total.finished < case.limit("minimum_requests"):
         return case.too_few_requests(total.finished, case.limit("minimum_requests"))

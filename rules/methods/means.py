@@ -96,7 +96,7 @@ class MeanComparison:
 
 def judge_mean(case: RuleContext) -> RuleResult:
     """Find a mean below the benchmark at equal load by more than the allowed points."""
-    kind = MEANS[case.rule.metric]
+    kind = MEANS[case.rule.signal]
     found = select_comparable(case, promised=kind.promised(case))
     if isinstance(found, Unknown):
         return found
@@ -126,7 +126,7 @@ def judge_mean(case: RuleContext) -> RuleResult:
 
 def compute_mean(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> BinnedMean | None:
     """Return the weighted mean over bins, with that of their expectations. Return None if no bin has both."""
-    kind, mean = MEANS[of.case.rule.metric], BinnedMean()
+    kind, mean = MEANS[of.case.rule.signal], BinnedMean()
     for bin, one in hold(binned).by_load_bin(of.curve).items():
         wanted = kind.expect(of, bin, one)
         if wanted is None:
@@ -168,7 +168,7 @@ def _build_verdict(of: BenchmarkComparison, mean: BinnedMean, status: Status, ce
     below = (mean.expected - mean.observed) * 100
     gap = f"{below:.0f} points below the plan" if below >= 0.5 else "not below the plan"
     seen = f"{mean.observed:.1%} where {mean.expected:.1%} is planned at this load"
-    sentence = f"{MEANS[case.rule.metric].words} is {gap}; {seen}"
+    sentence = f"{MEANS[case.rule.signal].words} is {gap}; {seen}"
     details = (f"{points * 100:.0f} points below are allowed", mean.remark if status is not Status.OK else "")
     return case.verdict(
         status, certainty, exact_reading(mean.observed, mean.weight), expected, sentence, details=details

@@ -102,7 +102,7 @@ def compute_tail(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Tai
     # One batch has the same windows as its hold, and keeps the result for later evaluations.
     kept_by = held.batches[0] if len(held.batches) == 1 else held
     limits = case.limit("factor"), case.limit("supported_requests")
-    return kept_by.once(_sum_tail, of.curve, rule.metric, rule.family, rule.per_request, *limits)
+    return kept_by.once(_sum_tail, of.curve, rule.signal, rule.family, rule.per_request, *limits)
 
 
 def _sum_tail(
@@ -134,7 +134,7 @@ def _sum_tail(
 
 
 def _explain_no_tail(of: BenchmarkComparison) -> Unknown:
-    curve, metric = of.curve, of.case.rule.metric
+    curve, metric = of.curve, of.case.rule.signal
     bins = hold(of.binned).by_load_bin(curve)
     if all(curve.expectation(bin, metric, one.rps, one.in_system) is None for bin, one in bins.items()):
         return of.case.unknown(Gap.NOT_IN_PLAN, f"the benchmark has no {metric} at this load")
@@ -148,7 +148,7 @@ def _build_verdict(
     observed = quantile(sum_parts(of.binned, case.rule.family), 0.99) or Missing(gap=Gap.NO_TRAFFIC)
     lower, middle, upper = (total / tail.n for total in tail.weighted)
     expected = Reading(value=middle, low=lower, high=upper, n=float(tail.fewest))
-    word = case.rule.metric.partition("_")[0].upper()
+    word = case.rule.signal.partition("_")[0].upper()
     counted = "requests" if case.rule.per_request else "output events"
     is_certain = status is not Status.OK and certainty is Certainty.CERTAIN
     share, n = (tail.sure_share, tail.sure_n) if is_certain else (tail.share, tail.n)

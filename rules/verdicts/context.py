@@ -222,8 +222,8 @@ def select_comparable(
     curve = case.context.curve
     if curve is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no benchmark curve for this tier")
-    if promised is None and all(metric_value(point, case.rule.metric) is None for point in curve.points):
-        return case.unknown(Gap.NOT_IN_PLAN, f"the benchmark has no {case.rule.metric}")
+    if promised is None and all(metric_value(point, case.rule.signal) is None for point in curve.points):
+        return case.unknown(Gap.NOT_IN_PLAN, f"the benchmark has no {case.rule.signal}")
     for family in families:
         if not any(family in s.window.histograms or family in s.window.counters for s in case.binned):
             return case.unmeasured(family)

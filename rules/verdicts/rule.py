@@ -49,7 +49,7 @@ class Rule(CatalogueRow):
     """Row of the catalogue: what `method` evaluates over the last `window_seconds`, from `minimum_seconds` of data on.
 
     The default hold is 15 minutes, evaluated from three minutes on. `loudness` is the label of its alerts, by default a
-    ticket. `family` and `metric` name what is read from windows and from the curve. `per_request`: each request is
+    ticket. `family` and `signal` name what is read from windows and from the curve. `per_request`: each request is
     observed once. An observation that is made many times a request is not independent, and counts as one. `condition`
     selects minutes. `needs` is a dotted path below the tier of the plan: without it the result is not_in_plan. `about`
     names the reading in sentences. `interim` describes what a hold that is still too short shows already, "" for nothing.
@@ -64,7 +64,6 @@ class Rule(CatalogueRow):
     signal: str
     unit: str = "ratio"
     family: str = ""
-    metric: str = ""
     per_request: bool = True
     condition: Condition = Condition.ANY
     needs: str = ""

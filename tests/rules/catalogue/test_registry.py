@@ -53,11 +53,11 @@ def test_a_rule_is_judged_by_some_way(rule: Rule) -> None:
 def test_what_a_rule_reads_exists(rule: Rule) -> None:
     assert rule.signal in SIGNALS or rule.signal == "coverage"
     if rule.method in (judge_tail, judge_mean, judge_excess):
-        assert rule.metric in METRICS
+        assert rule.signal in METRICS
     if rule.method is judge_tail:
         assert rule.family in FAMILIES
     if rule.method is judge_mean:
-        assert rule.metric in MEANS
+        assert rule.signal in MEANS
 
 
 @every
