@@ -13,9 +13,8 @@ from functools import cache
 from rules.engines.registry import ENGINES, PROCESS_START, normalize_name, select_rows, strip_wrapper_prefix
 from rules.engines.table import EngineTable, LabelAggregation, SourceRow
 from rules.light_dataclass import light_dataclass
-from rules.replicas.stalls import RANK_GAUGES, WORK, WORK_EVENTS
+from rules.replicas.stalls import RANK_GAUGES, WORK, WORK_EVENTS, counts_each_step
 from rules.telemetry.families import FamilyKind
-from rules.telemetry.gauges import STEP_FAMILY
 
 LEAST_DECLARED = 2
 """Names of an engine without samples that make a page its own. A single one may be of another program."""
@@ -206,7 +205,7 @@ def _ranks(by_name: _ByName, engine: EngineTable) -> tuple[RankSlots, ...]:
             rank,
             tuple((family, tuple(slots)) for family, slots in families.items() if family in RANK_GAUGES),
             tuple(slot for family, slots in families.items() if family not in RANK_GAUGES for slot in slots),
-            STEP_FAMILY in families,
+            counts_each_step(engine.name, families),
         )
         for rank, families in sorted(found.items())
     )

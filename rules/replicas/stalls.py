@@ -6,7 +6,7 @@ Counters of processes and of HTTP answers move while an engine core is dead, so 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 
 from rules.light_dataclass import light_dataclass
@@ -75,6 +75,11 @@ class StallTrack:
 NO_STALLS = StallTrack()
 
 
+def counts_each_step(engine: str, families: Container[str]) -> bool:
+    """Return whether these families count each step, or each token of running requests as vLLM does."""
+    return STEP_FAMILY in families or (engine == "vllm" and "generation_tokens" in families)
+
+
 def list_ranks(page: Snapshot) -> tuple[RankPage, ...]:
     """Return the data-parallel ranks of a page, or the whole page as its only rank."""
     if page.ranks:
@@ -86,7 +91,7 @@ def list_ranks(page: Snapshot) -> tuple[RankPage, ...]:
         gauges=page.gauges,
         work=math.fsum((*told, *events)),
         # SGLang without a count of its passes keeps "1 running" after its last request, but no queue.
-        counts_steps=STEP_FAMILY in page.counters
+        counts_steps=counts_each_step(page.engine, page.counters)
         or (TOKEN_FAMILY in page.histograms and page.gauges.get("requests_waiting", 0.0) > 0),
     )
     return (whole,)

@@ -169,6 +169,17 @@ def test_a_restart_begins_anew() -> None:
     assert verdict(follow(*new, steps=steps)) == (Status.OK, CERTAIN)
 
 
+def test_a_reduced_page_of_vllm_counts_each_token() -> None:
+    def reduced(one: Snapshot) -> Snapshot:
+        return replace(one, counters={name: n for name, n in one.counters.items() if name != "engine_steps"})
+
+    pages = [reduced(one) for one in (*served(), *frozen(600, Rank(running=3)))]
+    assert verdict(follow(*pages)) == (Status.CRITICAL, CERTAIN)
+    assert gap(follow(*(replace(one, engine="tgi") for one in pages))) is Gap.NOT_EXPOSED
+    works = [reduced(page(START + t, Rank(running=3, steps=1000 + t))) for t in range(40, 600, 10)]
+    assert verdict(follow(*pages[:4], *works)) == (Status.OK, CERTAIN)
+
+
 def test_an_idle_engine_is_quiet() -> None:
     assert verdict(follow(*served(), *frozen(600, Rank(kv=0.2)))) == (Status.OK, CERTAIN)
 
