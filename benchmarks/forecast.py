@@ -33,7 +33,7 @@ from agent.errors import SizewatchError
 from agent.forecasting.csv_series import read_trace
 from agent.forecasting.results import write_forecasts
 from exporters.render.text import format_duration, text_table
-from forecast.backtest.scores import Scored, geometric, interval, score_walk
+from forecast.backtest.scores import Scored, interval, score_walk
 from forecast.backtest.walk import NAMES, BacktestRun, walk
 from forecast.backtest.window import CannotTest
 from forecast.models.bin_forecaster import COMBINATION
@@ -104,6 +104,14 @@ class Goal:
     low: float = 0.0
     high: float = float("inf")
     little: bool = False
+
+
+def geometric(ratios: Iterable[float]) -> float | None:
+    """Return the geometric mean: None without ratios, 0 if a ratio is 0."""
+    values = np.array(list(ratios), dtype=np.float64)
+    if not len(values):
+        return None
+    return float(np.exp(np.log(values).mean())) if (values > 0).all() else 0.0
 
 
 def _geometric(values: Array) -> Array:

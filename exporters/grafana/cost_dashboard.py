@@ -34,7 +34,7 @@ def _by_gpus(amount: str) -> str:
     return q.divide(amount, q.gpus_up(W), f"on ({', '.join(q.BY_TIER)})")
 
 
-def _lines(title: str, text: str, unit: str, *queries: tuple[str, str], width: int = 12) -> Panel:
+def _lines(title: str, text: str, unit: str, *queries: tuple[str, str], width: int = 8) -> Panel:
     rows = tuple(Query(expr=expr, legend=legend) for expr, legend in queries)
     return Panel(title=title, description=text, unit=unit, queries=rows, width=width)
 
@@ -47,12 +47,14 @@ def _tokens_per_gpu() -> Panel:
         "which must not fall from week to week at like traffic. Holds for the lengths below.",
         signal_unit("generation_tokens_per_second"),
         (_by_gpus(generated), TIER),
+        width=12,
     )
 
 
 def _rps_per_gpu() -> Panel:
     finished = q.aggregate_tier(q.total(W, "requests_finished"))
-    return _lines("Requests per second and GPU", "Holds for the lengths below.", "reqps", (_by_gpus(finished), TIER))
+    shown = (_by_gpus(finished), TIER)
+    return _lines("Requests per second and GPU", "Holds for the lengths below.", "reqps", shown, width=12)
 
 
 def _tokens_per_memory() -> Panel:
@@ -63,7 +65,6 @@ def _tokens_per_memory() -> Panel:
         "How much work the memory does that is paid for.",
         signal_unit("generation_tokens_per_second"),
         (ratio, TIER),
-        width=8,
     )
 
 
@@ -74,7 +75,6 @@ def _energy() -> Panel:
         "From the GPUs' energy counters.",
         "joule",
         (q.divide(joules, q.total(W, "generation_tokens", q.BY_TIER)), TIER),
-        width=8,
     )
 
 
@@ -86,7 +86,6 @@ def _bought() -> Panel:
         "Finished requests by what the running GPUs cost in the same time. Holds for the lengths below.",
         COUNT,
         (each, f"{TIER} {{{{currency}}}}"),
-        width=8,
     )
 
 
@@ -98,7 +97,6 @@ def _latency_for_money() -> Panel:
         "TTFT per money the other way up: less is better in both. For tiers of one model at like load and lengths.",
         "none",
         (f"{replica}\n* on ({', '.join(q.BY_TIER)}) group_left ()\n({worst})", f"{TIER} {{{{currency}}}}"),
-        width=8,
     )
 
 
@@ -109,7 +107,6 @@ def _idle_money() -> Panel:
         "Ready replicas beyond what the busiest hour of a week and the minimum warm count need, at the plan's price.",
         MONEY,
         (q.price_of(W, surplus), f"{TIER} {{{{currency}}}}"),
-        width=8,
     )
 
 
@@ -123,7 +120,6 @@ def _bound() -> Panel:
         "Prefill by prefill and decode, over all requests. High: prompts decide what a replica can take; low: outputs do.",
         RATIO,
         (q.divide(prefill, f"({prefill} + {decode})"), POOL),
-        width=8,
     )
 
 
@@ -146,12 +142,13 @@ def _computed() -> Panel:
         "By all prompt tokens: the rest came from a cache; above 1 work is repeated.",
         RATIO,
         (ratio, POOL),
+        width=12,
     )
 
 
 def _lengths(what: str, family: str) -> Panel:
     rows = ((q.quantile(W, at, family), f"P{at * 100:.0f} {POOL} {{{{engine_version}}}}") for at in (0.5, 0.95))
-    return _lines(f"{what} length", f"{names.metric(family).text}.", signal_unit("prompt_tokens_p50"), *rows)
+    return _lines(f"{what} length", f"{names.metric(family).text}.", signal_unit("prompt_tokens_p50"), *rows, width=12)
 
 
 COST = Dashboard(

@@ -6,7 +6,7 @@ observed bins are scored. A ratio to the naive method uses only bins that both m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,14 +113,6 @@ def interval(draws: Array) -> tuple[float, float] | None:
 def ratio(value: float | None, naive: float | None) -> float | None:
     """Return the ratio; below 1 is better than naive. None if a value is unknown or the naive error is 0."""
     return None if value is None or not naive else value / naive
-
-
-def geometric(ratios: Iterable[float]) -> float | None:
-    """Return the geometric mean: None without ratios, 0 if a ratio is 0."""
-    values = np.array(list(ratios), dtype=np.float64)
-    if not len(values):
-        return None
-    return float(np.exp(np.log(values).mean())) if (values > 0).all() else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -11,7 +11,6 @@ from forecast.backtest.scores import (
     ScoreSums,
     bootstrap_scores,
     compute_score,
-    geometric,
     interval,
     ratio,
     sums,
@@ -110,9 +109,3 @@ def test_a_ratio_needs_both_and_a_naive_method_that_errs(
     value: float | None, naive: float | None, expected: float | None
 ) -> None:
     assert ratio(value, naive) == expected
-
-
-def test_the_geometric_mean() -> None:
-    assert geometric([0.5, 2.0]) == pytest.approx(1.0)
-    assert geometric([0.0, 2.0]) == 0.0
-    assert geometric([]) is None
