@@ -194,7 +194,16 @@ def _as_yaml(
             end = _end(plan, place, at.end_mark.index, limit)
             start = at.start_mark.index
             return plan.text[:start] + block + plan.text[end:], _comments(plan.text, start, end)
+    region = slice(mapping.start_mark.index, mapping.end_mark.index)
+    placeholder = re.compile(rf"^ {{{margin}}}# curve:[^\r\n]*", re.MULTILINE).search(plan.text[region])
+    if placeholder is not None:
+        # The line that `init` and `plan init` leave for it.
+        start, end = (region.start + place for place in placeholder.span())
+        return plan.text[:start] + " " * margin + block + plan.text[end:], ()
     end = _end(plan, place, keys[-1].end_mark.index, mapping.end_mark.index)
+    # Comments below the last key that are indented deeper belong to it: they may be its keys for later.
+    deeper = re.compile(rf"(\r?\n {{{margin + 1},}}#[^\r\n]*)*").match(plan.text, end)
+    end = deeper.end() if deeper is not None else end
     return plan.text[:end] + _line_end(plan.text) + " " * margin + block + plan.text[end:], ()
 
 

@@ -20,7 +20,7 @@ from agent.daemon import status_builder
 from agent.daemon.agent_health import DaemonCounters
 from agent.daemon.assembly import Assembly
 from agent.daemon.factory import Assemble, assemble
-from agent.daemon.followed_files import FollowedFiles, find_broken_files, mounted_files, secret_files
+from agent.daemon.followed_files import FollowedFiles, find_broken_files, reloaded_files, secret_files
 from agent.daemon.logs import set_up
 from agent.daemon.reload import join_problems, prepare_in_thread
 from agent.daemon.schedule import REPORT_SECONDS, UPKEEP_SECONDS, Schedule
@@ -90,7 +90,7 @@ class Daemon:
             self._turn, self._upkeep, self._late, self._forecast, self._report, speed=self.surroundings.speed
         )
         self._assembly: Assembly | None = None
-        self._mounted = FollowedFiles(mounted_files(loaded))
+        self._reloaded = FollowedFiles(reloaded_files(loaded))
         self._secrets = FollowedFiles(secret_files(loaded.config))
         self._prepared: Future[tuple[LoadedConfig, Assembly]] | None = None
 
@@ -140,6 +140,8 @@ class Daemon:
             self._take_new_configuration(prepared)
         if self._reloading and self._prepared is None and not self._stopping:
             self._reloading = False
+            # Files are read now: a change until here needs no reload of its own.
+            self._reloaded.changed()
             self._prepared = prepare_in_thread(self._prepare_configuration, lambda: self._wake.put(None))
 
     @contextmanager
@@ -154,9 +156,9 @@ class Daemon:
             yield
 
     def _look_around(self) -> None:
-        """Take up changes of mounted files, of secrets and of pods."""
-        if self.surroundings.reloads and self._mounted.changed():
-            _log.info("mounted file changed, reloading configuration")
+        """Take up changes of the plan, of a mounted configuration, of secrets and of pods."""
+        if self.surroundings.reloads and self._reloaded.changed():
+            _log.info("plan or configuration changed, reloading")
             self._reloading = True
             return
         try:
@@ -333,7 +335,7 @@ class Daemon:
             self.counts.config_trouble = f"defect in sizewatch: {type(error).__name__}, see its log"
             _log.exception("configuration reload failed, previous configuration active")
             return
-        self._mounted.follow(mounted_files(fresh))
+        self._reloaded.follow(reloaded_files(fresh))
         self._secrets.follow([*secret_files(self._started_with.web), *secret_files(fresh.config)])
         self._change_to(fresh, assembly)
 

@@ -1,4 +1,4 @@
-"""Files that the daemon follows: mounted configuration files, and all files with secrets and certificates.
+"""Files that the daemon follows: the plan, a mounted configuration, and all files with secrets and certificates.
 
 Connections read their own files again at each use (`agent.http_client`). This module reports a file that they cannot use.
 """
@@ -49,11 +49,16 @@ class FollowedFiles:
         return found
 
 
-def mounted_files(loaded: LoadedConfig) -> Iterator[Path]:
-    """Yield configuration and plan if Kubernetes mounts them. Other files wait for SIGHUP: a person may be editing."""
-    for path in (loaded.path, *((Path(loaded.config.plan),) if loaded.config.plan else ())):
-        if any((folder / MARK).is_symlink() for folder in path.absolute().parents):
-            yield path
+def reloaded_files(loaded: LoadedConfig) -> Iterator[Path]:
+    """Yield the plan, and the configuration if Kubernetes mounts it.
+
+    Another configuration waits for SIGHUP: a person may be editing. A plan that is half written changes nothing: the one
+    before stays in use, and the page says so.
+    """
+    if loaded.config.plan:
+        yield Path(loaded.config.plan)
+    if any((folder / MARK).is_symlink() for folder in loaded.path.absolute().parents):
+        yield loaded.path
 
 
 def secret_files(section: ConfigSection) -> Iterator[Path]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from agent.config.config import Config
-from agent.config.load import LoadedConfig
+from agent.config.load import LoadedConfig, plan_versions
 from agent.doctor.check_result import CheckLevel, CheckResult, fail, ok, warn
 from agent.doctor.machine import DataFolderProbe
 from agent.errors import ConfigError
@@ -265,7 +265,7 @@ def check_daemon(seen: PortProbe, loaded: LoadedConfig, now: float) -> Iterator[
     if not seen.page:
         return
     samples = _samples(seen.page)
-    found = [*_age(samples, loaded, now), *_version(samples)]
+    found = [*_age(samples, loaded, now), *_version(samples), *_plan(samples, loaded)]
     for wrong in WRONG:
         lines = [_finding(wrong, *sample) for sample in samples.get(wrong.metric.name, ()) if wrong.is_wrong(sample[1])]
         found += lines[:MOST_SHOWN]
@@ -288,6 +288,16 @@ def _version(samples: Samples) -> Iterator[CheckResult]:
         if labels.get("version", VERSION) != VERSION:
             text = f"is sizewatch {labels['version']}, {VERSION} is installed here"
             yield warn(CHECK, text, "restart it, so that it is the one that is installed")
+
+
+def _plan(samples: Samples, loaded: LoadedConfig) -> Iterator[CheckResult]:
+    """Report tiers of which the daemon judges another plan than that on disk."""
+    on_disk = plan_versions(loaded)
+    for labels, _ in samples.get(names.PLAN_INFO.name, ()):
+        tier, version = labels.get("tier", "?"), labels.get("plan_version", "?")
+        if tier in on_disk and version != on_disk[tier]:
+            text = f"judges {tier} by plan version {version}; the plan on disk is {on_disk[tier]}"
+            yield warn(CHECK, text, "its log and its status page say why the file could not be taken up")
 
 
 def _samples(page: str) -> Samples:

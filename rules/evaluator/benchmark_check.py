@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rules.catalogue import benchmark
 from rules.catalogue.registry import RULES
@@ -23,7 +23,7 @@ from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
 from rules.telemetry.work import Capacity
 from rules.verdicts.context import SEPARATE
 from rules.verdicts.held_windows import watched_seconds
-from rules.verdicts.verdict import FIRING, RuleResult, Status, Verdict
+from rules.verdicts.verdict import FIRING, RuleResult, Status, Unknown, Verdict
 
 FIRST_WEEK_SECONDS = 7 * 86400.0
 """Age of a plan version in seconds at which the result is stored: "within the first week of production traffic"."""
@@ -70,7 +70,8 @@ class Step13:
 
     `highest_rps` is the highest load of a replica, `usable_rps` its planned and `capacity` its present capacity. `bins`
     are those of the curve by load. `seen_seconds` is the time with data. `guardrails` are told beside the result, and do
-    not change it.
+    not change it. `new_since` is the end of the newest minute (unix seconds) where all were recorded under another plan,
+    else None.
     """
 
     tier: str
@@ -82,6 +83,14 @@ class Step13:
     bins: tuple[BinReached, ...] = ()
     seen_seconds: float = 0.0
     guardrails: tuple[Guardrail, ...] = ()
+    new_since: float | None = None
+
+    def wait_for_plan(self, since: float) -> Step13:
+        """Return a result that waits for the first minute under a new plan: replicas were seen, so no scrape failed."""
+        few, text = Gap.TOO_FEW_REQUESTS, "no minute was recorded under this plan"
+        waiting = [replace(one, reason=few, text=text) for one in self.results if isinstance(one, Unknown)]
+        told = [one for one in self.results if not isinstance(one, Unknown)]
+        return replace(self, results=(*told, *waiting), new_since=since)
 
     @property
     def highest_share(self) -> float | None:

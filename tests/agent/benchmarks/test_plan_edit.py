@@ -95,6 +95,41 @@ def test_a_tier_without_a_curve_gets_one_at_its_end(tmp_path: Path) -> None:
     assert edited(plan_in(tmp_path), "small").text == PLAN[:end] + NEW + PLAN[end:]
 
 
+START = """\
+schema: 1
+tiers:
+  a:
+    model: m
+    engine: vllm
+    gpu: {product: A, per_replica: 1}
+    slo:
+      ttft_p99_seconds: 2.0
+      # tpot_p99_seconds:  # and for each token after it, such as 0.08
+      # e2e_p99_seconds:  # and for the whole request, such as 30
+    # workload: from `sizewatch report`
+"""
+"""A tier as `plan init` writes it, up to its curve."""
+
+TIER_B = "{model: m, engine: vllm, gpu: {product: A, per_replica: 1}, slo: {ttft_p99_seconds: 1}}\n"
+
+PLACEHOLDER = "    # curve: comes from a benchmark of one replica (sizewatch plan import)\n"
+END = "    # fleet: {instances: 1}  # 1 run now\n"
+
+
+def test_a_curve_takes_the_line_that_plan_init_left_for_it(tmp_path: Path) -> None:
+    for before, after in ((START, END), (START + "    fleet: {instances: 1}\n", ""), (START, "  b: " + TIER_B)):
+        text = edited(plan_in(tmp_path, before + PLACEHOLDER + after), "a").text
+        assert text == before + NEW + after
+
+
+def test_a_new_curve_stays_below_the_commented_keys_of_the_last_part(tmp_path: Path) -> None:
+    path = plan_in(tmp_path, START.replace("    # workload: from `sizewatch report`\n", "") + END)
+    text = edited(path, "a").text
+    assert text.index("# e2e_p99_seconds") < text.index("    curve:") < text.index("# fleet")
+    plan = yaml.safe_load(text.replace("      # e2e_p99_seconds:  #", "      e2e_p99_seconds: 30  #"))
+    assert plan["tiers"]["a"]["slo"]["e2e_p99_seconds"] == 30
+
+
 def test_comments_of_people_that_go_with_the_curve_are_told(tmp_path: Path) -> None:
     path = plan_in(tmp_path)
     first = edited(path, "big")

@@ -1,4 +1,4 @@
-"""Secrets and certificates that change under a running daemon: however they are written, nobody restarts it."""
+"""Plan, secrets and certificates that change under a running daemon: however they are written, nobody restarts it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 import trustme
-from daemon_runs import ask, configuration, further, health, looks_around, metric, running, write
+import yaml
+from daemon_runs import PLAN, ask, configuration, further, health, looks_around, metric, running, write
 from engine_server import engines
 from waiting import CEILING_SECONDS, wait_for
 
@@ -289,3 +290,25 @@ def test_a_token_file_that_is_removed_opens_the_pages_to_nobody(tmp_path: Path) 
         with pytest.raises(urllib.error.HTTPError, match="401"):
             ask(daemon, "readyz")
         assert ask(daemon, "readyz", FIRST)
+
+
+@WAYS
+def test_a_changed_plan_is_taken_up_and_a_half_written_one_changes_nothing(
+    way: Callable[[Path], Change], tmp_path: Path
+) -> None:
+    (tmp_path / "p").mkdir()
+    change, plan = way(tmp_path / "p"), yaml.safe_load(PLAN.read_text(encoding="utf-8"))
+    change(plan=yaml.safe_dump(plan))
+    with (
+        engines() as served,
+        running(write(tmp_path, configuration(served, plan=str(tmp_path / "p" / "plan")))) as daemon,
+    ):
+        first = metric(daemon, "sizewatch_plan_slo_ttft_p99_seconds")
+        change(plan="tiers: {cpu-small: {model")
+        assert wait_for(lambda: daemon.counts.config_trouble)
+        assert metric(daemon, "sizewatch_plan_slo_ttft_p99_seconds") == first
+        assert b"Configuration reload failed" in ask(daemon)
+        plan["tiers"]["cpu-small"]["slo"]["ttft_p99_seconds"] = 3.0
+        change(plan=yaml.safe_dump(plan))
+        assert wait_for(lambda: metric(daemon, "sizewatch_plan_slo_ttft_p99_seconds") == 3.0)
+        assert daemon.counts.config_trouble is None

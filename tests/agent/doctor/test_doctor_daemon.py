@@ -11,7 +11,7 @@ from engine_server import answers_500, engines
 from test_run import about, loaded, serving
 from waiting import free_port, wait_for
 
-from agent.config.load import load
+from agent.config.load import load, plan_versions
 from agent.doctor.check_result import CheckLevel, CheckResult
 from agent.doctor.daemon import MOST_SHOWN, WRONG, PortProbe, check_daemon
 from agent.doctor.run import run_checks
@@ -38,6 +38,15 @@ def test_each_sign_of_trouble_has_a_line_with_its_labels_and_what_to_do(wrong: o
     assert line.text == row.text.format(value=float(bad), **{name: f"the-{name}" for name in row.metric.labels})
     (line,) = told(tmp_path, f"{series} {good}")
     assert line.level is CheckLevel.OK
+
+
+def test_a_daemon_that_judges_another_plan_than_that_on_disk_is_told(tmp_path: Path) -> None:
+    page = 'sizewatch_plan_info{{tier="cpu-small",plan_version="{}",model="m",engine="vllm",product="cpu"}} 1'
+    on_disk = plan_versions(loaded(tmp_path))["cpu-small"]
+    (line,) = told(tmp_path, page.format("0123456789ab"))
+    assert line.level is CheckLevel.WARN
+    assert line.text == f"judges cpu-small by plan version 0123456789ab; the plan on disk is {on_disk}"
+    assert told(tmp_path, page.format(on_disk))[0].level is CheckLevel.OK
 
 
 def test_of_many_of_one_kind_some_are_named_and_the_others_counted(tmp_path: Path) -> None:
