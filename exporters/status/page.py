@@ -29,8 +29,9 @@ from exporters.status.page_incident import incidents
 from exporters.status.page_tables import notices as report_notices
 from exporters.status.page_tables import reports, timeline
 from exporters.status.page_tier import HEADS, card
-from exporters.status.records import AgentStatus, AlertmanagerHealth, DiscoveryHealth, StoreHealth
+from exporters.status.records import AgentStatus, AlertmanagerHealth, DiscoveryHealth, StoreHealth, TierStatus
 from exporters.status.tier_overview import Headline, headline, list_incidents, summarize_tier, worst_first
+from rules.plan.schema import same_model
 from rules.telemetry.wording import format_count
 from rules.verdicts.verdict import FIRING, Status
 
@@ -137,6 +138,8 @@ def _notices(status: AgentStatus) -> Iterator[str]:
         yield f"The history lost {health.dropped_minutes} replica-minutes."
     if health.config_trouble is not None:
         yield f"Configuration reload failed; the previous configuration is active: {health.config_trouble}"
+    for tier in status.tiers:
+        yield from _of_other_models(tier)
     yield from health.gpu_problems
     if health.store is not None:
         yield from _of_store(health.store)
@@ -149,6 +152,19 @@ def _notices(status: AgentStatus) -> Iterator[str]:
         if one.trouble is not None:
             yield f"Alertmanager unreachable, alerts are not delivered: {one.trouble}"
         yield from (f"{one.alertmanager} rejected an alert: {words}" for words in one.refused)
+
+
+def _of_other_models(tier: TierStatus) -> Iterator[str]:
+    """Yield that replicas serve another model than the plan's: every verdict of the tier is then about another sizing."""
+    planned = tier.context.plan.model if tier.context.plan is not None else ""
+    by_model: dict[str, list[str]] = {}
+    for replica in tier.replicas:
+        served = replica.model.split(",") if replica.model else []
+        if planned and served and not any(same_model(name, planned) for name in served):
+            by_model.setdefault(", ".join(served), []).append(replica.name)
+    for model, names in sorted(by_model.items()):
+        some = f"{names[0]} and {len(names) - 1} more serve" if len(names) > 1 else f"{names[0]} serves"
+        yield f"{tier.name}: the plan is for {planned}, {some} {model}: correct the plan, or move the target to its tier."
 
 
 def _of_store(found: StoreHealth) -> Iterator[str]:

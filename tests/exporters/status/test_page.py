@@ -653,3 +653,19 @@ def explained_tier() -> TierStatus:
 )
 def test_a_missing_level_is_a_reason_and_no_number(text: str, shown: str) -> None:
     assert page_trend._named(text, "running") == shown
+
+
+def test_a_plan_for_another_model_than_the_engines_is_a_banner() -> None:
+    tier = planned_tier()
+    assert tier.context.plan is not None
+
+    def text_with(model: str) -> str:
+        replicas = tuple(replace(one, model=model) for one in tier.replicas)
+        return read(agent_status(tiers=(replace(tier, replicas=replicas),))).text
+
+    planned = tier.context.plan.model
+    for model in (planned, "", f"adapter,{planned}"):
+        assert "the plan is for" not in text_with(model)
+    first, more = tier.replicas[0].name, len(tier.replicas) - 1
+    banner = f"the plan is for {planned}, {first} and {more} more serve acme/giant-405b"
+    assert banner in text_with("acme/giant-405b")
