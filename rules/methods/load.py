@@ -19,7 +19,7 @@ from rules.telemetry.outcomes import FINISHED, HTTP_OK, count_gone
 from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.readings import families_of
 from rules.telemetry.signals import BY_NAME, Gap, Reading
-from rules.telemetry.windows import DAY_SECONDS, NET_CHANGE, Window
+from rules.telemetry.windows import DAY_SECONDS, MINUTE_SECONDS, NET_CHANGE, Window
 from rules.telemetry.wording import number, split_claim
 from rules.telemetry.work import Capacity, arriving_words, work_per_request
 from rules.verdicts.context import (
@@ -40,6 +40,7 @@ MOST = 0.5
 LOAD_WORDS: dict[LatencyPattern, str] = {
     LatencyPattern.KNEE: "more load than replicas take",
     LatencyPattern.HELD_UP: "the replicas together can take this load",
+    LatencyPattern.SLOWED: "replicas should take this load, and do not take it now",
     LatencyPattern.EITHER: "what replicas take is not known",
 }
 
@@ -82,8 +83,9 @@ def offered_load(whole: Window, capacity: Capacity) -> OfferedLoad | None:
 def compare_offered_load(case: RuleContext) -> tuple[str, LatencyPattern]:
     """Return the load of the last quarter of the window in words, and the pattern that it explains.
 
-    KNEE: above capacity for most of that time. TAIL: not above it. EITHER: capacity or load is not known. Replicas count
-    together: load that fits if it is spread evenly needs no further replica.
+    KNEE: above capacity for most of that time. HELD_UP: not above it. SLOWED: not above it, but the queue of every replica
+    grows, so that no neighbour could take the load. EITHER: capacity or load is not known. Replicas count together: load
+    that fits if it is spread evenly needs no further replica.
     """
     capacity, last = case.context.capacity, case.last_quarter(case.binned)
     if capacity is None:
@@ -98,7 +100,11 @@ def compare_offered_load(case: RuleContext) -> tuple[str, LatencyPattern]:
             covered = math.fsum(one.window.covered_seconds for one in group)
             seconds += covered
             above += covered if load.is_above else 0.0
-    return str(whole), LatencyPattern.KNEE if above > 0 and above >= MOST * seconds else LatencyPattern.HELD_UP
+    if above > 0 and above >= MOST * seconds:
+        return str(whole), LatencyPattern.KNEE
+    growing = hold(case.binned).find_growing_queues(case.now) if case.period_seconds <= MINUTE_SECONDS else {}
+    grows_everywhere = bool(growing) and set(group_by_replica(case.binned)) <= set(growing)
+    return str(whole), LatencyPattern.SLOWED if grows_everywhere else LatencyPattern.HELD_UP
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)

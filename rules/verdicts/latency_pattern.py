@@ -18,6 +18,7 @@ class LatencyPattern(StrEnum):
 
     KNEE = "knee"  # the load
     HELD_UP = "held_up"  # something in the system
+    SLOWED = "slowed"  # every queue grows below capacity: the replicas take less than they did
     EITHER = "either"
 
 
@@ -38,6 +39,12 @@ BEYOND_HELD_UP = (
     "Look for what holds requests in the system: a slow machine (clocks, throttling, neighbours), long prompts or outputs",
     SPREAD,
     "If the load itself is above the benchmark's highest, benchmark up to it",
+)
+
+BEYOND_SLOWED = (
+    BEYOND_HELD_UP[1],
+    "Until it is found: shed load at the gateway, or add replicas of this tier, because every queue grows",
+    "Benchmark again with production's lengths if they are not those of the benchmark",
 )
 
 BEYOND_EITHER = (
@@ -61,11 +68,13 @@ LEVERS: Mapping[str, Mapping[LatencyPattern, tuple[str, ...]]] = {
     "QueueGrowing": {
         LatencyPattern.KNEE: _QUEUE,
         LatencyPattern.HELD_UP: _QUEUE_HELD_UP,
+        LatencyPattern.SLOWED: BEYOND_SLOWED,
         LatencyPattern.EITHER: _QUEUE_EITHER,
     },
     "LoadBeyondBenchmark": {
         LatencyPattern.KNEE: BEYOND_KNEE,
         LatencyPattern.HELD_UP: BEYOND_HELD_UP,
+        LatencyPattern.SLOWED: BEYOND_SLOWED,
         LatencyPattern.EITHER: BEYOND_EITHER,
     },
 }

@@ -18,7 +18,7 @@ from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
 from rules.telemetry.windows import Window
 from rules.telemetry.work import UNTOLD, Capacity, CapacityLengths, CapacitySource, MeanTokens
-from rules.verdicts.latency_pattern import ADD_REPLICAS, KEEP_REPLICAS, LEVERS, LatencyPattern
+from rules.verdicts.latency_pattern import ADD_REPLICAS, BEYOND_SLOWED, KEEP_REPLICAS, LEVERS, LatencyPattern
 from rules.verdicts.verdict import Status, Verdict
 
 BEYOND = "LoadBeyondBenchmark"
@@ -136,22 +136,32 @@ def test_an_engine_that_finishes_nothing_still_has_arrivals() -> None:
     assert offered_load(replace(jammed, counters={}), replace(capacity, lengths=UNTOLD)) is None
 
 
-@pytest.mark.parametrize(("rps", "first"), [(2.0, KEEP_REPLICAS), (5.9, ADD_REPLICAS)])
-def test_a_growing_queue_asks_for_replicas_only_above_capacity_in_both(rps: float, first: str) -> None:
+@pytest.mark.parametrize(("rps", "first"), [(2.0, BEYOND_SLOWED[0]), (5.9, ADD_REPLICAS)])
+def test_a_queue_that_grows_everywhere_never_asks_to_keep_the_replicas(rps: float, first: str) -> None:
     """12 more arrive each minute than finish, 0.2 a second: 2.2 and 6.1 rps of 6."""
     several = each(9, lambda n: tailed(n, rps, in_system=30.0, waiting=4.0 + 12 * n, change=12.0))
     for rule in (BEYOND, "QueueGrowing"):
         found = verdict(rule, context(), several)
         assert (found.status, found.actions[0].text) == (Status.WARNING, first), found.sentence
+        assert KEEP_REPLICAS not in {action.text for action in found.actions}
 
 
-def test_queue_that_grows_is_beyond_and_asks_for_replicas_only_above_capacity() -> None:
+def test_a_queue_beside_an_idle_neighbour_needs_another_spread() -> None:
+    def grows(number: int) -> Window:
+        return tailed(number, 2.0, in_system=30.0, waiting=4.0 + 12 * number, change=12.0)
+
+    for rule in (BEYOND, "QueueGrowing"):
+        found = verdict(rule, context(), {"a": each(9, grows), "b": each(9, lambda n: tailed(n, 0.5))})
+        assert found.actions[0].text == KEEP_REPLICAS, found.sentence
+
+
+def test_queue_that_grows_is_beyond_and_asks_for_replicas_above_capacity() -> None:
     def queue(rps: float) -> Callable[[int], Window]:
         # Growth too small to show in any one minute.
         return lambda n: tailed(n, rps, change=0.7, gauges={"requests_waiting_capacity": gauge(0.3 + n / 3)})
 
     small = verdict(BEYOND, context(), each(9, queue(3.0)))
-    assert small.actions[0].text == KEEP_REPLICAS
+    assert small.actions[0].text == BEYOND_SLOWED[0]
     assert verdict(BEYOND, context(), each(9, queue(5.995))).actions[0].text == ADD_REPLICAS
 
 
