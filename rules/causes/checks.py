@@ -18,6 +18,7 @@ from rules.causes.context import (
 )
 from rules.methods import prefix_routing
 from rules.methods.load import offered_load
+from rules.plan.capacity import benchmarked_mean
 from rules.plan.curve import CERTAIN_REQUESTS
 from rules.telemetry import histograms, windows
 from rules.telemetry.reading_methods import lookup_share, mean_level, ratio, replica_rate
@@ -25,6 +26,7 @@ from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
 from rules.telemetry.windows import Window
 from rules.telemetry.wording import number
+from rules.telemetry.work import mean_length
 from rules.verdicts.held_windows import hold
 
 LONGER = 1.2
@@ -118,13 +120,15 @@ def _has_same_prompts(now: Window, before: Window) -> bool:
 
 
 def check_longer(family: str, word: str, key: str) -> Callable[[CauseContext], CauseResult]:
-    """Return the check for a P95 length above that of the plan."""
+    """Return the check for a P95 length above that of the plan, or without it for a mean above the benchmark's."""
 
     def examine(context: CauseContext) -> CauseResult:
         planned = getattr(context.workload, key) if context.workload else None
         parts = context.total.histograms.get(family)
-        if planned is None or planned.p95 is None or not parts:
-            return CauseResult(supported=None, text=f"{word} lengths are not in the plan or not exposed")
+        if planned is None or planned.p95 is None:
+            return _compare_with_benchmark(context, (key, family), word)
+        if not parts:
+            return CauseResult(supported=None, text=f"{word} lengths are not exposed")
         found = histograms.quantile(parts, 0.95)
         if found is None:
             return CauseResult(supported=None, text=f"no {word} lengths were seen")
@@ -137,6 +141,20 @@ def check_longer(family: str, word: str, key: str) -> Callable[[CauseContext], C
         return CauseResult(supported=False, text=f"{word}s are not longer ({where})")
 
     return examine
+
+
+def _compare_with_benchmark(context: CauseContext, names: tuple[str, str], word: str) -> CauseResult:
+    """Return whether requests are longer than those of the benchmark. `names` are counter and histogram of the length."""
+    benchmarked = benchmarked_mean(context.context.plan, context.context.curve, names[0])
+    mean = mean_length(context.total, *names)
+    if benchmarked is None or mean is None:
+        return CauseResult(supported=None, text=f"{word} lengths are neither in the plan nor in its benchmark")
+    where = f"mean {mean:,.0f} tokens, {benchmarked:,.0f} benchmarked"
+    if mean <= benchmarked * LONGER:
+        return CauseResult(supported=False, text=f"{word}s are not longer ({where})")
+    proven = context.total.counters.get("requests_finished", 0.0) >= ENOUGH_REQUESTS
+    times = mean / benchmarked
+    return CauseResult(supported=True, proven=proven, text=f"{word}s are {times:.1f} x as long as benchmarked: {where}")
 
 
 def check_held_back(context: CauseContext) -> CauseResult:

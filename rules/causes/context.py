@@ -95,7 +95,7 @@ READ = frozenset(
     {
         *("requests_finished", "in_system_change", "preemptions", "prefix_hit_tokens", "prefix_queried_tokens"),
         *("spec_drafts", "spec_draft_tokens", "spec_accepted_tokens", "adapters_running"),
-        *("prompt_tokens", "requests_running"),
+        *("prompt_tokens", "generation_tokens", "requests_running"),
         *("requests_waiting", "requests_waiting_capacity", "requests_waiting_deferred"),
         *("prompt_tokens_per_request", "generation_tokens_per_request"),
         *(*FROM_ARRIVAL, "queue_seconds", "prefill_seconds", "gpu_throttled_covered_seconds"),

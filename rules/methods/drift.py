@@ -6,7 +6,7 @@ An error in step 1 propagates through the whole sizing (guide 9.1), so both dire
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from rules.confidence import CONFIDENCE
@@ -25,11 +25,15 @@ from rules.methods.evidence import (
     sum_parts,
 )
 from rules.methods.load import PeakComparison, find_busiest_periods
+from rules.plan.capacity import benchmarked_mean
+from rules.plan.load_bins import BinnedWindow
 from rules.plan.schema import TokenQuantiles, Workload
 from rules.telemetry.histograms import Histogram, count_requests
 from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.wording import number, quantity
+from rules.telemetry.work import mean_length
 from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, is_persistent, worst_gap
+from rules.verdicts.held_windows import hold
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 LENGTHS = (("prompts", PROMPTS, "prompt_tokens"), ("outputs", OUTPUTS, "generation_tokens"))
@@ -39,6 +43,12 @@ CUT = "requests_ended_by_length"
 
 QUANTILES = (("p95", 0.95), ("p99", 0.99), ("p50", 0.5))
 """Compared quantiles in the order of the sentence: memory is sized for P95 (guide 1.1, 9.1 step 4)."""
+
+MEAN = "mean"
+
+ALL_BEYOND = 10
+"""Minutes that must all be beyond the factor for a mean to be certainly so: by chance 1 of 2 is, so all are in 0.5^10 =
+0.1 % of cases (sign test)."""
 
 TOWARDS = {
     frozenset({"prompts"}): "rag",
@@ -50,7 +60,10 @@ TOWARDS = {
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
 class DriftedQuantile:
-    """Quantile away from the plan by at least `factor`, which is below 1 for shorter requests."""
+    """Quantile away from the plan by at least `factor`, which is below 1 for shorter requests.
+
+    Without planned lengths it is the mean, and the benchmark's own (`whose` tells).
+    """
 
     word: str
     name: str
@@ -59,13 +72,17 @@ class DriftedQuantile:
     planned: float
     factor: float
     certain: bool
+    whose: str = "planned"
 
     @property
     def seen(self) -> str:
-        return f"{self.name.upper()} {quantity(self.observed, 'tokens')}, {number(self.planned, 'count')} planned"
+        name = self.name if self.name == MEAN else self.name.upper()
+        return f"{name} {quantity(self.observed, 'tokens')}, {number(self.planned, 'count')} {self.whose}"
 
     @property
     def times(self) -> str:
+        if self.name == MEAN:
+            return f"{self.factor:.2g}x"
         if self.side is LimitSide.LONGER:
             return f"at least {self.factor:.1f}x"
         return f"at most {self.factor:.2g}x"
@@ -76,19 +93,26 @@ def judge_drift(case: RuleContext) -> RuleResult:
     """Compare lengths and peak with the plan in both directions. A rule of one family finds longer P99 only."""
     family, needed = case.rule.family, case.limit("minimum_requests")
     workload = case.context.plan.workload if case.context.plan else None
-    if workload is None:
-        return case.unknown(Gap.NOT_IN_PLAN, "the plan has no workload")
     rows = [row for row in LENGTHS if family in ("", row[1])]
-    rates = workload.requests_per_second if not family else None
+    rates = workload.requests_per_second if workload is not None and not family else None
     planned = {row[1]: _read_planned(workload, row[2]) for row in rows}
-    if not any(planned.values()) and (rates is None or rates.peak is None):
+    benchmarked = {row[1]: _read_benchmarked(case, row[2]) for row in rows if not family and not planned[row[1]]}
+    known = any(planned.values()) or any(benchmarked.values())
+    if workload is None and not known:
+        return case.unknown(Gap.NOT_IN_PLAN, "the plan has no workload, and its benchmark no lengths")
+    if not known and (rates is None or rates.peak is None):
         return case.unknown(Gap.NOT_IN_PLAN, f"the plan's workload has no {' or '.join(row[2] for row in rows)}")
     if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     peak = None if family else find_busiest_periods(case)
     moved: list[DriftedQuantile] = []
     compared, requests = 0, 0.0
-    for word, of, _ in rows:
+    for word, of, key in rows:
+        if mean := benchmarked.get(of):
+            finished, drifted = _compare_mean(case, word, (key, of), mean)
+            requests, compared = max(requests, finished), compared + (finished >= needed)
+            moved.extend([drifted] if drifted is not None else [])
+            continue
         parts = sum_parts(case.binned, of)
         requests = max(requests, count_requests(parts))
         if count_requests(parts) < needed:
@@ -100,7 +124,7 @@ def judge_drift(case: RuleContext) -> RuleResult:
     if compared == 0 and peak is None:
         return _explain_no_comparison(case, rows, requests)
     if moved:
-        return _report_drift(case, workload, moved, peak)
+        return _report_drift(case, workload.archetype if workload else None, moved, peak)
     if peak is not None and peak.is_above_plan:
         observed = Reading(value=peak.rps, low=peak.rps, high=None, n=peak.requests)
         expected = Reading(value=peak.planned, low=0.0, high=peak.planned, n=peak.requests)
@@ -111,8 +135,51 @@ def judge_drift(case: RuleContext) -> RuleResult:
     return _report_no_drift(case, planned, rows, peak)
 
 
-def _read_planned(workload: Workload, key: str) -> dict[str, float]:
-    planned: TokenQuantiles | None = getattr(workload, key)
+def _read_benchmarked(case: RuleContext, key: str) -> float | None:
+    return benchmarked_mean(case.context.plan, case.context.curve, key)
+
+
+def _compare_mean(
+    case: RuleContext, word: str, names: tuple[str, str], benchmarked: float
+) -> tuple[float, DriftedQuantile | None]:
+    """Return the finished requests, and their mean length if it lasts beyond `factor` of the benchmark's on a side.
+
+    `names` are counter and histogram. Certain if all of ALL_BEYOND minutes or more are beyond it.
+    """
+    families, factor = ("requests_finished", *names), case.limit("factor")
+
+    def mean(group: Iterable[BinnedWindow]) -> float | None:
+        held = hold(group)
+        return mean_length(held.sum_families(families), *names) if held else None
+
+    whole = hold(case.binned).sum_families(families)
+    finished, length = whole.counters.get("requests_finished", 0.0), mean(case.binned)
+    if length is None or finished < case.limit("minimum_requests"):
+        return finished, None
+    last, each = mean(case.last_quarter(case.binned)), [mean(group) for group in case.periods(case.binned)]
+    known = [value for value in each if value is not None]
+    for side, limit in ((LimitSide.LONGER, benchmarked * factor), (LimitSide.SHORTER, benchmarked / factor)):
+
+        def is_beyond(value: float, side: LimitSide = side, limit: float = limit) -> bool:
+            return value > limit if side is LimitSide.LONGER else value < limit
+
+        if is_beyond(length) and is_persistent(last, each, is_beyond):
+            drifted = DriftedQuantile(
+                word=word,
+                name=MEAN,
+                side=side,
+                observed=exact_reading(length, finished),
+                planned=benchmarked,
+                factor=length / benchmarked,
+                certain=len(known) >= ALL_BEYOND and all(map(is_beyond, known)),
+                whose="benchmarked",
+            )
+            return finished, drifted
+    return finished, None
+
+
+def _read_planned(workload: Workload | None, key: str) -> dict[str, float]:
+    planned: TokenQuantiles | None = getattr(workload, key, None)
     values = {name: getattr(planned, name) for name, _ in QUANTILES} if planned else {}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -170,7 +237,7 @@ def _explain_no_comparison(case: RuleContext, rows: Sequence[tuple[str, str, str
 
 
 def _report_drift(
-    case: RuleContext, workload: Workload, moved: Sequence[DriftedQuantile], peak: PeakComparison | None
+    case: RuleContext, archetype: str | None, moved: Sequence[DriftedQuantile], peak: PeakComparison | None
 ) -> Verdict:
     certain = [drifted for drifted in moved if drifted.certain]
     first: dict[str, DriftedQuantile] = {}
@@ -180,7 +247,7 @@ def _report_drift(
     first[worst.word] = worst
     ordered = sorted(first.values(), key=lambda one: one is not worst)
     claims = [f"{one.word} {'are ' if one is worst else ''}{one.times}" for one in ordered]
-    sentence = capitalize(f"{', '.join(claims)} as long as planned: {worst.seen}")
+    sentence = capitalize(f"{', '.join(claims)} as long as {worst.whose}: {worst.seen}")
     details = [f"{one.word} {one.seen}" for one in ordered]
     if peak is not None and peak.is_above_plan:
         details.append(str(peak))
@@ -188,8 +255,8 @@ def _report_drift(
         details += _describe_cut(case)
     longer = frozenset(word for word, drifted in first.items() if drifted.side is LimitSide.LONGER)
     towards = TOWARDS.get(longer, "") if not case.rule.family else ""
-    if workload.archetype is not None and towards not in ("", workload.archetype):
-        details.append(f"the traffic moves from {workload.archetype} towards {towards}")
+    if archetype is not None and towards not in ("", archetype):
+        details.append(f"the traffic moves from {archetype} towards {towards}")
     expected = exact_reading(worst.planned, worst.observed.n)
     return case.verdict(Status.WARNING, certain_if(bool(certain)), worst.observed, expected, sentence, details=details)
 

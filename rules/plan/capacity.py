@@ -135,6 +135,15 @@ def capacity_lengths(plan: TierPlan, curve: Curve | None, point: OperatingPoint 
     )
 
 
+def benchmarked_mean(plan: TierPlan | None, curve: Curve | None, key: str) -> float | None:
+    """Return the mean tokens a request of the benchmark at the operating point, None if its files do not tell.
+
+    `key` is prompt_tokens or generation_tokens.
+    """
+    point = operating_point(plan) if plan is not None else None
+    return curve.value_at(f"{key}_mean", point) if curve is not None and point is not None else None
+
+
 def _exactly(mean: float | None) -> MeanTokens | None:
     return None if mean is None else MeanTokens(low=mean, high=mean)
 

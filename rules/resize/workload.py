@@ -22,6 +22,7 @@ from rules.telemetry.reading_methods import mean_level, replica_rate
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.telemetry.windows import Window
+from rules.telemetry.work import mean_length
 from rules.verdicts.context import SEPARATE
 
 NOTHING_BOOKED = Missing(gap=Gap.SCRAPE_FAILED, text="no hour of this time is in the history")
@@ -103,7 +104,7 @@ def measure_workload(seen: ProductionSummary) -> WorkloadNow:
     planned = plan.workload if plan else None
     rates = planned.requests_per_second if planned else None
     found = tuple(_length(seen, word, key, name) for word, _, key in LENGTHS for name in QUANTILES)
-    arrivals = sorted((one.rps for one in seen.rates), reverse=True)
+    arrivals, lately = sorted((one.rps for one in seen.rates), reverse=True), seen.lately
     several = len(arrivals) >= SEPARATE
     archetype = planned.archetype if planned and planned.archetype else ""
     return WorkloadNow(
@@ -115,8 +116,8 @@ def measure_workload(seen: ProductionSummary) -> WorkloadNow:
         highest_rps=arrivals[0] if several else None,
         planned_average_rps=rates.average if rates else None,
         planned_peak_rps=rates.peak if rates else None,
-        prompt_mean=_mean(seen, "prompt_tokens", "prompt_tokens_per_request"),
-        generation_mean=_mean(seen, "generation_tokens", "generation_tokens_per_request"),
+        prompt_mean=mean_length(lately, "prompt_tokens", "prompt_tokens_per_request") if lately else None,
+        generation_mean=mean_length(lately, "generation_tokens", "generation_tokens_per_request") if lately else None,
         archetype=archetype,
         towards=_towards(found, archetype),
     )
@@ -131,17 +132,6 @@ def _length(seen: ProductionSummary, word: str, key: str, name: str) -> Length:
         observed = read(BY_NAME[f"{key}_{name}"], seen.lately, seen.context.basis)
     drift = RULES["WorkloadDrift"].limit("factor", seen.context.limits)
     return Length(what=word, quantile=name, observed=observed, planned=planned, drift=drift)
-
-
-def _mean(seen: ProductionSummary, counter: str, family: str) -> float | None:
-    """Return the tokens a request: the histogram's mean, else tokens by finished requests."""
-    if seen.lately is None:
-        return None
-    told = histograms.mean(seen.lately.histograms.get(family, ()))
-    finished = seen.lately.counters.get("requests_finished", 0.0)
-    if told is not None or finished <= 0 or counter not in seen.lately.counters:
-        return told
-    return seen.lately.counters[counter] / finished
 
 
 def _towards(lengths: tuple[Length, ...], archetype: str) -> str:

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from rules.confidence import Certainty
 from rules.light_dataclass import light_dataclass
+from rules.telemetry import histograms
 from rules.telemetry.reading_methods import has_repeated_lookups, replica_rate
 from rules.telemetry.signals import Reading
 from rules.telemetry.windows import Window
@@ -149,6 +150,15 @@ def _without_hits(prompts: TokenLoad, now: float | None, planned_hits: float | N
     sides = (("production", now, then), ("the benchmark", then, now))
     untold = next((side for side, own, other in sides if own is None and other not in (None, 1.0)), "")
     return load, untold
+
+
+def mean_length(window: Window, counter: str, family: str) -> float | None:
+    """Return the tokens a request: the histogram's mean, else tokens by finished requests. None if neither is known."""
+    mean = histograms.mean(window.histograms.get(family, ()))
+    finished = window.counters.get("requests_finished", 0.0)
+    if mean is not None or finished <= 0 or counter not in window.counters:
+        return mean
+    return window.counters[counter] / finished
 
 
 def computed_share(window: Window) -> float | None:

@@ -73,6 +73,20 @@ def first(made: Verdict) -> Cause:
     return made.causes[0]
 
 
+@pytest.mark.parametrize(
+    ("mean", "cause", "text"),
+    [
+        (40.0, "prompt lengths", "prompts are 2.0 x as long as benchmarked: mean 80 tokens, 40 benchmarked"),
+        (70.0, "slower machine", "prompts are not longer (mean 80 tokens, 70 benchmarked)"),
+    ],
+)
+def test_without_planned_lengths_those_of_the_benchmark_are_compared(mean: float, cause: str, text: str) -> None:
+    measured = [{"prompt_tokens_mean": mean}] * 3
+    made = verdict(TTFT, context(*measured, workload={"prefix_hit_ratio": 0.6}), each(5, slow))
+    assert first(made).cause == cause
+    assert text in first(made).evidence
+
+
 def test_what_nothing_explains_is_the_machine() -> None:
     made = found()
     cause = first(made)
@@ -273,8 +287,8 @@ def test_what_cannot_be_known_is_said_beside_the_first_suspect() -> None:
     assert first(made).against == (
         "cannot be excluded: the prefix hit rate is not known",
         "cannot be excluded: whether requests are held back (adapter slots, KV loads) is not known",
-        "cannot be excluded: prompt lengths are not in the plan or not exposed",
-        "cannot be excluded: output lengths are not in the plan or not exposed",
+        "cannot be excluded: prompt lengths are neither in the plan nor in its benchmark",
+        "cannot be excluded: output lengths are neither in the plan nor in its benchmark",
         "cannot be excluded: GPU throttling is not known",
     )
 

@@ -157,8 +157,8 @@ def test_a_plan_without_lengths_says_so() -> None:
 
     made = day(usual(), usual())
     for tier, words in (
-        (bare("t", None), "the plan has no workload"),
-        (context(), "the plan has no workload"),
+        (bare("t", None), "the plan has no workload, and its benchmark no lengths"),
+        (context(), "the plan has no workload, and its benchmark no lengths"),
         (context(workload={"archetype": "chat"}), "the plan's workload has no prompt_tokens or generation_tokens"),
     ):
         found = unknown(DRIFT, tier, made)
@@ -255,3 +255,41 @@ def test_output_drift_without_a_planned_p99_is_not_in_the_plan() -> None:
 def test_a_factor_of_the_configuration_replaces_the_catalogues() -> None:
     tier = context(workload=AS_PLANNED, limits={DRIFT: {"factor": 2.0}})
     assert verdict(DRIFT, tier, day(usual(long=20), usual())).status is Status.OK
+
+
+MEASURED = [{"prompt_tokens_mean": 80, "output_tokens_per_second": 44 * rps} for rps in (2, 4, 6)]
+
+
+def of_length(number: int, prompt: float, output: float, rps: float = 3.0) -> Window:
+    finished = rps * 60
+    return minute(
+        number, rps=rps, counters={"prompt_tokens": prompt * finished, "generation_tokens": output * finished}
+    )
+
+
+def benchmarked(**workload: Any) -> TierContext:
+    return context(*MEASURED, **({"workload": workload} if workload else {}))
+
+
+def test_without_planned_lengths_the_benchmarks_own_are_compared() -> None:
+    found = verdict(DRIFT, benchmarked(), each(12, lambda n: of_length(n, 314.0, 160.0)))
+    assert said(found) == (Status.WARNING, Certainty.CERTAIN)
+    assert found.sentence == "Prompts are 3.9x, outputs 3.6x as long as benchmarked: mean 314 tokens, 80 benchmarked"
+    peak = benchmarked(requests_per_second={"peak": 100})
+    assert verdict(DRIFT, peak, each(12, lambda n: of_length(n, 314.0, 160.0))).sentence == found.sentence
+    shorter = verdict(DRIFT, benchmarked(), each(12, lambda n: of_length(n, 20.0, 44.0)))
+    assert shorter.sentence == "Prompts are 0.25x as long as benchmarked: mean 20 tokens, 80 benchmarked"
+
+
+def test_a_mean_that_does_not_last_or_hardly_moved_is_no_drift() -> None:
+    assert said(verdict(DRIFT, benchmarked(), each(12, lambda n: of_length(n, 90.0, 44.0))))[0] is Status.OK
+    over = each(12, lambda n: of_length(n, 314.0 if n < 3 else 80.0, 44.0))
+    assert said(verdict(DRIFT, benchmarked(), over))[0] is Status.OK
+    few = verdict(DRIFT, benchmarked(), each(5, lambda n: of_length(n, 314.0, 44.0)))
+    assert said(few) == (Status.WARNING, Certainty.LIKELY), "five minutes may all be long by chance"
+
+
+def test_planned_lengths_come_before_those_of_the_benchmark() -> None:
+    own = {"prompt_tokens": QUANTILES, "generation_tokens": QUANTILES}
+    found = verdict(DRIFT, context(*MEASURED, workload=own), day(usual(), usual()))
+    assert said(found) == (Status.OK, Certainty.LIKELY)
