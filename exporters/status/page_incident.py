@@ -120,7 +120,10 @@ def _describe_impact(incident: ActiveIncident) -> Iterator[str]:
     if impact.missed is not None:
         requests, last = f"{impact.missed.share.n:,.0f} requests", f"last {format_duration(IMPACT_SECONDS)}"
         missed = describe_missed(impact.missed).replace("of requests", f"of {requests}", 1)
-        yield f"{missed or f'no objective is surely missed by {requests}'} ({last})"
+        most = impact.missed.share.high or 0.0
+        # Beside a finding that users feel, "none is surely missed" would read as a denial.
+        bound = f"up to {number(most, 'ratio')} of {requests} may have missed an objective"
+        yield f"{missed or (bound if most else f'no objective was missed by {requests}')} ({last})"
     if impact.replicas:
         names = ", ".join(impact.replicas[:REPLICAS_NAMED])
         more = len(impact.replicas) - REPLICAS_NAMED

@@ -37,6 +37,9 @@ AT_EQUAL_LOAD = frozenset({judge_tail, judge_mean, judge_excess})
 SLO = "SLO"
 """Label of a planned value that is an objective."""
 
+HELD_BACK = ("QueueGrowing", "KvCacheCascade", "EngineStalled")
+"""Rules that find requests held back: a completed rate below the usable one is no good sign while one of them fires."""
+
 NOTHING_SEEN = "no data in the last 5 minutes"
 
 
@@ -310,7 +313,7 @@ ROWS: tuple[ComparisonRow, ...] = (
         key="completed_rps_per_replica",
         title="Requests per replica",
         unit="per_second",
-        rules=_about("completed_rps", "arrival_rps", "fleet_utilization"),
+        rules=(*_about("completed_rps", "arrival_rps", "fleet_utilization"), *HELD_BACK),
         signals=("completed_rps", "fleet_utilization"),
         now=_rps,
         planned=_usable,

@@ -49,7 +49,7 @@ from rules.plan.capacity import stated_capacity
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.work import CapacitySource
 from rules.verdicts.finding import Finding, Transition
-from rules.verdicts.verdict import FIRING, Action, Cause, Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import FIRING, Action, Cause, MissedObjective, Status, Subject, Unknown, Verdict
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 
@@ -669,3 +669,22 @@ def test_a_plan_for_another_model_than_the_engines_is_a_banner() -> None:
     first, more = tier.replicas[0].name, len(tier.replicas) - 1
     banner = f"the plan is for {planned}, {first} and {more} more serve acme/giant-405b"
     assert banner in text_with("acme/giant-405b")
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (Reading(value=0.01, low=0.0, high=0.06, n=68), "up to 6.0% of 68 requests may have missed an objective"),
+        (Reading(value=0.0, low=0.0, high=0.0, n=68), "no objective was missed by 68 requests"),
+        (Reading(value=0.4, low=0.3, high=0.6, n=680), "40.0% of 680 requests miss the 2 s TTFT objective"),
+    ],
+)
+def test_the_impact_denies_nothing_that_its_bounds_allow(share: Reading, words: str) -> None:
+    tier = cascading_tier()
+    missed = MissedObjective(objective="TTFT", limit_seconds=2.0, share=share)
+    firing = [isinstance(one, Verdict) and one.status in FIRING for one in tier.results]
+    results = tuple(
+        replace(one, missed=missed) if fires else one  # type: ignore[call-arg]
+        for one, fires in zip(tier.results, firing, strict=True)
+    )
+    assert words in read(agent_status(tiers=(replace(tier, results=results),))).text

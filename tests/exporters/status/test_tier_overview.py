@@ -314,3 +314,10 @@ def test_a_tier_that_is_surely_too_large_is_not_as_planned_and_alarms_nobody(rul
     assert describe_state(likely).words == "as planned"
     other = with_results(replace(trap, rule="GpuComputeLow"))
     assert describe_state(other).words == "as planned", "a low GPU is no size"
+
+
+@pytest.mark.parametrize("rule", ["QueueGrowing", "KvCacheCascade", "EngineStalled"])
+def test_few_completed_requests_are_not_as_planned_while_requests_are_held_back(rule: str) -> None:
+    assert tile(fine_tier("fine"), "completed_rps_per_replica").state[1] == "as planned"
+    held = firing(rule, Status.CRITICAL, subject=Subject(tier="fine"))
+    assert tile(with_results(held), "completed_rps_per_replica").state == (Status.CRITICAL, "critical, certain")
