@@ -170,9 +170,9 @@ def may_have_left(stall: RankStall, rank: RankPage, page: Snapshot) -> bool:
 
 
 def count_held(track: StallTrack, page: Snapshot) -> tuple[float, float]:
-    """Return the waiting and the running requests of ranks that surely do no work, at least.
+    """Return the requests that wait in ranks that surely do no work, and those that such ranks hold, at least.
 
-    Ranks that never worked may load weights. Waiting ones count if they wait for room: others may wait for KV.
+    Ranks that never worked may load weights. Held ones run or wait for room: others may wait for KV.
     """
     certain = max(STALL_SECONDS, STEP_PARTS * track.longest_step)
     late = {s.name: s for s in track.ranks if page.t - s.since >= certain and s.pages >= FEWEST_PAGES}
@@ -180,6 +180,6 @@ def count_held(track: StallTrack, page: Snapshot) -> tuple[float, float]:
         return 0.0, 0.0
     ranks = [one for one in list_ranks(page) if one.name in late and one.counts_steps and one.work]
     held = [one.gauges for one in ranks if not may_have_left(late[one.name], one, page)]
-    families = ("requests_waiting_capacity", "requests_running")
-    waiting, running = (math.fsum(gauges.get(family, 0.0) for gauges in held) for family in families)
-    return waiting, running
+    families = ("requests_waiting", "requests_waiting_capacity", "requests_running")
+    waiting, capacity, running = (math.fsum(gauges.get(family, 0.0) for gauges in held) for family in families)
+    return waiting, capacity + running

@@ -134,8 +134,8 @@ def _with(window: Window, extra: Window) -> Window:
 
 def _count_unanswered(queue: OverdueTrack, stalls: StallTrack, page: Snapshot) -> tuple[float, float]:
     """Return the overdue requests of a page, and those that an engine holds which no longer steps."""
-    waiting, running = count_held(stalls, page)
-    return max(queue.overdue, waiting), waiting + running
+    waiting, held = count_held(stalls, page)
+    return max(queue.overdue, waiting), held
 
 
 def _with_unanswered(

@@ -10,6 +10,7 @@ from making import cumulative, read
 from rules.confidence import Certainty
 from rules.methods.stalls import planned_prefill_seconds
 from rules.plan.load_bins import TierContext
+from rules.replicas.stalls import NO_STALLS, count_held, step_stalls
 from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.snapshots import Snapshot
 from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown, Verdict
@@ -178,6 +179,14 @@ def test_a_reduced_page_of_vllm_counts_each_token() -> None:
     assert gap(follow(*(replace(one, engine="tgi") for one in pages))) is Gap.NOT_EXPOSED
     works = [reduced(page(START + t, Rank(running=3, steps=1000 + t))) for t in range(40, 600, 10)]
     assert verdict(follow(*pages[:4], *works)) == (Status.OK, CERTAIN)
+
+
+def test_requests_that_wait_in_a_dead_rank_are_late_whatever_they_wait_for() -> None:
+    track, before = NO_STALLS, page(START, Rank(steps=1000), Rank())
+    for t in range(10, 100, 10):
+        one = page(START + t, Rank(running=2, steps=1000 + t), Rank(running=3, waiting=5, deferred=4))
+        track, before = step_stalls(track, before, one), one
+    assert count_held(track, before) == (5.0, 4.0), "four may wait for KV, and are not lost"
 
 
 def test_an_idle_engine_is_quiet() -> None:
