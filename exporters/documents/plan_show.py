@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from exporters.documents.what_if_json import QUANTITIES
 from exporters.render.text import format_duration, text_table
 from rules.catalogue.registry import CATALOGUE, margin_of
 from rules.plan.capacity import capacity_lengths
 from rules.plan.checks import check_tier
-from rules.plan.curve import Curve, OperatingPoint, operating_point
+from rules.plan.curve import LIMITED, Curve, OperatingPoint, operating_point
 from rules.plan.envelope import metric_value
 from rules.plan.memory import describe_memory
 from rules.plan.mistakes import case_of
@@ -35,12 +36,7 @@ WIDTH = 78
 COLUMNS = (("TTFT P99", "ttft_p99_seconds"), ("TPOT P99", "tpot_p99_seconds"))
 """Columns of the curve's table, where a point has them: title and signal."""
 
-NAMES = {
-    "ttft_p99_seconds": "TTFT P99",
-    "tpot_p99_seconds": "TPOT P99",
-    "itl_p99_seconds": "ITL P99",
-    "e2e_p99_seconds": "E2E P99",
-}
+NAMES = {name: QUANTITIES[name][0] for name in LIMITED}
 
 PROVENANCE = {
     "engine_version": "release",

@@ -22,14 +22,13 @@ from exporters.status.records import ForecastStatus, TierStatus, TrendPoint
 from forecast.capacity.cold_start import LeadSource
 from rules.catalogue.registry import BY_NAME
 from rules.plan.curve import operating_point
+from rules.telemetry.gauges import IN_SYSTEM
 from rules.telemetry.signals import BY_NAME as SIGNALS
 from rules.telemetry.signals import Missing, Reading, SignalKind
+from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
 from rules.telemetry.wording import format_count, number, quantity
 from rules.verdicts.projection import Projection
 from rules.verdicts.verdict import RuleResult, Status, Unknown
-
-HOUR = 3600.0
-MINUTE = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,21 +65,17 @@ def _ttft(tier: TierStatus, now: float) -> Chart:
     return _chart(tier, now, "TTFT P99", "seconds", (line,), limit, _newest(tier, "ttft_p99_seconds", "seconds"))
 
 
-_IN_SYSTEM = ("requests_running", "requests_waiting")
-
-
 def _in_system(tier: TierStatus, now: float) -> Chart:
     point, ready = operating_point(tier.context.plan) if tier.context.plan else None, tier.replicas_up
     limit = None
     if point is not None and point.c_max is not None and ready:
         limit = (point.c_max * ready, f"C_max {point.c_max * ready:.4g}")
     lines = (
-        _line(tier, _IN_SYSTEM[0], now, "running", band=False),
-        _line(tier, _IN_SYSTEM[1], now, "waiting", band=False, stacked=True),
+        _line(tier, IN_SYSTEM[0], now, "running", band=False),
+        _line(tier, IN_SYSTEM[1], now, "waiting", band=False, stacked=True),
     )
     key = tuple(
-        (line.name, _named(_newest(tier, signal, ""), line.name))
-        for line, signal in zip(lines, _IN_SYSTEM, strict=True)
+        (line.name, _named(_newest(tier, signal, ""), line.name)) for line, signal in zip(lines, IN_SYSTEM, strict=True)
     )
     newest = ", ".join(text for _, text in key)
     return _chart(tier, now, "Requests", "", lines, limit, newest, key)
@@ -116,7 +111,7 @@ def _named(text: str, name: str) -> str:
 def _line(tier: TierStatus, signal: str, now: float, name: str, band: bool = True, stacked: bool = False) -> ChartLine:
     marks, holes = [], []
     for point in tier.trend:
-        if point.t <= now - HOUR:
+        if point.t <= now - HOUR_SECONDS:
             continue
         found = _mark(point, signal)
         if isinstance(found, ChartPoint):
@@ -135,7 +130,7 @@ def _mark(point: TrendPoint, signal: str) -> ChartPoint | ChartGap:
         if value is not None:
             return ChartPoint(t=point.t, low=value if found.low is None else found.low, value=value, high=found.high)
     reason = "not read" if not isinstance(found, Missing) else found.text or found.gap.value.replace("_", " ")
-    return ChartGap(start=point.t - MINUTE, end=point.t, reason=reason)
+    return ChartGap(start=point.t - MINUTE_SECONDS, end=point.t, reason=reason)
 
 
 def _chart(
@@ -151,12 +146,12 @@ def _chart(
 ) -> Chart:
     scale = top or _scale(lines, limit)
     panel = SvgChart(
-        start=now - HOUR,
+        start=now - HOUR_SECONDS,
         end=now,
         lines=lines,
         top=scale,
         top_text=f"{scale:.0%}" if unit == "ratio" else number(scale, unit),
-        ticks=((now - HOUR, _clock(now - HOUR)), (now - HOUR / 2, _clock(now - HOUR / 2)), (now, "now")),
+        ticks=(*((t, _clock(t)) for t in (now - HOUR_SECONDS, now - HOUR_SECONDS / 2)), (now, "now")),
         limit=limit,
         moments=_moments(tier),
         spoken=_spoken(title, unit, lines, newest, limit),

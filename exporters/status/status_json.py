@@ -113,8 +113,7 @@ def _forecast(one: ForecastStatus) -> dict[str, Any]:
 
 def _number(one: PlanComparison) -> dict[str, Any]:
     return {
-        "key": one.row.key,
-        "unit": one.row.unit,
+        **copy_fields(one.row, "key", "unit"),
         "rules": list(one.row.rules),
         "now": reading_json(one.now),
         "window_seconds": one.window_seconds,

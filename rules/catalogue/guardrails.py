@@ -13,10 +13,7 @@ ROWS: tuple[Rule, ...] = (
         name="OutputLengthDrift",
         method=judge_drift,
         window_seconds=HOUR_SECONDS,
-        thresholds={
-            "factor": LONGER,
-            "minimum_requests": ENOUGH_FOR_P99,
-        },
+        thresholds={"factor": LONGER, "minimum_requests": ENOUGH_FOR_P99},
         signal="generation_tokens_p99",
         unit="tokens",
         family="generation_tokens_per_request",

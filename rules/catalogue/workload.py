@@ -22,10 +22,7 @@ ROWS: tuple[Rule, ...] = (
         name="WorkloadDrift",
         method=judge_drift,
         window_seconds=HOUR_SECONDS,
-        thresholds={
-            "factor": LONGER,
-            "minimum_requests": ENOUGH_FOR_P99,
-        },
+        thresholds={"factor": LONGER, "minimum_requests": ENOUGH_FOR_P99},
         signal="prompt_tokens_p95",
         unit="tokens",
         about="lengths",
