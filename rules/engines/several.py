@@ -22,10 +22,11 @@ TELLING = (
     *("worker_addr", "worker_url", "worker_id", "worker", "WorkerId", "ReplicaId", "replica_id", "replica"),
     *("server", "backend", "backend_url", "upstream", "api_base", "endpoint", "address", "addr", "url", "target"),
     *("exported_instance", "instance", "service_instance_id", "exported_pod", "pod", "pod_name", "model_server_pod"),
+    *("kubernetes_pod_name", "k8s_pod_name", "pod_ip", "worker_name", "server_url", "upstream_host"),
     *("container_id", "container_name", "hostname", "host", "node"),
 )
 """Labels whose values are engines: SGLang's gateway (worker_addr), Ray (WorkerId, ReplicaId), proxies (server, backend,
-api_base), pages of a Prometheus server or collector (instance, pod)."""
+api_base), pages of a Prometheus server or collector (instance, pod, k8s_pod_name of OpenTelemetry)."""
 
 PARTS = frozenset({"engine", "pid", "stage"})
 """Labels of parts of one engine, beside every rank: vLLM's `engine` is a data-parallel rank, a stage is of vLLM-Omni."""

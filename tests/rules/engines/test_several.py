@@ -50,6 +50,8 @@ def test_a_page_with_two_workers_is_two_replicas_each_with_its_own_numbers() -> 
         (V1, "", ('engine="0",backend="b1"', 'engine="0",backend="b2"'), "b"),
         (V1, "", ('engine="0",instance="h:1",pod="p"', 'engine="0",instance="h:2",pod="p"'), "h:"),
         (V1, "", ('engine="0",exported_pod="p1",node="n"', 'engine="0",exported_pod="p2",node="n"'), "p"),
+        (V1, "", ('engine="0",k8s_pod_name="p1"', 'engine="0",k8s_pod_name="p2"'), "p"),
+        (V1, "", ('engine="0",kubernetes_pod_name="p1"', 'engine="0",kubernetes_pod_name="p2"'), "p"),
         (V1, "ray_", ('ReplicaId="r",WorkerId="w1",engine="0"', 'ReplicaId="r",WorkerId="w2",engine="0"'), "w"),
         (V1, "", ('engine="0",model_name="a1"', 'engine="0",model_name="a2"'), "a"),
         (SGLANG, "", ('tp_rank="0",worker="w1"', 'tp_rank="0",worker="w2"'), "w"),
