@@ -33,9 +33,12 @@ MORE_AT_ONCE = 1.25
 """Factor by which rate x E2E may exceed the clients of a closed loop (DESIGN 3.11)."""
 
 FEWER_AT_ONCE = 0.5
-"""Share of its clients that a closed loop of LOOPS requests a client keeps busy at least, its last requests included."""
+"""Share of its clients that a closed loop of LOOPS mean latencies keeps busy at least, its last requests included."""
 
 LOOPS = 10
+
+FEWEST_REQUESTS = 100
+"""Requests below which means may be those of the first, slow ones."""
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,18 +89,16 @@ def _differs(decode: float, rest: float, e2e: float) -> bool:
 def at_once_contradiction(clients: float, rps: float, e2e: float, requests: float | None) -> str | None:
     """Return how the clients of a closed loop contradict rate x E2E, or None.
 
-    Without `requests`, or with few a client, a closed loop may be idle for most of its time.
+    Without `requests`, or within few mean latencies, a closed loop may be idle for most of its time: it waits for its
+    slowest requests. `requests` / `at_once` is the time of the run in mean latencies.
     """
     at_once = rps * e2e
     if at_once > MORE_AT_ONCE * clients or (
-        requests is not None and requests >= LOOPS * clients and at_once < FEWER_AT_ONCE * clients
+        requests is not None and requests >= max(FEWEST_REQUESTS, LOOPS * at_once) and at_once < FEWER_AT_ONCE * clients
     ):
         return f"{rps:.4g} rps x {e2e:.4g} s are {at_once:.4g} requests at once, the load is {clients:.4g} clients"
     return None
 
-
-FEWEST_REQUESTS = 100
-"""Requests below which the means of a page may be those of its first, slow ones."""
 
 SAME_REQUESTS = 0.9
 """Share of first tokens and finished requests that must be the same: others run, or ended without a token."""
