@@ -183,7 +183,7 @@ def _judge_breaker(tier: TierPlan, seconds: float, threshold: Threshold, seen_rp
     elif planned > high:
         state, claim = GuardrailState.TOO_HIGH, f"is too close to a guaranteed violation, at {planned / depth:.0%}"
     share = f"{threshold('low'):.0%} to {threshold('high'):.0%}"
-    origin = "planned peak" if peak == rps else "busiest arrivals seen"
+    origin = "planned peak" if peak == rps else "peak seen"
     basis = f"{share} of {number(seconds, 'seconds')} x {number(rps, 'per_second')}, the {origin}"
     return Guardrail(key=key, planned=planned, low=low, high=high, state=state, claim=claim, basis=basis)
 

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
-from rules.methods.utilization import find_idle, mean_ready_replicas
+from rules.methods.utilization import find_idle, hours_of_fullest, mean_ready_replicas
 from rules.plan import money
 from rules.plan.replica_count import count_fleet, count_replicas, fleet_terms
 from rules.resize.fleet_cost import FleetProposal
@@ -167,6 +167,10 @@ def _colocation(case: LeverCase) -> Lever:
     """Return the surplus replicas (DESIGN 3.22), which another model could use."""
     if not case.seen.plan_hours:
         return Lever(name="Model colocation", missing="no hour under the present plan was seen")
+    trap, limits = RULES["UtilizationTrap"], case.seen.context.limits
+    full = hours_of_fullest(case.seen.plan_hours, "kv_utilization", trap.limit("fullest_hours", limits))
+    if full is not None and full[0] >= trap.limit("kv_below", limits):
+        return Lever(name="Model colocation", missing="memory sets the size of this fleet, not load")
     used = read(BY_NAME["fleet_utilization"], windows.sum_windows(case.seen.plan_hours), case.seen.context.basis)
     if not isinstance(used, Reading) or used.value is None:
         return Lever(name="Model colocation", missing="fleet utilisation is not known")

@@ -90,7 +90,7 @@ def test_the_busiest_arrivals_count_whether_planned_or_seen() -> None:
     assert judged(BREAKER, rps=2.0, queue_breaker=85).state == "fits"
     busy = judged(BREAKER, rps=100.0, queue_breaker=85)
     assert (busy.state, busy.low, busy.proposed) == ("too_low", 160, 170)
-    assert busy.sentence.endswith("160 to 180 fit: 80% to 90% of 2 s x 100 rps, the busiest arrivals seen")
+    assert busy.sentence.endswith("160 to 180 fit: 80% to 90% of 2 s x 100 rps, the peak seen")
     assert judged(BREAKER, workload=None, rps=50.0, queue_breaker=85).state == "fits"
     unknown = judged(BREAKER, workload=None, queue_breaker=85)
     assert (unknown.state, unknown.sentence) == (

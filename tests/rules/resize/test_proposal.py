@@ -344,6 +344,12 @@ def test_levers_by_hand() -> None:
     assert week().levers[0].name == "Scaling by schedule"
 
 
+def test_where_memory_sets_the_size_no_other_model_fits() -> None:
+    full = propose_size(seen_of(PLANNED, hours(kv=0.8)), NOTHING)
+    (lever,) = (one for one in full.levers if one.name == "Model colocation")
+    assert (lever.replicas, lever.missing) == (None, "memory sets the size of this fleet, not load")
+
+
 def test_what_is_between_two_holes_is_told_of_the_hours_that_were_seen() -> None:
     some = [one for number, one in enumerate(hours(rps=lambda number: 20.0)) if not 40 <= number < 80]
     seen = seen_of(PLANNED, some)
