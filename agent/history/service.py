@@ -318,8 +318,10 @@ def check_tier(store: Reader, context: TierContext, version: str, since: float, 
     summary.add(binned, (), daily_queries.demand(store, context.tier, begin, now))
     seen = summary.build(())
     found = check_benchmark(context, binned, now, period)
-    if not binned and (others := store.minutes(context.tier, now - MINUTES_BELOW_SECONDS, now)):
-        found = found.wait_for_plan(max(minute.window.end for minute in others))
+    recent = now - MINUTES_BELOW_SECONDS
+    if not binned and not store.minutes(context.tier, recent, now, version):
+        others = store.minutes(context.tier, recent, now)
+        found = found.wait_for_plan(max(minute.window.end for minute in others)) if others else found
     return replace(found, guardrails=list_guardrails(seen, measure_workload(seen)))
 
 
