@@ -46,15 +46,12 @@ def check_text(
 def result_words(one: Step13) -> str:
     """Return the result in words: a confirmation, a difference, or why there is none yet."""
     if one.new_since is not None:
-        return _new_plan_words(one.new_since)
+        since = format_local(one.new_since, "UTC", "%H:%M UTC")
+        return f"new plan since {since}: no minute under it is over; is the daemon up?"
     if one.is_learning:
         return learning_words(one.seen_seconds)
     # Without a curve there is no bin.
     return HEADS[one.status] if one.bins or one.status not in FIRING else NO_BENCHMARK
-
-
-def _new_plan_words(since: float) -> str:
-    return f"new plan since {format_local(since, 'UTC', '%H:%M UTC')}: no minute under it is over; is the daemon up?"
 
 
 def headline(one: Step13) -> str:
@@ -66,9 +63,8 @@ def _tier(one: Step13, since_words: str, asked_seconds: float, incidents: Sequen
     short = one.seen_seconds < FULL_COVERAGE * asked_seconds
     seen = f"{format_duration(one.seen_seconds)} seen of {since_words}" if short else since_words
     lines = [f"{one.tier}: {result_words(one)} ({seen}, {one.requests:,.0f} requests)", f"  {_reach(one)}"]
-    for result in sorted(
-        () if one.new_since is not None else one.results, key=lambda a: (isinstance(a, Unknown), not _fires(a))
-    ):
+    told = () if one.new_since is not None else one.results
+    for result in sorted(told, key=lambda a: (isinstance(a, Unknown), not _fires(a))):
         lines += _wrapped(_line(result), 2, 12)
         if _fires(result) and not isinstance(result, Unknown):
             said = [f"incident: {about.sentence}" for about in _incidents_of(result.rule, one.tier, incidents)[-1:]]

@@ -316,10 +316,7 @@ SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
     (names.SPARE_RPS, _spare(lambda one: 1.0)),
     (names.SPARE_TOKENS, _spare(_output_tokens)),
     (names.FLEET_UTILIZATION, _of_whole_tiers(_fleet_utilization)),
-    (
-        names.SURPLUS_REPLICAS,
-        of_each(lambda status: (((t.name,), t.surplus) for t in status.tiers if t.surplus), lambda idle: idle.replicas),
-    ),
+    (names.SURPLUS_REPLICAS, _of_whole_tiers(lambda tier: tier.surplus.replicas if tier.surplus is not None else None)),
     (names.PLAN_C_MAX, _of_points(lambda point: point.c_max)),
     (names.PLAN_REPLICAS, _of_plans(lambda p: p.fleet.instances if p.fleet else None)),
     (names.PLAN_MINIMUM_WARM, _of_plans(lambda p: p.fleet.minimum_warm if p.fleet else None)),

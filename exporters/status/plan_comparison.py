@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from exporters.render.text import Tone, describe_gap, format_duration
 from exporters.status.active_findings import list_active_findings, list_notes
@@ -283,12 +282,12 @@ def _row(
     planned: Callable[[TierPlan], PlannedValue | None],
     *rules: str,
     now: Callable[[TierStatus, Window], SignalValue] | None = None,
-    **shown: Any,
+    seen: str = "",
+    more_is_better: bool = False,
+    optional: bool = False,
+    judged_by_plan: bool = False,
 ) -> ComparisonRow:
-    """Return a row that reads the signal `key` unless `now` is given. `rules` add to those that judge this signal.
-
-    `shown` are further fields of the row.
-    """
+    """Return a row that reads the signal `key` unless `now` is given. `rules` add to those that judge this signal."""
     return ComparisonRow(
         key=key,
         title=title,
@@ -297,7 +296,10 @@ def _row(
         signals=(key,),
         now=now or _signal(key),
         planned=lambda tier: planned(tier.context.plan) if tier.context.plan else None,
-        **shown,
+        seen=seen,
+        more_is_better=more_is_better,
+        optional=optional,
+        judged_by_plan=judged_by_plan,
     )
 
 

@@ -96,7 +96,11 @@ def judge_drift(case: RuleContext) -> RuleResult:
     rows = [row for row in LENGTHS if family in ("", row[1])]
     rates = workload.requests_per_second if workload is not None and not family else None
     planned = {row[1]: _read_planned(workload, row[2]) for row in rows}
-    benchmarked = {row[1]: _read_benchmarked(case, row[2]) for row in rows if not family and not planned[row[1]]}
+    benchmarked = {
+        row[1]: benchmarked_mean(case.context.plan, case.context.curve, row[2])
+        for row in rows
+        if not family and not planned[row[1]]
+    }
     known = any(planned.values()) or any(benchmarked.values())
     if workload is None and not known:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no workload, and its benchmark no lengths")
@@ -135,10 +139,6 @@ def judge_drift(case: RuleContext) -> RuleResult:
     return _report_no_drift(case, planned, rows, peak)
 
 
-def _read_benchmarked(case: RuleContext, key: str) -> float | None:
-    return benchmarked_mean(case.context.plan, case.context.curve, key)
-
-
 def _compare_mean(
     case: RuleContext, word: str, names: tuple[str, str], benchmarked: float
 ) -> tuple[float, DriftedQuantile | None]:
@@ -158,24 +158,23 @@ def _compare_mean(
         return finished, None
     last, each = mean(case.last_quarter(case.binned)), [mean(group) for group in case.periods(case.binned)]
     known = [value for value in each if value is not None]
-    for side, limit in ((LimitSide.LONGER, benchmarked * factor), (LimitSide.SHORTER, benchmarked / factor)):
+    side = LimitSide.LONGER if length > benchmarked else LimitSide.SHORTER
 
-        def is_beyond(value: float, side: LimitSide = side, limit: float = limit) -> bool:
-            return value > limit if side is LimitSide.LONGER else value < limit
+    def is_beyond(value: float) -> bool:
+        return value > benchmarked * factor if side is LimitSide.LONGER else value < benchmarked / factor
 
-        if is_beyond(length) and is_persistent(last, each, is_beyond):
-            drifted = DriftedQuantile(
-                word=word,
-                name=MEAN,
-                side=side,
-                observed=exact_reading(length, finished),
-                planned=benchmarked,
-                factor=length / benchmarked,
-                certain=len(known) >= ALL_BEYOND and all(map(is_beyond, known)),
-                whose="benchmarked",
-            )
-            return finished, drifted
-    return finished, None
+    if not is_beyond(length) or not is_persistent(last, each, is_beyond):
+        return finished, None
+    return finished, DriftedQuantile(
+        word=word,
+        name=MEAN,
+        side=side,
+        observed=exact_reading(length, finished),
+        planned=benchmarked,
+        factor=length / benchmarked,
+        certain=len(known) >= ALL_BEYOND and all(map(is_beyond, known)),
+        whose="benchmarked",
+    )
 
 
 def _read_planned(workload: Workload | None, key: str) -> dict[str, float]:

@@ -95,6 +95,8 @@ def test_lengths_stand_between_the_edges_of_their_bucket_beside_the_planned_ones
     assert (p95.shorter, p95.longer) == (True, False)
     assert found["prompts", "p50"].factors == (pytest.approx(500 / 900), pytest.approx(1000 / 900))
     assert not found["prompts", "p50"].shorter
+    own = replace(PLANNED, limits={"WorkloadDrift": {"factor": 2.0}})
+    assert not any(one.shorter for one in week(own).workload.lengths if one.quantile == "p95"), "1.9 x is within 2"
 
 
 def test_prompts_that_grew_move_chat_towards_rag() -> None:
