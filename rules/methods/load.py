@@ -181,6 +181,10 @@ def _assess(case: RuleContext, top: str, most: str) -> tuple[Status, Certainty, 
         ends = "none is finished" if whole.counters[FINISHED] <= 0 else f"at most {most} are finished"
         sentence = f"{number(arrived, 'per_second')} arrive at a replica, {ends}; the benchmark goes to {top}"
         details = (f"{gone:,.0f} clients left before the end of their answers",)
+    elif whole.counters.get(FINISHED) == 0 and (tokens := replica_rate(whole, "prompt_tokens")):
+        # Nothing counts those requests, but their prompts are read.
+        arriving = number(tokens, "tokens_per_second")
+        sentence = f"Prompts of {arriving} arrive at a replica, none is finished; the benchmark goes to {top}"
     if overloads:
         longest = max(overloads, key=lambda one: watched_seconds(one.beyond))
         seen = part_seen(longest.beyond, replicas[longest.replica])
