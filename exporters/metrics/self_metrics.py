@@ -122,11 +122,6 @@ def _output_tokens(capacity: Capacity) -> float | None:
     return tokens.low if tokens is not None and tokens.is_exact else None
 
 
-def _fleet_utilization(tier: TierStatus) -> float | None:
-    used = _read(tier, "fleet_utilization")
-    return used.value if used is not None else None
-
-
 def _of_capacity(value: Callable[[Capacity], float | None]) -> Samples:
     return _of_whole_tiers(lambda tier: value(tier.context.capacity) if tier.context.capacity is not None else None)
 
@@ -315,7 +310,10 @@ SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
     (names.CAPACITY_HIGH_RPS, _of_capacity(lambda one: one.high)),
     (names.SPARE_RPS, _spare(lambda one: 1.0)),
     (names.SPARE_TOKENS, _spare(_output_tokens)),
-    (names.FLEET_UTILIZATION, _of_whole_tiers(_fleet_utilization)),
+    (
+        names.FLEET_UTILIZATION,
+        _of_whole_tiers(lambda tier: used.value if (used := _read(tier, "fleet_utilization")) else None),
+    ),
     (names.SURPLUS_REPLICAS, _of_whole_tiers(lambda tier: tier.surplus.replicas if tier.surplus is not None else None)),
     (names.PLAN_C_MAX, _of_points(lambda point: point.c_max)),
     (names.PLAN_REPLICAS, _of_plans(lambda p: p.fleet.instances if p.fleet else None)),
