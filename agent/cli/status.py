@@ -21,6 +21,7 @@ from exporters.documents.timeline import timeline_json, timeline_text
 from exporters.status.tier_overview import overview_text
 from rules.evaluator.incidents import group_incidents
 from rules.evaluator.timeline import list_entries
+from rules.verdicts.verdict import Status
 
 TIMEOUT_SECONDS = 30.0
 MOST_BYTES = 256 * 1024 * 1024
@@ -49,7 +50,14 @@ def run(options: argparse.Namespace) -> int:
         return _fail(target, str(error))
     summary = {"schema": told["schema"], "now": told["now"], "verdict": told["verdict"], "tiers": told["overview"]}
     print(json.dumps(summary, indent=2) if options.format == "json" else text)
-    return FINDING if any(line["incidents"] for line in told["overview"]) else FINE
+    return _exit_code(told["overview"])
+
+
+def _exit_code(lines: list[dict[str, Any]]) -> int:
+    """Return 1 with an incident, 3 where no tier has a verdict, else 0: what is likely, learning or oversized fails nothing."""
+    if any(line["incidents"] for line in lines):
+        return FINDING
+    return CANNOT_JUDGE if all(line["state"] == Status.UNKNOWN for line in lines) else FINE
 
 
 def _explain(target: TargetOptions, error: ScrapeError) -> str:

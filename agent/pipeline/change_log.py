@@ -6,8 +6,9 @@ import logging
 from collections.abc import Container, Mapping
 
 from rules.catalogue.registry import BY_NAME
+from rules.confidence import Certainty
 from rules.evaluator.observation import Observation, ReplicaKey, StepResult
-from rules.verdicts.finding import Finding
+from rules.verdicts.finding import LIKELY, Finding, severity_of
 from rules.verdicts.rule import Severity
 
 _log = logging.getLogger(__name__)
@@ -80,7 +81,10 @@ class ChangeLog:
 
 
 def _log_finding(one: Finding) -> None:
-    worst, rule = one.worst, BY_NAME.get(one.rule)
-    level = logging.INFO if rule is not None and rule.loudness is Severity.REPORT else logging.WARNING
-    said = (one.rule, one.subject, worst.status.value, worst.certainty.value, worst.sentence_with_suspect())
+    """Log a finding by the severity that the status page names. What is only likely sends no alert, and is no warning."""
+    worst, rule, severity = one.worst, BY_NAME.get(one.rule), severity_of(one.worst, one)
+    is_note = severity is None or (rule is not None and rule.loudness is Severity.REPORT)
+    status, certainty = (LIKELY, LIKELY) if severity is None else (severity.value, Certainty.CERTAIN.value)
+    said = (one.rule, one.subject, status, certainty, worst.sentence_with_suspect())
+    level = logging.INFO if is_note else logging.WARNING
     _log.log(level, "finding rule=%s subject=%s status=%s certainty=%s: %s", *said)

@@ -170,17 +170,18 @@ def sign(tone: str, text: str) -> str:
     return f'<span class="sign {tone}"><b aria-hidden="true">{SIGNS[tone]}</b> {escape(text)}</span>'
 
 
-_ICONS: Mapping[Status, str] = {
+_ICONS: Mapping[str, str] = {
     Status.OK: '<circle cx="16" cy="16" r="13" fill="#1f883d"/>',
     Status.WARNING: '<path d="M16 2 31 29H1z" fill="#d29922"/>',
     Status.CRITICAL: '<rect x="3" y="3" width="26" height="26" fill="#cf222e"/>',
     Status.UNKNOWN: '<circle cx="16" cy="16" r="11" fill="none" stroke="#8b949e" stroke-width="5"/>',
+    "note": '<path d="M16 2 30 16 16 30 2 16z" fill="#2f5f9e"/>',
 }
 
 
-def icon(status: Status) -> str:
+def icon(tone: Tone) -> str:
     """Return the icon of the browser tab as a `data:` address."""
-    svg = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">{_ICONS[status]}</svg>'
+    svg = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">{_ICONS[tone]}</svg>'
     return f"data:image/svg+xml,{quote(svg)}"
 
 

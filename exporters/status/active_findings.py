@@ -5,17 +5,17 @@ An open finding whose rule currently has no verdict stays active, with the gap. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
-from exporters.render.text import copy_fields
+from exporters.render.text import Tone, copy_fields
 from exporters.status.records import TierStatus
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.evaluator.incidents import Impact, Incident
 from rules.telemetry.signals import Gap
 from rules.telemetry.wording import split_claim
-from rules.verdicts.finding import Finding
+from rules.verdicts.finding import Finding, severity_of, severity_words
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import FIRING, SEVERITY, Status, Subject, Unknown, Verdict
 
@@ -28,14 +28,33 @@ _LOUDNESS = {Severity.PAGE.value: 2, Severity.TICKET.value: 1, Severity.REPORT.v
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveFinding:
     """Active finding. `since` is its begin (unix seconds, None if no finding is open yet). `silent` is the gap of a
-    rule that currently has no verdict, else None. The verdict is then the worst of the finding. `is_note` says that it
-    sends no alert: its rule is for the report, or it was never certain.
+    rule that currently has no verdict, else None. The verdict is then the worst of the finding. `severity` is the status
+    that every surface names, None for what was never certain.
     """
 
     verdict: Verdict
     since: float | None
     silent: Unknown | None = None
-    is_note: bool = False
+    severity: Status | None
+
+    @property
+    def is_note(self) -> bool:
+        """Return whether it sends no alert: its rule is for the report, or it was never certain."""
+        return self.severity is None or _is_report(self.verdict.rule)
+
+    @property
+    def tone(self) -> Tone:
+        return "note" if self.severity is None or self.is_note else self.severity
+
+    @property
+    def words(self) -> str:
+        """Return "critical, certain", "warning, certain", "likely" or "note"."""
+        return "note" if self.severity is not None and self.is_note else severity_words(self.severity)
+
+    @property
+    def named(self) -> str:
+        """Return the words for a place that does not name the finding: a note has its title."""
+        return f"{self.words}: {self.title}" if self.is_note else self.words
 
     @property
     def title(self) -> str:
@@ -63,7 +82,7 @@ class ActiveIncident:
 
 
 def list_active_findings(tier: TierStatus) -> tuple[ActiveFinding, ...]:
-    """Return active findings, worst first: status, certainty, severity, then earliest begin.
+    """Return active findings, worst first: severity, certainty, loudness, then earliest begin.
 
     Findings that send no alert (DESIGN 3.10) are in `list_notes`.
     """
@@ -99,7 +118,7 @@ def _active(incident: Incident, members: list[ActiveFinding]) -> ActiveIncident:
     others = tuple(one for one in members if one is not first)
     return ActiveIncident(
         **copy_fields(incident, "id", "sentence", "relief", "started_at", "impact", "findings"),
-        root=first or ActiveFinding(verdict=incident.verdict, since=incident.root.started_at),
+        root=first or _active_finding(incident.verdict, incident.root),
         symptoms=others,
         worst=min((one for one in members if not one.is_note), key=rank),
     )
@@ -108,6 +127,17 @@ def _active(incident: Incident, members: list[ActiveFinding]) -> ActiveIncident:
 def list_notes(tier: TierStatus) -> tuple[ActiveFinding, ...]:
     """Return active findings that send no alert. They need no immediate attention and do not affect the tier state."""
     return tuple(finding for finding in _every(tier) if finding.is_note)
+
+
+def list_findings(tier: TierStatus, rules: Container[str]) -> list[ActiveFinding]:
+    """Return the active findings of these rules, those that alert before notes, the worst first."""
+    return sorted((one for one in _every(tier) if one.verdict.rule in rules), key=lambda one: one.is_note)
+
+
+def list_likely_critical(tier: TierStatus) -> tuple[ActiveFinding, ...]:
+    """Return the findings that will be critical once they are certain."""
+    likely = (one for one in list_notes(tier) if one.severity is None and not _is_report(one.verdict.rule))
+    return tuple(one for one in likely if one.verdict.status is Status.CRITICAL)
 
 
 def _is_report(name: str) -> bool:
@@ -129,21 +159,21 @@ def _every(tier: TierStatus) -> tuple[ActiveFinding, ...]:
 
 
 def _active_finding(verdict: Verdict, finding: Finding | None, silent: Unknown | None = None) -> ActiveFinding:
-    certain = verdict.certainty is Certainty.CERTAIN or (finding is not None and bool(finding.certain_transitions))
     return ActiveFinding(
         verdict=verdict,
         since=finding.started_at if finding is not None else None,
         silent=silent,
-        is_note=not certain or _is_report(verdict.rule),
+        severity=severity_of(verdict, finding),
     )
 
 
 def rank(finding: ActiveFinding) -> tuple[int, bool, int, float]:
-    """Return the sort key of findings, worst first: status, certainty, severity, then earliest begin."""
+    """Return the sort key of findings, worst first: severity, certainty, loudness, then earliest begin."""
     verdict, rule = finding.verdict, BY_NAME.get(finding.verdict.rule)
     loudness = _LOUDNESS[rule.loudness.value] if rule else 0
     likely = verdict.certainty is not Certainty.CERTAIN
-    return -SEVERITY[verdict.status], likely, -loudness, finding.since if finding.since is not None else verdict.t
+    worst = SEVERITY[finding.severity or verdict.status]
+    return -worst, likely, -loudness, finding.since if finding.since is not None else verdict.t
 
 
 def ended_findings(tier: TierStatus) -> tuple[Finding, ...]:
@@ -162,11 +192,14 @@ def pending_rules(tier: TierStatus) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in rules if name in BY_NAME and not _is_report(name)))
 
 
-def tier_state(tier: TierStatus) -> Status:
-    """Return the status of the tier's worst finding, unknown if no rule has a verdict."""
-    found = list_active_findings(tier)
+def tier_state(tier: TierStatus) -> Tone:
+    """Return the severity of the tier's worst finding, unknown if no rule has a verdict.
+
+    It is a note where a finding is likely that will be critical: such a tier is neither fine nor in an incident.
+    """
+    found = list_active_findings(tier) or list_likely_critical(tier)
     if found:
-        return found[0].verdict.status
+        return found[0].tone
     return Status.OK if any(isinstance(result, Verdict) for result in tier.results) else Status.UNKNOWN
 
 

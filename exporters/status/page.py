@@ -33,7 +33,7 @@ from exporters.status.records import AgentStatus, AlertmanagerHealth, DiscoveryH
 from exporters.status.tier_overview import Headline, headline, list_incidents, summarize_tier, worst_first
 from rules.plan.schema import same_model
 from rules.telemetry.wording import format_count
-from rules.verdicts.verdict import FIRING, Status
+from rules.verdicts.verdict import FIRING
 
 REFRESH_SECONDS = 5
 PAUSED = "paused=1"
@@ -102,13 +102,13 @@ def _top(status: AgentStatus, verdict: Headline, paused: bool) -> str:
     banner = f'<p class="banner">{escape(status.simulated)}</p>' if status.simulated else ""
     toggle = '<a href="?">refresh again</a>' if paused else f'<a href="?{PAUSED}">pause and open all</a>'
     notices = "".join(f"<li>{escape(notice)}</li>" for notice in _notices(status))
-    word = f"{verdict.status.value.capitalize()}: " if verdict.status in (Status.WARNING, Status.CRITICAL) else ""
+    word = f"{verdict.status.capitalize()}: " if verdict.status in FIRING else ""
     # With an incident its card follows in place of the line below the headline.
     about = "" if verdict.status in FIRING else f"<p>{escape(verdict.detail)}</p>"
     return (
-        f'{banner}<header class="top {verdict.status.value}"><p class="brand"><b>sizewatch</b><span>'
+        f'{banner}<header class="top {verdict.status}"><p class="brand"><b>sizewatch</b><span>'
         f'<time datetime="{format_rfc3339(status.now)}">{format_rfc3339(status.now)[11:19]} UTC</time> {toggle}</span></p>'
-        f'<h1><span class="sign {verdict.status.value}"><b aria-hidden="true">{SIGNS[verdict.status]}</b></span>'
+        f'<h1><span class="sign {verdict.status}"><b aria-hidden="true">{SIGNS[verdict.status]}</b></span>'
         f"{word}{escape(verdict.text)}</h1>{about}{_links(status)}</header>"
         + (f'<ul class="notices">{notices}</ul>' if notices else "")
     )

@@ -14,12 +14,14 @@ from exporters.render.text import describe_gap, format_clock, format_duration, f
 from exporters.status.active_findings import ActiveFinding, ActiveIncident, place
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
+from rules.evaluator.alert_state import alert_loudness
 from rules.evaluator.incidents import describe_missed
 from rules.plan.money import amount
 from rules.telemetry.signals import Missing, Reading, SignalValue
 from rules.telemetry.wording import format_count, number, quantity
 from rules.verdicts.error_budget import IMPACT_SECONDS
-from rules.verdicts.finding import Finding
+from rules.verdicts.finding import Finding, severity_of
+from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import SEVERITY, Cause, Unknown, Verdict
 
 INCIDENTS_SHOWN = 6
@@ -42,7 +44,7 @@ def incidents(found: Iterable[ActiveIncident], now: float) -> str:
 
 
 def _card(incident: ActiveIncident, now: float, number: int) -> str:
-    one, worst, subject = incident.root, incident.worst.verdict, incident.root.verdict.subject
+    one, worst, subject = incident.root, incident.worst, incident.root.verdict.subject
     where = f"{escape(subject.tier)} · {escape(subject.replica)}" if subject.replica else escape(subject.tier)
     since = "since this turn"
     if incident.started_at is not None:
@@ -52,8 +54,8 @@ def _card(incident: ActiveIncident, now: float, number: int) -> str:
         since = f"since {clock} ({format_duration(now - incident.started_at)})"
     silent = f'<p class="silent">{escape(describe_silence(one))}</p>' if one.silent is not None else ""
     return (
-        f'<article class="incident {worst.status.value}" id="incident-{number}"><p class="meta">'
-        f"{sign(worst.status, f'{worst.status.value}, {worst.certainty.value}')}"
+        f'<article class="incident {worst.tone}" id="incident-{number}"><p class="meta">'
+        f"{sign(worst.tone, worst.words)}"
         f'<span class="where">{where}</span><span class="since">{since}</span></p>'
         f'<h2>{escape(one.title)}</h2><p class="sentence">{escape(incident.sentence)}</p>{silent}'
         f"{_strip(incident, now)}{_impact(incident)}{_first_suspect(incident)}{_action(incident)}"
@@ -95,7 +97,7 @@ def _bar(rule: str, group: list[Finding], start: float, now: float, is_root: boo
     name = f"{title} ({replicas} replicas)" if replicas > 1 else title
     span = max(now - start, 1.0)
     bar = draw_spans(
-        ((one.started_at - start) / span, (end - start) / span, one.worst.status.value)
+        ((one.started_at - start) / span, (end - start) / span, severity_of(one.worst, one) or "note")
         for one, end in zip(group, ends, strict=True)
     )
     label = f"<b>{escape(name)}</b>" if is_root else escape(name)
@@ -121,9 +123,11 @@ def _describe_impact(incident: ActiveIncident) -> Iterator[str]:
         requests, last = f"{impact.missed.share.n:,.0f} requests", f"last {format_duration(IMPACT_SECONDS)}"
         missed = describe_missed(impact.missed).replace("of requests", f"of {requests}", 1)
         most = impact.missed.share.high or 0.0
-        # Beside a finding that users feel, "none is surely missed" would read as a denial.
-        bound = f"up to {number(most, 'ratio')} of {requests} may have missed an objective"
-        yield f"{missed or (bound if most else f'no objective was missed by {requests}')} ({last})"
+        # Beside a finding that users feel, "none was missed" would deny it: these requests are of closed minutes.
+        none = "" if _is_felt(incident) else f"no objective was missed by {requests}"
+        bound = f"up to {number(most, 'ratio')} of {requests} may have missed an objective" if most else none
+        if missed or bound:
+            yield f"{missed or bound} ({last})"
     if impact.replicas:
         names = ", ".join(impact.replicas[:REPLICAS_NAMED])
         more = len(impact.replicas) - REPLICAS_NAMED
@@ -132,6 +136,12 @@ def _describe_impact(incident: ActiveIncident) -> Iterator[str]:
         cost = impact.idle.cost_per_day
         price = f", {amount(cost, impact.idle.currency)} a day" if cost is not None else ""
         yield f"{impact.idle.replicas:.1f} replicas idle{price}"
+
+
+def _is_felt(incident: ActiveIncident) -> bool:
+    """Return whether a certain finding of it pages: only what users feel does (DESIGN 3.10)."""
+    active = (one for one in (incident.worst, *incident.symptoms) if one.verdict.rule in BY_NAME)
+    return any(alert_loudness(one.verdict.rule, one.severity) is Severity.PAGE for one in active if one.severity)
 
 
 def _first_suspect(incident: ActiveIncident) -> str:
@@ -170,9 +180,8 @@ def _evidence(incident: ActiveIncident) -> str:
 def _row(one: ActiveFinding) -> str:
     verdict = one.verdict
     where = f" on {verdict.subject.replica}" if verdict.subject.replica else ""
-    words = f"{verdict.status.value}, {verdict.certainty.value}"
     silent = f' <span class="silent">{escape(describe_silence(one))}</span>' if one.silent is not None else ""
-    name = f"{escape(one.title + where)} {sign(verdict.status, words)}"
+    name = f"{escape(one.title + where)} {sign(one.tone, one.words)}"
     facts = "".join(f"<li>{escape(text)}</li>" for text in verdict.details)
     listed = f'<ul class="problems">{facts}</ul>' if facts else ""
     said = f'<p class="problems">{escape(verdict.sentence)}{silent}</p>{listed}'
@@ -235,7 +244,7 @@ def describe_finding(one: ActiveFinding, now: float) -> str:
     verdict = one.verdict
     since = f"since {format_clock(one.since, now)}: " if one.since is not None else ""
     said = f"{since}{one.title} in {place(verdict.subject)}: {verdict.sentence} {describe_silence(one)}".rstrip()
-    return f"{sign(verdict.status, verdict.status.value)} {escape(said)}"
+    return f"{sign(one.tone, one.words if one.is_note else one.tone)} {escape(said)}"
 
 
 def describe_silence(one: ActiveFinding) -> str:

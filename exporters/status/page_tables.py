@@ -6,14 +6,16 @@ A replica that does not answer shows no other data. All external text is escaped
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from html import escape
 
 from exporters.documents.timeline import fold_findings, line, place
-from exporters.render.text import format_clock, format_duration, format_rfc3339, sign
+from exporters.render.text import Tone, format_clock, format_duration, format_rfc3339, sign
+from exporters.status.active_findings import list_findings
 from exporters.status.records import AgentStatus, DeliveryHealth, GpuStatus, ReplicaStatus, ReportHealth, TierStatus
 from rules.replicas.cascade import STAGES
 from rules.telemetry.wording import number
+from rules.verdicts.finding import LIKELY
 from rules.verdicts.verdict import Status
 
 REPLICAS_SHOWN = 16
@@ -22,6 +24,12 @@ REPLICAS_SHOWN = 16
 FOLDED = 200
 """Maximum number of folded replicas. A page of thousands is not usable."""
 
+TARGET, CASCADE = "TargetDown", "KvCacheCascade"
+"""Rules of a replica whose findings its row shows."""
+
+_Tones = Mapping[tuple[str | None, str], Tone]
+"""Tone of the finding about a replica by a rule. Before it is open the row has the tone of a note."""
+
 _COLUMNS = ("Replica", "Scrapes", "Engine", "Running now", "Waiting now", "KV cache now", "GPUs now")
 
 
@@ -29,25 +37,27 @@ def replicas(tier: TierStatus, now: float) -> str:
     """Return a row per replica: unreachable and cascading replicas first, then configuration order."""
     if not tier.replicas:
         return '<p class="none">No replica is configured or found.</p>'
+    found = list_findings(tier, (TARGET, CASCADE))
+    tones = {(one.verdict.subject.replica, one.verdict.rule): one.tone for one in reversed(found)}
     ordered = sorted(tier.replicas, key=lambda replica: (replica.up, -replica.cascade_stage))
     shown, rest = ordered[:REPLICAS_SHOWN], ordered[REPLICAS_SHOWN:]
     more = f", {FOLDED} of them here, all in /api/status" if len(rest) > FOLDED else ""
-    told = f"<summary>{len(rest)} more replicas{more}</summary>{_table(rest[:FOLDED], now)}"
+    told = f"<summary>{len(rest)} more replicas{more}</summary>{_table(tones, rest[:FOLDED], now)}"
     folded = f"<details>{told}</details>" if rest else ""
-    return _table(shown, now) + folded
+    return _table(tones, shown, now) + folded
 
 
-def _table(several: list[ReplicaStatus], now: float) -> str:
+def _table(tones: _Tones, several: list[ReplicaStatus], now: float) -> str:
     head = "".join(f'<th scope="col">{column}</th>' for column in _COLUMNS)
-    rows = "".join(_replica(replica, now) for replica in several)
+    rows = "".join(_replica(tones, replica, now) for replica in several)
     return f'<table class="replicas"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
 
 
-def _replica(replica: ReplicaStatus, now: float) -> str:
+def _replica(tones: _Tones, replica: ReplicaStatus, now: float) -> str:
     cells = [
-        _scrapes(replica, now),
+        _scrapes(tones, replica, now),
         escape(f"{replica.engine} {replica.versions}".strip() or "not known"),
-        *(_gauge(replica, family, unit) for family, unit in _GAUGES),
+        *(_gauge(tones, replica, family, unit) for family, unit in _GAUGES),
         _gpus(replica),
     ]
     named = zip(_COLUMNS[1:], cells, strict=True)
@@ -62,23 +72,25 @@ def _replica(replica: ReplicaStatus, now: float) -> str:
 _GAUGES = (("requests_running", ""), ("requests_waiting", ""), ("kv_utilization", "ratio"))
 
 
-def _scrapes(replica: ReplicaStatus, now: float) -> str:
+def _scrapes(tones: _Tones, replica: ReplicaStatus, now: float) -> str:
     if replica.up:
         return sign(Status.OK, "up")
     missed = f"{replica.misses} missed" if replica.misses else "never seen"
     seen = f", last page {format_duration(now - replica.last_seen)} ago" if replica.last_seen is not None else ""
-    return sign(Status.CRITICAL if replica.is_gone else Status.WARNING, f"down, {missed}{seen}")
+    return sign(tones.get((replica.name, TARGET), "note"), f"down, {missed}{seen}")
 
 
-def _gauge(replica: ReplicaStatus, family: str, unit: str) -> str:
+def _gauge(tones: _Tones, replica: ReplicaStatus, family: str, unit: str) -> str:
     if replica.is_gone:
         return "–"
     if family not in replica.gauges:
         return "not exposed"
     text = escape(number(replica.gauges[family], unit))
     if family == "kv_utilization" and replica.cascade_stage:
-        stage = f"cascade {replica.cascade_stage}: {STAGES[replica.cascade_stage]}"
-        return f"{text} {sign(Status.CRITICAL if replica.cascade_stage >= 3 else Status.WARNING, stage)}"
+        tone = tones.get((replica.name, CASCADE), "note")
+        likely = f"{LIKELY}, " if tone == "note" else ""
+        stage = f"{likely}cascade {replica.cascade_stage}: {STAGES[replica.cascade_stage]}"
+        return f"{text} {sign(tone, stage)}"
     return text
 
 

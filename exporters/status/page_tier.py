@@ -22,7 +22,7 @@ from exporters.status.tier_overview import TierLine, cells, summarize_tier
 from rules.catalogue.registry import BY_NAME
 from rules.telemetry.signals import Missing, Reading, SignalValue
 from rules.telemetry.wording import format_count, number, quantity
-from rules.verdicts.finding import Finding
+from rules.verdicts.finding import Finding, severity_of, severity_words
 
 
 def numbers(tier: TierStatus, now: float) -> str:
@@ -201,9 +201,11 @@ def _episode(finding: Finding, now: float) -> str:
     rule, until = BY_NAME.get(finding.rule), finding.ended_at if finding.ended_at is not None else now
     title = rule.title if rule else finding.rule
     when = f"{format_clock(finding.started_at, now)}, for {format_duration(until - finding.started_at)}"
-    words = f"{finding.worst.status.value}, {finding.worst.certainty.value}"
+    severity = severity_of(finding.worst, finding)
     said = f"{place(finding.subject)}: {title}. {finding.worst.sentence}"
-    return f'<span class="since">{escape(when)}</span> {sign(finding.worst.status, words)} {escape(said)}'
+    return (
+        f'<span class="since">{escape(when)}</span> {sign(severity or "note", severity_words(severity))} {escape(said)}'
+    )
 
 
 def _step13(tier: TierStatus, now: float) -> str:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from exporters.render.text import Tone, describe_gap, format_duration
-from exporters.status.active_findings import list_active_findings, list_notes
+from exporters.status.active_findings import ActiveFinding, list_findings
 from exporters.status.records import TierStatus
 from rules.catalogue.registry import BY_NAME as RULES
+from rules.catalogue.thresholds import BURNS
 from rules.confidence import Certainty
 from rules.methods.events import judge_excess
 from rules.methods.means import judge_mean
@@ -38,6 +39,9 @@ SLO = "SLO"
 
 HELD_BACK = ("QueueGrowing", "KvCacheCascade", "EngineStalled")
 """Rules that find requests held back: a completed rate below the usable one is no good sign while one of them fires."""
+
+OVERLOAD = (*HELD_BACK, *BURNS, "AvailabilityBurn", "LoadBeyondBenchmark", "DemandExceedsCapacity", "TierDown")
+"""Rules of an overloaded tier: none of its numbers is as planned while one of them fires, for certain or likely."""
 
 NOTHING_SEEN = "no data in the last 5 minutes"
 
@@ -75,10 +79,11 @@ class ComparisonRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanComparison:
-    """Row of a tier. `judged` is the worst active finding about it or result of its rules, None without a result.
-    `alerts` says whether an active finding does, `note` is one that does not. `window_seconds` is the time that `now`
-    describes. `at_this_load` is the benchmark value at equal load if a rule compared with it. `wait_seconds` is the
-    longest wait of a rule about it that only time will answer (DESIGN 3.23), None without one.
+    """Row of a tier. `finding` is the worst active finding of its rules, else the worst likely one. `judged` is the worst
+    result of its rules, None without a result. `note` is a finding about its signals that does not alert.
+    `is_overloaded` says that a finding of OVERLOAD is active. `window_seconds` is the time that `now` describes.
+    `at_this_load` is the benchmark value at equal load if a rule compared with it. `wait_seconds` is the longest wait of
+    a rule about it that only time will answer (DESIGN 3.23), None without one.
     """
 
     row: ComparisonRow
@@ -87,8 +92,9 @@ class PlanComparison:
     judged: RuleResult | None
     at_this_load: Reading | None
     window_seconds: float | None = None
-    note: Verdict | None = None
-    alerts: bool = True
+    finding: ActiveFinding | None = None
+    note: ActiveFinding | None = None
+    is_overloaded: bool = False
     wait_seconds: float | None = None
 
     @property
@@ -101,23 +107,22 @@ class PlanComparison:
         """Return the tone of the number and its word. Only a planned value that holds is "as planned"."""
         if self.row.judged_by_plan:
             return self._state_by_plan()
+        if self.finding is not None:
+            return self.finding.tone, self.finding.named
         result = self.judged
         if result is None:
             return Status.UNKNOWN, ""
-        if self.wait_seconds is not None and not (isinstance(result, Verdict) and result.status in FIRING):
+        if self.wait_seconds is not None:
             return Status.UNKNOWN, f"not judged yet, {format_duration(self.wait_seconds)}"
         if isinstance(result, Unknown):
             why = "" if result.reason is Gap.NOT_IN_PLAN else f": {describe_gap(result.reason, result.text, '{gap}')}"
             return Status.UNKNOWN, f"not judged{why}"
-        if result.status in FIRING:
-            tone: Tone = result.status if self.alerts else "note"
-            return tone, f"{result.status.value}, {result.certainty.value}"
         if self.note is not None:
-            return "note", f"note: {RULES[self.note.rule].title}"
+            return self.note.tone, self.note.named
         if self.planned is None or isinstance(self.now, Missing):
             return result.status, "no finding"
         if not self.is_worse:
-            return result.status, "within the SLO" if self.planned.text == SLO else "as planned"
+            return result.status, "within the SLO" if self.planned.text == SLO else self._as_planned
         return (
             (Status.UNKNOWN, "beyond the SLO, no finding yet")
             if self.planned.text == SLO
@@ -128,7 +133,11 @@ class PlanComparison:
         times = self.times_planned
         if times is None:
             return Status.UNKNOWN, ""
-        return ("note", f"{number(times, '')}x the plan") if self.is_worse else (Status.OK, "as planned")
+        return ("note", f"{number(times, '')}x the plan") if self.is_worse else (Status.OK, self._as_planned)
+
+    @property
+    def _as_planned(self) -> str:
+        return "no finding" if self.is_overloaded else "as planned"
 
     @property
     def times_planned(self) -> float | None:
@@ -155,24 +164,25 @@ def compare_with_plan(tier: TierStatus, rows: Iterable[ComparisonRow] = ()) -> t
     An optional row is left out where the plan has no value for it.
     """
     shown = [row for row in rows or ROWS if not row.optional or row.planned(tier) is not None]
-    active = [one.verdict for one in list_active_findings(tier)]
-    notes = [one.verdict for one in list_notes(tier)]
-    return tuple(_compared(row, tier, active, notes) for row in shown)
+    active = list_findings(tier, RULES)
+    return tuple(_compared(row, tier, active) for row in shown)
 
 
-def _compared(row: ComparisonRow, tier: TierStatus, active: list[Verdict], notes: list[Verdict]) -> PlanComparison:
+def _compared(row: ComparisonRow, tier: TierStatus, active: Iterable[ActiveFinding]) -> PlanComparison:
     now: SignalValue = Missing(gap=Gap.SCRAPE_FAILED, text=NOTHING_SEEN)
     if tier.recent is not None:
         now = row.now(tier, tier.recent)
-    firing = tuple(one for one in active if one.rule in row.rules)
-    results = (*firing, *(result for result in tier.results if result.rule in row.rules))
+    found = [one for one in active if one.verdict.rule in row.rules]
+    results = (*(one.verdict for one in found), *(result for result in tier.results if result.rule in row.rules))
+    notes = (one for one in active if one.is_note and RULES[one.verdict.rule].signal in row.signals)
     return PlanComparison(
         row=row,
         now=now,
         planned=row.planned(tier),
-        judged=worst_result(firing) or worst_result(results),
-        note=next((one for one in notes if one.rule in RULES and RULES[one.rule].signal in row.signals), None),
-        alerts=bool(firing),
+        finding=next(iter(found), None),
+        judged=worst_result(results),
+        note=next(notes, None),
+        is_overloaded=any(one.verdict.rule in OVERLOAD for one in active),
         at_this_load=_at_this_load(results),
         window_seconds=None if tier.recent is None else tier.recent.end - tier.recent.start,
         wait_seconds=max((r.wait_seconds for r in results if isinstance(r, Unknown) and r.wait_seconds), default=None),

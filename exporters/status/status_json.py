@@ -41,7 +41,7 @@ def status_json(status: AgentStatus) -> dict[str, Any]:
         {
             "schema": SCHEMA,
             **copy_fields(status, "role", "version", "simulated", "started_at", "now"),
-            "verdict": {"status": verdict.status.value, "text": verdict.text, "detail": verdict.detail},
+            "verdict": {"status": str(verdict.status), "text": verdict.text, "detail": verdict.detail},
             "overview": overview_json(status),
             "tiers": [_tier(tier) for tier in status.tiers],
             "incidents": [incident_json(one) for found in status.incidents.values() for one in found],
@@ -66,12 +66,13 @@ def _tier(tier: TierStatus) -> dict[str, Any]:
     plan = tier.context.plan
     return {
         "tier": tier.name,
-        "status": tier_state(tier).value,
+        "status": str(tier_state(tier)),
         "state": describe_state(tier).words,
         "plan_version": plan_version(plan) if plan else None,
         "verdicts": [
             verdict_json(one.verdict)
-            | {"started_at": one.since, "note": one.is_note, "silent": unknown_json(one.silent) if one.silent else None}
+            | {"started_at": one.since, "note": one.is_note, "severity": one.words}
+            | {"silent": unknown_json(one.silent) if one.silent else None}
             for one in (*list_active_findings(tier), *list_notes(tier))
         ],
         "unknowns": [unknown_json(unknown) for unknown in unknowns(tier)],

@@ -1,8 +1,8 @@
 """State of each tier, its line in the overview, and the headline of the installation.
 
-A state beside the statuses alarms nobody: a tier is learning until it was observed long enough, and oversized while it
-idles and costs a multiple of the plan, or while a rule over days finds it too large. The status page, `/api/status` and
-`sizewatch status` print the same lines.
+A state beside the statuses alarms nobody: a tier has a likely finding until that is certain, is learning until it was
+observed long enough, and oversized while it idles and costs a multiple of the plan, or while a rule over days finds it
+too large. The status page, `/api/status` and `sizewatch status` print the same lines.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from exporters.render.text import SIGNS, Tone, format_clock, text_table
 from exporters.status.active_findings import (
     ActiveIncident,
     list_active_incidents,
+    list_likely_critical,
     list_notes,
     pending_rules,
     rank,
@@ -32,6 +33,7 @@ from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME as SIGNALS
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 from rules.telemetry.wording import format_count, number
+from rules.verdicts.finding import LIKELY
 from rules.verdicts.verdict import FIRING, SEVERITY, Status, Verdict
 
 TRAP = BY_NAME["UtilizationTrap"]
@@ -42,6 +44,7 @@ TOO_LARGE = ("UtilizationTrap", "QueueAlwaysEmpty")
 LEARNING, OVERSIZED = "learning", "oversized"
 AS_PLANNED, WITHOUT_PLAN, NO_VERDICT = "as planned", "no incident, no plan", "no verdict yet"
 _COUNTED = {
+    LIKELY: "with a likely finding",
     AS_PLANNED: "as planned",
     OVERSIZED: "oversized",
     LEARNING: "learning",
@@ -77,7 +80,8 @@ class TierLine:
     """Line of a tier in the overview. Rates and latencies are of the last minutes; None is unknown.
 
     `recommended` are replicas of the forecast. `money_a_day` is the cost of the replicas that are up, in `currency`; without
-    a price only `gpu_hours_a_day` is known. `certainty`, `incident` and `since` are of the worst open incident.
+    a price only `gpu_hours_a_day` is known. `certainty`, `incident` and `since` are of the worst open incident; without one
+    `certainty` is that of a likely finding.
     """
 
     tier: str
@@ -102,7 +106,7 @@ class TierLine:
 class Headline:
     """Verdict on the installation: a line, a sentence about it, and a note about what is not judged."""
 
-    status: Status
+    status: Tone
     text: str
     sentence: str = ""
     note: str = ""
@@ -113,16 +117,18 @@ class Headline:
 
 
 def describe_state(tier: TierStatus) -> TierState:
-    """Return the state of a tier: that of its findings, else learning, oversized or as planned.
+    """Return the state of a tier: that of its findings, else likely, learning, oversized or as planned.
 
     A certain finding for the report that the fleet is too large colours nothing, but such a tier is not as planned
     (DESIGN 3.23).
     """
     status = tier_state(tier)
     if status in FIRING:
-        return TierState(name=status.value, tone=status, words=status.value)
-    if status is Status.UNKNOWN:
-        return TierState(name=status.value, tone=status, words=NO_VERDICT)
+        return TierState(name=str(status), tone=status, words=str(status))
+    if status == Status.UNKNOWN:
+        return TierState(name=str(status), tone=status, words=NO_VERDICT)
+    if likely := list_likely_critical(tier):
+        return TierState(name=LIKELY, tone=status, words=likely[0].named)
     if tier.context.plan is None:
         return TierState(name="ok", tone=status, words=WITHOUT_PLAN)
     if tier.observed_seconds is not None and is_learning(tier.observed_seconds):
@@ -193,7 +199,7 @@ def summarize_tier(status: AgentStatus, tier: TierStatus) -> TierLine:
         currency=price.currency if price is not None else "",
         incidents=len(incidents),
         incident=worst.root.title if worst is not None else "",
-        certainty=worst.worst.verdict.certainty.value if worst is not None else "",
+        certainty=Certainty.CERTAIN.value if worst is not None else LIKELY if state.name == LIKELY else "",
         since=worst.started_at if worst is not None else None,
     )
 
@@ -217,8 +223,12 @@ def list_incidents(status: AgentStatus) -> list[tuple[TierStatus, ActiveIncident
 
 
 def worst_first(status: AgentStatus) -> list[TierStatus]:
-    """Return tiers by severity, then in configuration order, so that healthy tiers keep their place."""
-    return sorted(status.tiers, key=lambda tier: -SEVERITY[tier_state(tier)])
+    """Return tiers by severity, likely findings below, then in configuration order: healthy tiers keep their place."""
+    return sorted(status.tiers, key=lambda tier: _place(tier_state(tier)))
+
+
+def _place(tone: Tone) -> tuple[int, bool]:
+    return (0, False) if tone == "note" else (-SEVERITY[Status(tone)], True)
 
 
 def headline(status: AgentStatus) -> Headline:
@@ -237,12 +247,13 @@ def headline(status: AgentStatus) -> Headline:
     first, *others = counted
     noun = "tier" if first.startswith("1 ") else "tiers"
     text = ", ".join([first.replace(" ", f" {noun} ", 1), *others])
-    told = [f"{name}: {state.words}" for name, state in states.items() if state.name in (LEARNING, OVERSIZED)]
+    named = (LIKELY, LEARNING, OVERSIZED)
+    told = [f"{name}: {state.words}" for place in named for name, state in states.items() if state.name == place]
     more = [f"{len(told) - STATES_NAMED} more"] if len(told) > STATES_NAMED else []
-    judged = any(state.name != LEARNING for state in states.values())
+    judged = Status.OK if any(state.name != LEARNING for state in states.values()) else Status.UNKNOWN
     sentence = "; ".join([*told[:STATES_NAMED], *more])
     return Headline(
-        status=Status.OK if judged else Status.UNKNOWN,
+        status="note" if counts[LIKELY] else judged,
         text=text,
         sentence=f"{sentence}." if sentence else "",
         note=_unanswered(status),
@@ -255,7 +266,7 @@ def _headline_of(incidents: Sequence[tuple[TierStatus, ActiveIncident]], status:
     where = f"{touched} of {len(status.tiers)} tiers" if touched > 1 else tier.name
     title = first.root.title if touched == 1 else f"{first.root.title} in {tier.name}"
     return Headline(
-        status=first.worst.verdict.status,
+        status=first.worst.tone,
         text=f"{format_count(len(incidents), 'incident')} in {where}: {title}",
         sentence=f"{first.sentence}.",
         note=_unanswered(status),

@@ -15,7 +15,7 @@ from rules.evaluator.incidents import Incident
 from rules.replicas import starts
 from rules.replicas.starts import ReplicaStart
 from rules.replicas.track import ReplicaRelease, parse_release
-from rules.verdicts.finding import Finding
+from rules.verdicts.finding import Finding, severity_of, severity_words
 from rules.verdicts.rule import Severity
 
 LOUDNESS_WORDS: Mapping[Severity, str] = {Severity.PAGE: "page", Severity.TICKET: "ticket", Severity.REPORT: "note"}
@@ -128,7 +128,7 @@ def _of_episode(finding: Finding, incident: str) -> TimelineEntry:
         lasts=True,
         ended_at=finding.ended_at,
         rule=finding.rule,
-        status=f"{worst.status.value}, {worst.certainty.value}",
+        status=severity_words(severity_of(worst, finding)),
         incident=incident,
     )
 

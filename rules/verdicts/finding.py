@@ -18,6 +18,9 @@ MOST_TRANSITIONS = 200
 """Changes that are kept of one episode, half of them its first and half its latest: one that flaps for weeks is written to
 the history every minute."""
 
+LIKELY = "likely"
+"""Word for a finding that was never certain."""
+
 UNASKED = frozenset({Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED})
 """Reasons for which a rule has no verdict until the plan or the engine changes, such as speculation that is off."""
 
@@ -124,10 +127,32 @@ def step_rule_state(previous: RuleState | None, result: RuleResult) -> tuple[Rul
 
 
 def has_changed(before: Finding | None, now: Finding) -> bool:
-    """Return whether a finding began, or became worse in status or stage."""
+    """Return whether a finding began, or became worse in status, stage or severity."""
     if before is None or before.started_at != now.started_at:
         return True
-    return (before.worst.status, before.worst.stage) != (now.worst.status, now.worst.stage)
+    known, found = before.worst, now.worst
+    return (known.status, known.stage, severity_of(known, before)) != (
+        found.status,
+        found.stage,
+        severity_of(found, now),
+    )
+
+
+def severity_of(verdict: Verdict, finding: Finding | None) -> Status | None:
+    """Return the status that logs and pages name for a firing verdict. None: its finding was never certain.
+
+    It is no worse than the worst status of the finding that was certain, as alerts are (DESIGN 3.10). A verdict that is
+    only likely now keeps the status of its alert.
+    """
+    certain = [one.status for one in finding.certain_transitions] if finding is not None else []
+    if verdict.certainty is Certainty.CERTAIN:
+        certain.append(verdict.status)
+    return min(verdict.status, max(certain, key=SEVERITY.__getitem__), key=SEVERITY.__getitem__) if certain else None
+
+
+def severity_words(severity: Status | None) -> str:
+    """Return a severity in words: "critical, certain", or "likely" without a colour or a status."""
+    return LIKELY if severity is None else f"{severity.value}, {Certainty.CERTAIN.value}"
 
 
 def close_rule_state(state: RuleState, t: float) -> tuple[ClosedSpan, ...]:

@@ -4,6 +4,7 @@ import json
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from agent.http_server.probes import TurnProgress
 from agent.http_server.server import WebServer
 from exporters.status.records import AgentStatus
 from exporters.status.status_json import status_json
+from rules.confidence import Certainty
+from rules.verdicts.verdict import Status, Subject, Verdict
 
 
 @contextmanager
@@ -62,6 +65,30 @@ def test_a_quiet_fleet_is_exit_code_0_by_address_too(tmp_path: Path, capsys: pyt
     text = capsys.readouterr().out
     assert text.startswith("✓ 1 tier as planned, 1 learning\nl40s: learning, 1 of 180 min.")
     assert "960 USD" in text
+
+
+@pytest.mark.parametrize(
+    ("certainty", "code", "first"),
+    [
+        (Certainty.LIKELY, 0, "◆ 1 tier with a likely finding, 1 as planned"),
+        (Certainty.CERTAIN, 1, "■ 1 incident in h100: TTFT SLO burn"),
+        (None, 3, "? No verdict yet"),
+    ],
+)
+def test_the_exit_code_is_that_of_the_first_line(
+    certainty: Certainty | None, code: int, first: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fine = fine_tier("h100")
+    pattern = next(one for one in fine.results if isinstance(one, Verdict))
+    burn = replace(pattern, rule="TtftSloBurn", status=Status.CRITICAL, subject=Subject(tier="h100"))
+    tiers = (fine_tier("h100", results=()),)
+    if certainty is not None:
+        tiers = (fine_tier("h100", results=(replace(burn, certainty=certainty),)), fine_tier("l40s"))
+    with serving(agent_status(tiers=tiers)) as server:
+        assert main(["status", "--url", server.url]) == code
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == first
+    assert any("likely: TTFT SLO burn" in line for line in lines[1:]) == (certainty is Certainty.LIKELY)
 
 
 def test_no_daemon_is_exit_code_3_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

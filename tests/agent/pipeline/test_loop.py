@@ -350,6 +350,23 @@ def test_an_episode_that_becomes_worse_is_told_again_and_one_that_lasts_is_not(
     ]
 
 
+def test_a_likely_finding_is_logged_as_likely_and_again_when_it_becomes_certain(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="agent.pipeline.change_log")
+    evaluator, state, log = Evaluator({}), EvaluatorState(), ChangeLog()
+    sure = replace(finding("TtftSloBurn").worst, status=Status.CRITICAL)
+    likely = replace(sure, certainty=Certainty.LIKELY)
+    for verdict in (likely, likely, sure, likely, sure):
+        state.new_results = (verdict,)
+        log.accept(evaluator.step(state, Observation(now=T)))
+    told = [(one.levelname, one.getMessage().partition(":")[0]) for one in caplog.records]
+    assert told == [
+        ("INFO", "finding rule=TtftSloBurn subject=t/r0 status=likely certainty=likely"),
+        ("WARNING", "finding rule=TtftSloBurn subject=t/r0 status=critical certainty=certain"),
+    ]
+
+
 def test_the_only_target_of_a_node_gets_its_gpus_into_its_windows() -> None:
     with watching(1, source=Slow(), gpus=("auto",)) as (_, watched):
         watched.go(3)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -18,19 +19,20 @@ from status_samples import (
 )
 
 from exporters.render.svg_charts import draw_scale
-from exporters.status.active_findings import list_active_findings, list_notes
+from exporters.status.active_findings import list_active_findings
 from exporters.status.page import TIERS_OPEN, render_page
 from exporters.status.page_tier import numbers
 from exporters.status.plan_comparison import ROWS, PlanComparison, compare_with_plan
 from exporters.status.records import TierStatus, TrendPoint
 from exporters.status.status_json import status_json
-from exporters.status.tier_overview import describe_state, headline, overview_text, summarize_tier
+from exporters.status.tier_overview import describe_state, headline, overview_text, summarize_tier, worst_first
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.confidence import Certainty
 from rules.evaluator.benchmark_check import LEARNING_SECONDS
 from rules.telemetry.signals import Gap, Missing, Reading
+from rules.verdicts.finding import Finding, step_rule_state
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import SEVERITY, Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import FIRING, SEVERITY, Status, Subject, Unknown, Verdict
 
 TIER = "h100-llama70b-fp8"
 
@@ -72,21 +74,125 @@ def test_a_note_of_a_rule_that_was_removed_is_listed_and_breaks_no_tile() -> Non
     assert "GoneRule" in text
 
 
-def test_what_is_only_likely_is_a_note_and_colours_nothing() -> None:
-    tier = cascading_tier()
-    burn = next(one for one in tier.results if isinstance(one, Verdict) and one.rule == "TtftSloBurn")
-    likely = replace(burn, certainty=Certainty.LIKELY, status=Status.CRITICAL)
-    finding = next(one for one in tier.findings if one.ended_at is None)
-    change = replace(finding.transitions[0], certainty=Certainty.LIKELY)
-    open_ = replace(finding, rule=burn.rule, subject=burn.subject, worst=likely, transitions=(change,))
-    for certain in (False, True):
-        known = replace(open_, transitions=(change, replace(change, certainty=Certainty.CERTAIN))) if certain else open_
-        status = agent_status(tiers=(replace(tier, results=(likely,), findings=(known,)),))
-        line = summarize_tier(status, status.tiers[0])
-        state = tile(status.tiers[0], "ttft_p99_seconds").state
-        expected = (1, "critical", "critical", "critical, likely") if certain else (0, "ok", "note", "critical, likely")
-        assert (line.incidents, headline(status).status.value, *state) == expected
-        assert [one.verdict for one in list_notes(status.tiers[0])] == ([] if certain else [likely])
+LIKELY, CERTAIN = Certainty.LIKELY, Certainty.CERTAIN
+Judged = tuple[Status, Certainty]
+
+
+def overloaded(*history: Judged) -> TierStatus:
+    """A tier whose SLO burn and cascade of stage 4 had these verdicts, the last one now, and whose queue grows."""
+    base = fine_tier(TIER)
+    replica = base.replicas[0].name
+    subjects = {"TtftSloBurn": None, "QueueGrowing": None, "KvCacheCascade": replica}
+    results, findings = [], []
+    for rule, name in subjects.items():
+        state = None
+        for number, (status, certainty) in enumerate(history):
+            ago = 15.0 * (len(history) - number)
+            stage = 4 if rule == "KvCacheCascade" and status in FIRING else None
+            changes = {"certainty": certainty, "t": NOW - ago, "stage": stage}
+            verdict = firing(rule, status, subject=Subject(tier=TIER, replica=name), **changes)
+            state, ended = step_rule_state(state, verdict)
+            findings += [one for one in ended if isinstance(one, Finding)]
+        assert state is not None
+        results.append(state.result)
+        findings += [state.finding] if state.finding is not None else []
+    calm = tuple(one for one in base.results if one.rule not in subjects)
+    hit = history[-1][0] in FIRING
+    gauges = {"requests_running": 60.0, "requests_waiting": 58.0, "kv_utilization": 0.97}
+    first = replace(base.replicas[0], gauges=gauges, cascade_stage=4) if hit else base.replicas[0]
+    return replace(base, results=(*calm, *results), findings=tuple(findings), replicas=(first, *base.replicas[1:]))
+
+
+def shown(tier: TierStatus) -> str:
+    """The body of the page, without the style sheet."""
+    return render_page(agent_status(tiers=(tier,))).decode().partition("</style>")[2]
+
+
+def surfaces(tier: TierStatus) -> dict[str, str]:
+    """The severity of the tier on every surface."""
+    status = agent_status(tiers=(tier,))
+    (line,), told = [summarize_tier(status, tier)], status_json(status)
+    return {
+        "headline": str(headline(status).status),
+        "verdict": told["verdict"]["status"],
+        "tier": line.tone,
+        "json": told["tiers"][0]["status"],
+        "tile": str(tile(tier, "ttft_p99_seconds").state[0]),
+        "rate": str(tile(tier, "completed_rps_per_replica").state[0]),
+        "row": "".join(re.findall(r'sign (\w+)"><b aria-hidden="true">.</b> (?:likely, )?cascade', shown(tier))),
+    }
+
+
+def test_what_is_only_likely_has_no_colour_and_is_called_likely_on_every_surface() -> None:
+    for observed in (None, 60.0):
+        tier = replace(overloaded((Status.CRITICAL, LIKELY)), observed_seconds=observed)
+        assert set(surfaces(tier).values()) == {"note"}
+        status = agent_status(tiers=(tier,))
+        line = summarize_tier(status, tier)
+        assert (line.words, line.certainty, line.incidents) == ("likely: TTFT SLO burn", "likely", 0)
+        assert headline(status).text == "1 tier with a likely finding"
+        assert headline(status).sentence == f"{TIER}: likely: TTFT SLO burn."
+        assert tile(tier, "ttft_p99_seconds").state == ("note", "likely: TTFT SLO burn")
+        page = shown(tier)
+        assert "critical" not in page
+        assert "likely, cascade 4: user-visible" in page
+        assert "as planned" not in page
+        assert "learning" not in page
+        told = status_json(status)["tiers"][0]
+        assert {one["severity"] for one in told["verdicts"] if one["rule"] == "TtftSloBurn"} == {"likely"}
+
+
+@pytest.mark.parametrize("after", [(), ((Status.CRITICAL, LIKELY),)], ids=["certain", "likely again"])
+def test_what_becomes_certain_is_critical_on_every_surface_until_it_ends(after: tuple[Judged, ...]) -> None:
+    tier = overloaded((Status.CRITICAL, LIKELY), (Status.CRITICAL, CERTAIN), *after)
+    assert set(surfaces(tier).values()) == {"critical"}
+    assert tile(tier, "ttft_p99_seconds").state == (Status.CRITICAL, "critical, certain")
+    page = shown(tier)
+    assert "as planned" not in page
+    assert "likely" not in page
+    told = status_json(agent_status(tiers=(tier,)))["tiers"][0]
+    assert {one["severity"] for one in told["verdicts"] if not one["note"]} == {"critical, certain"}
+
+
+def test_a_likely_critical_after_a_certain_warning_is_still_a_warning() -> None:
+    tier = overloaded((Status.WARNING, CERTAIN), (Status.CRITICAL, LIKELY))
+    assert set(surfaces(tier).values()) == {"warning"}
+    assert not re.search(r"critical(, certain)?</span>|(sign|incident|top) critical", shown(tier))
+
+
+def test_what_has_ended_is_as_planned_on_every_surface() -> None:
+    for certainty, past in ((CERTAIN, "critical, certain"), (LIKELY, "likely")):
+        tier = overloaded((Status.CRITICAL, certainty), (Status.OK, CERTAIN))
+        found = surfaces(tier)
+        assert found.pop("row") == ""
+        assert set(found.values()) == {"ok"}
+        assert describe_state(tier).words == "as planned"
+        assert f"</b> {past}</span> {TIER}: TTFT SLO burn." in shown(tier), "of the last day, by what it was"
+
+
+def test_a_likely_warning_and_a_likely_note_for_the_report_leave_the_tier_as_planned() -> None:
+    assert describe_state(overloaded((Status.WARNING, LIKELY))).words == "as planned"
+    note = firing("UtilizationTrap", Status.CRITICAL, certainty=LIKELY)
+    assert describe_state(replace(fine_tier(TIER), results=(note,))).words == "as planned"
+
+
+def test_a_likely_tier_stands_below_incidents_and_above_calm_ones() -> None:
+    likely = replace(overloaded((Status.CRITICAL, LIKELY)), context=replace(fine_tier("z").context, tier="z"))
+    tiers = (fine_tier("a"), likely, overloaded((Status.WARNING, CERTAIN)))
+    assert [one.name for one in worst_first(agent_status(tiers=tiers))] == [TIER, "z", "a"]
+
+
+@pytest.mark.parametrize("certainty", [LIKELY, CERTAIN])
+@pytest.mark.parametrize("rule", ["TtftSloBurn", "QueueGrowing", "KvCacheCascade", "LoadBeyondBenchmark"])
+def test_no_number_is_as_planned_while_requests_are_held_back(rule: str, certainty: Certainty) -> None:
+    """KV use, hits and cost of an overloaded tier are those of the overload."""
+    calm = fine_tier(TIER)
+    planned = {one.row.key for one in compare_with_plan(calm) if one.state[1] == "as planned"}
+    assert {"completed_rps_per_replica", "cost_per_million_tokens"} <= planned
+    fired = replace(calm, results=(*calm.results, firing(rule, Status.WARNING, certainty=certainty)))
+    assert "as planned" not in {one.state[1] for one in compare_with_plan(fired)}
+    calmer = replace(calm, results=(*calm.results, firing("PrefixHitLow", Status.WARNING)))
+    assert "as planned" in {one.state[1] for one in compare_with_plan(calmer)}
 
 
 @pytest.mark.parametrize(
