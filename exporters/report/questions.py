@@ -14,7 +14,7 @@ from exporters.documents.check import result_words
 from exporters.report.inputs import TierPast
 from exporters.report.monitoring import judge_row
 from exporters.report.records import QuestionAnswer, ReportNumber, TermRow
-from exporters.report.wording import as_number, money, words
+from exporters.report.wording import INSTANTS, as_number, money, words
 from rules.plan.load_bins import TierContext
 from rules.plan.schema import Slo
 from rules.resize.production_curve import merge_bins
@@ -261,7 +261,7 @@ def _memory(asked: _TierSummary) -> _Answer:
         else ("tokens/s per GB of HBM: not exposed, nothing tells the GPUs' memory")
     )
     full, days = asked.resize.kv_fullest, asked.resize.seen.observed_seconds / 86_400
-    text += f"; KV cache {words(kv, 'ratio')} in use on average"
+    text += f"; KV cache {words(kv, 'ratio', INSTANTS)} in use on average"
     text += f", hourly mean {number(full, 'ratio')} in the fullest hours of {days:.1f} days" if full is not None else ""
     return text, (
         *_term("tokens_per_second_per_gb_hbm", per, "tokens_per_second", source),

@@ -48,6 +48,8 @@ from rules.resize.production_summary import ProductionSummary, Rate
 from rules.resize.proposal import ProposalKind, Resize
 from rules.resize.workload import list_guardrails
 from rules.telemetry.windows import DAY_SECONDS, HOUR_SECONDS, Window, sum_windows
+from rules.verdicts.finding import Finding, severity_of
+from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import FIRING, SEVERITY, Status, Verdict
 
 SHOWN = 3
@@ -139,11 +141,22 @@ def _saves(resize: Resize) -> float | None:
 
 
 def _status(past: TierPast, rows: list[str]) -> str:
-    """Return the worst status of the monitoring table and Step 13, unknown without data."""
+    """Return the worst status of the monitoring table and Step 13, unknown without data.
+
+    A tier that is kept needs nothing done: a warning is its status only while a finding of it that alerts is open.
+    """
     if not past.resize.seen.hours:
         return Status.UNKNOWN.value
     found = {*rows, past.step13.status.value}
+    if past.resize.proposal.kind is ProposalKind.KEEP and past.step13.status is not Status.WARNING:
+        found -= set() if any(_alerts_still(one) for one in past.findings) else {Status.WARNING.value}
     return next((s.value for s in (Status.CRITICAL, Status.WARNING, Status.OK) if s.value in found), "unknown")
+
+
+def _alerts_still(finding: Finding) -> bool:
+    rule = RULES.get(finding.rule)
+    lasts = finding.ended_at is None and rule is not None and rule.loudness is not Severity.REPORT
+    return lasts and severity_of(finding.worst, finding) is not None
 
 
 def _workload(past: TierPast) -> WorkloadPart:

@@ -6,7 +6,7 @@ Units are those of `rules.telemetry.wording`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from exporters.render.text import format_duration, format_local
 from exporters.report.records import (
@@ -23,7 +23,8 @@ from exporters.report.records import (
 from rules.plan.money import amount as amount_of
 from rules.plan.money import figure
 from rules.resize.proposal import ProposalKind
-from rules.telemetry.signals import Missing, SignalValue
+from rules.telemetry.signals import BY_NAME as SIGNALS
+from rules.telemetry.signals import Missing, SignalKind, SignalValue
 from rules.telemetry.wording import format_count, join_range, number
 
 DASH = "–"
@@ -45,8 +46,8 @@ def exact_number(value: float | None, n: float = 1.0) -> ReportNumber:
     return ReportNumber(gap="not_in_plan") if value is None else ReportNumber(value=value, low=value, high=value, n=n)
 
 
-def words(found: ReportNumber, unit: str) -> str:
-    """Return the best estimate with its bounds, or the gap."""
+def words(found: ReportNumber, unit: str, of: str = "") -> str:
+    """Return the best estimate with its bounds, those named by `of`, or the gap."""
     if found.gap:
         return found.gap.replace("_", " ")
     if found.value is None:
@@ -54,7 +55,7 @@ def words(found: ReportNumber, unit: str) -> str:
             return range_text(found.low, found.high, unit)
         return f"≥ {number(found.low, unit)}" if found.low is not None else f"≤ {number(found.high or 0.0, unit)}"
     best = number(found.value, unit)
-    apart = bounds(found, unit)
+    apart = bounds(found, unit, of)
     return f"{best} ({apart})" if apart else best
 
 
@@ -63,15 +64,19 @@ def best_estimate(found: ReportNumber, unit: str) -> str:
     return words(found, unit) if found.gap or found.value is None else number(found.value, unit)
 
 
-def bounds(found: ReportNumber, unit: str) -> str:
-    """Return "a to b" if the bounds differ, "" if they are equal or unknown."""
+INSTANTS = "instants "
+"""Name of the bounds of a mean level: its lowest and highest instant."""
+
+
+def bounds(found: ReportNumber, unit: str, of: str = "") -> str:
+    """Return "a to b" after `of` if the bounds differ, "" if they are equal or unknown."""
     if found.gap or found.low is None or found.value is None:
         return ""
     if found.high is None:
-        return f"≥ {number(found.low, unit)}" if found.low < found.value * 0.995 else ""
+        return f"{of}≥ {number(found.low, unit)}" if found.low < found.value * 0.995 else ""
     if found.high <= found.low * 1.005:
         return ""
-    return range_text(found.low, found.high, unit)
+    return of + range_text(found.low, found.high, unit)
 
 
 def range_text(low: float, high: float, unit: str) -> str:
@@ -233,9 +238,16 @@ def unseen_line(tier: TierReport) -> str:
     return f"Not known: {said}." if said else ""
 
 
-def observed_text(row: MonitoredValue, currency: str, form: Callable[[ReportNumber, str], str] = words) -> str:
+def bounds_name(row: MonitoredValue) -> str:
+    """Return what the bounds of a row are, "" where they are those of the value itself."""
+    return INSTANTS if SIGNALS[row.key].how in (SignalKind.LEVEL, SignalKind.TOTAL_LEVEL) else ""
+
+
+def observed_text(row: MonitoredValue, currency: str, with_bounds: bool = True) -> str:
     """Return the observed value of a row, money with its currency."""
-    return form(row.observed, row.unit) + (f" {currency}" if row.unit == "money" and not row.observed.gap else "")
+    found, unit = row.observed, row.unit
+    text = words(found, unit, bounds_name(row)) if with_bounds else best_estimate(found, unit)
+    return text + (f" {currency}" if row.unit == "money" and not row.observed.gap else "")
 
 
 def curve_sentence(part: CurvePart) -> str:

@@ -197,8 +197,9 @@ def judge_empty_cache(case: RuleContext) -> RuleResult:
         return case.unknown(Gap.NO_TRAFFIC, "no request in all these hours")
     mean, most = full
     seen = exact_reading(most, float(len(hours)))
-    summary = f"the KV cache peaks at {number(most, 'ratio')} over {len(hours) / 24:.1f} days"
-    details = [f"highest instant of its fullest hours, hourly mean {number(mean, 'ratio')}"]
+    share = f"{case.limit('fullest_hours') * 100:g}% of {len(hours)} hours"
+    summary = f"in {share} the KV cache is at most {number(most, 'ratio')} full"
+    details = [f"highest instant of an hour, hourly mean at most {number(mean, 'ratio')}"]
     sentence = f"{summary}; {case.limit('below') * 100:g}% or more is healthy"
     if most >= case.limit("below"):
         return _build_verdict(case, Status.OK, seen, sentence, details=details)

@@ -32,6 +32,10 @@ SIMPLE = 0.40
 """Guide 9.2: "a large model fleet serving 40% simple requests that a 7B model could handle"."""
 
 
+SCHEDULE = "Scaling by schedule"
+"""Name of the lever that follows the hours of a day."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HourOfWeek:
     """Hour of the week by the local clock (`weekday` 0 is Monday), mean of the `count` hours seen (None: none).
@@ -149,10 +153,10 @@ def _schedule(case: LeverCase) -> Lever:
         needed = max(case.warm, count_replicas(peak, case.usable.rps, case.sized.count.margin))
         saved += max(0.0, mean_ready_replicas((hour,)) - needed)
     if not counted:
-        return Lever(name="Scaling by schedule", missing="no hour's arrivals are known")
+        return Lever(name=SCHEDULE, missing="no hour's arrivals are known")
     basis = "ready replicas beyond what the busiest five minutes of each hour needed, the margin included: "
     basis += "the most that a schedule could save, if it knew each hour beforehand"
-    return _lever(case, "Scaling by schedule", saved / counted, Certainty.LIKELY, basis)
+    return _lever(case, SCHEDULE, saved / counted, Certainty.LIKELY, basis)
 
 
 def _peaks(rates: Sequence[Rate]) -> Mapping[float, float]:

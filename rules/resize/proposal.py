@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from rules.catalogue.registry import BY_NAME as RULES
@@ -15,7 +15,7 @@ from rules.catalogue.registry import margin_of
 from rules.confidence import Certainty
 from rules.methods.utilization import hours_of_fullest
 from rules.plan.curve import CERTAIN_REQUESTS
-from rules.plan.replica_count import fleet_terms
+from rules.plan.replica_count import count_replicas, fleet_terms
 from rules.plan.schema import TierPlan
 from rules.resize.fleet_cost import (
     FleetCost,
@@ -26,7 +26,7 @@ from rules.resize.fleet_cost import (
     proposed_cost,
     size_fleet,
 )
-from rules.resize.levers import Lever, list_levers
+from rules.resize.levers import SCHEDULE, Lever, list_levers
 from rules.resize.limits import fewest_within_limits, find_exceeded_limit, limits_text, loads_of
 from rules.resize.production_curve import ProductionPoint, production_points
 from rules.resize.production_summary import ProductionSummary
@@ -50,6 +50,9 @@ GONE_SECONDS = DAY_SECONDS
 """A tier of which nothing was seen for the last day may be gone: what it was is no reason to change what is."""
 
 EVICTING = ("KvEviction", "EvictionDivergence")
+
+WORTH_REPLICAS = 0.1
+"""Mean replicas that a schedule must free to be named as the lever: below it the money is that of rounding."""
 
 
 class ProposalKind(StrEnum):
@@ -124,9 +127,13 @@ def propose_size(seen: ProductionSummary, results: Answers) -> Resize:
     full = hours_of_fullest(seen.hours, "kv_utilization", _trap("fullest_hours", seen))
     pools = {pool: propose_size(one, results) for pool, one in sorted(seen.pools.items())} if not mixed else {}
     alone = _proposal(seen, results, workload, usable, size, full[0] if full else None)
+    measured = measured_cost(seen, used)
+    levers = list_levers(seen, usable, size) if usable and size else ()
+    cost = proposed_cost(seen, alone.replicas, measured, used) if alone.replicas else None
+    if size is not None and cost is not None and cost.utilization is not None:
+        alone = replace(alone, evidence=(*alone.evidence, _explain_use(alone, cost.utilization, seen, size, levers)))
     _, floor = fleet_terms(plan) if plan else (1.0, 1)
     proposal = _joined({pool: one.proposal for pool, one in pools.items()}, floor) if len(pools) > 1 else alone
-    measured = measured_cost(seen, used)
     return Resize(
         seen=seen,
         workload=workload,
@@ -138,7 +145,7 @@ def propose_size(seen: ProductionSummary, results: Answers) -> Resize:
         planned=planned_cost(seen.context),
         measured=measured,
         proposed=proposed_cost(seen, proposal.replicas, measured, used) if proposal.replicas else None,
-        levers=list_levers(seen, usable, size) if usable and size else (),
+        levers=levers,
         proposal=proposal,
         pools=pools,
     )
@@ -268,6 +275,37 @@ def _evidence(
     moved = [one for one in workload.lengths if one.longer or one.shorter]
     told += [_moved(one) for one in moved[:2]]
     return (*told, f"{seen.observed_seconds / DAY_SECONDS:.1f} days were seen")
+
+
+def _explain_use(
+    proposal: Proposal, used: float, seen: ProductionSummary, size: FleetProposal, levers: Iterable[Lever]
+) -> str:
+    """Return the fleet utilisation of a proposal, and below the target why the number is right all the same (guide 9.2)."""
+    replicas, counted = proposal.replicas or 1, size.count
+    peak = counted.demand_rps / (replicas * counted.capacity.rps)
+    fleet = format_count(replicas, "replica")
+    text = f"{fleet} would be used to {number(used, 'ratio')} on average and to {number(peak, 'ratio')} at the peak"
+    below, target = _trap("below", seen), _trap("target", seen)
+    if used >= target:
+        return text
+    low = f"below the {below:.0%} of the utilization trap" if used < below else f"below the target of {target:.0%}"
+    if replicas > size.replicas:
+        return f"{text}, {low}: another limit than load sets their number"
+    schedule = next((one.replicas for one in levers if one.name == SCHEDULE), None) or 0.0
+    left = schedule - max(0.0, seen.observed_replicas - replicas)
+    lever = "scaling by schedule" if left >= WORTH_REPLICAS else "offline batch work"
+    return f"{text}, {low}: {_explain_count(replicas, seen.context.plan, size)}; {lever} is the lever"
+
+
+def _explain_count(replicas: int, plan: TierPlan | None, size: FleetProposal) -> str:
+    """Return what sets a number of replicas that the load needs: its peak, or a term of the plan."""
+    counted, warm = size.count, fleet_terms(plan)[1] if plan is not None else 1
+    if warm >= replicas > count_replicas(counted.demand_rps, counted.capacity.rps, counted.margin):
+        return "the plan's minimum warm count sets their number"
+    if replicas > counted.replicas:
+        return "the plan's safety factor sets their number"
+    lost = ", and one may be lost" if 0 < counted.margin.survives_loss_from <= replicas else ""
+    return f"the peak needs {replicas}{lost}"
 
 
 def _moved(one: Length) -> str:

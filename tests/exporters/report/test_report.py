@@ -21,14 +21,15 @@ from exporters.report.markdown import APPENDIX, MAIN, report_markdown
 from exporters.report.monitoring import judge_row
 from exporters.report.next_plan import next_plan_text
 from exporters.report.records import Report, TierReport, report_schema
+from exporters.report.wording import observed_text
 from rules.catalogue.registry import CATALOGUE
 from rules.confidence import Certainty
 from rules.evaluator.external_alerts import Diagnosis, ExternalAlert
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.plan.checks import check_plan
-from rules.plan.schema import parse_plan
+from rules.plan.schema import Plan, parse_plan
 from rules.telemetry.signals import Gap
-from rules.verdicts.finding import Transition, UnknownSpan
+from rules.verdicts.finding import Finding, Transition, UnknownSpan
 from rules.verdicts.verdict import Status, Subject
 
 PLAN = plan()
@@ -92,6 +93,36 @@ def test_a_row_tells_how_often_its_rules_fired() -> None:
     row = next(one for one in week(findings=fired).monitoring if one.key == "kv_utilization")
     assert row.status == "critical"
     assert row.sentence == "fired twice, 3 h in all; at its worst: It was full"
+
+
+def test_the_range_of_a_level_is_called_instants_and_the_rule_says_of_how_many_hours_it_speaks() -> None:
+    found, _ = reported(PLAN, hours())
+    row = next(one for one in found.tiers[0].monitoring if one.key == "kv_utilization")
+    assert row.observed.high is not None
+    assert "% (instants " in observed_text(row, "")
+    assert "<small>instants " in report_html(found)
+    slow = next(one for one in found.tiers[0].monitoring if one.key == "ttft_p99_seconds")
+    assert "instants" not in observed_text(slow, "")
+
+
+def test_a_tier_that_is_kept_has_no_warning_sign_unless_a_finding_that_alerts_is_open() -> None:
+    kept = plan(fleet={"instances": 6})
+    seen = hours(replicas=6)
+    flap = finding("QueueGrowing", 24, 25)
+
+    def status(one: Plan, *findings: Finding) -> tuple[str, str]:
+        found = reported(one, seen, findings=findings)[0].tiers[0]
+        return found.proposal.kind, found.status
+
+    assert status(kept, flap) == ("keep", "ok")
+    assert status(kept, replace(flap, ended_at=None)) == ("keep", "warning")
+    likely = tuple(replace(one, certainty=Certainty.LIKELY) for one in flap.transitions)
+    worst = replace(flap.worst, certainty=Certainty.LIKELY)
+    assert status(kept, replace(flap, ended_at=None, worst=worst, transitions=likely)) == ("keep", "ok")
+    assert status(kept, replace(flap, ended_at=None, rule="KvCacheUnderused")) == ("keep", "ok")
+    assert status(plan(fleet={"instances": 3}), flap) == ("grow", "warning")
+    felt = finding("TtftSloBurn", 24, 25, Status.CRITICAL)
+    assert status(kept, felt) == ("keep", "critical"), "users felt it in this time"
 
 
 def test_every_question_has_an_answer_with_the_lengths_it_was_measured_at() -> None:

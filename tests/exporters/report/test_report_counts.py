@@ -123,5 +123,6 @@ def test_a_column_of_shares_says_of_what_in_both_formats() -> None:
 def test_the_kv_caches_hourly_mean_is_not_called_how_full_it_gets(found: TierReport) -> None:
     memory = next(one for one in found.questions if one.key == "memory")
     assert re.search(
-        r"KV cache .* in use on average, hourly mean \d+\.\d% in the fullest hours of 7.0 days", memory.answer
+        r"KV cache \d+\.\d% \(instants .*\) in use on average, hourly mean \d+\.\d% in the fullest hours of 7.0 days",
+        memory.answer,
     )

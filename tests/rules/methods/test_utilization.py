@@ -245,8 +245,8 @@ def test_an_empty_queue_needs_no_plan_and_then_has_no_price() -> None:
 def test_a_cache_that_never_comes_into_the_guides_band_is_underused(most: float, status: Status) -> None:
     found = verdict("KvCacheUnderused", context(), trap(kv_most=most))
     assert (found.status, found.certainty) == (status, Certainty.CERTAIN)
-    assert found.sentence == f"The KV cache peaks at {most:.1%} over 7.0 days; 75% or more is healthy"
-    assert "highest instant of its fullest hours, hourly mean 30.0%" in found.details
+    assert found.sentence == f"In 95% of 168 hours the KV cache is at most {most:.1%} full; 75% or more is healthy"
+    assert "highest instant of an hour, hourly mean at most 30.0%" in found.details
 
 
 def test_the_fullest_hours_count_and_single_ones_do_not() -> None:
@@ -262,8 +262,8 @@ def test_free_blocks_that_hold_prefixes_make_it_likely_only() -> None:
     found = verdict("KvCacheUnderused", context(), cached)
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
     assert explain(found) == (
-        "The KV cache peaks at 50.0% over 7.0 days; 75% or more is healthy; "
-        "highest instant of its fullest hours, hourly mean 30.0%; "
+        "In 95% of 168 hours the KV cache is at most 50.0% full; 75% or more is healthy; "
+        "highest instant of an hour, hourly mean at most 30.0%; "
         "30.0% of prompt tokens are found in it; blocks that hold them count as free"
     )
     few = trap(counters={"prefix_queried_tokens": 100.0, "prefix_hit_tokens": 9.0})

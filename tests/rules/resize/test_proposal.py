@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from report_samples import (
@@ -265,6 +266,55 @@ def test_a_day_of_a_higher_peak_proposes_more() -> None:
 def test_as_many_as_are_needed_are_kept() -> None:
     proposal = week(tier_view(fleet={"instances": 6, "safety_factor": 1.2})).proposal
     assert (proposal.kind, proposal.replicas) == (ProposalKind.KEEP, 6)
+
+
+@pytest.mark.parametrize(
+    ("fleet", "more", "said"),
+    [
+        # 20 rps on average and 30 at the peak, 7.33 a replica.
+        (
+            {"instances": 6},
+            {"replicas": 6},
+            (
+                "6 replicas would be used to 45.5% on average and to 68.2% at the peak, below the target of 60%: "
+                "the peak needs 6, and one may be lost; scaling by schedule is the lever"
+            ),
+        ),
+        (
+            {"instances": 10, "safety_factor": 2.0},
+            {},
+            (
+                "9 replicas would be used to 30.3% on average and to 45.5% at the peak, below the 40% of the utilization "
+                "trap: the plan's safety factor sets their number; scaling by schedule is the lever"
+            ),
+        ),
+        (
+            {"instances": 9, "minimum_warm": 9},
+            {"replicas": 9},
+            (
+                "9 replicas would be used to 30.3% on average and to 45.5% at the peak, below the 40% of the utilization "
+                "trap: the plan's minimum warm count sets their number; offline batch work is the lever"
+            ),
+        ),
+        (
+            {"instances": 10},
+            {"kv": 0.8},
+            (
+                "10 replicas would be used to 27.3% on average and to 40.9% at the peak, below the 40% of the "
+                "utilization trap: another limit than load sets their number"
+            ),
+        ),
+        (
+            {"instances": 5},
+            {"replicas": 5, "rps": lambda number: 30.0},
+            "6 replicas would be used to 68.2% on average and to 68.2% at the peak",
+        ),
+    ],
+    ids=["peak", "safety", "warm", "memory", "within"],
+)
+def test_a_proposal_says_what_its_utilisation_means(fleet: dict[str, float], more: dict[str, Any], said: str) -> None:
+    proposal = week(tier_view(fleet=fleet), **more).proposal
+    assert proposal.evidence[-1] == said
 
 
 def test_half_a_week_proposes_no_fewer_replicas_and_says_what_it_lacks() -> None:
