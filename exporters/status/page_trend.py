@@ -17,7 +17,8 @@ from exporters.documents.prewarm import BECAUSE, Prewarm, Recommendation, merge_
 from exporters.documents.prewarm_value import PrewarmValue
 from exporters.render.svg_charts import ChartGap, ChartLine, ChartMarker, ChartPoint, SvgChart, holes_between
 from exporters.render.text import format_duration, format_local, sign
-from exporters.status.active_findings import list_active_findings
+from exporters.status.active_findings import list_active_findings, list_findings
+from exporters.status.plan_comparison import OVERLOAD
 from exporters.status.records import ForecastStatus, TierStatus, TrendPoint
 from forecast.capacity.cold_start import LeadSource
 from rules.catalogue.registry import BY_NAME
@@ -163,7 +164,7 @@ def _moments(tier: TierStatus) -> tuple[ChartMarker, ...]:
     """Return the begin of each active finding, worst last, so that it is drawn on top."""
     begun = [(found, found.since) for found in reversed(list_active_findings(tier)) if found.since is not None]
     return tuple(
-        ChartMarker(t=since, text=f"{found.title}: since {_clock(since)} UTC", name=found.verdict.status.value)
+        ChartMarker(t=since, text=f"{found.title}: since {_clock(since)} UTC", name=found.tone)
         for found, since in begun
     )
 
@@ -235,7 +236,8 @@ def _tile(tile: Tile) -> str:
 
 
 def _tiles(tier: TierStatus, one: ForecastStatus, now: float) -> Iterator[Tile]:
-    yield "Demand now", _rps(one.now_rps), _said_now(one), _judged(tier, "DemandExceedsCapacity", "within capacity")
+    fine = "no finding" if list_findings(tier, OVERLOAD) else "within capacity"
+    yield "Demand now", _rps(one.now_rps), _said_now(one), _judged(tier, "DemandExceedsCapacity", fine)
     yield _ahead(one)
     yield _replicas(one)
     yield _cold_start(one)
@@ -310,14 +312,13 @@ def _misses(tier: TierStatus, made: Projection) -> tuple[bool, bool]:
 
 
 def _judged(tier: TierStatus, rule: str, fine: str) -> str:
+    found = list_findings(tier, (rule,))
+    if found:
+        return sign(found[0].tone, found[0].named)
     result: RuleResult | None = next((one for one in tier.results if one.rule == rule), None)
     if result is None:
         return ""
-    if isinstance(result, Unknown):
-        return sign(Status.UNKNOWN, "not judged")
-    if result.status is Status.OK:
-        return sign(Status.OK, fine)
-    return sign(result.status, f"{result.status.value}, {result.certainty.value}")
+    return sign(Status.UNKNOWN, "not judged") if isinstance(result, Unknown) else sign(Status.OK, fine)
 
 
 def _sentences(one: ForecastStatus, now: float) -> Iterator[str]:

@@ -111,7 +111,7 @@ def judged(told: ForecastStatus, error_ratio: float, covered: int) -> str:
 
 
 def test_the_verdict_on_a_forecast_stands_at_the_number_that_misses_its_limit(told: ForecastStatus) -> None:
-    warned = "▲ warning, likely"
+    warned = "◆ likely: Forecast accuracy degraded"
     page = judged(told, 1.13, 976)
     assert "at or below their 95% quantile ✓ holds" in page
     assert f"1.13 of same as now over 1000 targets; the naive method was as good {warned}" in page
