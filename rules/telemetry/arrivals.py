@@ -14,7 +14,7 @@ from dataclasses import fields
 from rules.light_dataclass import light_dataclass
 from rules.telemetry.outcomes import FAILED, HTTP_FAILED, NO_ROOM, count_gone, failed_bounds
 from rules.telemetry.windows import MINUTE_SECONDS, NET_CHANGE, Window
-from rules.telemetry.work import CapacityLengths, computed_share, weigh
+from rules.telemetry.work import CapacityLengths, computed_share, count_served, weigh
 
 UNSERVED = (FAILED, HTTP_FAILED, NO_ROOM)
 """Families that count requests which arrived and were not served."""
@@ -24,7 +24,13 @@ ENOUGH_COVERAGE = 0.5
 would be a guess."""
 
 REQUEST_MINUTES = 15
-"""Window of the mean tokens per request, in minutes. The few requests of one minute would give a random mean."""
+"""Longest window of the mean tokens per request, in minutes: the few requests of one minute would give a random mean."""
+
+ENOUGH_REQUESTS = 100.0
+"""Served requests that end the window of the mean tokens sooner, so that it follows a change of the lengths.
+
+The standard error of a mean of n is the scatter by sqrt(n). Where lengths scatter as widely as their mean, as an
+exponential distribution does, a hundred give it to a tenth."""
 
 FEWEST_REQUESTS = 1.0
 
@@ -38,9 +44,9 @@ class MinuteSums:
     """Sums over the observed part of the minute that begins at `start` (unix seconds). They add up over replicas and
     bookings.
 
-    `first` and `last` are the ends of the expected time in it. `completed` counts finished requests in the seconds with
-    known arrivals. `waiting` is a time integral (requests x seconds). `computed_tokens` are the prompt tokens that no
-    prefix cache had, where that is known.
+    `first` and `last` are the ends of the expected time in it. `completed` counts served requests in the seconds with
+    known arrivals (`rules.telemetry.work.count_served`). `waiting` is a time integral
+    (requests x seconds). `computed_tokens` are the prompt tokens that no prefix cache had, where that is known.
     """
 
     start: float
@@ -117,7 +123,7 @@ def minute_from_window(window: Window) -> MinuteSums:
 
     A window of several replicas expects more time than it spans, and all of it since its start.
     """
-    told = count_arrivals(window.counters, count_gone(window))
+    told, served = count_arrivals(window.counters, count_gone(window)), count_served(window)
     seconds = _seconds(window, "requests_arrived" if "requests_arrived" in window.counters else "requests_finished")
     prompts, generated = (window.counters.get(name) for name in ("prompt_tokens", "generation_tokens"))
     waiting, computed = window.gauges.get("requests_waiting"), computed_share(window)
@@ -129,7 +135,7 @@ def minute_from_window(window: Window) -> MinuteSums:
         covered_seconds=window.covered_seconds,
         requests=told or 0.0,
         requests_seconds=0.0 if told is None else seconds,
-        completed=window.counters.get("requests_finished", told or 0.0),
+        completed=(told or 0.0) if served is None else served,
         prompt_tokens=prompts or 0.0,
         prompt_seconds=0.0 if prompts is None else _seconds(window, "prompt_tokens"),
         generation_tokens=generated or 0.0,
@@ -198,8 +204,9 @@ def list_demand(minutes: Iterable[MinuteSums]) -> tuple[MinuteDemand, ...]:
 
     An amount is scaled up by its observed share of the expected replica-seconds and by the watched share of the minute.
     Both shares must be at least ENOUGH_COVERAGE; otherwise the amount is missing. Tokens asked for are the observed
-    tokens plus a correction. It is the mean per request of the last REQUEST_MINUTES times arrived less finished
-    requests. The result stays within LEAST_SHARE and MOST_SHARE of the observed tokens.
+    tokens plus a correction: the mean per served request times arrived less served requests. The mean is that of the
+    last ENOUGH_REQUESTS, at most of REQUEST_MINUTES. The result is at least LEAST_SHARE of the observed tokens, and at
+    most MOST_SHARE of them or what arrived.
     """
     recent = _Recent()
     found = []
@@ -240,7 +247,9 @@ def demand_from_requests(one: MinuteSums) -> MinuteDemand:
 
 
 class _Recent:
-    """Running sums of the last REQUEST_MINUTES, recomputed at times to remove rounding errors."""
+    """Running sums of the fewest last minutes with ENOUGH_REQUESTS, at most REQUEST_MINUTES.
+
+    They are recomputed at times to remove rounding errors."""
 
     def __init__(self) -> None:
         self._minutes: deque[MinuteSums] = deque()
@@ -251,7 +260,8 @@ class _Recent:
         """Add the next minute. Drop the minutes that are too old."""
         self._minutes.append(one)
         self._count(one, 1.0)
-        while self._minutes[0].start <= one.start - REQUEST_MINUTES * MINUTE_SECONDS:
+        oldest = one.start - REQUEST_MINUTES * MINUTE_SECONDS
+        while self._minutes[0].start <= oldest or self.completed - self._minutes[0].completed >= ENOUGH_REQUESTS:
             self._count(self._minutes.popleft(), -1.0)
         self._since_anew += 1
         if self._since_anew >= REQUEST_MINUTES:

@@ -12,9 +12,9 @@ from enum import StrEnum
 from rules.confidence import Certainty
 from rules.light_dataclass import light_dataclass
 from rules.telemetry import histograms
-from rules.telemetry.reading_methods import has_repeated_lookups, replica_rate
+from rules.telemetry.reading_methods import ALL, has_repeated_lookups, replica_rate
 from rules.telemetry.signals import Reading
-from rules.telemetry.windows import Window
+from rules.telemetry.windows import NET_CHANGE, Window
 from rules.telemetry.wording import number
 
 SAME = 0.05
@@ -191,13 +191,32 @@ def weighing_words(work: Work, lengths: CapacityLengths, usable_rps: float) -> s
     return f" ({span}: {', '.join([*parts, *hits])})"
 
 
+def count_served(window: Window) -> float | None:
+    """Return the requests that the tokens of a window belong to. Return None if finished requests are unknown.
+
+    Engines count prompt tokens at the first token or at the end (notes of `rules.engines`), and generated tokens while
+    they make them. The middle of the requests that began and that finished is therefore the divisor: it is wrong by at
+    most half the growth of the running requests, and by nothing if these are as many as before.
+    """
+    counters = window.counters
+    if "requests_finished" not in counters:
+        return None
+    finished, change = counters["requests_finished"], counters.get(NET_CHANGE, 0.0)
+    apart = window.seconds_of("ttft_seconds") - window.seconds_of("requests_finished")
+    if "ttft_seconds" not in window.histograms or abs(apart) > ALL * window.due_seconds:
+        return finished
+    begun = histograms.count_requests(window.histograms["ttft_seconds"])
+    return finished + min(max(begun - finished, min(0.0, change)), max(0.0, change)) / 2
+
+
 def work_per_request(window: Window, lengths: CapacityLengths) -> tuple[float, float]:
-    """Return the work of a finished request: lower bound and best estimate, in requests of `lengths`. 1 if unknown."""
-    finished, work = replica_rate(window, "requests_finished"), work_of(window, lengths)
-    if not finished or work is None or work.total.value is None:
+    """Return the work of a served request: lower bound and best estimate, in requests of `lengths`. 1 if unknown."""
+    served, work, seconds = count_served(window), work_of(window, lengths), window.seconds_of("requests_finished")
+    if not served or work is None or work.total.value is None or seconds <= 0:
         return 1.0, 1.0
-    best = work.total.value / finished
-    return min(1.0, best) if work.total.low is None else work.total.low / finished, best
+    each = seconds / served
+    best = work.total.value * each
+    return min(1.0, best) if work.total.low is None else work.total.low * each, best
 
 
 def arriving_words(requests_rps: float, work_rps: float, where: str = "") -> str:

@@ -49,6 +49,13 @@ def test_a_higher_quantile_never_asks_for_fewer(demands: list[tuple[float | None
         assert higher.step(raised, now, PLAN).replicas >= lower.step(quantile, now, PLAN).replicas
 
 
+@given(DEMANDS, st.floats(0, 50))
+def test_more_that_arrives_never_asks_for_fewer(demands: list[tuple[float | None, float]], more: float) -> None:
+    lower, higher = prewarmer(), prewarmer()
+    for quantile, now in demands:
+        assert higher.step(quantile, now + more, PLAN).replicas >= lower.step(quantile, now, PLAN).replicas
+
+
 @given(DEMANDS)
 def test_the_bound_that_is_named_asks_for_as_many_as_the_answer(demands: list[tuple[float | None, float]]) -> None:
     decider = prewarmer(3)

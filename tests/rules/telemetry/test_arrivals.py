@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 from itertools import pairwise
 
@@ -14,10 +15,11 @@ from rules.replicas.track import ScrapeTrack, record_failure, record_success
 from rules.telemetry import arrivals, windows
 from rules.telemetry.arrivals import ADDED, MinuteDemand, MinuteSums, list_demand, minute_from_window, split_by_minute
 from rules.telemetry.gauges import GaugeSum
+from rules.telemetry.histograms import Histogram
 from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import NET_CHANGE, Window, gap_window
-from rules.telemetry.work import CapacityLengths, MeanTokens
+from rules.telemetry.work import CapacityLengths, MeanTokens, work_per_request
 
 START = 1_700_006_400.0
 
@@ -231,17 +233,20 @@ def test_an_engine_that_is_stuck_is_asked_for_what_arrives() -> None:
     assert (one.requests, one.prompt_tokens, one.generation_tokens) == (40.0, 4000.0, 400.0)
 
 
-def test_tokens_a_request_are_those_of_the_last_quarter_of_an_hour() -> None:
-    def long(start: float) -> Window:
-        return window(start, start + 60, requests_finished=60.0, generation_tokens=6000.0, **{NET_CHANGE: 0.0})
+def test_tokens_a_request_are_those_of_the_last_hundred_or_of_a_quarter_of_an_hour() -> None:
+    def long(start: float, count: float = 60.0) -> Window:
+        return window(start, start + 60, requests_finished=count, generation_tokens=100 * count, **{NET_CHANGE: 0.0})
 
     early = [long(START + 60 * i) for i in range(5)]
     late = [busy(START + 300 + 60 * i, START + 360 + 60 * i) for i in range(14)]
     queued = busy(START + 300 + 60 * 14, START + 360 + 60 * 14, change=30.0)
     assert list_demand(minutes(*early, *late, queued))[-1].generation_tokens == pytest.approx(900.0)
     sooner = busy(START + 300, START + 360, change=6.0)
-    # Of 300 + 60 requests with 30600 tokens: 85 each.
-    assert list_demand(minutes(*early, sooner))[-1].generation_tokens == pytest.approx(600 + 6 * 85)
+    # Of 60 + 60 requests with 6600 tokens: 55 each.
+    assert list_demand(minutes(*early, sooner))[-1].generation_tokens == pytest.approx(600 + 6 * 55)
+    few = [long(START + 60 * i, 5.0) for i in range(5)]
+    # Of 25 + 60 requests with 3100 tokens.
+    assert list_demand(minutes(*few, sooner))[-1].generation_tokens == pytest.approx(600 + 6 * 3100 / 85)
 
 
 def test_one_finished_request_is_enough_to_know_its_tokens() -> None:
@@ -310,3 +315,112 @@ def test_the_computed_share_of_a_minute_comes_from_the_counters_of_the_prefix_ca
     window = busy(START, START + 60)
     assert only(replace(window, counters={**window.counters, **cached})).computed == pytest.approx(0.25)
     assert only(window).computed is None
+
+
+# ---- a change of the lengths ----
+
+SHORT, LONG = (80, 44), (314, 160)
+"""Mean prompt and output tokens of a benchmark, and of production from a minute on."""
+
+
+def length(mean: int) -> MeanTokens:
+    return MeanTokens(low=mean, high=mean)
+
+
+SIZED = CapacityLengths(prompt_tokens=length(SHORT[0]), generation_tokens=length(SHORT[1]))
+
+
+def overloaded(minutes_before: int, minutes_after: int, counted_at_end: bool = False) -> list[Window]:
+    """Pages of a replica with 32 places at which 4 requests a second arrive, first SHORT ones and then LONG ones.
+
+    A short request takes 3 s, a long one 11 s, so that 2.9 of these finish a second.
+    """
+    waiting: list[tuple[int, int, int]] = []
+    running: list[tuple[int, int, int, int]] = []
+    found = []
+    for step in range(4 * (minutes_before + minutes_after)):
+        counters = dict.fromkeys(("requests_finished", "prompt_tokens", "generation_tokens", NET_CHANGE), 0.0)
+        queued, begun = 0, 0
+        for _ in range(15):
+            size = (*SHORT, 3) if step < 4 * minutes_before else (*LONG, 11)
+            waiting += [size] * 4
+            counters[NET_CHANGE] += 4
+            while waiting and len(running) < 32:
+                prompt, output, seconds = waiting.pop(0)
+                running.append((prompt, output, seconds, seconds))
+                begun += 1
+                counters["prompt_tokens"] += 0 if counted_at_end else prompt
+            counters["generation_tokens"] += sum(output / seconds for _, output, seconds, _ in running)
+            running = [(*one[:3], one[3] - 1) for one in running]
+            ended = [one for one in running if one[3] == 0]
+            running = [one for one in running if one[3] > 0]
+            counters["prompt_tokens"] += sum(prompt for prompt, *_ in ended) if counted_at_end else 0
+            counters["requests_finished"] += len(ended)
+            counters[NET_CHANGE] -= len(ended)
+            queued += len(waiting)
+        seen = window(START + 15 * step, START + 15 * step + 15, **counters)
+        first_tokens = Histogram(edges=(math.inf,), counts=(float(begun),), total=None)
+        gauge = GaugeSum(integral=float(queued), seconds=15.0, minimum=0.0, maximum=float(queued), samples=1.0)
+        found.append(replace(seen, histograms={"ttft_seconds": (first_tokens,)}, gauges={"requests_waiting": gauge}))
+    return found
+
+
+@pytest.mark.parametrize(("counted_at_end", "tolerance"), [(False, 0.1), (True, 0.2)])
+def test_work_follows_a_step_of_the_lengths_while_long_requests_queue(counted_at_end: bool, tolerance: float) -> None:
+    """Of the 15 minutes before, short requests would hide it for a quarter of an hour."""
+    several = overloaded(15, 6, counted_at_end)
+    work = [(one.work(SIZED) or 0.0) / 60 for one in list_demand(minutes(*several))]
+    expected = 4 * (LONG[0] / SHORT[0] + LONG[1] / SHORT[1]) / 2
+    assert work[5:15] == [pytest.approx(4.0, rel=0.02)] * 10
+    assert work[15] == pytest.approx(expected, rel=0.3)
+    assert work[16:] == [pytest.approx(expected, rel=tolerance)] * 5
+    # The rule counts the same minutes of the same pages.
+    late = windows.sum_windows(several[4 * 16 :])
+    assert 4 * work_per_request(late, SIZED)[1] == pytest.approx(math.fsum(work[16:]) / 5, rel=0.05)
+
+
+@pytest.mark.parametrize("rate", [0.5, 4.0])
+def test_lengths_that_scatter_change_the_work_by_no_more_than_chance(rate: float) -> None:
+    """Requests of exponential lengths, as many as before: the mean of an hour is true to three standard errors."""
+    drawn = random.Random(3)
+    count = round(60 * rate)
+    several = []
+    for place in range(60):
+        tokens = {
+            name: sum(drawn.expovariate(1 / mean) for _ in range(count))
+            for name, mean in (("prompt_tokens", SHORT[0]), ("generation_tokens", SHORT[1]))
+        }
+        begin = START + 60 * place
+        several.append(
+            window(begin, begin + 60, requests_finished=count, **tokens, **{NET_CHANGE: drawn.choice((-4, 4))})
+        )
+    work = [(one.work(SIZED) or 0.0) / (one.requests or 1.0) for one in list_demand(minutes(*several))]
+    assert math.fsum(work) / 60 == pytest.approx(1.0, abs=3 / math.sqrt(60 * count))
+
+
+@given(
+    past=st.lists(st.tuples(st.integers(0, 300), st.floats(0, 400)), max_size=20),
+    now=st.tuples(st.integers(0, 300), st.floats(0, 1e5), st.floats(0, 1e5), st.integers(-300, 300)),
+    more=st.tuples(st.integers(0, 300), st.floats(0, 1e5), st.floats(0, 1e5)),
+)
+def test_work_never_falls_when_requests_or_tokens_rise(
+    past: list[tuple[int, float]], now: tuple[int, float, float, int], more: tuple[int, float, float]
+) -> None:
+    def made(place: int, finished: int, prompts: float, outputs: float, change: int) -> Window:
+        begin = START + 60 * place
+        tokens = {"prompt_tokens": prompts, "generation_tokens": outputs}
+        return window(begin, begin + 60, requests_finished=finished, **tokens, **{NET_CHANGE: change})
+
+    before = [made(place, count, count * each, count * each, 0) for place, (count, each) in enumerate(past)]
+    finished, prompts, outputs, change = now
+    queued, longer, outputs_more = more
+    lower, higher = (
+        list_demand(minutes(*before, made(len(past), *one)))[-1].work(SIZED)
+        for one in (
+            (finished, prompts, outputs, change),
+            (finished, prompts + longer, outputs + outputs_more, change + queued),
+        )
+    )
+    assert lower is not None
+    assert higher is not None
+    assert higher >= lower * (1 - 1e-9) - 1e-6
