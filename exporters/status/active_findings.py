@@ -59,7 +59,8 @@ class ActiveFinding:
     @property
     def title(self) -> str:
         rule = BY_NAME.get(self.verdict.rule)
-        return rule.title if rule else self.verdict.rule
+        title = rule.title if rule else self.verdict.rule
+        return f"{title}, by forecast" if self.verdict.is_forecast else title
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,9 @@ EFFECTS: Mapping[str, str] = {
 }
 """Effect of a symptom, in the words of an incident's sentence. The first that is found is named."""
 
+EXPECTED_EFFECT = "more is expected than the fleet can serve"
+"""Effect of a demand that is only forecast."""
+
 _LATENCY_ROOTS = frozenset({*BURNS, "AvailabilityBurn"})
 """Rules whose own sentence has the share of missed requests."""
 
@@ -205,10 +208,10 @@ def _incident(
     impact = _measure_impact(findings, [verdicts[id(one)] for one in active])
     verdict = verdicts[id(root)]
     when = describe_period(first.started_at, root.ended_at if ended_at is None else ended_at, now)
-    rules = [one.rule for one in active]
     action = verdict.actions[0].text if verdict.actions else ""
     relief = _select_relief(findings, verdicts)
-    effect = _describe_effect(rules, root) if ended_at is not None or root.ended_at is None else _describe_rest(active)
+    lasts = ended_at is not None or root.ended_at is None
+    effect = _describe_effect([verdicts[id(one)] for one in active], root) if lasts else _describe_rest(active)
     return Incident(
         id=f"{first.subject}/{first.rule}/{first.started_at:.0f}",
         tier=first.subject.tier,
@@ -267,8 +270,11 @@ def _sentence(verdict: Verdict, when: str, effect: str, impact: Impact) -> str:
     return next((one for one in whole if len(one.split()) <= MOST_WORDS), head)
 
 
-def _describe_effect(rules: Sequence[str], root: Finding) -> str:
-    return next((text for rule, text in EFFECTS.items() if rule in rules and rule != root.rule), "")
+def _describe_effect(verdicts: Iterable[Verdict], root: Finding) -> str:
+    """Return the first effect that is seen, else one that is forecast."""
+    symptoms = {one.rule: one for one in verdicts if one.rule in EFFECTS and one.rule != root.rule}
+    seen = next((text for rule, text in EFFECTS.items() if rule in symptoms and not symptoms[rule].is_forecast), "")
+    return seen or (EXPECTED_EFFECT if symptoms else "")
 
 
 def _describe_rest(active: Sequence[Finding]) -> str:

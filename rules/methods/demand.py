@@ -24,7 +24,7 @@ from rules.telemetry.readings import families_of, read
 from rules.telemetry.signals import BY_NAME as SIGNALS
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.windows import DAY_SECONDS, HOUR_SECONDS, Window
-from rules.telemetry.wording import describe_period, number
+from rules.telemetry.wording import describe_period, format_count, number
 from rules.telemetry.work import Capacity, arriving_words, work_per_request
 from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, is_persistent, too_early
 from rules.verdicts.held_windows import hold
@@ -212,13 +212,16 @@ def _judge_projection(case: RuleContext, supply: Supply, whole: Arrivals) -> Rul
         return None
     short = supply.needed(point.q95) - supply.planned
     sentence = (
-        f"Up to {number(point.q95, 'per_second')} are forecast in {(point.t - case.now) / 60:.0f} min; "
-        f"the {supply.planned} planned replicas take {number(supply.planned_rps, 'per_second')}, {short} short"
+        f"Up to {number(point.q95, 'per_second')} expected {describe_period(point.t, point.t, case.now)}, "
+        f"{format_count(supply.planned, 'planned replica')} {'takes' if supply.planned == 1 else 'take'} "
+        f"{number(supply.planned_rps, 'per_second')}; {short} more {'is' if short == 1 else 'are'} needed"
     )
     details = (f"95% quantile, median {number(point.q50, 'per_second')}", f"by {projection.method}")
     observed = Reading(value=point.q95, low=point.q50, high=point.q99, n=float(projection.forecasts))
     expected = range_reading(0.0, supply.planned_rps, whole.n)
-    return case.verdict(Status.WARNING, Certainty.LIKELY, observed, expected, sentence, details=details)
+    return case.verdict(
+        Status.WARNING, Certainty.LIKELY, observed, expected, sentence, details=details, is_forecast=True
+    )
 
 
 def _describe_capacity(supply: Supply, whole: Arrivals) -> str:

@@ -112,6 +112,7 @@ class RuleContext:
         idle: IdleReplicas | None = None,
         details: Iterable[str] = (),
         stage: int | None = None,
+        is_forecast: bool = False,
     ) -> Verdict:
         """Return a verdict of this rule. Empty `details` are left out, and actions of a verdict that is ok."""
         advised = self.rule.actions if status is not Status.OK else ()
@@ -129,6 +130,7 @@ class RuleContext:
             stage=stage,
             actions=tuple([Action(text=text, runbook=self.rule.name) for text in advised]),
             idle=idle,
+            is_forecast=is_forecast,
         )
 
     def last_quarter(self, binned: Iterable[BinnedWindow]) -> HeldWindows:

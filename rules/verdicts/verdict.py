@@ -84,6 +84,7 @@ class Verdict:
 
     `sentence` begins with a claim that stands alone, up to the first "; " or ": ". `details` are short facts with numbers.
     `missed` is what users of the tier felt when it fired, None without objectives. `idle` is what the tier wastes.
+    `is_forecast` marks what is expected and not seen yet.
     """
 
     t: float
@@ -101,6 +102,7 @@ class Verdict:
     actions: tuple[Action, ...] = ()
     missed: MissedObjective | None = None
     idle: IdleReplicas | None = None
+    is_forecast: bool = False
 
     def sentence_with_suspect(self) -> str:
         """Return the sentence and the first suspect, for surfaces that do not list the causes."""

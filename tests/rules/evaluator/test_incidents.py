@@ -417,6 +417,15 @@ def test_relief_is_of_the_rule_that_pages_and_the_action_of_the_root() -> None:
     assert group_incidents([drift, over])[0].relief == "Shed load", "it stays while findings come and go"
 
 
+def test_a_demand_that_is_only_forecast_is_no_demand_that_arrives() -> None:
+    burn, demand = finding("TtftSloBurn", 600.0), finding("DemandExceedsCapacity", 500.0, status=Status.WARNING)
+    expected = replace(demand, worst=replace(demand.worst, is_forecast=True))
+    root = replace(finding("WorkloadDrift", 0.0), subject=demand.subject)
+    for one, words in ((demand, "more arrives than"), (expected, "more is expected than")):
+        (incident,) = group_incidents([root, one, burn])
+        assert f"{words} the fleet can serve" in incident.sentence
+
+
 def test_a_missed_forecast_is_one_incident_with_the_demand_that_it_missed() -> None:
     forecast = finding("ForecastDegraded", 0.0, status=Status.WARNING)
     (note,) = group_incidents([forecast])

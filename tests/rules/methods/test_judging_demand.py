@@ -239,7 +239,7 @@ def test_what_is_forecast_within_the_lead_is_likely_and_says_when_and_how_many_a
     found = told(1.0, projection=forecast())
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
     assert explain(found) == (
-        "Up to 13 rps are forecast in 3 min; the 3 planned replicas take 12 rps, 2 short; "
+        "Up to 13 rps expected at 08:11, 3 planned replicas take 12 rps; 2 more are needed; "
         "95% quantile, median 10 rps; "
         "by combined"
     )
@@ -253,7 +253,10 @@ def test_what_is_forecast_to_fit_or_behind_the_lead_is_no_matter() -> None:
 
 
 def test_what_arrives_comes_before_what_is_forecast() -> None:
-    assert "arrive" in told(5.0, projection=forecast()).sentence
+    found = told(5.0, projection=forecast())
+    assert "arrive" in found.sentence
+    assert not found.is_forecast
+    assert told(1.0, projection=forecast()).is_forecast
 
 
 def test_a_quiet_tier_is_warned_by_its_forecast_too() -> None:
