@@ -34,7 +34,6 @@ from agent.config.load import (
     history_path,
     load,
     parse_config,
-    plan_versions,
     select_tier,
     unknown_tier_error,
 )
@@ -327,17 +326,17 @@ def _workload(options: argparse.Namespace) -> int:
 def _from_history(options: argparse.Namespace) -> ProductionSummary:
     # On demand: other subcommands need no history.
     from agent.history import reader
-    from agent.history.daily_queries import material
+    from agent.history.daily_queries import read_production
     from agent.history.store import HistoryStore
 
     loaded = load(find(options.config))
     tier, now = select_tier(loaded, options.tier), time.time()
     with HistoryStore.open_reader(history_path(loaded, "ask")) as store:
         reader.print_simulated_notice(store)
-        context, version = build_tier_contexts(loaded)[tier], plan_versions(loaded).get(tier, "")
+        context = build_tier_contexts(loaded)[tier]
         # The history sums by full hours; the present hour counts as far as it went.
         since = (now - options.since) // HOUR_SECONDS * HOUR_SECONDS
-        return material(store, context, version, since, now).seen
+        return read_production(store, context, since, now)
 
 
 def _recorded(options: argparse.Namespace) -> ProductionSummary | None:

@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict
 
@@ -16,14 +17,17 @@ from agent.cli.arguments import CANNOT_JUDGE, FINDING, FINE, add_config, add_for
 from agent.config.load import LoadedConfig, build_tier_contexts, find, history_path, load, plan_versions, select_tier
 from agent.durations import duration_text
 from agent.history import reader
-from agent.history.daily_queries import Material, choose_period, material, measured_views
+from agent.history.daily_queries import measured_views, read_production
 from agent.history.store import HistoryStore
 from exporters.documents.what_if import pools_text, whatif_text
 from exporters.documents.what_if_json import SCHEMA, whatif_json
 from rules.resize.production_curve import BAD
 from rules.resize.production_curve import FINE as HELD
-from rules.what_if.answer import WhatIfQuestion, answer_question, explain_unanswerable
-from rules.what_if.limits import answer_pools
+from rules.resize.production_summary import ProductionSummary
+from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
+from rules.verdicts.finding import Finding
+from rules.what_if.answer import answer_question, explain_unanswerable
+from rules.what_if.pools import answer_pools
 
 MOST_INSTANCES, LEAST_RPS, MOST_RPS = 100_000, 1e-9, 1e7
 
@@ -64,12 +68,11 @@ def run(options: argparse.Namespace) -> int:
     """Print the result. The exit code tells whether the SLO would hold."""
     loaded = load(find(options.config))
     tier = select_tier(loaded, options.tier)
-    question = WhatIfQuestion(instances=sum(options.instances), rps=options.rps)
-    found, simulated = _material(loaded, tier, options.since, time.time())
-    why = explain_unanswerable(found.seen, question)
-    if not found.seen.context.serves_whole_requests or len(options.instances) > 1:
+    seen, findings, simulated = _read(loaded, tier, options.since, time.time())
+    why = explain_unanswerable(seen, options.rps)
+    if not seen.context.serves_whole_requests or len(options.instances) > 1:
         try:
-            pools = answer_pools(found.seen, options.instances, options.rps)
+            pools = answer_pools(seen, options.instances, options.rps)
         except ValueError as error:
             why = str(error)
         else:
@@ -79,23 +82,24 @@ def run(options: argparse.Namespace) -> int:
     if why:
         print(f"sizewatch whatif: {tier} in the last {duration_text(options.since)}: {why}", file=sys.stderr)
         return CANNOT_JUDGE
-    result = answer_question(found.seen, found.binned, question)
+    result, zone = answer_question(seen, options.instances[0], options.rps, findings), loaded.config.forecast.zone
     if options.format == "json":
-        print(json.dumps(whatif_json(result, simulated), indent=2))
+        print(json.dumps(whatif_json(result, zone, simulated), indent=2))
     else:
-        print(whatif_text(result, loaded.config.forecast.zone))
+        print(whatif_text(result, zone))
     if result.asked.kept in BAD:
         return FINDING
     return FINE if result.asked.kept in HELD else CANNOT_JUDGE
 
 
-def _material(loaded: LoadedConfig, tier: str, seconds: float, now: float) -> tuple[Material, str]:
-    """Return the tier's data from the history, and the notice of simulated data."""
-    path = history_path(loaded, "ask")
-    with HistoryStore.open_reader(path) as store:
+def _read(
+    loaded: LoadedConfig, tier: str, seconds: float, now: float
+) -> tuple[ProductionSummary, Iterable[Finding], str]:
+    """Return the tier's production up to the last full minute, its findings, and the notice of simulated data."""
+    with HistoryStore.open_reader(history_path(loaded, "ask")) as store:
         reader.print_simulated_notice(store)
-        versions = plan_versions(loaded)
-        since, until = choose_period(store, (tier,), seconds, now)
-        context = measured_views(store, {tier: build_tier_contexts(loaded)[tier]}, versions, until)[tier]
-        found = material(store, context, versions.get(tier, ""), since, until)
-        return found, reader.simulated_notice(store)
+        context = measured_views(store, {tier: build_tier_contexts(loaded)[tier]}, plan_versions(loaded), now)[tier]
+        # The history sums by full hours; the present hour counts as far as it went.
+        since, until = (now - seconds) // HOUR_SECONDS * HOUR_SECONDS, now // MINUTE_SECONDS * MINUTE_SECONDS
+        seen = read_production(store, context, since, until)
+        return seen, store.findings(until, tier), reader.simulated_notice(store)

@@ -1,22 +1,19 @@
 """Queries over days: hours for the rules over days, sums for what-ifs, and the measured capacity of each tier.
 
-Days are read piece by piece, so that weeks of a busy tier fit into memory and a writer waits for one day at most. A
-what-if reads hours by load bin, and the busiest hours as quarters by replica: a peak is higher than an hour's mean.
+Days are read piece by piece, so that weeks of a busy tier fit into memory and a writer waits for one day at most.
 Capacity is read over whole UTC days up to the last midnight, by daemon and commands alike, so that all use one number.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 
 from agent.history.errors import HistoryOpenError
 from agent.history.reader import Reader
 from rules.evaluator import long_rules
 from rules.plan.load_bins import BinnedWindow, TierContext, sum_by_bin, with_capacity
 from rules.resize.measured_capacity import DAYS, capacity_now
-from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary, ProductionSummaryBuilder
+from rules.resize.production_summary import ProductionSummary, ProductionSummaryBuilder
 from rules.telemetry import windows
 from rules.telemetry.arrivals import MinuteDemand
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS, Window
@@ -30,7 +27,7 @@ LONGEST_SECONDS = 91 * DAY_SECONDS
 
 
 def choose_period(store: Reader, tiers: Iterable[str], seconds: float, now: float) -> tuple[float, float]:
-    """Return [since, until) of a report or a what-if at `now`, in unix seconds: full hours, at least one.
+    """Return [since, until) of a report at `now`, in unix seconds: full hours, at least one.
 
     The history keeps load bins by the hour. In the first hour of all tiers there is no full one, so the period ends with
     the last full minute. Raises HistoryError.
@@ -88,62 +85,13 @@ def sum_by_hour(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
     )
 
 
-QUARTERS_AN_HOUR = 4
-
-FINE_ROWS = 3000
-"""Quarters that are read at most: 24 hours of 30 replicas, 3 hours of 200."""
-
-BUSIEST_HOURS = 24
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Material:
-    """What was seen of one tier, and the slices of the last days whose load is told."""
-
-    seen: ProductionSummary
-    binned: tuple[BinnedWindow, ...]
-
-
-def material(store: Reader, context: TierContext, version: str, since: float, until: float) -> Material:
-    """All of it for [since, until) (unix seconds, full hours), under the present version of the plan. Raises HistoryError."""
-    versions = store.plan_versions(context.tier, since, until)
+def read_production(store: Reader, context: TierContext, since: float, until: float) -> ProductionSummary:
+    """Return what was seen in [since, until) (unix seconds, from a full hour on) under any plan. Raises HistoryError."""
     collected = ProductionSummaryBuilder(context=context, since=since, until=until)
-    recent: list[BinnedWindow] = []
     for begin, end in pieces(since, until, DAY_SECONDS):
-        every = store.bins(context.tier, begin, end)
-        present = every if set(versions) <= {version} else store.bins(context.tier, begin, end, version)
-        needed = present if end > until - RECENT_SECONDS else sum_by_hour(present)
-        collected.add(sum_by_hour(every), needed, demand(store, context.tier, begin, end))
-        recent += (one for one in present if _middle(one.window) >= until - RECENT_SECONDS)
-    busiest = _busiest(recent)
-    fine = [
-        quarter
-        for hour in busiest
-        for quarter in store.replica_bins(context.tier, hour, hour + HOUR_SECONDS, version or None)
-    ]
-    coarse = [one for one in recent if _hour(one.window) not in busiest]
-    return Material(seen=collected.build(versions), binned=(*coarse, *fine))
-
-
-def _busiest(recent: Sequence[BinnedWindow]) -> frozenset[float]:
-    """The hours (by their begin) with most requests a replica-second, as many as are read in quarters."""
-    sums: dict[float, tuple[float, float]] = {}
-    for one in recent:
-        requests, seconds = sums.get(_hour(one.window), (0.0, 0.0))
-        finished = one.window.counters.get("requests_finished", 0.0)
-        sums[_hour(one.window)] = (requests + finished, seconds + one.window.covered_seconds)
-    known = {hour: requests / seconds for hour, (requests, seconds) in sums.items() if seconds > 0}
-    replicas = max((seconds / HOUR_SECONDS for _, seconds in sums.values()), default=1.0)
-    most = min(BUSIEST_HOURS, max(1, math.floor(FINE_ROWS / (QUARTERS_AN_HOUR * max(1.0, replicas)))))
-    return frozenset(sorted(known, key=lambda hour: -known[hour])[:most])
-
-
-def _middle(window: Window) -> float:
-    return (window.start + window.end) / 2
-
-
-def _hour(window: Window) -> float:
-    return _middle(window) // HOUR_SECONDS * HOUR_SECONDS
+        hours = sum_by_hour(store.bins(context.tier, begin, end))
+        collected.add(hours, (), demand(store, context.tier, begin, end))
+    return collected.build(())
 
 
 def read_capacity(store: Reader, context: TierContext, version: str, now: float) -> Capacity | None:

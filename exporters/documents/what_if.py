@@ -1,4 +1,4 @@
-"""Text of a what-if: result, load, both curves, money, first limit and assumptions.
+"""Text of a what-if: result, load, the benchmark's curve, money, first limit and assumptions.
 
 The module serves `sizewatch whatif`. The JSON is in `exporters.documents.what_if_json`.
 """
@@ -7,36 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from exporters.documents.what_if_json import HOLDS, QUANTITIES, SOURCES, headline, limit_words, replicas
+from exporters.documents.what_if_json import HOLDS, QUANTITIES, headline, limit_loads, limit_words, replicas
 from exporters.render.text import format_local, text_table, wrap
 from rules.plan.money import amount, figure
 from rules.plan.replica_count import ReplicaCount
 from rules.resize.fleet_cost import Bill
-from rules.resize.production_curve import SloStatus
+from rules.resize.workload import measure_workload
 from rules.telemetry.signals import Missing, SignalValue
+from rules.telemetry.windows import DAY_SECONDS
 from rules.telemetry.wording import number
-from rules.what_if.answer import LimitHeadroom, WhatIf
-from rules.what_if.limits import PoolsWhatIf
+from rules.telemetry.work import SAME as SAME_WORK
+from rules.telemetry.work import arriving_words
+from rules.what_if.answer import CapacityLimit, WhatIf
+from rules.what_if.pools import PoolsWhatIf
 
 INDENT = 12
 
 SAME = 0.01
 """Relative cost difference (0-1) below which bills count as equal. Restarts lower an average for minutes."""
 
-MARKS = {
-    SloStatus.KEPT: "kept",
-    SloStatus.LIKELY_KEPT: "likely kept",
-    SloStatus.LIKELY_BROKEN: "likely broken",
-    SloStatus.BROKEN: "broken",
-}
-
 
 def whatif_text(found: WhatIf, zone: str) -> str:
     """Return the whole text. Times are in the time zone `zone`."""
-    lines = [*wrap(headline(found)), ""]
+    lines = [*wrap(headline(found, zone)), ""]
     for name, text in _facts(found, zone):
         lines += wrap(text, f"{name:{INDENT - 2}}  ", " " * INDENT)
-    lines += ["", *_curves(found), "", "What would break first"]
+    lines += ["", *_curve(found), "", "What would break first"]
     lines += [f"  {line}" for line in _limits(found)]
     lines += ["", "Assumed"]
     for text in found.assumed:
@@ -68,15 +64,17 @@ def _told_of_pools(found: PoolsWhatIf) -> tuple[str, list[tuple[str, str]]]:
 
 def _facts(found: WhatIf, zone: str) -> Iterable[tuple[str, str]]:
     yield "Load", _load(found, zone)
+    if abs(found.work_rps / found.rps - 1) > SAME_WORK:
+        yield "Work", arriving_words(found.rps, found.work_rps)
     if found.now is not None:
         yield "Now", f"{replicas(found.now.replicas)}, at that load {number(found.now.rps, 'per_second')} each"
-    if found.usable is not None and found.utilization is not None:
-        asked = found.rps / found.question.instances
-        usable = f"{number(found.usable.rps, 'per_second')} that one takes now ({found.usable.reason})"
-        text = f"{found.utilization:.0%} at that load: {number(asked, 'per_second')} a replica, of the {usable}"
-        yield "Use", text
-    elif found.usable is not None:
-        yield "Use", f"not known: {found.usable.reason}"
+    capacity = found.seen.context.capacity
+    if capacity is not None and found.utilization is not None:
+        each = number(found.work_rps / found.asked.replicas, "per_second")
+        usable = f"{number(capacity.rps, 'per_second')} that one takes now ({capacity.reason})"
+        yield "Use", f"{found.utilization:.0%} at that load: {each} a replica, of the {usable}"
+    elif capacity is not None:
+        yield "Use", f"not known: {capacity.reason}"
     if found.needed is not None:
         yield "Needed", _needed(found.needed)
     if found.fleet is not None:
@@ -105,8 +103,10 @@ def _load(found: WhatIf, zone: str) -> str:
         return f"{asked}, as asked; no peak was seen"
     when = f" on {format_local(peak.at, zone, '%a %d %b %H:%M')} ({zone})" if peak.at is not None else ""
     highest = f"; the highest was {number(peak.highest, 'per_second')}" if peak.highest else ""
-    if found.question.rps is None:
-        return f"{asked}: the peak{when}, {peak.source}{highest}; {_seen(found.days_seen)} seen"
+    if found.asked_rps is None:
+        return (
+            f"{asked}: the peak{when}, {peak.source}{highest}; {_seen(found.seen.observed_seconds / DAY_SECONDS)} seen"
+        )
     return f"{asked}, as asked; the peak was {number(peak.rps, 'per_second')}{when} ({peak.source})"
 
 
@@ -115,7 +115,7 @@ def _seen(days: float) -> str:
 
 
 def _lengths(found: WhatIf) -> str:
-    work = found.workload
+    work = measure_workload(found.seen)
     if work.prompt_mean is None or work.generation_mean is None:
         return "not known: no latency here is of known prompts"
     text = f"prompts of {work.prompt_mean:,.0f} tokens on average, outputs of {work.generation_mean:,.0f}, lately"
@@ -151,40 +151,22 @@ def _money(bill: Bill | None, now: Bill | None) -> str:
     return text if now is None or now.per_million_tokens is None else f"{text}, {figure(now.per_million_tokens)} now"
 
 
-def _curves(found: WhatIf) -> list[str]:
-    """Return the curves of production and benchmark in separate columns, never mixed."""
-    objectives = {one.name: one for one in found.asked.held}
-    count = replicas(found.question.instances)
-    headings = ("production now", f"production, {count}", f"benchmark, {count}", "objective", "by whose word")
+def _curve(found: WhatIf) -> list[str]:
+    """Return the benchmark's readings at the asked load, beside those of the present replicas."""
+    plan, columns = found.seen.context.plan, [one for one in (found.now, found.asked) if one is not None]
     rows = []
-    for one in found.asked.predicted:
-        name, unit = QUANTITIES[one.name]
-        held = objectives.get(one.name)
-        now = found.now.get_prediction(one.name).production if found.now is not None else None
-        rows.append(
-            (
-                name,
-                "" if now is None else _value(now, unit),
-                _value(one.production, unit),
-                _value(one.benchmark, unit),
-                "" if held is None else f"{number(held.objective, unit)} {MARKS.get(held.kept, 'not known')}",
-                "" if held is None else SOURCES[held.source],
-            )
-        )
-    notes = [f"{QUANTITIES[one.name][0]} {HOLDS[one.kept]}: {one.reason}" for one in found.asked.held]
-    notes += _gaps(found)
+    for key in found.asked.benchmark:
+        name, unit = QUANTITIES[key]
+        objective = getattr(plan.slo, key, None) if plan else None
+        cells = [_value(one.benchmark[key], unit) for one in columns]
+        rows.append((name, *cells, "" if objective is None else number(objective, unit)))
+    heads = [f"benchmark, {replicas(one.replicas)}{' now' if one is found.now else ''}" for one in columns]
+    gaps = [f"{one.gap.value}: {one.text}" for one in found.asked.benchmark.values() if isinstance(one, Missing)]
+    notes = dict.fromkeys([*found.notes, *gaps])
     return [
-        *text_table(("at that load", *headings), rows),
-        *(line for text in dict.fromkeys(notes) for line in wrap(text, "  ", "    ")),
+        *text_table(("at that load", *heads, "objective"), rows),
+        *(line for text in notes for line in wrap(text, "  ", "    ")),
     ]
-
-
-def _gaps(found: WhatIf) -> Iterable[str]:
-    for who in ("production", "benchmark"):
-        for one in found.asked.predicted:
-            value = getattr(one, who)
-            if isinstance(value, Missing) and value.text:
-                yield f"{who}, {value.gap.value}: {value.text}"
 
 
 def _value(value: SignalValue, unit: str) -> str:
@@ -209,40 +191,19 @@ def _unit(*texts: str | None) -> str:
 
 def _limits(found: WhatIf) -> list[str]:
     head = ("", "rps a replica", "rps of the tier", "headroom", "fewest replicas", "by")
-    rows = [_limit(one) for one in found.met] + _when_one_is_lost(found)
-    notes = [f"{limit_words(one.limit.name, one.limit.objective)}: {one.limit.reason}" for one in found.met]
-    return [*text_table(head, rows), *(line for text in notes for line in wrap(text, "- ", "  ", width=98))]
-
-
-def _when_one_is_lost(found: WhatIf) -> list[tuple[str, ...]]:
-    """Return the load at which the remaining replicas reach the first limit."""
-    breaks, count = found.first_limit, found.question.instances
-    if breaks is None or not found.one_lost_rps or breaks.fewest is None:
-        return []
-    rps = found.one_lost_rps
-    head = f"{rps / found.rps - 1:+.0%}"
-    source = SOURCES[breaks.limit.source]
+    notes = [f"{limit_words(one.name, one.objective)}: {one.reason}" for one in found.limits if one.reason]
     return [
-        (
-            "the first of them, one replica lost",
-            f"{rps / count:.3g}",
-            f"{rps:.3g}",
-            head,
-            str(breaks.fewest + 1),
-            source,
-        )
+        *text_table(head, [_limit(found, one) for one in found.limits]),
+        *(line for text in notes for line in wrap(text, "- ", "  ", width=98)),
     ]
 
 
-def _limit(one: LimitHeadroom) -> tuple[str, ...]:
-    return (
-        limit_words(one.limit.name, one.limit.objective),
-        _rps(one.limit.rps),
-        "" if one.tier_rps is None else f"{one.tier_rps:.3g}",
-        "" if one.headroom is None else f"{one.headroom:+.0%}",
-        "" if one.fewest is None else f"{one.fewest}",
-        SOURCES[one.limit.source],
-    )
+def _limit(found: WhatIf, one: CapacityLimit) -> tuple[str, ...]:
+    load = limit_loads(found, one)
+    known = ("", "", "")
+    if load is not None:
+        known = (f"{load.rps:.3g}", f"{load.headroom:+.0%}", "" if load.fewest is None else f"{load.fewest}")
+    return (limit_words(one.name, one.objective), _rps(one.rps), *known, one.source.value)
 
 
 def _rps(value: SignalValue) -> str:

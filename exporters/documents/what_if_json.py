@@ -1,4 +1,4 @@
-"""JSON of a what-if, and the words that its text shares: names of quantities, limits, sources and verdicts.
+"""JSON of a what-if, and the words that its text shares: names of quantities, limits and verdicts.
 
 Times are unix seconds, units are in the key names, gaps appear by name. docs/what-if.md describes every key. A changed
 meaning of a key raises SCHEMA. A new quantity or limit of the rules needs a row here.
@@ -6,20 +6,22 @@ meaning of a key raises SCHEMA. A new quantity or limit of the rules needs a row
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from exporters.documents.prewarm_value import build_count_text
-from exporters.render.text import copy_fields
+from exporters.render.text import copy_fields, format_local
+from rules.catalogue.registry import BY_NAME as RULES
 from rules.plan.replica_count import ReplicaCount
 from rules.resize.fleet_cost import Bill
 from rules.resize.production_curve import SloStatus
+from rules.resize.workload import measure_workload
 from rules.telemetry.signals import Missing, SignalValue
+from rules.telemetry.windows import DAY_SECONDS
 from rules.telemetry.wording import number
-from rules.what_if.answer import AtLoad, LimitHeadroom, WhatIf
-from rules.what_if.limits import BENCHMARK_END, GIVEN, PRODUCTION_END
-from rules.what_if.prediction import PredictionSource
+from rules.what_if.answer import BENCHMARK_END, GIVEN, SLO, AtLoad, CapacityLimit, WhatIf
 
 QUANTITIES: Mapping[str, tuple[str, str]] = {
     "ttft_p50_seconds": ("TTFT P50", "seconds"),
@@ -39,17 +41,9 @@ LIMITS: Mapping[str, str] = {
     "itl_p99_seconds": "ITL P99 above {}",
     "e2e_p99_seconds": "E2E P99 above {}",
     "kv_utilization": "KV cache above {}",
+    SLO: "the SLO",
     BENCHMARK_END: "end of the benchmark",
-    PRODUCTION_END: "end of what production served",
     GIVEN: "the plan's operating point",
-}
-
-SOURCES: Mapping[PredictionSource, str] = {
-    PredictionSource.PRODUCTION: "production",
-    PredictionSource.BENCHMARK: "benchmark",
-    PredictionSource.SLOWED: "benchmark, slowed",
-    PredictionSource.PLAN: "plan",
-    PredictionSource.NOBODY: "not known",
 }
 
 HOLDS: Mapping[SloStatus, str] = {
@@ -68,18 +62,42 @@ def limit_words(name: str, objective: float | None) -> str:
     return LIMITS[name].format("" if objective is None else number(objective, unit))
 
 
-def headline(found: WhatIf) -> str:
-    """Return the result in a sentence: whether the SLO would hold, and the first limit."""
-    each = number(found.asked.rps, "per_second")
-    text = f"{found.tier} with {replicas(found.question.instances)} at {number(found.rps, 'per_second')} ({each} a replica)"
+def headline(found: WhatIf, zone: str) -> str:
+    """Return the result in a sentence: an open finding at this size, whether the SLO would hold, and the first limit."""
+    each, size = number(found.asked.rps, "per_second"), replicas(found.asked.replicas)
+    text = f"{found.seen.context.tier} with {size} at {number(found.rps, 'per_second')} ({each} a replica)"
     text += f": the SLO {HOLDS[found.asked.kept]}"
+    if found.is_burning:
+        first = found.burns.findings[0]
+        since = format_local(first.started_at, zone, "%a %d %b %H:%M")
+        text = f"{RULES[first.rule].title} is open at this size since {since} ({zone}): {text}"
     breaks = found.first_limit
-    if breaks is None or breaks.tier_rps is None or breaks.headroom is None:
+    load = limit_loads(found, breaks) if breaks else None
+    if breaks is None or load is None:
         return f"{text}; at which load something breaks is not known."
-    what = limit_words(breaks.limit.name, breaks.limit.objective)
-    if breaks.headroom < 0:
-        return f"{text}; first breaks {what}, at {number(breaks.tier_rps, 'per_second')} already."
-    return f"{text}; first breaks {what}, at {number(breaks.tier_rps, 'per_second')} ({breaks.headroom:+.0%})."
+    what, at = limit_words(breaks.name, breaks.objective), number(load.rps, "per_second")
+    if load.headroom < 0:
+        return f"{text}; first breaks {what}, at {at} already."
+    # What is broken at this load does not break at a higher one.
+    return f"{text}." if found.is_burning else f"{text}; first breaks {what}, at {at} ({load.headroom:+.0%})."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitLoad:
+    """The tier's load that meets a limit, its headroom (0.25: a quarter more than the asked load), the fewest replicas."""
+
+    rps: float
+    headroom: float
+    fewest: int | None
+
+
+def limit_loads(found: WhatIf, limit: CapacityLimit) -> LimitLoad | None:
+    """Return where the asked replicas meet a limit, None without a known load."""
+    if limit.best is None:
+        return None
+    rps = limit.best * found.asked.replicas
+    fewest = math.ceil(round(found.rps / limit.best, 9)) if limit.best > 0 else None
+    return LimitLoad(rps=rps, headroom=rps / found.rps - 1, fewest=fewest)
 
 
 def replicas(count: float) -> str:
@@ -88,32 +106,32 @@ def replicas(count: float) -> str:
     return f"{text} replica" if text == "1" else f"{text} replicas"
 
 
-SCHEMA = 1
+SCHEMA = 2
 
 
-def whatif_json(found: WhatIf, simulated: str = "") -> dict[str, Any]:
-    """Return the whole result. `simulated` is the notice of a simulated history."""
-    question, peak, usable, work = found.question, found.peak, found.usable, found.workload
+def whatif_json(found: WhatIf, zone: str, simulated: str = "") -> dict[str, Any]:
+    """Return the whole result. The sentence has times in `zone`. `simulated` is the notice of a simulated history."""
+    peak, usable, lengths = found.peak, found.seen.context.capacity, measure_workload(found.seen)
     return {
         "schema": SCHEMA,
         "simulated": simulated,
-        "tier": found.tier,
-        "sentence": headline(found),
-        "asked": copy_fields(question, "instances", "rps"),
+        "tier": found.seen.context.tier,
+        "sentence": headline(found, zone),
+        "asked": {"instances": found.asked.replicas, "rps": found.asked_rps},
         "load": {
             "rps": found.rps,
+            "work_rps": found.work_rps,
             "peak_rps": peak.rps if peak else None,
             "peak_at": peak.at if peak else None,
             "peak_source": peak.source if peak else None,
-            "days_seen": found.days_seen,
+            "days_seen": found.seen.observed_seconds / DAY_SECONDS,
         },
-        "lengths": {"prompt_tokens_mean": work.prompt_mean, "generation_tokens_mean": work.generation_mean},
+        "lengths": {"prompt_tokens_mean": lengths.prompt_mean, "generation_tokens_mean": lengths.generation_mean},
         "slo": found.asked.kept.value,
+        "open_findings": [copy_fields(one, "rule", "started_at") for one in found.burns.findings],
         "prediction": _at_load(found.asked),
-        "now": _at_load(found.now),
-        "one_lost": None
-        if found.one_lost is None
-        else {**(_at_load(found.one_lost) or {}), "survived_up_to_rps": found.one_lost_rps},
+        "now": _at_load(found.now) if found.now else None,
+        "one_lost": {**_at_load(found.one_lost), "survived_up_to_rps": found.one_lost_rps} if found.one_lost else None,
         "usable_rps": None
         if usable is None
         else {
@@ -128,8 +146,8 @@ def whatif_json(found: WhatIf, simulated: str = "") -> dict[str, Any]:
         "needed_with_safety_factor": found.fleet.replicas if found.fleet else None,
         "cost": _bill(found.bill),
         "cost_now": _bill(found.bill_now),
-        "limits": [_met(one) for one in found.met],
-        "times_the_benchmark": dict(found.slower),
+        "limits": [_limit(found, one) for one in found.limits],
+        "notes": list(found.notes),
         "assumed": list(found.assumed),
     }
 
@@ -140,27 +158,12 @@ def _needed(one: ReplicaCount | None) -> dict[str, Any] | None:
     return {"replicas": one.replicas, **asdict(build_count_text(one))}
 
 
-def _at_load(one: AtLoad | None) -> dict[str, Any] | None:
-    if one is None:
-        return None
+def _at_load(one: AtLoad) -> dict[str, Any]:
     return {
         "replicas": one.replicas,
         "rps_per_replica": one.rps,
         "slo": one.kept.value,
-        "quantities": {
-            row.name: {"production": value_json(row.production), "benchmark": value_json(row.benchmark)}
-            for row in one.predicted
-        },
-        "objectives": [
-            {
-                "name": row.name,
-                "seconds": row.objective,
-                "kept": row.kept.value,
-                "by": row.source.value,
-                "reason": row.reason,
-            }
-            for row in one.held
-        ],
+        "quantities": {name: value_json(value) for name, value in one.benchmark.items()},
     }
 
 
@@ -171,15 +174,15 @@ def value_json(value: SignalValue) -> dict[str, Any]:
     return copy_fields(value, "value", "low", "high", "n")
 
 
-def _met(one: LimitHeadroom) -> dict[str, Any]:
+def _limit(found: WhatIf, one: CapacityLimit) -> dict[str, Any]:
+    load = limit_loads(found, one)
     return {
-        **copy_fields(one.limit, "name", "objective", "breaks"),
-        "rps_per_replica": value_json(one.limit.rps),
-        "rps": one.tier_rps,
-        "headroom": one.headroom,
-        "fewest_replicas": one.fewest,
-        "by": one.limit.source.value,
-        "reason": one.limit.reason,
+        **copy_fields(one, "name", "objective", "breaks", "reason"),
+        "rps_per_replica": value_json(one.rps),
+        "rps": load and load.rps,
+        "headroom": load and load.headroom,
+        "fewest_replicas": load and load.fewest,
+        "by": one.source.value,
     }
 
 

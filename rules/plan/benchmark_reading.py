@@ -1,6 +1,6 @@
 """Readings of the plan's benchmark at a load of one replica, interpolated between its points.
 
-Production is compared elsewhere (`rules.what_if.answer`). To add a quantity: a row of NAMES.
+`rules.what_if.answer` shows them. To add a quantity: a row of NAMES.
 """
 
 from __future__ import annotations

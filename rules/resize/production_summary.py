@@ -15,6 +15,7 @@ from rules.plan.load_bins import APART, BinnedWindow, TierContext, narrow_to_poo
 from rules.telemetry import arrivals, windows
 from rules.telemetry.arrivals import MinuteDemand
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS, Window
+from rules.telemetry.work import CapacityLengths, weigh
 
 RATE_SECONDS = 300.0
 """Arrivals are looked at over five minutes: about what a replica takes to start (guide 9.2: 2 to 5 minutes), so what is
@@ -29,10 +30,21 @@ WHOLE_MINUTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """Arrivals of the tier (rps) in the five minutes from `start` (unix seconds)."""
+    """Arrivals of the tier (rps) in the stretch from `start` (unix seconds), and their tokens per second (None: unknown).
+
+    `computed` is the share (0-1) of prompt tokens that no prefix cache had.
+    """
 
     start: float
     rps: float
+    prompt_tokens: float | None = None
+    generation_tokens: float | None = None
+    computed: float | None = None
+
+    def work(self, lengths: CapacityLengths) -> float:
+        """Return the arrivals as work: in requests of these lengths per second. Without any token they count as they are."""
+        tokens = self.prompt_tokens, self.generation_tokens
+        return weigh(self.rps, *tokens, self.computed, lengths, n=self.rps).total.value or self.rps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +53,9 @@ class ProductionSummary:
 
     `total` is the sum of all observed hours, `lately` that of the last RECENT_SECONDS. `hours` are windows of an hour
     without histograms, under any plan. `plan_hours` and `bins` (recent, one per load bin, one beyond the benchmark) are
-    under the present plan. `rates` are the arrivals in `minutes` known minutes. `versions` are the plan versions,
-    newest last. `pools` has the same of each pool, where prefill and decode are served apart: the arrivals are the tier's.
+    under the present plan. `rates` are the arrivals by five minutes in `minutes` known minutes, and `busiest_minute` those of
+    the busiest one. `versions` are the plan versions, newest last. `pools` has the same of each pool, where prefill and
+    decode are served apart: the arrivals are the tier's.
     `capacity_bins` are the load bins that the capacity rests on, empty where there are none.
     """
 
@@ -56,6 +69,7 @@ class ProductionSummary:
     bins: tuple[BinnedWindow, ...] = ()
     capacity_bins: tuple[BinnedWindow, ...] = ()
     rates: tuple[Rate, ...] = ()
+    busiest_minute: Rate | None = None
     minutes: int = 0
     requests: float = 0.0
     versions: tuple[str, ...] = ()
@@ -96,6 +110,7 @@ class ProductionSummaryBuilder:
     plan_hours: dict[float, Window] = field(default_factory=dict)
     bins: dict[int | None, BinnedWindow] = field(default_factory=dict)
     rates: list[Rate] = field(default_factory=list)
+    busiest_minute: Rate | None = None
     minutes: int = 0
     requests: float = 0.0
     pools: dict[str, ProductionSummaryBuilder] = field(default_factory=dict)
@@ -121,13 +136,17 @@ class ProductionSummaryBuilder:
         self.bins = {one.bin: one for one in sum_by_bin([*self.bins.values(), *of_bins])}
 
     def _add_demand(self, demand: tuple[MinuteDemand, ...]) -> None:
-        known = [(one.start // RATE_SECONDS * RATE_SECONDS, one.requests) for one in demand if one.requests is not None]
+        known = [one for one in demand if one.requests is not None]
         self.minutes += len(known)
-        self.requests = sum((requests for _, requests in known), self.requests)
-        for start, several in sorted(windows.group_by(known, lambda pair: pair[0]).items()):
+        self.requests = sum((one.requests or 0.0 for one in known), self.requests)
+        for minute in known:
+            if self.busiest_minute is None or (minute.requests or 0.0) > self.busiest_minute.rps * MINUTE_SECONDS:
+                self.busiest_minute = _sum_demand(minute.start, (minute,))
+        for start, several in sorted(
+            windows.group_by(known, lambda one: one.start // RATE_SECONDS * RATE_SECONDS).items()
+        ):
             if len(several) >= WHOLE_MINUTES:
-                requests = sum(requests for _, requests in several)
-                self.rates.append(Rate(start=start, rps=requests / (len(several) * MINUTE_SECONDS)))
+                self.rates.append(_sum_demand(start, several))
 
     def build(self, versions: tuple[str, ...]) -> ProductionSummary:
         """Return the summary of the collected days."""
@@ -143,6 +162,7 @@ class ProductionSummaryBuilder:
             plan_hours=tuple(self.plan_hours[start] for start in sorted(self.plan_hours)),
             bins=tuple(ordered),
             rates=tuple(self.rates),
+            busiest_minute=self.busiest_minute,
             minutes=self.minutes,
             requests=self.requests,
             versions=versions,
@@ -151,6 +171,25 @@ class ProductionSummaryBuilder:
                 for pool, one in self.pools.items()
             },
         )
+
+
+def _sum_demand(start: float, minutes: Sequence[MinuteDemand]) -> Rate:
+    """Return the arrivals of adjacent minutes with known requests. Tokens that a minute lacks are unknown."""
+
+    def per_second(amounts: Sequence[float | None]) -> float | None:
+        known = [amount for amount in amounts if amount is not None]
+        return sum(known) / (len(minutes) * MINUTE_SECONDS) if len(known) == len(minutes) else None
+
+    prompts = per_second([one.prompt_tokens for one in minutes])
+    shares = [None if one.computed is None else one.computed * (one.prompt_tokens or 0.0) for one in minutes]
+    computed = per_second(shares)
+    return Rate(
+        start=start,
+        rps=per_second([one.requests for one in minutes]) or 0.0,
+        prompt_tokens=prompts,
+        generation_tokens=per_second([one.generation_tokens for one in minutes]),
+        computed=computed / prompts if computed is not None and prompts else None,
+    )
 
 
 def _added(known: Window | None, binned: Sequence[BinnedWindow]) -> Window | None:

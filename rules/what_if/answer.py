@@ -1,218 +1,297 @@
-"""What-if of a tier: latency, SLO, cost and first limit with other replicas or load.
+"""What-if of a tier: verdict, use, need, cost and first limit with other replicas or load.
 
-To add an assumption: a line of `_assumed`.
+The verdict compares the arriving work of one replica with the capacity alone: more replicas or less load never serve
+worse (DESIGN 3.24). Latencies are the benchmark's. To add a limit: a row of `_list_limits`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from rules.catalogue.registry import BY_NAME as RULES
 from rules.catalogue.registry import margin_of
-from rules.plan.benchmark_reading import IN_SYSTEM, read_benchmark
-from rules.plan.curve import CERTAIN_REQUESTS, LIMITED, OFTEN_UNMEASURED
-from rules.plan.load_bins import BinnedWindow
-from rules.plan.replica_count import ReplicaCount, replica_count
+from rules.catalogue.thresholds import BURNS
+from rules.confidence import Certainty
+from rules.plan.benchmark_reading import NAMES, find_benchmark_crossing, read_benchmark
+from rules.plan.capacity import capacity_lengths
+from rules.plan.curve import OFTEN_UNMEASURED, OperatingPoint
+from rules.plan.load_bins import TierContext
+from rules.plan.replica_count import ROUNDING, ReplicaCount, replica_count
 from rules.resize.fleet_cost import Bill, FleetProposal, compute_bill, size_fleet, tokens_per_hour
-from rules.resize.measured_capacity import slower_than_planned
-from rules.resize.production_curve import ProductionPoint, SloStatus, production_points
+from rules.resize.limits import KV
+from rules.resize.production_curve import SloStatus
 from rules.resize.production_summary import ProductionSummary
-from rules.resize.workload import WorkloadNow, measure_workload
-from rules.telemetry.signals import Missing, Reading
-from rules.telemetry.work import Capacity
-from rules.what_if.limits import TWO_POOLS, CapacityLimit, find_first_limit, list_limits
-from rules.what_if.prediction import NOT_MEASURED, Prediction, PredictionInputs, SloPrediction, check_objective, predict
-from rules.what_if.production import KV, NO_PEAK, ObservedPeak, collect_loads, count_replicas_at, find_peak
+from rules.telemetry.signals import Missing, Reading, SignalValue
+from rules.telemetry.wording import number
+from rules.telemetry.work import SAME, Capacity, CapacitySource, work_per_request
+from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import FIRING
+from rules.what_if.observed_peak import NO_PEAK, ObservedPeak, count_present_replicas, find_peak
+from rules.what_if.pools import TWO_POOLS
 
-LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds")
+SLO_RULES = frozenset((*BURNS, "KvCacheCascade", "AvailabilityBurn"))
+"""Rules whose open finding says that the SLO is broken at the present size."""
 
-WORST_FIRST = (
-    SloStatus.BROKEN,
-    SloStatus.LIKELY_BROKEN,
-    SloStatus.NOT_KNOWN,
-    SloStatus.TOO_FEW,
-    SloStatus.LIKELY_KEPT,
-    SloStatus.KEPT,
-)
+SLO, GIVEN, BENCHMARK_END = "slo", "planned_operating_point", "benchmark_end"
+"""Names of limits without a signal."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIfQuestion:
-    """Replicas, and load of the whole tier in rps (None: the observed peak)."""
-
-    instances: int
-    rps: float | None = None
+RESTARTS = 0.05
+"""Replicas by which an hour's mean may exceed a whole number, or miss it: a restart takes minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtLoad:
-    """Predictions and objectives for so many replicas at `rps` each."""
+    """The SLO for so many replicas at `rps` (requests) each, and the benchmark's readings by signal."""
 
     replicas: float
     rps: float
-    predicted: tuple[Prediction, ...]
-    held: tuple[SloPrediction, ...]
     kept: SloStatus
-
-    def get_prediction(self, name: str) -> Prediction:
-        """Return the prediction of a quantity. Raise KeyError for an unknown one."""
-        return {one.name: one for one in self.predicted}[name]
+    benchmark: Mapping[str, SignalValue]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimitHeadroom:
-    """Limit with the tier's load that meets it, its headroom above the asked load, and the fewest replicas within it.
+class CapacityLimit:
+    """Limit by name (a signal's or one of the module), and the rps of one replica that meets it, in present requests.
 
-    Headroom 0.25 is a quarter more load. Values are None without a known load.
+    `objective` is the quantity's limit. At BENCHMARK_END nothing is known to break.
     """
 
-    limit: CapacityLimit
-    tier_rps: float | None
-    headroom: float | None
-    fewest: int | None
+    name: str
+    rps: SignalValue
+    source: CapacitySource
+    reason: str
+    objective: float | None = None
+
+    @property
+    def best(self) -> float | None:
+        """Return the best estimate of the load, None if unknown."""
+        return self.rps.value if isinstance(self.rps, Reading) else None
+
+    @property
+    def breaks(self) -> bool:
+        return self.name != BENCHMARK_END
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenBurns:
+    """Open findings of the SLO: it is broken at `replicas` or fewer with `rps` of the tier or more."""
+
+    findings: tuple[Finding, ...] = ()
+    replicas: float = 0.0
+    rps: float = 0.0
+
+    def cover(self, replicas: float, rps: float) -> bool:
+        """Return whether the SLO is broken with so many replicas at a load of the tier."""
+        return bool(self.findings) and replicas <= self.replicas + RESTARTS and rps >= self.rps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """Answer of a what-if.
+    """Answer for `asked` replicas at `rps` of the tier (`asked_rps`, None: the peak).
 
-    `now` is the busiest hours' state (None: no replica seen), `one_lost` has one replica fewer (None: of one). `usable`
-    is the capacity, `utilization` the asked load's share of it, `needed` the replicas for that load, `fleet` those of
-    Step 11 with the plan's safety factor and minimum. Without a capacity, or with a lower bound alone, the last three are None.
+    `work_rps` is the work of that load in requests of the capacity's lengths.
+
+    `now` has the present replicas (None: none seen), `one_lost` one fewer (None: of one). One may be lost up to
+    `one_lost_rps`. `needed` are the replicas for the work, `fleet` those of Step 11, `utilization` is the work's share of
+    the capacity: None without a capacity, or with a lower bound alone. `limits` are the breaking ones by rising load first.
     """
 
-    tier: str
-    question: WhatIfQuestion
+    seen: ProductionSummary
     peak: ObservedPeak | None
     rps: float
+    asked_rps: float | None
+    work_rps: float
     asked: AtLoad
     now: AtLoad | None
     one_lost: AtLoad | None
-    usable: Capacity | None
+    one_lost_rps: float | None
+    burns: OpenBurns
     utilization: float | None
     needed: ReplicaCount | None
     fleet: FleetProposal | None
-    met: tuple[LimitHeadroom, ...]
-    one_lost_rps: float | None
+    limits: tuple[CapacityLimit, ...]
     bill: Bill | None
     bill_now: Bill | None
-    workload: WorkloadNow
-    slower: Mapping[str, float]
-    days_seen: float
+    notes: tuple[str, ...]
     assumed: tuple[str, ...]
 
     @property
-    def first_limit(self) -> LimitHeadroom | None:
-        found = find_first_limit(tuple(one.limit for one in self.met))
-        return next((one for one in self.met if one.limit is found), None)
+    def first_limit(self) -> CapacityLimit | None:
+        """Return the breaking limit at the lowest load, None without a known one."""
+        return next((one for one in self.limits if one.breaks and one.best is not None), None)
+
+    @property
+    def is_burning(self) -> bool:
+        """Return whether a finding of the SLO is open at the asked size and load."""
+        return self.burns.cover(self.asked.replicas, self.rps)
 
 
-def explain_unanswerable(seen: ProductionSummary, question: WhatIfQuestion) -> str:
-    """Return why a tier has no prediction, or ""."""
-    plan = seen.context.plan
+def check_capacity(capacity: Capacity | None, work_rps: float) -> SloStatus:
+    """Return whether one replica keeps the SLO at so much arriving work, in requests of the capacity's lengths.
+
+    The result never improves with load. It is certain within production's bounds alone.
+    """
+
+    def is_within(limit: float) -> bool:
+        return work_rps <= limit * (1 + ROUNDING)
+
+    if capacity is None:
+        return SloStatus.NOT_KNOWN
+    is_certain = capacity.certainty is Certainty.CERTAIN
+    if is_within(capacity.rps):
+        return SloStatus.KEPT if is_certain and is_within(capacity.low) else SloStatus.LIKELY_KEPT
+    if capacity.is_lower_bound:
+        return SloStatus.NOT_KNOWN
+    is_beyond = capacity.knee_seen and capacity.high is not None and not is_within(capacity.high)
+    return SloStatus.BROKEN if is_certain and is_beyond else SloStatus.LIKELY_BROKEN
+
+
+def explain_unanswerable(seen: ProductionSummary, rps: float | None) -> str:
+    """Return why a tier has no answer at `rps` (None: the observed peak), or ""."""
     if not seen.context.serves_whole_requests:
         return TWO_POOLS
-    if question.rps is None and find_peak(seen) is None:
-        return NO_PEAK
-    if plan is None and not any(one.rps for one in seen.bins):
-        return "it is in no plan, and no traffic of it was seen"
-    return ""
+    if seen.context.plan is None:
+        return "it is in no plan: nothing limits its latency"
+    return NO_PEAK if rps is None and find_peak(seen) is None else ""
 
 
-def answer_question(seen: ProductionSummary, binned: Iterable[BinnedWindow], question: WhatIfQuestion) -> WhatIf:
-    """Return the answer from production and recent windows under the present plan.
+def answer_question(
+    seen: ProductionSummary, instances: int, asked_rps: float | None = None, findings: Iterable[Finding] = ()
+) -> WhatIf:
+    """Return the answer for replicas at rps of the tier (None: the peak). Of the tier's `findings` the open ones count.
 
     Raise ValueError if `explain_unanswerable` has a reason.
     """
-    peak = find_peak(seen)
-    rps = question.rps or (peak.rps if peak else 0.0)
-    if explain_unanswerable(seen, question) or rps <= 0:
-        raise ValueError(explain_unanswerable(seen, question) or f"{rps} rps is no load")
-    points, work = production_points(seen.context, seen.bins), measure_workload(seen)
-    slower = _slower(seen, points)
-    ground = PredictionInputs(context=seen.context, served=collect_loads(binned, seen.context), slower=slower)
-    usable = seen.context.capacity
-    counted = usable if usable is not None and not usable.is_lower_bound else None
-    now = count_replicas_at(seen, peak.at if peak else None)
-    found = list_limits(ground)
-    breaks, margin = find_first_limit(found), margin_of(seen.context.limits)
-    per_replica = rps / question.instances
-    plan, tokens = seen.context.plan, tokens_per_hour(seen)
+    context, plan, peak = seen.context, seen.context.plan, find_peak(seen)
+    rps = asked_rps or (peak.rps if peak else 0.0)
+    if plan is None or explain_unanswerable(seen, asked_rps) or rps <= 0:
+        raise ValueError(explain_unanswerable(seen, asked_rps) or f"{rps} rps is no load")
+    capacity, now, burns = context.capacity, count_present_replicas(seen), _find_burns(seen, findings, peak)
+    counted = capacity if capacity is not None and not capacity.is_lower_bound else None
+    point, work = context.curve.usable(plan.slo) if context.curve else None, peak.work if peak else 1.0
+    benchmarked = work * _compare_lengths(seen, point)
+
+    def at(replicas: float) -> AtLoad:
+        kept = check_capacity(capacity, rps * work / replicas)
+        names = (name for name in NAMES if name not in OFTEN_UNMEASURED or getattr(plan.slo, name))
+        return AtLoad(
+            replicas=replicas,
+            rps=rps / replicas,
+            kept=SloStatus.BROKEN if burns.cover(replicas, rps) else kept,
+            benchmark={name: read_benchmark(context, name, rps * benchmarked / replicas) for name in names},
+        )
+
+    margin, tokens = margin_of(context.limits), tokens_per_hour(seen)
+    limits = _list_limits(context, point, work, benchmarked)
     # Another peak scales the whole traffic.
-    grown = rps / peak.rps if question.rps is not None and peak is not None and peak.at is not None else 1.0
+    grown = rps / peak.rps if peak is not None and peak.at is not None else 1.0
     return WhatIf(
-        tier=seen.context.tier,
-        question=question,
+        seen=seen,
         peak=peak,
         rps=rps,
-        asked=_at(ground, question.instances, rps),
-        now=_at(ground, now, rps) if now else None,
-        one_lost=_at(ground, question.instances - 1, rps) if question.instances > 1 else None,
-        usable=usable,
-        utilization=per_replica / counted.rps if counted else None,
-        needed=replica_count(rps, counted, margin) if counted else None,
-        fleet=size_fleet(plan, rps, "", counted, margin) if counted and plan else None,
-        met=tuple(_met(one, question.instances, rps) for one in found),
-        one_lost_rps=breaks.earliest * (question.instances - 1) if breaks and breaks.earliest is not None else None,
-        bill=compute_bill(plan, question.instances, tokens * grown if tokens else None) if plan else None,
-        bill_now=compute_bill(plan, seen.observed_replicas, tokens) if plan and seen.observed_replicas > 0 else None,
-        workload=work,
-        slower=slower,
-        days_seen=seen.observed_seconds / 86_400,
-        assumed=tuple(_assumed(ground, question)),
+        asked_rps=asked_rps,
+        work_rps=rps * work,
+        asked=at(instances),
+        now=at(now) if now else None,
+        one_lost=at(instances - 1) if instances > 1 else None,
+        one_lost_rps=counted.rps / work * (instances - 1) if counted else None,
+        burns=burns,
+        utilization=rps * work / instances / counted.rps if counted else None,
+        needed=replica_count(rps * work, counted, margin) if counted else None,
+        fleet=size_fleet(plan, rps * work, "", counted, margin) if counted else None,
+        limits=tuple(sorted(limits, key=lambda one: (not one.breaks or one.best is None, one.best or 0.0))),
+        bill=compute_bill(plan, instances, tokens * grown if tokens else None),
+        bill_now=compute_bill(plan, seen.observed_replicas, tokens) if seen.observed_replicas > 0 else None,
+        notes=tuple(_list_notes(capacity, point, work, benchmarked)),
+        assumed=tuple(_list_assumptions(burns, instances, rps, asked_rps)),
     )
 
 
-def _slower(seen: ProductionSummary, points: Sequence[ProductionPoint]) -> Mapping[str, float]:
-    """Return production's largest ratios to the benchmark at equal load, by the first word of a quantity's name."""
-    ttft, tpot = slower_than_planned(points)
-    fuller = [1.0]
-    for one in points:
-        planned, found = read_benchmark(seen.context, KV, one.rps), one.kv_utilization
-        if one.bin is not None and one.requests >= CERTAIN_REQUESTS and isinstance(found, Reading) and found.value:
-            fuller += [found.value / planned.value] if isinstance(planned, Reading) and planned.value else []
-    return {"ttft": ttft, "tpot": tpot, "itl": tpot, "e2e": max(ttft, tpot), "kv": max(fuller)}
-
-
-def _at(ground: PredictionInputs, replicas: float, rps: float) -> AtLoad:
-    each = rps / replicas
-    slo = ground.context.plan.slo if ground.context.plan else None
-    names = [*LATENCIES, *(name for name in OFTEN_UNMEASURED if getattr(slo, name, None)), KV, IN_SYSTEM]
-    told = [
-        check_objective(ground, name, objective, each)
-        for name in LIMITED
-        if slo is not None and (objective := getattr(slo, name)) is not None
+def _find_burns(seen: ProductionSummary, findings: Iterable[Finding], peak: ObservedPeak | None) -> OpenBurns:
+    """Return the open findings that were certain, with the present size and load; none without present replicas."""
+    found = [
+        one
+        for one in findings
+        if one.ended_at is None
+        and one.rule in SLO_RULES
+        and one.worst.status in FIRING
+        and (one.worst.certainty is Certainty.CERTAIN or one.certain_transitions)
     ]
-    several = {name: predict(ground, name, each) for name in names}
-    # What neither the engine shows nor the benchmark measured says nothing of the others.
-    spoken = [one for one in told if one.kept is not SloStatus.NOT_KNOWN or not _unmeasured(several[one.name])]
-    return AtLoad(
-        replicas=replicas,
-        rps=each,
-        predicted=tuple(several.values()),
-        held=tuple(told),
-        kept=min((one.kept for one in spoken), key=WORST_FIRST.index, default=SloStatus.NOT_KNOWN),
-    )
+    now = count_present_replicas(seen)
+    if now is None or not found:
+        return OpenBurns()
+    # Less than the present load may be carried. The peak, the load by default, is never less.
+    loads = [one.rps for one in (peak, *seen.rates[-1:]) if one is not None]
+    ordered = tuple(sorted(found, key=lambda one: one.started_at))
+    return OpenBurns(findings=ordered, replicas=math.ceil(now - RESTARTS), rps=min(loads, default=0.0))
 
 
-def _unmeasured(one: Prediction) -> bool:
-    return all(isinstance(value, Missing) and value.gap in NOT_MEASURED for value in (one.production, one.benchmark))
+def _compare_lengths(seen: ProductionSummary, point: OperatingPoint | None) -> float:
+    """Return the work of a request of the capacity's lengths, in requests of the benchmark's, as they were lately."""
+    plan, capacity, curve = seen.context.plan, seen.context.capacity, seen.context.curve
+    if plan is None or capacity is None or curve is None or seen.lately is None:
+        return 1.0
+    benchmarked = capacity_lengths(plan.model_copy(update={"operating_point": None}), curve, point)
+    each = [work_per_request(seen.lately, lengths)[1] for lengths in (benchmarked, capacity.lengths)]
+    return each[0] / each[1] if all(each) else 1.0
 
 
-def _met(limit: CapacityLimit, instances: int, rps: float) -> LimitHeadroom:
-    load = limit.rps.value if isinstance(limit.rps, Reading) else None
-    if load is None:
-        return LimitHeadroom(limit=limit, tier_rps=None, headroom=None, fewest=None)
-    fewest = math.ceil(round(rps / load, 9)) if load > 0 else None
-    return LimitHeadroom(limit=limit, tier_rps=load * instances, headroom=load * instances / rps - 1, fewest=fewest)
+def _list_limits(
+    context: TierContext, point: OperatingPoint | None, work: float, benchmarked: float
+) -> Iterable[CapacityLimit]:
+    """Yield every limit for requests of so much work by the capacity's and by the benchmark's lengths."""
+    capacity, plan = context.capacity, context.plan
+    if capacity is not None and plan is not None:
+        limited = point.limited_by if point else None
+        name = GIVEN if capacity.source is CapacitySource.OPERATOR else limited or SLO
+        rps = Reading(value=capacity.rps, low=capacity.low, high=capacity.high, n=0.0)
+        rps = Reading(value=None, low=capacity.rps, high=None, n=0.0) if capacity.is_lower_bound else rps
+        yield CapacityLimit(
+            name=name,
+            rps=rps.map(lambda part: part / work),
+            source=capacity.source,
+            reason=capacity.reason,
+            objective=getattr(plan.slo, name, None),
+        )
+    ceiling = RULES["KvCacheNearCeiling"].limit("above", context.limits)
+    found = find_benchmark_crossing(context, KV, ceiling)
+    if isinstance(found, Missing):
+        load: SignalValue = found
+        reason = ""
+    else:
+        reached, is_met = found[0] / benchmarked, found[1]
+        load = Reading(value=reached if is_met else None, low=None if is_met else reached, high=None, n=0.0)
+        reason = f"the benchmark {'meets' if is_met else 'keeps'} it at {reached:.3g} rps a replica"
+    yield CapacityLimit(name=KV, rps=load, source=CapacitySource.BENCHMARK, reason=reason, objective=ceiling)
+    if context.curve is not None:
+        last, reason = context.curve.top_rps / benchmarked, "what is beyond its last point nobody measured"
+        end = Reading(value=last, low=last, high=last, n=0.0)
+        yield CapacityLimit(name=BENCHMARK_END, rps=end, source=CapacitySource.BENCHMARK, reason=reason)
 
 
-def _assumed(ground: PredictionInputs, question: WhatIfQuestion) -> Iterable[str]:
-    yield "the load is spread evenly over the replicas, and latency never falls with load"
-    yield "prompts, outputs, prefix hits and engine stay as in the time looked at (its last 7 days)"
-    if ground.served.overloaded:
-        share = f"{ground.served.overloaded:.0f} requests"
-        yield f"{share} served in overload (more in the system than the benchmark ever had) are left out of the curve"
-    if question.rps is not None:
-        yield "the traffic of the other hours grows as the peak does; outputs stay as long"
+def _list_notes(
+    capacity: Capacity | None, point: OperatingPoint | None, work: float, benchmarked: float
+) -> Iterable[str]:
+    if max(benchmarked, 1 / benchmarked) > 1 + SAME:
+        yield f"a request is {benchmarked:.2g} times the work of a benchmarked one: the curve is read at so much more load"
+    if point is None or capacity is None or capacity.source is not CapacitySource.PRODUCTION:
+        return
+    carried, shown = capacity.rps / work, point.usable_rps / benchmarked
+    if max(carried / shown, shown / carried) > 1 + SAME:
+        both = f"{number(carried, 'per_second')} a replica, not {number(shown, 'per_second')}"
+        less = "less" if carried < shown else "more"
+        yield f"production carries {less} than the curve shows ({both}): the verdict follows production"
+
+
+def _list_assumptions(burns: OpenBurns, instances: int, rps: float, asked_rps: float | None) -> Iterable[str]:
+    yield "the load is spread evenly over the replicas"
+    yield "prompts, outputs and prefix hits are as at the peak, and the engine stays"
+    if asked_rps is not None:
+        yield "the traffic of the other hours grows as the peak does"
+    if burns.cover(instances, rps):
+        yield "use and counts rest on the capacity, which an open finding may lower only by the next midnight"
+    elif burns.findings:
+        title = RULES[burns.findings[0].rule].title
+        yield f"{title} is open at {burns.replicas:.0f} replicas; for more of them or less load the capacity decides"

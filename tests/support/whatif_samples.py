@@ -12,7 +12,7 @@ from report_samples import measured
 
 import agent.demo
 from agent.config.files import load_plan
-from agent.demo.simulation.engine import PREFILL_EXPONENT, Z99, Conditions, Loads, SimulatedEngine
+from agent.demo.simulation.engine import Z99, Conditions, Loads, SimulatedEngine
 from agent.demo.simulation.tier_run import build_window
 from rules.plan import load_bins
 from rules.plan.curve import Curve
@@ -20,7 +20,7 @@ from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.plan.schema import TierPlan
 from rules.resize.production_summary import ProductionSummary, ProductionSummaryBuilder
 from rules.telemetry import arrivals, windows
-from rules.what_if.answer import WhatIf, WhatIfQuestion, answer_question
+from rules.what_if.answer import WhatIf, answer_question
 
 HOUR, DAY, QUARTER = 3600.0, 86_400.0, 900.0
 START = 1_793_577_600.0
@@ -35,19 +35,18 @@ class Simulated:
 
     plan: TierPlan
     seen: ProductionSummary
-    binned: tuple[BinnedWindow, ...]
 
     def result(self, instances: int, rps: float | None = None) -> WhatIf:
-        return answer_question(self.seen, self.binned, WhatIfQuestion(instances=instances, rps=rps))
+        return answer_question(self.seen, instances, rps)
 
-    def truth(self, name: str, rps: float, prompt_scale: float = 1.0) -> float:
-        """What an engine of the simulator does at a load of one replica, with prompts so many times as long as planned."""
+    def truth(self, name: str, rps: float) -> float:
+        """What an engine of the simulator does at a load of one replica."""
         curve = Curve.from_plan(self.plan)
         assert curve is not None
         load = Loads(curve).interpolate_load(rps)
         if name == "kv_utilization":
             return load.kv
-        times = load.first.scale(prompt_scale**PREFILL_EXPONENT) if name.startswith("ttft") else load.each
+        times = load.first if name.startswith("ttft") else load.each
         return times.median * math.exp(times.sigma * (Z99 if "p99" in name else 0.0))
 
 
@@ -86,7 +85,7 @@ def _simulated(context: TierContext, plan: TierPlan, found: list[BinnedWindow], 
     collected = ProductionSummaryBuilder(context=context, since=START, until=until)
     minutes = [part for one in found for part in arrivals.split_by_minute(one.window)]
     collected.add(hours, hours, arrivals.list_demand(_summed(minutes)))
-    return Simulated(plan=plan, seen=measured(collected.build(("v1",))), binned=tuple(found))
+    return Simulated(plan=plan, seen=measured(collected.build(("v1",))))
 
 
 def _summed(minutes: list[arrivals.MinuteSums]) -> list[arrivals.MinuteSums]:

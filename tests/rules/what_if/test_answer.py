@@ -1,70 +1,239 @@
-"""What-if on a tier whose numbers are worked out by hand (see report_samples): money, limits, N-1, and what cannot be told."""
+"""What-if on a tier whose numbers are worked out by hand (see report_samples): verdict, money, limits, N-1, open findings."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
-from report_samples import HOUR, START, USABLE, WEEK, binned, hours, seen_of, tier_view
+from hypothesis import given
+from hypothesis import strategies as st
+from report_samples import HOUR, START, USABLE, WEEK, binned, finding, hour, hours, seen_of, tier_view
 
-from rules.plan.load_bins import TierContext, build_tier_context
-from rules.resize.production_curve import SloStatus
-from rules.resize.production_summary import ProductionSummaryBuilder
+from rules.confidence import Certainty
+from rules.plan.benchmark_reading import find_benchmark_crossing, read_benchmark
+from rules.plan.load_bins import TierContext, build_tier_context, with_capacity
+from rules.plan.replica_count import replica_count
+from rules.resize.production_curve import BAD, FINE, SloStatus
+from rules.resize.production_summary import ProductionSummary, ProductionSummaryBuilder
+from rules.telemetry.arrivals import MinuteDemand
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.windows import Window
-from rules.what_if.answer import LimitHeadroom, WhatIf, WhatIfQuestion, answer_question, explain_unanswerable
-from rules.what_if.limits import BENCHMARK_END, GIVEN, PRODUCTION_END
-from rules.what_if.prediction import PredictionSource
+from rules.telemetry.work import Capacity, CapacitySource
+from rules.verdicts.finding import Finding
+from rules.what_if.answer import (
+    BENCHMARK_END,
+    GIVEN,
+    CapacityLimit,
+    WhatIf,
+    answer_question,
+    check_capacity,
+    explain_unanswerable,
+)
 
 PLANNED = tier_view()
+WEEK_SEEN = seen_of(PLANNED, hours())
+"""Ten replicas served 30 rps by day (3 each) and 10 by night (1 each), all TTFT in (0.05, 0.1]."""
+
+WORST_LAST = [SloStatus.KEPT, SloStatus.LIKELY_KEPT, SloStatus.NOT_KNOWN, SloStatus.LIKELY_BROKEN, SloStatus.BROKEN]
 
 
 def result(
     instances: int, context: TierContext = PLANNED, several: Iterable[Window] | None = None, rps: float | None = None
 ) -> WhatIf:
-    """Ten replicas served 30 rps by day (3 each) and 10 by night (1 each), all TTFT in (0.05, 0.1] unless told."""
-    windows = list(hours() if several is None else several)
-    seen = seen_of(context, windows)
-    return answer_question(seen, binned(context, windows), WhatIfQuestion(instances=instances, rps=rps))
+    seen = WEEK_SEEN if context is PLANNED and several is None else seen_of(context, several or hours())
+    return answer_question(seen, instances, rps)
 
 
-def limit(found: WhatIf, name: str) -> LimitHeadroom:
-    return next(one for one in found.met if one.limit.name == name)
+def limit(found: WhatIf, name: str) -> CapacityLimit:
+    return next(one for one in found.limits if one.name == name)
 
 
-def test_the_load_a_replica_gets_is_the_peak_shared_evenly() -> None:
+def capacity(rps: float, **parts: object) -> Capacity:
+    whole = {"low": rps, "high": rps, "source": CapacitySource.PRODUCTION, "certainty": Certainty.LIKELY, "reason": ""}
+    return Capacity(rps=rps, **{**whole, "planned_rps": rps, **parts})  # type: ignore[arg-type]
+
+
+def burn(rule: str = "TtftSloBurn", certainty: Certainty = Certainty.CERTAIN, end: float | None = None) -> Finding:
+    """A finding from the last hour of the week on."""
+    found = finding(rule, 167.0, end)
+    return replace(found, worst=replace(found.worst, certainty=certainty))
+
+
+def demand(several: Iterable[tuple[float, float]], begin: float = START) -> ProductionSummary:
+    """Minutes of so many rps and output tokens a request, and the hour that they fall into with its completions."""
+    minutes = [
+        MinuteDemand(
+            start=begin + 60.0 * at,
+            requests=rps * 60,
+            prompt_tokens=rps * 60 * 800 * tokens / 80,
+            generation_tokens=rps * 60 * tokens,
+            covered_seconds=60.0,
+            expected_seconds=60.0,
+        )
+        for at, (rps, tokens) in enumerate(several)
+    ]
+    collected = ProductionSummaryBuilder(context=PLANNED, since=begin, until=begin + 60.0 * len(minutes))
+    seconds = 60.0 * len(minutes)
+    first = hour(0, 3.0, replicas=1)
+    counters = {name: count * seconds / HOUR for name, count in first.counters.items()}
+    part = replace(
+        first, end=begin + seconds, expected_seconds=seconds, covered_seconds=seconds, counters=counters, histograms={}
+    )
+    collected.add(binned(PLANNED, [part]), (), minutes)
+    return collected.build(())
+
+
+@st.composite
+def capacities(draw: st.DrawFn) -> Capacity:
+    low, best, high = sorted(draw(st.lists(st.floats(0.01, 1e3), min_size=3, max_size=3)))
+    return capacity(
+        best,
+        low=low,
+        high=draw(st.sampled_from([high, None])),
+        certainty=draw(st.sampled_from(list(Certainty))),
+        planned_rps=draw(st.sampled_from([best, None])),
+        knee_seen=draw(st.booleans()),
+    )
+
+
+LOADS = st.floats(0.01, 1e4)
+COUNTS = st.integers(1, 1000)
+
+
+@given(capacities(), LOADS, LOADS)
+def test_less_load_never_breaks_what_more_held(usable: Capacity, one: float, other: float) -> None:
+    less, more = (WORST_LAST.index(check_capacity(usable, load)) for load in sorted((one, other)))
+    assert less <= more
+
+
+@given(capacities(), st.tuples(COUNTS, LOADS), st.tuples(COUNTS, LOADS), st.booleans())
+def test_more_replicas_and_less_load_never_serve_worse(
+    usable: Capacity, first: tuple[int, float], second: tuple[int, float], is_open: bool
+) -> None:
+    """Of the whole answer, also while a finding is open at the ten replicas of the last hour."""
+    seen = replace(WEEK_SEEN, context=with_capacity(PLANNED, usable))
+    fewer, more = sorted((first[0], second[0]))
+    less, heavier = sorted((first[1], second[1]))
+    findings = [burn()] if is_open else []
+    better, worse = (answer_question(seen, n, rps, findings).asked.kept for n, rps in ((more, less), (fewer, heavier)))
+    assert WORST_LAST.index(better) <= WORST_LAST.index(worse)
+    assert better not in BAD or worse in BAD
+    assert worse not in FINE or better in FINE
+
+
+@given(capacities(), LOADS)
+def test_the_needed_replicas_never_break(usable: Capacity, rps: float) -> None:
+    needed = replica_count(rps, usable, answer_question(WEEK_SEEN, 1).needed.margin)  # type: ignore[union-attr]
+    assert check_capacity(usable, rps / needed.replicas) in FINE
+
+
+def test_certainty_comes_from_what_production_kept_and_broke() -> None:
+    usable = capacity(5.0, low=4.0, high=6.0, certainty=Certainty.CERTAIN, knee_seen=True)
+    loads = (4.0, 5.0, 6.0, 6.1)
+    expected = [SloStatus.KEPT, SloStatus.LIKELY_KEPT, SloStatus.LIKELY_BROKEN, SloStatus.BROKEN]
+    assert [check_capacity(usable, load) for load in loads] == expected
+    likely = replace(usable, certainty=Certainty.LIKELY)
+    assert {check_capacity(likely, load) for load in loads} == {SloStatus.LIKELY_KEPT, SloStatus.LIKELY_BROKEN}
+    assert check_capacity(replace(usable, knee_seen=False), 6.1) is SloStatus.LIKELY_BROKEN
+    assert check_capacity(None, 1.0) is SloStatus.NOT_KNOWN
+    assert check_capacity(capacity(5.0, planned_rps=None), 5.1) is SloStatus.NOT_KNOWN
+
+
+def test_the_peak_is_shared_evenly() -> None:
     found = result(6)
-    assert (found.rps, found.asked.rps) == (pytest.approx(30.0), pytest.approx(5.0))
+    assert (found.rps, found.asked.rps, found.work_rps) == (
+        pytest.approx(30.0),
+        pytest.approx(5.0),
+        pytest.approx(30.0),
+    )
     assert found.now is not None
     assert (found.now.replicas, found.now.rps) == (pytest.approx(10.0), pytest.approx(3.0))
     assert found.utilization == pytest.approx(5 / USABLE)
 
 
-def test_what_production_served_is_bounded_by_its_buckets() -> None:
-    value = result(10).asked.get_prediction("ttft_p99_seconds").production
+def test_latency_is_the_benchmarks_between_its_two_points() -> None:
+    value = result(6).asked.benchmark["ttft_p99_seconds"]
     assert isinstance(value, Reading)
-    assert (value.low, value.high) == (0.05, 0.1)
-
-
-def test_beyond_it_the_benchmark_says_by_the_logarithms_of_its_two_points() -> None:
-    told = result(6).asked.get_prediction("ttft_p99_seconds")
-    assert isinstance(told.production, Missing)
-    assert told.production.gap is Gap.LOAD_NOT_REACHED
-    assert "3 rps a replica at most" in told.production.text
-    assert isinstance(told.benchmark, Reading)
     # 5 rps, halfway between 0.2 s at 4 and 0.5 s at 6.
-    assert (told.benchmark.low, told.benchmark.high) == (0.2, 0.5)
-    assert told.benchmark.value == pytest.approx(math.sqrt(0.2 * 0.5))
+    assert (value.low, value.high, value.value) == (0.2, 0.5, pytest.approx(math.sqrt(0.2 * 0.5)))
+    beyond = result(3).asked.benchmark["ttft_p99_seconds"]
+    assert isinstance(beyond, Missing)
+    assert beyond.gap is Gap.OUTSIDE_BENCHMARK
 
 
-def test_the_money_is_that_of_the_replicas_and_measured_tokens_are_divided_by_once() -> None:
+def test_overloaded_minutes_do_not_slow_the_curve() -> None:
+    """30 s in an overload: `whatif` once read the benchmark "86 x as slow", and more replicas served worse."""
+    calm, overload = hours(100), hours(68, rps=lambda n: 78.0, first=100, ttft={3.0: 1.0})
+    found = {n: result(n, several=[*calm, *overload], rps=30.0) for n in (2, 5, 10, 20)}
+    kept = [WORST_LAST.index(one.asked.kept) for one in found.values()]
+    assert kept == sorted(kept, reverse=True)
+    assert found[20].asked.kept in FINE
+
+
+def test_longer_requests_are_more_work_and_read_the_curve_further_up() -> None:
+    """All requests twice as long as planned: 3 rps of the peak are the work of 6."""
+    found = answer_question(demand([(3.0, 160.0)] * 20), 1)
+    assert (found.rps, found.work_rps) == (pytest.approx(3.0), pytest.approx(6.0))
+    assert found.needed is not None
+    assert found.needed.demand_rps == pytest.approx(6.0)
+    assert found.asked.kept is SloStatus.LIKELY_KEPT
+    assert limit(found, "ttft_p99_seconds").best == pytest.approx(USABLE / 2)
+    assert any("2 times the work of a benchmarked one" in text for text in found.notes)
+    read = found.asked.benchmark["ttft_p99_seconds"]
+    assert isinstance(read, Reading)
+    assert read.value == pytest.approx(0.5)
+    assert answer_question(demand([(3.0, 80.0)] * 20), 1).notes == ()
+
+
+def test_in_the_first_minutes_the_busiest_stretch_of_arrivals_is_the_peak() -> None:
+    """Ten calm minutes, then 5 rps arrive where 3 are completed: an hour's mean would be 3."""
+    found = answer_question(demand([(1.0, 80.0)] * 5 + [(5.0, 80.0)] * 5), 1)
+    assert (found.rps, found.peak and found.peak.source) == (
+        pytest.approx(5.0),
+        "the busiest five minutes: three stretches of five were not seen",
+    )
+    minute = answer_question(demand([(1.0, 80.0), (5.0, 80.0), (4.0, 80.0)]), 1)
+    assert minute.rps == pytest.approx(5.0)
+    several = answer_question(demand([(5.0, 80.0)] * 5 + [(4.0, 80.0)] * 10), 1)
+    assert several.rps == pytest.approx(4.0)
+
+
+def test_the_peak_is_the_stretch_of_most_work() -> None:
+    """8 short requests per second are less than 5 of four times their length."""
+    found = answer_question(demand([(8.0, 80.0)] * 15 + [(5.0, 320.0)] * 15), 1)
+    assert (found.rps, found.work_rps) == (pytest.approx(5.0), pytest.approx(20.0))
+
+
+def test_an_open_finding_breaks_this_size_and_smaller_ones_at_this_load() -> None:
+    asked = {n: answer_question(WEEK_SEEN, n, None, [burn()]) for n in (9, 10, 11)}
+    assert [asked[n].asked.kept for n in (9, 10)] == [SloStatus.BROKEN] * 2
+    assert (asked[10].is_burning, asked[11].is_burning) == (True, False)
+    assert asked[11].asked.kept in FINE
+    assert any("TTFT SLO burn is open at 10 replicas" in text for text in asked[11].assumed)
+    assert asked[11].one_lost is not None
+    assert asked[11].one_lost.kept is SloStatus.BROKEN
+    assert answer_question(WEEK_SEEN, 10, 5.0, [burn()]).asked.kept in FINE
+
+
+@pytest.mark.parametrize("episode", [burn(end=168.0), burn(certainty=Certainty.LIKELY), burn(rule="QueueGrowing")])
+def test_an_ended_or_likely_finding_and_another_rule_break_nothing(episode: Finding) -> None:
+    assert answer_question(WEEK_SEEN, 10, None, [episode]).asked.kept in FINE
+
+
+def test_a_finding_of_a_tier_that_was_not_seen_lately_breaks_nothing() -> None:
+    old = replace(WEEK_SEEN, until=START + WEEK + 2 * HOUR)
+    found = answer_question(old, 10, None, [burn()])
+    assert (found.now, found.asked.kept in FINE) == (None, True)
+
+
+def test_measured_tokens_are_divided_by_once() -> None:
     found = result(4)
     assert found.bill is not None
     assert found.bill_now is not None
     # 4 replicas of 2 GPUs at 2.50; 730 hours a month; 20 rps on average x 80 tokens x 3600 = 5.76 million an hour.
-    assert found.bill.per_hour == pytest.approx(20.0)
-    assert found.bill.per_month == pytest.approx(14_600.0)
+    assert (found.bill.per_hour, found.bill.per_month) == (pytest.approx(20.0), pytest.approx(14_600.0))
     assert found.bill.tokens_per_hour == pytest.approx(5.76e6)
     assert found.bill.per_million_tokens == pytest.approx(20 / 5.76)
     assert found.bill_now.per_million_tokens == pytest.approx(50 / 5.76)
@@ -74,170 +243,97 @@ def test_another_peak_is_the_same_traffic_so_many_times_as_large() -> None:
     found = result(4, rps=60.0)
     assert found.bill is not None
     assert found.bill.tokens_per_hour == pytest.approx(2 * 5.76e6)
-    assert found.bill_now is not None
-    assert found.bill_now.tokens_per_hour == pytest.approx(5.76e6)
     assert any("grows as the peak does" in text for text in found.assumed)
 
 
-def test_what_breaks_first_with_its_load_headroom_and_fewest_replicas() -> None:
+def test_the_first_limit_is_the_capacity_by_the_objective_that_limits_the_curve() -> None:
     found = result(6)
-    assert found.first_limit is limit(found, "ttft_p99_seconds")
-    first = found.first_limit
-    assert first is not None
-    # The benchmark crosses 2 s at 7.333 rps: 44 rps of six replicas, 46.7 % more than 30; 30 / 7.333 = 4.09, so five.
-    assert first.limit.earliest == pytest.approx(USABLE)
-    assert first.tier_rps == pytest.approx(6 * USABLE)
-    assert first.headroom == pytest.approx(6 * USABLE / 30 - 1)
-    assert first.fewest == 5
-    assert first.limit.source is PredictionSource.BENCHMARK
-    # TPOT is 30 ms at every point, 80 are allowed: nobody measured where it breaks.
-    tpot = limit(found, "tpot_p99_seconds")
-    assert (tpot.tier_rps, tpot.fewest) == (None, None)
-    assert limit(found, BENCHMARK_END).tier_rps == pytest.approx(48.0)
-    assert limit(found, PRODUCTION_END).headroom == pytest.approx(6 * 3 / 30 - 1)
-    assert isinstance(limit(found, "kv_utilization").limit.rps, Reading)
+    first = limit(found, "ttft_p99_seconds")
+    assert found.first_limit is first
+    assert (first.best, first.objective, first.breaks) == (pytest.approx(USABLE), 2.0, True)
+    assert (limit(found, BENCHMARK_END).best, limit(found, BENCHMARK_END).breaks) == (8.0, False)
+    # The benchmark did not measure the KV cache.
+    assert isinstance(limit(found, "kv_utilization").rps, Missing)
 
 
-def test_one_replica_lost_at_the_peak_is_judged_at_the_load_of_those_that_are_left() -> None:
+def test_one_replica_lost_is_judged_at_the_load_of_those_that_are_left() -> None:
     found = result(5)
     assert found.one_lost is not None
-    # 30 rps on four are 7.5 each, beyond 7.333; on five 6, which the benchmark has at 0.5 s.
-    assert found.asked.kept is SloStatus.LIKELY_KEPT
-    assert found.one_lost.rps == pytest.approx(7.5)
-    assert found.one_lost.kept is SloStatus.LIKELY_BROKEN
-    assert found.one_lost_rps == pytest.approx(4 * USABLE)
+    # 30 rps on four are 7.5 each, beyond 7.333; on five 6.
+    assert (found.asked.kept, found.one_lost.kept) == (SloStatus.LIKELY_KEPT, SloStatus.LIKELY_BROKEN)
+    assert (found.one_lost.rps, found.one_lost_rps) == (pytest.approx(7.5), pytest.approx(4 * USABLE))
+    last = result(1)
+    assert (last.one_lost, last.one_lost_rps, last.asked.kept) == (None, 0.0, SloStatus.LIKELY_BROKEN)
 
 
-def test_of_one_replica_nothing_is_left() -> None:
-    found = result(1)
-    assert found.one_lost is None
-    assert found.one_lost_rps == 0
-    assert found.asked.kept is SloStatus.LIKELY_BROKEN
+def test_production_that_carries_less_than_the_curve_decides_and_says_so() -> None:
+    slow = [*hours(84, rps=lambda n: 20.0), *hours(84, rps=lambda n: 60.0, first=84, ttft={0.08: 0.9, 3.0: 0.1})]
+    found = result(10, several=slow, rps=65.0)
+    assert found.asked.kept is SloStatus.BROKEN
+    assert any("production carries less than the curve shows" in text for text in found.notes)
+    assert result(10).notes == ()
 
 
-def test_production_that_broke_the_objective_says_so_against_the_benchmark() -> None:
-    # 60 rps by day are 6 on each of ten: the benchmark has 0.5 s there, production 3 s.
-    slow = [
-        *hours(84, rps=lambda n: 20.0),
-        *hours(84, rps=lambda n: 60.0, first=84, ttft={0.08: 0.9, 3.0: 0.1}),
-    ]
-    found = result(10, several=slow, rps=60.0)
-    (ttft, _) = found.asked.held
-    assert (ttft.kept, ttft.source) == (SloStatus.BROKEN, PredictionSource.PRODUCTION)
-    first = limit(found, "ttft_p99_seconds").limit
-    assert isinstance(first.rps, Reading)
-    assert (first.rps.low, first.rps.high) == (pytest.approx(2.0), pytest.approx(6.0))
-    assert first.source is PredictionSource.PRODUCTION
-    more = result(8, several=slow, rps=60.0)
-    assert more.asked.held[0].kept is SloStatus.BROKEN
-    assert more.asked.held[0].reason == "production broke it at a lower load"
-
-
-def test_production_slower_than_the_benchmark_at_equal_load_makes_its_curve_slower() -> None:
-    # At 3 rps the benchmark has 0.141 s; production's requests lie in (0.2, 0.5].
-    found = result(5, several=hours(ttft={0.3: 1.0}))
-    assert found.slower["ttft"] > 1.4
-    (ttft, tpot) = found.asked.held
-    assert (ttft.source, tpot.source) == (PredictionSource.SLOWED, PredictionSource.BENCHMARK)
-    first = limit(found, "ttft_p99_seconds").limit
-    assert first.source is PredictionSource.SLOWED
-    assert first.earliest is not None
-    # 2 s / that factor, by logarithms between 0.5 s at 6 rps and 4 s at 8 rps.
-    factor = found.slower["ttft"]
-    assert first.earliest == pytest.approx(6 + 2 * math.log(2 / factor / 0.5) / math.log(8))
-
-
-def test_a_tier_without_a_price_costs_gpu_hours() -> None:
-    found = result(4, tier_view(cost=None))
-    assert found.bill is not None
-    assert found.bill.gpu_hours_per_hour == 8
-    assert (found.bill.per_hour, found.bill.per_month, found.bill.per_million_tokens) == (None, None, None)
-
-
-def test_a_tier_without_a_benchmark_is_judged_by_production_as_far_as_it_went() -> None:
+def test_a_tier_without_a_benchmark_is_judged_as_far_as_production_went() -> None:
     bare = tier_view(curve=None)
-    held, beyond = result(10, bare), result(5, bare)
-    assert held.asked.kept is SloStatus.KEPT
-    assert beyond.asked.kept is SloStatus.NOT_KNOWN
-    told = beyond.asked.get_prediction("ttft_p99_seconds").benchmark
-    assert isinstance(told, Missing)
-    assert told.gap is Gap.NOT_IN_PLAN
-    assert beyond.first_limit is None
-    assert beyond.one_lost_rps is None
-    assert held.usable is not None
-    assert held.usable.is_lower_bound
-    assert (held.utilization, held.needed) == (None, None)
+    # Without load bins the mean load is known to be kept: 2 rps a replica.
+    held, beyond = result(15, bare), result(14, bare)
+    assert (held.asked.kept, beyond.asked.kept) == (SloStatus.LIKELY_KEPT, SloStatus.NOT_KNOWN)
+    assert (beyond.first_limit, beyond.one_lost_rps, held.utilization, held.needed) == (None, None, None, None)
 
 
-def test_an_operating_point_given_by_hand_is_a_limit_and_named_the_plan_s() -> None:
+def test_an_operating_point_given_by_hand_is_named() -> None:
     found = result(5, tier_view(curve=None, operating_point={"usable_rps": 4.0}))
-    given = limit(found, GIVEN)
-    assert (given.limit.source, given.tier_rps, given.fewest) == (PredictionSource.PLAN, pytest.approx(20.0), 8)
-    assert found.first_limit is given
+    assert (limit(found, GIVEN).source, limit(found, GIVEN).best) == (CapacitySource.OPERATOR, 4.0)
+    assert found.first_limit is limit(found, GIVEN)
 
 
-def test_a_tier_without_a_plan_shows_its_own_curve_and_judges_no_slo() -> None:
-    found = result(10, build_tier_context("t", None))
-    assert found.asked.held == ()
-    assert found.asked.kept is SloStatus.NOT_KNOWN
-    assert (found.bill, found.bill_now) == (None, None)
-    assert isinstance(found.asked.get_prediction("ttft_p99_seconds").production, Reading)
-
-
-def test_a_tier_that_nobody_saw_yet_is_answered_from_its_plan_which_is_said() -> None:
+def test_a_tier_that_was_never_seen_is_answered_from_its_plan() -> None:
     seen = ProductionSummaryBuilder(context=PLANNED, since=START, until=START + WEEK).build(())
-    found = answer_question(seen, (), WhatIfQuestion(instances=10))
-    # The planned peak of 50 rps on ten.
-    assert (found.rps, found.asked.rps) == (50.0, 5.0)
+    found = answer_question(seen, 10)
+    assert (found.rps, found.asked.rps, found.asked.kept) == (50.0, 5.0, SloStatus.LIKELY_KEPT)
     assert found.peak is not None
     assert (found.peak.at, found.peak.source) == (None, "the plan's peak: none was seen")
     assert (found.now, found.bill_now) == (None, None)
-    assert found.asked.kept is SloStatus.LIKELY_KEPT
-    told = found.asked.get_prediction("ttft_p99_seconds").production
-    assert isinstance(told, Missing)
-    assert told.text == "production served 0 requests; 300 are needed"
-    assert found.bill is not None
-    assert found.bill.per_million_tokens is None
 
 
-def test_without_arrivals_the_peak_is_a_busy_hour_and_said_to_be_too_low() -> None:
-    windows = hours()
+def test_without_arrivals_the_peak_is_a_busy_hour() -> None:
+    windows = [*hours(23), *hours(1, rps=lambda n: 60.0, first=23)]
     collected = ProductionSummaryBuilder(context=PLANNED, since=START, until=START + WEEK)
-    collected.add(binned(PLANNED, windows), binned(PLANNED, windows), ())
-    found = answer_question(collected.build(("v1",)), binned(PLANNED, windows), WhatIfQuestion(instances=10))
+    collected.add(binned(PLANNED, windows), (), ())
+    found = answer_question(collected.build(("v1",)), 10)
     assert found.peak is not None
-    assert found.peak.rps == pytest.approx(30.0)
+    assert (found.rps, found.peak.highest) == (pytest.approx(30.0), pytest.approx(60.0))
     assert found.peak.source == "mean of a busy hour: its busiest minutes were higher"
-    assert found.peak.at is not None
-    assert 8 * HOUR <= (found.peak.at - START) % 86_400 < 20 * HOUR
 
 
 @pytest.mark.parametrize(
     ("context", "words"),
     [
         (tier_view(pools=["prefill", "decode"]), "serves prefill and decode apart"),
-        (build_tier_context("t", None), "no peak was seen and the plan has none: say with --rps"),
+        (build_tier_context("t", None, pools={"a": "decode"}), "serves prefill and decode apart"),
+        (build_tier_context("t", None), "it is in no plan"),
         (tier_view(workload=None), "no peak was seen and the plan has none: say with --rps"),
     ],
 )
-def test_what_cannot_be_answered_says_why(context: TierContext, words: str) -> None:
+def test_an_unanswerable_question_has_its_reason(context: TierContext, words: str) -> None:
     seen = ProductionSummaryBuilder(context=context, since=START, until=START + WEEK).build(())
-    assert words in explain_unanswerable(seen, WhatIfQuestion(instances=3))
-    with pytest.raises(ValueError, match=r"apart|peak"):
-        answer_question(seen, (), WhatIfQuestion(instances=3))
+    assert words in explain_unanswerable(seen, None)
+    with pytest.raises(ValueError, match=r"apart|peak|plan"):
+        answer_question(seen, 3)
 
 
-def test_pools_of_targets_count_as_those_of_the_plan() -> None:
-    seen = ProductionSummaryBuilder(
-        context=build_tier_context("t", None, pools={"a": "decode"}), since=START, until=START + WEEK
-    ).build(())
-    assert "apart" in explain_unanswerable(seen, WhatIfQuestion(instances=3, rps=5.0))
+def test_the_benchmark_is_a_reading_between_its_points() -> None:
+    assert read_benchmark(PLANNED, "requests_in_system", 5.0) == Reading(value=6.0, low=4, high=8, n=3000.0)
+    assert read_benchmark(PLANNED, "ttft_p99_seconds", 1.0) == Reading(value=0.1, low=0.0, high=0.1, n=3000)
+    gaps = [read_benchmark(PLANNED, name, rps) for name, rps in (("ttft_p99_seconds", 8.2), ("kv_utilization", 5.0))]
+    assert [one.gap for one in gaps if isinstance(one, Missing)] == [Gap.OUTSIDE_BENCHMARK, Gap.NOT_IN_PLAN]
+    with pytest.raises(KeyError, match="nothing that is predicted"):
+        read_benchmark(PLANNED, "gpu_power_watts", 1.0)
 
 
-def test_one_busy_hour_is_no_peak_where_three_were_seen() -> None:
-    windows = [*hours(23), *hours(1, rps=lambda n: 60.0, first=23)]
-    collected = ProductionSummaryBuilder(context=PLANNED, since=START, until=START + WEEK)
-    collected.add(binned(PLANNED, windows), binned(PLANNED, windows), ())
-    found = answer_question(collected.build(("v1",)), binned(PLANNED, windows), WhatIfQuestion(instances=10))
-    assert found.peak is not None
-    assert (found.rps, found.peak.highest) == (pytest.approx(30.0), pytest.approx(60.0))
+def test_where_the_benchmark_crosses_a_limit() -> None:
+    assert find_benchmark_crossing(PLANNED, "ttft_p99_seconds", 2.0) == (pytest.approx(USABLE), True)
+    assert find_benchmark_crossing(PLANNED, "ttft_p99_seconds", 0.05) == (0.0, True)
+    assert find_benchmark_crossing(PLANNED, "tpot_p99_seconds", 0.08) == (8.0, False)
+    assert isinstance(find_benchmark_crossing(PLANNED, "kv_utilization", 0.9), Missing)

@@ -1,0 +1,81 @@
+"""What-if of a tier that serves prefill and decode apart: the capacity of the fuller pool is the tier's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rules.catalogue.registry import margin_of
+from rules.plan.capacity import POOL_TOKENS
+from rules.plan.load_bins import narrow_to_pool
+from rules.plan.replica_count import ReplicaCount, replica_count
+from rules.resize.fleet_cost import Bill, compute_bill
+from rules.resize.production_summary import ProductionSummary
+from rules.what_if.observed_peak import NO_PEAK, find_peak
+
+ONE_POOL = "its replicas serve whole requests: give one number of them"
+TWO_POOLS = "it serves prefill and decode apart: give replicas of both, such as --instances 2+6"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolWhatIf:
+    """One pool with `replicas` at the asked load: its use and need, and its mean replicas `now` (0: not seen)."""
+
+    pool: str
+    replicas: int
+    now: float
+    utilization: float
+    needed: ReplicaCount
+    bill: Bill | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolsWhatIf:
+    """Answer for prefill and decode apart at `rps` of the tier. Latencies are not predicted."""
+
+    tier: str
+    rps: float
+    pools: tuple[PoolWhatIf, ...]
+
+    @property
+    def fits(self) -> bool:
+        return self.first.utilization <= 1
+
+    @property
+    def first(self) -> PoolWhatIf:
+        return max(self.pools, key=lambda one: one.utilization)
+
+    @property
+    def summary(self) -> Mapping[str, str | float]:
+        """Return the first full pool, the load of the tier that fills it, and the guide's P:D ratio (6.5)."""
+        prefill, decode = (one.utilization * one.replicas for one in self.pools)
+        most = self.rps / self.first.utilization
+        return {"first_pool": self.first.pool, "most_rps": most, "wanted_ratio": prefill / decode}
+
+
+def answer_pools(seen: ProductionSummary, instances: tuple[int, ...], asked_rps: float | None) -> PoolsWhatIf:
+    """Return the answer for replicas of both pools at rps of the tier (None: the peak). Raise ValueError without one."""
+    if seen.context.serves_whole_requests or len(instances) != len(POOL_TOKENS):
+        raise ValueError(ONE_POOL if seen.context.serves_whole_requests else TWO_POOLS)
+    # A request passes both pools, and hours of the whole tier would count it twice.
+    peak = find_peak(seen.pools.get("decode", seen))
+    rps = asked_rps or (peak.rps if peak else 0.0)
+    if rps <= 0:
+        raise ValueError(NO_PEAK)
+    found = []
+    for pool, replicas in zip(POOL_TOKENS, instances, strict=True):
+        own = seen.pools.get(pool)
+        context = own.context if own else narrow_to_pool(seen.context, pool, None)
+        if context.capacity is None or context.plan is None:
+            raise ValueError(f"{pool} pool: the plan lacks `disaggregation`, or a request's mean tokens are not known")
+        found.append(
+            PoolWhatIf(
+                pool=pool,
+                replicas=replicas,
+                now=own.observed_replicas if own else 0.0,
+                utilization=rps / replicas / context.capacity.rps,
+                needed=replica_count(rps, context.capacity, margin_of(context.limits)),
+                bill=compute_bill(context.plan, replicas, None),
+            )
+        )
+    return PoolsWhatIf(tier=seen.context.tier, rps=rps, pools=tuple(found))
