@@ -290,9 +290,19 @@ def _count_text(asked: ForecastRequest, decision: ScalingDecision, minimum: int)
 
 
 def build_schedule(
-    asked: ForecastRequest, projection: Projection, factors: Array, capacity: Capacity, *, minimum: int, high: bool
+    asked: ForecastRequest,
+    projection: Projection,
+    factors: Array,
+    capacity: Capacity,
+    *,
+    decided: Recommendation | None,
+    minimum: int,
+    high: bool,
 ) -> tuple[ScheduleStep, ...]:
-    """Return the schedule of a day for the 99 % quantile if `high`, else for the 95 % quantile."""
+    """Return the schedule of a day for the 99 % quantile if `high`, else for the 95 % quantile.
+
+    At the time that the recommendation `decided` is for it has at least its count.
+    """
     first = projection.points[0].t
     steps = schedule(
         [point.q99 if high else point.q95 for point in projection.points],
@@ -301,10 +311,12 @@ def build_schedule(
         capacity_rps=capacity.rps,
         margin=asked.margin,
         minimum=minimum,
+        decided=None
+        if decided is None
+        else ScheduleStep(start=decided.target_time, replicas=decided.replicas, demand_rps=decided.count.demand_rps),
     )
     bins = {point.t: (point.q50, float(factor)) for point, factor in zip(projection.points, factors, strict=True)}
     return tuple(
-        replace(step, expected_rps=bins[step.peak][0], event_factor=bins[step.peak][1])
+        step if step.peak is None else replace(step, expected_rps=bins[step.peak][0], event_factor=bins[step.peak][1])
         for step in steps
-        if step.peak is not None
     )

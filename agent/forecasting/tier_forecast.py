@@ -21,7 +21,7 @@ from agent.forecasting.responses import (
     build_schedule,
 )
 from exporters.documents.forecast import ForecastResult
-from exporters.documents.prewarm import Prewarm, Recommendation, without_old_schedule
+from exporters.documents.prewarm import Prewarm, Recommendation, with_next_step, without_old_schedule
 from exporters.documents.prewarm_value import Highest, PrewarmValue
 from exporters.render.text import format_duration
 from forecast.capacity.minimum_warm import CapacityPrices
@@ -132,9 +132,18 @@ class TierForecast:
         )
         if self._warmer is not None and asked.capacity and asked.lead_seconds and projection and projection.points:
             high = self._certainty > HIGH
-            steps = build_schedule(asked, projection, factors, asked.capacity, minimum=self._minimum, high=high)
+            steps = build_schedule(
+                asked,
+                projection,
+                factors,
+                asked.capacity,
+                decided=prewarm.recommendation,
+                minimum=self._minimum,
+                high=high,
+            )
             until = projection.points[0].t + len(projection.points) * asked.bin_seconds
             prewarm = replace(prewarm, schedule=steps, schedule_certainty=HIGHER if high else HIGH, until=until)
+            prewarm = with_next_step(prewarm, asked.bin_seconds)
         return without_old_schedule(prewarm, asked.now)
 
     def _recommendation(

@@ -201,12 +201,14 @@ def prewarming(loaded: LoadedConfig, now: float, told: Told = lambda share, what
 
 def prewarming_from_response(result: ForecastResponse) -> Prewarming | None:
     """Return the pre-warming result, or None without a forecast and a comparison."""
-    worth = result.prewarm.worth
+    worth, decided = result.prewarm.worth, result.prewarm.recommendation
+    decision = decided.sentence if decided is not None else ""
     if result.forecast is None:
-        return None if worth is None else Prewarming(worth=worth)
+        return None if worth is None else Prewarming(worth=worth, decision=decision)
     projection = result.forecast.projection
     return Prewarming(
         worth=worth,
+        decision=decision,
         **copy_fields(projection, "method", "naive", "error_ratio", "forecasts"),
         covered_ratio=projection.covered / projection.forecasts if projection.forecasts else None,
     )

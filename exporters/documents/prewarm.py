@@ -6,7 +6,8 @@ are computed here. Manifests are in `exporters.autoscaling.formats`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -25,7 +26,7 @@ from exporters.documents.prewarm_value import (
     worth_lines,
 )
 from exporters.render.text import copy_fields, format_duration, format_local, text_table, wrap
-from forecast.capacity.prewarm import DecisionBasis, ScheduleStep
+from forecast.capacity.prewarm import DecisionBasis, ScheduleStep, merge_steps
 from rules.replicas.drain import ROUTING_SECONDS, SHUTDOWN_MARGIN_SECONDS, DrainTime, SpotLoss
 from rules.telemetry.wording import format_count, number
 
@@ -35,15 +36,31 @@ OLD_SECONDS = 3600.0
 
 BECAUSE: Mapping[DecisionBasis, str] = {
     DecisionBasis.FORECAST: "the demand expected then",
-    DecisionBasis.NOW: "what is needed now, which is more than what is expected then",
-    DecisionBasis.MINIMUM: "the minimum warm count: a late request costs more than a replica that waits for it",
-    DecisionBasis.HOLD: "the hold before scaling down: so many were needed a short while ago",
+    DecisionBasis.NOW: "what arrives now",
+    DecisionBasis.MINIMUM: "the minimum warm count",
+    DecisionBasis.HOLD: "the hold before scaling down",
 }
+"""Basis of a count, in the words of its sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextStep:
+    """Next count of the schedule, from `start` (unix seconds) on, enough with `certainty` (0-1).
+
+    `is_soon`: it is higher than the recommended count, and starts at most a lead and a bin from now.
+    """
+
+    start: float
+    replicas: int
+    certainty: float
+    is_soon: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
     """Replicas that must be warm `lead_seconds` after `made_at` (unix seconds), and their basis.
+
+    Every surface prints its `sentence`.
 
     `quantile_rps` is the demand (arriving work per second, in requests of the lengths that capacity counts) not
     exceeded with `certainty` (0-1), None without a forecast. `expected_rps` is the demand without margin. Both include
@@ -52,7 +69,7 @@ class Recommendation:
 
     `usable_rps` is the capacity of a replica by `usable_source`, between `usable_low` and `usable_high` (None: open).
     `count` explains the replica count. `for_forecast`, `needed_now`, `minimum_warm` and `held` are the replicas by each
-    reason.
+    reason. `ready` replicas are up, None if unknown. `next_step` is the next change of the schedule.
 
     `coverage` is the share of past targets at or below their 95 % quantile. `error_ratio` is the error relative to the
     method `naive`. None means not counted.
@@ -81,6 +98,7 @@ class Recommendation:
     for_forecast: int | None = None
     held: int = 0
     ready: int | None = None
+    next_step: NextStep | None = None
     now_requests: float | None = None
     expected_requests: float | None = None
     weighing: str = ""
@@ -97,6 +115,40 @@ class Recommendation:
     def parts(self) -> DemandParts | None:
         """Return the parts of the demand, None without a forecast."""
         return parts_of(self.quantile_rps, self.certainty, self.expected_rps, self.event_factor)
+
+    @property
+    def action(self) -> str:
+        """Return what to do with the ready replicas in words."""
+        if self.ready is None:
+            return "how many are ready is not known"
+        soon = self.next_step.replicas if self.next_step is not None and self.next_step.is_soon else 0
+        if self.ready < self.replicas:
+            return f"start {self.replicas - self.ready} now"
+        if self.ready > max(self.replicas, soon):
+            return f"{self.ready - max(self.replicas, soon)} may go"
+        if self.ready > self.replicas:
+            return "keep them"
+        return "enough for that" if soon else "nothing to do"
+
+    @property
+    def sentence(self) -> str:
+        """Return the decision: replica count, time, reason, what to do, and the next change of the schedule."""
+        is_now = self.quantile_rps is None or self.decided_by is DecisionBasis.NOW
+        demand = f"{level(self.certainty)} of demand {number(self.quantile_rps or 0.0, 'per_second')}"
+        if is_now:
+            demand = f"demand now {number(self.now_rps, 'per_second')}"
+        if self.quantile_rps is None:
+            demand = f"no forecast: {demand}"
+        why = f"lead {self.lead_seconds:.0f} s, {demand} at {number(self.usable_rps, 'per_second')} usable a replica"
+        wanted = f"{format_count(self.replicas, 'replica')} wanted at {_clock(self.target_time, self.zone)}"
+        are = "" if self.ready is None else f"{self.ready} {'is' if self.ready == 1 else 'are'} ready: "
+        parts = [f"{wanted} because of {BECAUSE[self.decided_by]} ({why})", are + self.action]
+        if self.next_step is not None:
+            begun = self.next_step.start <= self.made_at
+            when = "now" if begun else f"from {_clock(self.next_step.start, self.zone)}"
+            sure = f"{self.next_step.certainty:.0%} certainty"
+            parts.append(f"{self.next_step.replicas} {when} by the schedule, of {sure}")
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +183,30 @@ def without_old_schedule(report: Prewarm, now: float) -> Prewarm:
         return report
     age = "not known" if seen is None else f"{format_duration(now - seen)} old"
     why = f"the newest demand of the tier is {age}: no schedule is made of it"
-    return replace(report, schedule=(), schedule_certainty=None, until=None, reason=why)
+    decided = None if report.recommendation is None else replace(report.recommendation, next_step=None)
+    return replace(report, recommendation=decided, schedule=(), schedule_certainty=None, until=None, reason=why)
+
+
+def with_next_step(report: Prewarm, bin_seconds: float) -> Prewarm:
+    """Return the report with the next change of its schedule in its recommendation.
+
+    The highest of the steps that ask for more soon comes first, else the first step after the target that asks for
+    another count.
+    """
+    one, steps = report.recommendation, report.schedule
+    if one is None or report.schedule_certainty is None:
+        return report
+    ends = [*(step.start for step in steps[1:]), math.inf]
+    ahead = [step for step, end in zip(steps, ends, strict=True) if end > one.made_at]
+    soon = [step for step in ahead if step.replicas > one.replicas and step.start <= one.target_time + bin_seconds]
+    later = [step for step in ahead if step.replicas != one.replicas and step.start > one.target_time]
+    found = max(soon, key=lambda step: step.replicas) if soon else next(iter(later), None)
+    if found is None:
+        return report
+    named = NextStep(
+        start=found.start, replicas=found.replicas, certainty=report.schedule_certainty, is_soon=bool(soon)
+    )
+    return replace(report, recommendation=replace(one, next_step=named))
 
 
 def prewarm_text(report: Prewarm, *, explain: bool = False) -> str:
@@ -142,16 +217,6 @@ def prewarm_text(report: Prewarm, *, explain: bool = False) -> str:
             worth_lines(report.worth) if report.worth else [f"What it was worth cannot be told: {_reason(report)}"]
         )
     return "\n\n".join("\n".join(part) for part in parts if part)
-
-
-def headline(one: Recommendation) -> str:
-    """Return a sentence: replica count, time, reason and present replicas."""
-    clock = _clock(one.target_time, one.zone)
-    demand = f"{level(one.certainty)} of demand {number(one.quantile_rps or 0.0, 'per_second')}"
-    if one.quantile_rps is None:
-        demand = f"no forecast: demand now {number(one.now_rps, 'per_second')}"
-    why = f"lead {one.lead_seconds:.0f} s, {demand} at {number(one.usable_rps, 'per_second')} usable a replica"
-    return f"{format_count(one.replicas, 'replica')} wanted at {clock} ({why}); {_ready(one)}"
 
 
 def _trace_end(report: Prewarm) -> list[str]:
@@ -167,7 +232,6 @@ def _recommended(report: Prewarm) -> list[str]:
         return wrap(f"{report.tier}: no recommendation. {_reason(report)}", "", "  ")
     bounds = bounds_words(one.usable_rps, one.usable_low, one.usable_high)
     told = [
-        ("because of", BECAUSE[one.decided_by]),
         ("demand", _demand(report, one)),
         ("work", one.weighing),
         ("lead", f"{one.lead_seconds:.0f} s: {one.lead_source}"),
@@ -183,9 +247,9 @@ def _recommended(report: Prewarm) -> list[str]:
         ("forecast", f"{one.method}; {_record(one)}"),
         ("scale down", _drain(report.drain)),
         ("spot loss", _loss(report.loss, one)),
-        ("worth", "" if report.worth is None else f"{report.worth.short_reason} (--explain shows the numbers)"),
+        ("worth", "" if report.worth is None else f"{report.worth.short_sentence} (--explain shows the numbers)"),
     ]
-    lines = wrap(f"{report.tier}: {headline(one)}", "", "  ")
+    lines = wrap(f"{report.tier}: {one.sentence}", "", "  ")
     for name, text in filter(lambda row: row[1], told):
         lines += wrap(text, f"  {name:11}  ", " " * 15)
     return lines
@@ -226,16 +290,6 @@ def _demand(report: Prewarm, one: Recommendation) -> str:
     return f"{said}; {beside}" if beside else said
 
 
-def _ready(one: Recommendation) -> str:
-    if one.ready is None:
-        return "how many are ready is not known"
-    are = f"{one.ready} {'is' if one.ready == 1 else 'are'} ready"
-    missing = one.replicas - one.ready
-    if missing > 0:
-        return f"{are}: start {missing} now"
-    return f"{are}: {-missing} may go" if missing else f"{are}: nothing to do"
-
-
 def _record(one: Recommendation) -> str:
     covered = "coverage not known yet" if one.coverage is None else f"{one.coverage:.1%} at or below the 95% quantile"
     if one.error_ratio is None:
@@ -274,17 +328,6 @@ def _most(report: Prewarm, step: ScheduleStep) -> list[str]:
     return wrap(f"{said}; {beside}" if beside else said, "  ", "    ")
 
 
-def merge_steps(steps: Iterable[ScheduleStep]) -> tuple[ScheduleStep, ...]:
-    """Return steps in time order. Neighbours of equal count become a step with the highest demand of both."""
-    found: list[ScheduleStep] = []
-    for step in sorted(steps, key=lambda step: step.start):
-        if found and found[-1].replicas == step.replicas:
-            last = found.pop()
-            step = replace(max(last, step, key=lambda one: one.demand_rps), start=last.start)
-        found.append(step)
-    return tuple(found)
-
-
 def _reason(report: Prewarm) -> str:
     return report.reason or "The forecast has not run yet."
 
@@ -305,7 +348,7 @@ def prewarm_json(report: Prewarm) -> dict[str, Any]:
     return {
         "schema": 1,
         **copy_fields(report, "tier", "zone"),
-        "recommendation": None if one is None else {**asdict(one), "at": one.target_time, "sentence": headline(one)},
+        "recommendation": None if one is None else {**asdict(one), "at": one.target_time, "sentence": one.sentence},
         "schedule": [asdict(step) for step in merge_steps(report.schedule)],
         "schedule_until": report.until,
         "schedule_certainty": report.schedule_certainty,

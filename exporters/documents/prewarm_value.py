@@ -1,7 +1,7 @@
 """Words for recommended replica counts and their demand, and the worth of pre-warming on a tier's own history.
 
-The compared strategies come from a simulation in `forecast/`. A strategy that is as good and needs no forecast is
-recommended. Demands are requests per second.
+The compared strategies come from a simulation in `forecast/`. They are facts about the past and recommend nothing: the
+decision is `exporters.documents.prewarm.Recommendation`. Demands are requests per second.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from exporters.render.text import copy_fields, format_local, text_table, wrap
 from rules.plan.money import amount
 from rules.plan.replica_count import ReplicaCount
-from rules.telemetry.wording import number
+from rules.telemetry.wording import format_count, number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +34,9 @@ class PrewarmValue:
     """Strategies over [start, end) in unix seconds, for a tier with so many requests.
 
     `ours` and `perfect` name two of them. `reacting` names the best strategy without a forecast, chosen on the time
-    before `start`. `recommended` names the strategy to use, with `reason` and `short_reason`. `with_margin` names ours
-    with the margin of the recommended counts, "" without a margin. No comparison uses it.
+    before `start`. `recommended` names the cheaper of both, or the one without a forecast if it was as good, with
+    `reason` and `short_reason`. `with_margin` names ours with the margin of the recommended counts, "" without a
+    margin. No comparison uses it.
 
     `covered_ratio` (0-1) is the share of minutes with demand within the prepared capacity. `weighing_sentence`
     says what counting work saved against counting requests, "" if work is requests. Raise ValueError for an
@@ -74,6 +75,20 @@ class PrewarmValue:
         """Return replica-hours relative to perfect foresight, None if that needed none."""
         perfect = self._named(self.perfect)
         return strategy.replica_hours / perfect.replica_hours if perfect.replica_hours > 0 else None
+
+    @property
+    def sentence(self) -> str:
+        """Return which strategy was cheaper and why."""
+        return f"The last {self._days}: {self.reason[:1].lower()}{self.reason[1:]}"
+
+    @property
+    def short_sentence(self) -> str:
+        """Return which strategy was cheaper."""
+        return f"the last {self._days}: {self.short_reason}"
+
+    @property
+    def _days(self) -> str:
+        return format_count(round((self.end - self.start) / 86_400.0), "day")
 
     @property
     def margin_sentence(self) -> str:
@@ -131,8 +146,7 @@ def _share(share: float) -> str:
 
 
 def _advice(worth: PrewarmValue) -> list[str]:
-    kept = worth.recommended == worth.ours
-    said = [f"* recommended{'' if kept else f' instead of {worth.ours}'}: {worth.recommended}. {worth.reason}"]
+    said = [f"* cheaper, or as good without a forecast. {worth.sentence}"]
     said += filter(None, (worth.weighing_sentence, worth.margin_sentence))
     return [line for text in said for line in wrap(text, "  ", "    ")]
 

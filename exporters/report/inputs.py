@@ -22,10 +22,11 @@ from rules.verdicts.verdict import RuleResult
 class Prewarming:
     """Effect of pre-warming on a tier. `worth` compares strategies over the tier's history. `covered_ratio` is the
     share of targets at or below the 95 % quantile. `error_ratio` is relative to the error of the method `naive`. None
-    means unknown.
+    means unknown. `decision` is the recommendation of that time in words.
     """
 
     worth: PrewarmValue | None = None
+    decision: str = ""
     method: str = ""
     naive: str = ""
     covered_ratio: float | None = None

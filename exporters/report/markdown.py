@@ -185,7 +185,7 @@ def _prewarming(tier: TierReport) -> Iterator[str]:
             ("strategy", "minutes too few", "late requests", "replica-hours", "cost"),
             [
                 (
-                    f"{one.name}{' (ours)' if one.is_ours else ''}{' (recommended)' if one.is_recommended else ''}",
+                    f"{one.name}{' (ours)' if one.is_ours else ''}{' (cheaper or as good)' if one.is_recommended else ''}",
                     figure(one.violation_minutes),
                     figure(one.late_requests),
                     figure(one.replica_hours),

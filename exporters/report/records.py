@@ -232,10 +232,11 @@ class PrewarmPart:
     """Savings and costs of pre-warming, and its forecast quality. `missing` is the reason if they are unknown.
 
     `saved_money` and `saved_late_requests` are relative to reacting to load; negative means a loss. `failed` is the
-    reason if the forecast was no better than none, else "".
+    reason if the forecast was no better than none, else "". `decision` is the recommendation when the report was made.
     """
 
     strategies: tuple[StrategyRow, ...]
+    decision: str
     start: float | None
     end: float | None
     sentence: str

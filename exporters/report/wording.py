@@ -368,7 +368,9 @@ def prewarm_sentences(tier: TierReport) -> list[str]:
     part = tier.prewarming
     if part.missing:
         return [f"Not known: {part.missing}."]
-    lines = [_against_reacting(part, tier.currency)] if part.saved_replica_hours is not None else []
+    lines = [f"When this was written: {part.decision}."] if part.decision else []
+    if part.saved_replica_hours is not None:
+        lines.append(_against_reacting(part, tier.currency))
     if part.method:
         text = f"Forecast by {part.method}"
         if part.covered_ratio is not None:

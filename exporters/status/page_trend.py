@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from html import escape
 
 from exporters.documents.forecast import comparison_text, coverage_text
-from exporters.documents.prewarm import BECAUSE, Prewarm, Recommendation, merge_steps
+from exporters.documents.prewarm import Prewarm
 from exporters.documents.prewarm_value import PrewarmValue
 from exporters.render.svg_charts import ChartGap, ChartLine, ChartMarker, ChartPoint, SvgChart, holes_between
 from exporters.render.text import format_duration, format_local, sign
@@ -21,6 +21,7 @@ from exporters.status.active_findings import list_active_findings, list_findings
 from exporters.status.plan_comparison import OVERLOAD
 from exporters.status.records import ForecastStatus, TierStatus, TrendPoint
 from forecast.capacity.cold_start import LeadSource
+from forecast.capacity.prewarm import merge_steps
 from rules.catalogue.registry import BY_NAME
 from rules.plan.curve import operating_point
 from rules.telemetry.gauges import IN_SYSTEM
@@ -268,13 +269,12 @@ def _ahead(one: ForecastStatus) -> Tile:
 
 def _replicas(one: ForecastStatus) -> Tile:
     title = "Replicas recommended"
-    if one.recommended is None:
+    found = one.decision
+    if found is None:
         why = one.prewarm.reason if one.prewarm is not None and one.prewarm.reason else one.gap
         return title, NONE, f"{why}; {one.ready} ready" if why else f"{one.ready} ready", ""
     warm = f"{one.minimum_warm} minimum warm" if one.minimum_warm is not None else ""
-    missing = one.recommended - one.ready
-    todo = f"start {missing} now" if missing > 0 else f"{-missing} may go" if missing else "nothing to do"
-    return title, str(one.recommended), ", ".join(filter(None, (f"{one.ready} ready", warm, todo))), ""
+    return title, str(found.replicas), ", ".join(filter(None, (f"{one.ready} ready", warm, found.action))), ""
 
 
 def _cold_start(one: ForecastStatus) -> Tile:
@@ -322,9 +322,9 @@ def _judged(tier: TierStatus, rule: str, fine: str) -> str:
 
 
 def _sentences(one: ForecastStatus, now: float) -> Iterator[str]:
-    found: Recommendation | None = one.prewarm.recommendation if one.prewarm is not None else None
+    found = one.decision
     if found is not None:
-        yield f"{format_count(found.replicas, 'replica')} because of {BECAUSE[found.decided_by]}. Lead: {found.lead_source}."
+        yield f"{found.sentence}. Lead: {found.lead_source}."
     if one.forecast is not None:
         made = one.forecast.projection
         weights = ", ".join(f"{name} {share:.0%}" for name, share in one.forecast.weights if share >= LEAST_SHOWN)
@@ -352,6 +352,4 @@ def _schedule(prewarm: Prewarm) -> str:
 def _worth(found: PrewarmValue | None) -> str:
     if found is None:
         return ""
-    days = (found.end - found.start) / 86_400.0
-    kept = found.ours if found.recommended == found.ours else f"{found.recommended}, not {found.ours}"
-    return f'<p class="label">Recommended by the last {days:.0f} days: {escape(kept)}. {escape(found.reason)}</p>'
+    return f'<p class="label">{escape(found.sentence)}</p>'

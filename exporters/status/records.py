@@ -6,7 +6,7 @@ The agent fills them and exporters print them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from rules.verdicts.verdict import IdleReplicas, RuleResult, Subject, Verdict
 if TYPE_CHECKING:
     # A node forecasts nothing, and does not load what writes a forecast.
     from exporters.documents.forecast import ForecastResult
-    from exporters.documents.prewarm import Prewarm
+    from exporters.documents.prewarm import Prewarm, Recommendation
     from forecast.capacity.cold_start import ColdStart
 
 DAY_SECONDS = 86_400.0
@@ -124,9 +124,15 @@ class ForecastStatus:
     trouble: str = ""
 
     @property
+    def decision(self) -> Recommendation | None:
+        """Return the recommendation for the replicas that are up, None without one."""
+        found = self.prewarm.recommendation if self.prewarm is not None else None
+        return replace(found, ready=self.ready) if found is not None else None
+
+    @property
     def recommended(self) -> int | None:
         """Return the recommended replicas, None (never 0) if there is no recommendation."""
-        found = self.prewarm.recommendation if self.prewarm is not None else None
+        found = self.decision
         return found.replicas if found is not None else None
 
 

@@ -79,9 +79,9 @@ class TierState:
 class TierLine:
     """Line of a tier in the overview. Rates and latencies are of the last minutes; None is unknown.
 
-    `recommended` are replicas of the forecast. `money_a_day` is the cost of the replicas that are up, in `currency`; without
-    a price only `gpu_hours_a_day` is known. `certainty`, `incident` and `since` are of the worst open incident; without one
-    `certainty` is that of a likely finding.
+    `recommended` are replicas of the forecast, by the sentence `decision`. `money_a_day` is the cost of the replicas that
+    are up, in `currency`; without a price only `gpu_hours_a_day` is known. `certainty`, `incident` and `since` are of the
+    worst open incident; without one `certainty` is that of a likely finding.
     """
 
     tier: str
@@ -91,6 +91,7 @@ class TierLine:
     replicas_up: int
     replicas_planned: int | None = None
     recommended: int | None = None
+    decision: str = ""
     fleet_utilization: float | None = None
     ttft_p99_seconds: float | None = None
     gpu_hours_a_day: float | None = None
@@ -184,6 +185,7 @@ def summarize_tier(status: AgentStatus, tier: TierStatus) -> TierLine:
     incidents = list_active_incidents(tier, status.incidents[tier.name])
     worst = incidents[0] if incidents else None
     price = price_of(plan) if plan is not None else None
+    decision = tier.forecast.decision if tier.forecast is not None else None
     return TierLine(
         tier=tier.name,
         state=state.name,
@@ -191,7 +193,8 @@ def summarize_tier(status: AgentStatus, tier: TierStatus) -> TierLine:
         words=state.words,
         replicas_up=tier.replicas_up,
         replicas_planned=plan.fleet.instances if plan is not None and plan.fleet is not None else None,
-        recommended=tier.forecast.recommended if tier.forecast is not None else None,
+        recommended=decision.replicas if decision is not None else None,
+        decision=decision.sentence if decision is not None else "",
         fleet_utilization=_estimate(tier, "fleet_utilization"),
         ttft_p99_seconds=_estimate(tier, "ttft_p99_seconds"),
         gpu_hours_a_day=gpu_hours_a_day(tier.replicas_up, price.gpus_per_replica) if price is not None else None,
@@ -315,7 +318,9 @@ def overview_text(told: Mapping[str, Any]) -> str:
         verdict, now, _ = told["verdict"], float(told["now"]), told["schema"]
         lines = [TierLine(**{name: one[name] for name in one if name in known}) for one in told["overview"]]
         head = [f"{SIGNS.get(verdict['status'], '?')} {verdict['text']}", *filter(None, [verdict["detail"]])]
-        return "\n".join([*head, "", *_table([cells(one, now) for one in lines])]).rstrip()
+        decided = [f"{one.tier}: {one.decision}" for one in lines if one.decision]
+        rows = _table([cells(one, now) for one in lines])
+        return "\n".join([*head, "", *rows, *([""] if decided else []), *decided]).rstrip()
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"this is no status of a sizewatch of this version: {error}") from error
 

@@ -8,8 +8,8 @@ uses only the slow forecast and contains no surge. The module loads no library f
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import ceil, isfinite
 
@@ -129,8 +129,8 @@ class Prewarmer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleStep:
     """Schedule step: replicas that must be warm from `start` (unix seconds) on, for up to `demand_rps`. That demand is
-    of the bin that begins at `peak`. `expected_rps` is its median forecast. Both include the `event_factor` of known
-    events.
+    of the bin that begins at `peak`, None if the count is a decision's. `expected_rps` is its median forecast. Both
+    include the `event_factor` of known events.
     """
 
     start: float
@@ -149,12 +149,14 @@ def schedule(
     capacity_rps: float,
     margin: Margin = NO_MARGIN,
     minimum: int = 0,
+    decided: ScheduleStep | None = None,
     shortest_seconds: float = SHORTEST_SECONDS,
 ) -> tuple[ScheduleStep, ...]:
     """Return the steps of a path of demand (requests/s by bin, from `start` in unix seconds), in order of time.
 
-    `capacity_rps` is the demand that one replica carries. Each `shortest_seconds` counts with its highest demand.
-    Adjacent steps with equal replicas are merged. Raise ValueError for a path with gaps.
+    `capacity_rps` is the demand that one replica carries. Each `shortest_seconds` counts with its highest demand. The
+    time that contains the start of the `decided` step has at least its count. Adjacent steps with equal replicas are
+    merged. Raise ValueError for a path with gaps.
     """
     if not all(isfinite(demand) for demand in quantile_rps):
         raise ValueError("a schedule needs a demand for every bin")
@@ -164,10 +166,20 @@ def schedule(
         demand = max(quantile_rps[first : first + width])
         begin, peak = start + first * bin_seconds, start + quantile_rps.index(demand, first) * bin_seconds
         count = max(minimum, count_replicas(demand, capacity_rps, margin))
-        if steps and steps[-1].replicas == count:
-            before = steps.pop()
-            assert before.peak is not None
-            begin = before.start
-            demand, peak = max((demand, peak), (before.demand_rps, before.peak))
-        steps.append(ScheduleStep(start=begin, replicas=count, demand_rps=demand, peak=peak))
-    return tuple(steps)
+        step = ScheduleStep(start=begin, replicas=count, demand_rps=demand, peak=peak)
+        covers = decided is not None and begin <= decided.start < begin + width * bin_seconds
+        if decided is not None and covers and decided.replicas > count:
+            step = replace(decided, start=begin, demand_rps=max(demand, decided.demand_rps))
+        steps.append(step)
+    return merge_steps(steps)
+
+
+def merge_steps(steps: Iterable[ScheduleStep]) -> tuple[ScheduleStep, ...]:
+    """Return steps in time order. Neighbours of equal count become a step with the highest demand of both."""
+    found: list[ScheduleStep] = []
+    for step in sorted(steps, key=lambda step: step.start):
+        if found and found[-1].replicas == step.replicas:
+            last = found.pop()
+            step = replace(max(step, last, key=lambda one: one.demand_rps), start=last.start)
+        found.append(step)
+    return tuple(found)

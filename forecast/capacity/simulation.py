@@ -184,7 +184,7 @@ def simulate_requests(
 
 
 class Choice(StrEnum):
-    """Recommended policy."""
+    """Cheaper policy of a past, or the simpler of two that were as good."""
 
     PREWARM = "prewarm"
     REACT = "react"
@@ -224,17 +224,16 @@ class PolicyComparison:
 
     @property
     def reason(self) -> str:
-        """Return a short reason for the recommendation."""
+        """Return which policy was cheaper, as a fact about the past."""
         reacting = f"reacting at {self.chosen:.0%}"
         if self.choice is Choice.PREWARM:
             return f"pre-warming cost {self.saving:.0%} less than {reacting}, late requests priced"
-        if self.saving >= -AS_GOOD_SAVING:
-            return f"{reacting} was as good and is simpler"
-        return f"{reacting} cost less, late requests priced, and is simpler"
+        cost = "have cost as little as" if self.saving >= -AS_GOOD_SAVING else "have cost less than"
+        return f"following what arrives ({reacting}) would {cost} the forecast, late requests priced"
 
     @property
     def sentence(self) -> str:
-        """Return the recommendation with its numbers."""
+        """Return which policy was cheaper, with the numbers."""
         ours, other = self.prewarmed, self.reacted
         text = f"{self.reason}: pre-warming took {_outcome_text(ours)}, reacting {_outcome_text(other)}"
         if ours.missing_hours or other.missing_hours:

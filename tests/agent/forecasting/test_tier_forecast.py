@@ -62,6 +62,26 @@ def test_the_schedule_covers_the_day_to_come_with_enough_replicas_for_each_part(
         assert wanted - 0.5 <= step.replicas <= wanted + 2.0 or step.replicas == 3
 
 
+def test_a_surge_lifts_the_schedule_at_its_time_and_one_sentence_says_both() -> None:
+    """Four times the demand in the last two minutes: the day's forecast does not follow as far as the count."""
+    surging = series(4 * DAY_MINUTES)
+    surging.values[-2:] *= 4
+    found = TierForecast(question(), surging).respond(question()).prewarm
+    one = found.recommendation
+    assert one is not None
+    assert one.needed_now >= 4 * rate(NOW) / 2.0 * 0.8
+    ends = [*(step.start for step in found.schedule[1:]), found.until]
+    (at,) = [step for step, end in zip(found.schedule, ends, strict=True) if step.start <= one.target_time < end]
+    assert at.replicas >= one.replicas
+    assert at.demand_rps >= one.now_rps
+    assert one.next_step is not None
+    assert one.next_step.start in {step.start for step in found.schedule}
+    ready = replace(one, ready=one.replicas - 1)
+    assert ready.action == "start 1 now"
+    assert f"is ready: {ready.action}; " in ready.sentence or f"are ready: {ready.action}; " in ready.sentence
+    assert ready.sentence.endswith("by the schedule, of 99% certainty")
+
+
 def test_what_it_was_worth_stands_beside_reacting_and_perfect_foresight() -> None:
     found = answered(4 * DAY_MINUTES, replica_hour=10.0, currency="USD").prewarm.worth
     assert found is not None

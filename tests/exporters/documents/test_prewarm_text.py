@@ -14,15 +14,16 @@ import pytest
 from exporters.documents.prewarm import (
     BECAUSE,
     OLD_SECONDS,
+    NextStep,
     Prewarm,
     Recommendation,
-    merge_steps,
     prewarm_json,
     prewarm_text,
+    with_next_step,
     without_old_schedule,
 )
 from exporters.documents.prewarm_value import Counted, Highest, PrewarmValue, Strategy, worth_json, worth_lines
-from forecast.capacity.prewarm import DecisionBasis, ScheduleStep
+from forecast.capacity.prewarm import DecisionBasis, ScheduleStep, merge_steps
 from rules.replicas.drain import DrainTime, SpotLoss
 from rules.telemetry.histograms import Quantile
 
@@ -131,9 +132,8 @@ def test_the_whole_text() -> None:
     assert (
         prewarm_text(REPORT, explain=True)
         == """\
-chat: 6 replicas wanted at 14:05 (lead 207 s, P99 of demand 41.2 rps at 7.5 rps usable a replica); 4
-  are ready: start 2 now
-  because of   the demand expected then
+chat: 6 replicas wanted at 14:05 because of the demand expected then (lead 207 s, P99 of demand 41.2
+  rps at 7.5 rps usable a replica); 4 are ready: start 2 now
   demand       41.2 rps = 36.5 rps expected + 4.7 rps margin to P99: 6 replicas; highest minute of
                the last week: 42 rps (Sun 14:00)
   lead         207 s: P95 of 14 measured cold starts
@@ -143,7 +143,8 @@ chat: 6 replicas wanted at 14:05 (lead 207 s, P99 of demand 41.2 rps at 7.5 rps 
                the demand is a quantile
   never below  5 for 36 rps now, 2 minimum warm, 4 held
   forecast     sizewatch; 95.3% at or below the 95% quantile, error 0.61 of same as now
-  worth        pre-warming cost 7% less than reacting at 70% (--explain shows the numbers)
+  worth        the last 14 days: pre-warming cost 7% less than reacting at 70% (--explain shows the
+               numbers)
 
 Schedule (Europe/Berlin), enough with 99% certainty
   warm from  to     replicas  for up to  expected
@@ -159,7 +160,8 @@ What it was worth, 2026-11-09 00:00 to 2026-11-23 00:00 (1,200,000 requests)
   reactive at 70%               61        0.30%          2,400   0.20%          2,100        1.40   5,250.00
   sizewatch *                   30        0.15%            600  0.050%          1,950        1.30   4,875.00
   perfect foresight              0           0%              0      0%          1,500        1.00   3,750.00
-  * recommended: sizewatch. Fewer violations than reacting, for less."""
+  * cheaper, or as good without a forecast. The last 14 days: fewer violations than reacting, for
+    less."""
     )
 
 
@@ -172,7 +174,7 @@ def test_a_schedule_of_one_count_ends_on_the_next_day() -> None:
 def test_without_explain_the_worth_is_left_out() -> None:
     text = prewarm_text(REPORT)
     assert "What it was worth" not in text
-    assert "worth        pre-warming cost 7% less than reacting at 70%" in text
+    assert "worth        the last 14 days: pre-warming cost 7% less than reacting at 70%" in text
     assert "worth  " not in prewarm_text(replace(REPORT, worth=None))
 
 
@@ -188,6 +190,48 @@ def test_without_explain_the_worth_is_left_out() -> None:
 def test_it_says_what_to_do_with_what_is_ready(ready: int | None, words: str) -> None:
     text = prewarm_text(replace(REPORT, recommendation=replace(ONE, ready=ready)))
     assert words in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("ready", "replicas", "start", "words"),
+    [
+        (2, 4, NOON + 600, "2 are ready: enough for that; 4 from 14:11 by the schedule, of 99% certainty"),
+        (4, 4, NOON + 600, "4 are ready: keep them; 4 from 14:11 by the schedule, of 99% certainty"),
+        (5, 4, NOON + 600, "5 are ready: 1 may go; 4 from 14:11 by the schedule, of 99% certainty"),
+        (1, 4, NOON + 600, "1 is ready: start 1 now; 4 from 14:11 by the schedule, of 99% certainty"),
+        (2, 4, NOON - 600, "2 are ready: enough for that; 4 now by the schedule, of 99% certainty"),
+        (2, 4, NOON + 3600, "2 are ready: nothing to do; 4 from 15:01 by the schedule, of 99% certainty"),
+        (3, 1, NOON + 600, "3 are ready: 1 may go; 1 from 14:11 by the schedule, of 99% certainty"),
+        (2, 2, NOON + 600, "2 are ready: nothing to do"),
+    ],
+)
+def test_the_sentence_names_the_next_step_and_never_says_the_opposite(
+    ready: int, replicas: int, start: float, words: str
+) -> None:
+    """Two replicas are wanted at 14:05. A bin is 15 minutes long."""
+    steps = (
+        ScheduleStep(start=NOON - 3600, replicas=2, demand_rps=9.0),
+        ScheduleStep(start=start, replicas=replicas, demand_rps=20.0),
+    )
+    wanted = replace(REPORT, recommendation=replace(ONE, replicas=2, ready=ready), schedule=merge_steps(steps))
+    found = with_next_step(wanted, 900.0)
+    assert found.recommendation is not None
+    assert found.recommendation.sentence.partition("; ")[2] == words
+    assert " ".join(prewarm_text(found).split()).count(words) == 1
+    assert prewarm_json(found)["recommendation"]["sentence"] == found.recommendation.sentence
+
+
+def test_the_highest_step_that_is_soon_comes_first_and_an_old_schedule_has_none() -> None:
+    steps = tuple(
+        ScheduleStep(start=NOON + after, replicas=count, demand_rps=9.0) for after, count in ((60, 7), (900, 9))
+    )
+    found = with_next_step(replace(REPORT, schedule=steps), 900.0)
+    assert found.recommendation is not None
+    assert found.recommendation.next_step == NextStep(start=NOON + 900, replicas=9, certainty=0.99, is_soon=True)
+    old = without_old_schedule(found, NOON + 2 * OLD_SECONDS)
+    assert old.recommendation == replace(found.recommendation, next_step=None)
+    bare = replace(REPORT, schedule=(), schedule_certainty=None)
+    assert with_next_step(bare, 900.0) is bare
 
 
 def test_every_reason_has_words() -> None:
@@ -289,10 +333,11 @@ def test_neighbours_of_one_count_are_one_step_for_the_highest_demand() -> None:
     assert (merge_steps(STEPS)[0].peak, merge_steps(STEPS)[0].expected_rps) == (MIDNIGHT + 5 * 3600, 9.0)
 
 
-def test_when_reacting_is_as_good_it_is_recommended_instead() -> None:
+def test_when_reacting_was_as_good_that_is_a_fact_about_the_past() -> None:
     worth = replace(WORTH, recommended="reactive at 70%", reason="It costs as much and is as late.")
-    last = " ".join(worth_lines(worth)[-1:])
-    assert last == "  * recommended instead of sizewatch: reactive at 70%. It costs as much and is as late."
+    last = " ".join(" ".join(worth_lines(worth)[-2:]).split()).partition("* ")[2]
+    assert last == ("cheaper, or as good without a forecast. The last 14 days: it costs as much and is as late.")
+    assert "ecommended" not in "\n".join(worth_lines(worth))
     assert "  reactive at 70% *" in "\n".join(worth_lines(worth))
 
 

@@ -18,6 +18,7 @@ from exporters.metrics.names import OWN
 from exporters.status.page import render_page
 from exporters.status.records import AgentHealth, AgentStatus, ForecastHealth, ForecastStatus
 from exporters.status.status_json import status_json
+from exporters.status.tier_overview import overview_text
 from forecast.capacity.cold_start import ColdStart, LeadSource
 from rules.confidence import Certainty
 from rules.replicas.start_quantiles import StartQuantiles
@@ -94,7 +95,14 @@ def test_the_section_says_what_is_wanted_and_why(told: ForecastStatus) -> None:
     assert "by sizewatch (" in page
     assert told.prewarm is not None
     assert told.prewarm.worth is not None
-    assert told.prewarm.worth.reason in page
+    assert told.prewarm.worth.sentence in page
+    assert "ecommended by" not in page
+    decision = told.decision
+    assert decision is not None
+    assert f"{decision.sentence}. Lead: {COLD.sentence}." in page
+    (line,) = status_json(status(told))["overview"]
+    assert (line["recommended"], line["decision"]) == (recommended, decision.sentence)
+    assert f"{line['tier']}: {decision.sentence}" in overview_text(status_json(status(told)))
     assert re.search(
         r"Warm from \(replicas\), UTC, until \d\d:\d\d tomorrow, enough with 99% certainty: \d\d:\d\d \d+", page
     )

@@ -41,6 +41,19 @@ def test_every_bin_has_enough_and_no_shift_is_below_the_minimum() -> None:
         assert step.replicas >= max(4, value / 2.0)
 
 
+def test_the_time_of_a_decision_has_at_least_its_count() -> None:
+    def at(start: float, replicas: int) -> list[tuple[float, int, float]]:
+        decided = ScheduleStep(start=start, replicas=replicas, demand_rps=7.0)
+        path = {"start": 0.0, "bin_seconds": 300.0, "capacity_rps": PLAN, "shortest_seconds": 600.0}
+        found = schedule([1.0, 3.0, 4.0, 2.0, 9.0], decided=decided, **path)
+        return [(one.start, one.replicas, one.demand_rps) for one in found]
+
+    usual = [(0.0, 2, 4.0), (1200.0, 5, 9.0)]
+    assert at(299.0, 2) == at(1200.0, 4) == at(9000.0, 7) == usual
+    assert at(299.0, 4) == [(0.0, 4, 7.0), (600.0, 2, 4.0), (1200.0, 5, 9.0)]
+    assert at(600.0, 5) == [(0.0, 2, 3.0), (600.0, 5, 9.0)]
+
+
 def test_a_path_with_a_gap_has_no_schedule() -> None:
     with pytest.raises(ValueError, match="every bin"):
         made([1.0, float("nan")])
