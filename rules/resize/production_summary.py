@@ -41,10 +41,12 @@ class Rate:
     generation_tokens: float | None = None
     computed: float | None = None
 
-    def work(self, lengths: CapacityLengths) -> float:
-        """Return the arrivals as work: in requests of these lengths per second. Without any token they count as they are."""
+    def work(self, lengths: CapacityLengths) -> float | None:
+        """Return the arrivals as work: in requests of these lengths per second. Without any token it is unknown."""
         tokens = self.prompt_tokens, self.generation_tokens
-        return weigh(self.rps, *tokens, self.computed, lengths, n=self.rps).total.value or self.rps
+        if tokens == (None, None):
+            return None
+        return weigh(self.rps, *tokens, self.computed, lengths, n=self.rps).total.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rules.resize.production_summary import ProductionSummary
+from rules.resize.production_summary import RATE_SECONDS, ProductionSummary, Rate
 from rules.telemetry.arrivals import count_arrivals
 from rules.telemetry.outcomes import count_gone
 from rules.telemetry.windows import HOUR_SECONDS, Window
@@ -14,6 +14,9 @@ from rules.telemetry.work import UNTOLD, CapacityLengths, work_per_request
 from rules.verdicts.context import SEPARATE
 
 NO_PEAK = "no peak was seen and the plan has none: say with --rps for which load"
+
+FIRST_STRETCHES = round(HOUR_SECONDS / RATE_SECONDS)
+"""Stretches of five minutes with known arrivals below which the third busiest is no peak yet: an hour of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,19 +36,22 @@ class ObservedPeak:
 def find_peak(seen: ProductionSummary) -> ObservedPeak | None:
     """Return the peak of production or of the plan, None without either.
 
-    The third busiest five minutes count, so that one burst is no peak. Of fewer the busiest counts, of none the busiest
-    minute, unless a busy hour's mean is more.
+    The third busiest five minutes count, so that one burst is no peak. In the first hour, or with traffic in fewer than
+    three of them, the busiest minute counts: an overload that began minutes ago fills no five. A busy hour's mean counts
+    if it is more.
     """
     lengths = seen.context.capacity.lengths if seen.context.capacity else UNTOLD
-    rates = [(one.work(lengths), one.rps, one.start) for one in seen.rates if one.rps > 0]
-    if len(rates) >= SEPARATE:
+    each = work_per_request(seen.lately, lengths)[1] if seen.lately else 1.0
+    rates = _weigh_rates(seen.rates, lengths, each)
+    if len(rates) >= SEPARATE and len(seen.rates) >= FIRST_STRETCHES:
         return _pick(rates, SEPARATE, "reached in three stretches of five minutes")
-    source = "the busiest five minutes" if rates else "the busiest minute"
-    minute = seen.busiest_minute
-    if not rates and minute is not None and minute.rps > 0:
-        rates = [(minute.work(lengths), minute.rps, minute.start)]
+    minutes = (seen.busiest_minute,) if seen.busiest_minute else ()
     found = (
-        _pick(rates, 1, f"{source}: three stretches of five were not seen"),
+        _pick(
+            _weigh_rates(minutes, lengths, each),
+            1,
+            "the busiest minute: too few arrivals were seen for three stretches",
+        ),
         _pick(_list_hours(seen.hours, lengths), SEPARATE, "mean of a busy hour: its busiest minutes were higher"),
     )
     highest = max((one for one in found if one), key=lambda one: one.rps * one.work, default=None)
@@ -55,6 +61,11 @@ def find_peak(seen: ProductionSummary) -> ObservedPeak | None:
     if highest is None and planned is not None and planned.peak:
         return ObservedPeak(rps=planned.peak, at=None, source="the plan's peak: none was seen")
     return highest
+
+
+def _weigh_rates(rates: Iterable[Rate], lengths: CapacityLengths, each: float) -> list[tuple[float, float, float]]:
+    """Return work, rps and begin of each stretch with arrivals. Without tokens a request is the work of `each`."""
+    return [(one.work(lengths) or one.rps * each, one.rps, one.start) for one in rates if one.rps > 0]
 
 
 def _pick(several: Iterable[tuple[float, float, float]], place: int, source: str) -> ObservedPeak | None:

@@ -194,6 +194,17 @@ def test_the_peak_is_looked_for_in_the_time_that_is_asked_for(
     assert asked(capsys, config, "--instances", "10", "--since", "10d")[1]["load"]["rps"] == pytest.approx(45.0)
 
 
+def test_the_peak_is_weighed_by_the_tokens_of_its_own_minutes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 48 hours at 20 rps the last three have requests twice as long: a mean of all would be 1.06 times the work."""
+    longer = recent(48, rps=lambda n: 20.0, prompts=1600.0, outputs=160.0)[-3:]
+    config = configured(tmp_path, [*recent(48, rps=lambda n: 20.0)[:-3], *longer])
+    _, found = asked(capsys, config, "--instances", "10")
+    assert found["load"]["rps"] == pytest.approx(20.0)
+    assert found["load"]["work_rps"] == pytest.approx(40.0, rel=0.1)
+
+
 WRONG = (
     (("--instances", "0"), "'0' is no number of replicas from 1 to 100,000"),
     (("--instances", "-3"), "no number of replicas"),

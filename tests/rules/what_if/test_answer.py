@@ -187,23 +187,36 @@ def test_longer_requests_are_more_work_and_read_the_curve_further_up() -> None:
     assert answer_question(demand([(3.0, 80.0)] * 20), 1).notes == ()
 
 
-def test_in_the_first_minutes_the_busiest_stretch_of_arrivals_is_the_peak() -> None:
-    """Ten calm minutes, then 5 rps arrive where 3 are completed: an hour's mean would be 3."""
-    found = answer_question(demand([(1.0, 80.0)] * 5 + [(5.0, 80.0)] * 5), 1)
+def test_in_the_first_hour_the_busiest_minute_of_arrivals_is_the_peak() -> None:
+    """Nine calm minutes, then 5 rps arrive where 3 are completed: the hour's mean would be 3."""
+    found = answer_question(demand([(1.0, 80.0)] * 9 + [(5.0, 80.0)]), 1)
     assert (found.rps, found.peak and found.peak.source) == (
         pytest.approx(5.0),
-        "the busiest five minutes: three stretches of five were not seen",
+        "the busiest minute: too few arrivals were seen for three stretches",
     )
-    minute = answer_question(demand([(1.0, 80.0), (5.0, 80.0), (4.0, 80.0)]), 1)
-    assert minute.rps == pytest.approx(5.0)
-    several = answer_question(demand([(5.0, 80.0)] * 5 + [(4.0, 80.0)] * 10), 1)
-    assert several.rps == pytest.approx(4.0)
+    # The overload stays the peak of the hour, also after it ended.
+    assert answer_question(demand([(1.0, 80.0)] * 9 + [(5.0, 80.0)] * 4 + [(1.0, 80.0)] * 42), 1).rps == found.rps
+
+
+def test_after_an_hour_one_burst_is_no_peak() -> None:
+    found = answer_question(demand([(5.0, 80.0)] * 5 + [(4.0, 80.0)] * 10 + [(1.0, 80.0)] * 45), 1)
+    assert found.peak is not None
+    assert (found.rps, found.peak.highest) == (pytest.approx(4.0), pytest.approx(5.0))
+    assert found.peak.source == "reached in three stretches of five minutes"
 
 
 def test_the_peak_is_the_stretch_of_most_work() -> None:
     """8 short requests per second are less than 5 of four times their length."""
-    found = answer_question(demand([(8.0, 80.0)] * 15 + [(5.0, 320.0)] * 15), 1)
+    found = answer_question(demand([(8.0, 80.0)] * 30 + [(5.0, 320.0)] * 30), 1)
     assert (found.rps, found.work_rps) == (pytest.approx(5.0), pytest.approx(20.0))
+
+
+def test_minutes_without_tokens_count_requests_as_long_as_lately() -> None:
+    """An older sizewatch kept no tokens of a minute: the hours have them, of requests twice as long as planned."""
+    seen = seen_of(PLANNED, hours(24, prompts=1600.0, outputs=160.0))
+    rates = tuple(replace(one, prompt_tokens=None, generation_tokens=None) for one in seen.rates)
+    found = answer_question(replace(seen, context=PLANNED, rates=rates), 10)
+    assert (found.rps, found.work_rps) == (pytest.approx(30.0), pytest.approx(60.0))
 
 
 def test_an_open_finding_breaks_this_size_and_smaller_ones_at_this_load() -> None:
