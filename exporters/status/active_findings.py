@@ -135,10 +135,9 @@ def list_findings(tier: TierStatus, rules: Container[str]) -> list[ActiveFinding
     return sorted((one for one in _every(tier) if one.verdict.rule in rules), key=lambda one: one.is_note)
 
 
-def list_likely_critical(tier: TierStatus) -> tuple[ActiveFinding, ...]:
-    """Return the findings that will be critical once they are certain."""
-    likely = (one for one in list_notes(tier) if one.severity is None and not _is_report(one.verdict.rule))
-    return tuple(one for one in likely if one.verdict.status is Status.CRITICAL)
+def list_likely(tier: TierStatus) -> tuple[ActiveFinding, ...]:
+    """Return the findings that will alert once they are certain."""
+    return tuple(one for one in list_notes(tier) if not _is_report(one.verdict.rule))
 
 
 def _is_report(name: str) -> bool:
@@ -196,9 +195,9 @@ def pending_rules(tier: TierStatus) -> tuple[str, ...]:
 def tier_state(tier: TierStatus) -> Tone:
     """Return the severity of the tier's worst finding, unknown if no rule has a verdict.
 
-    It is a note where a finding is likely that will be critical: such a tier is neither fine nor in an incident.
+    It is a note where a finding is likely: such a tier is neither fine nor in an incident.
     """
-    found = list_active_findings(tier) or list_likely_critical(tier)
+    found = list_active_findings(tier) or list_likely(tier)
     if found:
         return found[0].tone
     return Status.OK if any(isinstance(result, Verdict) for result in tier.results) else Status.UNKNOWN

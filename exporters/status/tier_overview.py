@@ -16,7 +16,7 @@ from exporters.render.text import SIGNS, Tone, format_clock, text_table
 from exporters.status.active_findings import (
     ActiveIncident,
     list_active_incidents,
-    list_likely_critical,
+    list_likely,
     list_notes,
     pending_rules,
     rank,
@@ -128,7 +128,7 @@ def describe_state(tier: TierStatus) -> TierState:
         return TierState(name=str(status), tone=status, words=str(status))
     if status == Status.UNKNOWN:
         return TierState(name=str(status), tone=status, words=NO_VERDICT)
-    if likely := list_likely_critical(tier):
+    if likely := list_likely(tier):
         return TierState(name=LIKELY, tone=status, words=likely[0].named)
     if tier.context.plan is None:
         return TierState(name="ok", tone=status, words=WITHOUT_PLAN)

@@ -170,10 +170,11 @@ def test_what_has_ended_is_as_planned_on_every_surface() -> None:
         assert f"</b> {past}</span> {TIER}: TTFT SLO burn." in shown(tier), "of the last day, by what it was"
 
 
-def test_a_likely_warning_and_a_likely_note_for_the_report_leave_the_tier_as_planned() -> None:
-    assert describe_state(overloaded((Status.WARNING, LIKELY))).words == "as planned"
-    note = firing("UtilizationTrap", Status.CRITICAL, certainty=LIKELY)
-    assert describe_state(replace(fine_tier(TIER), results=(note,))).words == "as planned"
+def test_a_likely_warning_is_the_state_of_its_tier_and_a_likely_note_for_the_report_is_not() -> None:
+    assert describe_state(overloaded((Status.WARNING, LIKELY))).words == "likely: TTFT SLO burn"
+    for rule in ("UtilizationTrap", "KvCacheUnderused"):
+        note = firing(rule, Status.CRITICAL, certainty=LIKELY)
+        assert describe_state(replace(fine_tier(TIER), results=(note,))).words == "as planned"
 
 
 def test_a_likely_tier_stands_below_incidents_and_above_calm_ones() -> None:
