@@ -91,11 +91,11 @@ class OpenBurns:
 class WhatIf:
     """Answer for `asked` replicas at `rps` of the tier (`asked_rps`, None: the peak).
 
-    `work_rps` is the work of that load in requests of the capacity's lengths.
-
-    `now` has the present replicas (None: none seen), `one_lost` one fewer (None: of one). One may be lost up to
-    `one_lost_rps`. `needed` are the replicas for the work, `fleet` those of Step 11, `utilization` is the work's share of
-    the capacity: None without a capacity, or with a lower bound alone. `limits` are the breaking ones by rising load first.
+    `work_rps` is the work of that load in requests of the capacity's lengths. `now` has the present replicas (None: none
+    seen), `one_lost` one fewer (None: of one). One may be lost up to `one_lost_rps`, at most the present load while a
+    finding is open at that size. `needed` are the replicas for the work, `fleet` those of Step 11, `utilization` is the
+    work's share of the capacity: None without a capacity, or with a lower bound alone. `limits` are the breaking ones by
+    rising load first.
     """
 
     seen: ProductionSummary
@@ -183,6 +183,9 @@ def answer_question(
             benchmark={name: read_benchmark(context, name, rps * benchmarked / replicas) for name in names},
         )
 
+    left = counted.rps / work * (instances - 1) if counted else None
+    if left is not None and burns.cover(instances - 1, left):
+        left = burns.rps
     margin, tokens = margin_of(context.limits), tokens_per_hour(seen)
     limits = _list_limits(context, point, work, benchmarked)
     # Another peak scales the whole traffic.
@@ -196,7 +199,7 @@ def answer_question(
         asked=at(instances),
         now=at(now) if now else None,
         one_lost=at(instances - 1) if instances > 1 else None,
-        one_lost_rps=counted.rps / work * (instances - 1) if counted else None,
+        one_lost_rps=left,
         burns=burns,
         utilization=rps * work / instances / counted.rps if counted else None,
         needed=replica_count(rps * work, counted, margin) if counted else None,

@@ -227,6 +227,10 @@ def test_an_open_finding_breaks_this_size_and_smaller_ones_at_this_load() -> Non
     assert any("TTFT SLO burn is open at 10 replicas" in text for text in asked[11].assumed)
     assert asked[11].one_lost is not None
     assert asked[11].one_lost.kept is SloStatus.BROKEN
+    # 10 replicas carry 73 rps by the capacity, and they are broken at the present 30 or fewer.
+    present = WEEK_SEEN.rates[-1].rps
+    assert (asked[11].one_lost_rps, present <= 30) == (pytest.approx(present), True)
+    assert answer_question(WEEK_SEEN, 12, None, [burn()]).one_lost_rps == pytest.approx(11 * USABLE)
     assert answer_question(WEEK_SEEN, 10, 5.0, [burn()]).asked.kept in FINE
 
 
