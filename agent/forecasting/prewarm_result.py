@@ -15,6 +15,7 @@ from agent.forecasting.history_input import HistoryForecasts
 from agent.forecasting.input_series import input_from_csv
 from agent.forecasting.messages import ForecastRequest, ForecastResponse
 from agent.forecasting.requests import build_request
+from agent.forecasting.responses import SILENT_MINUTES
 from agent.forecasting.tier_forecast import TierForecast
 from agent.history.daily_queries import DAY_SECONDS, measured_views, pieces
 from agent.history.reader import Reader
@@ -73,11 +74,24 @@ def prewarm_from_history(
     with HistoryStore.open_reader(path) as store:
         events = store.events(now - KEPT_SECONDS)
         contexts = measured_views(store, contexts, plan_versions(loaded), now)
-        durations = _durations(store, tier, now)
+        durations, ready = _durations(store, tier, now), _count_ready(store, tier, now)
     starts = tuple(start for event in events if event.tier == tier and (start := parse_start_event(event)) is not None)
     asked = _request(loaded, contexts[tier], starts, overrides, path, now)
     result = HistoryForecasts().respond(asked)
+    if result.prewarm.recommendation is not None:
+        decided = replace(result.prewarm.recommendation, ready=ready)
+        result = replace(result, prewarm=replace(result.prewarm, recommendation=decided))
     return replace(result, prewarm=_with_losses(result.prewarm, durations, warning_seconds, asked.late_request))
+
+
+def _count_ready(store: Reader, tier: str, now: float) -> int | None:
+    """Return the replicas scraped in the newest minute, None if it is too old or the tier is read as sums."""
+    recent = store.minutes(tier, now - SILENT_MINUTES * MINUTE_SECONDS, now)
+    newest = max((each.window.start // MINUTE_SECONDS for each in recent), default=0.0)
+    seen = {
+        each.replica for each in recent if each.window.start // MINUTE_SECONDS == newest and each.window.coverage > 0
+    }
+    return len(seen) if seen and None not in seen else None
 
 
 def _durations(store: Reader, tier: str, now: float) -> Window:

@@ -16,16 +16,17 @@ from test_backtest_command import written
 from traffic_samples import week
 
 from agent.cli import main
+from agent.config.load import load
 from agent.forecasting.input_series import input_from_csv
 from agent.forecasting.messages import ForecastResponse
-from agent.forecasting.prewarm_result import PlanOverrides, prewarm_from_csv
+from agent.forecasting.prewarm_result import PlanOverrides, prewarm_from_csv, prewarm_from_history
 from agent.history.schema import open_writer
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
 from exporters.autoscaling.records import GAUGE
 from rules.plan.load_bins import bin_window
 from rules.telemetry.histograms import Histogram
-from rules.telemetry.windows import Window
+from rules.telemetry.windows import NET_CHANGE, Window
 
 PLAN = TESTS / "plans" / "cpu-small.yaml"
 GIVEN = ("--usable-rps", "0.01", "--start", "3m")
@@ -88,7 +89,7 @@ def test_a_trace_is_told_in_words_with_what_it_was_worth(trace: Path, capsys: py
         "perfect foresight",
     ):
         assert strategy in out
-    assert "recommended: " in out
+    assert "* cheaper, or as good without a forecast. The last 7 days: " in out
 
 
 def test_without_explain_it_is_not_told_what_it_was_worth(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -254,6 +255,38 @@ def test_a_pod_gets_the_time_that_its_requests_took_last_week(
         store.book(MinuteRecord(tier="cpu-small", plan_version="", slice=bin_window(one, None, "r")) for one in minutes)
     drain = json.loads(said(capsys, *words)[1])["drain"]
     assert (drain["seconds"], drain["grace_seconds"]) == (20, 15 + 20 + 20)
+
+
+@pytest.mark.parametrize(
+    ("seen", "ready", "words"),
+    [
+        ([("r0", "r1")] * 6, 2, "2 are ready: 1 may go"),
+        ([("r0", "r1")] * 5 + [("r0",)], 1, "1 is ready: nothing to do"),
+        ([(None,)] * 6, None, "how many are ready is not known"),
+    ],
+)
+def test_ready_replicas_are_those_of_the_newest_minute(
+    seen: list[tuple[str | None, ...]], ready: int | None, words: str, tmp_path: Path
+) -> None:
+    """A tier that is read as sums has no replicas in its history."""
+    loaded, begin = load(configured(tmp_path, history=True)), 1_768_000_020.0 // 60 * 60
+    with HistoryStore(tmp_path / "data" / "history.db") as store:
+        for place, replicas in enumerate(seen):
+            window = Window(
+                start=begin + 60 * place,
+                end=begin + 60 * place + 60,
+                expected_seconds=60,
+                covered_seconds=60,
+                counters={"requests_finished": 60.0, NET_CHANGE: 0.0},
+            )
+            store.book(
+                MinuteRecord(tier="cpu-small", plan_version="", slice=bin_window(window, None, name))
+                for name in replicas
+            )
+    decided = prewarm_from_history(loaded, "cpu-small", PlanOverrides(), begin + 60 * len(seen) + 30).prewarm
+    assert decided.recommendation is not None
+    assert decided.recommendation.ready == ready
+    assert decided.recommendation.sentence.split("; ")[1] == words
 
 
 def test_pools_are_counted_one_by_one_at_the_forecast(
