@@ -32,8 +32,8 @@ from rules.telemetry.histograms import Histogram, count_requests
 from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.wording import number, quantity
 from rules.telemetry.work import mean_length
-from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, is_persistent, worst_gap
-from rules.verdicts.held_windows import hold
+from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, is_persistent, too_early, worst_gap
+from rules.verdicts.held_windows import hold, scraped_by_the_minute
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 LENGTHS = (("prompts", PROMPTS, "prompt_tokens"), ("outputs", OUTPUTS, "generation_tokens"))
@@ -110,12 +110,14 @@ def judge_drift(case: RuleContext) -> RuleResult:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     peak = None if family else find_busiest_periods(case)
     moved: list[DriftedQuantile] = []
+    early: Unknown | None = None
     compared, requests = 0, 0.0
     for word, of, key in rows:
         if mean := benchmarked.get(of):
             finished, drifted = _compare_mean(case, word, (key, of), mean)
             requests, compared = max(requests, finished), compared + (finished >= needed)
-            moved.extend([drifted] if drifted is not None else [])
+            moved.extend([drifted] if isinstance(drifted, DriftedQuantile) else [])
+            early = drifted if isinstance(drifted, Unknown) else early
             continue
         parts = sum_parts(case.binned, of)
         requests = max(requests, count_requests(parts))
@@ -125,6 +127,8 @@ def judge_drift(case: RuleContext) -> RuleResult:
             compared += 1
             found = _compare_quantile(case, (word, of), parts, (name, q), planned[of][name])
             moved.extend([found] if found is not None else [])
+    if early is not None and not moved:
+        return early
     if compared == 0 and peak is None:
         return _explain_no_comparison(case, rows, requests)
     if moved:
@@ -139,12 +143,27 @@ def judge_drift(case: RuleContext) -> RuleResult:
     return _report_no_drift(case, planned, rows, peak)
 
 
+def judge_benchmarked_lengths(case: RuleContext) -> Verdict | Unknown | None:
+    """Return the finding of mean lengths that last beyond `factor` of the benchmark's own, unknown while it is too early.
+
+    None where they are alike, or its files tell no lengths.
+    """
+    results = []
+    for word, family, key in LENGTHS:
+        mean = benchmarked_mean(case.context.plan, case.context.curve, key)
+        results.append(_compare_mean(case, word, (key, family), mean)[1] if mean and case.binned else None)
+    drifted = [result for result in results if isinstance(result, DriftedQuantile)]
+    if drifted:
+        return replace(_report_drift(case, None, drifted, None), unit="tokens")
+    return next((result for result in results if isinstance(result, Unknown)), None)
+
+
 def _compare_mean(
     case: RuleContext, word: str, names: tuple[str, str], benchmarked: float
-) -> tuple[float, DriftedQuantile | None]:
+) -> tuple[float, DriftedQuantile | Unknown | None]:
     """Return the finished requests, and their mean length if it lasts beyond `factor` of the benchmark's on a side.
 
-    `names` are counter and histogram. Certain if all of ALL_BEYOND minutes or more are beyond it.
+    `names` are counter and histogram. Certain if all of ALL_BEYOND minutes or more are beyond it. Unknown at its begin.
     """
     families, factor = ("requests_finished", *names), case.limit("factor")
 
@@ -156,15 +175,19 @@ def _compare_mean(
     finished, length = whole.counters.get("requests_finished", 0.0), mean(case.binned)
     if length is None or finished < case.limit("minimum_requests"):
         return finished, None
-    last, each = mean(case.last_quarter(case.binned)), [mean(group) for group in case.periods(case.binned)]
-    known = [value for value in each if value is not None]
     side = LimitSide.LONGER if length > benchmarked else LimitSide.SHORTER
 
     def is_beyond(value: float) -> bool:
         return value > benchmarked * factor if side is LimitSide.LONGER else value < benchmarked / factor
 
-    if not is_beyond(length) or not is_persistent(last, each, is_beyond):
+    last = mean(case.last_quarter(case.binned))
+    begins = scraped_by_the_minute(case.binned) and last is not None and is_beyond(last)
+    if not is_beyond(length) and not begins:
         return finished, None
+    each = [mean(group) for group in case.periods(case.binned)]
+    known = [value for value in each if value is not None]
+    if not is_beyond(length) or not is_persistent(last, each, is_beyond):
+        return finished, too_early(case, case.binned, last, each, is_beyond)
     return finished, DriftedQuantile(
         word=word,
         name=MEAN,

@@ -13,7 +13,7 @@ from itertools import chain
 from rules.confidence import Certainty, poisson_lower_bound
 from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import certain_if, group_by_replica, join_names
-from rules.plan.load_bins import BinnedWindow
+from rules.plan.load_bins import QUEUE, BinnedWindow, mean_waiting
 from rules.telemetry.arrivals import UNSERVED, count_arrivals, unserved
 from rules.telemetry.outcomes import FINISHED, HTTP_OK, count_gone
 from rules.telemetry.reading_methods import replica_rate
@@ -83,9 +83,9 @@ def offered_load(whole: Window, capacity: Capacity) -> OfferedLoad | None:
 def compare_offered_load(case: RuleContext) -> tuple[str, LatencyPattern]:
     """Return the load of the last quarter of the window in words, and the pattern that it explains.
 
-    KNEE: above capacity for most of that time. HELD_UP: not above it. SLOWED: not above it, but the queue of every replica
-    grows, so that no neighbour could take the load. EITHER: capacity or load is not known. Replicas count together: load
-    that fits if it is spread evenly needs no further replica.
+    KNEE: above capacity for most of that time. HELD_UP: not above it. SLOWED: not above it, but requests wait at every
+    replica, so that no neighbour could take the load. EITHER: capacity or load is not known. Replicas count together:
+    load that fits if it is spread evenly needs no further replica.
     """
     capacity, last = case.context.capacity, case.last_quarter(case.binned)
     if capacity is None:
@@ -102,9 +102,9 @@ def compare_offered_load(case: RuleContext) -> tuple[str, LatencyPattern]:
             above += covered if load.is_above else 0.0
     if above > 0 and above >= MOST * seconds:
         return str(whole), LatencyPattern.KNEE
-    growing = hold(case.binned).find_growing_queues(case.now) if case.period_seconds <= MINUTE_SECONDS else {}
-    grows_everywhere = bool(growing) and set(group_by_replica(case.binned)) <= set(growing)
-    return str(whole), LatencyPattern.SLOWED if grows_everywhere else LatencyPattern.HELD_UP
+    queues = [mean_waiting(group) or 0.0 for group in group_by_replica(last).values()]
+    waits_everywhere = case.period_seconds <= MINUTE_SECONDS and min(queues, default=0.0) >= QUEUE
+    return str(whole), LatencyPattern.SLOWED if waits_everywhere else LatencyPattern.HELD_UP
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +142,12 @@ def judge_beyond(case: RuleContext) -> RuleResult:
     status, certainty, sentence, details = _assess(
         case, number(curve.top_rps, "per_second"), number(max(rates), "per_second")
     )
-    if status is Status.OK and scraped_by_the_minute(case.binned) and (early := beyond_so_far(case)):
-        return case.unknown(Gap.TOO_FEW_REQUESTS, early)
+    if status is Status.OK and scraped_by_the_minute(case.binned):
+        if early := beyond_so_far(case):
+            return case.unknown(Gap.TOO_FEW_REQUESTS, early)
+        if any(one.rps is not None and one.bin is None and not one.outside for one in case.last_quarter(case.binned)):
+            text = "scrapes are too far apart to tell how many requests were in the system"
+            return case.unknown(Gap.NOT_SCRAPED, text)
     observed = Reading(value=math.fsum(rates) / len(rates), low=min(rates), high=max(rates), n=float(len(rates)))
     expected = Reading(value=curve.top_rps, low=0.0, high=curve.top_rps, n=float(curve.minimum_requests))
     if status is Status.OK:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from rules.confidence import Certainty
 from rules.light_dataclass import light_dataclass
+from rules.methods.drift import judge_benchmarked_lengths
 from rules.methods.evidence import certain_if, exact_reading
 from rules.plan.envelope import interpolate
 from rules.plan.load_bins import BinnedWindow, LoadBin
@@ -22,7 +23,7 @@ from rules.telemetry.windows import NET_CHANGE
 from rules.telemetry.wording import number
 from rules.verdicts.context import BenchmarkComparison, RuleContext, is_persistent, select_comparable, too_early
 from rules.verdicts.held_windows import hold
-from rules.verdicts.verdict import RuleResult, Status, Unknown
+from rules.verdicts.verdict import FIRING, RuleResult, Status, Unknown, Verdict
 
 SIGMA = 3.0
 """Standard deviations by which sampled gauges may be off by chance."""
@@ -43,7 +44,17 @@ class SystemTimes:
 
 
 def judge_representative(case: RuleContext) -> RuleResult:
-    """Find a time in the system above `factor` x the benchmark's: certain above the ceiling of the bins."""
+    """Find a time in the system above `factor` x the benchmark's: certain above the ceiling of the bins.
+
+    Requests beyond `factor` of the benchmark's mean lengths are another workload too, and need no load at which both
+    were measured (guide 9.1, step 7).
+    """
+    by_time = _judge_times(case)
+    certain = isinstance(by_time, Verdict) and by_time.status in FIRING and by_time.certainty is Certainty.CERTAIN
+    return by_time if certain else judge_benchmarked_lengths(case) or by_time
+
+
+def _judge_times(case: RuleContext) -> RuleResult:
     found = select_comparable(case, ("requests_finished",), promised=1.0)
     if isinstance(found, Unknown):
         return found

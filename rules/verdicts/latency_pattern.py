@@ -18,7 +18,7 @@ class LatencyPattern(StrEnum):
 
     KNEE = "knee"  # the load
     HELD_UP = "held_up"  # something in the system
-    SLOWED = "slowed"  # every queue grows below capacity: the replicas take less than they did
+    SLOWED = "slowed"  # requests wait at every replica below capacity: the replicas take less than they did
     EITHER = "either"
 
 
@@ -43,7 +43,7 @@ BEYOND_HELD_UP = (
 
 BEYOND_SLOWED = (
     BEYOND_HELD_UP[1],
-    "Until it is found: shed load at the gateway, or add replicas of this tier, because every queue grows",
+    "Until it is found: shed load at the gateway, or add replicas: requests wait at all of them",
     "Benchmark again with production's lengths if they are not those of the benchmark",
 )
 

@@ -19,7 +19,7 @@ from rules.telemetry.signals import SIGNALS
 from rules.verdicts.finding import Finding
 
 PLAN = recorded.PLANS / "cpu-small.yaml"
-CASCADES = ("cascade_fast", "cascade_large_cache", "cascade_open_ramp", "cascade_slow", "kv_cascade")
+CASCADES = ("cascade_fast", "cascade_large_cache", "cascade_open_ramp", "cascade_slow", "kv_cascade", "overload")
 SUSPECTED = "kv_brim_healthy"
 """Its load rises like a cascade's and stops where the cache is full: a suspicion that never becomes certain."""
 

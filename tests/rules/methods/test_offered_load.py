@@ -146,6 +146,15 @@ def test_a_queue_that_grows_everywhere_never_asks_to_keep_the_replicas(rps: floa
         assert KEEP_REPLICAS not in {action.text for action in found.actions}
 
 
+def test_a_queue_that_stands_at_every_replica_never_asks_to_keep_them_either() -> None:
+    """30 wait in each of nine minutes, as many arrive as finish: no neighbour takes one of them."""
+    standing = each(9, lambda n: tailed(n, 3.0, in_system=60.0, waiting=30.0))
+    found = verdict(BEYOND, context(), {"a": standing, "b": standing})
+    assert KEEP_REPLICAS not in {action.text for action in found.actions}, found.sentence
+    short = verdict(BEYOND, context(), each(9, lambda n: tailed(n, 3.0, in_system=60.0, waiting=0.2)))
+    assert short.actions[0].text == KEEP_REPLICAS
+
+
 def test_a_queue_beside_an_idle_neighbour_needs_another_spread() -> None:
     def grows(number: int) -> Window:
         return tailed(number, 2.0, in_system=30.0, waiting=4.0 + 12 * number, change=12.0)

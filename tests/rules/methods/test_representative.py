@@ -174,3 +174,30 @@ def test_a_benchmark_of_shorter_requests_is_named_as_the_first_suspect() -> None
     found = verdict(RULE, tier, made)
     assert [cause.cause for cause in found.causes] == ["output lengths"]
     assert found.causes[0].evidence[0].startswith("outputs are longer than planned")
+
+
+def of_length(number: int, prompts: float, in_system: float = 3.0) -> Window:
+    return staying(number, in_system, counters={"prompt_tokens": 180 * prompts, "generation_tokens": 180 * 44.0})
+
+
+MEASURED = ({"prompt_tokens_mean": 80},) * 3
+
+
+@pytest.mark.parametrize("in_system", [3.0, 40.0], ids=["at a measured load", "beyond the benchmark"])
+def test_requests_of_other_lengths_are_another_workload_at_any_load(in_system: float) -> None:
+    found = verdict(RULE, context(*MEASURED), each(12, lambda n: of_length(n, 314.0, in_system)))
+    assert (*said(found), found.unit) == (Status.WARNING, Certainty.CERTAIN, "tokens")
+    assert found.sentence == "Prompts are 3.9x as long as benchmarked: mean 314 tokens, 80 benchmarked"
+
+
+def test_lengths_within_the_factor_or_not_told_leave_the_word_to_the_time() -> None:
+    made = each(12, lambda n: of_length(n, 150.0))
+    assert "in the benchmark" in verdict(RULE, context(*MEASURED), made).sentence
+    assert "in the benchmark" in verdict(RULE, context(), each(12, lambda n: of_length(n, 900.0))).sentence
+
+
+def test_what_time_proves_is_not_made_likely_by_lengths() -> None:
+    made = each(6, lambda n: of_length(n, 314.0, 6.2))
+    found = verdict(RULE, context(*MEASURED), made)
+    assert said(found) == (Status.WARNING, Certainty.CERTAIN)
+    assert "in the benchmark" in found.sentence

@@ -1,4 +1,4 @@
-"""The cascade over what a real vLLM showed: five cascades, and healthy servers of which one runs at the brim."""
+"""The cascade over what a real vLLM showed: six cascades, and healthy servers of which one runs at the brim."""
 
 import itertools
 from functools import cache
@@ -15,7 +15,7 @@ from rules.replicas.cascade import CascadeState
 from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot
 from rules.telemetry.snapshots import Snapshot
 
-CASCADES = ("cascade_fast", "cascade_large_cache", "cascade_open_ramp", "cascade_slow", "kv_cascade")
+CASCADES = ("cascade_fast", "cascade_large_cache", "cascade_open_ramp", "cascade_slow", "kv_cascade", "overload")
 BRIM = "kv_brim_healthy"
 HEALTHY = [name for name in recorded.names() if name not in (*CASCADES, BRIM)]
 EVERY = {"5 s": 1, "10 s": 2, "15 s": 3}
