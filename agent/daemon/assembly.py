@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from agent.config.load import LoadedConfig
 from agent.pipeline.change_log import ChangeLog
 from agent.pipeline.loop import EvaluationLoop
-from agent.pipeline.runtime_state import DAY_SECONDS, RuntimeState
+from agent.pipeline.runtime_state import RuntimeState
 from rules.evaluator import long_rules
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.telemetry.signals import Gap
@@ -49,7 +49,6 @@ class Assembly:
     reports: ReportService | None = None
     back_fill: BackFillService | None = None
     given: LoadedConfig | None = None
-    _measured_day: float | None = None
 
     def seal(self, now: float, stopping: Callable[[], bool]) -> None:
         if self.history is not None:
@@ -65,15 +64,13 @@ class Assembly:
             self.loop.set_long_term_results(self.history.long_answers(contexts, self.versions, now))
 
     def measure_capacities(self, now: float, *, again: bool = False) -> None:
-        """Measure the capacity of a replica of each tier once a day, like the commands that read the same days.
+        """Measure the capacity of a replica of each tier, like the commands that read the same hours.
 
-        `again` repeats it on the same day because the history was filled with past data."""
-        day = now // DAY_SECONDS
-        if self.history is None or (day == self._measured_day and not again):
+        `again` reads the days before anew because the history was filled with past data."""
+        if self.history is None:
             return
-        found = self.history.measured_views(self.loop.monitored_contexts(), self.versions, now)
+        found = self.history.measured_views(self.loop.monitored_contexts(), self.versions, now, again=again)
         if found is not None:
-            self._measured_day = day
             with self.loop.memory:
                 self.loop.evaluator.set_capacities(found)
 
@@ -148,8 +145,6 @@ class Assembly:
         keys = {target.key for target in self.loop.source.targets}
         self.runtime.inherit(before.runtime, keys | {worker.key for worker in self.workers()})
         self.log.inherit(before.log, keys)
-        if self._measured_day is None and self.versions == before.versions:
-            self._measured_day = before._measured_day
         self._inherit_starts(before)
         self.load_error_budgets(
             {tier for tier, version in self.versions.items() if before.versions.get(tier) != version}, now

@@ -1,7 +1,8 @@
 """Queries over days: hours for the rules over days, sums for what-ifs, and the measured capacity of each tier.
 
 Days are read piece by piece, so that weeks of a busy tier fit into memory and a writer waits for one day at most.
-Capacity is read over whole UTC days up to the last midnight, by daemon and commands alike, so that all use one number.
+Capacity is read over whole UTC days up to the last midnight, and bounded by the last day's overload, by daemon and
+commands alike, so that all use one number.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from agent.history.reader import Reader
 from rules.evaluator import long_rules
 from rules.plan.load_bins import BinnedWindow, TierContext, sum_by_bin, with_capacity
 from rules.resize.measured_capacity import DAYS, capacity_now
+from rules.resize.overload import WORK_FAMILIES, bound_by_lengths, bound_by_overload, is_saturated
 from rules.resize.production_summary import ProductionSummary, ProductionSummaryBuilder
 from rules.telemetry import windows
 from rules.telemetry.arrivals import MinuteDemand
@@ -97,12 +99,27 @@ def read_production(store: Reader, context: TierContext, since: float, until: fl
     return collected.build(())
 
 
-def read_capacity(store: Reader, context: TierContext, version: str, now: float) -> Capacity | None:
-    """Return the capacity of one replica at the last midnight (UTC) before `now` (unix seconds), from hours under the present plan.
+def read_capacity(
+    store: Reader, context: TierContext, version: str, now: float, daily: Capacity | None = None
+) -> Capacity | None:
+    """Return the capacity of one replica at `now` (unix seconds), from hours under the present plan.
 
-    None where neither plan nor production tells. Raises HistoryError.
+    `daily` is the estimate of the last midnight (UTC), read here by default. The newest overload of the last day bounds
+    it, and so do the lengths of the present requests. None where neither plan nor production tells. Raises HistoryError.
     """
-    return capacity_now(context, read_capacity_days(store, context.tier, version, now))
+    found = daily or capacity_now(context, read_capacity_days(store, context.tier, version, now))
+    if found is None or not context.serves_whole_requests:
+        return found
+    tier, hour = context.tier, now // HOUR_SECONDS * HOUR_SECONDS
+    hours = store.bins(tier, hour - DAY_SECONDS + HOUR_SECONDS, now, version)
+    recent = [one.window for one in hours if one.window.end > hour - HOUR_SECONDS]
+    if recent:
+        found = bound_by_lengths(found, context, windows.sum_families(recent, WORK_FAMILIES))
+    newest = max((one.window.middle for one in hours if is_saturated(one)), default=None)
+    if newest is None:
+        return found
+    until = (newest // HOUR_SECONDS + 1) * HOUR_SECONDS
+    return bound_by_overload(found, store.replica_bins(tier, until - 2 * HOUR_SECONDS, until, version))
 
 
 def read_capacity_days(store: Reader, tier: str, version: str, now: float) -> Iterator[tuple[BinnedWindow, ...]]:
@@ -112,12 +129,31 @@ def read_capacity_days(store: Reader, tier: str, version: str, now: float) -> It
     return (sum_by_bin(store.bins(tier, begin, begin + DAY_SECONDS, version)) for begin in begins)
 
 
-def measured_views(
+def read_daily_capacities(
     store: Reader, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float
-) -> dict[str, TierContext]:
-    """Return the views with the capacity that production showed by `now`; tiers without a plan as they are."""
+) -> dict[str, Capacity | None]:
+    """Return the estimate of the last midnight (UTC) for each tier with a plan. Raises HistoryError."""
     return {
-        tier: with_capacity(context, read_capacity(store, context, versions[tier], now))
+        tier: capacity_now(contexts[tier], read_capacity_days(store, tier, version, now))
+        for tier, version in versions.items()
+        if tier in contexts
+    }
+
+
+def measured_views(
+    store: Reader,
+    contexts: Mapping[str, TierContext],
+    versions: Mapping[str, str],
+    now: float,
+    daily: Mapping[str, Capacity | None] | None = None,
+) -> dict[str, TierContext]:
+    """Return the views with the capacity that production showed by `now`; tiers without a plan as they are.
+
+    `daily` are the estimates of the last midnight, read here by default.
+    """
+    known = read_daily_capacities(store, contexts, versions, now) if daily is None else daily
+    return {
+        tier: with_capacity(context, read_capacity(store, context, versions[tier], now, known.get(tier)))
         if tier in versions
         else context
         for tier, context in contexts.items()

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from agent.history import daily_queries
-from agent.history import daily_queries as capacities
 from agent.history.booked_minutes import BookedMinutes
 from agent.history.codec import Span
 from agent.history.errors import HistoryError, HistoryOpenError
@@ -33,6 +32,7 @@ from rules.resize.production_summary import ProductionSummaryBuilder
 from rules.resize.workload import list_guardrails, measure_workload
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
+from rules.telemetry.work import Capacity
 from rules.verdicts import error_budget
 from rules.verdicts.error_budget import Budget
 from rules.verdicts.finding import ClosedSpan, Finding
@@ -87,6 +87,8 @@ class HistoryService:
         self._waiting: list[Span] = []
         self._events: list[TimelineEvent] = []
         self._told = BookedMinutes()
+        self._daily: dict[str, Capacity | None] = {}
+        self._daily_key: tuple[float, tuple[tuple[str, str], ...]] | None = None
         self.buffer = WriteBuffer()
         self.error: str | None = None
         try:
@@ -237,11 +239,19 @@ class HistoryService:
         return {tier: text for tier, text in found.items() if text is not None}
 
     def measured_views(
-        self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float
+        self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float, *, again: bool = False
     ) -> dict[str, TierContext] | None:
-        """The views with what a replica can take by now; None where the history cannot be asked."""
+        """The views with what a replica can take by now; None where the history cannot be asked.
+
+        The estimates of the last midnight are read once a day and plan, or `again` after a back-fill.
+        """
+        key = (now // daily_queries.DAY_SECONDS, tuple(sorted(versions.items())))
         try:
-            return capacities.measured_views(self._open(), contexts, versions, now)
+            store = self._open()
+            if again or key != self._daily_key:
+                self._daily = daily_queries.read_daily_capacities(store, contexts, versions, now)
+                self._daily_key = key
+            return daily_queries.measured_views(store, contexts, versions, now, self._daily)
         except (HistoryError, HistoryOpenError) as error:
             self.error = str(error)
             return None

@@ -30,7 +30,7 @@ from rules.evaluator.benchmark_check import Step13, check_benchmark
 from rules.evaluator.tier_rules import evaluate_rule
 from rules.plan.load_bins import BinnedWindow, TierContext, with_capacity
 from rules.plan.schema import Plan
-from rules.resize.measured_capacity import capacity_now, evidence_of
+from rules.resize.measured_capacity import capacity_now, count_present_requests, evidence_of
 from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary, ProductionSummaryBuilder
 from rules.resize.proposal import Resize, index_by_rule, propose_size
 from rules.resize.tier_move import add_tier_moves
@@ -110,7 +110,10 @@ def _tier(store: Reader, asked: ReportQuery, context: TierContext) -> _TierResul
     version = asked.versions.get(context.tier, "")
     measured = version and context.serves_whole_requests
     days = tuple(daily_queries.read_capacity_days(store, context.tier, version, asked.until)) if measured else ()
-    context = with_capacity(context, capacity_now(context, days))
+    daily = capacity_now(context, days)
+    context = with_capacity(
+        context, daily_queries.read_capacity(store, context, version, asked.until, daily) if measured else daily
+    )
     versions = store.plan_versions(context.tier, asked.since, asked.until)
     collected = ProductionSummaryBuilder(context=context, since=asked.since, until=asked.until)
     recent: list[BinnedWindow] = []
@@ -133,7 +136,10 @@ def _tier(store: Reader, asked: ReportQuery, context: TierContext) -> _TierResul
         *(evaluate_rule(RULES[name], context, recent, asked.until, HOUR_SECONDS) for name in OVER_THE_TIME),
         *daily_queries.evaluate_days(store, context, version, asked.until),
     )
-    summary = replace(collected.build(versions), capacity_bins=evidence_of(days))
+    if measured:
+        # The next plan has production's lengths beside it, so it counts these requests.
+        context = with_capacity(context, count_present_requests(context.capacity, collected.lately))
+    summary = replace(collected.build(versions), context=context, capacity_bins=evidence_of(days))
     return _TierResult(summary=summary, step13=checked, results=results, before=_before(store, asked, context))
 
 

@@ -194,6 +194,15 @@ class Curve:
         found = None if place.bin is None else self.expectation(place.bin, metric, point.usable_rps, point.c_max)
         return found.interpolated if found else None
 
+    def rps_at(self, in_system: float) -> float | None:
+        """Return the completed rps with so many requests in the system; None from the last point on, or if unknown."""
+        if self.concurrencies is None or in_system >= self.concurrencies[-1]:
+            return None
+        place = bisect_left(self.concurrencies, in_system)
+        below = (self.concurrencies[place - 1], self.points[place - 1].completed_rps) if place else (0.0, 0.0)
+        share = (in_system - below[0]) / (self.concurrencies[place] - below[0])
+        return interpolate(below[1], self.points[place].completed_rps, share, log=False)
+
     def _beyond(self, rps: float, in_system: float | None) -> str:
         if rps > self.top_rps * (1 + RPS_TOLERANCE):
             return f"{rps:.4g} completed rps is above {self.top_rps:.4g}, the highest load the benchmark vouches for"

@@ -17,11 +17,11 @@ from rules.plan.capacity import EVALUATIONS, EVIDENCE_DAYS, damp_capacity, plann
 from rules.plan.curve import CERTAIN_REQUESTS, LIMITED, OperatingPoint
 from rules.plan.load_bins import BinnedWindow, TierContext, sum_by_bin
 from rules.plan.schema import Point
+from rules.resize.overload import WORK_FAMILIES, is_saturated, lower_to_ceiling, measure_ceiling
 from rules.resize.production_curve import BAD, FINE, ProductionPoint, SloStatus, production_points
 from rules.telemetry import windows
 from rules.telemetry.reading_methods import replica_rate
-from rules.telemetry.readings import families_of
-from rules.telemetry.signals import BY_NAME, Reading, SignalValue
+from rules.telemetry.signals import Reading, SignalValue
 from rules.telemetry.windows import DAY_SECONDS, Window
 from rules.telemetry.work import (
     SAME,
@@ -41,9 +41,6 @@ DAYS = EVALUATIONS + EVIDENCE_DAYS - 1
 SLOWER = ("TtftDivergence", "TpotDivergence")
 """The rules whose thresholds say when production is slower than the benchmark at equal load."""
 
-WORK_FAMILIES = families_of(BY_NAME["fleet_utilization"])
-"""What `rules.telemetry.work` reads of a window."""
-
 LEAST_UNPROVEN = 0.5
 """Of the plan's capacity at least so much is taken while production has not shown a load that keeps the SLO and one above it that
 breaks it. Each replica more lowers the load of all others: without this floor a tier that is slow at every load, whatever the
@@ -62,10 +59,20 @@ def capacity_now(context: TierContext, days: Iterable[Iterable[BinnedWindow]]) -
         return planned_capacity(context.plan) if context.plan else None
     sums = [sum_by_bin(day) for day in days]
     estimates = [
-        estimate_capacity(context, sum_by_bin(one for day in sums[first : first + EVIDENCE_DAYS] for one in day))
+        _estimate_in_unit(context, sum_by_bin(one for day in sums[first : first + EVIDENCE_DAYS] for one in day))
         for first in range(max(1, len(sums) - EVIDENCE_DAYS + 1))
     ]
-    return damp_capacity(estimates)
+    unit = estimates[-1][1] if estimates else 1.0
+    # Each counts requests of its own week's lengths. What is compared must count requests of one length.
+    return damp_capacity([found and _scale(found, own / unit) for found, own in estimates])
+
+
+def _scale(capacity: Capacity, factor: float) -> Capacity:
+    """Return the capacity in requests of 1 / `factor` times the work."""
+    if factor == 1:
+        return capacity
+    high = None if capacity.high is None else capacity.high * factor
+    return replace(capacity, rps=capacity.rps * factor, low=capacity.low * factor, high=high)
 
 
 def evidence_of(days: Sequence[Iterable[BinnedWindow]]) -> tuple[BinnedWindow, ...]:
@@ -79,24 +86,47 @@ def estimate_capacity(context: TierContext, bins: Sequence[BinnedWindow]) -> Cap
     If production broke the SLO above a load that kept it, the knee is between the two; the plan's value counts if it is
     too. Otherwise the plan counts as far as production reached. If production is slower than the benchmark at equal
     load, beyond chance, the benchmark's curve is scaled first. A broken SLO below a load that kept it has another cause
-    than load.
+    than load. While a queue grows, latencies are of no load, and completions bound the capacity from above (DESIGN 24).
     """
+    return _estimate_in_unit(context, bins)[0]
+
+
+def _estimate_in_unit(context: TierContext, bins: Sequence[BinnedWindow]) -> tuple[Capacity | None, float]:
+    """Return the estimate, and the work of one of its requests in planned ones (1 where it is not converted)."""
     whole = windows.sum_families((one.window for one in bins), WORK_FAMILIES) if bins else None
     present = present_lengths(whole) if whole is not None else UNTOLD
     planned = planned_capacity(context.plan) if context.plan else None
     plan = at_present_lengths(planned, whole, present) if planned is not None and whole is not None else planned
     found = _estimate(context, bins, plan, present)
+    ceiling = measure_ceiling(bins, found.lengths) if found is not None else None
+    if found is not None and ceiling is not None and ceiling.rps > (found.kept_rps or 0.0):
+        found = lower_to_ceiling(found, ceiling)
     if found is None or planned is None or plan is None or plan.rps == planned.rps:
-        return found
-    work = f"{planned.rps / plan.rps:.2g} times the work of a planned one, of which it was {planned.rps:.3g} rps"
-    return replace(found, reason=f"{found.reason}; a present request is {work}", planned_rps=planned.planned_rps)
+        return found, 1.0
+    found = replace(found, reason=found.reason + _weigh_request(planned, plan), planned_rps=planned.planned_rps)
+    return found, planned.rps / plan.rps
+
+
+def _weigh_request(before: Capacity, present: Capacity) -> str:
+    work = f"{before.rps / present.rps:.2g} times the work of a planned one, of which it was {before.rps:.3g} rps"
+    return f"; a present request is {work}"
+
+
+def count_present_requests(capacity: Capacity | None, lately: Window | None) -> Capacity | None:
+    """Return the capacity in requests of the lengths of a window, as a next plan writes them."""
+    if capacity is None or lately is None:
+        return capacity
+    converted = at_present_lengths(capacity, lately, present_lengths(lately))
+    if converted is capacity:
+        return capacity
+    return replace(converted, reason=capacity.reason + _weigh_request(capacity, converted))
 
 
 def _estimate(
     context: TierContext, bins: Sequence[BinnedWindow], plan: Capacity | None, present: CapacityLengths
 ) -> Capacity | None:
     """Return the estimate, with the plan's capacity in requests of the present lengths."""
-    points = production_points(context, bins)
+    points = production_points(context, (one for one in bins if not is_saturated(one)))
     kept = max((one for one in points if one.kept in FINE), key=lambda one: one.rps, default=None)
     above = [one for one in points if one.kept in BAD and (kept is None or one.rps > kept.rps)]
     if kept is not None and above:

@@ -40,7 +40,7 @@ class MeanTokens:
 class CapacityLengths:
     """Mean tokens of the requests that a capacity was measured with: prompts (with cached tokens) and outputs. None is
     unknown. `prefix_hit_ratio` is the share of prompt tokens from the prefix cache, or None if unknown. `only` is the family of
-    the tokens that a pool's capacity counts alone, "" for both."""
+    the tokens that alone count: a pool's, or those that limited an overloaded replica. "" for both."""
 
     prompt_tokens: MeanTokens | None = None
     generation_tokens: MeanTokens | None = None

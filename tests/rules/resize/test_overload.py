@@ -1,0 +1,170 @@
+"""What an overload shows of a replica: a ceiling from above, in work of the capacity's own lengths."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from judging_samples import gauge
+from report_samples import HOUR, POINTS, USABLE, hour, tier_view
+
+from rules.plan.load_bins import BinnedWindow, TierContext, bin_window
+from rules.plan.replica_count import Margin, count_replicas
+from rules.resize.measured_capacity import estimate_capacity
+from rules.resize.overload import bound_by_lengths, bound_by_overload, is_saturated
+from rules.telemetry.work import Capacity, work_per_request
+
+PLANNED = tier_view()
+MARGIN = Margin(target_utilization=0.9, survives_loss_from=4)
+
+
+def overloaded(
+    rps: float,
+    replica: str = "r0",
+    prompts: float = 800.0,
+    outputs: float = 80.0,
+    waiting: float = 20.0,
+    seconds: float = 900.0,
+) -> BinnedWindow:
+    """Some minutes of one replica that completes `rps` while requests wait."""
+    share = seconds / HOUR
+    window = hour(0, rps, 1, ttft={9.0: 1.0}, prompts=prompts, outputs=outputs)
+    gauges = {**window.gauges, "requests_waiting": gauge(waiting, seconds=seconds)}
+    gauges["requests_running"] = gauge(30.0, seconds=seconds)
+    window = replace(
+        window,
+        end=window.start + seconds,
+        expected_seconds=seconds,
+        covered_seconds=seconds,
+        counters={name: value * share for name, value in window.counters.items()},
+        gauges=gauges,
+    )
+    placed = bin_window(window, PLANNED.curve, replica)
+    return replace(placed, bin=None, beyond="its queue grew to 40")
+
+
+def served(rps: float, replica: str = "r0") -> BinnedWindow:
+    """A quarter of an hour without a queue."""
+    return bin_window(hour(0, rps, 1), PLANNED.curve, replica)
+
+
+def capacity_of(context: TierContext) -> Capacity:
+    assert context.capacity is not None
+    return context.capacity
+
+
+PLAN = capacity_of(PLANNED)
+
+
+def test_an_engine_of_half_speed_under_planned_lengths_lowers_the_capacity() -> None:
+    found = bound_by_overload(PLAN, [overloaded(USABLE / 2)])
+    assert found.rps == pytest.approx(USABLE / 2)
+    assert found.high is not None
+    assert found.rps <= found.high < USABLE
+    assert found.low <= found.rps
+    assert "while requests waited a replica finished the work of 3.67 rps and no more" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("prompts", "outputs", "rps"),
+    [(3200.0, 320.0, USABLE / 4), (3200.0, 80.0, USABLE / 4), (800.0, 320.0, USABLE / 4), (800.0, 80.0, USABLE)],
+)
+def test_longer_requests_at_the_full_token_rate_do_not(prompts: float, outputs: float, rps: float) -> None:
+    found = bound_by_overload(PLAN, [overloaded(rps, prompts=prompts, outputs=outputs)])
+    assert (found.rps, found.low, found.high) == (PLAN.rps, PLAN.low, PLAN.high)
+
+
+def test_one_slow_replica_of_ten_is_no_tier_of_half_the_capacity() -> None:
+    others = [served(5.0, f"r{place}") for place in range(1, 10)]
+    found = bound_by_overload(PLAN, [overloaded(USABLE / 2), *others])
+    assert found.rps == pytest.approx(USABLE * 0.95)
+    assert "10% of the replicas finished" in found.reason
+
+
+@pytest.mark.parametrize(
+    "binned",
+    [
+        overloaded(3.0, seconds=120.0),
+        overloaded(3.0, waiting=0.4),
+        replace(overloaded(3.0), beyond="", backlog="worked off"),
+        served(3.0),
+        overloaded(0.0),
+    ],
+    ids=["two minutes", "no queue", "a queue that is worked off", "no overload", "nothing finished"],
+)
+def test_what_is_no_overload_says_nothing_of_capacity(binned: BinnedWindow) -> None:
+    assert bound_by_overload(PLAN, [binned]) is PLAN
+
+
+def test_latencies_of_an_overload_are_no_latencies_at_equal_load() -> None:
+    """A week at 3 rps as planned, and a day in which 3 rps finished of 6 that arrived, with nine seconds to wait."""
+    week = [bin_window(hour(number, 30.0), PLANNED.curve, "all") for number in range(160)]
+    found = estimate_capacity(PLANNED, [*week, overloaded(5.0, "all")])
+    calm = estimate_capacity(PLANNED, week)
+    assert found is not None
+    assert calm is not None
+    assert calm.rps == pytest.approx(USABLE)
+    assert found.rps == pytest.approx(5.0)
+    assert "times as slow" not in found.reason
+    below = estimate_capacity(PLANNED, [*week, overloaded(2.0, "all")])
+    assert below is not None
+    assert below.rps == pytest.approx(USABLE)
+
+
+def test_an_overload_alone_does_not_say_that_no_load_keeps_the_slo() -> None:
+    found = estimate_capacity(PLANNED, [overloaded(5.0, "all")])
+    assert found is not None
+    assert found.rps == pytest.approx(5.0)
+    assert "no load of production kept the SLO" not in found.reason
+
+
+@given(
+    completed=st.floats(0.5, 12.0),
+    more=st.floats(1.0, 8.0),
+    prompts=st.floats(100.0, 6400.0),
+    outputs=st.floats(10.0, 640.0),
+)
+def test_the_count_covers_what_arrives_and_never_falls_with_it(
+    completed: float, more: float, prompts: float, outputs: float
+) -> None:
+    binned = overloaded(completed, prompts=prompts, outputs=outputs)
+    capacity = bound_by_overload(PLAN, [binned])
+    assert capacity.rps <= PLAN.rps
+    each = work_per_request(binned.window, capacity.lengths)[1]
+    counts = [count_replicas(completed * factor * each, capacity.rps, MARGIN) for factor in (1.0, more, 2 * more)]
+    assert counts == sorted(counts)
+    # What one replica does not finish needs another; chance may hide one part in ten of these completions.
+    chance = 1 + 3.09 / math.sqrt(completed * 900)
+    assert counts[1] >= math.floor(more / chance)
+
+
+def test_far_from_the_measured_lengths_the_bounds_are_wide() -> None:
+    near, far = hour(0, 3.0, 1, prompts=960.0), hour(0, 3.0, 1, prompts=3200.0, outputs=320.0)
+    known = replace(PLAN, low=6.0)
+    assert bound_by_lengths(known, PLANNED, near) is known
+    wide = bound_by_lengths(known, PLANNED, far)
+    assert wide.rps == known.rps
+    assert wide.low == pytest.approx(USABLE / 4)
+    assert "requests are 4 times the work of those that it was measured with" in wide.reason
+    shorter = bound_by_lengths(known, PLANNED, hour(0, 3.0, 1, prompts=200.0, outputs=20.0))
+    assert (shorter.low, shorter.high) == (6.0, pytest.approx(4 * USABLE))
+
+
+def test_memory_bounds_what_longer_requests_leave_room_for() -> None:
+    """The benchmark had 4 requests at once at 4 rps and 8 at 6; 9,000 tokens hold 5 of 1,600 + 200."""
+    lengths = [{**point, "prompt_tokens_mean": 800} for point in POINTS]
+    context = tier_view(curve={"points": lengths, "measured": {"kv_tokens": 9000}})
+    capacity = capacity_of(context)
+    found = bound_by_lengths(capacity, context, hour(0, 2.0, 1, prompts=1600.0, outputs=400.0))
+    assert found.rps == found.high == pytest.approx(4.5)
+    assert "5 requests of 1,800 tokens fit into its KV cache" in found.reason
+    roomy = tier_view(curve={"points": lengths, "measured": {"kv_tokens": 900_000}})
+    assert bound_by_lengths(capacity_of(roomy), roomy, hour(0, 2.0, 1, prompts=900.0)).rps == capacity.rps
+
+
+def test_a_queue_is_what_makes_completions_a_ceiling() -> None:
+    assert is_saturated(overloaded(3.0))
+    assert not is_saturated(served(3.0))
