@@ -75,8 +75,16 @@ class TierForecast:
         return self._work.end
 
     def use(self, asked: ForecastRequest) -> None:
-        """Count replicas with the capacity of this request from now on. Its settings must be the same."""
-        self._capacity = asked.capacity
+        """Count replicas with the capacity of this request from now on. Its settings must be the same.
+
+        The minutes of the hold are counted anew, as by a command that begins with this capacity. What was recommended by
+        a lower one is held.
+        """
+        before, self._capacity = self._capacity, asked.capacity
+        if before is None or asked.capacity is None or before.rps == asked.capacity.rps:
+            return
+        rises = asked.capacity.rps > before.rps
+        self._begin_warming(self._decision.replicas if rises and self._decision is not None else 0)
 
     def add(self, work: Iterable[float], requests: Iterable[float] = ()) -> None:
         """Add the following minutes; NaN if unknown."""

@@ -122,7 +122,11 @@ class PlanComparison:
         if self.planned is None or isinstance(self.now, Missing):
             return result.status, "no finding"
         if not self.is_worse:
-            return result.status, "within the SLO" if self.planned.text == SLO else self._as_planned
+            if self.planned.text != SLO:
+                return result.status, self._as_planned
+            # Its bounds lie on both sides.
+            beyond = (self.now.value or 0.0) > self.planned.value
+            return (Status.UNKNOWN, "may be beyond the SLO") if beyond else (result.status, "within the SLO")
         return (
             (Status.UNKNOWN, "beyond the SLO, no finding yet")
             if self.planned.text == SLO

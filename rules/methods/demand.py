@@ -192,7 +192,7 @@ def _report_excess(
             f"the {supply.planned} planned ones {number(supply.planned_rps, 'per_second')}, the plan is outgrown"
         )
     else:
-        parts.append(f"{max(1, short)} more {'is' if short <= 1 else 'are'} needed")
+        parts.append(f"at least {max(1, short)} more {'is' if short <= 1 else 'are'} needed")
         if supply.planned is not None:
             fits = supply.planned >= supply.needed(whole.best)
             enough = "would be enough" if fits else "would carry it without headroom"

@@ -7,6 +7,7 @@ It is built day by day: memory never holds more than a day of rows. To add a qua
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,6 +21,9 @@ from rules.telemetry.work import CapacityLengths, weigh
 RATE_SECONDS = 300.0
 """Arrivals are looked at over five minutes: about what a replica takes to start (guide 9.2: 2 to 5 minutes), so what is
 shorter no scaling could have answered."""
+
+PRESENT_MINUTES = 3
+"""Minutes that show what arrives now: three separate ones, as a finding needs (DESIGN 3.3)."""
 
 RECENT_SECONDS = 7 * 86_400.0
 """What a replica can take, and how long requests are, is told by the last week: over a month a drift hides in its own past."""
@@ -55,10 +59,10 @@ class ProductionSummary:
 
     `total` is the sum of all observed hours, `lately` that of the last RECENT_SECONDS. `hours` are windows of an hour
     without histograms, under any plan. `plan_hours` and `bins` (recent, one per load bin, one beyond the benchmark) are
-    under the present plan. `rates` are the arrivals by five minutes in `minutes` known minutes, and `busiest_minute` those of
-    the busiest one. `versions` are the plan versions, newest last. `pools` has the same of each pool, where prefill and
-    decode are served apart: the arrivals are the tier's.
-    `capacity_bins` are the load bins that the capacity rests on, empty where there are none.
+    under the present plan. `rates` are the arrivals by five minutes in `minutes` known minutes, `busiest` those of the
+    busiest PRESENT_MINUTES, and `present` those of the last. `versions` are the plan versions, newest last. `pools` has
+    the same of each pool, where prefill and decode are served apart: the arrivals are the tier's. `capacity_bins` are the
+    load bins that the capacity rests on, empty where there are none.
     """
 
     context: TierContext
@@ -71,7 +75,8 @@ class ProductionSummary:
     bins: tuple[BinnedWindow, ...] = ()
     capacity_bins: tuple[BinnedWindow, ...] = ()
     rates: tuple[Rate, ...] = ()
-    busiest_minute: Rate | None = None
+    busiest: Rate | None = None
+    present: Rate | None = None
     minutes: int = 0
     requests: float = 0.0
     versions: tuple[str, ...] = ()
@@ -112,7 +117,8 @@ class ProductionSummaryBuilder:
     plan_hours: dict[float, Window] = field(default_factory=dict)
     bins: dict[int | None, BinnedWindow] = field(default_factory=dict)
     rates: list[Rate] = field(default_factory=list)
-    busiest_minute: Rate | None = None
+    busiest: tuple[MinuteDemand, ...] = ()
+    last: deque[MinuteDemand] = field(default_factory=lambda: deque(maxlen=PRESENT_MINUTES))
     minutes: int = 0
     requests: float = 0.0
     pools: dict[str, ProductionSummaryBuilder] = field(default_factory=dict)
@@ -142,13 +148,16 @@ class ProductionSummaryBuilder:
         self.minutes += len(known)
         self.requests = sum((one.requests or 0.0 for one in known), self.requests)
         for minute in known:
-            if self.busiest_minute is None or (minute.requests or 0.0) > self.busiest_minute.rps * MINUTE_SECONDS:
-                self.busiest_minute = _sum_demand(minute.start, (minute,))
+            if self.last and minute.start - self.last[-1].start > MINUTE_SECONDS:
+                self.last.clear()
+            self.last.append(minute)
+            if len(self.last) == PRESENT_MINUTES and _count(self.last) > _count(self.busiest):
+                self.busiest = tuple(self.last)
         for start, several in sorted(
             windows.group_by(known, lambda one: one.start // RATE_SECONDS * RATE_SECONDS).items()
         ):
             if len(several) >= WHOLE_MINUTES:
-                self.rates.append(_sum_demand(start, several))
+                self.rates += filter(None, [_sum_demand(several, start)])
 
     def build(self, versions: tuple[str, ...]) -> ProductionSummary:
         """Return the summary of the collected days."""
@@ -164,7 +173,8 @@ class ProductionSummaryBuilder:
             plan_hours=tuple(self.plan_hours[start] for start in sorted(self.plan_hours)),
             bins=tuple(ordered),
             rates=tuple(self.rates),
-            busiest_minute=self.busiest_minute,
+            busiest=_sum_demand(self.busiest or self.last),
+            present=_sum_demand(self.last),
             minutes=self.minutes,
             requests=self.requests,
             versions=versions,
@@ -175,8 +185,17 @@ class ProductionSummaryBuilder:
         )
 
 
-def _sum_demand(start: float, minutes: Sequence[MinuteDemand]) -> Rate:
-    """Return the arrivals of adjacent minutes with known requests. Tokens that a minute lacks are unknown."""
+def _count(minutes: Iterable[MinuteDemand]) -> float:
+    return math.fsum(minute.requests or 0.0 for minute in minutes)
+
+
+def _sum_demand(minutes: Sequence[MinuteDemand], start: float | None = None) -> Rate | None:
+    """Return the arrivals of adjacent minutes with known requests, None without any.
+
+    Tokens that a minute lacks are unknown. The begin is that of the first minute, or `start`.
+    """
+    if not minutes:
+        return None
 
     def per_second(amounts: Sequence[float | None]) -> float | None:
         known = [amount for amount in amounts if amount is not None]
@@ -186,7 +205,7 @@ def _sum_demand(start: float, minutes: Sequence[MinuteDemand]) -> Rate:
     shares = [None if one.computed is None else one.computed * (one.prompt_tokens or 0.0) for one in minutes]
     computed = per_second(shares)
     return Rate(
-        start=start,
+        start=minutes[0].start if start is None else start,
         rps=per_second([one.requests for one in minutes]) or 0.0,
         prompt_tokens=prompts,
         generation_tokens=per_second([one.generation_tokens for one in minutes]),

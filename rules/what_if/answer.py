@@ -226,7 +226,7 @@ def _find_burns(seen: ProductionSummary, findings: Iterable[Finding], peak: Obse
     if now is None or not found:
         return OpenBurns()
     # Less than the present load may be carried. The peak, the load by default, is never less.
-    loads = [one.rps for one in (peak, *seen.rates[-1:]) if one is not None]
+    loads = [one.rps for one in (peak, seen.present) if one is not None]
     ordered = tuple(sorted(found, key=lambda one: one.started_at))
     return OpenBurns(findings=ordered, replicas=math.ceil(now - RESTARTS), rps=min(loads, default=0.0))
 

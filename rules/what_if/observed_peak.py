@@ -36,45 +36,45 @@ class ObservedPeak:
 def find_peak(seen: ProductionSummary) -> ObservedPeak | None:
     """Return the peak of production or of the plan, None without either.
 
-    The third busiest five minutes count, so that one burst is no peak. In the first hour, or with traffic in fewer than
-    three of them, the busiest minute counts: an overload that began minutes ago fills no five. A busy hour's mean counts
-    if it is more.
+    The third busiest five minutes count, so that one burst is no peak. In the first hour the busiest minutes count, of none
+    a busy hour's mean. What arrives now counts where it is more.
     """
     lengths = seen.context.capacity.lengths if seen.context.capacity else UNTOLD
-    each = work_per_request(seen.lately, lengths)[1] if seen.lately else 1.0
-    rates = _weigh_rates(seen.rates, lengths, each)
-    if len(rates) >= SEPARATE and len(seen.rates) >= FIRST_STRETCHES:
-        return _pick(rates, SEPARATE, "reached in three stretches of five minutes")
-    minutes = (seen.busiest_minute,) if seen.busiest_minute else ()
-    found = (
-        _pick(
-            _weigh_rates(minutes, lengths, each),
-            1,
-            "the busiest minute: too few arrivals were seen for three stretches",
-        ),
-        _pick(_list_hours(seen.hours, lengths), SEPARATE, "mean of a busy hour: its busiest minutes were higher"),
-    )
-    highest = max((one for one in found if one), key=lambda one: one.rps * one.work, default=None)
     planned = (
         seen.context.plan.workload.requests_per_second if seen.context.plan and seen.context.plan.workload else None
     )
-    if highest is None and planned is not None and planned.peak:
+    each = work_per_request(seen.lately, lengths)[1] if seen.lately else 1.0
+    stretches = _list_work(seen.rates if len(seen.rates) >= FIRST_STRETCHES else (), lengths, each)
+    busiest, present = (_list_work((rate,), lengths, each) for rate in (seen.busiest, seen.present))
+    peak = (
+        _pick_third(stretches, "reached in three stretches of five minutes", SEPARATE)
+        or _pick_third(busiest, "the busiest minutes: an hour was not seen yet")
+        or _pick_third(_list_hours(seen.hours, lengths), "mean of a busy hour: its busiest minutes were higher")
+    )
+    arriving = _pick_third(present, "what arrives now, more than any peak before")
+    if peak is None and planned is not None and planned.peak:
         return ObservedPeak(rps=planned.peak, at=None, source="the plan's peak: none was seen")
-    return highest
+    return arriving if peak and arriving and arriving.rps * arriving.work > peak.rps * peak.work else peak
 
 
-def _weigh_rates(rates: Iterable[Rate], lengths: CapacityLengths, each: float) -> list[tuple[float, float, float]]:
-    """Return work, rps and begin of each stretch with arrivals. Without tokens a request is the work of `each`."""
-    return [(one.work(lengths) or one.rps * each, one.rps, one.start) for one in rates if one.rps > 0]
+def _list_work(
+    rates: Iterable[Rate | None], lengths: CapacityLengths, each: float
+) -> Iterable[tuple[float, float, float]]:
+    """Yield work and requests per second, and the begin, of each stretch with arrivals.
+
+    Without tokens a request is the work of `each`.
+    """
+    known = (rate for rate in rates if rate is not None and rate.rps > 0)
+    return ((rate.work(lengths) or rate.rps * each, rate.rps, rate.start) for rate in known)
 
 
-def _pick(several: Iterable[tuple[float, float, float]], place: int, source: str) -> ObservedPeak | None:
-    """Return the stretch (work and rps, begin) at this place, the most work first, or the last of fewer."""
-    found = sorted(several, reverse=True)
-    if not found:
+def _pick_third(stretches: Iterable[tuple[float, float, float]], source: str, fewest: int = 1) -> ObservedPeak | None:
+    """Return the stretch (work and rps, begin) with the third most work, or the least of fewer; at least `fewest`."""
+    ordered = sorted(stretches, reverse=True)
+    if len(ordered) < fewest:
         return None
-    work, rps, at = found[min(place, len(found)) - 1]
-    return ObservedPeak(rps=rps, at=at, source=source, work=work / rps, highest=found[0][1])
+    work, rps, at = ordered[min(SEPARATE, len(ordered)) - 1]
+    return ObservedPeak(rps=rps, at=at, source=source, work=work / rps, highest=ordered[0][1])
 
 
 def _list_hours(hours: Iterable[Window], lengths: CapacityLengths) -> Iterable[tuple[float, float, float]]:

@@ -78,7 +78,8 @@ def test_more_than_the_ready_replicas_may_take_says_how_many_are_missing() -> No
     found = told(5.0)
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert (
-        found.sentence == "10 rps arrive, 2 ready replicas take 8 rps; 1 more is needed; the 3 planned would be enough"
+        found.sentence
+        == "10 rps arrive, 2 ready replicas take 8 rps; at least 1 more is needed; the 3 planned would be enough"
     )
     assert isinstance(found.observed, Reading)
     assert found.observed.value == pytest.approx(10.0)
@@ -90,7 +91,9 @@ def test_a_saturated_fleet_that_completes_no_more_is_seen_by_what_arrives() -> N
 
 
 def test_one_ready_replica_takes_what_several_take() -> None:
-    assert told(5.0, replicas=1).sentence.startswith("5 rps arrive, 1 ready replica takes 4 rps; 1 more is needed")
+    assert told(5.0, replicas=1).sentence.startswith(
+        "5 rps arrive, 1 ready replica takes 4 rps; at least 1 more is needed"
+    )
 
 
 def test_requests_that_a_queue_limit_refused_arrived_too() -> None:
@@ -103,7 +106,8 @@ def test_requests_that_a_queue_limit_refused_arrived_too() -> None:
     assert isinstance(found, Verdict)
     assert found.status is Status.WARNING
     assert (
-        found.sentence == "10 rps arrive, 2 ready replicas take 8 rps; 1 more is needed; the 3 planned would be enough"
+        found.sentence
+        == "10 rps arrive, 2 ready replicas take 8 rps; at least 1 more is needed; the 3 planned would be enough"
     )
     assert isinstance(found.observed, Reading)
     assert found.observed.low == pytest.approx(10.0)
@@ -143,7 +147,8 @@ def test_within_chance_it_is_only_likely() -> None:
 def test_a_benchmark_without_an_end_proves_nothing() -> None:
     found = told(7.0, plan=NO_END)
     assert (
-        found.sentence == "14 rps arrive, 2 ready replicas take 12 rps; 1 more is needed; the 3 planned would be enough"
+        found.sentence
+        == "14 rps arrive, 2 ready replicas take 12 rps; at least 1 more is needed; the 3 planned would be enough"
     )
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
     assert told(9.5, plan=NO_END).status is Status.CRITICAL
@@ -152,7 +157,7 @@ def test_a_benchmark_without_an_end_proves_nothing() -> None:
 def test_more_than_even_the_planned_fleet_may_take_is_critical() -> None:
     found = told(7.0)
     assert (found.status, found.certainty) == (Status.CRITICAL, Certainty.CERTAIN)
-    assert found.sentence.endswith("3 more are needed; the 3 planned would not be enough")
+    assert found.sentence.endswith("at least 3 more are needed; the 3 planned would not be enough")
 
 
 def test_an_outgrown_plan_is_told_where_more_replicas_than_planned_carry_it() -> None:

@@ -263,7 +263,7 @@ def test_demand_beyond_one_pool_is_found_where_the_other_has_room() -> None:
     assert isinstance(found, Verdict)
     assert found.status is Status.CRITICAL
     assert found.sentence == (
-        "Prefill pool: 4 rps arrive, 2 ready replicas take 2.67 rps; 2 more are needed; the 2 planned would not be enough"
+        "Prefill pool: 4 rps arrive, 2 ready replicas take 2.67 rps; at least 2 more are needed; the 2 planned would not be enough"
     )
     assert (
         sentence("DemandExceedsCapacity", 4.0, 300.0, 40.0) == "Decode pool: 4 rps arrive, 2 ready replicas take 5 rps"

@@ -187,12 +187,12 @@ def test_longer_requests_are_more_work_and_read_the_curve_further_up() -> None:
     assert answer_question(demand([(3.0, 80.0)] * 20), 1).notes == ()
 
 
-def test_in_the_first_hour_the_busiest_minute_of_arrivals_is_the_peak() -> None:
-    """Nine calm minutes, then 5 rps arrive where 3 are completed: the hour's mean would be 3."""
-    found = answer_question(demand([(1.0, 80.0)] * 9 + [(5.0, 80.0)]), 1)
+def test_in_the_first_hour_the_busiest_three_minutes_of_arrivals_are_the_peak() -> None:
+    """Nine calm minutes, then 5 rps arrive where 3 are completed: the mean would be 2."""
+    found = answer_question(demand([(1.0, 80.0)] * 9 + [(5.0, 80.0)] * 3), 1)
     assert (found.rps, found.peak and found.peak.source) == (
         pytest.approx(5.0),
-        "the busiest minute: too few arrivals were seen for three stretches",
+        "the busiest minutes: an hour was not seen yet",
     )
     # The overload stays the peak of the hour, also after it ended.
     assert answer_question(demand([(1.0, 80.0)] * 9 + [(5.0, 80.0)] * 4 + [(1.0, 80.0)] * 42), 1).rps == found.rps
@@ -203,6 +203,17 @@ def test_after_an_hour_one_burst_is_no_peak() -> None:
     assert found.peak is not None
     assert (found.rps, found.peak.highest) == (pytest.approx(4.0), pytest.approx(5.0))
     assert found.peak.source == "reached in three stretches of five minutes"
+
+
+def test_what_arrives_now_is_the_load_where_it_is_more_than_any_peak() -> None:
+    """An hour at 2 rps, then 5 rps for three minutes: no stretch of five minutes has them yet."""
+    found = answer_question(demand([(2.0, 80.0)] * 60 + [(5.0, 80.0)] * 3), 1)
+    assert (found.rps, found.peak and found.peak.source) == (
+        pytest.approx(5.0),
+        "what arrives now, more than any peak before",
+    )
+    over = answer_question(demand([(2.0, 80.0)] * 60 + [(5.0, 80.0)] * 3 + [(2.0, 80.0)] * 5), 1)
+    assert over.rps == pytest.approx(2.0)
 
 
 def test_the_peak_is_the_stretch_of_most_work() -> None:

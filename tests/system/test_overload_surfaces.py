@@ -1,0 +1,280 @@
+"""A real engine under an overload of requests four times as long as the benchmark's: all surfaces say one thing.
+
+The recording (`tests/recordings/overload`) has three quiet minutes, four minutes of 4 rps of which about 2.8 finish, and
+the recovery. A daemon scrapes its pages on a simulated clock. At ten moments the status page, `status`, `/api/status`,
+`check`, `whatif`, `prewarm` and the gauges are asked; at the height and at the end a report is written.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from building import build_once
+from byte_server import answering
+from paths import TESTS
+from recorded import folder
+
+from agent.cli.main import main
+from agent.config.load import load
+from agent.daemon.factory import assemble
+from agent.daemon.status_builder import StatusInputs, status
+from agent.sources.recording import load as load_recording
+from agent.sources.recording import scrapes
+from exporters.metrics import exposition
+from exporters.status.page import render_page
+from exporters.status.records import AgentHealth
+from exporters.status.status_json import status_json
+from rules.verdicts.latency_pattern import KEEP_REPLICAS
+
+TIER = "cpu-small"
+PLAN = TESTS / "plans" / "cpu-small-short.yaml"
+OVERLOAD_BEGIN, OVERLOAD_END = 180.0, 420.0
+"""Seconds after the first scrape at which long requests begin and end to arrive."""
+
+MOMENTS = (100.0, 170.0, 240.0, 285.0, 330.0, 375.0, 415.0, 480.0, 600.0, 830.0)
+HEIGHT, LAST = 415.0, 830.0
+ARRIVING_RPS, COMPLETED_RPS = 4.0, 2.8
+"""What the clients sent, and what they had back in the last two minutes of the overload."""
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """What every surface says at one moment; `whatif` by instances, exit codes beside the documents."""
+
+    prewarm: Json
+    check: tuple[int, Json]
+    whatif: Mapping[int, tuple[int, Json]]
+    overview: tuple[int, str]
+    api: Json
+    page: str
+    metrics: str
+    report: Json | None
+
+    @property
+    def recommended(self) -> int:
+        count: int = self.prewarm["recommendation"]["replicas"]
+        return count
+
+    @property
+    def words(self) -> str:
+        """The status page as text."""
+        return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", self.page))
+
+    def read_gauge(self, name: str) -> float:
+        (line,) = (one for one in self.metrics.splitlines() if one.startswith(f'{name}{{tier="{TIER}"}}'))
+        return float(line.rpartition(" ")[2])
+
+
+@contextmanager
+def at(now: float) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(time, "time", lambda: now)
+        yield
+
+
+def run_command(now: float, *words: str) -> tuple[int, str]:
+    """Return the exit code of a command at that time, and its standard output."""
+    out = io.StringIO()
+    with redirect_stdout(out), at(now):
+        code = main(list(words))
+    return code, out.getvalue()
+
+
+def run_json(now: float, *words: str) -> tuple[int, Json]:
+    code, text = run_command(now, *words, "--format", "json")
+    return code, json.loads(text)
+
+
+def build_response(body: bytes, kind: str = "text/plain; version=0.0.4") -> bytes:
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    return head.encode() + body
+
+
+def watch_recording(into: Path) -> dict[float, Moment]:
+    """Return the surfaces at each of MOMENTS, of a daemon that scrapes the recorded pages."""
+    into.mkdir()
+    recording, _ = load_recording(folder("overload"))
+    pages = [one for one in scrapes(recording, []) if one.body is not None]
+    begin = pages[0].t
+    clock = [begin]
+    moments: dict[float, Moment] = {}
+    served, answer = [build_response(b"")], [build_response(b"")]
+    (into / "plan.yaml").write_text(PLAN.read_text())
+    config = into / "sizewatch.yaml"
+    with answering(served) as engine, answering(answer) as web:
+        target = {"url": f"{engine}/metrics", "tier": TIER, "replica": "r0"}
+        whole = {"plan": "plan.yaml", "targets": [target], "gpus": {"source": "none"}, "scrape_interval": "5s"}
+        config.write_text(yaml.safe_dump(whole))
+        with at(begin):
+            daemon = assemble(load(config), clock=lambda: clock[0])
+        try:
+            due = list(MOMENTS)
+            for before, scrape in zip([None, *pages], pages, strict=False):
+                clock[0] = scrape.t
+                served[0] = build_response(scrape.body or b"")
+                with at(scrape.t):
+                    daemon.loop.run_cycle()
+                    if before is None or before.t // 60 != scrape.t // 60:
+                        daemon.forecast(scrape.t)
+                if due and scrape.t - begin >= due[0]:
+                    offset = due.pop(0)
+                    moments[offset] = ask_surfaces(daemon, config, scrape.t, answer, web, offset in (HEIGHT, LAST))
+        finally:
+            daemon.close(clock[0])
+    return moments
+
+
+def ask_surfaces(daemon: Any, config: Path, now: float, answer: list[bytes], web: str, with_report: bool) -> Moment:
+    daemon.forecast(now)
+    inputs = StatusInputs(
+        role="standalone",
+        started_at=now - 60,
+        health=AgentHealth(),
+        simulated="",
+        step13={},
+        forecasts=daemon.forecasts,
+    )
+    found = status(daemon.loop, daemon.runtime, inputs, now)
+    api = status_json(found)
+    answer[0] = build_response(json.dumps(api).encode(), "application/json")
+    ask = ("-c", str(config), "--tier", TIER)
+    report = None
+    if with_report:
+        out = config.parent / f"report-{now:.0f}"
+        run_command(now, "report", "-c", str(config), "--since", "1h", "--out", str(out))
+        report = json.loads((out / "report.json").read_text())["tiers"][0]
+    return Moment(
+        prewarm=run_json(now, "prewarm", *ask)[1],
+        check=run_json(now, "check", "-c", str(config)),
+        whatif={count: run_json(now, "whatif", *ask, "--instances", str(count)) for count in (1, 2, 3, 6)},
+        overview=run_command(now, "status", "--url", web),
+        api=api,
+        page=render_page(found).decode(),
+        metrics=exposition.render(found, "text/plain")[0].decode(),
+        report=report,
+    )
+
+
+@pytest.fixture(scope="module")
+def moments(tmp_path_factory: pytest.TempPathFactory) -> dict[float, Moment]:
+    return build_once(tmp_path_factory, "overload", watch_recording)
+
+
+@pytest.fixture(params=MOMENTS)
+def moment(request: pytest.FixtureRequest, moments: dict[float, Moment]) -> Moment:
+    found: Moment = moments[request.param]
+    return found
+
+
+@pytest.fixture(params=[one for one in MOMENTS if OVERLOAD_BEGIN + 90 < one <= OVERLOAD_END])
+def overloaded(request: pytest.FixtureRequest, moments: dict[float, Moment]) -> Moment:
+    found: Moment = moments[request.param]
+    return found
+
+
+def test_every_surface_has_one_count_and_one_sentence(moment: Moment) -> None:
+    decision = moment.prewarm["recommendation"]
+    overview = moment.api["overview"][0]
+    assert overview["recommended"] == moment.recommended
+    assert moment.read_gauge("sizewatch_recommended_replicas") == moment.recommended
+    # A command reads the last minute once more, and does not know how many are ready.
+    sentence = decision["sentence"].partition(" (lead")[0]
+    assert sentence in moment.overview[1]
+    assert sentence in moment.words
+    missing = moment.recommended - 1
+    assert (f"start {missing} now" in moment.words) == (missing > 0)
+    assert ("nothing to do" in moment.words) == (missing == 0)
+
+
+def test_every_surface_has_one_capacity(moment: Moment) -> None:
+    usable = moment.prewarm["recommendation"]["usable_rps"]
+    told = {
+        "gauge": moment.read_gauge("sizewatch_capacity_rps"),
+        "check": moment.check[1]["tiers"][0]["capacity_rps"],
+        **{f"whatif {count}": answer["usable_rps"]["value"] for count, (_, answer) in moment.whatif.items()},
+    }
+    assert told == {name: pytest.approx(usable) for name in told}
+
+
+def test_more_replicas_never_serve_worse(moment: Moment) -> None:
+    codes = [code for _, (code, _) in sorted(moment.whatif.items())]
+    assert codes == sorted(codes, key={1: 0, 3: 1, 0: 2}.__getitem__)
+    limits = [answer["limits"][0]["headroom"] for _, (_, answer) in sorted(moment.whatif.items())]
+    assert limits == sorted(limits)
+
+
+def test_exit_codes_agree_with_the_words(moment: Moment) -> None:
+    code, text = moment.overview
+    headline = text.splitlines()[0]
+    assert (code == 1) == ("incident" in headline) == bool(moment.api["overview"][0]["incidents"])
+    assert headline.partition(" ")[2] in moment.words
+    for whatif_code, answer in moment.whatif.values():
+        assert (whatif_code == 1) == ("would break" in answer["sentence"] or "likely break" in answer["sentence"])
+        assert (whatif_code == 0) == ("hold" in answer["sentence"])
+
+
+def test_no_surface_advises_against_replicas_while_the_queue_grows(overloaded: Moment) -> None:
+    everything = overloaded.words + json.dumps(overloaded.api) + overloaded.overview[1] + json.dumps(overloaded.check)
+    assert KEEP_REPLICAS not in everything
+    assert "as planned" not in overloaded.words
+    assert "no objective is surely missed" not in overloaded.words
+
+
+def test_the_count_covers_what_arrives(overloaded: Moment) -> None:
+    assert overloaded.recommended >= math.ceil(ARRIVING_RPS / COMPLETED_RPS)
+    assert overloaded.prewarm["recommendation"]["now_requests"] == pytest.approx(ARRIVING_RPS, rel=0.15)
+
+
+def test_this_size_is_broken_while_the_incident_is_open_and_more_replicas_hold(overloaded: Moment) -> None:
+    code, answer = overloaded.whatif[1]
+    assert (code, answer["slo"]) == (1, "broken")
+    assert re.match(r"(KV cache cascade|TTFT SLO burn) is open at this size since ", answer["sentence"])
+    assert overloaded.whatif[6][0] == 0
+
+
+def test_the_cause_names_the_lengths(moments: dict[float, Moment]) -> None:
+    for offset in (240.0, 330.0, 375.0, HEIGHT):
+        assert re.search(r"prompts are [23](\.\d)? ?x,? .*as long as benchmarked", moments[offset].words, re.IGNORECASE)
+
+
+def test_at_the_height_the_load_is_what_arrives(moments: dict[float, Moment]) -> None:
+    load = moments[HEIGHT].whatif[1][1]["load"]
+    assert load["rps"] == pytest.approx(ARRIVING_RPS, rel=0.15)
+    assert moments[HEIGHT].whatif[1][1]["needed"]["replicas"] in (2, 3)
+
+
+@pytest.mark.parametrize("offset", [100.0, 170.0])
+def test_quiet_minutes_gain_nothing(moments: dict[float, Moment], offset: float) -> None:
+    quiet = moments[offset]
+    assert (quiet.overview[0], quiet.recommended, quiet.whatif[1][0]) == (0, 1, 0)
+    assert quiet.api["overview"][0]["state"] == "learning"
+
+
+def test_after_the_overload_one_replica_is_enough_again(moments: dict[float, Moment]) -> None:
+    last = moments[LAST]
+    assert (last.overview[0], last.recommended) == (0, 1)
+    # The load of a what-if is the busiest of the hour, which one replica did not carry.
+    assert [last.whatif[count][0] for count in (1, 3)] == [1, 0]
+    # What the overload showed stays known: 3.8 times the work a request, of 13.9 usable.
+    assert last.read_gauge("sizewatch_capacity_rps") < 13.0
+
+
+@pytest.mark.parametrize("offset", [HEIGHT, LAST])
+def test_the_report_proposes_no_other_size(moments: dict[float, Moment], offset: float) -> None:
+    report = moments[offset].report
+    assert report is not None
+    assert report["proposal"]["replicas"] in (None, moments[offset].recommended)
+    assert report["proposal"]["kind"] == "no_recommendation"
