@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agent.gpu.collector import UNREAD_SECONDS
@@ -22,6 +23,8 @@ from exporters.status.records import (
     TierStatus,
 )
 from forecast.capacity.cold_start import cold_start
+from rules.catalogue.registry import BY_NAME
+from rules.evaluator.alert_state import list_open_burns
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.observation import ReplicaKey
 from rules.evaluator.state import EvaluatorState
@@ -76,6 +79,10 @@ def _tier(name: str, loop: EvaluationLoop, runtime: RuntimeState, inputs: Status
     opened = [state.finding for state in rules if state.finding is not None]
     past = [e for e in runtime.past if e.subject.tier == name and (e.ended_at or now) > now - DAY_SECONDS]
     targets = [target for target in loop.source.targets if target.tier == name]
+    burns = list_open_burns(opened)
+    forecast = replace(
+        _forecast(name, loop, runtime, inputs, now), incident=BY_NAME[burns[0].rule].title if burns else ""
+    )
     return TierStatus(
         context=loop.evaluator.tier(name),
         recent=_recent(loop.state, name, now),
@@ -90,7 +97,7 @@ def _tier(name: str, loop: EvaluationLoop, runtime: RuntimeState, inputs: Status
         ),
         export_scope=loop.source.export_scope(name),
         step13=inputs.step13.get(name),
-        forecast=_forecast(name, loop, runtime, inputs, now),
+        forecast=forecast,
         observed_seconds=count_observed_seconds(loop.state.minutes[name].budget) if name in loop.state.minutes else 0.0,
     )
 

@@ -26,7 +26,8 @@ from exporters.autoscaling.schedule import slots_of
 from exporters.documents.prewarm import OLD_SECONDS, Prewarm
 from exporters.render.text import format_duration, format_rfc3339
 from forecast.series.binned import MINUTE_SECONDS
-from rules.catalogue.registry import margin_of
+from rules.catalogue.registry import BY_NAME, margin_of
+from rules.evaluator.alert_state import list_open_burns
 from rules.evaluator.timeline import parse_start_event
 from rules.plan.capacity import stated_capacity
 from rules.plan.load_bins import TierContext
@@ -75,11 +76,13 @@ def prewarm_from_history(
         events = store.events(now - KEPT_SECONDS)
         contexts = measured_views(store, contexts, plan_versions(loaded), now)
         durations, ready = _durations(store, tier, now), _count_ready(store, tier, now)
+        burns = list_open_burns(store.findings(now, tier))
     starts = tuple(start for event in events if event.tier == tier and (start := parse_start_event(event)) is not None)
     asked = _request(loaded, contexts[tier], starts, overrides, path, now)
     result = HistoryForecasts().respond(asked)
     if result.prewarm.recommendation is not None:
-        decided = replace(result.prewarm.recommendation, ready=ready)
+        incident = BY_NAME[burns[0].rule].title if burns else ""
+        decided = replace(result.prewarm.recommendation, ready=ready, incident=incident)
         result = replace(result, prewarm=replace(result.prewarm, recommendation=decided))
     return replace(result, prewarm=_with_losses(result.prewarm, durations, warning_seconds, asked.late_request))
 

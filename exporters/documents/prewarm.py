@@ -69,7 +69,8 @@ class Recommendation:
 
     `usable_rps` is the capacity of a replica by `usable_source`, between `usable_low` and `usable_high` (None: open).
     `count` explains the replica count. `for_forecast`, `needed_now`, `minimum_warm` and `held` are the replicas by each
-    reason. `ready` replicas are up, None if unknown. `next_step` is the next change of the schedule.
+    reason. `ready` replicas are up, None if unknown. `next_step` is the next change of the schedule. `incident`
+    is the title of an open finding of the SLO, while which no replica may go.
 
     `coverage` is the share of past targets at or below their 95 % quantile. `error_ratio` is the error relative to the
     method `naive`. None means not counted.
@@ -99,6 +100,7 @@ class Recommendation:
     held: int = 0
     ready: int | None = None
     next_step: NextStep | None = None
+    incident: str = ""
     now_requests: float | None = None
     expected_requests: float | None = None
     weighing: str = ""
@@ -124,11 +126,11 @@ class Recommendation:
         soon = self.next_step.replicas if self.next_step is not None and self.next_step.is_soon else 0
         if self.ready < self.replicas:
             return f"start {self.replicas - self.ready} now"
+        if self.ready > self.replicas and self.incident:
+            return f"keep them while {self.incident} is open"
         if self.ready > max(self.replicas, soon):
             return f"{self.ready - max(self.replicas, soon)} may go"
-        if self.ready > self.replicas:
-            return "keep them"
-        return "enough for that" if soon else "nothing to do"
+        return "keep them" if self.ready > self.replicas else "enough for that"
 
     @property
     def sentence(self) -> str:

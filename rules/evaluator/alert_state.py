@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from rules.catalogue.registry import BY_NAME
+from rules.catalogue.thresholds import BURNS
 from rules.confidence import Certainty
 from rules.light_dataclass import light_dataclass
 from rules.verdicts.finding import UNASKED, UNASKED_SECONDS, Finding
@@ -23,6 +24,9 @@ RESOLVED_KEPT_SECONDS = 900.0
 
 AHEAD_SECONDS = 60.0
 """Maximum seconds that a state may lie ahead. Cycles of role fleet go back by less where samples come late."""
+
+SLO_RULES = frozenset((*BURNS, "KvCacheCascade", "AvailabilityBurn"))
+"""Rules whose open finding says that the SLO is broken at the present size."""
 
 
 class Phase(StrEnum):
@@ -158,3 +162,16 @@ def _resumed(finding: Finding) -> AlertState | None:
 
 def _forgotten(state: AlertState, now: float) -> bool:
     return state.resolved_at is not None and now - state.resolved_at > RESOLVED_KEPT_SECONDS
+
+
+def list_open_burns(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the open findings of SLO_RULES that were certain, the oldest first."""
+    burns = (
+        finding
+        for finding in findings
+        if finding.ended_at is None
+        and finding.rule in SLO_RULES
+        and finding.worst.status in FIRING
+        and (finding.worst.certainty is Certainty.CERTAIN or finding.certain_transitions)
+    )
+    return tuple(sorted(burns, key=lambda finding: finding.started_at))

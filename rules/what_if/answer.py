@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.catalogue.registry import margin_of
-from rules.catalogue.thresholds import BURNS
 from rules.confidence import Certainty
+from rules.evaluator.alert_state import list_open_burns
 from rules.plan.benchmark_reading import NAMES, find_benchmark_crossing, read_benchmark
 from rules.plan.capacity import capacity_lengths
 from rules.plan.curve import OFTEN_UNMEASURED, OperatingPoint
@@ -27,12 +27,8 @@ from rules.telemetry.signals import Missing, Reading, SignalValue
 from rules.telemetry.wording import number
 from rules.telemetry.work import SAME, Capacity, CapacitySource, work_per_request
 from rules.verdicts.finding import Finding
-from rules.verdicts.verdict import FIRING
 from rules.what_if.observed_peak import NO_PEAK, ObservedPeak, count_present_replicas, find_peak
 from rules.what_if.pools import TWO_POOLS
-
-SLO_RULES = frozenset((*BURNS, "KvCacheCascade", "AvailabilityBurn"))
-"""Rules whose open finding says that the SLO is broken at the present size."""
 
 SLO, GIVEN, BENCHMARK_END = "slo", "planned_operating_point", "benchmark_end"
 """Names of limits without a signal."""
@@ -214,21 +210,12 @@ def answer_question(
 
 def _find_burns(seen: ProductionSummary, findings: Iterable[Finding], peak: ObservedPeak | None) -> OpenBurns:
     """Return the open findings that were certain, with the present size and load; none without present replicas."""
-    found = [
-        one
-        for one in findings
-        if one.ended_at is None
-        and one.rule in SLO_RULES
-        and one.worst.status in FIRING
-        and (one.worst.certainty is Certainty.CERTAIN or one.certain_transitions)
-    ]
-    now = count_present_replicas(seen)
-    if now is None or not found:
+    burns, now = list_open_burns(findings), count_present_replicas(seen)
+    if now is None or not burns:
         return OpenBurns()
     # Less than the present load may be carried. The peak, the load by default, is never less.
     loads = [one.rps for one in (peak, seen.present) if one is not None]
-    ordered = tuple(sorted(found, key=lambda one: one.started_at))
-    return OpenBurns(findings=ordered, replicas=math.ceil(now - RESTARTS), rps=min(loads, default=0.0))
+    return OpenBurns(findings=burns, replicas=math.ceil(now - RESTARTS), rps=min(loads, default=0.0))
 
 
 def _compare_lengths(seen: ProductionSummary, point: OperatingPoint | None) -> float:

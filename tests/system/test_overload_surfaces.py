@@ -194,9 +194,10 @@ def test_every_surface_has_one_count_and_one_sentence(moment: Moment) -> None:
     sentence = decision["sentence"].partition(" (lead")[0]
     assert sentence in moment.overview[1]
     assert sentence in moment.words
+    assert decision["sentence"].partition("); ")[2] in moment.overview[1]
     missing = moment.recommended - 1
     assert (f"start {missing} now" in moment.words) == (missing > 0)
-    assert ("nothing to do" in moment.words) == (missing == 0)
+    assert ("enough for that" in moment.words) == (missing == 0)
 
 
 def test_every_surface_has_one_capacity(moment: Moment) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from paths import TESTS
+from report_samples import finding
 from test_backtest_command import written
 from traffic_samples import week
 
@@ -27,6 +28,7 @@ from exporters.autoscaling.records import GAUGE
 from rules.plan.load_bins import bin_window
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.windows import NET_CHANGE, Window
+from rules.verdicts.verdict import Subject
 
 PLAN = TESTS / "plans" / "cpu-small.yaml"
 GIVEN = ("--usable-rps", "0.01", "--start", "3m")
@@ -258,19 +260,23 @@ def test_a_pod_gets_the_time_that_its_requests_took_last_week(
 
 
 @pytest.mark.parametrize(
-    ("seen", "ready", "words"),
+    ("seen", "burning", "ready", "words"),
     [
-        ([("r0", "r1")] * 6, 2, "2 are ready: 1 may go"),
-        ([("r0", "r1")] * 5 + [("r0",)], 1, "1 is ready: nothing to do"),
-        ([(None,)] * 6, None, "how many are ready is not known"),
+        ([("r0", "r1")] * 6, False, 2, "2 are ready: 1 may go"),
+        ([("r0", "r1")] * 6, True, 2, "2 are ready: keep them while TTFT SLO burn is open"),
+        ([("r0", "r1")] * 5 + [("r0",)], False, 1, "1 is ready: enough for that"),
+        ([(None,)] * 6, False, None, "how many are ready is not known"),
     ],
 )
 def test_ready_replicas_are_those_of_the_newest_minute(
-    seen: list[tuple[str | None, ...]], ready: int | None, words: str, tmp_path: Path
+    seen: list[tuple[str | None, ...]], burning: bool, ready: int | None, words: str, tmp_path: Path
 ) -> None:
-    """A tier that is read as sums has no replicas in its history."""
+    """A tier that is read as sums has no replicas in its history. None may go while the SLO is broken."""
     loaded, begin = load(configured(tmp_path, history=True)), 1_768_000_020.0 // 60 * 60
     with HistoryStore(tmp_path / "data" / "history.db") as store:
+        if burning:
+            episode = finding("TtftSloBurn", 0.0, None)
+            store.save_episode(replace(episode, subject=Subject(tier="cpu-small", replica=None), started_at=begin))
         for place, replicas in enumerate(seen):
             window = Window(
                 start=begin + 60 * place,

@@ -182,7 +182,7 @@ def test_without_explain_the_worth_is_left_out() -> None:
     ("ready", "words"),
     [
         (None, "how many are ready is not known"),
-        (6, "6 are ready: nothing to do"),
+        (6, "6 are ready: enough for that"),
         (8, "8 are ready: 2 may go"),
         (1, "1 is ready: start 5 now"),
     ],
@@ -190,6 +190,12 @@ def test_without_explain_the_worth_is_left_out() -> None:
 def test_it_says_what_to_do_with_what_is_ready(ready: int | None, words: str) -> None:
     text = prewarm_text(replace(REPORT, recommendation=replace(ONE, ready=ready)))
     assert words in " ".join(text.split())
+
+
+def test_no_replica_may_go_while_an_slo_incident_is_open() -> None:
+    burning = replace(ONE, ready=8, incident="TTFT SLO burn")
+    assert "8 are ready: keep them while TTFT SLO burn is open" in burning.sentence
+    assert "1 is ready: start 5 now" in replace(burning, ready=1).sentence
 
 
 @pytest.mark.parametrize(
@@ -200,9 +206,9 @@ def test_it_says_what_to_do_with_what_is_ready(ready: int | None, words: str) ->
         (5, 4, NOON + 600, "5 are ready: 1 may go; 4 from 14:11 by the schedule, of 99% certainty"),
         (1, 4, NOON + 600, "1 is ready: start 1 now; 4 from 14:11 by the schedule, of 99% certainty"),
         (2, 4, NOON - 600, "2 are ready: enough for that; 4 now by the schedule, of 99% certainty"),
-        (2, 4, NOON + 3600, "2 are ready: nothing to do; 4 from 15:01 by the schedule, of 99% certainty"),
+        (2, 4, NOON + 3600, "2 are ready: enough for that; 4 from 15:01 by the schedule, of 99% certainty"),
         (3, 1, NOON + 600, "3 are ready: 1 may go; 1 from 14:11 by the schedule, of 99% certainty"),
-        (2, 2, NOON + 600, "2 are ready: nothing to do"),
+        (2, 2, NOON + 600, "2 are ready: enough for that"),
     ],
 )
 def test_the_sentence_names_the_next_step_and_never_says_the_opposite(
