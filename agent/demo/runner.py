@@ -19,7 +19,7 @@ from agent.http_server.options import WebOptions
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.replicas.cascade import STAGES
-from rules.verdicts.finding import Finding, RuleState
+from rules.verdicts.finding import Finding, RuleState, severity_of, severity_words
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import Subject, Verdict
 
@@ -111,8 +111,9 @@ class DemoConsole:
 
     def _head(self, verdict: Verdict, how: str) -> None:
         stage = f", stage {verdict.stage} ({STAGES[verdict.stage]})" if verdict.stage else ""
-        said = f"{verdict.rule}{how} in {verdict.subject}{stage}, {verdict.certainty.value}"
-        self._line(verdict.t, f"{verdict.status.value.upper()} {said}")
+        severity = severity_words(severity_of(verdict, None)).partition(", ")
+        text = f"{severity[0].upper()} {verdict.rule}{how} in {verdict.subject}{stage}"
+        self._line(verdict.t, "".join((text, *severity[1:])))
 
     def _over(self, finding: Finding) -> None:
         known = (finding.rule, finding.subject)

@@ -19,7 +19,7 @@ from rules.telemetry.derived import PlanFacts
 from rules.telemetry.readings import read, read_all
 from rules.telemetry.signals import Gap, Missing, SignalValue
 from rules.telemetry.windows import Window
-from rules.verdicts.finding import ClosedSpan, Finding, RuleState, UnknownSpan
+from rules.verdicts.finding import ClosedSpan, Finding, RuleState, UnknownSpan, severity_of, severity_words
 from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
 
 SCHEMA = 1
@@ -236,8 +236,10 @@ def _finding_lines(finding: Finding, origin: float, is_of_cut_minute: bool) -> l
     """Return a finding: time, severity, certainty, sentence, details, causes and actions."""
     until = f"to {_clock(finding.ended_at - origin)}" if finding.ended_at is not None else "and lasts"
     worst = finding.worst
+    severity, _, certainty = severity_words(severity_of(worst, finding)).partition(", ")
+    subject = ", ".join(filter(None, (f"{finding.rule} ({finding.subject})", certainty)))
     head = (
-        f"{worst.status.value.upper():8} {finding.rule} ({finding.subject}), {worst.certainty.value}, "
+        f"{severity.upper():8} {subject}, "
         f"from {_clock(finding.started_at - origin)} {until}"
     )
     lines = [head, _wrapped(worst.sentence, "    "), *(_wrapped(text, "      ") for text in worst.details)]

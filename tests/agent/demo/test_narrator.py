@@ -70,7 +70,7 @@ class Told:
 def test_a_finding_is_told_once_with_its_time_its_sentence_and_what_to_do() -> None:
     told = Told()
     assert told.hear(finding()) == [
-        "  0:45  WARNING KvCacheCascade in cascade/cascade-0, stage 1 (filling), likely",
+        "  0:45  LIKELY KvCacheCascade in cascade/cascade-0, stage 1 (filling)",
         f"        {SENTENCE}",
         "        do: Shed or reroute load now",
     ]
@@ -83,7 +83,7 @@ def test_a_step_for_the_worse_is_told_with_its_sentence_and_more_certainty_witho
     told.hear(finding())
     worse = finding(told=60.0, stage=3, status=Status.CRITICAL)
     assert told.hear(worse) == [
-        "  1:00  CRITICAL KvCacheCascade now in cascade/cascade-0, stage 3 (queueing), likely",
+        "  1:00  LIKELY KvCacheCascade now in cascade/cascade-0, stage 3 (queueing)",
         f"        {SENTENCE}",
     ]
     certain = finding(told=75.0, stage=3, status=Status.CRITICAL, certainty=Certainty.CERTAIN)
@@ -111,9 +111,9 @@ def test_what_comes_back_is_one_line_for_each_step() -> None:
         told.hear(ended=finding(started=300.0, ended=400.0)),
     ]
     assert back == [
-        ["  5:00  WARNING KvCacheCascade again in cascade/cascade-0, stage 1 (filling), likely"],
+        ["  5:00  LIKELY KvCacheCascade again in cascade/cascade-0, stage 1 (filling)"],
         [],
-        ["  5:15  CRITICAL KvCacheCascade now in cascade/cascade-0, stage 3 (queueing), likely"],
+        ["  5:15  LIKELY KvCacheCascade now in cascade/cascade-0, stage 3 (queueing)"],
         ["  6:40  OVER KvCacheCascade in cascade/cascade-0, after 1:40"],
     ]
 
@@ -122,7 +122,7 @@ def test_an_episode_that_follows_at_once_is_told_as_another() -> None:
     told = Told()
     told.hear(finding())
     said = told.hear(finding(started=300.0), ended=finding(ended=299.0))
-    assert [line.split()[1] for line in said if not line.startswith("        ")] == ["OVER", "WARNING"]
+    assert [line.split()[1] for line in said if not line.startswith("        ")] == ["OVER", "LIKELY"]
 
 
 @pytest.mark.parametrize("width", [NARROWEST, 56, 79, WIDEST])
@@ -137,7 +137,7 @@ def test_no_line_is_wider_than_the_terminal_and_all_but_the_first_are_indented(w
 
 def test_the_severity_is_where_the_terminal_colours_it() -> None:
     told = Told()
-    told.hear(finding())
+    told.hear(finding(certainty=Certainty.CERTAIN))
     told.hear(ended=finding(ended=240.0))
     assert "\033[1;33mWARNING\033[0m" in highlight(told.said[0])
     assert "\033[1;32mOVER\033[0m" in highlight(told.said[-1])
