@@ -23,7 +23,6 @@ from exporters.status.records import (
     TierStatus,
 )
 from forecast.capacity.cold_start import cold_start
-from rules.catalogue.registry import BY_NAME
 from rules.evaluator.alert_state import list_open_burns
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.observation import ReplicaKey
@@ -79,10 +78,7 @@ def _tier(name: str, loop: EvaluationLoop, runtime: RuntimeState, inputs: Status
     opened = [state.finding for state in rules if state.finding is not None]
     past = [e for e in runtime.past if e.subject.tier == name and (e.ended_at or now) > now - DAY_SECONDS]
     targets = [target for target in loop.source.targets if target.tier == name]
-    burns = list_open_burns(opened)
-    forecast = replace(
-        _forecast(name, loop, runtime, inputs, now), incident=BY_NAME[burns[0].rule].title if burns else ""
-    )
+    forecast = replace(_forecast(name, loop, runtime, inputs, now), is_burning=bool(list_open_burns(opened)))
     return TierStatus(
         context=loop.evaluator.tier(name),
         recent=_recent(loop.state, name, now),

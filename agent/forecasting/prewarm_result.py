@@ -26,7 +26,7 @@ from exporters.autoscaling.schedule import slots_of
 from exporters.documents.prewarm import OLD_SECONDS, Prewarm
 from exporters.render.text import format_duration, format_rfc3339
 from forecast.series.binned import MINUTE_SECONDS
-from rules.catalogue.registry import BY_NAME, margin_of
+from rules.catalogue.registry import margin_of
 from rules.evaluator.alert_state import list_open_burns
 from rules.evaluator.timeline import parse_start_event
 from rules.plan.capacity import stated_capacity
@@ -81,8 +81,7 @@ def prewarm_from_history(
     asked = _request(loaded, contexts[tier], starts, overrides, path, now)
     result = HistoryForecasts().respond(asked)
     if result.prewarm.recommendation is not None:
-        incident = BY_NAME[burns[0].rule].title if burns else ""
-        decided = replace(result.prewarm.recommendation, ready=ready, incident=incident)
+        decided = result.prewarm.recommendation.with_present(ready, is_burning=bool(burns))
         result = replace(result, prewarm=replace(result.prewarm, recommendation=decided))
     return replace(result, prewarm=_with_losses(result.prewarm, durations, warning_seconds, asked.late_request))
 

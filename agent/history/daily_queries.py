@@ -14,7 +14,14 @@ from agent.history.reader import Reader
 from rules.evaluator import long_rules
 from rules.plan.load_bins import BinnedWindow, TierContext, sum_by_bin, with_capacity
 from rules.resize.measured_capacity import DAYS, capacity_now
-from rules.resize.overload import WORK_FAMILIES, bound_by_lengths, bound_by_overload, is_saturated
+from rules.resize.overload import (
+    LOOK_BACK_SECONDS,
+    WORK_FAMILIES,
+    bound_by_lengths,
+    bound_by_overload,
+    is_saturated,
+    lift_to_carried,
+)
 from rules.resize.production_summary import ProductionSummary, ProductionSummaryBuilder
 from rules.telemetry import windows
 from rules.telemetry.arrivals import MinuteDemand
@@ -100,26 +107,29 @@ def read_production(store: Reader, context: TierContext, since: float, until: fl
 
 
 def read_capacity(
-    store: Reader, context: TierContext, version: str, now: float, daily: Capacity | None = None
+    store: Reader, context: TierContext, version: str, now: float, daily: Capacity | None
 ) -> Capacity | None:
     """Return the capacity of one replica at `now` (unix seconds), from hours under the present plan.
 
-    `daily` is the estimate of the last midnight (UTC), read here by default. The newest overload of the last day bounds
-    it, and so do the lengths of the present requests. None where neither plan nor production tells. Raises HistoryError.
+    `daily` is the estimate of the last midnight (UTC). The newest overload of LOOK_BACK_SECONDS bounds it until
+    production carries more. So do the lengths of the last two hours. None where nothing tells. Raises HistoryError.
     """
-    found = daily or capacity_now(context, read_capacity_days(store, context.tier, version, now))
-    if found is None or not context.serves_whole_requests:
-        return found
+    if daily is None or not context.serves_whole_requests:
+        return daily
     tier, hour = context.tier, now // HOUR_SECONDS * HOUR_SECONDS
-    hours = store.bins(tier, hour - DAY_SECONDS + HOUR_SECONDS, now, version)
+    # An overload is of the engines: a new version of the plan does not end it.
+    hours = store.bins(tier, hour - LOOK_BACK_SECONDS + HOUR_SECONDS, now)
     recent = [one.window for one in hours if one.window.end > hour - HOUR_SECONDS]
     if recent:
-        found = bound_by_lengths(found, context, windows.sum_families(recent, WORK_FAMILIES))
-    newest = max((one.window.middle for one in hours if is_saturated(one)), default=None)
-    if newest is None:
-        return found
-    until = (newest // HOUR_SECONDS + 1) * HOUR_SECONDS
-    return bound_by_overload(found, store.replica_bins(tier, until - 2 * HOUR_SECONDS, until, version))
+        daily = bound_by_lengths(daily, context, windows.sum_families(recent, WORK_FAMILIES))
+    ends = {(one.window.middle // HOUR_SECONDS + 1) * HOUR_SECONDS for one in hours if is_saturated(one, context)}
+    for end in sorted(ends, reverse=True):
+        quarters = store.replica_bins(tier, end - 2 * HOUR_SECONDS, end)
+        bounded = bound_by_overload(daily, context, quarters, is_present=end > hour)
+        if bounded is not None:
+            later = (one for one in hours if one.window.middle > end and not one.outside)
+            return lift_to_carried(bounded, daily, later)
+    return daily
 
 
 def read_capacity_days(store: Reader, tier: str, version: str, now: float) -> Iterator[tuple[BinnedWindow, ...]]:

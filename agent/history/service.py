@@ -87,6 +87,7 @@ class HistoryService:
         self._waiting: list[Span] = []
         self._events: list[TimelineEvent] = []
         self._told = BookedMinutes()
+        self._measuring = threading.Lock()
         self._daily: dict[str, Capacity | None] = {}
         self._daily_key: tuple[float, tuple[tuple[str, str], ...]] | None = None
         self.buffer = WriteBuffer()
@@ -248,10 +249,12 @@ class HistoryService:
         key = (now // daily_queries.DAY_SECONDS, tuple(sorted(versions.items())))
         try:
             store = self._open()
-            if again or key != self._daily_key:
-                self._daily = daily_queries.read_daily_capacities(store, contexts, versions, now)
-                self._daily_key = key
-            return daily_queries.measured_views(store, contexts, versions, now, self._daily)
+            with self._measuring:
+                if again or key != self._daily_key:
+                    self._daily = daily_queries.read_daily_capacities(store, contexts, versions, now)
+                    self._daily_key = key
+                daily = self._daily
+            return daily_queries.measured_views(store, contexts, versions, now, daily)
         except (HistoryError, HistoryOpenError) as error:
             self.error = str(error)
             return None

@@ -38,6 +38,7 @@ BECAUSE: Mapping[DecisionBasis, str] = {
     DecisionBasis.FORECAST: "the demand expected then",
     DecisionBasis.NOW: "what arrives now",
     DecisionBasis.MINIMUM: "the minimum warm count",
+    DecisionBasis.INCIDENT: "an open incident of the SLO: no replica goes while it lasts",
     DecisionBasis.HOLD: "the hold before scaling down",
 }
 """Basis of a count, in the words of its sentence."""
@@ -69,8 +70,7 @@ class Recommendation:
 
     `usable_rps` is the capacity of a replica by `usable_source`, between `usable_low` and `usable_high` (None: open).
     `count` explains the replica count. `for_forecast`, `needed_now`, `minimum_warm` and `held` are the replicas by each
-    reason. `ready` replicas are up, None if unknown. `next_step` is the next change of the schedule. `incident`
-    is the title of an open finding of the SLO, while which no replica may go.
+    reason. `ready` replicas are up, None if unknown. `next_step` is the next change of the schedule.
 
     `coverage` is the share of past targets at or below their 95 % quantile. `error_ratio` is the error relative to the
     method `naive`. None means not counted.
@@ -100,7 +100,6 @@ class Recommendation:
     held: int = 0
     ready: int | None = None
     next_step: NextStep | None = None
-    incident: str = ""
     now_requests: float | None = None
     expected_requests: float | None = None
     weighing: str = ""
@@ -118,6 +117,12 @@ class Recommendation:
         """Return the parts of the demand, None without a forecast."""
         return parts_of(self.quantile_rps, self.certainty, self.expected_rps, self.event_factor)
 
+    def with_present(self, ready: int | None, *, is_burning: bool) -> Recommendation:
+        """Return the decision for the replicas that are up (None: unknown). While the SLO is broken none of them may go."""
+        if not is_burning or ready is None or ready <= self.replicas:
+            return replace(self, ready=ready)
+        return replace(self, ready=ready, replicas=ready, decided_by=DecisionBasis.INCIDENT)
+
     @property
     def action(self) -> str:
         """Return what to do with the ready replicas in words."""
@@ -126,8 +131,6 @@ class Recommendation:
         soon = self.next_step.replicas if self.next_step is not None and self.next_step.is_soon else 0
         if self.ready < self.replicas:
             return f"start {self.replicas - self.ready} now"
-        if self.ready > self.replicas and self.incident:
-            return f"keep them while {self.incident} is open"
         if self.ready > max(self.replicas, soon):
             return f"{self.ready - max(self.replicas, soon)} may go"
         return "keep them" if self.ready > self.replicas else "enough for that"

@@ -238,10 +238,7 @@ def _finding_lines(finding: Finding, origin: float, is_of_cut_minute: bool) -> l
     worst = finding.worst
     severity, _, certainty = severity_words(severity_of(worst, finding)).partition(", ")
     subject = ", ".join(filter(None, (f"{finding.rule} ({finding.subject})", certainty)))
-    head = (
-        f"{severity.upper():8} {subject}, "
-        f"from {_clock(finding.started_at - origin)} {until}"
-    )
+    head = f"{severity.upper():8} {subject}, from {_clock(finding.started_at - origin)} {until}"
     lines = [head, _wrapped(worst.sentence, "    "), *(_wrapped(text, "      ") for text in worst.details)]
     if is_of_cut_minute:
         lines.append(

@@ -6,7 +6,7 @@ The agent fills them and exporters print them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -105,7 +105,7 @@ class ForecastStatus:
     at lead time, `for_now` forecast earlier for this moment. `now_requests`, `requests_at_lead` and `requests_for_now`
     are the requests themselves, and `requests` their forecast (None: no lengths are known, so work is requests).
     `prewarm` holds the recommendation, the day's schedule and its recent worth. `minimum_warm` is a replica count,
-    `ready` the replicas that are up. `incident` is the title of an open finding of the SLO. `trouble` is the reason if no
+    `ready` the replicas that are up. `is_burning` says that a finding of the SLO is open. `trouble` is the reason if no
     newer forecast exists.
     """
 
@@ -113,7 +113,7 @@ class ForecastStatus:
     prewarm: Prewarm | None = None
     cold_start: ColdStart | None = None
     ready: int = 0
-    incident: str = ""
+    is_burning: bool = False
     now_rps: float | None = None
     at_lead: ForecastPoint | None = None
     for_now: ForecastPoint | None = None
@@ -129,7 +129,7 @@ class ForecastStatus:
     def decision(self) -> Recommendation | None:
         """Return the recommendation for the replicas that are up, None without one."""
         found = self.prewarm.recommendation if self.prewarm is not None else None
-        return replace(found, ready=self.ready, incident=self.incident) if found is not None else None
+        return found.with_present(self.ready, is_burning=self.is_burning) if found is not None else None
 
     @property
     def recommended(self) -> int | None:

@@ -34,6 +34,7 @@ class DecisionBasis(StrEnum):
     NOW = "now"
     MINIMUM = "minimum"
     HOLD = "hold"
+    INCIDENT = "incident"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

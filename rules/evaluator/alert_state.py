@@ -14,7 +14,7 @@ from rules.catalogue.registry import BY_NAME
 from rules.catalogue.thresholds import BURNS
 from rules.confidence import Certainty
 from rules.light_dataclass import light_dataclass
-from rules.verdicts.finding import UNASKED, UNASKED_SECONDS, Finding
+from rules.verdicts.finding import UNASKED, UNASKED_SECONDS, Finding, severity_of
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import FIRING, RuleResult, Status, Subject, Unknown, Verdict
 
@@ -165,13 +165,11 @@ def _forgotten(state: AlertState, now: float) -> bool:
 
 
 def list_open_burns(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the open findings of SLO_RULES that were certain, the oldest first."""
-    burns = (
-        finding
-        for finding in findings
-        if finding.ended_at is None
-        and finding.rule in SLO_RULES
-        and finding.worst.status in FIRING
-        and (finding.worst.certainty is Certainty.CERTAIN or finding.certain_transitions)
-    )
+    """Return the open findings of SLO_RULES that were certain, the oldest first; a cascade from stage 3 on (DESIGN 3.10)."""
+
+    def is_felt(finding: Finding) -> bool:
+        severity = severity_of(finding.worst, finding)
+        return severity is Status.CRITICAL or (severity is Status.WARNING and finding.rule != "KvCacheCascade")
+
+    burns = (one for one in findings if one.ended_at is None and one.rule in SLO_RULES and is_felt(one))
     return tuple(sorted(burns, key=lambda finding: finding.started_at))

@@ -145,7 +145,9 @@ def judge_beyond(case: RuleContext) -> RuleResult:
     if status is Status.OK and scraped_by_the_minute(case.binned):
         if early := beyond_so_far(case):
             return case.unknown(Gap.TOO_FEW_REQUESTS, early)
-        if any(one.rps is not None and one.bin is None and not one.outside for one in case.last_quarter(case.binned)):
+        last = case.last_quarter(case.binned)
+        unplaced = [one for one in last if one.rps is not None and one.bin is None and not one.outside]
+        if watched_seconds(unplaced) > watched_seconds(last) / 2:
             text = "scrapes are too far apart to tell how many requests were in the system"
             return case.unknown(Gap.NOT_SCRAPED, text)
     observed = Reading(value=math.fsum(rates) / len(rates), low=min(rates), high=max(rates), n=float(len(rates)))

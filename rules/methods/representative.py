@@ -50,8 +50,11 @@ def judge_representative(case: RuleContext) -> RuleResult:
     were measured (guide 9.1, step 7).
     """
     by_time = _judge_times(case)
-    certain = isinstance(by_time, Verdict) and by_time.status in FIRING and by_time.certainty is Certainty.CERTAIN
-    return by_time if certain else judge_benchmarked_lengths(case) or by_time
+    firing = by_time if isinstance(by_time, Verdict) and by_time.status in FIRING else None
+    if firing is not None and firing.certainty is Certainty.CERTAIN:
+        return firing
+    by_lengths = judge_benchmarked_lengths(case)
+    return by_lengths if isinstance(by_lengths, Verdict) else firing or by_lengths or by_time
 
 
 def _judge_times(case: RuleContext) -> RuleResult:

@@ -17,7 +17,14 @@ from rules.plan.capacity import EVALUATIONS, EVIDENCE_DAYS, damp_capacity, plann
 from rules.plan.curve import CERTAIN_REQUESTS, LIMITED, OperatingPoint
 from rules.plan.load_bins import BinnedWindow, TierContext, sum_by_bin
 from rules.plan.schema import Point
-from rules.resize.overload import WORK_FAMILIES, is_saturated, lower_to_ceiling, measure_ceiling
+from rules.resize.overload import (
+    FEWEST_REQUESTS,
+    LEAST_UNPROVEN,
+    WORK_FAMILIES,
+    is_saturated,
+    lower_to_ceiling,
+    measure_ceiling,
+)
 from rules.resize.production_curve import BAD, FINE, ProductionPoint, SloStatus, production_points
 from rules.telemetry import windows
 from rules.telemetry.reading_methods import replica_rate
@@ -40,11 +47,6 @@ DAYS = EVALUATIONS + EVIDENCE_DAYS - 1
 
 SLOWER = ("TtftDivergence", "TpotDivergence")
 """The rules whose thresholds say when production is slower than the benchmark at equal load."""
-
-LEAST_UNPROVEN = 0.5
-"""Of the plan's capacity at least so much is taken while production has not shown a load that keeps the SLO and one above it that
-breaks it. Each replica more lowers the load of all others: without this floor a tier that is slow at every load, whatever the
-reason, would be scaled out for ever."""
 
 NEAR = 0.9
 """A benchmark whose usable load production came so near to is confirmed there."""
@@ -98,7 +100,7 @@ def _estimate_in_unit(context: TierContext, bins: Sequence[BinnedWindow]) -> tup
     planned = planned_capacity(context.plan) if context.plan else None
     plan = at_present_lengths(planned, whole, present) if planned is not None and whole is not None else planned
     found = _estimate(context, bins, plan, present)
-    ceiling = measure_ceiling(bins, found.lengths) if found is not None else None
+    ceiling = measure_ceiling(bins, context, found.lengths) if found is not None else None
     if found is not None and ceiling is not None and ceiling.rps > (found.kept_rps or 0.0):
         found = lower_to_ceiling(found, ceiling)
     if found is None or planned is None or plan is None or plan.rps == planned.rps:
@@ -126,7 +128,7 @@ def _estimate(
     context: TierContext, bins: Sequence[BinnedWindow], plan: Capacity | None, present: CapacityLengths
 ) -> Capacity | None:
     """Return the estimate, with the plan's capacity in requests of the present lengths."""
-    points = production_points(context, (one for one in bins if not is_saturated(one)))
+    points = production_points(context, (one for one in bins if not is_saturated(one, context)))
     kept = max((one for one in points if one.kept in FINE), key=lambda one: one.rps, default=None)
     above = [one for one in points if one.kept in BAD and (kept is None or one.rps > kept.rps)]
     if kept is not None and above:
@@ -177,7 +179,7 @@ def at_present_lengths(plan: Capacity, whole: Window, present: CapacityLengths) 
     It is unchanged within SAME or with unknown lengths.
     """
     work, each = work_of(whole, plan.lengths), replica_rate(whole, "requests_finished")
-    if work is None or not each or not work.total.value:
+    if work is None or not each or not work.total.value or whole.counters["requests_finished"] < FEWEST_REQUESTS:
         return plan
     factor = work.total.value / each
     if 1 / (1 + SAME) <= factor <= 1 + SAME:

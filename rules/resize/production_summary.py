@@ -7,7 +7,6 @@ It is built day by day: memory never holds more than a day of rows. To add a qua
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,14 +15,14 @@ from rules.plan.load_bins import APART, BinnedWindow, TierContext, narrow_to_poo
 from rules.telemetry import arrivals, windows
 from rules.telemetry.arrivals import MinuteDemand
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS, Window
-from rules.telemetry.work import CapacityLengths, weigh
+from rules.telemetry.work import UNTOLD, CapacityLengths, weigh
 
 RATE_SECONDS = 300.0
 """Arrivals are looked at over five minutes: about what a replica takes to start (guide 9.2: 2 to 5 minutes), so what is
 shorter no scaling could have answered."""
 
-PRESENT_MINUTES = 3
-"""Minutes that show what arrives now: three separate ones, as a finding needs (DESIGN 3.3)."""
+FIRST_MINUTES = 120
+"""Known minutes up to which the busiest one is kept: later three stretches of five minutes show the peak."""
 
 RECENT_SECONDS = 7 * 86_400.0
 """What a replica can take, and how long requests are, is told by the last week: over a month a drift hides in its own past."""
@@ -59,10 +58,10 @@ class ProductionSummary:
 
     `total` is the sum of all observed hours, `lately` that of the last RECENT_SECONDS. `hours` are windows of an hour
     without histograms, under any plan. `plan_hours` and `bins` (recent, one per load bin, one beyond the benchmark) are
-    under the present plan. `rates` are the arrivals by five minutes in `minutes` known minutes, `busiest` those of the
-    busiest PRESENT_MINUTES, and `present` those of the last. `versions` are the plan versions, newest last. `pools` has
-    the same of each pool, where prefill and decode are served apart: the arrivals are the tier's. `capacity_bins` are the
-    load bins that the capacity rests on, empty where there are none.
+    under the present plan. `rates` are the arrivals by five minutes in `minutes` known minutes. `busiest` are those of
+    the busiest minute of a young history (by work), and `present` those of the last minute. `versions` are the plan
+    versions, newest last. `pools` has the same of each pool, where prefill and decode are served apart: the arrivals are
+    the tier's. `capacity_bins` are the load bins that the capacity rests on, empty where there are none.
     """
 
     context: TierContext
@@ -118,7 +117,7 @@ class ProductionSummaryBuilder:
     bins: dict[int | None, BinnedWindow] = field(default_factory=dict)
     rates: list[Rate] = field(default_factory=list)
     busiest: tuple[MinuteDemand, ...] = ()
-    last: deque[MinuteDemand] = field(default_factory=lambda: deque(maxlen=PRESENT_MINUTES))
+    last: list[MinuteDemand] = field(default_factory=list)
     minutes: int = 0
     requests: float = 0.0
     pools: dict[str, ProductionSummaryBuilder] = field(default_factory=dict)
@@ -143,16 +142,17 @@ class ProductionSummaryBuilder:
         of_bins = [one for one in present if one.window.middle >= recent]
         self.bins = {one.bin: one for one in sum_by_bin([*self.bins.values(), *of_bins])}
 
+    def _weigh(self, minute: MinuteDemand) -> float:
+        lengths = self.context.capacity.lengths if self.context.capacity else UNTOLD
+        return minute.work(lengths) or minute.requests or 0.0
+
     def _add_demand(self, demand: tuple[MinuteDemand, ...]) -> None:
         known = [one for one in demand if one.requests is not None]
         self.minutes += len(known)
         self.requests = sum((one.requests or 0.0 for one in known), self.requests)
-        for minute in known:
-            if self.last and minute.start - self.last[-1].start > MINUTE_SECONDS:
-                self.last.clear()
-            self.last.append(minute)
-            if len(self.last) == PRESENT_MINUTES and _count(self.last) > _count(self.busiest):
-                self.busiest = tuple(self.last)
+        if known and self.minutes <= FIRST_MINUTES:
+            self.busiest = (max((*self.busiest, *known), key=self._weigh),)
+        self.last = (known or self.last)[-1:]
         for start, several in sorted(
             windows.group_by(known, lambda one: one.start // RATE_SECONDS * RATE_SECONDS).items()
         ):
@@ -173,7 +173,7 @@ class ProductionSummaryBuilder:
             plan_hours=tuple(self.plan_hours[start] for start in sorted(self.plan_hours)),
             bins=tuple(ordered),
             rates=tuple(self.rates),
-            busiest=_sum_demand(self.busiest or self.last),
+            busiest=_sum_demand(self.busiest),
             present=_sum_demand(self.last),
             minutes=self.minutes,
             requests=self.requests,
@@ -183,10 +183,6 @@ class ProductionSummaryBuilder:
                 for pool, one in self.pools.items()
             },
         )
-
-
-def _count(minutes: Iterable[MinuteDemand]) -> float:
-    return math.fsum(minute.requests or 0.0 for minute in minutes)
 
 
 def _sum_demand(minutes: Sequence[MinuteDemand], start: float | None = None) -> Rate | None:

@@ -235,7 +235,8 @@ def _list_limits(
     capacity, plan = context.capacity, context.plan
     if capacity is not None and plan is not None:
         limited = point.limited_by if point else None
-        name = GIVEN if capacity.source is CapacitySource.OPERATOR else limited or SLO
+        own = {CapacitySource.OPERATOR: GIVEN, CapacitySource.PRODUCTION: SLO}
+        name = own.get(capacity.source, limited or SLO)
         rps = Reading(value=capacity.rps, low=capacity.low, high=capacity.high, n=0.0)
         rps = Reading(value=None, low=capacity.rps, high=None, n=0.0) if capacity.is_lower_bound else rps
         yield CapacityLimit(

@@ -48,7 +48,7 @@ def find_peak(seen: ProductionSummary) -> ObservedPeak | None:
     busiest, present = (_list_work((rate,), lengths, each) for rate in (seen.busiest, seen.present))
     peak = (
         _pick_third(stretches, "reached in three stretches of five minutes", SEPARATE)
-        or _pick_third(busiest, "the busiest minutes: an hour was not seen yet")
+        or _pick_third(busiest, "the busiest minute: an hour was not seen yet")
         or _pick_third(_list_hours(seen.hours, lengths), "mean of a busy hour: its busiest minutes were higher")
     )
     arriving = _pick_third(present, "what arrives now, more than any peak before")

@@ -263,7 +263,7 @@ def test_a_pod_gets_the_time_that_its_requests_took_last_week(
     ("seen", "burning", "ready", "words"),
     [
         ([("r0", "r1")] * 6, False, 2, "2 are ready: 1 may go"),
-        ([("r0", "r1")] * 6, True, 2, "2 are ready: keep them while TTFT SLO burn is open"),
+        ([("r0", "r1")] * 6, True, 2, "2 are ready: enough for that"),
         ([("r0", "r1")] * 5 + [("r0",)], False, 1, "1 is ready: enough for that"),
         ([(None,)] * 6, False, None, "how many are ready is not known"),
     ],

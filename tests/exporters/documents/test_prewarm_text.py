@@ -193,9 +193,13 @@ def test_it_says_what_to_do_with_what_is_ready(ready: int | None, words: str) ->
 
 
 def test_no_replica_may_go_while_an_slo_incident_is_open() -> None:
-    burning = replace(ONE, ready=8, incident="TTFT SLO burn")
-    assert "8 are ready: keep them while TTFT SLO burn is open" in burning.sentence
-    assert "1 is ready: start 5 now" in replace(burning, ready=1).sentence
+    burning = ONE.with_present(8, is_burning=True)
+    assert burning.replicas == 8
+    assert "8 replicas wanted" in burning.sentence
+    assert "no replica goes while it lasts" in burning.sentence
+    assert "8 are ready: enough for that" in burning.sentence
+    assert ONE.with_present(8, is_burning=False).replicas == 6
+    assert "1 is ready: start 5 now" in ONE.with_present(1, is_burning=True).sentence
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,8 @@ from report_samples import HOUR, POINTS, USABLE, hour, tier_view
 from rules.plan.load_bins import BinnedWindow, TierContext, bin_window
 from rules.plan.replica_count import Margin, count_replicas
 from rules.resize.measured_capacity import estimate_capacity
-from rules.resize.overload import bound_by_lengths, bound_by_overload, is_saturated
+from rules.resize.overload import bound_by_lengths, bound_by_overload, is_saturated, lift_to_carried
+from rules.telemetry.windows import Window
 from rules.telemetry.work import Capacity, work_per_request
 
 PLANNED = tier_view()
@@ -30,25 +32,28 @@ def overloaded(
     seconds: float = 900.0,
 ) -> BinnedWindow:
     """Some minutes of one replica that completes `rps` while requests wait."""
+    window = cut(hour(0, rps, 1, ttft={9.0: 1.0}, prompts=prompts, outputs=outputs), seconds, waiting)
+    placed = bin_window(window, PLANNED.curve, replica)
+    return replace(placed, bin=None, beyond="its queue grew to 40")
+
+
+def cut(window: Window, seconds: float, waiting: float = 0.0) -> Window:
+    """The first seconds of an hour, with so many waiting requests."""
     share = seconds / HOUR
-    window = hour(0, rps, 1, ttft={9.0: 1.0}, prompts=prompts, outputs=outputs)
-    gauges = {**window.gauges, "requests_waiting": gauge(waiting, seconds=seconds)}
-    gauges["requests_running"] = gauge(30.0, seconds=seconds)
-    window = replace(
+    levels = {"requests_waiting": gauge(waiting, seconds=seconds), "requests_running": gauge(30.0, seconds=seconds)}
+    return replace(
         window,
         end=window.start + seconds,
         expected_seconds=seconds,
         covered_seconds=seconds,
         counters={name: value * share for name, value in window.counters.items()},
-        gauges=gauges,
+        gauges={**window.gauges, **levels},
     )
-    placed = bin_window(window, PLANNED.curve, replica)
-    return replace(placed, bin=None, beyond="its queue grew to 40")
 
 
-def served(rps: float, replica: str = "r0") -> BinnedWindow:
-    """A quarter of an hour without a queue."""
-    return bin_window(hour(0, rps, 1), PLANNED.curve, replica)
+def served(rps: float, replica: str = "r0", seconds: float = 900.0) -> BinnedWindow:
+    """Some minutes without a queue."""
+    return bin_window(cut(hour(0, rps, 1), seconds), PLANNED.curve, replica)
 
 
 def capacity_of(context: TierContext) -> Capacity:
@@ -59,8 +64,13 @@ def capacity_of(context: TierContext) -> Capacity:
 PLAN = capacity_of(PLANNED)
 
 
+def bound(quarters: list[BinnedWindow], **more: Any) -> Capacity:
+    """The plan's capacity as these quarters bound it."""
+    return bound_by_overload(PLAN, PLANNED, quarters, **more) or PLAN
+
+
 def test_an_engine_of_half_speed_under_planned_lengths_lowers_the_capacity() -> None:
-    found = bound_by_overload(PLAN, [overloaded(USABLE / 2)])
+    found = bound([overloaded(USABLE / 2)])
     assert found.rps == pytest.approx(USABLE / 2)
     assert found.high is not None
     assert found.rps <= found.high < USABLE
@@ -73,15 +83,49 @@ def test_an_engine_of_half_speed_under_planned_lengths_lowers_the_capacity() -> 
     [(3200.0, 320.0, USABLE / 4), (3200.0, 80.0, USABLE / 4), (800.0, 320.0, USABLE / 4), (800.0, 80.0, USABLE)],
 )
 def test_longer_requests_at_the_full_token_rate_do_not(prompts: float, outputs: float, rps: float) -> None:
-    found = bound_by_overload(PLAN, [overloaded(rps, prompts=prompts, outputs=outputs)])
+    found = bound([overloaded(rps, prompts=prompts, outputs=outputs)])
     assert (found.rps, found.low, found.high) == (PLAN.rps, PLAN.low, PLAN.high)
 
 
 def test_one_slow_replica_of_ten_is_no_tier_of_half_the_capacity() -> None:
     others = [served(5.0, f"r{place}") for place in range(1, 10)]
-    found = bound_by_overload(PLAN, [overloaded(USABLE / 2), *others])
+    found = bound([overloaded(USABLE / 2), *others])
     assert found.rps == pytest.approx(USABLE * 0.95)
     assert "10% of the replicas finished" in found.reason
+
+
+def test_new_replicas_without_load_hide_no_overload() -> None:
+    new = [served(0.5, f"n{place}") for place in range(4)]
+    assert bound([overloaded(USABLE / 2), *new]).rps == pytest.approx(USABLE / 2)
+
+
+def test_a_stalled_engine_is_no_replica_of_next_to_nothing() -> None:
+    found = bound([overloaded(0.02)])
+    assert found.rps == pytest.approx(USABLE / 2)
+    assert "is the least that is taken" in found.reason
+
+
+def test_what_production_carries_later_lifts_the_bound() -> None:
+    half = bound([overloaded(USABLE / 2)])
+    more = lift_to_carried(half, PLAN, [served(5.0), served(6.0)])
+    assert more.rps == pytest.approx(6.0)
+    assert "later a replica carried 6 rps without a queue" in more.reason
+    assert lift_to_carried(half, PLAN, [served(30.0)]).rps == PLAN.rps
+    assert lift_to_carried(half, PLAN, [served(2.0)]) is half
+
+
+def test_a_replica_that_was_renamed_or_is_gone_hides_no_overload() -> None:
+    renamed = served(3.0, "r0-before", seconds=60.0)
+    hour_before = served(5.0, "r9")
+    earlier = replace(hour_before, window=replace(hour_before.window, start=hour_before.window.start - HOUR))
+    found = bound([overloaded(USABLE / 2), renamed, earlier])
+    assert found.rps == pytest.approx(USABLE / 2)
+
+
+def test_tokens_that_limit_an_overload_count_alone_only_while_it_lasts() -> None:
+    binned = [overloaded(USABLE / 4, prompts=3200.0)]
+    assert bound(binned, is_present=True).lengths.only == "prompt_tokens"
+    assert bound(binned).lengths == PLAN.lengths
 
 
 @pytest.mark.parametrize(
@@ -92,11 +136,16 @@ def test_one_slow_replica_of_ten_is_no_tier_of_half_the_capacity() -> None:
         replace(overloaded(3.0), beyond="", backlog="worked off"),
         served(3.0),
         overloaded(0.0),
+        overloaded(5.0, waiting=9.0),
+        replace(overloaded(3.0), replica=None),
     ],
-    ids=["two minutes", "no queue", "a queue that is worked off", "no overload", "nothing finished"],
+    ids=[
+        *("two minutes", "no queue", "a queue that is worked off", "no overload", "nothing finished"),
+        *("a wait within the objective", "a sum of replicas"),
+    ],
 )
 def test_what_is_no_overload_says_nothing_of_capacity(binned: BinnedWindow) -> None:
-    assert bound_by_overload(PLAN, [binned]) is PLAN
+    assert bound([binned]) is PLAN
 
 
 def test_latencies_of_an_overload_are_no_latencies_at_equal_load() -> None:
@@ -130,15 +179,17 @@ def test_an_overload_alone_does_not_say_that_no_load_keeps_the_slo() -> None:
 def test_the_count_covers_what_arrives_and_never_falls_with_it(
     completed: float, more: float, prompts: float, outputs: float
 ) -> None:
-    binned = overloaded(completed, prompts=prompts, outputs=outputs)
-    capacity = bound_by_overload(PLAN, [binned])
-    assert capacity.rps <= PLAN.rps
+    binned = overloaded(completed, prompts=prompts, outputs=outputs, waiting=2.5 * completed)
+    capacity = bound([binned], is_present=True)
+    assert capacity.low <= capacity.rps <= PLAN.rps
+    assert capacity.high is None or capacity.rps <= capacity.high
     each = work_per_request(binned.window, capacity.lengths)[1]
     counts = [count_replicas(completed * factor * each, capacity.rps, MARGIN) for factor in (1.0, more, 2 * more)]
     assert counts == sorted(counts)
-    # What one replica does not finish needs another; chance may hide one part in ten of these completions.
+    # What one replica does not finish needs another. Chance may hide a part of it, and half of the plan is the floor.
     chance = 1 + 3.09 / math.sqrt(completed * 900)
-    assert counts[1] >= math.floor(more / chance)
+    hidden = max(chance, capacity.rps / (completed * each))
+    assert counts[1] >= math.floor(more / hidden)
 
 
 def test_far_from_the_measured_lengths_the_bounds_are_wide() -> None:
@@ -154,17 +205,33 @@ def test_far_from_the_measured_lengths_the_bounds_are_wide() -> None:
 
 
 def test_memory_bounds_what_longer_requests_leave_room_for() -> None:
-    """The benchmark had 4 requests at once at 4 rps and 8 at 6; 9,000 tokens hold 5 of 1,600 + 200."""
+    """The benchmark had 4 requests at once at 4 rps and 8 at 6; 9,000 tokens hold 5 of 1,600 + 200: 4.5 rps of outputs.
+
+    Outputs are five times as long as measured, prompts twice: 3.5 times the work, 0.7 with each unit of output."""
     lengths = [{**point, "prompt_tokens_mean": 800} for point in POINTS]
     context = tier_view(curve={"points": lengths, "measured": {"kv_tokens": 9000}})
     capacity = capacity_of(context)
     found = bound_by_lengths(capacity, context, hour(0, 2.0, 1, prompts=1600.0, outputs=400.0))
-    assert found.rps == found.high == pytest.approx(4.5)
+    assert found.rps == pytest.approx(4.5 * 0.7)
     assert "5 requests of 1,800 tokens fit into its KV cache" in found.reason
+    as_measured = hour(0, 2.0, 1)
+    assert bound_by_lengths(capacity, context, as_measured) is capacity, "the benchmark itself had this room"
+    kept = bound_by_lengths(replace(capacity, kept_rps=6.0), context, hour(0, 2.0, 1, prompts=1600.0, outputs=400.0))
+    assert kept.rps == 6.0
+    prompts_alone = bound_by_lengths(capacity, context, hour(0, 2.0, 1, prompts=2400.0))
+    assert prompts_alone.rps == capacity.rps, "prompts leave quickly what they take"
     roomy = tier_view(curve={"points": lengths, "measured": {"kv_tokens": 900_000}})
     assert bound_by_lengths(capacity_of(roomy), roomy, hour(0, 2.0, 1, prompts=900.0)).rps == capacity.rps
 
 
+def test_a_few_requests_tell_no_lengths() -> None:
+    few = cut(hour(0, 0.02, 1, prompts=9000.0, outputs=900.0), 900.0)
+    assert bound_by_lengths(PLAN, PLANNED, few) is PLAN
+    found = estimate_capacity(PLANNED, [bin_window(few, PLANNED.curve, "all")])
+    assert found is not None
+    assert found.rps == pytest.approx(USABLE)
+
+
 def test_a_queue_is_what_makes_completions_a_ceiling() -> None:
-    assert is_saturated(overloaded(3.0))
-    assert not is_saturated(served(3.0))
+    assert is_saturated(overloaded(3.0), PLANNED)
+    assert not is_saturated(served(3.0), PLANNED)

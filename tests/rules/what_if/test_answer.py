@@ -192,7 +192,7 @@ def test_in_the_first_hour_the_busiest_three_minutes_of_arrivals_are_the_peak() 
     found = answer_question(demand([(1.0, 80.0)] * 9 + [(5.0, 80.0)] * 3), 1)
     assert (found.rps, found.peak and found.peak.source) == (
         pytest.approx(5.0),
-        "the busiest minutes: an hour was not seen yet",
+        "the busiest minute: an hour was not seen yet",
     )
     # The overload stays the peak of the hour, also after it ended.
     assert answer_question(demand([(1.0, 80.0)] * 9 + [(5.0, 80.0)] * 4 + [(1.0, 80.0)] * 42), 1).rps == found.rps
