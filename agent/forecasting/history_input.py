@@ -90,7 +90,9 @@ class HistoryForecasts:
         # Keep no forecaster that took only a part of the minutes: it would stay a minute late.
         del self._tiers[asked.tier]
         known.use(asked)
-        known.add(*_minutes(reader, asked, known.end))
+        kinds = _minutes(reader, asked, known.end - MINUTE_SECONDS)
+        known.revise(*(amounts[0] for amounts in kinds))
+        known.add(*(amounts[1:] for amounts in kinds))
         self._tiers[asked.tier] = known
         return known
 

@@ -77,14 +77,20 @@ class TierForecast:
     def use(self, asked: ForecastRequest) -> None:
         """Count replicas with the capacity of this request from now on. Its settings must be the same.
 
-        The minutes of the hold are counted anew, as by a command that begins with this capacity. What was recommended by
-        a lower one is held.
+        The minutes of the hold are counted anew, as by a command that begins with this capacity: both give one count.
         """
         before, self._capacity = self._capacity, asked.capacity
-        if before is None or asked.capacity is None or before.rps == asked.capacity.rps:
-            return
-        rises = asked.capacity.rps > before.rps
-        self._begin_warming(self._decision.replicas if rises and self._decision is not None else 0)
+        if before is not None and asked.capacity is not None and before.rps != asked.capacity.rps:
+            self._begin_warming(0)
+
+    def revise(self, work: float, requests: float | None = None) -> None:
+        """Replace the newest minute: its last seconds are booked with the minute after it. NaN if unknown."""
+        for bins, amount in zip(self._kinds, (work, requests), strict=False):
+            if amount is not None and np.isfinite(amount):
+                bins.rates[-1] = float(amount) / MINUTE_SECONDS
+        rate = self._work.rates[-1]
+        if self._warmer is not None and self._decision is not None and self._capacity is not None and np.isfinite(rate):
+            self._decision = self._warmer.revise(self._decision.quantile_rps, rate, self._capacity)
 
     def add(self, work: Iterable[float], requests: Iterable[float] = ()) -> None:
         """Add the following minutes; NaN if unknown."""
@@ -260,7 +266,8 @@ class TierForecast:
         for rate in self._work.rates[-hold:-1]:
             if np.isfinite(rate):
                 self._warmer.step(None, rate, self._capacity)
-        self._warmer.remember(held)
+        if held:
+            self._warmer.remember(held)
         self._warm()
 
     def _warm(self) -> None:

@@ -102,6 +102,11 @@ class Prewarmer:
         """Record the replicas that were recommended a minute ago, from any source."""
         self._targets.append(replicas)
 
+    def revise(self, quantile_rps: float | None, now_rps: float, capacity: Capacity) -> ScalingDecision:
+        """Return the decision of the last minute anew, in its place."""
+        self._targets.pop()
+        return self.step(quantile_rps, now_rps, capacity)
+
     def step(self, quantile_rps: float | None, now_rps: float, capacity: Capacity) -> ScalingDecision:
         """Return the decision of this minute. Raise ValueError for demands that are negative or not numbers."""
         forecast = None if quantile_rps is None else count_replicas(quantile_rps, capacity.rps, self._margin)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,12 +104,12 @@ def build_response(body: bytes, kind: str = "text/plain; version=0.0.4") -> byte
     return head.encode() + body
 
 
-def watch_recording(into: Path) -> dict[float, Moment]:
-    """Return the surfaces at each of MOMENTS, of a daemon that scrapes the recorded pages."""
+def watch_recording(into: Path, later: float) -> dict[float, Moment]:
+    """Return the surfaces at each of MOMENTS, of a daemon that scrapes the recorded pages so many seconds later."""
     into.mkdir()
     recording, _ = load_recording(folder("overload"))
     pages = [one for one in scrapes(recording, []) if one.body is not None]
-    begin = pages[0].t
+    begin = pages[0].t + later
     clock = [begin]
     moments: dict[float, Moment] = {}
     served, answer = [build_response(b"")], [build_response(b"")]
@@ -123,15 +124,15 @@ def watch_recording(into: Path) -> dict[float, Moment]:
         try:
             due = list(MOMENTS)
             for before, scrape in zip([None, *pages], pages, strict=False):
-                clock[0] = scrape.t
+                now = clock[0] = scrape.t + later
                 served[0] = build_response(scrape.body or b"")
-                with at(scrape.t):
+                with at(now):
                     daemon.loop.run_cycle()
                     if before is None or before.t // 60 != scrape.t // 60:
-                        daemon.forecast(scrape.t)
-                if due and scrape.t - begin >= due[0]:
+                        daemon.forecast(now)
+                if due and now - begin >= due[0]:
                     offset = due.pop(0)
-                    moments[offset] = ask_surfaces(daemon, config, scrape.t, answer, web, offset in (HEIGHT, LAST))
+                    moments[offset] = ask_surfaces(daemon, config, now, answer, web, offset in (HEIGHT, LAST))
         finally:
             daemon.close(clock[0])
     return moments
@@ -168,9 +169,11 @@ def ask_surfaces(daemon: Any, config: Path, now: float, answer: list[bytes], web
     )
 
 
-@pytest.fixture(scope="module")
-def moments(tmp_path_factory: pytest.TempPathFactory) -> dict[float, Moment]:
-    return build_once(tmp_path_factory, "overload", watch_recording)
+@pytest.fixture(scope="module", params=[0.0, 8 * 3600.0], ids=["across midnight", "within a day"])
+def moments(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[float, Moment]:
+    """It was recorded across midnight (UTC), when capacities are estimated anew."""
+    later: float = request.param
+    return build_once(tmp_path_factory, f"overload-{later:.0f}", partial(watch_recording, later=later))
 
 
 @pytest.fixture(params=MOMENTS)
@@ -190,7 +193,7 @@ def test_every_surface_has_one_count_and_one_sentence(moment: Moment) -> None:
     overview = moment.api["overview"][0]
     assert overview["recommended"] == moment.recommended
     assert moment.read_gauge("sizewatch_recommended_replicas") == moment.recommended
-    # A command reads the last minute once more, and does not know how many are ready.
+    # A command reads the last minute once more: its demand may differ in the third digit.
     sentence = decision["sentence"].partition(" (lead")[0]
     assert sentence in moment.overview[1]
     assert sentence in moment.words
@@ -213,8 +216,6 @@ def test_every_surface_has_one_capacity(moment: Moment) -> None:
 def test_more_replicas_never_serve_worse(moment: Moment) -> None:
     codes = [code for _, (code, _) in sorted(moment.whatif.items())]
     assert codes == sorted(codes, key={1: 0, 3: 1, 0: 2}.__getitem__)
-    limits = [answer["limits"][0]["headroom"] for _, (_, answer) in sorted(moment.whatif.items())]
-    assert limits == sorted(limits)
 
 
 def test_exit_codes_agree_with_the_words(moment: Moment) -> None:
@@ -254,7 +255,7 @@ def test_the_cause_names_the_lengths(moments: dict[float, Moment]) -> None:
 def test_at_the_height_the_load_is_what_arrives(moments: dict[float, Moment]) -> None:
     load = moments[HEIGHT].whatif[1][1]["load"]
     assert load["rps"] == pytest.approx(ARRIVING_RPS, rel=0.15)
-    assert moments[HEIGHT].whatif[1][1]["needed"]["replicas"] in (2, 3)
+    assert moments[HEIGHT].whatif[1][1]["needed"]["replicas"] == moments[HEIGHT].recommended
 
 
 @pytest.mark.parametrize("offset", [100.0, 170.0])
@@ -269,13 +270,13 @@ def test_after_the_overload_one_replica_is_enough_again(moments: dict[float, Mom
     assert (last.overview[0], last.recommended) == (0, 1)
     # The load of a what-if is the busiest of the hour, which one replica did not carry.
     assert [last.whatif[count][0] for count in (1, 3)] == [1, 0]
-    # What the overload showed stays known: 3.8 times the work a request, of 13.9 usable.
-    assert last.read_gauge("sizewatch_capacity_rps") < 13.0
+    # What the overload showed stays known: of 13.9 usable, 9.4 by the work, which are 3.6 of the day's requests.
+    assert last.read_gauge("sizewatch_capacity_rps") in (pytest.approx(9.4, rel=0.05), pytest.approx(3.6, rel=0.05))
 
 
 @pytest.mark.parametrize("offset", [HEIGHT, LAST])
 def test_the_report_proposes_no_other_size(moments: dict[float, Moment], offset: float) -> None:
     report = moments[offset].report
     assert report is not None
-    assert report["proposal"]["replicas"] in (None, moments[offset].recommended)
+    assert report["proposal"]["replicas"] is None
     assert report["proposal"]["kind"] == "no_recommendation"
