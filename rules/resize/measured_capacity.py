@@ -19,7 +19,6 @@ from rules.plan.load_bins import BinnedWindow, TierContext, sum_by_bin
 from rules.plan.schema import Point
 from rules.resize.overload import (
     FEWEST_REQUESTS,
-    LEAST_UNPROVEN,
     WORK_FAMILIES,
     is_saturated,
     lower_to_ceiling,
@@ -47,6 +46,11 @@ DAYS = EVALUATIONS + EVIDENCE_DAYS - 1
 
 SLOWER = ("TtftDivergence", "TpotDivergence")
 """The rules whose thresholds say when production is slower than the benchmark at equal load."""
+
+LEAST_UNPROVEN = 0.5
+"""Of a capacity at least so much is taken while production has not shown a load that keeps the SLO and one above it that
+breaks it. Each replica more lowers the load of all others: without this floor a tier that is slow at every load, whatever the
+reason, would be scaled out for ever."""
 
 NEAR = 0.9
 """A benchmark whose usable load production came so near to is confirmed there."""

@@ -41,13 +41,11 @@ CHANCE = 3.09
 FAR = 1.5
 """Ratio of work from which requests are far from those that were measured. Ours: the guide's drift rows speak earlier."""
 
-LEAST_UNPROVEN = 0.5
-"""Of a capacity at least so much is taken while production has not shown a load that keeps the SLO and one above it that
-breaks it. Each replica more lowers the load of all others: without this floor a tier that is slow at every load, whatever the
-reason, would be scaled out for ever."""
+STALLED = 0.2
+"""Of a capacity at least so much is taken. An engine that finishes less is stalled, and more replicas do not mend it."""
 
-LOOK_BACK_SECONDS = 3 * DAY_SECONDS
-"""So long an overload bounds the capacity: its daily estimate falls by 30 % a day, to LEAST_UNPROVEN in two days."""
+LOOK_BACK_SECONDS = 5 * DAY_SECONDS
+"""So long an overload bounds the capacity: its daily estimate falls by 30 % a day, to STALLED in 4.5 days."""
 
 FEWEST_REQUESTS = 30
 """Requests behind a mean length: of so many it is off by a fifth or less (lengths scatter by about their mean)."""
@@ -134,15 +132,15 @@ def carried_work(binned: Iterable[BinnedWindow], lengths: CapacityLengths) -> fl
 def lower_to_ceiling(capacity: Capacity, ceiling: Ceiling, share: float = 1.0) -> Capacity:
     """Return the capacity of a tier of which a `share` of the replicas (0-1) has this ceiling.
 
-    Of a stalled engine the ceiling is next to nothing, and more replicas would not help: LEAST_UNPROVEN of the capacity stays.
+    Of a stalled engine the ceiling is next to nothing: STALLED of the capacity stays.
     """
     if ceiling.high >= capacity.rps or ceiling.rps <= 0:
         return capacity
-    rps = max(LEAST_UNPROVEN * capacity.rps, share * ceiling.rps + (1 - share) * capacity.rps)
+    rps = max(STALLED * capacity.rps, share * ceiling.rps + (1 - share) * capacity.rps)
     high = max(rps, share * ceiling.high + (1 - share) * capacity.rps)
     whose = "a replica" if share == 1 else f"{share:.0%} of the replicas"
     text = f"while requests waited {whose} finished the work of {ceiling.rps:.3g} rps and no more"
-    text += f", of which {rps:.3g} is the least that is taken" if rps == LEAST_UNPROVEN * capacity.rps else ""
+    text += f", of which {rps:.3g} is the least that is taken" if rps == STALLED * capacity.rps else ""
     return replace(
         capacity,
         rps=rps,
