@@ -22,6 +22,7 @@ from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.windows import Window
 from rules.telemetry.work import Capacity, CapacitySource
 from rules.verdicts.finding import Finding
+from rules.verdicts.verdict import Status
 from rules.what_if.answer import (
     BENCHMARK_END,
     GIVEN,
@@ -245,9 +246,18 @@ def test_an_open_finding_breaks_this_size_and_smaller_ones_at_this_load() -> Non
     assert answer_question(WEEK_SEEN, 10, 5.0, [burn()]).asked.kept in FINE
 
 
-@pytest.mark.parametrize("episode", [burn(end=168.0), burn(certainty=Certainty.LIKELY), burn(rule="QueueGrowing")])
+@pytest.mark.parametrize(
+    "episode",
+    [burn(end=168.0), burn(certainty=Certainty.LIKELY), burn(rule="QueueGrowing"), burn(rule="KvCacheCascade")],
+    ids=["ended", "likely", "another rule", "a cascade that nobody feels yet"],
+)
 def test_an_ended_or_likely_finding_and_another_rule_break_nothing(episode: Finding) -> None:
     assert answer_question(WEEK_SEEN, 10, None, [episode]).asked.kept in FINE
+
+
+def test_a_cascade_that_users_feel_breaks_this_size() -> None:
+    felt = finding("KvCacheCascade", 167.0, None, status=Status.CRITICAL)
+    assert answer_question(WEEK_SEEN, 10, None, [felt]).asked.kept is SloStatus.BROKEN
 
 
 def test_a_finding_of_a_tier_that_was_not_seen_lately_breaks_nothing() -> None:
