@@ -121,7 +121,11 @@ class Recommendation:
         """Return the decision for the replicas that are up (None: unknown). While the SLO is broken none of them may go."""
         if not is_burning or ready is None or ready <= self.replicas:
             return replace(self, ready=ready)
-        return replace(self, ready=ready, replicas=ready, decided_by=DecisionBasis.INCIDENT)
+        full = self.count.demand_rps / self.usable_rps
+        count = replace(
+            self.count, utilization=full / ready, utilization_one_lost=full / (ready - 1) if ready > 1 else None
+        )
+        return replace(self, ready=ready, replicas=ready, decided_by=DecisionBasis.INCIDENT, count=count)
 
     @property
     def action(self) -> str:

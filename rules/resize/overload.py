@@ -107,11 +107,12 @@ def bound_by_overload(
     by_quarter = windows.group_by(named, lambda slice: slice.window.start // QUARTER_SECONDS)
     busy = [group for group in by_quarter.values() if any(is_saturated(slice, context) for slice in group)]
     by_replica = windows.group_by((slice for group in busy for slice in group), lambda slice: slice.replica)
-    queued = [group for group in by_replica.values() if measure_ceiling(group, context, capacity.lengths)]
+    ceilings = {name: measure_ceiling(group, context, capacity.lengths) for name, group in by_replica.items()}
+    queued = [group for name, group in by_replica.items() if ceilings[name] is not None]
     ceiling = measure_ceiling((slice for group in queued for slice in group), context, capacity.lengths)
     if ceiling is None:
         return None
-    others = [group for group in by_replica.values() if group not in queued]
+    others = [group for name, group in by_replica.items() if ceilings[name] is None]
     quicker = [group for group in others if carried_work(group, capacity.lengths) > ceiling.rps]
     if ceiling.limited_by and is_present:
         lengths = replace(capacity.lengths, only=capacity.lengths.only or ceiling.limited_by)

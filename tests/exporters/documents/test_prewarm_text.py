@@ -195,6 +195,7 @@ def test_it_says_what_to_do_with_what_is_ready(ready: int | None, words: str) ->
 def test_no_replica_may_go_while_an_slo_incident_is_open() -> None:
     burning = ONE.with_present(8, is_burning=True)
     assert burning.replicas == 8
+    assert burning.count.utilization == pytest.approx(ONE.count.demand_rps / (8 * ONE.usable_rps))
     assert "8 replicas wanted" in burning.sentence
     assert "no replica goes while it lasts" in burning.sentence
     assert "8 are ready: enough for that" in burning.sentence
