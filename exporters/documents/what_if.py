@@ -16,8 +16,6 @@ from rules.resize.workload import measure_workload
 from rules.telemetry.signals import Missing, SignalValue
 from rules.telemetry.windows import DAY_SECONDS
 from rules.telemetry.wording import number
-from rules.telemetry.work import SAME as SAME_WORK
-from rules.telemetry.work import arriving_words
 from rules.what_if.answer import CapacityLimit, WhatIf
 from rules.what_if.pools import PoolsWhatIf
 
@@ -64,8 +62,9 @@ def _told_of_pools(found: PoolsWhatIf) -> tuple[str, list[tuple[str, str]]]:
 
 def _facts(found: WhatIf, zone: str) -> Iterable[tuple[str, str]]:
     yield "Load", _load(found, zone)
-    if abs(found.work_rps / found.rps - 1) > SAME_WORK:
-        yield "Work", arriving_words(found.rps, found.work_rps)
+    requests, work = (number(rps, "per_second") for rps in (found.rps, found.work_rps))
+    if requests != work:
+        yield "Work", f"{requests} arrive, by their tokens the work of {work}, which use and need count"
     if found.now is not None:
         yield "Now", f"{replicas(found.now.replicas)}, at that load {number(found.now.rps, 'per_second')} each"
     capacity = found.seen.context.capacity

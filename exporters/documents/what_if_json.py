@@ -16,6 +16,7 @@ from exporters.render.text import copy_fields, format_local
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.plan.replica_count import ReplicaCount
 from rules.resize.fleet_cost import Bill
+from rules.resize.limits import KV
 from rules.resize.production_curve import SloStatus
 from rules.resize.workload import measure_workload
 from rules.telemetry.signals import Missing, SignalValue
@@ -76,10 +77,12 @@ def headline(found: WhatIf, zone: str) -> str:
     if breaks is None or load is None:
         return f"{text}; at which load something breaks is not known."
     what, at = limit_words(breaks.name, breaks.objective), number(load.rps, "per_second")
+    # A full KV cache breaks no objective by itself.
+    met = f"{what} is reached first" if breaks.name == KV else f"first breaks {what}"
     if load.headroom < 0:
-        return f"{text}; first breaks {what}, at {at} already."
+        return f"{text}; {met}, at {at} already."
     # What is broken at this load does not break at a higher one.
-    return f"{text}." if found.is_burning else f"{text}; first breaks {what}, at {at} ({load.headroom:+.0%})."
+    return f"{text}." if found.is_burning else f"{text}; {met}, at {at} ({load.headroom:+.0%})."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

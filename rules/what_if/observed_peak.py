@@ -74,7 +74,7 @@ def _pick_third(stretches: Iterable[tuple[float, float, float]], source: str, fe
     if len(ordered) < fewest:
         return None
     work, rps, at = ordered[min(SEPARATE, len(ordered)) - 1]
-    return ObservedPeak(rps=rps, at=at, source=source, work=work / rps, highest=ordered[0][1])
+    return ObservedPeak(rps=rps, at=at, source=source, work=work / rps, highest=max(row[1] for row in ordered))
 
 
 def _list_hours(hours: Iterable[Window], lengths: CapacityLengths) -> Iterable[tuple[float, float, float]]:

@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_samples import HOUR, START, USABLE, WEEK, binned, finding, hour, hours, seen_of, tier_view
+from report_samples import HOUR, POINTS, START, USABLE, WEEK, binned, finding, hour, hours, seen_of, tier_view
 
+from exporters.documents.what_if_json import headline
 from rules.confidence import Certainty
 from rules.plan.benchmark_reading import find_benchmark_crossing, read_benchmark
 from rules.plan.load_bins import TierContext, build_tier_context, with_capacity
@@ -204,6 +205,14 @@ def test_after_an_hour_one_burst_is_no_peak() -> None:
     assert found.peak is not None
     assert (found.rps, found.peak.highest) == (pytest.approx(4.0), pytest.approx(5.0))
     assert found.peak.source == "reached in three stretches of five minutes"
+
+
+def test_the_headline_says_of_a_full_cache_that_it_is_reached_and_not_that_it_breaks() -> None:
+    full = [{**point, "kv_utilization": kv} for point, kv in zip(POINTS, (0.4, 0.8, 1.0, 1.0), strict=True)]
+    found = answer_question(seen_of(tier_view(curve={"points": full}), hours()), 5, 27.0)
+    assert found.asked.kept in FINE
+    assert "would likely hold; KV cache above 90.0% is reached first, at 25 rps already." in headline(found, "UTC")
+    assert "; first breaks TTFT P99 above 2 s, at 73.3 rps (+144%)." in headline(answer_question(WEEK_SEEN, 10), "UTC")
 
 
 def test_what_arrives_now_is_the_load_where_it_is_more_than_any_peak() -> None:
