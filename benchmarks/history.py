@@ -31,7 +31,7 @@ from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 
 REPORT_SECONDS, REPORT_MIB = 20.0, 300.0
-REPLICA_DAY_BYTES, TIER_DAY_BYTES = 75_000, 220_000
+REPLICA_BYTES, TIER_DAY_BYTES = 6_500_000, 400_000
 """Stated in docs/history.md."""
 
 FEWEST = 10
@@ -107,16 +107,17 @@ def _size(path: Path, replicas: int, weeks: float) -> bool:
             "SELECT CASE WHEN name LIKE 'sqlite_autoindex_%' THEN 'keys' ELSE name END AS kind, sum(pgsize) AS size"
             " FROM dbstat GROUP BY kind HAVING size > 100000 ORDER BY size DESC"
         ).fetchall()
-        chunks = connection.execute(
-            "SELECT sum, count(*), sum(rows), sum(length(body)) FROM chunks GROUP BY sum"
-        ).fetchall()
+        rows = [
+            (table, *connection.execute(f"SELECT count(*), avg(length(body)) FROM {table}").fetchone())
+            for table in ("minutes", "quarters", "hours")
+        ]
     connection.close()
     for name, size in tables:
         print(f"  {name:12} {size / MIB:8.1f} MiB")
-    for name, count, rows, size in chunks:
-        print(f"  sealed {name:9} {count:6} chunks, {rows:8} rows, {size / rows:5.0f} bytes a row")
-    total, days = path.stat().st_size, weeks * 7
-    allowed = days * (replicas * REPLICA_DAY_BYTES + len(SHARES) * TIER_DAY_BYTES)
+    for table, count, size in rows:
+        print(f"  {table:12} {count:8} rows, {size:5.0f} bytes each")
+    total = path.stat().st_size
+    allowed = replicas * REPLICA_BYTES + weeks * 7 * len(SHARES) * TIER_DAY_BYTES
     return _told(f"{replicas} replicas in {len(SHARES)} tiers, MiB", total / MIB, round(allowed / MIB), "{:.0f}")
 
 
@@ -127,11 +128,11 @@ def _readers(path: Path, tiers: tuple[Tier, ...], now: float, weeks: float) -> N
         questions: tuple[tuple[str, Callable[[], object]], ...] = (
             ("hours of a tier, a day", lambda: reader.bins(tier, today - DAY, today)),
             (
-                "minutes of a tier, an hour that is sealed",
+                "minutes of a tier, an hour",
                 lambda: reader.minutes(tier, today - DAY, today - DAY + HOUR),
             ),
             (
-                "quarters of a tier, an hour of a sealed day",
+                "quarters of a tier, an hour",
                 lambda: reader.replica_bins(tier, today - DAY, today - DAY + HOUR),
             ),
             ("demand of a tier, all weeks", lambda: reader.demand(tier, now - weeks * WEEK, now)),
@@ -184,17 +185,8 @@ def _daemon(folder: Path, replicas: int, now: float, weeks: float) -> dict[str, 
             "booking a minute": f"{wall * 1e3:.0f} ms, {cpu * 1e3:.0f} ms of CPU, {written:.0f} kB written",
             "a minute held the file at most": f"{store.longest * 1e3:.0f} ms",
         }
-        # First what an hour leaves, then what the end of a day does.
-        for name, later in (("an hour later", HOUR), ("a day later", DAY)):
-            store.longest = 0.0
-            began, used = time.monotonic(), time.process_time()
-            rows = store.seal(now + later, 600.0)
-            found[f"sealing, {name}"] = (
-                f"{rows} rows, {time.monotonic() - began:.1f} s, {time.process_time() - used:.1f} s of CPU, "
-                f"held the file at most {store.longest * 1e3:.0f} ms"
-            )
         store.longest, began = 0.0, time.monotonic()
-        gone = store.prune(now + HOUR)
+        gone = store.prune(now + HOUR, gradually=True)
         found["retention of an hour"] = (
             f"{gone} rows, {time.monotonic() - began:.2f} s, held at most {store.longest * 1e3:.0f} ms"
         )

@@ -1,9 +1,9 @@
 """A history of weeks of a large fleet, made in minutes: what `benchmarks/history.py` measures.
 
 A real vLLM's minute (`agent/demo/recordings`) is scaled to a load that follows day and week, its counts drawn anew (Poisson),
-and booked for a few replicas over one day by the daemon's own writer, which then seals it. The chunks of that day stand for the
-others: they are copied to the other replicas and days with their times shifted, so that each has the size that it would have,
-though not numbers of its own. The hours of each tier, its demand and its episodes are made for the whole fleet.
+and booked for a few replicas over one day by the daemon's own writer. The rows of that day stand for the others: they are copied
+to the other replicas and days with their times shifted, so that each has the size that it would have, though not numbers of its
+own. The hours of each tier, its demand and its episodes are made for the whole fleet.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import yaml
 
 from agent.config.files import load_plan
 from agent.demo.simulation.folder import PLAN
-from agent.history.chunks import ChunkRow, decode_chunk, encode_chunk
-from agent.history.codec import NO_BIN, bin_code, encode_window
+from agent.history.codec import NO_BIN, bin_code, decode_window, encode_window
 from agent.history.schema import HOURS, MINUTES, QUARTERS, SumTable
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import DEMAND_UPSERT, MinuteRecord, RowKey, demand_values
@@ -171,6 +170,11 @@ def _tier(plan: Plan, name: str, count: int) -> Tier:
     )
 
 
+def kind_days(kind: SumTable) -> int:
+    """Whole days that rows of this kind are kept."""
+    return round(kind.keep_seconds / DAY)
+
+
 class Filling:
     """Weeks up to the minute before `now` (unix seconds) of these tiers into a new store."""
 
@@ -204,71 +208,51 @@ class Filling:
         )
 
     def _book_a_day(self, tier: Tier) -> None:
-        """Yesterday of a few replicas, as a daemon books and seals it."""
+        """Yesterday of a few replicas, as a daemon books it."""
         for t in range(self._today - DAY, self._today, 60):
             self._store.book(self._booking(tier, replica, float(t)) for replica in tier.replicas[:MADE_REPLICAS])
-        self._store.seal(self._today + 2 * HOUR, math.inf)
 
     def _series(self, tier: Tier, replica: str) -> int:
         return self._store._series(RowKey(self._now, tier.name, tier.version, replica, NO_BIN))
 
     def _spread(self, tier: Tier, kind: SumTable) -> None:
-        """Chunks for the times that are over, rows for the one that is not."""
-        made = {}
-        for number in range(MADE_REPLICAS):
-            found = self._store._connection.execute(
-                "SELECT start % 86400, oldest - start, newest - start, rows, body FROM chunks WHERE sum = ? AND series = ?",
-                (kind.table, self._series(tier, tier.replicas[number])),
-            ).fetchall()
-            made[number] = {row[0]: row[1:] for row in found}
-        self._store._connection.execute(
-            "DELETE FROM chunks WHERE sum = ? AND series IN (SELECT id FROM series WHERE tier = ?)",
-            (kind.table, tier.name),
+        """Rows of every replica and day that is kept, from those of yesterday."""
+        connection, read = (
+            self._store._connection,
+            f"SELECT start, bin, beyond, body FROM {kind.table} WHERE series = ?",
         )
-        length = kind.sealed_seconds
-        begin = max(self._begin, self._now - round(kind.keep_seconds)) // length * length
-        open_from = (self._now - HOUR) // length * length
-        names = [(place, self._series(tier, replica)) for place, replica in enumerate(tier.replicas)]
-        for start in range(begin, self._now, length):
-            for place, series in names:
-                oldest, newest, rows, body = made[place % MADE_REPLICAS][start % DAY]
-                if start < open_from:
-                    self._insert_chunk(kind, start, series, start + oldest, start + newest, rows, body)
-                else:
-                    # As if it were of this time: bodies tell times from their beginning.
-                    self._insert_rows(
-                        kind, series, [r for r in decode_chunk(start, body) if r.start + kind.seconds <= self._now]
-                    )
-
-    def _insert_chunk(
-        self, kind: SumTable, start: int, series: int, oldest: int, newest: int, rows: int, body: bytes
-    ) -> None:
-        self._store._connection.execute(
-            "INSERT INTO chunks (sum, start, series, oldest, newest, rows, body) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (kind.table, start, series, oldest, newest, rows, body),
+        made = [
+            connection.execute(read, (self._series(tier, replica),)).fetchall()
+            for replica in tier.replicas[:MADE_REPLICAS]
+        ]
+        connection.execute(
+            f"DELETE FROM {kind.table} WHERE series IN (SELECT id FROM series WHERE tier = ?)", (tier.name,)
         )
+        series = [self._series(tier, replica) for replica in tier.replicas]
+        begin = max(self._begin, self._now - round(kind.keep_seconds))
+        for number, rows in enumerate(made):
+            for start, bin, beyond, body in rows:
+                window = decode_window(body)
+                for later in range(-kind_days(kind) * DAY, 2 * DAY, DAY):
+                    if begin <= start + later <= self._now - kind.seconds:
+                        shifted = encode_window(replace(window, start=window.start + later, end=window.end + later))
+                        self._insert(
+                            kind, [(start + later, one, bin, beyond, shifted) for one in series[number::MADE_REPLICAS]]
+                        )
 
-    def _insert_rows(self, kind: SumTable, series: int, rows: list[ChunkRow]) -> None:
+    def _insert(self, kind: SumTable, rows: list[tuple[int, int, int, str, bytes]]) -> None:
         self._store._connection.executemany(
-            f"INSERT INTO {kind.table} (start, series, bin, beyond, body) VALUES (?, ?, ?, ?, ?)",
-            [(row.start, series, row.bin, row.beyond, encode_window(row.window)) for row in rows],
+            f"INSERT INTO {kind.table} (start, series, bin, beyond, body) VALUES (?, ?, ?, ?, ?)", rows
         )
 
     def _hours(self, tier: Tier) -> None:
         series = self._series(tier, "")
-        connection = self._store._connection
-        connection.execute("DELETE FROM chunks WHERE sum = 'hours' AND series = ?", (series,))
-        connection.execute("DELETE FROM hours WHERE series = ?", (series,))
-        for start in range(self._begin // DAY * DAY, self._now, DAY):
-            rows = [row for t in range(start, start + DAY, HOUR) if t < self._now for row in self._hour(tier, t)]
-            if start < self._today:
-                self._insert_chunk(
-                    HOURS, start, series, rows[0].start, rows[-1].start, len(rows), encode_chunk(start, rows)
-                )
-            else:
-                self._insert_rows(HOURS, series, rows)
+        self._store._connection.execute("DELETE FROM hours WHERE series = ?", (series,))
+        for start in range(self._begin // HOUR * HOUR, self._now, HOUR):
+            rows = self._hour(tier, start)
+            self._insert(HOURS, [(start, series, code, beyond, encode_window(w)) for code, beyond, w in rows])
 
-    def _hour(self, tier: Tier, t: int) -> list[ChunkRow]:
+    def _hour(self, tier: Tier, t: int) -> list[tuple[int, str, Window]]:
         """The load bins that a hundred draws of a replica's load fall into, each with its share of the hour."""
         curve = tier.context.curve
         assert curve is not None
@@ -291,7 +275,7 @@ class Filling:
         rows = {}
         for (code, beyond), several in drawn.items():
             window = self._traffic.window(t, HOUR, len(tier.replicas) * len(several) / 100, sum(several) / len(several))
-            rows[code] = ChunkRow(t, code, beyond, window)
+            rows[code] = code, beyond, window
         return [rows[code] for code in sorted(rows)]
 
     def _demand(self, tier: Tier) -> None:

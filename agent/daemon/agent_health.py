@@ -42,6 +42,7 @@ class DaemonCounters:
             turn_errors=self.errors + parts.loop.defects,
             scrape_failures=dict(parts.runtime.failures),
             history_trouble=history.error if history else None,
+            history_notice=history.notice if history else None,
             unbooked_minutes=len(history.buffer) if history else 0,
             dropped_minutes=history.buffer.dropped if history else 0,
             config_reloads=self.reloads,

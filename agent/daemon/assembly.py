@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -49,10 +49,6 @@ class Assembly:
     reports: ReportService | None = None
     back_fill: BackFillService | None = None
     given: LoadedConfig | None = None
-
-    def seal(self, now: float, stopping: Callable[[], bool]) -> None:
-        if self.history is not None:
-            self.history.seal(now, stopping)
 
     def upkeep(self, now: float) -> None:
         """Run the hourly work on the history. Keep the previous results if the history fails."""

@@ -287,7 +287,6 @@ class Daemon:
         with suppress(_StoppingError), self._hold(self._keeping):
             try:
                 self.assembly.upkeep(self._clock())
-                self.assembly.seal(self._clock(), lambda: self._stopping)
             except Exception:  # noqa: BLE001 - as above
                 self.counts.errors += 1
                 _log.exception("upkeep failed retry_seconds=%.0f", UPKEEP_SECONDS)

@@ -1,4 +1,4 @@
-"""Checks of the history file: format, clock, copies, damage. It only reads, and takes no lock of the daemon."""
+"""Checks of the history file: format, clock, renamed files, damage. It only reads, and takes no lock of the daemon."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from agent.config.load import LoadedConfig
 from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.files import holder
-from agent.history.errors import HistoryError, HistoryOpenError
-from agent.history.schema import VERSION, list_copies, missing_bytes, name_of
+from agent.history.errors import HistoryError, HistoryFormatError, HistoryOpenError
+from agent.history.schema import list_renamed
 from agent.history.store import HistoryStore
 
 AHEAD_SECONDS = 120.0
@@ -38,29 +38,32 @@ class HistoryProbe:
     path: str
     exists: bool
     trouble: str = ""
-    format: int = 0
+    other_format: int | None = None
+    """Format of the file where it is another than this sizewatch writes."""
     ahead_seconds: float = 0.0
     """Seconds from now to the end of the newest minute."""
-    copies: tuple[tuple[str, int], ...] = ()
-    """Name and size in bytes of each copy left by a migration."""
+    renamed: tuple[tuple[str, int], ...] = ()
+    """Name and size in bytes of each file of another format that was renamed."""
 
 
 def probe_history(path: Path, now: float) -> HistoryProbe:
     """Return whether the history can be opened and read, as `sizewatch check` does beside a running daemon."""
-    copies = tuple((one.name, one.lstat().st_size) for one in list_copies(path))
+    renamed = tuple((beside.name, beside.lstat().st_size) for beside in list_renamed(path))
     try:
         path.lstat()
     except FileNotFoundError:
-        return HistoryProbe(path=str(path), exists=False, copies=copies)
+        return HistoryProbe(path=str(path), exists=False, renamed=renamed)
     except OSError as error:
         # The check of the folder reports a folder that is not accessible, or is a file.
-        return HistoryProbe(path=str(path), exists=False, trouble=f"{path}: {error.strerror}", copies=copies)
+        return HistoryProbe(path=str(path), exists=False, trouble=f"{path}: {error.strerror}", renamed=renamed)
     try:
         with HistoryStore.open_reader(path, alone=is_idle_file(path)) as reader:
             ahead = (reader.newest_minute_end or now) - now
-            return HistoryProbe(path=str(path), exists=True, format=reader.format, ahead_seconds=ahead, copies=copies)
+            return HistoryProbe(path=str(path), exists=True, ahead_seconds=ahead, renamed=renamed)
+    except HistoryFormatError as error:
+        return HistoryProbe(path=str(path), exists=True, other_format=error.version, renamed=renamed)
     except (HistoryOpenError, HistoryError) as error:
-        return HistoryProbe(path=str(path), exists=True, trouble=str(error), copies=copies)
+        return HistoryProbe(path=str(path), exists=True, trouble=str(error), renamed=renamed)
 
 
 def is_idle_file(path: Path) -> bool:
@@ -79,8 +82,15 @@ def check_history(seen: HistoryProbe | None, _: LoadedConfig) -> Iterator[CheckR
         yield fail(
             "history", seen.trouble, "until then nothing is remembered, and `sizewatch check` has nothing to read"
         )
+    elif seen.other_format is not None:
+        name = f"{Path(seen.path).name}.format-{seen.other_format}"
+        yield warn(
+            "history",
+            f"{seen.path}: is of another format, which no command reads",
+            f"`sizewatch run` renames it to {name} and begins a new one",
+        )
     else:
-        yield ok("history", f"{seen.path}: {_history_words(seen)}")
+        yield ok("history", f"{seen.path}: {'can be read' if seen.exists else 'begins with the first run'}")
     if seen.ahead_seconds > AHEAD_SECONDS:
         text = f"{seen.path}: its newest minute is {seen.ahead_seconds:.0f} s ahead of this machine's clock"
         advice = (
@@ -88,23 +98,14 @@ def check_history(seen: HistoryProbe | None, _: LoadedConfig) -> Iterator[CheckR
             " are judged and not kept, all others are kept"
         )
         yield warn("history", text, advice)
-    if seen.copies:
-        size = sum(each for _, each in seen.copies) / 1024**2
-        names = ", ".join(name for name, _ in seen.copies)
+    if seen.renamed:
+        size = sum(each for _, each in seen.renamed) / 1024**2
+        names = ", ".join(name for name, _ in seen.renamed)
         yield warn(
             "history",
-            f"left over from changes of the format: {names} ({size:.1f} MiB)",
-            "delete them once nobody goes back to the older sizewatch; nothing else ever does",
+            f"renamed, of other formats: {names} ({size:.1f} MiB)",
+            "delete them once nobody goes back to the sizewatch that wrote them; nothing else ever does",
         )
-
-
-def _history_words(seen: HistoryProbe) -> str:
-    if not seen.exists:
-        return "begins with the first run"
-    if seen.format < VERSION:
-        copy = name_of(Path(seen.path), seen.format).name
-        return f"can be read; of format {seen.format}; `sizewatch run` copies it to {copy} and brings it to {VERSION}"
-    return "can be read"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,34 +114,23 @@ class HistoryFileProbe:
 
     path: str
     damage: str = ""
-    missing_bytes: int = 0
-    """Bytes that the disk lacks for the copy made by a migration."""
 
 
 def probe_history_file(path: Path | None, seen: HistoryProbe | None) -> HistoryFileProbe | None:
     """Check a readable file for damage. Return None if there is no file."""
     if path is None or seen is None or not os.path.isfile(path):
         return None
-    readable = not seen.trouble
-    return HistoryFileProbe(
-        path=str(path),
-        damage=_damage(path) if readable else "",
-        missing_bytes=missing_bytes(path) if readable and seen.format < VERSION else 0,
-    )
+    return HistoryFileProbe(path=str(path), damage="" if seen.trouble else _damage(path))
 
 
 def check_history_file(seen: HistoryFileProbe | None) -> Iterator[CheckResult]:
-    """Report damage and missing space."""
+    """Report damage."""
     if seen is None:
         return
     if seen.damage:
         text = f"{seen.path} is damaged ({seen.damage})"
         advice = "stop the daemon, move it away with its -wal and -shm, and put a backup in its place, or begin anew"
         yield fail(CHECK, text, advice)
-    if seen.missing_bytes:
-        mebibytes = f"{seen.missing_bytes / 1024**2:.0f} MiB"
-        text = f"its disk lacks {mebibytes} for the copy of {seen.path}, with which its new format begins"
-        yield fail(CHECK, text, "free so much there, or nothing is remembered until there is")
 
 
 def _damage(path: Path) -> str:

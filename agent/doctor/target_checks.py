@@ -1,6 +1,6 @@
 """Checks of the targets: reachable, readable, in time, as planned.
 
-Pure. A new engine needs a name in KV_FACTS if its pages name the format of the KV cache otherwise.
+Pure. A new engine needs a name in `rules.telemetry.snapshots.KV_FORMATS` if its pages name the format of the KV cache otherwise.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rules.telemetry.families import BY_NAME, FamilyKind
 from rules.telemetry.gauges import IN_SYSTEM
 from rules.telemetry.readings import read, window_since_start
 from rules.telemetry.signals import Gap, Missing
-from rules.telemetry.snapshots import GpuReadout, Snapshot
+from rules.telemetry.snapshots import KV_FORMATS, GpuReadout, Snapshot
 from rules.telemetry.windows import NET_CHANGE
 from rules.verdicts.rule import Rule
 
@@ -61,9 +61,6 @@ ADVICE: Mapping[ScrapeFailure, str] = {
 
 BY_PROXY = (ScrapeFailure.CONNECT, ScrapeFailure.TIMEOUT)
 PROXIES_UNUSED = "; the proxy of the environment (HTTP_PROXY, HTTPS_PROXY) is not used for engines"
-
-KV_FACTS = ("cache_dtype", "kv_cache_dtype")
-"""Page facts with the format of the KV cache."""
 
 KV_AUTO = "auto"
 """Value of vLLM for the type of the model or its checkpoint."""
@@ -269,7 +266,7 @@ def _kv_budget(check: str, snapshot: Snapshot, tier: TierPlan) -> Iterator[Check
 
 
 def _kv_told(snapshot: Snapshot) -> str:
-    return next((snapshot.facts[fact] for fact in KV_FACTS if fact in snapshot.facts), "")
+    return next((snapshot.facts[fact] for fact in KV_FORMATS if fact in snapshot.facts), "")
 
 
 def _format(text: str) -> str:

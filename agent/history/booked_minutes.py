@@ -12,17 +12,18 @@ from rules.replicas.track import Spans
 
 
 class BookedMinutes:
-    """Times of each tier that the history had when its first minute of this run was booked. For one thread."""
+    """Times of each tier that the history had before this run booked any of them. For one thread."""
 
     def __init__(self) -> None:
-        self._of: dict[str, Spans] = {}
-        self._asked: frozenset[str] = frozenset()
+        self._known: dict[str, tuple[float, Spans]] = {}
+        """By tier: since when it is known, and the spans."""
+        self._before = self._known
         self._now = -math.inf
 
     def start_cycle(self, now: float) -> None:
         """Set the time of this cycle (unix seconds). After a clock that went back, everything is asked anew."""
         if now < self._now:
-            self._of = {}
+            self._known = {}
         self._now = now
 
     def select_new_minutes(self, store: Reader, bookings: Iterable[MinuteRecord]) -> Sequence[MinuteRecord]:
@@ -30,22 +31,25 @@ class BookedMinutes:
 
         A minute that ends after now is of the clock's earlier course, and was not.
         """
-        several = tuple(bookings)
-        since: dict[str, float] = {}
-        for one in several:
-            if one.tier not in self._of and one.slice.window.end <= self._now:
-                since[one.tier] = min(one.slice.window.start, since.get(one.tier, math.inf))
-        for tier, begin in since.items():
-            self._of[tier] = store.list_booked_times(tier, begin)
-        self._asked = frozenset(since)
-        return [one for one in several if not self._told(one)]
+        minutes = tuple(bookings)
+        oldest: dict[str, float] = {}
+        for minute in minutes:
+            if minute.slice.window.end <= self._now:
+                oldest[minute.tier] = min(minute.slice.window.start, oldest.get(minute.tier, math.inf))
+        known = dict(self._known)
+        for tier, begin in oldest.items():
+            since, spans = known.get(tier, (math.inf, ()))
+            if begin < since:
+                # What this run booked itself begins at `since`.
+                earlier = ((start, min(end, since)) for start, end in store.list_booked_times(tier, begin))
+                known[tier] = begin, track.add_spans(spans, earlier)
+        self._before, self._known = self._known, known
+        return [minute for minute in minutes if not self._is_booked(minute)]
 
     def forget_last(self) -> None:
         """Forget what was asked for the last selection, because it was not booked: older minutes may come with the next."""
-        for tier in self._asked:
-            self._of.pop(tier, None)
-        self._asked = frozenset()
+        self._known = self._before
 
-    def _told(self, one: MinuteRecord) -> bool:
-        window, known = one.slice.window, self._of.get(one.tier, ())
-        return window.end <= self._now and track.is_mostly_covered(known, window.start, window.end)
+    def _is_booked(self, minute: MinuteRecord) -> bool:
+        window, (_, spans) = minute.slice.window, self._known.get(minute.tier, (0.0, ()))
+        return window.end <= self._now and track.is_mostly_covered(spans, window.start, window.end)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from agent.history.errors import HistoryOpenError
 from agent.history.reader import Reader
 from rules.evaluator import long_rules
 from rules.plan.load_bins import BinnedWindow, TierContext, sum_by_bin, with_capacity
@@ -75,14 +74,8 @@ def pieces(since: float, until: float, seconds: float) -> Iterator[tuple[float, 
 
 
 def demand(store: Reader, tier: str, since: float, until: float, with_tokens: bool = False) -> tuple[MinuteDemand, ...]:
-    """Return the arrivals minute by minute, of weeks without tokens: they take three times as long.
-
-    Nothing is returned where an older sizewatch kept none.
-    """
-    try:
-        return store.demand(tier, since, until) if with_tokens else store.requests(tier, since, until)
-    except HistoryOpenError:
-        return ()
+    """Return the arrivals minute by minute, of weeks without tokens: they take three times as long."""
+    return store.demand(tier, since, until) if with_tokens else store.requests(tier, since, until)
 
 
 def sum_by_hour(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:

@@ -31,6 +31,17 @@ class HistoryOpenError(PathError):
     """The file cannot be this program's history."""
 
 
+class HistoryFormatError(HistoryOpenError):
+    """The file is a history of another format, older or newer."""
+
+    def __init__(self, path: Path, version: int, known: int) -> None:
+        super().__init__(
+            path,
+            f"is of format {version}, this sizewatch knows {known}; `sizewatch run` renames it and begins a new one",
+        )
+        self.version = version
+
+
 class HistoryError(SizewatchError):
     """The history did not take or give something; nothing of it was half done."""
 

@@ -12,12 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from agent.history import codec, compaction
-from agent.history.errors import MOST_QUOTED, HistoryErrorKind, HistoryOpenError, translate_sqlite_errors, trouble
-from agent.history.schema import HOURS, MINUTES, QUARTERS, WITHOUT_COMPUTED, SumTable, format_of, has
+from agent.history import codec
+from agent.history.errors import MOST_QUOTED, HistoryErrorKind, translate_sqlite_errors, trouble
+from agent.history.schema import HOURS, MINUTES, QUARTERS, SumTable
 from agent.history.write_buffer import (
     DEMAND_SELECT,
-    DEMAND_SELECT_OLDER,
     REQUESTS_SELECT,
     TOLD_SELECT,
     minute_sums,
@@ -72,9 +71,11 @@ class Reader:
 
     def has_rows_since(self, tier: str, since: float) -> bool:
         """Return whether a minute of any of the tier's replicas that began then or later was booked; none is read."""
-        return bool(
-            self._ask(compaction.exists_since_sql(MINUTES, self._has("chunks")), {"tier": tier, "since": since})[0][0]
+        statement = (
+            f"SELECT EXISTS (SELECT 1 FROM {MINUTES.table} AS row CROSS JOIN series ON series.id = row.series"
+            " WHERE start >= ? AND tier = ?)"
         )
+        return bool(self._ask(statement, (since, tier))[0][0])
 
     def replica_bins(
         self, tier: str, since: float, until: float, plan_version: str | None = None
@@ -91,74 +92,53 @@ class Reader:
 
     def plan_versions(self, tier: str, since: float, until: float) -> tuple[str, ...]:
         """The plan versions under which hours of [since, until) were booked, the newest hour's last."""
-        asked = {"tier": tier, "since": since, "until": until}
-        found = self._ask(compaction.PLANS if self._has("chunks") else compaction.PLANS_OF_ROWS, asked)
-        newest: dict[str, int] = {}
-        for plan, last, begin, body in found:
-            inside = [last]
-            if body is not None:
-                (inside,) = self._read([(begin, body, since, until)], compaction.starts_of, "chunks")
-            for start in inside:
-                newest[plan] = max(newest.get(plan, start), start)
-        return tuple(sorted(newest, key=lambda plan: (newest[plan], plan)))
+        statement = (
+            f"SELECT plan FROM {HOURS.table} AS row CROSS JOIN series ON series.id = row.series"
+            " WHERE start >= ? AND start < ? AND tier = ? GROUP BY plan ORDER BY max(start), plan"
+        )
+        return tuple(plan for (plan,) in self._ask(statement, (since, until, tier)))
 
     def _slices(
         self, kind: SumTable, tier: str, since: float, until: float, plan: str | None
     ) -> tuple[BinnedWindow, ...]:
-        asked = {"tier": tier, "since": since, "until": until, "plan": plan}
-        found = self._ask(compaction.statement(kind, self._has("chunks")), asked)
-        return self._read([(found, since, until)], compaction.slices_of, kind.table)[0]
-
-    @property
-    def format(self) -> int:
-        """The number of the file's format."""
-        with self._lock, translate_sqlite_errors(self._path):
-            return format_of(self._connection)
+        # CROSS JOIN: by time first, as the tables are ordered; SQLite without statistics may begin with the series.
+        statement = (
+            f"SELECT replica, bin, beyond, body FROM {kind.table} AS row CROSS JOIN series ON series.id = row.series"
+            " WHERE start >= :since AND start < :until AND tier = :tier AND (:plan IS NULL OR plan = :plan)"
+            " ORDER BY start, replica, bin, series.id"
+        )
+        rows = self._ask(statement, {"tier": tier, "since": since, "until": until, "plan": plan})
+        return self._read(rows, codec.decode_slice, kind.table)
 
     @property
     def newest_minute_end(self) -> float | None:
-        """The end of the newest minute that is not sealed, unix seconds; None where there is none."""
+        """The end of the newest minute, unix seconds; None where there is none."""
         (start,) = self._ask("SELECT max(start) FROM minutes", ())[0]
         return None if start is None else float(start + MINUTES.seconds)
-
-    def _has(self, table: str) -> bool:
-        with self._lock, translate_sqlite_errors(self._path):
-            return has(self._connection, table)
 
     def demand(self, tier: str, since: float, until: float) -> tuple[MinuteDemand, ...]:
         """What arrived at the tier in each minute that begins in [since, until), oldest first; minutes of which nothing was
         booked are left out.
 
         The newest minutes are still growing: a minute is whole when every replica has booked the one after it, two scrape
-        intervals after its end. Raises HistoryOpenError where an older sizewatch wrote the file, which kept no demand.
+        intervals after its end.
         """
-        self._require_demand()
         before = since - arrivals.REQUEST_MINUTES * MINUTES.seconds
-        statement = DEMAND_SELECT_OLDER if self.format <= WITHOUT_COMPUTED else DEMAND_SELECT
-        rows = self._ask(statement, (before, until, tier))
+        rows = self._ask(DEMAND_SELECT, (before, until, tier))
         sums = self._read(rows, minute_sums, "demand")
         return tuple(one for one in arrivals.list_demand(sums) if one.start >= since)
 
     def list_booked_times(self, tier: str, since: float) -> Spans:
         """When, from `since` on (unix seconds), something was booked of a tier: as its demand tells, and so nothing of a tier that
         has prefill pools alone."""
-        if not self._has("demand"):
-            return ()
         found = self._ask(TOLD_SELECT, {"tier": tier, "since": since})
         found = list(self._read(found, numbers, "demand"))
         return add_spans((), ((max(first, since), last) for first, last in found))
 
     def requests(self, tier: str, since: float, until: float) -> tuple[MinuteDemand, ...]:
         """The same without tokens and waiting requests, which are missing in it: of many weeks a third of the time."""
-        self._require_demand()
         rows = self._ask(REQUESTS_SELECT, (since, until, tier))
         return self._read(rows, requests_of, "demand")
-
-    def _require_demand(self) -> None:
-        if not self._has("demand"):
-            raise HistoryOpenError(
-                self._path, "was written by an older sizewatch and has no demand; `sizewatch run` adds it"
-            )
 
     def findings(self, since: float, tier: str | None = None) -> tuple[Finding, ...]:
         """The episodes that lasted into [since, ...), oldest first; open ones have no `ended_at`."""

@@ -50,10 +50,6 @@ MINUTES_BELOW_SECONDS = 43_200.0
 PIECE_OF_MINUTES_SECONDS = 600.0
 """What of the minutes of some hundred replicas is in memory at once when a budget is filled again."""
 
-AT_ONCE = 2
-"""What each hour takes of the oldest, in chunks: enough to catch up after a stop, and a clock that is years ahead for an hour costs
-two days of thirteen weeks."""
-
 NO_POOLS: Mapping[ReplicaKey, str] = MappingProxyType({})
 
 _log = logging.getLogger(__name__)
@@ -76,7 +72,8 @@ class HistoryService:
     """The daemon's side of one history file. `trouble` says in words why it cannot be written now, None when it can.
 
     `opened` makes the store. What it raises as HistoryOpenError rises: a person must act. What it raises as HistoryError
-    (a full disk, a locked file) is told, and it is asked again each turn. `let_go` is called last, on closing.
+    (a full disk, a locked file) is told, and it is asked again each turn. `let_go` is called last, on closing. `notice` says in
+    words that the file of another format was renamed, None otherwise.
     """
 
     def __init__(self, opened: Callable[[], HistoryStore], let_go: Callable[[], None] = lambda: None) -> None:
@@ -92,6 +89,7 @@ class HistoryService:
         self._daily_key: tuple[float, tuple[tuple[str, str], ...]] | None = None
         self.buffer = WriteBuffer()
         self.error: str | None = None
+        self.notice: str | None = None
         try:
             self._open()
         except HistoryError as error:
@@ -100,7 +98,12 @@ class HistoryService:
     def _open(self) -> HistoryStore:
         """The store, opened now where it could not be before. Raises HistoryError."""
         with self._opening:
-            self._store = self._store or self._opened()
+            if self._store is None:
+                self._store = self._opened()
+                if self._store.renamed is not None:
+                    self.notice = (
+                        f"The history began anew: the former one is of another format, and now {self._store.renamed}"
+                    )
             return self._store
 
     def store(self) -> HistoryStore:
@@ -131,6 +134,8 @@ class HistoryService:
                 plan_version=versions.get(one.tier, ""),
                 slice=one.slice,
                 pool=pools.get((one.tier, one.replica), "mixed"),
+                release=one.release,
+                precision=one.precision,
             )
             for one in closed
         ]
@@ -154,7 +159,7 @@ class HistoryService:
             self._told.forget_last()
             raise
 
-    def _open_or_keep(self, new: Iterable[MinuteRecord]) -> HistoryStore:
+    def _open_or_keep(self, new: Sequence[MinuteRecord]) -> HistoryStore:
         """Return the store. Where it cannot be opened, for whatever reason, let the new minutes wait and raise."""
         try:
             return self._open()
@@ -215,14 +220,6 @@ class HistoryService:
             self.error = str(error)
             return None
 
-    def seal(self, now: float, stopping: Callable[[], bool] = lambda: False) -> None:
-        """What is over goes into chunks (`agent.history.compaction`), until all is done or `stopping`. Takes up to
-        SEALING_SECONDS: not for a start, nor a turn."""
-        try:
-            self._open().seal(now, stopping=stopping)
-        except (HistoryError, HistoryOpenError) as error:
-            self.error = str(error)
-
     def upkeep(
         self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float
     ) -> dict[str, str] | None:
@@ -232,7 +229,7 @@ class HistoryService:
         """
         try:
             store = self._open()
-            store.prune(now, AT_ONCE)
+            store.prune(now, gradually=True)
             found = {tier: _step13(store, contexts[tier], version, now) for tier, version in versions.items()}
         except (HistoryError, HistoryOpenError) as error:
             self.error = str(error)

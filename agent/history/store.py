@@ -9,14 +9,12 @@ from __future__ import annotations
 import json
 import math
 import os
-import sqlite3
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from agent.history import codec, compaction, schema
-from agent.history.codec import Span, decode_window, encode_window, slice_of
+from agent.history import codec, schema
+from agent.history.codec import Span, encode_window
 from agent.history.errors import HistoryErrorKind, translate_sqlite_errors, trouble
 from agent.history.reader import Reader
 from agent.history.schema import DAY, HOURS, KEEP_SECONDS, SUMS, SumTable
@@ -39,17 +37,8 @@ BUSY_TIMEOUT_SECONDS = 5.0
 ROWS_AT_A_TIME = 5_000
 """Pruning lets go of the file after so many rows, so that a backlog does not hold up a booking."""
 
-CHUNKS_AT_A_TIME = 100
-
 PAGES_AT_A_TIME = 8_192
 """Pages of 4 KiB that one pruning gives back at most: 32 MiB."""
-
-SEALING_SECONDS = 20.0
-"""Sealing takes at most so long an hour. What an hour of 200 replicas leaves takes some seconds, the end of a day ten; what an
-older sizewatch left may take a day of hours."""
-
-PAUSE_SECONDS = 0.005
-"""Between two pieces, so that a booking that waits comes first."""
 
 FREE_SHARE = 0.1
 """Free pages up to this share of the file are left for the next rows; what is above goes back to the disk."""
@@ -60,13 +49,15 @@ class HistoryStore(Reader):
 
     Safe to call from several threads; each call waits for the one before it. Readers in other processes (and threads
     that read much) use `open_reader` and never wait. Raises HistoryOpenError where the file cannot be ours; every method
-    may raise HistoryError and has then changed nothing, so that it may be called again.
+    may raise HistoryError and has then changed nothing, so that it may be called again. `renamed` is the new name of a file of
+    another format that stood in its place.
     """
 
     def __init__(self, path: Path | str, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS) -> None:
         path = Path(path)
-        super().__init__(path, schema.open_writer(path, busy_timeout_seconds))
-        self._identity, self._size = _place(path)
+        connection, self.renamed = schema.open_writer(path, busy_timeout_seconds)
+        super().__init__(path, connection)
+        self._identity = _identify(path)
 
     @staticmethod
     def open_reader(
@@ -98,7 +89,7 @@ class HistoryStore(Reader):
             f"SELECT beyond, body FROM {kind.table} WHERE start = ? AND series = ? AND bin = ?",
             (key.start, series, key.bin),
         ).fetchall()
-        before = self._read([(key.replica, key.bin, *row) for row in found], _slice_in, kind.table)
+        before = self._read([(key.replica, key.bin, *row) for row in found], codec.decode_slice, kind.table)
         window, beyond = sum_row((*before, *group))
         self._connection.execute(
             f"INSERT INTO {kind.table} (start, series, bin, beyond, body) VALUES (?, ?, ?, ?, ?)"
@@ -111,18 +102,19 @@ class HistoryStore(Reader):
         self._connection.execute(DEMAND_UPSERT, (key.start, self._series(key), *demand_values(one)))
 
     def _series(self, key: RowKey) -> int:
-        names = (key.tier, key.plan_version, key.replica)
         # By the hour, so that the row is written once an hour and not every minute.
         hour = key.start // HOURS.seconds * HOURS.seconds
+        names = (key.tier, key.plan_version, key.replica, key.release, key.precision)
+        columns = "tier, plan, replica, release, precision"
         self._connection.execute(
-            "INSERT INTO series (tier, plan, replica, last) VALUES (?, ?, ?, ?)"
+            f"INSERT INTO series ({columns}, last) VALUES (?, ?, ?, ?, ?, ?)"
             " ON CONFLICT DO UPDATE SET last = excluded.last WHERE excluded.last > last",
             (*names, hour),
         )
-        found = self._connection.execute(
-            "SELECT id FROM series WHERE tier = ? AND plan = ? AND replica = ?", names
+        (number,) = self._connection.execute(
+            f"SELECT id FROM series WHERE ({columns}) = (?, ?, ?, ?, ?)", names
         ).fetchone()
-        return int(found[0])
+        return int(number)
 
     def save_episode(self, *several: Span) -> None:
         """Episodes, unknown spans and alerts of others, open or ended, each in the place of what was saved of it before.
@@ -155,56 +147,34 @@ class HistoryStore(Reader):
                 (name, value_json),
             )
 
-    def seal(
-        self, now: float, most_seconds: float = SEALING_SECONDS, stopping: Callable[[], bool] = lambda: False
-    ) -> int:
-        """Puts rows whose hour or day is over at `now` (unix seconds) into chunks; the number of them. Each chunk is a
-        transaction of some ten milliseconds; what does not fit into `most_seconds`, or comes after `stopping`, waits for the
-        next call."""
-        sealed, until = 0, time.monotonic() + most_seconds
-        for kind in SUMS:
-            with self._lock, translate_sqlite_errors(self._path):
-                pieces = compaction.find_due_units(self._connection, kind, now)
-            for piece in pieces:
-                if time.monotonic() >= until or stopping():
-                    return sealed
-                sealed += self._exchange(piece)
-                time.sleep(PAUSE_SECONDS)
-        return sealed
-
-    def _exchange(self, piece: compaction.CompactionUnit) -> int:
-        with self._transaction():
-            try:
-                return compaction.replace_rows_by_chunk(self._connection, piece)
-            except ValueError as error:
-                raise trouble(HistoryErrorKind.CORRUPT, self._path, f"{piece.sum.table} holds {error}") from error
-
-    def prune(self, now: float, at_once: float = math.inf) -> int:
+    def prune(self, now: float, *, gradually: bool = False) -> int:
         """Throws away what is older than it is kept at `now` (unix seconds); the number of rows that went.
 
-        Of the oldest at most `at_once` times what one chunk holds goes (an hour of minutes, a day of the others): a clock that
-        is far ahead for an hour must not cost all that is kept. Kept values stay, and so do open episodes and unknown spans. A
-        chunk goes when its newest row is too old, up to an hour (of minutes) or a day after its oldest.
+        `gradually`: of the oldest at most `SumTable.at_once_seconds`, so that a clock that is far ahead for an hour does not
+        cost all that is kept. Kept values stay, and so do open episodes and unknown spans.
         """
-        old = {kind: min(now - kind.keep_seconds, self._oldest(kind) + at_once * kind.sealed_seconds) for kind in SUMS}
-        gone = sum(self._delete(f"{kind.table} WHERE start < ?", old[kind]) for kind in SUMS)
-        gone += sum(self._delete_chunks(kind, old[kind]) for kind in SUMS)
-        for table, time_of in (("demand", "start"), ("spans", "ended_at"), ("events", "t")):
-            limit = min(now - KEEP_SECONDS, self._least(time_of, table) + at_once * DAY)
-            gone += self._delete(f"{table} WHERE {time_of} < ?", limit)
+        limits = [(kind.table, "start", kind.keep_seconds, kind.at_once_seconds) for kind in SUMS]
+        limits += [
+            (table, t, KEEP_SECONDS, 2 * DAY)
+            for table, t in (("demand", "start"), ("spans", "ended_at"), ("events", "t"))
+        ]
+        gone, last = 0, now - KEEP_SECONDS
+        for table, time_column, keep_seconds, at_once_seconds in limits:
+            older_than = now - keep_seconds
+            if gradually:
+                older_than = min(older_than, self._oldest(table, time_column) + at_once_seconds)
+            gone += self._delete(f"{table} WHERE {time_column} < ?", older_than)
+            last = min(last, older_than)
         # A series goes after its last row: its rows begin before the hour after `last` is over.
-        self._delete("series WHERE last < ?", min(now - KEEP_SECONDS, *old.values()) - HOURS.seconds)
+        self._delete("series WHERE last < ?", last - HOURS.seconds)
         self._shrink()
         return gone
 
-    def _oldest(self, kind: SumTable) -> float:
-        return min(self._least("start", kind.table), self._least("start", "chunks", f"WHERE sum = '{kind.table}'"))
-
-    def _least(self, time_of: str, table: str, where: str = "") -> float:
+    def _oldest(self, table: str, time_column: str) -> float:
         """Unix seconds; where there is no row, later than any time."""
         with self._lock, translate_sqlite_errors(self._path):
-            (found,) = self._connection.execute(f"SELECT min({time_of}) FROM {table} {where}").fetchone()
-        return math.inf if found is None else float(found)
+            (oldest,) = self._connection.execute(f"SELECT min({time_column}) FROM {table}").fetchone()
+        return math.inf if oldest is None else float(oldest)
 
     def _delete(self, which: str, older_than: float) -> int:
         table = which.partition(" ")[0]
@@ -214,18 +184,6 @@ class HistoryStore(Reader):
             with self._transaction():
                 last = self._connection.execute(statement, (older_than,)).rowcount
             gone += last
-        return gone
-
-    def _delete_chunks(self, kind: SumTable, older_than: float) -> int:
-        """A few at a time: each is many pages."""
-        some = f"SELECT rowid FROM chunks WHERE sum = :sum AND start < :old AND newest < :old LIMIT {CHUNKS_AT_A_TIME}"
-        values = {"sum": kind.table, "old": older_than}
-        gone, last = 0, CHUNKS_AT_A_TIME
-        while last == CHUNKS_AT_A_TIME:
-            with self._transaction():
-                held = f"SELECT coalesce(sum(rows), 0) FROM chunks WHERE rowid IN ({some})"
-                gone += int(self._connection.execute(held, values).fetchone()[0])
-                last = self._connection.execute(f"DELETE FROM chunks WHERE rowid IN ({some})", values).rowcount
         return gone
 
     def _shrink(self) -> None:
@@ -240,48 +198,28 @@ class HistoryStore(Reader):
             self._connection.executescript(f"PRAGMA incremental_vacuum({min(surplus, PAGES_AT_A_TIME)})")
             # The file itself becomes shorter at a checkpoint; this one waits for nobody.
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-            self._size = _place(self._path)[1]
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         with self._lock, translate_sqlite_errors(self._path):
-            self._check_place()
+            if _identify(self._path) != self._identity:
+                # SQLite would go on writing to a file that was deleted or replaced, and all of it would be lost unseen.
+                raise trouble(HistoryErrorKind.MISSING, self._path, "was removed or replaced while it was open")
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
                 self._connection.execute("COMMIT")
-                self._size = _place(self._path)[1]
             except BaseException:
                 # SQLite rolls back by itself on some failures, a full disk among them.
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
 
-    def _check_place(self) -> None:
-        """SQLite goes on writing to a file that was deleted or replaced, and with the pages that it remembers to one that was
-        cut short: all of that would be lost unseen. Nobody but this connection makes the file shorter, or hardly anybody."""
-        identity, size = _place(self._path)
-        if identity != self._identity:
-            raise trouble(HistoryErrorKind.MISSING, self._path, "was removed or replaced while it was open")
-        if size < self._size and not (size and self._whole()):
-            raise trouble(HistoryErrorKind.CORRUPT, self._path, "was cut short while it was open")
-        self._size = size
 
-    def _whole(self) -> bool:
-        """By a connection that remembers no page. An empty file would be a whole one to it."""
-        with closing(sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)) as fresh:
-            told: list[tuple[str]] = fresh.execute("PRAGMA quick_check(1)").fetchall()
-        return told == [("ok",)]
-
-
-def _slice_in(replica: str, bin: int, beyond: str, body: bytes) -> BinnedWindow:
-    return slice_of(replica, bin, beyond, decode_window(body))
-
-
-def _place(path: Path) -> tuple[tuple[int, int] | None, int]:
-    """Which file stands there, and how long it is."""
+def _identify(path: Path) -> tuple[int, int] | None:
+    """Return device and inode of the file that stands there, None without one."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
-        return None, 0
-    return (found.st_dev, found.st_ino), found.st_size
+        return None
+    return status.st_dev, status.st_ino

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import NamedTuple
 
-from agent.history.codec import NO_BIN, bin_code, decode_window, encode_window, slice_of
+from agent.history.codec import NO_BIN, bin_code
 from agent.history.errors import HistoryError
-from agent.history.schema import COMPUTED_COLUMNS, MINUTES, SumTable
+from agent.history.schema import MINUTES, SumTable
 from rules.plan.load_bins import APART, BinnedWindow
 from rules.telemetry import arrivals, windows
 from rules.telemetry.arrivals import ADDED, MinuteDemand, MinuteSums
@@ -19,122 +20,94 @@ from rules.telemetry.windows import Window
 MOST_BYTES = 16 * 1024 * 1024
 """Three hours of some 90 replicas, at about 1 kB a minute of a real engine (a Window in memory takes 9 to 14 kB)."""
 
-ENTRY_BYTES = 200
-"""What Python needs around one packed window, rounded up."""
-
-BATCH = 500
-"""Minutes booked in one transaction while draining."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinuteRecord:
     """A closed minute of one replica, placed on the curve of a plan version ("" without a plan). `pool` says which part of
-    the tier it belongs to: mixed, prefill or decode."""
+    the tier it belongs to: mixed, prefill or decode. `release` is engine and version, `precision` weights/KV cache; "" where
+    the page or the plan does not tell."""
 
     tier: str
     plan_version: str
     slice: BinnedWindow
     pool: str = "mixed"
+    release: str = ""
+    precision: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
-    tier: str
-    plan_version: str
-    replica: str
-    bin: int
-    beyond: str
-    body: bytes
-    pool: str
+class _Batch:
+    """The minutes of one cycle, pickled and compressed to a tenth."""
 
-    @property
-    def size(self) -> int:
-        return ENTRY_BYTES + len(self.body) + len(self.beyond)
+    minutes: int
+    body: bytes
 
 
 class WriteBuffer:
-    """A queue of bookings, packed as rows are. For one thread at a time.
+    """A queue of minutes that could not be written. For one thread at a time.
 
-    Beyond `most_bytes` the oldest fall out. `dropped` counts the minutes that were lost since the start: fallen out, or
+    Beyond `most_bytes` the oldest cycles fall out. `dropped` counts the minutes that were lost since the start: fallen out, or
     refused by a defect.
     """
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most_bytes = most_bytes
-        self._waiting: deque[_Waiting] = deque()
-        self._bytes = 0
+        self._batches: deque[_Batch] = deque()
         self.dropped = 0
 
     def __len__(self) -> int:
         """Minutes that wait."""
-        return len(self._waiting)
+        return sum(batch.minutes for batch in self._batches)
 
-    def add(self, bookings: Iterable[MinuteRecord]) -> None:
-        """Puts bookings at the end."""
-        for booking in bookings:
-            one = _waiting(booking)
-            self._waiting.append(one)
-            self._bytes += one.size
-            while self._bytes > self._most_bytes:
-                self._take(1)
-                self.dropped += 1
+    def add(self, minutes: Sequence[MinuteRecord]) -> None:
+        """Put the minutes of a cycle at the end."""
+        if minutes:
+            self._batches.append(_Batch(len(minutes), zlib.compress(pickle.dumps(minutes))))
+        while sum(len(batch.body) for batch in self._batches) > self._most_bytes:
+            self.dropped += self._batches.popleft().minutes
 
-    def drain(self, into: Callable[[Sequence[MinuteRecord]], None], new: Iterable[MinuteRecord] = ()) -> None:
-        """Book what waits, oldest first, then `new`. `into` books all it is given, or raises and has booked none.
+    def drain(self, into: Callable[[Sequence[MinuteRecord]], None], new: Sequence[MinuteRecord] = ()) -> None:
+        """Book what waits, oldest first, then `new`, cycle by cycle. `into` books all it is given, or raises and has booked none.
 
         Its HistoryError is raised. What was not booked waits, and nothing is booked twice. After any other error (a defect)
-        the batch is dropped and counted: it would stand in the way forever. New bookings are packed only if they have to
-        wait.
+        the cycle is dropped and counted: it would stand in the way forever.
         """
-        rest = list(new)
         try:
-            while self._waiting or rest:
-                waited = [_booking(one) for one in islice(self._waiting, BATCH)]
-                # In one batch: it is known of the oldest minute on which of them an earlier run booked.
-                batch = [*waited, *rest[: BATCH - len(waited)]]
+            while self._batches:
                 try:
-                    into(batch)
+                    into(pickle.loads(zlib.decompress(self._batches[0].body)))
                 except HistoryError:
                     raise
                 except Exception:
-                    self.dropped += len(batch)
-                    self._remove(len(waited), rest, len(batch))
+                    self.dropped += self._batches.popleft().minutes
                     raise
-                self._remove(len(waited), rest, len(batch))
-        finally:
-            self.add(rest)
-
-    def _remove(self, waited: int, rest: list[MinuteRecord], count: int) -> None:
-        """Remove the `count` minutes of a batch, of which so many `waited`."""
-        self._take(waited)
-        del rest[: count - waited]
-
-    def _take(self, count: int) -> None:
-        for _ in range(count):
-            self._bytes -= self._waiting.popleft().size
-
-
-def _waiting(booking: MinuteRecord) -> _Waiting:
-    one = booking.slice
-    body = encode_window(one.window)
-    return _Waiting(
-        booking.tier, booking.plan_version, one.replica or "", bin_code(one), one.beyond, body, booking.pool
-    )
-
-
-def _booking(one: _Waiting) -> MinuteRecord:
-    placed = slice_of(one.replica, one.bin, one.beyond, decode_window(one.body))
-    return MinuteRecord(tier=one.tier, plan_version=one.plan_version, slice=placed, pool=one.pool)
+                self._batches.popleft()
+        except BaseException:
+            self.add(new)
+            raise
+        if not new:
+            return
+        try:
+            into(new)
+        except HistoryError:
+            self.add(new)
+            raise
+        except Exception:
+            self.dropped += len(new)
+            raise
 
 
 class RowKey(NamedTuple):
-    """Which row of a sum. `start` is unix seconds; `replica` is empty for the whole tier, or a pool's name."""
+    """Which row of a sum. `start` is unix seconds; `replica` is empty for the whole tier, or a pool's name. Only hours stand
+    apart by release and precision."""
 
     start: int
     tier: str
     plan_version: str
     replica: str
     bin: int
+    release: str = ""
+    precision: str = ""
 
 
 def row_key(kind: SumTable, booking: MinuteRecord) -> RowKey:
@@ -146,6 +119,8 @@ def row_key(kind: SumTable, booking: MinuteRecord) -> RowKey:
         plan_version=booking.plan_version,
         replica=(one.replica or "") if kind.per_replica else pool,
         bin=bin_code(one),
+        release="" if kind.per_replica else booking.release,
+        precision="" if kind.per_replica else booking.precision,
     )
 
 
@@ -182,9 +157,6 @@ DEMAND_SELECT = (
     f"SELECT start, {_several(COLUMNS)} FROM demand CROSS JOIN series ON series.id = demand.series"
     " WHERE start >= ? AND start < ? AND tier = ? ORDER BY start"
 )
-
-DEMAND_SELECT_OLDER = DEMAND_SELECT.replace(_several(COMPUTED_COLUMNS), ", ".join("0.0" for _ in COMPUTED_COLUMNS))
-"""The same of a file of an older format."""
 
 REQUESTS_COLUMNS = ("first", "last", "expected_seconds", "covered_seconds", "requests", "requests_seconds")
 

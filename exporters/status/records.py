@@ -298,8 +298,8 @@ class ReportHealth:
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
 class AgentHealth:
-    """Health of the agent. Counts are since its start. `history_trouble`, `config_trouble` and `gpu_problems` hold
-    sentences, None or empty if healthy. `last_turn_at` is the end of the last cycle that succeeded (unix seconds).
+    """Health of the agent. Counts are since its start. `history_trouble`, `history_notice`, `config_trouble` and `gpu_problems`
+    hold sentences, None or empty if healthy. `last_turn_at` is the end of the last cycle that succeeded (unix seconds).
     `failed_in_row` cycles have failed since.
 
     `unbooked_minutes` wait to be written to the history, `dropped_minutes` are lost (minutes of a replica).
@@ -315,6 +315,7 @@ class AgentHealth:
     turn_errors: int = 0
     scrape_failures: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
     history_trouble: str | None = None
+    history_notice: str | None = None
     unbooked_minutes: int = 0
     dropped_minutes: int = 0
     config_reloads: int = 0

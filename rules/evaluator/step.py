@@ -37,7 +37,7 @@ from rules.replicas.starts import KEPT_SECONDS, ReplicaStart
 from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap
-from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot
+from rules.telemetry.snapshots import ENGINE_VERSION, KV_FORMATS, Snapshot
 from rules.telemetry.windows import Window
 from rules.verdicts import error_budget, finding
 from rules.verdicts.finding import ClosedSpan, Finding, RuleState
@@ -338,8 +338,25 @@ def _close_minute(state: EvaluatorState, replica: ReplicaState, minute: Window, 
     state.minutes[tier] = tier_minutes.add_minute(before, minute, replica.name, context, state.tier_size(tier))
     kept = not (track.is_unwatched(minute) or track.is_mostly_covered(replica.seen_spans, minute.start, minute.end))
     newest = state.minutes[tier].binned[-1]
-    state.closed_minutes.append(ClosedMinute(tier=tier, replica=replica.name, slice=newest, kept=kept))
+    page = replica.track.last
+    closed = ClosedMinute(
+        tier=tier,
+        replica=replica.name,
+        slice=newest,
+        kept=kept,
+        release=f"{page.engine} {page.facts.get(ENGINE_VERSION, '')}".rstrip() if page else "",
+        precision=_describe_precision(context, page.facts if page else {}),
+    )
+    state.closed_minutes.append(closed)
     state.due_tiers.add(tier)
+
+
+def _describe_precision(context: TierContext, facts: Mapping[str, str]) -> str:
+    """Return the format of the weights by the plan and of the KV cache by the page, else by the plan."""
+    planned = context.plan.precision if context.plan else None
+    weights, kv = (planned.weights or "", planned.kv or "") if planned else ("", "")
+    told = next((facts[fact] for fact in KV_FORMATS if facts.get(fact, "auto") != "auto"), kv)
+    return f"{weights}/{told}" if weights or told else ""
 
 
 def _close_open_minute(state: EvaluatorState, replica: ReplicaState, context: TierContext) -> None:
@@ -352,5 +369,8 @@ def add_aggregate(state: EvaluatorState, tier: str, aggregate: TierAggregate, co
     """Add a minute of a tier that a store adds up."""
     before, size = state.minutes.get(tier, TierMinutes()), state.tier_size(tier)
     state.minutes[tier] = tier_minutes.add_aggregated_minute(before, aggregate.groups, aggregate.each, context, size)
-    state.closed_minutes += (ClosedMinute(tier=tier, replica=AGGREGATE, slice=one) for one in aggregate.groups)
+    precision = _describe_precision(context, {})
+    state.closed_minutes += (
+        ClosedMinute(tier=tier, replica=AGGREGATE, slice=group, precision=precision) for group in aggregate.groups
+    )
     state.due_tiers.add(tier)

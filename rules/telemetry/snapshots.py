@@ -18,6 +18,9 @@ from rules.telemetry.histograms import Cumulative
 ENGINE_VERSION = "engine_version"
 """Fact with the engine's release, where it is known. `engine_versions` has the releases that the page's names allow."""
 
+KV_FORMATS = ("cache_dtype", "kv_cache_dtype")
+"""Facts with the format of the KV cache. vLLM's "auto" is the type of the model or its checkpoint."""
+
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
 class PodTimes:

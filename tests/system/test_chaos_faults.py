@@ -221,24 +221,20 @@ def test_a_daemon_that_was_suspended_goes_on_when_it_may(tmp_path: Path) -> None
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["while it is open", "before it is opened"])
 @pytest.mark.parametrize("share", [0.0, 0.5])
-def test_a_file_that_was_cut_short_is_told_and_nothing_is_booked_into_it(
-    tmp_path: Path, share: float, again: bool
-) -> None:
+def test_a_file_that_was_cut_short_is_told_and_nothing_is_booked_into_it(tmp_path: Path, share: float) -> None:
     path = tmp_path / "history.db"
     store = HistoryStore(path)
     store.book([booking(minute, f"r{n}") for minute in range(40) for n in range(10)])
     store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     store.book([booking(40)])
-    if again:
-        store.close()
+    store.close()
     os.truncate(path, int(path.stat().st_size * share) // 4096 * 4096)
-    if share == 0.0 and again:
+    if share == 0.0:
         with HistoryStore(path) as fresh:
             assert fresh.minutes("h100", 0.0, 1e11) == (), "an empty file is a new history"
         return
-    keeping = HistoryService(lambda: HistoryStore(path) if again else store)
+    keeping = HistoryService(lambda: HistoryStore(path))
     closed = ClosedMinute(tier="h100", replica="r0", slice=booking(41).slice)
     keeping.write_cycle([closed], {}, (), ())
     assert "corrupt" in str(keeping.error)

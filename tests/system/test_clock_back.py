@@ -24,7 +24,6 @@ from agent.daemon.factory import assemble
 from agent.history.booked_minutes import BookedMinutes
 from agent.history.service import HistoryService, HistorySink
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import MinuteRecord
 from agent.pipeline.runtime_state import RuntimeState
 from agent.prometheus.answers import MatrixSeries
 from exporters.alertmanager import payload
@@ -281,26 +280,6 @@ def test_a_clock_that_goes_back_a_second_with_every_second_turn_costs_no_minute(
     keeping.close()
     assert 0.95 * (t - START) <= seconds <= 1.1 * (t - START)
     assert len(watcher.replicas["t", "r"].seen_spans) == 1
-
-
-def test_what_is_booked_behind_sealed_time_is_added_to_it_exactly(tmp_path: Path) -> None:
-    """Hours of a clock that was ahead were sealed; what comes when their time is there lies beside and is sealed with them."""
-    ahead = [window(START + 60.0 * n, counters={"requests_finished": 1.0 + n}) for n in range(0, 60, 2)]
-    late = [window(START + 60.0 * n, counters={"requests_finished": 100.0 + n}) for n in range(1, 60, 2)]
-
-    def booked(several: list[Window]) -> list[MinuteRecord]:
-        return [MinuteRecord(tier="t", plan_version="v", slice=load_bins.bin_window(one, None, "r")) for one in several]
-
-    with HistoryStore(tmp_path / "whole.db") as whole, HistoryStore(tmp_path / "parts.db") as parts:
-        whole.book(booked([*ahead, *late]))
-        parts.book(booked(ahead))
-        assert parts.seal(START + 49 * HOUR) > 0
-        parts.book(booked(late))
-        for _ in range(2):
-            for ask in ("minutes", "replica_bins", "bins", "demand", "list_booked_times"):
-                given = ("t", START - HOUR) if ask == "list_booked_times" else ("t", START - HOUR, START + 2 * HOUR)
-                assert getattr(parts, ask)(*given) == getattr(whole, ask)(*given), ask
-            parts.seal(START + 49 * HOUR)
 
 
 def test_the_first_week_of_a_plan_begins_anew_where_a_clock_that_was_ahead_kept_its_begin(tmp_path: Path) -> None:

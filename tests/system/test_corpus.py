@@ -40,7 +40,6 @@ from agent.fleet.engine_sums import ReleaseGroup, part_sums, replica_windows
 from agent.fleet.sums import group_sums, replica_parts
 from agent.forecasting.csv_series import read_trace
 from agent.gpu.collector import samples
-from agent.history.chunks import decode_chunk
 from agent.history.codec import decode_window
 from agent.http_client.connection import PageFetcher
 from agent.http_client.transport import TargetOptions
@@ -314,7 +313,6 @@ BY_ERROR: dict[tuple[type[Exception], ...], dict[str, Reader]] = {
     },
     (PayloadError,): {"webhook": lambda bench, data: read_alerts(data, NOW)},
     (ValueError, IndexError): {
-        "chunk": lambda bench, data: decode_chunk(0, zlib.compress(data)),
         "pod_resources": lambda bench, data: _devices(data),
         "record": lambda bench, data: decode_window(zlib.compress(data)),
     },

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sqlite3
 import subprocess
@@ -21,9 +20,8 @@ from paths import ROOT
 
 from agent.forecasting.history_input import demand_series
 from agent.forecasting.requests import settled_time
-from agent.history import schema
 from agent.history.errors import HistoryOpenError
-from agent.history.schema import APPLICATION_ID, DAY, TABLES, VERSION
+from agent.history.schema import DAY, TABLES
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import COLUMNS, MinuteRecord, WriteBuffer
@@ -183,79 +181,14 @@ def test_the_history_loads_nothing_of_the_forecasts() -> None:
     assert done.stdout.strip() == "[]"
 
 
-# ---- files of the older format ----
-
-
-LATER = {"demand": 2, "chunks": 3}
-"""The format that each table came with, where that is not the first."""
-
-
-def old_file(path: Path, format: int = 1) -> None:
-    """A history of an older format with a kept value in it: of the first, as it was made before there was demand."""
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-    for name, statement in TABLES.items():
-        if LATER.get(name, 1) <= format:
-            connection.execute(statement)
-    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {format}")
-    connection.execute("INSERT INTO kept VALUES ('plan', '\"v1\"')")
-    connection.commit()
-    connection.close()
-
-
-def version(path: Path) -> int:
-    connection = sqlite3.connect(path)
-    (found,) = connection.execute("PRAGMA user_version").fetchone()
-    connection.close()
-    return int(found)
-
-
-def test_a_file_of_the_older_format_is_brought_to_the_new_one_by_the_writer(path: Path) -> None:
-    old_file(path)
-    with HistoryStore(path) as store:
-        assert json.loads(store.read_value("plan") or "") == "v1"
-        store.book([booking(0)])
-        assert requests(store.demand("h100", *EVER)) == [(0, 60.0)]
-    assert version(path) == VERSION == 4
-    with HistoryStore(path) as store, HistoryStore.open_reader(path) as reader:
-        assert reader.demand("h100", *EVER) == store.demand("h100", *EVER) != ()
-
-
-def test_a_reader_of_the_older_format_reads_the_rest_and_says_what_to_do_for_demand(path: Path) -> None:
-    old_file(path)
-    with HistoryStore.open_reader(path) as reader:
-        assert reader.read_value("plan") == '"v1"'
-        assert reader.minutes("h100", *EVER) == ()
-        with pytest.raises(HistoryOpenError, match="has no demand; `sizewatch run` adds it"):
-            reader.demand("h100", *EVER)
-        assert version(path) == 1
-        HistoryStore(path).close()
-        assert reader.demand("h100", *EVER) == ()
-
-
-@pytest.mark.parametrize(("lost", "told"), [("demand", "demand"), ("minutes", "minutes")])
-def test_a_table_that_the_files_own_format_has_must_be_there(path: Path, lost: str, told: str) -> None:
+@pytest.mark.parametrize("lost", ["demand", "minutes"])
+def test_every_table_must_be_there(path: Path, lost: str) -> None:
     HistoryStore(path).close()
     connection = sqlite3.connect(path)
     connection.execute(f"DROP TABLE {lost}")
     connection.close()
-    with pytest.raises(HistoryOpenError, match=f"is damaged \\(no table {told}\\)"):
+    with pytest.raises(HistoryOpenError, match=f"is damaged \\(no table {lost}\\)"):
         HistoryStore(path)
-
-
-def test_an_older_file_that_lost_a_table_is_damaged_and_not_upgraded(path: Path) -> None:
-    old_file(path)
-    connection = sqlite3.connect(path)
-    connection.execute("DROP TABLE minutes")
-    connection.close()
-    with pytest.raises(HistoryOpenError, match="is damaged \\(no table minutes\\)"):
-        HistoryStore(path)
-    assert version(path) == 1
-
-
-def test_there_is_a_step_from_every_older_format() -> None:
-    assert set(schema.STEPS) == set(range(1, VERSION))
 
 
 # ---- as series ----

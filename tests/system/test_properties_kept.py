@@ -34,16 +34,6 @@ def damaged(path: Path, *statements: str) -> None:
         connection.commit()
 
 
-@pytest.mark.parametrize("table", ["spans", "demand", "chunks", "minutes", "kept"])
-def test_a_table_whose_columns_are_called_otherwise_is_damage_from_the_first(path: Path, table: str) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        (column,) = connection.execute("SELECT name FROM pragma_table_info(?) LIMIT 1 OFFSET 1", (table,)).fetchone()
-    damaged(path, f"ALTER TABLE {table} RENAME COLUMN {column} TO odd")
-    for opened in (HistoryStore, HistoryStore.open_reader):
-        with pytest.raises(HistoryOpenError, match=f"is damaged .the columns of {table}"):
-            opened(path)
-
-
 ASKED: dict[str, Callable[[Reader], object]] = {
     "UPDATE demand SET prompt_tokens = 'x'": lambda reader: reader.demand("h100", START, START + 600),
     "UPDATE demand SET requests = x'00ff'": lambda reader: reader.requests("h100", START, START + 600),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,6 @@ from waiting import CEILING_SECONDS
 
 from agent.errors import ConfigError
 from agent.files import LOCK_FILE, DataDir, open_new_file
-from agent.history.errors import HistoryOpenError
-from agent.history.schema import back_up, name_of
 from agent.history.store import HistoryStore
 from agent.reporting import storage
 from agent.reporting.storage import STATE_FILE, ReportState, write_atomically
@@ -47,15 +44,8 @@ def test_a_daemon_under_the_most_careless_umask_leaves_nothing_that_others_may_r
             during = modes(tmp_path / "data")
     write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=1.0))
     storage.publish(tmp_path / "data" / "reports", "2026-11-23", {"report.html": b"x", "report.json": b"{}"})
-    back_up(tmp_path / "data" / "history.db", 1)
     found = during | modes(tmp_path / "data")
-    assert {
-        "history.db",
-        LOCK_FILE,
-        STATE_FILE,
-        "reports/2026-11-23/report.json",
-        name_of(Path("history.db"), 1).name,
-    } <= found.keys()
+    assert {"history.db", LOCK_FILE, STATE_FILE, "reports/2026-11-23/report.json"} <= found.keys()
     assert {name: oct(mode) for name, mode in found.items() if mode & 0o027} == {}
     private = {name: mode for name, mode in found.items() if not name.startswith("reports")}
     assert {name: oct(mode) for name, mode in private.items() if mode & 0o077} == {}
@@ -92,17 +82,6 @@ def test_a_link_that_somebody_laid_in_our_folder_is_not_written_through(tmp_path
     with pytest.raises((OSError, ConfigError)):
         TRAPS[what](place)
     assert victim.read_text() == "precious"
-
-
-def test_a_link_where_a_copy_of_the_history_is_made_is_not_written_through(tmp_path: Path) -> None:
-    victim, path = tmp_path / "victim", tmp_path / "history.db"
-    victim.write_text("precious")
-    HistoryStore(path).close()
-    name_of(path, 1).with_name(f"{name_of(path, 1).name}.{os.getpid()}").symlink_to(victim)
-    with suppress(HistoryOpenError):
-        back_up(path, 1)
-    assert victim.read_text() == "precious"
-    assert not name_of(path, 1).is_symlink()
 
 
 def test_links_in_the_place_of_a_report_are_replaced_and_what_they_lead_to_is_left_alone(tmp_path: Path) -> None:

@@ -172,6 +172,7 @@ class HistorySimulation:
             self._store.add_event(*sorted(self._events, key=lambda event: event.t))
         self._spans, self._events = [], []
         if now % DAY == 0 or now == self._end:
+            self._store.prune(now)
             self._keeping.upkeep(self._views, self._versions, now)
 
     def _say(self, event: TimelineEvent) -> None:

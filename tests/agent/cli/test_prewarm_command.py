@@ -21,7 +21,6 @@ from agent.config.load import load
 from agent.forecasting.input_series import input_from_csv
 from agent.forecasting.messages import ForecastResponse
 from agent.forecasting.prewarm_result import PlanOverrides, prewarm_from_csv, prewarm_from_history
-from agent.history.schema import open_writer
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
 from exporters.autoscaling.records import GAUGE
@@ -199,7 +198,7 @@ def configured(folder: Path, *, history: bool) -> Path:
     file.write_text(yaml.safe_dump(keys))
     if history:
         (folder / "data").mkdir()
-        open_writer(folder / "data" / "history.db", 1.0).close()
+        HistoryStore(folder / "data" / "history.db").close()
     return file
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import gzip
 import os
 import re
 import socket
@@ -24,7 +23,7 @@ from typing import Any
 import pytest
 import trustme
 from history_samples import booking
-from paths import ROOT, TESTS
+from paths import ROOT
 from test_run import PAGE, about, loaded, serving, target
 from waiting import CEILING_SECONDS, free_port
 
@@ -32,12 +31,10 @@ from agent.config.weaknesses import mistakes, weaknesses
 from agent.doctor.check_result import CheckLevel, CheckResult, exit_code, format_text
 from agent.doctor.run import run_checks
 from agent.errors import ScrapeError
-from agent.history import schema
 from agent.history.store import HistoryStore
 from agent.http_client.connection import PageFetcher
 from agent.http_client.transport import TargetOptions
 
-FORMATS = TESTS / "history_formats"
 MODULES = sorted((ROOT / "agent" / "doctor").glob("*.py"))
 CANARY = "canary-7f3a91c2d4e5b6a7"
 AS_ROOT = os.geteuid() == 0
@@ -104,16 +101,6 @@ def link_to_a_history(folder: Path) -> Iterator[Keys]:
     path.rename(folder / "elsewhere.db")
     path.symlink_to(folder / "elsewhere.db")
     yield {"data_dir": "d"}
-
-
-@contextmanager
-def no_room_for_the_copy(folder: Path) -> Iterator[Keys]:
-    (folder / "d").mkdir(mode=0o700)
-    (folder / "d" / "history.db").write_bytes(gzip.decompress((FORMATS / "format-2.db.gz").read_bytes()))
-    (folder / "d" / "history.db").chmod(0o600)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(schema, "ROOM", 10.0**9)
-        yield {"data_dir": "d"}
 
 
 @contextmanager
@@ -270,7 +257,6 @@ FAULTS: tuple[tuple[Fault, str, CheckLevel, str, str], ...] = (
     (open_history, "history", WARN, "d/history.db can be read or written by everybody", "chmod o-rwx "),
     (laid_link, "data_dir", FAIL, "d/daemon.lock is a link, and no daemon starts with it", "rm "),
     (link_to_a_history, "data_dir", FAIL, "d/history.db is a link, and no daemon starts with it", "put the file itself there"),
-    (no_room_for_the_copy, "history", FAIL, "MiB for the copy of ", "free so much there"),
     (full_disk, "data_dir", FAIL, "d: No space left on device", "free space on its disk (df -h)"),
     (no_more_files, "data_dir", WARN, "room for 3", "delete files there (df -i"),
     (read_only_disk, "data_dir", FAIL, "d: Read-only file system", "mount its disk for writing"),
@@ -398,7 +384,7 @@ def test_the_log_of_a_daemon_that_was_killed_is_read_too(tmp_path: Path) -> None
     subprocess.run([sys.executable, "-c", code], check=False)
     assert path.with_name("history.db-wal").stat().st_size
     (line,) = about(findings(tmp_path, {"data_dir": "d"}), "history")
-    assert "was written by a newer sizewatch (format 99" in line.text
+    assert "renames it to history.db.format-99" in line.advice
 
 
 def test_a_log_that_cannot_be_read_for_want_of_room_is_a_full_disk_and_not_a_broken_one(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from history_samples import START, booking, finished, recorded_minutes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.history import store as store_module
 from agent.history.codec import decode_span, encode_span, encode_window
-from agent.history.schema import APPLICATION_ID, DAY, VERSION
+from agent.history.schema import APPLICATION_ID, DAY, SUMS, VERSION
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from rules.confidence import Certainty
@@ -301,30 +302,30 @@ def test_a_kept_value_is_replaced_by_the_next_of_its_name_and_must_be_json(store
 # ---- retention ----
 
 
-def test_minutes_go_after_three_days_the_rest_after_thirteen_weeks(store):
+def test_minutes_go_after_two_days_quarters_after_eight_the_rest_after_thirteen_weeks(store):
     old = TimelineEvent(t=START, kind="restart", tier="h100", replica="r0", text="")
     store.book([booking(0), booking(60)])
     store.add_event(old)
     store.save_episode(replace(OPEN, ended_at=START + 61.0), OF_REPLICA)
-    assert store.prune(START + 3 * DAY) == 0
-    assert store.prune(START + 3 * DAY + 1) == 1
-    assert (len(store.minutes("h100", *EVER)), len(store.bins("h100", *EVER))) == (1, 2)
-    assert store.prune(START + 91 * DAY + 1) == 1 + 1 + 1 + 1 + 1
-    assert (len(store.replica_bins("h100", *EVER)), len(store.bins("h100", *EVER))) == (1, 1)
+    assert store.prune(START + 2 * DAY) == 0
+    assert store.prune(START + 2 * DAY + 1) == 1
+    assert (len(store.minutes("h100", *EVER)), len(store.replica_bins("h100", *EVER))) == (1, 2)
+    assert store.prune(START + 8 * DAY + 1) == 1 + 1
+    assert (len(store.replica_bins("h100", *EVER)), len(store.bins("h100", *EVER))) == (1, 2)
+    # An hour, a minute of demand, the event; the episode ended a minute later.
+    assert store.prune(START + 91 * DAY + 1) == 1 + 1 + 1 + 1
+    assert len(store.bins("h100", *EVER)) == 1
     assert store.events(0.0) == ()
     assert store.prune(START + 91 * DAY + 1) == 0
-    assert store.prune(START + 100 * DAY) == 1 + 1 + 1 + 1
+    assert store.prune(START + 100 * DAY) == 1 + 1 + 1
     assert store.findings(0.0) == (OF_REPLICA,)
 
 
-@pytest.mark.parametrize("sealed", [False, True])
-def test_a_clock_that_is_years_ahead_for_an_hour_costs_the_oldest_days_alone(store, sealed):
+def test_a_clock_that_is_years_ahead_for_an_hour_costs_the_oldest_days_alone(store):
     store.book([booking(day * 24 * 60 + hour * 60) for day in range(10) for hour in (0, 12)])
     store.add_event(
         *(TimelineEvent(t=START + day * DAY, kind="restart", tier="h100", replica="r0", text="") for day in range(10))
     )
-    if sealed:
-        store.seal(START + 10 * DAY, 60.0)
     years = START + 2000 * DAY
     keeping = HistoryService(lambda: store)
     for _ in range(2):
@@ -334,9 +335,74 @@ def test_a_clock_that_is_years_ahead_for_an_hour_costs_the_oldest_days_alone(sto
     assert finished(left) >= 60.0 * 12
     assert finished(store.minutes("h100", *EVER)) >= 60.0 * 12
     assert len(store.events(0.0)) == 6
-    for _ in range(20):
+    for _ in range(30):
         keeping.upkeep({}, {}, years)
     assert (store.bins("h100", *EVER), store.minutes("h100", *EVER), store.events(0.0)) == ((), (), ())
+
+
+def test_plan_versions_are_those_of_the_hours_asked_for(store):
+    store.book([booking(0, plan="v1"), booking(60, plan="v2"), booking(70, plan="v1")])
+    asked = [EVER, (START, START + HOUR), (START + HOUR, START + 2 * HOUR), (START + 2 * HOUR, START + 3 * HOUR)]
+    assert [store.plan_versions("h100", *span) for span in asked] == [("v1", "v2"), ("v1",), ("v1", "v2"), ()]
+
+
+def test_whether_a_tier_was_booked_since_is_known(store):
+    store.book([booking(30)])
+    asked = [("h100", START), ("h100", START + 1800), ("h100", START + 1801), ("mi300", START)]
+    assert [store.has_rows_since(*question) for question in asked] == [True, True, False, False]
+
+
+def test_requests_alone_are_those_of_the_demand(store):
+    store.book([booking(minute, finished=minute + 1.0) for minute in range(40)])
+    store.book([booking(50, covered=0.0)])
+    whole, alone = store.demand("h100", *EVER), store.requests("h100", *EVER)
+    assert [(d.start, d.requests) for d in alone] == [(d.start, d.requests) for d in whole]
+    assert len(alone) == 41
+    assert alone[-1].requests is None
+    assert {d.prompt_tokens for d in alone} == {None}
+
+
+def test_an_hours_rows_stand_apart_by_release_and_precision_and_add_up(store):
+    before, after = ({"release": f"vllm 0.{minor}.0", "precision": "fp8/bf16"} for minor in (32, 33))
+    store.book([replace(booking(0, "r0"), **before), replace(booking(0, "r1"), **before)])
+    store.book([replace(booking(1, "r0"), **after), replace(booking(1, "r1"), **before)])
+    rows = store._connection.execute(
+        "SELECT release, precision, start FROM hours JOIN series ON series.id = series ORDER BY release"
+    ).fetchall()
+    assert rows == [("vllm 0.32.0", "fp8/bf16", START), ("vllm 0.33.0", "fp8/bf16", START)]
+    assert sorted(one.window.counters["requests_finished"] for one in store.bins("h100", *EVER)) == [60.0, 180.0]
+    assert {len(store.minutes("h100", *EVER)), len(store.replica_bins("h100", *EVER))} == {4, 2}
+
+
+def test_a_question_for_rows_reads_them_by_their_key(store):
+    """A table scan of hundred thousands of rows would pass every other test."""
+    lines: list[str] = []
+    store._connection.set_trace_callback(lines.append)
+    store.minutes("h100", *EVER)
+    store.replica_bins("h100", *EVER)
+    store.bins("h100", *EVER, "v1")
+    store.plan_versions("h100", *EVER)
+    store.has_rows_since("h100", START)
+    store._connection.set_trace_callback(None)
+    assert len(lines) == 5
+    for statement in lines:
+        steps = [step for *_, step in store._connection.execute(f"EXPLAIN QUERY PLAN {statement}")]
+        assert any(step.startswith("SEARCH") and "start>" in step for step in steps), steps
+
+
+def test_the_file_stops_growing_once_rows_begin_to_go(path, monkeypatch):
+    short = tuple(replace(kind, keep_seconds=2 * DAY) for kind in SUMS)
+    monkeypatch.setattr(store_module, "SUMS", short)
+    monkeypatch.setattr(store_module, "KEEP_SECONDS", 2 * DAY)
+    sizes: list[int] = []
+    with HistoryStore(path) as store:
+        for day in range(7):
+            store.book([booking((day * 24 + hour) * 60, f"r{n}") for hour in range(24) for n in range(8)])
+            store.prune(START + (day + 1) * DAY)
+            store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            sizes.append(path.stat().st_size)
+    assert sizes[1] > 1.2 * sizes[0]
+    assert max(sizes[4:]) <= 1.1 * max(sizes[2:4])
 
 
 def test_replicas_that_are_long_gone_leave_no_name_behind(store, path):

@@ -17,7 +17,7 @@ from agent.history.codec import encode_window
 from agent.history.errors import HistoryError, HistoryErrorKind, HistoryOpenError
 from agent.history.schema import DAY
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import BATCH, ENTRY_BYTES, WriteBuffer
+from agent.history.write_buffer import WriteBuffer
 
 EVER = (0.0, START + 1000 * DAY)
 WRITER = SUPPORT / "history_writer.py"
@@ -230,20 +230,6 @@ def problem_of(call, *arguments):
     return str(raised.value)
 
 
-def test_a_file_of_a_newer_version_is_refused_and_left_alone(path):
-    with HistoryStore(path) as store:
-        store.book([booking(0)])
-        store._connection.execute("PRAGMA user_version = 5")
-    before = path.read_bytes()
-    text = (
-        f"{path}: was written by a newer sizewatch (format 5, this one knows 4); run that version, or stop the "
-        "daemon, move it away with its -wal and -shm, and a new history begins"
-    )
-    assert problem_of(HistoryStore, path) == text
-    assert problem_of(HistoryStore.open_reader, path) == text
-    assert path.read_bytes() == before
-
-
 def test_another_programs_database_is_refused_and_left_alone(path):
     other = sqlite3.connect(path)
     other.execute("CREATE TABLE bookmarks (url TEXT)")
@@ -348,57 +334,49 @@ def test_what_waits_is_booked_oldest_first_and_comes_out_as_it_went_in():
     buffer.add(made[3:])
     assert len(buffer) == 4
     buffer.drain(into.book)
-    assert (into.taken, len(buffer)) == ([made], 0)
+    assert (into.taken, len(buffer)) == ([made[:3], made[3:]], 0)
     buffer.drain(into.book)
-    assert len(into.taken) == 1
-
-
-def test_a_long_queue_is_booked_in_batches_and_a_trouble_keeps_the_rest():
-    buffer, into = WriteBuffer(), Taking(None, HistoryError(HistoryErrorKind.FULL, "full"))
-    made = [booking(minute) for minute in range(BATCH + 5)]
-    buffer.add(made)
-    assert trouble_of(buffer.drain, into.book).kind is HistoryErrorKind.FULL
-    assert (len(buffer), buffer.dropped) == (5, 0)
-    buffer.drain(into.book)
-    assert [one for batch in into.taken for one in batch] == made
+    assert len(into.taken) == 2
 
 
 def test_new_bookings_come_after_what_waits_and_wait_where_they_cannot_be_booked():
     full = HistoryError(HistoryErrorKind.FULL, "full")
-    buffer, into = WriteBuffer(), Taking(full, None, None, full)
-    made = [booking(minute) for minute in range(2 * BATCH + 6)]
+    buffer, into = WriteBuffer(), Taking(full, None, full, None, None, None)
+    cycles = [[booking(2 * cycle), booking(2 * cycle + 1)] for cycle in range(4)]
     with pytest.raises(HistoryError):
-        buffer.drain(into.book, made[:2])
+        buffer.drain(into.book, cycles[0])
     assert (len(buffer), into.taken) == (2, [])
     with pytest.raises(HistoryError):
-        buffer.drain(into.book, made[2:])
-    assert into.taken == [made[:BATCH], made[BATCH : 2 * BATCH]]
-    assert (len(buffer), buffer.dropped) == (6, 0)
-    buffer.drain(into.book)
-    assert [one for batch in into.taken for one in batch] == made
+        buffer.drain(into.book, cycles[1])
+    assert (len(buffer), into.taken) == (2, [cycles[0]])
+    buffer.drain(into.book, cycles[2])
+    assert (len(buffer), buffer.dropped, into.taken) == (0, 0, cycles[:3])
 
 
-def test_new_bookings_that_are_a_defect_are_dropped_and_the_rest_waits():
+def test_a_cycle_that_is_a_defect_is_dropped_and_what_comes_after_waits():
     buffer, into = WriteBuffer(), Taking(KeyError("defect"))
     with pytest.raises(KeyError):
-        buffer.drain(into.book, [booking(minute) for minute in range(BATCH + 2)])
-    assert (len(buffer), buffer.dropped) == (2, BATCH)
+        buffer.drain(into.book, [booking(0), booking(1)])
+    assert (len(buffer), buffer.dropped) == (0, 2)
+    buffer.add([booking(2)])
     into.errors = [KeyError("defect")]
     with pytest.raises(KeyError):
-        buffer.drain(into.book, [booking(minute) for minute in range(BATCH)])
-    assert (len(buffer), buffer.dropped) == (2, 2 * BATCH)
+        buffer.drain(into.book, [booking(3)])
+    assert (len(buffer), buffer.dropped) == (1, 3)
+    buffer.drain(into.book)
+    assert into.taken == [[booking(3)]]
 
 
 def test_the_oldest_fall_out_and_are_counted_when_the_queue_is_full():
-    one = ENTRY_BYTES + len(encode_window(booking(0).slice.window))
-    buffer, into = WriteBuffer(most_bytes=int(3.5 * one)), Taking()
-    made = [booking(minute) for minute in range(10)]
-    buffer.add(made)
-    assert (len(buffer), buffer.dropped) == (3, 7)
+    buffer, into = WriteBuffer(most_bytes=10_000), Taking()
+    cycles = [[booking(minute)] for minute in range(100)]
+    for cycle in cycles:
+        buffer.add(cycle)
+    assert 5 < len(buffer) < 50
+    assert buffer.dropped == 100 - len(buffer)
+    kept = len(buffer)
     buffer.drain(into.book)
-    assert into.taken == [made[7:]]
-    buffer.add(made[:3])
-    assert (len(buffer), buffer.dropped) == (3, 7)
+    assert into.taken == cycles[-kept:]
 
 
 def test_a_defect_does_not_stand_in_the_way_forever():
