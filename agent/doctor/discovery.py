@@ -13,7 +13,7 @@ from agent.config.load import LoadedConfig
 from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.errors import SizewatchError
 from agent.gpu.owners import GpuAssignment
-from agent.kubernetes import pod_gpus
+from agent.kubernetes import pod_resources
 from agent.kubernetes.node_pods import PodSource, pods_of
 from agent.kubernetes.pod_tier import TierCandidates, find_open_tiers
 from agent.scrape.scrapers import Target
@@ -63,7 +63,7 @@ def probe_discovery(loaded: LoadedConfig, clock: Callable[[], float] = time.time
         while (health := pods.health()) is not None and health.later and time.monotonic() < until:
             time.sleep(0.1)
             joined = pods.add_discovered_targets(loaded)
-        socket = pod_gpus.socket_exists(keys.pod_resources)
+        socket = pod_resources.socket_exists(keys.pod_resources)
         return DiscoveryProbe(
             loaded=joined, pods=pods, health=health, socket=socket, repeated=tuple(pods.repeated_names())
         )

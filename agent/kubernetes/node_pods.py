@@ -20,7 +20,7 @@ from agent.errors import ScrapeError
 from agent.gpu.owners import GpuAssignment, assign_gpus
 from agent.http_client.connection import fetch_page
 from agent.http_client.transport import TargetOptions
-from agent.kubernetes import pod_gpus
+from agent.kubernetes import pod_gpus, pod_resources
 from agent.kubernetes.api import KubernetesApiError, KubernetesClient, KubernetesEndpoint, endpoint_from_pod
 from agent.kubernetes.discovery import (
     MOST_TARGETS,
@@ -59,7 +59,7 @@ class _Found:
 
     products: tuple[str, ...] = ()
     node_error: str = ""
-    devices: tuple[pod_gpus.Devices, ...] | None = None
+    devices: tuple[pod_resources.Devices, ...] | None = None
     devices_error: str = ""
     holders: frozenset[str] = frozenset()
     models: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -262,14 +262,14 @@ class NodePods:
 
     def _ask_kubelet(self) -> bool:
         path = self.keys.pod_resources
-        if not pod_gpus.socket_exists(path):
+        if not pod_resources.socket_exists(path):
             self._found.devices, self._found.devices_error = None, f"there is no socket {path} here"
             return True
         try:
-            devices = pod_gpus.read_devices(path)
+            devices = pod_resources.read_devices(path)
             self._found.devices, self._found.devices_error = devices, ""
             self._found.holders = frozenset(f"{x.namespace}/{x.pod}" for x in devices if pod_gpus.is_gpu(x))
-        except pod_gpus.PodResourcesError as error:
+        except pod_resources.PodResourcesError as error:
             # The last devices stay valid: those of a pod never change.
             self._found.devices_error = str(error)
             return False

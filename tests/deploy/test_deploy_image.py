@@ -29,7 +29,7 @@ DOCKERFILE = (IMAGE / "Dockerfile").read_text(encoding="utf-8")
 (POD,) = pods(base("node")).values()
 (CONTAINER,) = containers(POD)
 PORT = CONTAINER["ports"][0]["containerPort"]
-ON_OCCASION = {"h2"}
+ON_OCCASION = {"grpcio", "protobuf"}
 """Loaded where there is a kubelet's socket to speak to, and not before."""
 
 

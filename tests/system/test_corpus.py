@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 from byte_server import answering
+from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from page_checks import NOW, check_numbers, check_snapshot, check_window, engine_pages, message_trouble
@@ -50,7 +51,7 @@ from agent.http_server.reports import report_reply
 from agent.http_server.server import WebServer
 from agent.kubernetes.api import KubernetesClient, KubernetesEndpoint, _event
 from agent.kubernetes.discovery import describe_excluded_pods, discover
-from agent.kubernetes.pod_gpus import _devices, read_devices
+from agent.kubernetes.pod_resources import list_devices, read_devices
 from agent.kubernetes.pod_tier import TierCandidates
 from agent.kubernetes.pods import pod_of
 from agent.prometheus.answers import matrix, parse_answer, vector
@@ -312,8 +313,8 @@ BY_ERROR: dict[tuple[type[Exception], ...], dict[str, Reader]] = {
         "trace": lambda bench, data: check_words(read_trace(bench.written("t.csv", data), zone="Europe/Berlin").notes),
     },
     (PayloadError,): {"webhook": lambda bench, data: read_alerts(data, NOW)},
+    (DecodeError,): {"pod_resources": lambda bench, data: tuple(list_devices(data))},
     (ValueError, IndexError): {
-        "pod_resources": lambda bench, data: _devices(data),
         "record": lambda bench, data: decode_window(zlib.compress(data)),
     },
 }

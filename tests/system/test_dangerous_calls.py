@@ -26,8 +26,8 @@ MODULES = {
     "urllib.request": "agent/cli/dashboards.py",
     "http.cookiejar": "",
 }
-"""A module, and where it may be imported. One pickle stays in memory, of minutes that wait. The other goes from the daemon to its own
-child, never the other way: what the child answers is JSON (`result_line`)."""
+"""A module, and where it may be imported. One pickle stays in memory, of minutes that wait. The other goes from the daemon to its
+own child, never the other way: what the child answers is JSON (`result_line`)."""
 
 CALLS = frozenset(
     {

@@ -20,17 +20,9 @@ from paths import TESTS
 from waiting import CEILING_SECONDS
 
 from agent.gpu.collector import samples
-from agent.kubernetes import pod_gpus
-from agent.kubernetes.pod_gpus import (
-    Devices,
-    GpuAssignmentSources,
-    PodResourcesError,
-    assign_pod_gpus,
-    find_shared_gpus,
-    gpus_from_exporter,
-    read_devices,
-    socket_exists,
-)
+from agent.kubernetes import pod_resources
+from agent.kubernetes.pod_gpus import GpuAssignmentSources, assign_pod_gpus, find_shared_gpus, gpus_from_exporter
+from agent.kubernetes.pod_resources import Devices, PodResourcesError, read_devices, socket_exists
 from agent.kubernetes.pods import Pod
 from agent.scrape.exposition import SeriesReader
 from rules.gpu_sources.amd import AMD
@@ -99,7 +91,7 @@ def test_a_refusal_an_unknown_version_and_nonsense_are_told_in_words(tmp_path: P
 
     with (
         kubelet(tmp_path / "a.sock", refuse) as path,
-        pytest.raises(PodResourcesError, match=r"status 8.*rate limit.*too often"),
+        pytest.raises(PodResourcesError, match=r"RESOURCE_EXHAUSTED.*rate limit.*too often"),
     ):
         read_devices(path)
     with (
@@ -152,22 +144,22 @@ def odd_server(path: Path, said: bytes) -> Iterator[str]:
 
 def test_a_socket_that_is_not_there_hangs_or_speaks_otherwise_costs_only_the_answer(tmp_path: Path) -> None:
     assert not socket_exists(str(tmp_path / "none.sock"))
-    with pytest.raises(PodResourcesError, match="no such file"):
+    with pytest.raises(PodResourcesError, match=r"none\.sock: the kubelet did not answer .UNAVAILABLE.: .*connect"):
         read_devices(str(tmp_path / "none.sock"))
-    with odd_server(tmp_path / "a.sock", b"") as path, pytest.raises(PodResourcesError, match=r"within 0\.2 s"):
+    with odd_server(tmp_path / "a.sock", b"") as path, pytest.raises(PodResourcesError, match="did not answer"):
         read_devices(path, 0.2)
     with odd_server(tmp_path / "b.sock", b"HTTP/1.1 400 Bad Request\r\n\r\n") as path, pytest.raises(PodResourcesError):
         read_devices(path, 1.0)
     settings = struct.pack(">I", 0)[1:] + b"\x04\x00" + struct.pack(">I", 0)
-    with odd_server(tmp_path / "c.sock", settings) as path, pytest.raises(PodResourcesError, match="before its answer"):
+    with odd_server(tmp_path / "c.sock", settings) as path, pytest.raises(PodResourcesError, match="did not answer"):
         read_devices(path, 1.0)
 
 
 def test_an_answer_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pod_gpus, "MOST_BYTES", 1000)
+    monkeypatch.setattr(pod_resources, "MOST_BYTES", 1000)
     with (
         kubelet(tmp_path / "k.sock", lambda *_: ANSWER * 100) as path,
-        pytest.raises(PodResourcesError, match="more than 1000"),
+        pytest.raises(PodResourcesError, match="larger than max"),
     ):
         read_devices(path)
 
