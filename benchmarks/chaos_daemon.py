@@ -23,7 +23,7 @@ import agent.daemon.daemon as daemon_module
 from agent.alerting import delivery, service
 from agent.alerting.delivery import AlertmanagerClient
 from agent.config.load import load
-from agent.daemon import schedule
+from agent.daemon import jobs
 from agent.daemon.daemon import Daemon, DaemonOptions
 from agent.daemon.factory import assemble
 from agent.daemon.logs import set_up
@@ -42,10 +42,10 @@ class Clock:
 
     def __init__(self, speed: float, origin: float, begin: float) -> None:
         self._speed, self._origin, self._begin = speed, origin, begin
-        self._offset = schedule.clock_offset()
+        self._offset = jobs.clock_offset()
 
     def __call__(self) -> float:
-        jumped = schedule.clock_offset() - self._offset
+        jumped = jobs.clock_offset() - self._offset
         return self._begin + (time.monotonic() - self._origin) * self._speed + jumped
 
 

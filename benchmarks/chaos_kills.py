@@ -111,14 +111,14 @@ def _live(config: Path, begin: float, end: int, log: Path) -> None:
     """One life, in a process of its own, which ends by being killed."""
     from chaos_daemon import Clock, made
 
-    from agent.daemon import schedule
+    from agent.daemon import jobs
 
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(output, 1)
     os.dup2(output, 2)
     _tell(end)
     # Before the daemon is made, which reads it once: upkeep comes every tenth of a second.
-    schedule.UPKEEP_SECONDS = 0.1 * SPEED
+    jobs.UPKEEP_SECONDS = 0.1 * SPEED
     made(config, Clock(SPEED, time.monotonic(), begin), SPEED).run()
 
 

@@ -43,7 +43,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 import soak_memory
 from soak_bounds import Cycle, Finding, Sample, TooFewSamplesError, drift, judged, printed
 
-from agent.daemon.schedule import Schedule
+from agent.daemon import jobs
 from agent.demo.engines import RecordedTrack, track
 from agent.demo.setup import CAST
 from agent.demo.setup import HERE as DEMO
@@ -243,16 +243,17 @@ def free_port() -> int:
 
 
 def grid() -> Finding:
-    """Half a minute of the daemon's own schedule, on the machine's clock."""
+    """Half a minute of the daemon's own jobs, on the machine's clock."""
     starts: list[float] = []
 
     def nothing(*_: object) -> None:
         return
 
-    schedule = Schedule(lambda: starts.append(time.time()), nothing, nothing, nothing)
-    schedule.begin(GRID_SECONDS)
+    functions = dict.fromkeys((jobs.UPKEEP, jobs.FORECAST, jobs.REPORT), nothing)
+    running = jobs.DaemonJobs({**functions, jobs.CYCLE: lambda: starts.append(time.time())}, nothing)
+    running.start(GRID_SECONDS, None)
     time.sleep(30.0)
-    schedule.end()
+    running.shutdown()
     return drift(starts, GRID_SECONDS)
 
 

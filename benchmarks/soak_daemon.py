@@ -21,7 +21,7 @@ import soak_memory
 from soak import TURN_SECONDS, WEEK_TURNS
 
 from agent.config.load import load
-from agent.daemon import schedule
+from agent.daemon import jobs
 from agent.daemon.daemon import Daemon, DaemonOptions
 from agent.daemon.factory import assemble
 from agent.daemon.logs import set_up
@@ -65,7 +65,7 @@ def main() -> int:
     folder = Path(sys.argv[1])
     clock = Clock(folder / "held")
     runtime_state.DAY_SECONDS = REMEMBERED_SECONDS
-    schedule.FORECAST_SECONDS, schedule.UPKEEP_SECONDS = FORECAST_EVERY_SECONDS * SPEED, UPKEEP_EVERY_SECONDS * SPEED
+    jobs.FORECAST_SECONDS, jobs.UPKEEP_SECONDS = FORECAST_EVERY_SECONDS * SPEED, UPKEEP_EVERY_SECONDS * SPEED
     if "--trace" in sys.argv:
         tracemalloc.start(FRAMES)
     loaded = load(folder / "sizewatch.yaml")

@@ -21,9 +21,9 @@ from agent.daemon.agent_health import DaemonCounters
 from agent.daemon.assembly import Assembly
 from agent.daemon.factory import Assemble, assemble
 from agent.daemon.followed_files import FollowedFiles, find_broken_files, reloaded_files, secret_files
+from agent.daemon.jobs import CYCLE, FORECAST, REPORT, UPKEEP, UPKEEP_SECONDS, DaemonJobs
 from agent.daemon.logs import set_up
 from agent.daemon.reload import join_problems, prepare_in_thread
-from agent.daemon.schedule import REPORT_SECONDS, UPKEEP_SECONDS, Schedule
 from agent.daemon.status_builder import StatusInputs
 from agent.errors import ConfigError, SizewatchError, StartError
 from agent.http_server.options import WebOptions, options_of
@@ -36,6 +36,9 @@ from rules.light_dataclass import light_dataclass
 
 CLOCK_SECONDS = 5.0
 """Interval of the clock check in seconds."""
+
+REPORT_RETRY_SECONDS = 60.0
+"""Wait in seconds after a defect in a check of the weekly report."""
 
 LOCK_SECONDS = 0.2
 """Interval in seconds at which a wait for a cycle looks whether the daemon stops."""
@@ -86,9 +89,9 @@ class Daemon:
         self._stopping = self._reloading = False
         # `put` may interrupt a `get` of the same thread, as in a signal handler. `Event.set` may not.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._schedule = Schedule(
-            self._turn, self._upkeep, self._late, self._forecast, self._report, speed=self.surroundings.speed
-        )
+        functions = {CYCLE: self._turn, UPKEEP: self._upkeep, FORECAST: self._forecast, REPORT: self._report}
+        self.jobs = DaemonJobs(functions, self._count_skipped, speed=self.surroundings.speed)
+        self._next_report: float | None = None
         self._assembly: Assembly | None = None
         self._reloaded = FollowedFiles(reloaded_files(loaded))
         self._secrets = FollowedFiles(secret_files(loaded.config))
@@ -132,9 +135,12 @@ class Daemon:
         try:
             self._wake.get(timeout=CLOCK_SECONDS)
         except queue.Empty:
-            self._schedule.check_clock_jump()
+            self.jobs.follow_clock()
             if self._prepared is None:
                 self._look_around()
+        if self._next_report is not None:
+            at, self._next_report = self._next_report, None
+            self.jobs.advance_report(at - self._clock())
         if self._prepared is not None and self._prepared.done():
             prepared, self._prepared = self._prepared, None
             self._take_new_configuration(prepared)
@@ -212,8 +218,8 @@ class Daemon:
                 self._assembly = self.surroundings.assemble(self.loaded, None)
                 undo.callback(lambda: self.assembly.close(self._clock()))
                 self._receive()
-                undo.callback(self._schedule.end)
-                self._schedule.begin(self._interval)
+                undo.callback(self.jobs.shutdown)
+                self.jobs.start(self._interval, self.assembly.weekly_times)
                 undo.pop_all()
         except (RuntimeError, MemoryError) as error:
             reason = str(error) or "out of memory"
@@ -257,7 +263,7 @@ class Daemon:
             if self.web is not None:
                 ends.callback(self.web.stop)
             ends.callback(lambda: self.assembly.close(self._clock()))
-            ends.callback(self._schedule.end)
+            ends.callback(self.jobs.shutdown)
             # Otherwise the end would wait for hung targets.
             ends.callback(self.loop.interrupt)
             if self.assembly.forecasts is not None:
@@ -300,14 +306,20 @@ class Daemon:
 
     def _report(self) -> None:
         parts = self.assembly
+        if parts.reports is None:
+            return
         try:
-            if parts.reports is not None:
-                parts.reports.run(parts.loaded, self._clock)
+            self._next_report = parts.reports.run(parts.loaded, self._clock)
         except Exception:  # noqa: BLE001 - as above
             self.counts.errors += 1
-            _log.exception("weekly report check failed retry_seconds=%.0f", REPORT_SECONDS)
+            self._next_report = self._clock() + REPORT_RETRY_SECONDS
+            _log.exception("weekly report check failed retry_seconds=%.0f", REPORT_RETRY_SECONDS)
+        if self.assembly is not parts:
+            # The check that the reload asked for was skipped because this one still ran.
+            self._next_report = self._clock()
+        self._wake.put(None)
 
-    def _late(self, why: str) -> None:
+    def _count_skipped(self, why: str) -> None:
         self.counts.overruns += 1
         _log.warning('cycle left out reason="%s"', why)
 
@@ -346,7 +358,7 @@ class Daemon:
             self._receive()
         self.counts.reloads += 1
         self.counts.config_trouble = None
-        self._schedule.change(self._interval)
+        self.jobs.change(self._interval, assembly.weekly_times)
         if fresh.config.logging != before.config.logging:
             set_up(fresh.config.logging)
         for mistake in fresh.grave:

@@ -1,8 +1,8 @@
 """Service of the weekly reports in the daemon: due reports, retries and pending deliveries.
 
-`agent.reporting.storage` holds the schedule and the stored state. Each step runs in a process of its own
-(`agent.reporting.jobs`), because the libraries of pages and numbers must not load in the daemon. One thread calls
-`run` every minute; any thread may call `health`.
+`agent.reporting.storage` holds the stored state. Each step runs in a process of its own (`agent.reporting.jobs`),
+because the libraries of pages and numbers must not load in the daemon. One thread calls `run` when a report is due and
+at the times that `run` returns; any thread may call `health`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from datetime import time
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
+
+from apscheduler.triggers.cron import CronTrigger
 
 from agent.config.load import LoadedConfig
-from agent.config.report import WEEKDAYS, Destination
+from agent.config.report import DAY, WEEKDAYS, Destination
 from agent.durations import retry_delay
 from agent.errors import SizewatchError
 from agent.reporting import storage
 from agent.reporting.jobs import DeliveryJob, GenerateJob, Job, JobResult, JobRunner
-from agent.reporting.storage import STATE_FILE, PendingDelivery, ReportState, WeeklySchedule
+from agent.reporting.storage import STATE_FILE, PendingDelivery, ReportState
 from exporters.status.records import DeliveryHealth, ReportHealth
 
 LOCK_FILE = "reports.lock"
@@ -37,6 +40,47 @@ class ReportStateError(SizewatchError):
     """Unreadable or unwritable report state. Nothing is made or sent, because a delivery could be repeated."""
 
 
+class WeeklyTrigger(CronTrigger):  # type: ignore[misc]  # APScheduler has no types
+    """Weekly time: `weekday` 0 is Monday, `at` is local time in `zone`.
+
+    A local time that summer time skips counts as the same time before the change (02:30 becomes 03:30). A repeated
+    local time counts once, at its first occurrence. CronTrigger with a zone fires twice then, and it leaves a week out
+    where a day of 23 hours precedes a time before 01:00. So it gets local times as if they were UTC.
+    """
+
+    def __init__(self, weekday: int, at: time, zone: str) -> None:
+        super().__init__(day_of_week=weekday, hour=at.hour, minute=at.minute, timezone=UTC)
+        self.zone = ZoneInfo(zone)
+
+    def get_next_fire_time(self, previous_fire_time: datetime | None, now: datetime) -> datetime:
+        """Return the first time after the previous one, or at or after `now` without one."""
+        after = now if previous_fire_time is None else previous_fire_time + timedelta(microseconds=1)
+        # A day earlier: a skipped time comes when its local time has passed.
+        local = (after.astimezone(self.zone) - timedelta(days=1)).replace(tzinfo=UTC, fold=0)
+        while True:
+            local = super().get_next_fire_time(None, local)
+            fire: datetime = local.replace(tzinfo=self.zone).astimezone(UTC)
+            if fire >= after:
+                return fire
+            local += timedelta(microseconds=1)
+
+    def next(self, now: float) -> float:
+        """Return the first time after `now` (unix seconds)."""
+        start = datetime.fromtimestamp(now, UTC)
+        return self.get_next_fire_time(start, start).timestamp()
+
+    def latest(self, now: float) -> float:
+        """Return the last time at or before `now` (unix seconds)."""
+        latest, following = 0.0, self.next(now - 8 * DAY)
+        while following <= now:
+            latest, following = following, self.next(following)
+        return latest
+
+    def name(self, t: float) -> str:
+        """Return the report name of a time: its local date."""
+        return datetime.fromtimestamp(t, self.zone).date().isoformat()
+
+
 class ReportService:
     """Reports of one history in `data_dir`. `runner` runs jobs; `stop` kills the running job and ends the service."""
 
@@ -49,24 +93,37 @@ class ReportService:
         self._failures = 0
         self._counts: Counter[tuple[str, str]] = Counter()
 
-    def run(self, loaded: LoadedConfig, clock: Callable[[], float]) -> None:
-        """Run all due steps and wait for them."""
+    def weekly(self, loaded: LoadedConfig) -> WeeklyTrigger:
+        """Return the times of the weekly report."""
+        keys = loaded.config.report
+        weekday, zone = WEEKDAYS.index(keys.weekday), keys.zone or loaded.config.forecast.zone
+        return WeeklyTrigger(weekday, time.fromisoformat(keys.at), zone)
+
+    def run(self, loaded: LoadedConfig, clock: Callable[[], float]) -> float:
+        """Run all due steps and wait for them. Return when the next step is due (unix seconds)."""
+        weekly = self.weekly(loaded)
         try:
             now = clock()
-            self._set_right(_weekly(loaded), loaded, now)
-            self._make(loaded, now)
+            self._set_right(weekly, loaded, now)
+            self._make(weekly, loaded, now)
             self._deliver(loaded, clock)
             self._trouble = ""
         except ReportStateError as error:
             if str(error) != self._trouble:
                 _log.error('report state failed error="%s"', error)
             self._trouble = str(error)
+            return clock() + FIRST_RETRY_SECONDS
+        state = self._known
+        retries = [one.next_at for one in state.waiting]
+        if weekly.latest(now) > max(state.made_for, state.begun_at):
+            retries.append(state.next_at)
+        return min((weekly.next(now), *retries))
 
     def stop(self) -> None:
         """Kill the running job. Its work is repeated after the next start."""
         self._runner.kill()
 
-    def _set_right(self, weekly: WeeklySchedule, loaded: LoadedConfig, now: float) -> None:
+    def _set_right(self, weekly: WeeklyTrigger, loaded: LoadedConfig, now: float) -> None:
         """Read the stored state once, and correct times that a wrong clock left."""
         state = self._state if self._state is not None else self._read(now)
         longest = now + LAST_RETRY_SECONDS
@@ -113,8 +170,8 @@ class ReportService:
         assert self._state is not None
         return self._state
 
-    def _make(self, loaded: LoadedConfig, now: float) -> None:
-        weekly, state, folder = _weekly(loaded), self._known, loaded.config.report_folder
+    def _make(self, weekly: WeeklyTrigger, loaded: LoadedConfig, now: float) -> None:
+        state, folder = self._known, loaded.config.report_folder
         due = weekly.latest(now)
         if folder is None or due <= max(state.made_for, state.begun_at) or now < state.next_at:
             return
@@ -222,7 +279,7 @@ class ReportService:
 
     def health(self, loaded: LoadedConfig, now: float) -> ReportHealth:
         """Return the health of reports for pages and metrics."""
-        state, weekly = self._state, _weekly(loaded)
+        state, weekly = self._state, self.weekly(loaded)
         made = state is not None and state.made_for > 0
         return ReportHealth(
             next_at=weekly.next(now),
@@ -248,9 +305,3 @@ class ReportService:
             last_success_at=state.sent.get(name),
             trouble=state.unsent.get(name, ""),
         )
-
-
-def _weekly(loaded: LoadedConfig) -> WeeklySchedule:
-    keys = loaded.config.report
-    at = time.fromisoformat(keys.at)
-    return WeeklySchedule(weekday=WEEKDAYS.index(keys.weekday), at=at, zone=keys.zone or loaded.config.forecast.zone)

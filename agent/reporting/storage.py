@@ -1,10 +1,7 @@
-"""Storage of reports: a folder per date, the link `latest`, the weekly schedule, and the state of deliveries.
+"""Storage of reports: a folder per date, the link `latest`, and the state of deliveries.
 
 A report appears complete: it is written to a temporary folder, then moved. Only names in the form of a report are
 touched. Readers follow no link and find the newest report by name.
-
-A local time that summer time skips counts as the same time before the change (02:30 becomes 03:30). A repeated local
-time counts once, at its first occurrence.
 
 Every change of state is on disk before the next step. Deliveries are not lost. A delivery repeats only if the machine
 fails between acceptance and the receipt. No address is stored here.
@@ -21,9 +18,7 @@ import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from datetime import date, datetime, time, timedelta
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -46,8 +41,6 @@ STATE_FILE = "reports.json"
 
 RECEIPTS = "deliveries"
 """Folder in `data_dir` with a file per accepted delivery, written by the sending process."""
-
-WEEK_DAYS = 7
 
 _LINK = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO})
 """Errors for a link, a path that is no folder, and a pipe or socket without a reader."""
@@ -145,40 +138,6 @@ def _remove(path: Path) -> None:
         path.unlink()
     elif path.is_dir():
         shutil.rmtree(path)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeeklySchedule:
-    """Weekly time: `weekday` 0 is Monday, `at` is local time in `zone`."""
-
-    weekday: int
-    at: time
-    zone: str
-
-    def latest(self, now: float) -> float:
-        """Return the last time at or before `now` (unix seconds)."""
-        day = self._day(now)
-        return max(t for t in (self._instant(day + timedelta(days=d)) for d in (-WEEK_DAYS, 0)) if t <= now)
-
-    def next(self, now: float) -> float:
-        """Return the first time after `now`."""
-        day = self._day(now)
-        return min(t for t in (self._instant(day + timedelta(days=d)) for d in (0, WEEK_DAYS)) if t > now)
-
-    def name(self, t: float) -> str:
-        """Return the report name of a time: its local date."""
-        return self._day_of(t).isoformat()
-
-    def _day(self, now: float) -> date:
-        """Return the last date with this weekday, at or before today."""
-        today = self._day_of(now)
-        return today - timedelta(days=(today.weekday() - self.weekday) % WEEK_DAYS)
-
-    def _day_of(self, t: float) -> date:
-        return datetime.fromtimestamp(t, ZoneInfo(self.zone)).date()
-
-    def _instant(self, day: date) -> float:
-        return datetime.combine(day, self.at, ZoneInfo(self.zone)).timestamp()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from forecast_samples import keep
 from paths import TESTS
 from waiting import wait_for
 
-from agent.daemon import schedule
+from agent.daemon import jobs
 from agent.daemon.daemon import Daemon
 from agent.history.store import HistoryStore
 from rules.evaluator.timeline import TimelineKind
@@ -42,7 +42,7 @@ def forecasting(folder: Path, minutes: int = 600, **keys: Any) -> Iterator[Daemo
     }
     (folder / "plan.yaml").write_text(yaml.safe_dump(plan))
     with (
-        patch.object(schedule, "FORECAST_SECONDS", 1e8),
+        patch.object(jobs, "FORECAST_SECONDS", 1e8),
         engines(1) as served,
         running(write(folder, configuration(served, plan="plan.yaml", **{**ON, **keys}))) as daemon,
     ):

@@ -1,0 +1,295 @@
+"""The daemon's four jobs on APScheduler: on a grid, never two at once, and on again after the clock was set."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from apscheduler.executors import base as executors
+from apscheduler.schedulers import base as schedulers
+from apscheduler.triggers.cron import CronTrigger
+from daemon_runs import running
+from report_runs import configured
+from waiting import wait_for
+
+from agent.daemon import jobs as jobs_module
+from agent.daemon.jobs import CYCLE, FORECAST, REPORT, UPKEEP, DaemonJobs, GridTrigger
+
+INTERVAL = 0.1
+NEVER = CronTrigger(year=2999, timezone=UTC)
+
+
+class Runs:
+    """What the jobs call: notes when, and takes as long as it is told."""
+
+    def __init__(self) -> None:
+        self.begun: list[float] = []
+        self.skipped: list[str] = []
+        self.seconds = 0.0
+        self._running = threading.Lock()
+        self.twice_at_once = False
+
+    def run(self) -> None:
+        if not self._running.acquire(blocking=False):
+            self.twice_at_once = True
+            return
+        self.begun.append(time.monotonic())
+        time.sleep(self.seconds)
+        self._running.release()
+
+    def jobs(self, name: str, speed: float = 1.0) -> DaemonJobs:
+        functions: dict[str, Callable[[], None]] = dict.fromkeys((CYCLE, UPKEEP, FORECAST, REPORT), lambda: None)
+        return DaemonJobs(functions | {name: self.run}, self.skipped.append, speed=speed)
+
+
+@pytest.fixture(name="runs")
+def new_runs() -> Runs:
+    return Runs()
+
+
+@pytest.fixture(name="jobs")
+def started(runs: Runs) -> Iterator[DaemonJobs]:
+    jobs = runs.jobs(CYCLE)
+    jobs.start(INTERVAL, None)
+    yield jobs
+    jobs.shutdown()
+
+
+def due(jobs: DaemonJobs, name: str = CYCLE) -> float:
+    """When a job is due next, in unix seconds."""
+    t: float = jobs.scheduler.get_job(name).next_run_time.timestamp()
+    return t
+
+
+def on_one_grid(first: float, other: float, interval: float = INTERVAL) -> bool:
+    steps = (other - first) / interval
+    return abs(steps - round(steps)) < 1e-3
+
+
+class Clock:
+    """The system clock of APScheduler and of the daemon, set by so many seconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._patch, self._time = monkeypatch, time.time
+
+    def set(self, jump: float) -> None:
+        class Moved(datetime):
+            @classmethod
+            def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
+                return datetime.now(UTC) + timedelta(seconds=jump)
+
+        for module in (schedulers, executors, jobs_module):
+            self._patch.setattr(module, "datetime", Moved)
+        self._patch.setattr(time, "time", lambda: self._time() + jump)
+
+
+def test_a_daemon_has_four_jobs_and_the_report_follows_the_configured_zone(tmp_path: Path) -> None:
+    loaded = configured(tmp_path, report={"weekday": "friday", "at": "16:30", "zone": "Asia/Kathmandu"})
+    with running(loaded.path, turns=1, speed=1.0) as daemon:
+        found = {job.id: job for job in daemon.jobs.scheduler.get_jobs()}
+        assert set(found) == {CYCLE, UPKEEP, FORECAST, REPORT}
+        assert all(job.max_instances == 1 and job.coalesce for job in found.values())
+        assert isinstance(found[REPORT].trigger, CronTrigger)
+        assert wait_for(lambda: daemon.jobs.scheduler.get_job(REPORT).next_run_time > datetime.now(UTC))
+        at = daemon.jobs.scheduler.get_job(REPORT).next_run_time.astimezone(ZoneInfo("Asia/Kathmandu"))
+        assert (at.strftime("%A %H:%M"), at.second) == ("Friday 16:30", 0)
+
+
+@pytest.mark.parametrize("given", [0, 2, 4])
+def test_a_start_without_threads_fails_and_can_be_ended(
+    monkeypatch: pytest.MonkeyPatch, runs: Runs, given: int
+) -> None:
+    start, left = threading.Thread.start, [given]
+
+    def few(thread: threading.Thread) -> None:
+        if not left[0]:
+            raise RuntimeError("can't start new thread")
+        left[0] -= 1
+        start(thread)
+
+    jobs = runs.jobs(CYCLE)
+    monkeypatch.setattr(threading.Thread, "start", few)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        jobs.start(INTERVAL, None)
+    jobs.shutdown()
+    assert not runs.begun
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("job")]
+
+
+def test_the_first_cycle_is_at_once_and_the_others_keep_to_its_grid(runs: Runs, jobs: DaemonJobs) -> None:
+    assert wait_for(lambda: runs.begun)
+    first = due(jobs)
+    runs.seconds = 0.037
+    assert wait_for(lambda: len(runs.begun) >= 9)
+    assert on_one_grid(first, due(jobs)), "cycles that take their time do not move it"
+    assert due(jobs) > first
+
+
+def test_cycles_longer_than_the_interval_are_skipped_counted_and_never_overlap(
+    runs: Runs, jobs: DaemonJobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert wait_for(lambda: runs.begun)
+    first = due(jobs)
+    runs.seconds = 2.5 * INTERVAL
+    assert wait_for(lambda: len(runs.begun) >= 4 and runs.skipped.count("the one before it still ran") >= 4)
+    assert not runs.twice_at_once
+    assert on_one_grid(first, due(jobs))
+    assert "apscheduler" not in {record.name.partition(".")[0] for record in caplog.records}
+
+
+def test_a_cycle_that_begins_too_late_is_skipped_with_that_reason(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a busy machine: the scheduler's thread gives out the run, and its own thread begins it two seconds later."""
+    jobs = runs.jobs(CYCLE)
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
+            return datetime.now(UTC) + timedelta(seconds=2.0)
+
+    monkeypatch.setattr(executors, "datetime", Later)
+    jobs.start(INTERVAL, None)
+    try:
+        assert wait_for(lambda: runs.skipped.count("the machine was too busy to begin it in time") >= 2)
+        assert not runs.begun
+    finally:
+        jobs.shutdown()
+
+
+def test_the_same_interval_leaves_the_grid_and_another_begins_one(runs: Runs, jobs: DaemonJobs) -> None:
+    assert wait_for(lambda: len(runs.begun) >= 2)
+    first = due(jobs)
+    for _ in range(3):
+        jobs.change(INTERVAL, None)
+    assert on_one_grid(first, due(jobs))
+    before, now = len(runs.begun), time.time()
+    jobs.change(3600.0, None)
+    assert wait_for(lambda: len(runs.begun) > before), "the first of the new grid is at once"
+    assert wait_for(lambda: now + 3600.0 <= due(jobs) <= time.time() + 3600.0)
+
+
+@pytest.mark.parametrize("jump", [-3600.0, 3600.0, 56 * 365 * 86_400.0])
+def test_cycles_go_on_after_the_clock_was_set(
+    runs: Runs, jobs: DaemonJobs, monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
+    assert wait_for(lambda: runs.begun)
+    Clock(monkeypatch).set(jump)
+    if jump < 0:
+        time.sleep(3 * INTERVAL)
+        still = len(runs.begun)
+        time.sleep(3 * INTERVAL)
+        assert len(runs.begun) == still, "APScheduler waits for the hour to come again"
+    jobs.follow_clock()
+    seen = len(runs.begun)
+    assert wait_for(lambda: len(runs.begun) >= seen + 3)
+    first = due(jobs)
+    assert first - time.time() <= INTERVAL
+    jobs.follow_clock()
+    assert on_one_grid(first, due(jobs)), "a jump is followed once"
+    assert len(runs.begun) + len(runs.skipped) < 1000
+
+
+def test_a_run_that_fails_is_logged_and_the_next_one_comes(caplog: pytest.LogCaptureFixture) -> None:
+    begun: list[float] = []
+
+    def fail() -> None:
+        begun.append(time.monotonic())
+        raise ValueError("broken")
+
+    jobs = DaemonJobs(dict.fromkeys((CYCLE, UPKEEP, FORECAST, REPORT), fail), lambda why: None)
+    jobs.start(INTERVAL, None)
+    try:
+        assert wait_for(lambda: len(begun) >= 3)
+    finally:
+        jobs.shutdown()
+    assert "ValueError: broken" in caplog.text
+
+
+def test_of_missed_times_the_last_is_due() -> None:
+    start = datetime(2026, 11, 2, tzinfo=UTC)
+    trigger = GridTrigger(seconds=10.0, start_date=start)
+    after = [trigger.get_next_fire_time(start, start + timedelta(seconds=seconds)) for seconds in (0, 9, 10, 47)]
+    assert [(t - start).total_seconds() for t in after] == [10.0, 10.0, 10.0, 40.0]
+
+
+def test_the_end_waits_for_a_cycle_that_runs(runs: Runs) -> None:
+    runs.seconds = 0.3
+    jobs = runs.jobs(CYCLE)
+    jobs.start(10.0, None)
+    assert wait_for(lambda: bool(runs.begun))
+    jobs.shutdown()
+    assert time.monotonic() - runs.begun[0] >= 0.3
+
+
+@pytest.mark.parametrize(("second", "wait"), [(0.0, 30.0), (29.0, 1.0), (30.0, 60.0), (59.0, 31.0)])
+def test_a_forecast_is_due_once_a_minute_when_the_minute_before_is_whole(
+    monkeypatch: pytest.MonkeyPatch, runs: Runs, second: float, wait: float
+) -> None:
+    start = datetime(2026, 11, 2, 12, 0, tzinfo=UTC) + timedelta(seconds=second)
+
+    class Standing(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
+            return start
+
+    for module in (schedulers, jobs_module):
+        monkeypatch.setattr(module, "datetime", Standing)
+    jobs = runs.jobs(FORECAST)
+    jobs.start(15.0, None)
+    try:
+        # Two scrapes after the full minute.
+        at = datetime.fromtimestamp(due(jobs, FORECAST), UTC)
+        following = jobs.scheduler.get_job(FORECAST).trigger.get_next_fire_time(at, at)
+        assert ((at - start).total_seconds(), (following - at).total_seconds()) == (wait, 60.0)
+    finally:
+        jobs.shutdown()
+
+
+def test_forecasts_follow_the_speed_of_time_and_never_overlap(runs: Runs) -> None:
+    runs.seconds = 0.15
+    jobs = runs.jobs(FORECAST, speed=1000.0)
+    jobs.start(INTERVAL, None)
+    try:
+        assert wait_for(lambda: len(runs.begun) >= 3)
+        assert not runs.twice_at_once
+    finally:
+        jobs.shutdown()
+
+
+def test_a_report_is_checked_at_once_after_a_reload_and_after_the_clock_was_set_and_when_a_retry_is_due(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = runs.jobs(REPORT, speed=60.0)
+    jobs.start(3600.0, NEVER)
+    try:
+        assert wait_for(lambda: len(runs.begun) == 1)
+        jobs.advance_report(30.0)
+        assert due(jobs, REPORT) - time.time() <= 0.5
+        jobs.advance_report(900.0)
+        assert due(jobs, REPORT) - time.time() <= 0.5, "a later attempt puts off none"
+        assert wait_for(lambda: len(runs.begun) == 2)
+        jobs.change(3600.0, NEVER)
+        assert wait_for(lambda: len(runs.begun) == 3)
+        Clock(monkeypatch).set(-7200.0)
+        jobs.follow_clock()
+        assert wait_for(lambda: len(runs.begun) == 4)
+        jobs.change(3600.0, None)
+        assert jobs.scheduler.get_job(REPORT) is None
+        jobs.advance_report(0.0)
+    finally:
+        jobs.shutdown()
+    assert not runs.twice_at_once
+
+
+def test_what_apscheduler_says_of_its_own_work_is_not_logged(runs: Runs, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    jobs = runs.jobs(CYCLE)
+    jobs.start(INTERVAL, None)
+    assert wait_for(lambda: len(runs.begun) >= 2)
+    jobs.shutdown()
+    assert [record for record in caplog.records if record.name.startswith(("apscheduler", "tzlocal"))] == []
