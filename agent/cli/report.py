@@ -85,8 +85,8 @@ def _deliver(loaded: LoadedConfig, out: Path) -> bool:
     with tempfile.TemporaryDirectory(prefix="sizewatch-deliver-") as own:
         for one in loaded.config.report.deliver:
             # A receipt of its own: a manual delivery is sent every time.
-            receipt, lock = Path(own) / one.name, Path(own) / "lock"
-            job = DeliveryJob(folder=out.parent, name=out.name, destination=one, link="", receipt=receipt, lock=lock)
+            receipt = Path(own) / one.name
+            job = DeliveryJob(folder=out.parent, name=out.name, destination=one, link="", receipt=receipt)
             trouble = JobRunner().run(job).trouble
             print(f"{one.name}: {f'not sent: {trouble}' if trouble else 'sent'}")
             all_sent = all_sent and not trouble

@@ -6,10 +6,9 @@ service leaves it. Nothing is written or sent.
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +19,9 @@ from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.durations import duration_text
 from agent.errors import find_missing
 from agent.forecasting.service import FORECAST_MEMORY_BYTES
+from agent.forecasting.worker import LibraryCheck, check_libraries
 from agent.reporting.jobs import AddressCheckJob, AddressCheckResult, JobRunner
-from agent.worker.process import MIB, environment, worker_command
+from agent.worker.process import MIB, WorkerError, WorkerProcess
 
 START_SECONDS = 30.0
 """Time limit in seconds of the start. The libraries load in one or two seconds from an idle disk."""
@@ -31,11 +31,9 @@ FORECAST_CHECK = "forecast"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastProbe:
-    """Report of the process, or the error. `no_trees` and `no_holidays` are the reasons for missing parts."""
+    """Libraries of the process, or the error."""
 
-    memory_bytes: int = 0
-    no_trees: str = ""
-    no_holidays: str = ""
+    libraries: LibraryCheck | None = None
     trouble: str = ""
     missing: str = ""
     """Advice to install the libraries, empty if they are there."""
@@ -47,29 +45,13 @@ def probe_forecast(config: Config) -> ForecastProbe | None:
         return None
     if missing := find_missing("forecast"):
         return ForecastProbe(missing=missing)
-    country = () if config.forecast.country is None else (config.forecast.country,)
-    words = worker_command("agent.forecasting.worker", str(FORECAST_MEMORY_BYTES), "probe", *country)
     try:
-        done = subprocess.run(
-            words,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            cwd="/",
-            env=environment(),
-            timeout=START_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return ForecastProbe(trouble=f"did not start within {START_SECONDS:.0f} s")
-    except OSError as error:
-        return ForecastProbe(trouble=f"cannot be begun: {error}")
-    if done.returncode:
-        last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        return ForecastProbe(trouble=f"does not start: {last[0]}")
-    said = json.loads(done.stdout)
-    return ForecastProbe(
-        memory_bytes=said["memory_bytes"], no_trees=said["no_trees"] or "", no_holidays=said["no_holidays"] or ""
-    )
+        with closing(WorkerProcess(FORECAST_MEMORY_BYTES)) as process:
+            return ForecastProbe(
+                libraries=process.call(check_libraries, config.forecast.country, seconds=START_SECONDS)
+            )
+    except WorkerError as error:
+        return ForecastProbe(trouble=f"does not start: {error}")
 
 
 def check_forecast(seen: ForecastProbe | None, loaded: LoadedConfig) -> Iterator[CheckResult]:
@@ -83,20 +65,20 @@ def check_forecast(seen: ForecastProbe | None, loaded: LoadedConfig) -> Iterator
             FORECAST_CHECK, "off: its libraries are not installed", f"{seen.missing}, or set forecast.enabled: false"
         )
         return
-    if seen.trouble:
+    if seen.libraries is None:
         advice = "lift limits of memory (ulimit -v, -d), reinstall, or set forecast.enabled: false"
         yield fail(FORECAST_CHECK, f"its process {seen.trouble}", advice)
         return
-    if seen.no_holidays:
+    if seen.libraries.no_holidays:
         yield fail(
             FORECAST_CHECK,
-            f"forecast.country: {seen.no_holidays}",
+            f"forecast.country: {seen.libraries.no_holidays}",
             "correct it or leave it out; until then nothing is forecast",
         )
-    held, limit = seen.memory_bytes // MIB, FORECAST_MEMORY_BYTES // MIB
+    held, limit = seen.libraries.memory_bytes // MIB, FORECAST_MEMORY_BYTES // MIB
     yield ok(FORECAST_CHECK, f"its process starts: its libraries take {held} MiB, it may take {limit} MiB for a tier")
-    if seen.no_trees:
-        text = f"boosted trees are left out ({seen.no_trees.splitlines()[0]})"
+    if seen.libraries.no_trees:
+        text = f"boosted trees are left out ({seen.libraries.no_trees.splitlines()[0]})"
         yield warn(
             FORECAST_CHECK,
             text,

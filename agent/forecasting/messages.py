@@ -1,17 +1,10 @@
-"""Messages between the daemon and its forecast worker: a request and a response per line, as JSON.
-
-A response is accepted only in exactly this form. Both sides load the module, so it loads no library for numbers.
-"""
+"""Requests to the forecasting process and its responses. Both sides load the module, so it loads no library for numbers."""
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
-
-from pydantic import ConfigDict, TypeAdapter
 
 from exporters.documents.forecast import ForecastResult
 from exporters.documents.prewarm import Prewarm
@@ -111,45 +104,3 @@ class ForecastResponse:
     minimum_warm: int | None = None
     gap: str = ""
     memory_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForecastFailure:
-    """Response after a defect, described by `trouble`."""
-
-    tier: str
-    trouble: str
-
-
-_QUESTION = TypeAdapter(ForecastRequest)
-_ANSWER = TypeAdapter(ForecastResponse | ForecastFailure, config=ConfigDict(extra="forbid", allow_inf_nan=False))
-
-
-def question_line(question: ForecastRequest) -> bytes:
-    return _line(asdict(question) | {"events": [asdict(e) | {"start": e.start.isoformat()} for e in question.events]})
-
-
-def parse_request(line: bytes | str) -> ForecastRequest:
-    """Return the request in a line. Raise ValueError if it is none."""
-    return _QUESTION.validate_python(_document(line))
-
-
-def answer_line(result: ForecastResponse | ForecastFailure) -> bytes:
-    """Return a response as a line. Raise ValueError for NaN and infinity."""
-    return _line(asdict(result))
-
-
-def parse_response(line: bytes | str) -> ForecastResponse | ForecastFailure:
-    """Return the response in a line. Raise ValueError if it is none."""
-    return _ANSWER.validate_python(_document(line))
-
-
-def _line(document: dict[str, Any]) -> bytes:
-    return json.dumps(document, allow_nan=False).encode() + b"\n"
-
-
-def _document(line: bytes | str) -> Any:
-    try:
-        return json.loads(line)
-    except RecursionError:
-        raise ValueError("is nested too deep") from None

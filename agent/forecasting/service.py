@@ -1,7 +1,7 @@
 """Service of the forecasts in the daemon: requests per tier, retries, and the newest response of each tier.
 
 A failed request costs only that forecast: the response before it stays until it is outdated. The module loads no
-library for numbers; `agent.forecasting.worker` computes in a process of its own.
+library for numbers: `agent.forecasting.worker` computes in a process of its own.
 """
 
 from __future__ import annotations
@@ -14,14 +14,9 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.durations import retry_delay
-from agent.forecasting.messages import ForecastFailure, ForecastRequest, ForecastResponse, parse_response, question_line
-from agent.worker.process import (
-    MIB,
-    WorkerError,
-    WorkerFailure,
-    WorkerProcess,
-    worker_command,
-)
+from agent.forecasting.messages import ForecastRequest, ForecastResponse
+from agent.forecasting.worker import answer_request
+from agent.worker.process import MIB, WorkerError, WorkerFailure, WorkerProcess
 from exporters.documents.prewarm import Recommendation, without_old_schedule
 from exporters.status.records import ForecastHealth, ForecastStatus
 from forecast.capacity.cold_start import ColdStart
@@ -45,11 +40,7 @@ BINS_BEYOND = 3
 
 SLACK_SECONDS = 1e-6
 
-_log, _worker_log = logging.getLogger(__name__), logging.getLogger("agent.forecasting")
-
-
-def forecast_command(memory_bytes: int) -> tuple[str, ...]:
-    return worker_command("agent.forecasting.worker", str(memory_bytes))
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -67,17 +58,17 @@ class _TierState:
 class ForecastService:
     """Forecasts of one daemon. One thread at a time calls `run`; any thread calls the rest.
 
-    `words` is the command of the worker, `monotonic` the clock of the retry delays.
+    `answer` is called in the worker, `monotonic` is the clock of the retry delays.
     """
 
     def __init__(
         self,
-        words: Callable[[int], Sequence[str]] = forecast_command,
+        answer: Callable[[ForecastRequest], ForecastResponse] = answer_request,
         *,
         question_seconds: float = QUESTION_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._words = words
+        self._answer = answer
         self._question_seconds = question_seconds
         self._monotonic = monotonic
         self._running, self._lock = threading.Lock(), threading.Lock()
@@ -122,23 +113,13 @@ class ForecastService:
 
     def _ask(self, asked: ForecastRequest, memory_bytes: int) -> ForecastResponse:
         try:
-            line = self._running_child(memory_bytes).ask(question_line(asked), self._question_seconds)
+            child = self._running_child(memory_bytes)
+            result: ForecastResponse = child.call(self._answer, asked, seconds=self._question_seconds)
         except WorkerError as error:
+            if error.fault is WorkerFailure.ERROR:
+                raise WorkerError(error.fault, f"the forecast failed: {error}", error.trace) from error
             self._child = None
             raise WorkerError(error.fault, f"the forecasting process {error}") from error
-        try:
-            result = parse_response(line)
-        except ValueError as error:
-            self._end()
-            words = str(error).splitlines()[0]
-            raise WorkerError(
-                WorkerFailure.GARBAGE, f"the forecasting process answered what is no answer ({words})"
-            ) from error
-        if isinstance(result, ForecastFailure):
-            raise WorkerError(WorkerFailure.ERROR, f"the forecast failed: {result.trouble}")
-        if result.tier != asked.tier or result.made_at != asked.now:
-            self._end()
-            raise WorkerError(WorkerFailure.GARBAGE, "the forecasting process answered another question")
         return result
 
     def _running_child(self, memory_bytes: int) -> WorkerProcess:
@@ -146,13 +127,8 @@ class ForecastService:
             if self._stopped:
                 raise WorkerError(WorkerFailure.START, "is not begun: the daemon ends")
             if self._child is None:
-                self._child = WorkerProcess(self._words(memory_bytes), "forecast worker", _worker_log)
+                self._child = WorkerProcess(memory_bytes)
             return self._child
-
-    def _end(self) -> None:
-        child, self._child = self._child, None
-        if child is not None:
-            child.close()
 
     def _record_failure(self, asked: ForecastRequest, tier: _TierState, error: WorkerError) -> TimelineEvent | None:
         text = str(error)
@@ -163,7 +139,7 @@ class ForecastService:
                 pause = retry_delay(tier.failures - 1, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
                 tier.retry_at = self._monotonic() + pause
             fresh, tier.trouble = not tier.trouble, text
-        _log.warning('forecast failed tier=%s error="%s"', asked.tier, text)
+        _log.warning('forecast failed tier=%s error="%s"%s', asked.tier, text, error.trace and f"\n{error.trace}")
         kept = "; the forecast before it stays until it is outlived" if tier.result is not None else ""
         return _event(asked, text + kept) if fresh else None
 
@@ -240,7 +216,9 @@ class ForecastService:
         """End the worker, after a pending request has ended."""
         self.stop()
         with self._running:
-            self._end()
+            child, self._child = self._child, None
+            if child is not None:
+                child.close()
 
 
 def _recommendation(result: ForecastResponse | None, now: float) -> Recommendation | None:

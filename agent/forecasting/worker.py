@@ -1,67 +1,49 @@
-"""Forecast worker: reads a request per line on stdin and writes a response per line to stdout, until stdin ends.
+"""Functions that the daemon and the doctor call in a forecasting process. The daemon loads the module, and no library.
 
-With the argument `probe` it loads its libraries, reports on them, and ends. Its limits are set before they load.
+A process keeps a forecaster per tier between calls.
 """
 
 from __future__ import annotations
 
-import json
-import logging
 import resource
-import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
-from agent.forecasting.messages import ForecastFailure, ForecastRequest, ForecastResponse, answer_line, parse_request
-from agent.worker.process import OUT_OF_MEMORY, begin_child, limit_memory
+from agent.forecasting.messages import ForecastRequest, ForecastResponse
 
 if TYPE_CHECKING:
     from agent.forecasting.history_input import HistoryForecasts
 
-PROBE = "probe"
 
-_log = logging.getLogger("forecasting")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryCheck:
+    """Memory of the libraries, and why there are no trees or no holidays of the country ("": available)."""
+
+    memory_bytes: int
+    no_trees: str
+    no_holidays: str
 
 
-def main() -> int:
-    """Serve until stdin ends."""
-    if sys.argv[2:3] == [PROBE]:
-        limit_memory(int(sys.argv[1]))
-        print(json.dumps(probe(*sys.argv[3:])))
-        return 0
-    results = begin_child(int(sys.argv[1]))
+def answer_request(asked: ForecastRequest) -> ForecastResponse:
+    """Return the forecast. After an error the tier's forecaster restarts with the next request."""
+    forecasts = _forecasts()
     try:
-        serve(sys.stdin.buffer, results)
-    except MemoryError:
-        # The remaining memory is fragmented: the next request gets a new process.
-        return OUT_OF_MEMORY
-    return 0
+        return replace(forecasts.respond(asked), memory_bytes=_memory_bytes())
+    except Exception:
+        forecasts.forget(asked.tier)
+        raise
 
 
-def serve(requests: BinaryIO, results: BinaryIO) -> None:
-    """Answer until the requests end. Raise ValueError for an invalid request, from another release."""
-    # After the limits: the memory of these modules counts.
+@cache
+def _forecasts() -> HistoryForecasts:
     from agent.forecasting.history_input import HistoryForecasts
 
-    forecasts = HistoryForecasts()
-    for line in requests:
-        results.write(answer_line(_answer(forecasts, parse_request(line))))
-        results.flush()
+    return HistoryForecasts()
 
 
-def _answer(forecasts: HistoryForecasts, asked: ForecastRequest) -> ForecastResponse | ForecastFailure:
-    try:
-        return replace(forecasts.respond(asked), memory_bytes=memory_bytes())
-    except MemoryError:
-        raise
-    except Exception as error:  # noqa: BLE001 - a defect in one tier must not stop the other forecasts
-        _log.exception("forecast failed tier=%s", asked.tier)
-        forecasts.forget(asked.tier)
-        return ForecastFailure(tier=asked.tier, trouble=f"{type(error).__name__}: {error}")
-
-
-def memory_bytes() -> int:
+def _memory_bytes() -> int:
     """Return the resident memory, or 0 if the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -70,20 +52,16 @@ def memory_bytes() -> int:
     return pages * resource.getpagesize()
 
 
-def probe(country: str = "") -> dict[str, int | str | None]:
-    """Return the memory of the libraries, and why there are no trees or no holidays of the country (None: available)."""
-    import agent.forecasting.history_input  # noqa: F401
+def check_libraries(country: str | None) -> LibraryCheck:
+    """Load the libraries, and the holidays of the country."""
+    _forecasts()
     from forecast.models.learners import missing_library
     from forecast.series.calendar import public_holidays
 
-    no_holidays = None
+    no_holidays = ""
     try:
-        if country:
+        if country is not None:
             public_holidays(country, ())
     except ValueError as error:
         no_holidays = str(error)
-    return {"memory_bytes": memory_bytes(), "no_trees": missing_library(), "no_holidays": no_holidays}
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return LibraryCheck(memory_bytes=_memory_bytes(), no_trees=missing_library() or "", no_holidays=no_holidays)

@@ -1,31 +1,22 @@
-"""Jobs of a reporting process, their results, and the runner that starts a process for each job.
+"""Jobs of the reports, and the runner that starts a process for each job.
 
-The daemon imports this module, so it loads nothing that a job needs. A job contains the daemon's own configuration:
-later changes on disk have no effect. The process itself reads the addresses.
+The daemon imports this module, so the libraries of pages and numbers load only where a job runs. A job contains the
+daemon's own configuration: later changes on disk have no effect. The process itself reads the addresses.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import logging
-import os
-import pickle
-import signal
+import resource
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pydantic import TypeAdapter, ValidationError
-
+from agent.config.load import LoadedConfig
 from agent.config.report import Destination
-from agent.worker.process import MIB, OUT_OF_MEMORY, WorkerError, WorkerFailure, WorkerProcess, worker_command
-
-if TYPE_CHECKING:
-    # A sending process needs one destination, not the modules that load a configuration.
-    from agent.config.load import LoadedConfig
+from agent.errors import SizewatchError
+from agent.worker.process import MIB, WorkerError, WorkerFailure, WorkerProcess
 
 REPORT_MEMORY_BYTES = 768 * MIB
 """Memory limit in bytes (RLIMIT_DATA). Libraries take about 150 MiB; a quarter of 200 replicas takes the same again."""
@@ -47,7 +38,6 @@ class GenerateJob:
     due: float
     folder: Path
     name: str
-    lock: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +51,6 @@ class DeliveryJob:
     destination: Destination
     link: str
     receipt: Path
-    lock: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,25 +86,6 @@ class JobResult:
     checked: tuple[AddressCheckResult, ...] = ()
 
 
-_RESULT = TypeAdapter(JobResult)
-
-
-def job_line(job: Job) -> bytes:
-    """Return the job as a line for stdin."""
-    return base64.b64encode(pickle.dumps(job)) + b"\n"
-
-
-def parse_job(line: bytes) -> Job:
-    """Return the job in a line from stdin. Only the parent process can write there, so unpickling is safe."""
-    job = pickle.loads(base64.b64decode(line))
-    assert isinstance(job, Job)
-    return job
-
-
-def result_line(result: JobResult) -> bytes:
-    return json.dumps(asdict(result)).encode() + b"\n"
-
-
 class JobRunner:
     """Runner of one job at a time, each in a process of its own. Any thread may call `kill`; no job starts after it."""
 
@@ -132,26 +102,26 @@ class JobRunner:
 
     def run(self, job: Job) -> JobResult:
         """Run a job and return its result. Every error is a `trouble`, never an exception."""
-        seconds = self._seconds or LIMIT_SECONDS[type(job)]
-        words = worker_command("agent.reporting.worker", str(REPORT_MEMORY_BYTES), f"{seconds:g}")
-        # Discard stderr of a delivery: library messages may contain the address.
-        log = _log if isinstance(job, GenerateJob) else None
+        process = None
         try:
             with self._guard:
                 if self._ended:
                     return JobResult(trouble="sizewatch is ending")
-                process = WorkerProcess(words, "reporting process", log, cwd=None, more=_more_environment(job))
-                self._process = process
-            line = process.ask(job_line(job), seconds)
-            process.close()
-            return _RESULT.validate_json(line)
+                # A library's messages about a delivery may contain the address.
+                silent = not isinstance(job, GenerateJob)
+                process = self._process = WorkerProcess(REPORT_MEMORY_BYTES, keep=_environment(job), silent=silent)
+            result: JobResult = process.call(run_job, job, seconds=self._seconds or LIMIT_SECONDS[type(job)])
+            return result
         except WorkerError as error:
-            return JobResult(trouble=_error_text(error, seconds))
-        except ValidationError:
-            return JobResult(trouble="it gave no answer")
+            if error.fault is WorkerFailure.ERROR:
+                _log.error("report failed\n%s", error.trace)
+                return JobResult(trouble=f"defect: {error}")
+            return JobResult(trouble=f"its process {error}")
         finally:
             with self._guard:
                 self._process = None
+            if process is not None:
+                process.close()
 
     def kill(self) -> None:
         """Kill the running job. Later jobs fail at once."""
@@ -161,22 +131,36 @@ class JobRunner:
                 self._process.kill()
 
 
-def _error_text(error: WorkerError, seconds: float) -> str:
-    if error.fault is WorkerFailure.TIMEOUT or error.code == -signal.SIGALRM:
-        return f"it took longer than {seconds:g} s and was ended"
-    if error.fault is not WorkerFailure.DIED or error.code is None:
-        return f"its process {error}"
-    if error.code == OUT_OF_MEMORY:
-        return f"it needed more than the {REPORT_MEMORY_BYTES // MIB} MiB that it may take"
-    if error.code < 0:
-        return f"its process was killed by {signal.Signals(-error.code).name}"
-    return f"it gave no answer (exit code {error.code}, see the log)"
-
-
-def _more_environment(job: Job) -> Mapping[str, str]:
-    """Return the proxies, the certificates and the addresses that a sending job needs."""
+def _environment(job: Job) -> tuple[str, ...]:
+    """Return the variables that a sending job needs: proxies, certificates and addresses."""
     if isinstance(job, GenerateJob):
-        return {}
+        return ()
     destinations = (job.destination,) if isinstance(job, DeliveryJob) else job.destinations
-    wanted = (*NETWORK, *(one.url_env for one in destinations if one.url_env)) if destinations else ()
-    return {name: os.environ[name] for name in wanted if name in os.environ}
+    return (*NETWORK, *(destination.url_env for destination in destinations if destination.url_env))
+
+
+def run_job(job: Job) -> JobResult:
+    """Run a job in this process. Raise defects of a report alone: another's text may contain an address."""
+    try:
+        if isinstance(job, GenerateJob):
+            from agent.reporting.generate import generate_report
+
+            result = JobResult(text=generate_report(job))
+        else:
+            result = _run_delivery_job(job)
+    except SizewatchError as error:
+        result = JobResult(trouble="; ".join(str(error).splitlines()))
+    return replace(result, memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+def _run_delivery_job(job: DeliveryJob | AddressCheckJob) -> JobResult:
+    from agent.reporting.delivery import check, send
+
+    try:
+        if isinstance(job, DeliveryJob):
+            return JobResult(trouble=send(job))
+        return JobResult(checked=tuple(check(destination) for destination in job.destinations))
+    except (MemoryError, SizewatchError):
+        raise
+    except Exception as error:  # noqa: BLE001 - only its type may be told
+        return JobResult(trouble=f"defect: {type(error).__name__}")

@@ -26,8 +26,6 @@ from agent.reporting.jobs import DeliveryJob, GenerateJob, Job, JobResult, JobRu
 from agent.reporting.storage import STATE_FILE, PendingDelivery, ReportState
 from exporters.status.records import DeliveryHealth, ReportHealth
 
-LOCK_FILE = "reports.lock"
-
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 60.0, 3600.0
 """Retry delays in seconds. The delay doubles with each further failure, up to the maximum."""
 
@@ -176,7 +174,7 @@ class ReportService:
         if folder is None or due <= max(state.made_for, state.begun_at) or now < state.next_at:
             return
         name = weekly.name(due)
-        job = GenerateJob(loaded=loaded, due=due, folder=folder.absolute(), name=name, lock=self.data_dir / LOCK_FILE)
+        job = GenerateJob(loaded=loaded, due=due, folder=folder.absolute(), name=name)
         done = self._run(job)
         if done is None:
             return
@@ -220,7 +218,6 @@ class ReportService:
             destination=destination,
             link=f"{link.rstrip('/')}/reports/{one.report}/report.html" if link else "",
             receipt=taken.absolute(),
-            lock=self.data_dir / LOCK_FILE,
         )
         wait = retry_delay(one.attempts + 1, FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS)
         # Record the attempt before sending: a daemon that dies here must not repeat it at once.

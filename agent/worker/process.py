@@ -1,211 +1,150 @@
-"""Child processes of the daemon: start, exchanges with a deadline, limits, and end.
+"""Child process (`multiprocessing`, spawn) for calls of functions with a deadline and a memory limit.
 
-Libraries for numbers and pages load only in a child. It gets no secret and only the environment of an interpreter. It
-exits when the daemon is gone, because its stdin ends.
+Libraries for numbers and pages load only in a child, after its limit is set. It exits when the daemon is gone.
 """
 
 from __future__ import annotations
 
-import logging
+import multiprocessing
 import os
 import resource
-import selectors
 import signal
-import subprocess
 import sys
 import threading
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import traceback
+from collections.abc import Callable, Collection
 from enum import StrEnum
-from pathlib import Path
-from typing import IO, BinaryIO
-
-import agent
+from multiprocessing import connection, resource_tracker
+from typing import Any
 
 MIB = 1024 * 1024
+SPAWN = multiprocessing.get_context("spawn")
 
 INHERITED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONTZPATH", "TZDIR", "TMPDIR")
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """Single-thread settings: engines on the same machine need the cores, and each thread takes memory."""
 
-NICE = 5
-"""Nice value: below the collector and an engine on the same machine."""
-
-OUT_OF_MEMORY = 12
-"""Exit code of a process that reached its memory limit (ENOMEM)."""
-
-MOST_BYTES = 4 * 1024 * 1024
-"""Maximum bytes of a response. A response holds at most a day of bins: a hundredth of this."""
-
-MOST_LINES, MOST_LETTERS = 200, 500
-"""Maximum logged stderr lines of a process, and letters of a line."""
-
-LAST_SECONDS = 5.0
-"""Wait in seconds for a process that was ended or died."""
+NICE, OUT_OF_MEMORY, LAST_SECONDS = 5, 12, 5.0
+"""Nice value, below the collector; exit code of a reached memory limit (ENOMEM); wait for a process that has ended."""
 
 
 class WorkerFailure(StrEnum):
-    """Cause of a failed request, as counted and exported."""
+    """Cause of a failed call, as counted and exported."""
 
     START = "start"
     DIED = "died"
     TIMEOUT = "timeout"
-    GARBAGE = "garbage"
     ERROR = "error"
 
 
 class WorkerError(Exception):
-    """Failed request. The process has been ended, with this exit code if it ended by itself."""
+    """Failed call. It ended the process, but for an ERROR: then `trace` is the traceback in the child."""
 
-    def __init__(self, fault: WorkerFailure, text: str, code: int | None = None) -> None:
+    def __init__(self, fault: WorkerFailure, text: str, trace: str = "") -> None:
         super().__init__(text)
-        self.fault = fault
-        self.code = code
-
-
-def worker_command(module: str, *arguments: str) -> tuple[str, ...]:
-    """Return the command of a worker. -P keeps the working directory out of the import path."""
-    return (sys.executable, "-P", "-m", module, *arguments)
-
-
-def environment() -> dict[str, str]:
-    """Return the child's environment, with the path of its modules."""
-    kept = {name: os.environ[name] for name in INHERITED if name in os.environ}
-    return {**kept, **ONE_THREAD, "PYTHONPATH": str(Path(agent.__path__[0]).parent)}
+        self.fault, self.trace = fault, trace
 
 
 class WorkerProcess:
-    """Worker process, started at once. One thread sends requests; any may call `kill`. Raises WorkerError if it cannot
-    start.
+    """Child process, started at once. One thread calls; any may `kill`. Raises WorkerError if it cannot start.
 
-    `name` stands in the log for its stderr; without a `log` that output is discarded. `more` is added to its environment.
+    `memory_bytes` limits its data. Functions see an interpreter's variables and those in `keep`. `silent`: no output.
     """
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        name: str = "",
-        log: logging.Logger | None = None,
-        *,
-        cwd: str | None = "/",
-        more: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, memory_bytes: int, *, keep: Collection[str] = (), silent: bool = False) -> None:
+        self._memory_bytes = memory_bytes
+        # Keep the working directory out of the child's import path.
+        os.environ.setdefault("PYTHONSAFEPATH", "1")
         try:
-            self._process = subprocess.Popen(
-                words,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE if log is not None else subprocess.DEVNULL,
-                cwd=cwd,
-                env={**environment(), **(more or {})},
-                # Ctrl-C at the terminal must reach only the daemon.
-                start_new_session=True,
-            )
+            # Its start changes the signal mask, so it must be running before.
+            resource_tracker.ensure_running()
+            self._pipe, theirs = SPAWN.Pipe()
+            arguments = (theirs, memory_bytes, (*INHERITED, *keep), silent)
+            self._process = SPAWN.Process(target=_serve, args=arguments, daemon=True)
+            # The child inherits the mask: only the parent handles what a terminal sends, and ends the child.
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+            try:
+                self._process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+                theirs.close()
         except OSError as error:
             raise WorkerError(WorkerFailure.START, f"cannot be begun: {error.strerror or error}") from error
         self.pid = self._process.pid
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._in, self._out = self._process.stdin, self._process.stdout
-        os.set_blocking(self._in.fileno(), False)
-        os.set_blocking(self._out.fileno(), False)
-        self._logging: threading.Thread | None = None
-        if log is not None:
-            self._logging = threading.Thread(target=_log_lines, args=(self._process.stderr, log, name), daemon=True)
-            self._logging.start()
 
-    def ask(self, request: bytes, seconds: float) -> bytes:
-        """Send a request and return the response line. On a failure or timeout, end the process and raise
-        WorkerError."""
+    def call(self, function: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
+        """Return the result of a function of a module, called in the child. Raise WorkerError.
+
+        After `seconds`, and if the process dies, it is ended. An exception of the function leaves it running.
+        """
         try:
-            return self._exchange(request, time.monotonic() + seconds)
-        except WorkerError:
+            self._pipe.send((function, arguments))
+            if not self._pipe.poll(seconds):
+                self.close()
+                raise WorkerError(WorkerFailure.TIMEOUT, f"took longer than {seconds:g} s and was ended")
+            result, defect = self._pipe.recv()
+        except (EOFError, OSError) as error:
+            self._process.join(LAST_SECONDS)
+            code = self._process.exitcode
             self.close()
-            raise
-        except OSError as error:
-            self.close()
-            raise self._died(str(error)) from error
-
-    def _exchange(self, request: bytes, deadline: float) -> bytes:
-        left, result = memoryview(request), bytearray()
-        with selectors.DefaultSelector() as ready:
-            ready.register(self._in, selectors.EVENT_WRITE)
-            ready.register(self._out, selectors.EVENT_READ)
-            while not result.endswith(b"\n"):
-                wait = deadline - time.monotonic()
-                if wait <= 0:
-                    raise WorkerError(WorkerFailure.TIMEOUT, "took too long and was ended")
-                for key, _ in ready.select(wait):
-                    if key.fileobj is self._in:
-                        left = left[os.write(self._in.fileno(), left) :]
-                        if not left:
-                            ready.unregister(self._in)
-                    else:
-                        result += self._read()
-                        if len(result) > MOST_BYTES:
-                            raise WorkerError(WorkerFailure.GARBAGE, "answered without end and was ended")
-        return bytes(result)
-
-    def _read(self) -> bytes:
-        part = os.read(self._out.fileno(), 65_536)
-        if not part:
-            with suppress(subprocess.TimeoutExpired):
-                # The process is about to exit; wait for its exit code.
-                self._process.wait(LAST_SECONDS)
-            self.close()
-            raise self._died("")
-        return part
-
-    def _died(self, otherwise: str) -> WorkerError:
-        code = self._process.poll()
-        if code is None:
-            why = otherwise
-        elif code == OUT_OF_MEMORY:
-            why = "it needed more memory than it may take"
-        else:
-            why = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}, see the log"
-        return WorkerError(WorkerFailure.DIED, f"died: {why}", code)
+            why = f"exit code {code}, see the log"
+            if code == OUT_OF_MEMORY:
+                why = f"it needed more than the {self._memory_bytes // MIB} MiB that it may take"
+            elif code is not None and code < 0:
+                why = f"killed by {signal.Signals(-code).name}"
+            raise WorkerError(WorkerFailure.DIED, f"died: {why}") from error
+        if defect is not None:
+            raise WorkerError(WorkerFailure.ERROR, *defect)
+        return result
 
     def kill(self) -> None:
-        """Kill the process. A pending request fails."""
+        """Kill the process. A pending call fails."""
         self._process.kill()
 
     def close(self) -> None:
-        """End the process and release its resources; repeated calls do nothing. An idle process can exit by itself."""
-        self._in.close()
-        self._out.close()
-        try:
-            self._process.wait(0.0 if self._process.poll() is not None else 0.2)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(LAST_SECONDS)
-        if self._logging is not None:
-            self._logging.join(LAST_SECONDS)
+        """End the process and release its resources; repeated calls do nothing."""
+        self._process.kill()
+        self._process.join(LAST_SECONDS)
+        self._pipe.close()
 
 
-def _log_lines(errors: IO[bytes], log: logging.Logger, name: str) -> None:
-    """Log a limited number of lines. Later lines are read and dropped, because a full pipe would block the process."""
-    with errors:
-        number = 0
-        while line := errors.readline(MOST_LETTERS):
-            number += 1
-            if number <= MOST_LINES:
-                log.warning("%s stderr: %s", name, line.decode("utf-8", "replace").rstrip())
-            elif number == MOST_LINES + 1:
-                log.warning("%s stderr truncated lines=%s", name, MOST_LINES)
-
-
-def begin_child(memory_bytes: int) -> BinaryIO:
-    """Set the limits of this child process and return its stdout. Other output to stdout goes to stderr."""
-    logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(message)s", level=logging.WARNING)
-    results = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    limit_memory(memory_bytes)
+def _serve(pipe: connection.Connection, memory_bytes: int, keep: Collection[str], silent: bool) -> None:
+    """Answer calls in the child, until the parent has closed the pipe."""
+    os.setsid()
+    # What a library prints belongs into the log.
+    output = os.open(os.devnull, os.O_WRONLY) if silent or sys.stderr is None else 2
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    for name in set(os.environ).difference(keep):
+        del os.environ[name]
+    os.environ.update(ONE_THREAD)
     os.nice(NICE)
-    return results
-
-
-def limit_memory(memory_bytes: int) -> None:
-    """Limit the data of this process (RLIMIT_DATA). Address space is unsuitable: it includes shared library files."""
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    # Address space is unsuitable as a limit: it includes shared library files.
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    try:
+        while True:
+            pipe.send(_call_next(pipe))
+    except MemoryError:
+        # The remaining memory is fragmented: the next call gets a new process.
+        os._exit(OUT_OF_MEMORY)
+    except BrokenPipeError:
+        return
+
+
+def _call_next(pipe: connection.Connection) -> tuple[Any, tuple[str, str] | None]:
+    """Return the result of the next call, or its error and traceback. The libraries of a function load with it."""
+    try:
+        function, arguments = pipe.recv()
+        return function(*arguments), None
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a defect of one call must not stop the others
+        return None, (" ".join(f"{type(error).__name__}: {error}".split()), traceback.format_exc())
+
+
+def _exit_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)

@@ -13,7 +13,7 @@ from report_samples import START, TIER, WEEK, book, hours, plan, reported
 
 from agent.config.load import LoadedConfig, load
 from agent.history.store import HistoryStore
-from agent.reporting import storage, worker
+from agent.reporting import jobs, storage
 from agent.reporting.jobs import Job, JobResult, JobRunner
 from agent.reporting.storage import STATE_FILE, PendingDelivery, ReportState
 from exporters.report.build import report_json
@@ -29,7 +29,7 @@ class InThisProcess(JobRunner):
     """Makes reports here, where the process of their own is not what is tested: that one loads its libraries each time."""
 
     def run(self, job: Job) -> JobResult:
-        return worker.run_job(job)
+        return jobs.run_job(job)
 
 
 def configured(place: Path, deliver: Mapping[str, str] | None = None, **keys: Any) -> LoadedConfig:

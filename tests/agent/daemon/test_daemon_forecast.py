@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import forecast_answers
 import yaml
 from daemon_runs import ask, configuration, further, metric, running, write
 from engine_server import engines
@@ -163,7 +163,7 @@ def test_a_daemon_that_ends_does_not_wait_for_a_forecast(tmp_path: Path) -> None
         with running(write(tmp_path, configuration(served, **ON)), speed=100.0) as daemon:
             forecasts = daemon.assembly.forecasts
             assert forecasts is not None
-            forecasts._words = lambda memory_bytes: (sys.executable, "-c", "import time; time.sleep(86400)")
+            forecasts._answer = forecast_answers.hangs
             assert wait_for(lambda: forecasts.pid is not None)
             asked = forecasts.pid
         assert not Path(f"/proc/{asked}").exists()

@@ -11,6 +11,7 @@ from agent.config.load import LoadedConfig, parse_config
 from agent.doctor import background_jobs
 from agent.doctor.background_jobs import ForecastProbe, check_forecast, probe_forecast
 from agent.doctor.check_result import CheckLevel
+from agent.forecasting.worker import LibraryCheck
 from agent.worker.process import MIB
 
 
@@ -23,19 +24,21 @@ def test_the_process_is_begun_and_its_memory_told() -> None:
     one = loaded()
     seen = probe_forecast(one.config)
     assert seen is not None
-    assert seen.trouble == ""
-    assert 30 * MIB < seen.memory_bytes < 300 * MIB
+    assert seen.libraries is not None
+    memory_bytes = seen.libraries.memory_bytes
+    assert 30 * MIB < memory_bytes < 300 * MIB
     first, *more = check_forecast(seen, one)
     assert first.level is CheckLevel.OK
     assert first.text == (
-        f"its process starts: its libraries take {seen.memory_bytes // MIB} MiB, it may take 512 MiB for a tier"
+        f"its process starts: its libraries take {memory_bytes // MIB} MiB, it may take 512 MiB for a tier"
     )
-    assert bool(more) == bool(seen.no_trees)
+    assert bool(more) == bool(seen.libraries.no_trees)
 
 
 def test_without_the_systems_library_trees_are_left_out_and_what_to_install_is_said() -> None:
-    seen = ForecastProbe(memory_bytes=90 * MIB, no_trees="libgomp.so.1: cannot open shared object file\nmore")
-    _, warning = check_forecast(seen, loaded())
+    trees = "libgomp.so.1: cannot open shared object file\nmore"
+    libraries = LibraryCheck(memory_bytes=90 * MIB, no_trees=trees, no_holidays="")
+    _, warning = check_forecast(ForecastProbe(libraries=libraries), loaded())
     assert warning.level is CheckLevel.WARN
     assert warning.text == "boosted trees are left out (libgomp.so.1: cannot open shared object file)"
     assert warning.advice.startswith("install libgomp1")

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import forecast_answers
 import pytest
 from forecast_samples import DAY_MINUTES, NOW, SETTLED, TIER, keep, question
 from paths import ROOT
 from waiting import CEILING_SECONDS, wait_for
 
-from agent.forecasting.history_input import no_forecast
-from agent.forecasting.messages import answer_line
+from agent.forecasting import service
+from agent.forecasting.messages import ForecastRequest, ForecastResponse
 from agent.forecasting.service import (
     FIRST_PAUSE_SECONDS,
     FORECAST_MEMORY_BYTES,
     MEMORY_BYTES_A_TIER,
     ForecastService,
-    forecast_command,
 )
-from agent.worker import process
-from agent.worker.process import WorkerError, WorkerFailure, WorkerProcess
+from agent.forecasting.worker import answer_request
+from agent.worker.process import MIB, SPAWN, WorkerFailure
 from exporters.status.records import ForecastStatus
 from rules.evaluator.timeline import TimelineKind
 
@@ -37,18 +37,13 @@ SHORT = 600
 
 @contextmanager
 def forecasting(
-    words: Callable[[int], Sequence[str]] = forecast_command, **options: float
+    answer: Callable[[ForecastRequest], ForecastResponse] = answer_request, **options: Any
 ) -> Iterator[ForecastService]:
-    made = ForecastService(words, **{"question_seconds": CEILING_SECONDS, **options})  # type: ignore[arg-type]
+    made = ForecastService(answer, **{"question_seconds": CEILING_SECONDS, **options})
     try:
         yield made
     finally:
         made.close()
-
-
-def saying(code: str) -> Callable[[int], Sequence[str]]:
-    """A process in place of the real one."""
-    return lambda memory_bytes: (sys.executable, "-c", f"import sys, time, os\n{code}")
 
 
 def shown(forecasts: ForecastService, minutes_later: int = 0) -> ForecastStatus:
@@ -124,51 +119,60 @@ def test_a_killed_process_costs_one_forecast(history: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "fault", "words"),
+    ("answer", "fault", "words"),
     [
-        ("print('hello', flush=True)\nsys.stdin.read()", WorkerFailure.GARBAGE, "answered what is no answer"),
-        ("while True: print('x' * 65536, end='')", WorkerFailure.GARBAGE, "answered without end"),
-        ("sys.exit(7)", WorkerFailure.DIED, "exit code 7"),
-        ("os.kill(os.getpid(), 11)", WorkerFailure.DIED, "killed by SIGSEGV"),
-        ("time.sleep(60)", WorkerFailure.TIMEOUT, "took too long"),
-        (
-            "sys.stdin.readline(); print('half an ans', end='', flush=True); time.sleep(60)",
-            WorkerFailure.TIMEOUT,
-            "too long",
-        ),
+        (forecast_answers.exits, WorkerFailure.DIED, "exit code 7"),
+        (forecast_answers.crashes, WorkerFailure.DIED, "killed by SIGSEGV"),
+        (forecast_answers.needs_memory, WorkerFailure.DIED, "it needed more than the 512 MiB that it may take"),
+        (forecast_answers.hangs, WorkerFailure.TIMEOUT, "took longer than 0.5 s and was ended"),
     ],
 )
-def test_a_process_that_misbehaves_is_ended_told_and_counted(code: str, fault: WorkerFailure, words: str) -> None:
-    with forecasting(
-        saying(code), question_seconds=0.5 if fault is WorkerFailure.TIMEOUT else CEILING_SECONDS
-    ) as forecasts:
-        (told,) = forecasts.run([question()])
-        assert words in told.text
+def test_a_process_that_misbehaves_is_ended_told_and_counted(
+    answer: Callable[[ForecastRequest], ForecastResponse], fault: WorkerFailure, words: str
+) -> None:
+    seconds = 0.5 if fault is WorkerFailure.TIMEOUT else CEILING_SECONDS
+    with forecasting(answer, question_seconds=seconds) as forecasts:
+        (event,) = forecasts.run([question()])
+        assert words in event.text
         assert forecasts.health().failures == {fault.value: 1}
         assert forecasts.pid is None
-        found = shown(forecasts)
-        assert found.recommended is None
-        assert words in found.gap
+        status = shown(forecasts)
+        assert status.recommended is None
+        assert words in status.gap
 
 
-def test_a_process_that_cannot_be_begun_is_told(tmp_path: Path) -> None:
-    with forecasting(lambda memory_bytes: (str(tmp_path / "nothing"),)) as forecasts:
-        (told,) = forecasts.run([question()])
-        assert told.text.startswith("the forecasting process cannot be begun: ")
-        assert forecasts.health().failures == {"start": 1}
-
-
-def test_an_answer_to_another_question_is_garbage() -> None:
-    line = answer_line(no_forecast(question(minutes_later=1), "x"))
-    with forecasting(saying(f"sys.stdin.readline()\nsys.stdout.write({line.decode()!r})")) as forecasts:
-        (told,) = forecasts.run([question()])
-        assert told.text == "the forecasting process answered another question"
+def test_a_process_that_cannot_even_load_its_libraries_is_told(history: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "FORECAST_MEMORY_BYTES", 8 * MIB)
+    with forecasting() as forecasts:
+        (event,) = forecasts.run([question(history)])
+        assert event.text.startswith("the forecasting process died: it needed more than the 8 MiB that it may take")
         assert forecasts.pid is None
+
+
+def test_what_a_library_prints_goes_to_the_log_and_costs_nothing(
+    history: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with forecasting(forecast_answers.prints) as forecasts:
+        assert forecasts.run([question(history)]) == ()
+        assert shown(forecasts).recommended is not None
+    printed = capfd.readouterr()
+    assert (printed.out, printed.err) == ("", "[LightGBM] chatter\nmore\n")
+
+
+def test_a_process_that_cannot_be_begun_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(process: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(SPAWN.Process, "start", refuse)
+    with forecasting() as forecasts:
+        (event,) = forecasts.run([question()])
+        assert event.text == "the forecasting process cannot be begun: Resource temporarily unavailable"
+        assert forecasts.health().failures == {"start": 1}
 
 
 def test_a_process_that_keeps_failing_is_begun_with_growing_pauses() -> None:
     now = 1000.0
-    with forecasting(saying("sys.exit(1)"), monotonic=lambda: now) as forecasts:  # type: ignore[arg-type]
+    with forecasting(forecast_answers.exits, monotonic=lambda: now) as forecasts:
         tried = []
         for minute in range(16):
             before = forecasts.health().failures.get("died", 0)
@@ -181,41 +185,13 @@ def test_a_process_that_keeps_failing_is_begun_with_growing_pauses() -> None:
         assert tried == [0, 1, 3, 7, 15]
 
 
-def with_answers(code: str) -> Callable[[int], Sequence[str]]:
-    """The real process, in which `real(self, asked)` answers as it does and `result` is what is asked."""
-    return saying(
-        f"sys.argv = ['worker', '{FORECAST_MEMORY_BYTES}']\n"
-        "from agent.forecasting import history_input as history_forecasts; from agent.forecasting import worker\n"
-        "real = history_forecasts.HistoryForecasts.respond\n"
-        f"{code}\n"
-        "history_forecasts.HistoryForecasts.respond = answer\n"
-        "sys.exit(worker.main())"
-    )
-
-
-def test_what_a_library_prints_does_not_come_between_the_answers(
-    history: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    code = (
-        "def answer(self, asked):\n"
-        "    print('[LightGBM] chatter', flush=True)\n"
-        "    os.write(1, b'more\\n')\n"
-        "    return real(self, asked)"
-    )
-    with forecasting(with_answers(code)) as forecasts:
-        assert forecasts.run([question(history)]) == ()
-        assert shown(forecasts).recommended is not None
-    assert "forecast worker stderr: [LightGBM] chatter" in [record.getMessage() for record in caplog.records]
-
-
 def test_a_defect_costs_this_tier_its_forecast_and_the_process_goes_on(
     history: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    code = "def answer(self, asked):\n    return 1 / 0 if asked.tier == 'bad' else real(self, asked)"
-    with forecasting(with_answers(code)) as forecasts:
-        (told,) = forecasts.run([question(history, tier="bad"), question(history)])
-        assert told.text == "the forecast failed: ZeroDivisionError: division by zero"
-        assert told.tier == "bad"
+    with forecasting(forecast_answers.fails_for_bad) as forecasts:
+        (event,) = forecasts.run([question(history, tier="bad"), question(history)])
+        assert event.text == "the forecast failed: ZeroDivisionError: division by zero"
+        assert event.tier == "bad"
         assert shown(forecasts).recommended is not None
         assert forecasts.health().failures == {"error": 1}
         assert forecasts.pid is not None
@@ -233,20 +209,7 @@ def test_one_tiers_failure_costs_the_others_nothing(tmp_path: Path) -> None:
 
 
 def test_after_a_defect_the_tier_begins_anew(history: Path) -> None:
-    code = (
-        "from agent.forecasting.tier_forecast import TierForecast\n"
-        "begun, asked_for, begin, whole = [], [], TierForecast.__init__, TierForecast.respond\n"
-        "def counted(self, *given):\n"
-        "    begun.append(1)\n"
-        "    begin(self, *given)\n"
-        "def failing(self, asked):\n"
-        "    asked_for.append(1)\n"
-        "    if len(asked_for) > 1: raise ValueError(f'begun {len(begun)} times')\n"
-        "    return whole(self, asked)\n"
-        "TierForecast.__init__, TierForecast.respond = counted, failing\n"
-        "def answer(self, asked): return real(self, asked)"
-    )
-    with forecasting(with_answers(code)) as forecasts:
+    with forecasting(forecast_answers.fails_after_the_first) as forecasts:
         forecasts.run([question(history)])
         assert forecasts.health().failures == {}
         for minute, times in ((1, 1), (2, 2)):
@@ -254,76 +217,16 @@ def test_after_a_defect_the_tier_begins_anew(history: Path) -> None:
             assert forecasts.health().troubles == (f"h100: the forecast failed: ValueError: begun {times} times",)
 
 
-def test_a_process_that_wants_too_much_memory_ends_and_costs_one_forecast(history: Path) -> None:
-    code = "def answer(self, asked):\n    return bytearray(600 * 2**20)"
-    with forecasting(with_answers(code)) as forecasts:
-        (told,) = forecasts.run([question(history)])
-        assert told.text == "the forecasting process died: it needed more memory than it may take"
-        assert forecasts.pid is None
-
-
-def test_a_process_that_cannot_even_load_its_libraries_is_told(history: Path) -> None:
-    with forecasting(lambda memory_bytes: forecast_command(8 * process.MIB)) as forecasts:
-        (told,) = forecasts.run([question(history)])
-        assert told.text.startswith("the forecasting process died: ")
-        assert forecasts.pid is None
-
-
 def test_the_memory_limit_is_the_systems_and_grows_with_the_tiers(history: Path) -> None:
-    asked: list[int] = []
-
-    def words(memory_bytes: int) -> Sequence[str]:
-        asked.append(memory_bytes)
-        return forecast_command(memory_bytes)
-
-    with forecasting(words) as forecasts:
+    with forecasting() as forecasts:
         forecasts.run([question(history), question(history, tier="another")])
         limits = Path(f"/proc/{forecasts.pid}/limits").read_text()
-        assert asked == [FORECAST_MEMORY_BYTES + MEMORY_BYTES_A_TIER]
-        (line,) = [one for one in limits.splitlines() if one.startswith("Max data size")]
-        assert line.split()[3] == str(asked[0])
-
-
-def test_the_process_inherits_no_secret_no_file_and_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_TOKEN", "secret")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    one = WorkerProcess(forecast_command(FORECAST_MEMORY_BYTES))
-    try:
-        environment = Path(f"/proc/{one.pid}/environ").read_bytes().decode().split("\0")
-        assert wait_for(lambda: os.readlink(f"/proc/{one.pid}/exe"))
-        names = {entry.partition("=")[0] for entry in environment if entry}
-        assert names <= {*process.INHERITED, *process.ONE_THREAD, "PYTHONPATH"}
-        assert os.readlink(f"/proc/{one.pid}/cwd") == "/"
-        # A Ctrl-C at the daemon's terminal does not reach it.
-        assert os.getsid(one.pid) == one.pid
-    finally:
-        one.close()
-
-
-def test_the_process_leaves_by_itself_when_the_daemon_is_gone() -> None:
-    code = (
-        "import os\nfrom agent.forecasting.service import forecast_command\nfrom agent.worker.process import WorkerProcess\n"
-        "one = WorkerProcess(forecast_command(2**29))\nprint(one.pid, flush=True)\nos._exit(1)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=CEILING_SECONDS, check=False
-    )
-    left = Path(f"/proc/{int(done.stdout)}/stat")
-    assert wait_for(lambda: not left.exists() or left.read_text().rpartition(")")[2].split()[0] == "Z")
-
-
-def test_what_the_process_complains_of_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    code = "sys.stderr.write('cannot load this\\n')\nfor n in range(1000): sys.stderr.write(f'{n}\\n')\nsys.exit(1)"
-    with caplog.at_level(logging.WARNING), forecasting(saying(code)) as forecasts:
-        forecasts.run([question()])
-    said = [record.getMessage() for record in caplog.records]
-    assert "forecast worker stderr: cannot load this" in said
-    assert "forecast worker stderr truncated lines=200" in said
-    assert len(said) < 250
+        (line,) = [row for row in limits.splitlines() if row.startswith("Max data size")]
+        assert line.split()[3] == str(FORECAST_MEMORY_BYTES + MEMORY_BYTES_A_TIER)
 
 
 def test_a_stop_ends_a_question_that_is_under_way_and_is_no_failure() -> None:
-    forecasts = ForecastService(saying("time.sleep(86400)"), question_seconds=86_400.0)
+    forecasts = ForecastService(forecast_answers.hangs, question_seconds=86_400.0)
     asking = threading.Thread(target=forecasts.run, args=([question()],))
     asking.start()
     assert wait_for(lambda: forecasts.pid is not None)
@@ -444,8 +347,8 @@ def test_the_daemons_side_loads_no_numbers_library() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_asking_where_nothing_answers_ends_the_process() -> None:
-    one = WorkerProcess(saying("time.sleep(60)")(0))
-    with pytest.raises(WorkerError):
-        one.ask(b"?\n", 0.1)
-    assert not Path(f"/proc/{one.pid}").exists()
+def test_forecasters_are_kept_for_settings_and_not_for_moments() -> None:
+    asked = question()
+    assert asked.settings == question(minutes_later=5, lead_source="21 starts", lead_seconds=179.0).settings
+    for changes in ({"lead_seconds": 181.0}, {"zone": "Europe/Berlin"}, {"bin_seconds": 900.0}, {"capacity": None}):
+        assert asked.settings != question(**changes).settings

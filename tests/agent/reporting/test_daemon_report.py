@@ -22,7 +22,9 @@ from agent.reporting.storage import STATE_FILE, ReportState
 HEAVY = {"pandas", "numpy", "scipy", "statsmodels", "jinja2", "apprise", "lightgbm"}
 
 DAEMON = """
-import json, sys, time, urllib.request
+import json, sys, time, urllib.request, warnings
+# Not by -W: the report's process would have the option too, and its libraries warn.
+warnings.simplefilter("error")
 from pathlib import Path
 from agent.config.load import load
 from agent.daemon.daemon import Daemon, DaemonOptions
@@ -60,7 +62,7 @@ def test_a_daemon_makes_a_missed_report_serves_and_sends_it_and_stays_light(tmp_
         configured(tmp_path, addresses, scrape_interval="500ms", logging={"level": "debug"})
         storage.write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=DUE - WEEK))
         out = tmp_path / "told.json"
-        words = [sys.executable, "-W", "error", "-c", DAEMON, str(tmp_path / "sizewatch.yaml"), str(DUE + 60), str(out)]
+        words = [sys.executable, "-c", DAEMON, str(tmp_path / "sizewatch.yaml"), str(DUE + 60), str(out)]
         done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=CEILING_SECONDS, check=False)
         assert done.returncode == 0, done.stderr
         assert len(hook.taken) == 1
