@@ -97,7 +97,7 @@ class ScrapeError(SizewatchError):
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "forecast": ("numpy", "lightgbm", "holidays", "dateutil"),
     "report": ("jinja2", "apprise"),
-    "kubernetes": ("grpc",),
+    "kubernetes": ("grpc", "google"),
     "compare": ("statsmodels", "pandas"),
 }
 """Extras of pyproject.toml, with the modules that each brings."""

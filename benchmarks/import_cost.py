@@ -54,13 +54,13 @@ from agent.cli import main
 main.parser(["run"])
 from agent.config.load import load
 from agent.daemon.daemon import Daemon, DaemonOptions
-from agent.http_server.options import WebOptions
+from agent.config.web import Web
 imported = anonymous()
 folder = Path(tempfile.mkdtemp())
 target = "targets: [{url: 'http://127.0.0.1:9/metrics', tier: t}]\n"
 store = "store: {url: 'http://127.0.0.1:9'}\n" if sys.argv[1] == "fleet" else target
 (folder / "sizewatch.yaml").write_text(f"role: {sys.argv[1]}\nplan: {sys.argv[2]}\n" + store)
-daemon = Daemon(load(folder / "sizewatch.yaml"), DaemonOptions(web=lambda _: WebOptions(port=0)))
+daemon = Daemon(load(folder / "sizewatch.yaml"), DaemonOptions(web=lambda _: Web.model_construct(listen="127.0.0.1:0")))
 print(json.dumps({"start": start, "imported": imported, "assembled": anonymous(), "costs": costs}))
 """
 

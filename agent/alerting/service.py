@@ -17,7 +17,7 @@ from agent.alerting.webhook import WebhookReceiver
 from agent.config.alerting import AlertingConfig as Keys
 from agent.config.alerting import WebhookConfig
 from agent.config.targets import default_replica
-from agent.http_server.credentials import Authenticator, token_gate
+from agent.http_server.credentials import Authenticator, read_tokens
 from agent.pipeline.interfaces import Source
 from agent.scrape.scrapers import Target
 from exporters.alertmanager.payload import AlertPayload, present
@@ -115,7 +115,7 @@ class ExternalAlertStore:
 
 
 def _read_gate(keys: WebhookConfig) -> Authenticator:
-    return token_gate("alerting.receiver.bearer_token_file", keys.bearer_token_file)
+    return Authenticator(read_tokens("alerting.receiver.bearer_token_file", keys.bearer_token_file))
 
 
 def _key(alert: ExternalAlert) -> Key:

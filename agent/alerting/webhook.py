@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from agent.http_server.credentials import Authenticator
-from agent.http_server.options import WEBHOOK_BYTES, WebhookRejection
+from agent.http_server.interfaces import WEBHOOK_BYTES, WebhookRejection
 from exporters.status.records import WebhookHealth
 from rules.evaluator.external_alerts import OURS, ExternalAlert
 
@@ -49,14 +49,14 @@ MOST_WAITING = 5_000
 """Maximum number of alerts in the queue. A hanging cycle must not fill the memory."""
 
 _STATUSES = {
-    "credentials": "401 Unauthorized",
-    "length": "411 Length Required",
-    "too_large": "413 Content Too Large",
-    "content_type": "415 Unsupported Media Type",
-    "rate": "429 Too Many Requests",
-    "payload": "400 Bad Request",
+    "credentials": 401,
+    "length": 411,
+    "too_large": 413,
+    "content_type": 415,
+    "rate": 429,
+    "payload": 400,
 }
-"""Status line by the reason of a rejection."""
+"""HTTP status by the reason of a rejection."""
 
 
 class PayloadError(Exception):
@@ -209,7 +209,7 @@ class WebhookReceiver:
         self, authorization: str, content_type: str, content_encoding: str, length: str
     ) -> WebhookRejection | None:
         """Return the reason to refuse a request before its body is read. Return None to accept it."""
-        if not self._gate.admits(authorization):
+        if not self._gate.has_token(authorization):
             return self._reject("credentials", "the webhook's token is needed")
         if not length.isdecimal():
             return self._reject("length", "Content-Length is needed")

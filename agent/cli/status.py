@@ -10,13 +10,13 @@ from typing import Any
 
 from agent.cli.arguments import CANNOT_JUDGE, FINDING, FINE, add_config, add_format, add_since, add_ways_in, ways_in
 from agent.config.load import build_tier_contexts, find, history_path, load, unknown_tier_error
+from agent.config.web import page_url, read_web_file
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.history import reader
 from agent.history.store import HistoryStore
 from agent.http_client.connection import JSON, fetch_page
 from agent.http_client.error_text import place_of
 from agent.http_client.transport import TargetOptions
-from agent.http_server.options import options_of
 from exporters.documents.timeline import timeline_json, timeline_text
 from exporters.status.tier_overview import overview_text
 from rules.evaluator.incidents import group_incidents
@@ -82,13 +82,14 @@ def _target(options: argparse.Namespace) -> TargetOptions:
     given = {name: value for name, value in ways_in(options).items() if value is not None}
     if options.url is not None:
         return _options(f"{options.url.rstrip('/')}/", given)
-    web = options_of(load(find(options.config)).config.web)
+    web = load(find(options.config)).config.web
     known: dict[str, Any] = {}
-    if web.tls:
-        known["ca_file"] = web.cert_file
+    tls = read_web_file(web.config_file).tls_server_config
+    if tls is not None:
+        known["ca_file"] = tls.cert_file
         if "username" not in given and web.bearer_token_file is not None:
             known["bearer_token_file"] = web.bearer_token_file
-    return _options(web.url(web.port), known | given)
+    return _options(page_url(web, web.address[1]), known | given)
 
 
 def _options(page: str, ways: dict[str, Any]) -> TargetOptions:

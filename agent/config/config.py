@@ -1,4 +1,4 @@
-"""Keys of `sizewatch.yaml` with units, defaults and meaning: the root, `web`, `logging` and `thresholds`.
+"""Keys of `sizewatch.yaml` with units, defaults and meaning: the root, `logging` and `thresholds`.
 
 Each other section has a module. After a new key, run `sizewatch render` to update `docs/config.schema.json` and
 `docs/configuration.md`. A contradiction between keys is a function in the module of its section and an entry of CHECKS.
@@ -23,21 +23,18 @@ from agent.config.store import FleetConfig, StoreConfig, TierSource
 from agent.config.targets import GpusConfig, TargetKeys
 from agent.config.values import (
     ConfigSection,
-    EnvironmentFileName,
     FileName,
     Found,
     Interval,
-    Listen,
     Name,
-    Text,
     Timeout,
     as_mapping,
     error_detail,
     list_entries,
     repeat_detail,
-    split_listen,
     unknown_key_text,
 )
+from agent.config.web import Web
 from agent.scrape import scrapers
 from rules.catalogue.registry import CATALOGUE
 from rules.plan.schema import Plan
@@ -66,34 +63,6 @@ ORDERED = (
     *(("low", "high"), ("least_headroom", "most_headroom")),
 )
 """Pairs of limits; the first must not exceed the second."""
-
-
-class WebTls(ConfigSection):
-    cert_file: EnvironmentFileName = Field(description="Certificate, with its chain.")
-    key_file: EnvironmentFileName = Field(description="Its key.")
-    client_ca_file: EnvironmentFileName | None = Field(
-        None, description="CA of the certificates that readers must show; /healthz asks for none."
-    )
-    min_version: Literal["1.2", "1.3"] = Field("1.2", description="The oldest TLS that is spoken.")
-
-
-class Web(ConfigSection):
-    """Metrics, health and the status page."""
-
-    listen: Listen = Field(
-        "127.0.0.1:9095", description="Address to listen on; ':9095' is every address of the machine."
-    )
-    tls: WebTls | None = None
-    bearer_token_file: EnvironmentFileName | None = Field(None, description="File with the token a reader must send.")
-    basic_auth_users_file: EnvironmentFileName | None = Field(None, description="File with the users that may read.")
-    hosts: Annotated[tuple[Text, ...], Field(strict=False)] = Field(
-        (), description="Names that browsers know a loopback address without credentials by, beside localhost."
-    )
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Return host (empty: every address) and port."""
-        return split_listen(self.listen)
 
 
 class Logging(ConfigSection):

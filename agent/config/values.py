@@ -234,19 +234,27 @@ def _is_host(name: str) -> bool:
 Url = Annotated[str, BeforeValidator(_url), WithJsonSchema({"type": "string", "title": "address", "format": "uri"})]
 
 
+LISTEN = "must be HOST:PORT such as 127.0.0.1:9095, [::1]:9095 or :9095"
+
+
 def split_listen(value: str) -> tuple[str, int]:
-    """Return host (empty: every address) and port of HOST:PORT, :PORT or [IPV6]:PORT. Raise ValueError otherwise."""
+    """Return host (empty: every address) and port (0: any free one) of HOST:PORT, :PORT or [IPV6]:PORT.
+
+    Raise ValueError otherwise.
+    """
     found = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):([0-9]{1,5})", value)
-    if found is None or not 0 < int(found[2]) <= 65535:
-        raise ValueError("must be HOST:PORT such as 127.0.0.1:9095, [::1]:9095 or :9095")
+    if found is None or int(found[2]) > 65535:
+        raise ValueError(LISTEN)
     return found[1].strip("[]"), int(found[2])
 
 
 def _listen(value: object) -> str:
     try:
-        split_listen(value if _is_text(value) else "")
+        _, port = split_listen(value if _is_text(value) else "")
     except ValueError as error:
         raise validation_error(str(error)) from None
+    if port == 0:
+        raise validation_error(LISTEN)
     return str(value)
 
 

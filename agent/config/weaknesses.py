@@ -14,9 +14,12 @@ from urllib.parse import urlsplit
 from agent.config.config import Config
 from agent.config.targets import default_replica
 from agent.config.values import unknown_key_text
+from agent.config.web import find_web_file
 from agent.http_client.error_text import secret_parameters
 from rules.plan.schema import Plan
 from rules.problems import cap_problems
+
+SET_TLS = "set tls_server_config in web.config_file"
 
 
 def mistakes(config: Config, plan: Plan | None) -> tuple[str, ...]:
@@ -158,8 +161,9 @@ def _pods_of_any_namespace(config: Config, _: Plan | None) -> Iterator[str]:
 
 def _open_webhook(config: Config, _: Plan | None) -> Iterator[str]:
     web = config.web
-    if config.alerting.receiver is not None and not web.tls and not is_loopback(web.address[0]):
-        yield f"alerting.receiver: its token comes over {web.listen} without TLS; set web.tls"
+    tls = find_web_file(web.config_file).tls_server_config
+    if config.alerting.receiver is not None and tls is None and not is_loopback(web.address[0]):
+        yield f"alerting.receiver: its token comes over {web.listen} without TLS; {SET_TLS}"
 
 
 def _open_to_others(config: Config, _: Plan | None) -> Iterator[str]:
@@ -167,16 +171,18 @@ def _open_to_others(config: Config, _: Plan | None) -> Iterator[str]:
     host, _port = web.address
     if is_loopback(host):
         return
-    if web.tls and web.tls.client_ca_file:
+    file = find_web_file(web.config_file)
+    tls = file.tls_server_config
+    if tls is not None and tls.client_auth_type == "RequireAndVerifyClientCert":
         return
-    if not (web.bearer_token_file or web.basic_auth_users_file):
-        lacking = "authentication" if web.tls else "TLS and authentication"
+    if not (web.bearer_token_file or file.basic_auth_users):
+        lacking = "authentication" if tls else "TLS and authentication"
         yield (
             f"web.listen: {web.listen} is open to other machines without {lacking}; "
-            "set web.tls and web.bearer_token_file or web.basic_auth_users_file, or listen on 127.0.0.1"
+            f"{SET_TLS}, and web.bearer_token_file or basic_auth_users there, or listen on 127.0.0.1"
         )
-    elif not web.tls:
-        yield f"web.listen: {web.listen} takes passwords from other machines without TLS; set web.tls"
+    elif tls is None:
+        yield f"web.listen: {web.listen} takes passwords from other machines without TLS; {SET_TLS}"
 
 
 def _nothing_to_forecast_from(config: Config, _: Plan | None) -> Iterator[str]:

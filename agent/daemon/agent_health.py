@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agent.daemon.assembly import Assembly
-from agent.http_server.probes import TurnProgress
+from agent.http_server.interfaces import TurnProgress
 from exporters.render.text import copy_fields
 from exporters.status.records import AgentHealth
 

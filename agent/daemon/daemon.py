@@ -16,17 +16,17 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import field
 
 from agent.config.load import LoadedConfig, load
+from agent.config.web import Web
 from agent.daemon import status_builder
 from agent.daemon.agent_health import DaemonCounters
 from agent.daemon.assembly import Assembly
 from agent.daemon.factory import Assemble, assemble
-from agent.daemon.followed_files import FollowedFiles, find_broken_files, reloaded_files, secret_files
+from agent.daemon.followed_files import FollowedFiles, find_broken_files, reloaded_files, secret_files, web_files
 from agent.daemon.jobs import CYCLE, FORECAST, REPORT, UPKEEP, UPKEEP_SECONDS, DaemonJobs
 from agent.daemon.logs import set_up
 from agent.daemon.reload import join_problems, prepare_in_thread
 from agent.daemon.status_builder import StatusInputs
 from agent.errors import ConfigError, SizewatchError, StartError
-from agent.http_server.options import WebOptions, options_of
 from agent.http_server.server import WebServer
 from agent.pipeline.loop import EvaluationLoop
 from agent.pipeline.runtime_state import RuntimeState
@@ -62,7 +62,7 @@ class DaemonOptions:
     clock: Callable[[], float] = time.time
     speed: float = 1.0
     simulated: str = ""
-    web: Callable[[LoadedConfig], WebOptions | None] = lambda loaded: options_of(loaded.config.web)
+    web: Callable[[LoadedConfig], Web | None] = lambda loaded: loaded.config.web
     reloads: bool = True
     on_start: Callable[[Daemon], None] = field(default=lambda daemon: None)
     on_turn: Callable[[Daemon], None] = field(default=lambda daemon: None)
@@ -94,7 +94,7 @@ class Daemon:
         self._next_report: float | None = None
         self._assembly: Assembly | None = None
         self._reloaded = FollowedFiles(reloaded_files(loaded))
-        self._secrets = FollowedFiles(secret_files(loaded.config))
+        self._secrets = FollowedFiles([*web_files(loaded.config.web), *secret_files(loaded.config)])
         self._prepared: Future[tuple[LoadedConfig, Assembly]] | None = None
 
     @property
@@ -184,6 +184,8 @@ class Daemon:
     def _read_secrets(self) -> None:
         """Read secrets and certificates again. What a file cannot give keeps its value before, and is reported."""
         alerting = self.assembly.alerting
+        # The web configuration file may name other files now.
+        self._secrets.follow([*web_files(self._started_with.web), *secret_files(self.loaded.config)])
         problems: list[str] = []
         for reload in (self.web and self.web.reload, alerting and alerting.reload):
             try:
@@ -347,7 +349,7 @@ class Daemon:
             _log.exception("configuration reload failed, previous configuration active")
             return
         self._reloaded.follow(reloaded_files(fresh))
-        self._secrets.follow([*secret_files(self._started_with.web), *secret_files(fresh.config)])
+        self._secrets.follow([*web_files(self._started_with.web), *secret_files(fresh.config)])
         self._change_to(fresh, assembly)
 
     def _change_to(self, fresh: LoadedConfig, assembly: Assembly) -> None:

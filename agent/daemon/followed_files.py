@@ -16,6 +16,7 @@ from agent.config.config import Config
 from agent.config.load import LoadedConfig
 from agent.config.named_files import named_files
 from agent.config.values import ConfigSection, credential_options
+from agent.config.web import Web, find_web_file
 from agent.errors import ScrapeError
 from agent.http_client.transport import TargetOptions, authorization, header_secret, tls_of
 
@@ -64,6 +65,12 @@ def reloaded_files(loaded: LoadedConfig) -> Iterator[Path]:
 def secret_files(section: ConfigSection) -> Iterator[Path]:
     """Yield every file with a secret or a certificate that a section names."""
     yield from (Path(path) for _, path in named_files(section, NOT_SECRET))
+
+
+def web_files(web: Web) -> Iterator[Path]:
+    """Yield every file of the web server, also those that its web configuration file names."""
+    yield from secret_files(web)
+    yield from secret_files(find_web_file(web.config_file))
 
 
 def find_broken_files(config: Config) -> Iterator[str]:

@@ -6,58 +6,45 @@ A recording that ends begins again as a restarted engine, with moved start times
 from __future__ import annotations
 
 import re
-import threading
 from bisect import bisect_right
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from agent.http_server.server import ThreadedServer
 from agent.sources.recording import Recording, Scrape, scrapes
 from rules.telemetry.snapshots import GpuReadout
 
 
 class PageServer:
-    """`page` is asked by name, from several threads; None is answered with 503, a name that is none of `names` with 404."""
+    """Server of `/NAME/metrics` on loopback. `page` is called in several threads; None is 503, an unknown name is 404."""
 
     def __init__(self, names: Container[str], page: Callable[[str], bytes | None], port: int = 0) -> None:
-        self._names = names
-        self._page = page
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, name="player", daemon=True)
+        self._names, self._page = names, page
+        self._server = ThreadedServer()
+        self._port = self._server.bind(Starlette(routes=[Route("/{name}/metrics", self._respond)]), ("127.0.0.1", port))
 
     def start(self) -> None:
-        self._thread.start()
+        self._server.start()
 
     def url(self, name: str) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}/{name}/metrics"
+        return f"http://127.0.0.1:{self._port}/{name}/metrics"
 
     def stop(self) -> None:
-        """Closes the port; also of one that was never started."""
-        if self._thread.is_alive():
-            self._server.shutdown()
-            self._thread.join()
-        self._server.server_close()
+        """Close the port, also if the server was never started."""
+        self._server.stop()
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        names, page = self._names, self._page
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                name = self.path.strip("/").partition("/")[0]
-                body = page(name) if name in names else None
-                self.send_response(200 if body is not None else 503 if name in names else 404)
-                self.send_header("Content-Type", "text/plain; version=0.0.4")
-                self.send_header("Content-Length", str(len(body or b"")))
-                self.end_headers()
-                self.wfile.write(body or b"")
-
-            def log_message(self, format: str, *args: object) -> None:
-                """The demo's terminal is for findings."""
-
-        return Handler
+    def _respond(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self._names:
+            return Response(status_code=404)
+        body = self._page(name)
+        headers = {"Content-Type": "text/plain; version=0.0.4"}
+        return Response(status_code=503) if body is None else Response(body, headers=headers)
 
 
 _START_TIMES = re.compile(rb"^(process_start_time_seconds|vllm:prompt_tokens_created\{[^}]*\}) (\S+)$", re.MULTILINE)

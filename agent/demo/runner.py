@@ -10,12 +10,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from agent.config.load import LoadedConfig
+from agent.config.web import Web
 from agent.daemon.assembly import Assembly
 from agent.daemon.daemon import Daemon, DaemonOptions
 from agent.daemon.factory import assemble
 from agent.errors import ConfigError
 from agent.gpu.collector import GpuReader
-from agent.http_server.options import WebOptions
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.replicas.cascade import STAGES
@@ -178,7 +178,7 @@ def _surroundings(
         clock=show.clock,
         speed=show.speed,
         simulated=show.banner,
-        web=lambda loaded: WebOptions(host="127.0.0.1", port=port),
+        web=lambda loaded: Web.model_construct(listen=f"127.0.0.1:{port}"),
         reloads=False,
         on_start=begin,
         on_turn=listen,

@@ -15,13 +15,12 @@ from urllib.parse import urlsplit
 
 from agent.config.config import Config
 from agent.config.load import LoadedConfig, plan_versions
+from agent.config.web import Web, bind_address, find_web_file, page_url, read_web_file
 from agent.doctor.check_result import CheckLevel, CheckResult, fail, ok, warn
 from agent.doctor.machine import DataFolderProbe
 from agent.errors import ConfigError
 from agent.gpu.deadline import DeadlineThread, NotAnsweringError
-from agent.http_server.credentials import read_gate
-from agent.http_server.options import WebOptions, options_of
-from agent.http_server.tls import TlsAdapter
+from agent.http_server.server import read_gate, read_tls
 from agent.version import VERSION
 from exporters.metrics import names
 
@@ -57,10 +56,10 @@ class PortProbe:
 
 def probe_port(config: Config) -> PortProbe:
     """Return whether the web address can be listened on, and whether the files it needs can be read."""
-    options = options_of(config.web)
-    files = _web_file_troubles(options)
+    web = config.web
+    files = _web_file_troubles(web)
     try:
-        found = socket.getaddrinfo(options.bind_host, options.port, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(*bind_address(web.listen), type=socket.SOCK_STREAM)
         family, kind, protocol, _, address = found[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -68,36 +67,37 @@ def probe_port(config: Config) -> PortProbe:
             probe.listen(1)
     except OSError as error:
         in_use = error.errno == errno.EADDRINUSE
-        ours, page = _asked_page(options) if in_use else (False, "")
+        ours, page = _asked_page(web) if in_use else (False, "")
         trouble = error.strerror or str(error)
         return PortProbe(trouble=trouble, in_use=in_use, ours=ours, page=page, file_troubles=files)
     return PortProbe(file_troubles=files)
 
 
-def _asked_page(options: WebOptions) -> tuple[bool, str]:
+def _asked_page(web: Web) -> tuple[bool, str]:
     """Return whether a sizewatch listens there, by its metrics or its password challenge, and its metrics page."""
     thread = DeadlineThread("doctor", WEB_SECONDS)
     try:
-        return thread.run(lambda: _ask_page(options))
+        return thread.run(lambda: _ask_page(web))
     except (OSError, http.client.HTTPException, ConfigError, NotAnsweringError):
         return False, ""
     finally:
         thread.stop()
 
 
-def _ask_page(options: WebOptions) -> tuple[bool, str]:
-    there, headers = urlsplit(options.url(options.port)), {}
+def _ask_page(web: Web) -> tuple[bool, str]:
+    port, tls = web.address[1], find_web_file(web.config_file).tls_server_config
+    there, headers = urlsplit(page_url(web, port)), {}
     asked: http.client.HTTPConnection
-    if not options.tls:
+    if tls is None:
         # No token: any user of this machine may listen on a port without TLS.
-        asked = http.client.HTTPConnection(there.hostname or "", options.port, timeout=WEB_SECONDS)
+        asked = http.client.HTTPConnection(there.hostname or "", port, timeout=WEB_SECONDS)
     else:
         # It must have our certificate; the host name does not matter.
-        context = ssl.create_default_context(cafile=options.cert_file)
+        context = ssl.create_default_context(cafile=tls.cert_file)
         context.check_hostname = False
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        asked = http.client.HTTPSConnection(there.hostname or "", options.port, timeout=WEB_SECONDS, context=context)
-        headers = _authorization(options)
+        asked = http.client.HTTPSConnection(there.hostname or "", port, timeout=WEB_SECONDS, context=context)
+        headers = _authorization(web)
     with closing(asked) as connection:
         connection.request("GET", "/metrics", headers=headers)
         result = connection.getresponse()
@@ -107,27 +107,28 @@ def _ask_page(options: WebOptions) -> tuple[bool, str]:
     return ours, page.decode("utf-8", "replace") if ours and result.status == 200 else ""
 
 
-def _authorization(options: WebOptions) -> dict[str, str]:
+def _authorization(web: Web) -> dict[str, str]:
     """Return the header with the first token of the file."""
-    if options.bearer_token_file is None:
+    if web.bearer_token_file is None:
         return {}
-    with open(options.bearer_token_file, encoding="ascii", errors="replace") as file:
+    with open(web.bearer_token_file, encoding="ascii", errors="replace") as file:
         token = file.readline(4096).strip()
     return {"Authorization": f"Bearer {token}"} if token.isascii() and token.isprintable() else {}
 
 
-def _web_file_troubles(options: WebOptions) -> tuple[str, ...]:
+def _web_file_troubles(web: Web) -> tuple[str, ...]:
     """Return the errors of the web server about its files."""
     troubles: list[str] = []
-    try:
-        read_gate(options)
-    except ConfigError as bad:
-        troubles += bad.problems
-    try:
-        if options.cert_file and options.key_file:
-            TlsAdapter(options.cert_file, options.key_file, options.client_ca_file, options.min_version)
-    except ConfigError as bad:
-        troubles += bad.problems
+    file = find_web_file(web.config_file)
+    for read in (
+        lambda: read_web_file(web.config_file),
+        lambda: read_gate(web, file),
+        lambda: read_tls(file.tls_server_config) if file.tls_server_config else None,
+    ):
+        try:
+            read()
+        except ConfigError as bad:
+            troubles += bad.problems
     return tuple(troubles)
 
 

@@ -15,8 +15,8 @@ from agent.errors import ConfigError, ScrapeError, ScrapeFailure
 from agent.http_client.connection import JSON, fetch_page
 from agent.http_client.error_text import place_of
 from agent.http_client.transport import TargetOptions
-from agent.http_server.credentials import token_gate
-from agent.http_server.options import WEBHOOK
+from agent.http_server.credentials import read_tokens
+from agent.http_server.interfaces import WEBHOOK
 from agent.prometheus.answers import StoreError, StoreErrorKind
 from agent.prometheus.api import StoreApi
 from exporters.render.text import quote_external_text
@@ -61,7 +61,7 @@ def probe_alerting(config: Config) -> AlertingProbe:
     troubles: tuple[str, ...] = ()
     if alerting.receiver is not None:
         try:
-            token_gate("alerting.receiver.bearer_token_file", alerting.receiver.bearer_token_file)
+            read_tokens("alerting.receiver.bearer_token_file", alerting.receiver.bearer_token_file)
         except ConfigError as bad:
             troubles = bad.problems
     return AlertingProbe(

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from agent.config.load import LoadedConfig
 from agent.config.named_files import named_files
+from agent.config.web import find_web_file
 from agent.doctor.check_result import CheckResult, fail, warn
 from agent.files import LOCK_FILE
 from agent.forecasting.service import FORECAST_MEMORY_BYTES
@@ -150,7 +151,7 @@ class PermissionsProbe:
 def probe_permissions(loaded: LoadedConfig) -> PermissionsProbe:
     """Read the permissions of the files in the configuration and of the history."""
     config = loaded.config
-    named = dict.fromkeys(named_files(config, PUBLIC))
+    named = dict.fromkeys((*named_files(config, PUBLIC), *named_files(find_web_file(config.web.config_file), PUBLIC)))
     steering = [("the configuration", str(loaded.path)), *([("plan", config.plan)] if config.plan else [])]
     seen = PermissionsProbe(
         secrets=tuple((key, path) for key, path in named if _mode(path) & 0o004),

@@ -14,122 +14,98 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.http_server.reply import Reply, text_reply
+from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse, Response
 
 if TYPE_CHECKING:
     from exporters.status.page import ReportListing
 
-REPORTS = "/reports"
-RUNBOOKS = "/runbooks"
-
-CACHED = ("Cache-Control", "private, no-cache")
-"""A browser may keep it, and asks by its ETag each time."""
-
 MOST_LISTED = 200
+
+HTML = "text/html; charset=utf-8"
 
 _log = logging.getLogger(__name__)
 
-NOT_THERE = text_reply("404 Not Found", "there is no such report; /reports/ lists those there are")
-NOT_READABLE = text_reply("503 Service Unavailable", "reports cannot be read just now; the agent's log says why")
+NOT_THERE = "there is no such report; /reports/ lists those there are"
 
 
-def is_report(path: str) -> bool:
-    """Return whether this path is ours."""
-    return path == REPORTS or path.startswith(f"{REPORTS}/")
+def runbook_response(name: str, if_none_match: str) -> Response:
+    """Return the runbook of a rule, or the list without a name. `if_none_match` is the header of the request.
 
-
-def is_runbook(path: str) -> bool:
-    """Return whether this path is one of the runbooks."""
-    return path == RUNBOOKS or path.startswith(f"{RUNBOOKS}/")
-
-
-def runbook_reply(path: str, etag: str) -> Reply:
-    """Return the runbook at `path`, or the list. `etag` is what the client has already (If-None-Match)."""
-    # Read on demand: its expressions and texts are no part of what an agent needs to work.
+    Raise HTTPException.
+    """
+    # Imported on demand: expressions and texts of the runbooks are no part of what an agent needs to work.
     from exporters.docs.runbooks import runbook_page, runbooks_page
     from exporters.status.page import page_policy
 
-    if path == RUNBOOKS:
-        return _moved("runbooks/")
-    name = path.removeprefix(f"{RUNBOOKS}/")
     body = runbook_page(name) if name else runbooks_page()
     if body is None:
-        return text_reply("404 Not Found", "there is no such runbook; /runbooks/ lists those there are")
-    headers = (("Content-Security-Policy", page_policy(body)),)
-    return _known(Reply(status="200 OK", content_type="text/html; charset=utf-8", body=body, headers=headers), etag)
+        raise HTTPException(404, "there is no such runbook; /runbooks/ lists those there are")
+    return _cached_response(body, HTML, page_policy(body), if_none_match)
 
 
-def report_reply(place: Path | None, path: str, etag: str) -> Reply:
-    """What stands at `path`; `etag` is what the client has already (If-None-Match). Without a `place` no report is written."""
-    if place is None:
-        return text_reply("404 Not Found", "this agent writes no reports (report.enabled, role)")
-    if path == REPORTS:
-        return _moved("reports/")
+def report_response(folder: Path | None, path: str, if_none_match: str) -> Response:
+    """Return the list of reports, or the file at `path` below /reports/. Raise HTTPException.
+
+    `folder` is None if the agent writes no reports. `if_none_match` is the header of the request.
+    """
+    if folder is None:
+        raise HTTPException(404, "this agent writes no reports (report.enabled, role)")
     try:
-        reply = _reply(place, path.removeprefix(f"{REPORTS}/").split("/"))
+        return _report_response(folder, path.split("/"), if_none_match)
     except OSError as error:
-        _log.warning("%s cannot be read: %s", place, error.strerror or error)
-        return NOT_READABLE
-    return _known(reply, etag) if reply.status == "200 OK" else reply
+        _log.warning("%s cannot be read: %s", folder, error.strerror or error)
+        raise HTTPException(503, "reports cannot be read just now; the agent's log says why") from None
 
 
-def _reply(place: Path, parts: list[str]) -> Reply:
+def _report_response(folder: Path, parts: list[str], if_none_match: str) -> Response:
     from agent.reporting import storage
     from exporters.status.page import list_page, page_policy
 
     if parts == [""]:
-        body = list_page(tuple(_listed(place)))
-        headers = (("Content-Security-Policy", page_policy(body)),)
-        return Reply(status="200 OK", content_type="text/html; charset=utf-8", body=body, headers=headers)
-    name, *rest = parts
-    if name == storage.LATEST and len(rest) == 1:
-        several = storage.names(place)
-        return _moved(f"../{several[0]}/{rest[0]}") if several and rest[0] in ("", *storage.FILES) else NOT_THERE
-    if len(rest) != 1 or not storage.is_name(name):
-        return NOT_THERE
-    file = rest[0]
-    if not file:
-        return _moved("report.html") if name in storage.names(place) else NOT_THERE
-    body_or_none = storage.read_report_file(place, name, file)
-    if body_or_none is None:
-        return NOT_THERE
-    policy = page_policy(body_or_none) if file == "report.html" else "default-src 'none'; frame-ancestors 'none'"
-    headers = (("Content-Security-Policy", policy),)
-    return Reply(status="200 OK", content_type=storage.FILES[file], body=body_or_none, headers=headers)
+        body = list_page(tuple(_list_reports(folder)))
+        return _cached_response(body, HTML, page_policy(body), if_none_match)
+    if len(parts) != 2:
+        raise HTTPException(404, NOT_THERE)
+    name, file = parts
+    # Redirects are relative: a proxy may serve the pages below a path of its own.
+    if name == storage.LATEST and file in ("", *storage.FILES) and (names := storage.names(folder)):
+        return RedirectResponse(f"../{names[0]}/{file}", 302)
+    if not file and name in storage.names(folder):
+        return RedirectResponse("report.html", 302)
+    content = storage.read_report_file(folder, name, file)
+    if content is None:
+        raise HTTPException(404, NOT_THERE)
+    policy = page_policy(content) if file == "report.html" else "default-src 'none'; frame-ancestors 'none'"
+    return _cached_response(content, storage.FILES[file], policy, if_none_match)
 
 
-def _listed(place: Path) -> Iterator[ReportListing]:
+def _list_reports(folder: Path) -> Iterator[ReportListing]:
     from agent.reporting import storage
     from exporters.status.page import ReportListing
 
-    for name in storage.names(place)[:MOST_LISTED]:
-        headline, simulated = _told(place, name, storage.stamp(place, name))
-        yield ReportListing(name=name, headline=headline, simulated=simulated, files=storage.files(place, name))
+    for name in storage.names(folder)[:MOST_LISTED]:
+        headline, simulated = _read_headline(folder, name, storage.stamp(folder, name))
+        yield ReportListing(name=name, headline=headline, simulated=simulated, files=storage.files(folder, name))
 
 
 @lru_cache(maxsize=2 * MOST_LISTED)
-def _told(place: Path, name: str, stamp: int) -> tuple[str, bool]:
-    """The headline of report.json and whether it was made up, "" where that is none; read once for each report and `stamp`."""
+def _read_headline(folder: Path, name: str, stamp: int) -> tuple[str, bool]:
+    """Return the headline of a report.json ("" if unusable), and whether it is simulated. Read once for each `stamp`."""
     from agent.reporting import storage
 
     try:
-        found = json.loads(storage.read_report_file(place, name, "report.json") or b"{}")
-        return str(found.get("headline", "")), bool(found.get("simulated", False))
+        report = json.loads(storage.read_report_file(folder, name, "report.json") or b"{}")
+        return str(report.get("headline", "")), bool(report.get("simulated", False))
     except (ValueError, AttributeError, RecursionError):
         return "", False
 
 
-def _moved(where: str) -> Reply:
-    """To another path of ours, told relative to this one: a proxy may serve us below a path of its own."""
-    reply = text_reply("302 Found", "it is elsewhere")
-    return Reply(status=reply.status, content_type=reply.content_type, body=reply.body, headers=(("Location", where),))
-
-
-def _known(reply: Reply, etag: str) -> Reply:
-    """With its ETag; without its body where the client has it."""
-    # Weak: the same bytes go out compressed or not.
-    ours = f'W/"{hashlib.sha256(reply.body).hexdigest()[:32]}"'
-    headers = (*reply.headers, CACHED, ("ETag", ours))
-    if ours.removeprefix("W/") in {one.strip().removeprefix("W/") for one in etag.split(",")}:
-        return Reply(status="304 Not Modified", content_type=reply.content_type, body=b"", headers=headers)
-    return Reply(status=reply.status, content_type=reply.content_type, body=reply.body, headers=headers)
+def _cached_response(body: bytes, content_type: str, policy: str, if_none_match: str) -> Response:
+    """Return a body with its ETag, or 304 if the client has it. A browser keeps it, and asks each time."""
+    # Weak: the same bytes are sent compressed or not.
+    etag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
+    headers = {"Cache-Control": "private, no-cache", "ETag": etag, "Content-Security-Policy": policy}
+    if etag.removeprefix("W/") in {tag.strip().removeprefix("W/") for tag in if_none_match.split(",")}:
+        return Response(status_code=304, headers=headers)
+    return Response(body, headers={**headers, "Content-Type": content_type})

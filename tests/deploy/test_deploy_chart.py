@@ -121,7 +121,6 @@ def test_values_arrive_where_they_belong() -> None:
             "monitoring.labels": {"release": "prometheus"},
             "rules.labels": {"release": "prometheus"},
             "web.scheme": "HTTPS",
-            "web.readyPath": "/healthz",
             "networkPolicy.prometheusNamespace": "observability",
         },
         namespace="watching",
@@ -129,7 +128,7 @@ def test_values_arrive_where_they_belong() -> None:
     spec = pods(found)["DaemonSet", "sizewatch-node"]
     (container,) = containers(spec)
     assert container["image"] == "registry.example/sizewatch-node:0.1.0@sha256:" + "a" * 64
-    assert container["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": "http", "scheme": "HTTPS"}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http", "scheme": "HTTPS"}
     assert (spec["runtimeClassName"], spec["nodeSelector"]) == ("nvidia", {})
     assert spec["imagePullSecrets"] == [{"name": "registry"}]
     assert "priorityClassName" not in spec

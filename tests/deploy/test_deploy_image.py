@@ -90,7 +90,7 @@ from agent.cli import main as cli
 from agent.cli import run
 from agent.config.load import load
 from agent.daemon.daemon import Daemon, DaemonOptions
-from agent.http_server.options import WebOptions
+from agent.config.web import Web
 
 def on_turn(daemon):
     for page in ("", "metrics", "api/status", "healthz"):
@@ -99,7 +99,7 @@ def on_turn(daemon):
 
 cli.parser()
 loaded = load(Path(sys.argv[1]), role="node")
-Daemon(loaded, DaemonOptions(web=lambda _: WebOptions(port=0), on_turn=on_turn)).run()
+Daemon(loaded, DaemonOptions(web=lambda _: Web.model_construct(listen="127.0.0.1:0"), on_turn=on_turn)).run()
 print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 """
 

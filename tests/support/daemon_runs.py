@@ -9,7 +9,7 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from agent.config.load import load
 from agent.config.targets import TargetKeys
 from agent.daemon.daemon import Daemon, DaemonOptions
 from agent.daemon.factory import assemble
-from agent.http_server.options import options_of
 
 PLAN = ROOT / "tests" / "plans" / "cpu-small.yaml"
 
@@ -54,7 +53,7 @@ def write(folder: Path, data: dict[str, Any]) -> Path:
 
 def at_port(port: int) -> dict[str, Any]:
     """Surroundings of a daemon that listens there."""
-    return {"web": lambda loaded: replace(options_of(loaded.config.web), port=port)}
+    return {"web": lambda loaded: loaded.config.web.model_copy(update={"listen": f"127.0.0.1:{port}"})}
 
 
 def made(path: Path, **surroundings: Any) -> Daemon:

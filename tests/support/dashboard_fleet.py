@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from agent.daemon.daemon import Daemon
 from agent.daemon.factory import assemble
 from agent.demo.engines import Player, RecordedTrack, StandInGpus, track
 from agent.demo.setup import HERE, PLAN, Clock
-from agent.http_server.options import options_of
 from agent.sources.recording import load
 
 CAST: tuple[tuple[str, str, str, float], ...] = (
@@ -94,7 +92,7 @@ def fleet(folder: Path, port: int, speed: float) -> Iterator[Daemon]:
         "assemble": partial(assemble, clock=clock, gpu_source=gpus),
         "clock": clock,
         "speed": speed,
-        "web": lambda loaded: replace(options_of(loaded.config.web), port=port),
+        "web": lambda loaded: loaded.config.web.model_copy(update={"listen": f"127.0.0.1:{port}"}),
     }
     player.start()
     try:

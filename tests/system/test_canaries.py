@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import bcrypt
 import pytest
 import trustme
 import yaml
@@ -33,7 +34,6 @@ from agent.cli.main import main
 from agent.config.alerting import Alertmanager
 from agent.config.config import Config
 from agent.config.targets import Connection
-from agent.http_server.credentials import users_line
 
 MINED = re.compile(r"(_file$|^url_env$|^header_files$)")
 """Keys that name a secret's place."""
@@ -130,7 +130,7 @@ def standalone(nest: Nest, echo: Echo, port: int, authority: trustme.CA) -> dict
         "web": {
             "listen": f"127.0.0.1:{port}",
             "bearer_token_file": nest.file("web token"),
-            "basic_auth_users_file": _users(nest),
+            "config_file": _users(nest),
         },
         "alerting": {
             "path": "posts",
@@ -159,13 +159,16 @@ def standalone(nest: Nest, echo: Echo, port: int, authority: trustme.CA) -> dict
 
 
 def _users(nest: Nest) -> str:
-    path = nest.folder / "users"
-    path.write_text(users_line("ada", nest.egg("web password").encode()) + "\n")
-    nest.eggs["web hash"] = path.read_text().strip().rpartition("$")[2]
+    path = nest.folder / "web.yml"
+    hashed = bcrypt.hashpw(nest.egg("web password").encode(), bcrypt.gensalt(4)).decode()
+    path.write_text(yaml.safe_dump({"basic_auth_users": {"ada": hashed}}))
+    nest.eggs["web hash"] = hashed.rpartition("$")[2]
     return str(path)
 
 
 def fleet(nest: Nest, echo: Echo, port: int, authority: trustme.CA) -> dict[str, Any]:
+    web_file = nest.folder / "tls.yml"
+    web_file.write_text(yaml.safe_dump({"tls_server_config": issued(nest, authority, "web key")}))
     return {
         "role": "fleet",
         "plan": str(PLAN),
@@ -179,7 +182,7 @@ def fleet(nest: Nest, echo: Echo, port: int, authority: trustme.CA) -> dict[str,
         },
         "web": {
             "listen": f"127.0.0.1:{port}",
-            "tls": issued(nest, authority, "web key"),
+            "config_file": str(web_file),
             "bearer_token_file": nest.file("web token"),
         },
         "logging": {"level": "debug", "format": "json"},

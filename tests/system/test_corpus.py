@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import gzip
 import itertools
@@ -34,6 +35,7 @@ from agent.cli.dashboards import GrafanaClient, GrafanaCredentials
 from agent.config.files import load_plan
 from agent.config.load import load as load_config
 from agent.config.load import parse_config
+from agent.config.web import Web, WebFile, read_web_file
 from agent.errors import ScrapeError, SizewatchError
 from agent.fleet.agent_series import AgentPages
 from agent.fleet.engine_series import EnginePages, GpuPages
@@ -44,11 +46,10 @@ from agent.gpu.collector import samples
 from agent.history.codec import decode_window
 from agent.http_client.connection import PageFetcher
 from agent.http_client.transport import TargetOptions
-from agent.http_server.credentials import Authenticator, read_gate
-from agent.http_server.options import WebOptions
-from agent.http_server.probes import TurnProgress
-from agent.http_server.reports import report_reply
-from agent.http_server.server import WebServer
+from agent.http_server.credentials import Authenticator
+from agent.http_server.interfaces import TurnProgress
+from agent.http_server.reports import report_response
+from agent.http_server.server import WebServer, read_gate
 from agent.kubernetes.api import KubernetesClient, KubernetesEndpoint, _event
 from agent.kubernetes.discovery import describe_excluded_pods, discover
 from agent.kubernetes.pod_resources import list_devices, read_devices
@@ -103,7 +104,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     (folder / "token").write_text("glsa_token", encoding="utf-8")
     (folder / "reports" / "2026-01-05").mkdir(parents=True)
     status = agent_status()
-    web = WebServer(WebOptions(port=0, timeout_seconds=SECONDS), lambda: status, TurnProgress)
+    web = WebServer(Web.model_construct(listen="127.0.0.1:0"), lambda: status, TurnProgress)
     web.receive(WebhookReceiver(Authenticator(("a-token-of-the-webhook",)), bucket=TokenBucket(1e9, 1e9)))
     web.serve_reports(folder / "reports")
     web.start()
@@ -272,19 +273,21 @@ def peer(bench: Bench, data: bytes) -> None:
 
 
 def credentials(bench: Bench, data: bytes) -> None:
-    """The first byte chooses between the users' file and that of tokens."""
-    key = "bearer_token_file" if data[0] == 1 else "basic_auth_users_file"
-    options: Any = {key: str(bench.written("secret", data[1:]))}
-    gate = read_gate(WebOptions(port=0, **options))
+    """The first byte chooses between the web configuration file and that of tokens."""
+    path = str(bench.written("secret", data[1:]))
+    if data[0] != 1:
+        read_web_file(path)
+        return
+    gate = read_gate(Web.model_construct(listen="127.0.0.1:0", bearer_token_file=path), WebFile())
     assert not gate.open, "a file that lets everybody in"
-    assert not any(map(gate.admits, ("", "Bearer ", "Basic Og==")))
+    assert not any(asyncio.run(gate.admits(words)) for words in ("", "Bearer ", "Basic Og=="))
 
 
 def report(bench: Bench, data: bytes) -> None:
     """A report.json and the state of the reports: listed, made into a message, read again."""
     path = bench.written("reports/2026-01-05/report.json", data)
     for asked in ("/reports/", "/reports/2026-01-05/report.json"):
-        assert report_reply(bench.folder / "reports", asked, "").status == "200 OK"
+        assert report_response(bench.folder / "reports", asked.removeprefix("/reports/"), "").status_code == 200
     for read in (lambda: storage.read_state(path), lambda: starts.from_text(data.decode("utf-8", "replace"))):
         with suppress(ValueError):
             read()

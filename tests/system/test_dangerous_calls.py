@@ -129,4 +129,4 @@ def test_secrets_are_compared_in_constant_time() -> None:
     calls = [
         node for node in ast.walk(tree) if isinstance(node, ast.Call) and dotted(node.func) == "hmac.compare_digest"
     ]
-    assert len(calls) >= 3
+    assert len(calls) >= 2

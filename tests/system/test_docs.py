@@ -124,7 +124,7 @@ def test_the_configurations_shown_can_be_used(tmp_path: Path) -> None:
             whole |= data
     config = parse_config(whole, folder=tmp_path, environment={"CREDENTIALS_DIRECTORY": str(tmp_path)})
     assert len(config.targets) == 2
-    assert config.web.tls is not None
+    assert config.web.config_file is not None
 
 
 def test_the_margin_shown_can_be_configured(tmp_path: Path) -> None:

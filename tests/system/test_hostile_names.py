@@ -36,11 +36,12 @@ from agent.config.load import load
 from agent.daemon.logs import set_up
 from agent.errors import ConfigError, RecordingError
 from agent.fleet.sums import quote_value, regex_any
-from agent.http_server.server import ROUTES
 from agent.prometheus.answers import parse_answer, vector
 from agent.sources.recording import load as load_recording
 from exporters.autoscaling.formats import FORMATS
 from exporters.render.text import one_line, strip_control_characters
+
+ROUTES = ("/", "/metrics", "/api/status")
 
 NAME = "<script>alert(1)</script>\"'&`|*_[x](javascript:alert(1)) ${HOME} {{ 7*7 }} =cmd|' /C calc'!A0 %s {0}"
 """What a configuration takes as a name: printable, one line."""

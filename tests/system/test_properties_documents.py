@@ -40,9 +40,9 @@ targets:
 gpus: {source: dcgm, dcgm: {url: "http://127.0.0.1:9400/metrics"}}
 web:
   listen: ":9095"
-  tls: {cert_file: c, key_file: k, client_ca_file: a, min_version: "1.3"}
+  probe_listen: ":9096"
   bearer_token_file: t
-  basic_auth_users_file: u
+  config_file: u
   hosts: [monitor.example]
 alerting:
   path: posts

@@ -95,7 +95,7 @@ VALUES = (
 )  # fmt: skip
 HOLDERS = (
     ("targets", "url"), ("targets", "bearer_token_file"), ("gpus.dcgm", "url"), ("alerting.alertmanagers", "url"),
-    ("web", "bearer_token_file"), ("web", "basic_auth_users_file"), ("report.deliver", "url_file"), ("report.deliver", "url_env"),
+    ("web", "bearer_token_file"), ("web", "config_file"), ("report.deliver", "url_file"), ("report.deliver", "url_env"),
     ("report.deliver", "name"), ("store", "url"), ("store", "bearer_token_file"), ("discovery.kubernetes.api", "url"),
     ("alerting.receiver", "bearer_token_file"), ("alerting", "external_url"),
 )  # fmt: skip

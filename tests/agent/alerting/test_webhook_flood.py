@@ -19,7 +19,7 @@ from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.alerting.webhook import BURST, PER_SECOND
 from agent.history.store import HistoryStore
-from agent.http_server.options import WEBHOOK
+from agent.http_server.interfaces import WEBHOOK
 
 SENDERS = 8
 EACH = 150

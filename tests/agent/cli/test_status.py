@@ -14,8 +14,8 @@ import yaml
 from status_samples import agent_status, fine_tier, fleet_status
 
 from agent.cli.main import main
-from agent.http_server.options import WebOptions
-from agent.http_server.probes import TurnProgress
+from agent.config.web import Web
+from agent.http_server.interfaces import TurnProgress
 from agent.http_server.server import WebServer
 from exporters.status.records import AgentStatus
 from exporters.status.status_json import status_json
@@ -25,7 +25,7 @@ from rules.verdicts.verdict import Status, Subject, Verdict
 
 @contextmanager
 def serving(status: AgentStatus, **options: object) -> Iterator[WebServer]:
-    server = WebServer(WebOptions(port=0, **options), lambda: status, TurnProgress)  # type: ignore[arg-type]
+    server = WebServer(Web.model_construct(listen="127.0.0.1:0", **options), lambda: status, TurnProgress)  # type: ignore[arg-type]
     server.start()
     try:
         yield server
@@ -124,11 +124,12 @@ def test_over_tls_the_configured_certificate_and_token_are_enough(
     cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
     made.cert_chain_pems[0].write_to_path(cert)
     made.private_key_pem.write_to_path(key)
-    with serving(quiet(), bearer_token_file=str(token), cert_file=cert, key_file=key) as server:
-        tls = {"cert_file": cert, "key_file": key}
-        assert main(configured(tmp_path, server, bearer_token_file=str(token), tls=tls)) == 0
+    file = tmp_path / "web.yml"
+    file.write_text("tls_server_config: {cert_file: cert.pem, key_file: key.pem}")
+    with serving(quiet(), bearer_token_file=str(token), config_file=str(file)) as server:
+        assert main(configured(tmp_path, server, bearer_token_file=str(token), config_file=str(file))) == 0
     assert capsys.readouterr().out.startswith("✓ 1 tier as planned")
-    with serving(quiet(), cert_file=cert, key_file=key) as server:
+    with serving(quiet(), config_file=str(file)) as server:
         stranger = configured(tmp_path, server)
         assert main([*stranger, "--url", server.url]) == 3, "an unknown certificate is not trusted"
     assert "CA that is not trusted" in capsys.readouterr().err

@@ -169,7 +169,10 @@ def test_a_secret_in_a_wrong_place_is_never_repeated(tmp_path: Path) -> None:
         ),
         ({"web": {"listen": "9095"}}, "web.listen: must be HOST:PORT such as 127.0.0.1:9095, [::1]:9095 or :9095"),
         ({"web": {"listen": ":0"}}, "web.listen: must be HOST:PORT such as 127.0.0.1:9095, [::1]:9095 or :9095"),
-        ({"web": {"tls": {"cert_file": "x"}}}, "web.tls.key_file: is missing"),
+        (
+            {"web": {"tls": {"cert_file": "x"}}},
+            "web.tls: is not a key of the configuration",
+        ),
         (
             {**target(), "thresholds": {"cpu-smal": {}}},
             "thresholds.cpu-smal: is not a tier of targets or plan; did you mean cpu-small?",
@@ -435,14 +438,14 @@ OPEN = "0.0.0.0:9095 is open to other machines without"
         (SOUND + "web: {listen: '127.0.0.5:1'}", ()),
         (SOUND + "web: {listen: '0.0.0.0:9095'}", (f":3: web.listen: {OPEN} TLS and authentication",)),
         (
-            SOUND + "web: {listen: '0.0.0.0:9095', tls: {cert_file: c, key_file: k}}",
+            SOUND + "web: {listen: '0.0.0.0:9095', config_file: web.yml}",
             (f":3: web.listen: {OPEN} authentication",),
         ),
         (
             SOUND + "web: {listen: ':9095', bearer_token_file: t}",
-            (":3: web.listen: :9095 takes passwords from other machines without TLS; set web.tls",),
+            (":3: web.listen: :9095 takes passwords from other machines without TLS",),
         ),
-        (SOUND + "web: {listen: ':9095', bearer_token_file: t, tls: {cert_file: c, key_file: k}}", ()),
+        (SOUND + "web: {listen: ':9095', bearer_token_file: t, config_file: web.yml}", ()),
         (
             "targets: [{url: 'https://a/', tier: h100-llama70b-fp8, tls: {insecure_skip_verify: true}}]\n",
             (":2: targets[0].tls.insecure_skip_verify: anyone on the way can answer for this target; use ca_file",),
@@ -456,8 +459,9 @@ OPEN = "0.0.0.0:9095 is open to other machines without"
 def test_what_weakens_a_configuration_is_a_warning_with_its_place(
     tmp_path: Path, text: str, expected: tuple[str, ...]
 ) -> None:
+    (tmp_path / "web.yml").write_text("tls_server_config: {cert_file: c, key_file: k}")
     found = warnings(tmp_path, text)
-    assert [one.partition("; set web.tls and")[0] for one in found] == list(expected)
+    assert [one.partition("; set tls_server_config")[0] for one in found] == list(expected)
 
 
 NOTHING = (

@@ -21,7 +21,6 @@ from waiting import CEILING_SECONDS, wait_for
 from agent.daemon import daemon as daemon_module
 from agent.daemon.daemon import Daemon
 from agent.daemon.followed_files import FollowedFiles
-from agent.http_server.credentials import users_line
 
 FIRST, SECOND = "the-first-token-of-this-page", "the-second-token-of-this-page"
 Change = Callable[..., None]
@@ -112,8 +111,13 @@ def page(connection: ssl.SSLSocket, path: str = "/healthz") -> bytes:
         return connection.recv(100)
 
 
+USERS = "basic_auth_users: {eve: $2y$04$" + "a" * 53 + "}"
+
+
 def secure(tmp_path: Path) -> dict[str, Any]:
-    return {"tls": {"cert_file": str(tmp_path / "s" / "cert"), "key_file": str(tmp_path / "s" / "key")}}
+    path = tmp_path / "web.yml"
+    path.write_text("tls_server_config: {cert_file: s/cert, key_file: s/key}")
+    return {"config_file": str(path)}
 
 
 @WAYS
@@ -169,7 +173,8 @@ def test_a_half_client_ca_leaves_the_one_before_and_the_next_whole_one_is_taken(
     authority, old, new, change = trustme.CA(), trustme.CA(), trustme.CA(), in_place(tmp_path / "s")
     change(**certificate(authority), ca=old.cert_pem.bytes().decode())
     web = secure(tmp_path)
-    web["tls"]["client_ca_file"] = str(tmp_path / "s" / "ca")
+    tls = "{cert_file: s/cert, key_file: s/key, client_ca_file: s/ca, client_auth_type: RequireAndVerifyClientCert}"
+    (tmp_path / "web.yml").write_text(f"tls_server_config: {tls}")
     before, after = old.issue_cert("reader"), new.issue_cert("reader")
 
     def reads(ours: trustme.LeafCert) -> bool:
@@ -204,13 +209,13 @@ def post(daemon: Daemon, token: str) -> int:
 def test_tokens_and_users_of_pages_and_webhook_are_followed(way: Callable[[Path], Change], tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     change = way(tmp_path / "s")
-    change(page=FIRST, users=users_line("eve", b"known"), hook=FIRST)
-    web = {"bearer_token_file": str(tmp_path / "s" / "page"), "basic_auth_users_file": str(tmp_path / "s" / "users")}
+    change(page=FIRST, users=USERS, hook=FIRST)
+    web = {"bearer_token_file": str(tmp_path / "s" / "page"), "config_file": str(tmp_path / "s" / "users")}
     receiver = {"receiver": {"bearer_token_file": str(tmp_path / "s" / "hook")}}
 
     def admits(token: str) -> bool:
         try:
-            return bool(ask(daemon, "readyz", token))
+            return bool(ask(daemon, "metrics", token))
         except urllib.error.HTTPError:
             return False
 
@@ -225,7 +230,7 @@ def test_tokens_and_users_of_pages_and_webhook_are_followed(way: Callable[[Path]
         # A file that is right is taken beside those that are still wrong.
         change(hook=FIRST)
         assert wait_for(lambda: post(daemon, FIRST) == 400)
-        change(page=FIRST, users=users_line("eve", b"known"))
+        change(page=FIRST, users=USERS)
         assert wait_for(lambda: daemon.counts.secret_trouble is None)
         assert admits(FIRST)
 
@@ -288,8 +293,8 @@ def test_a_token_file_that_is_removed_opens_the_pages_to_nobody(tmp_path: Path) 
         token.unlink()
         assert wait_for(lambda: daemon.counts.secret_trouble)
         with pytest.raises(urllib.error.HTTPError, match="401"):
-            ask(daemon, "readyz")
-        assert ask(daemon, "readyz", FIRST)
+            ask(daemon, "metrics")
+        assert ask(daemon, "metrics", FIRST)
 
 
 @WAYS

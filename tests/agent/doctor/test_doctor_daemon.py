@@ -83,9 +83,8 @@ def test_a_real_daemon_that_is_well_is_said_to_be_and_its_troubles_are_read_from
 
 
 def _as_configured(loaded: object) -> object:
-    from agent.http_server.options import options_of
 
-    return options_of(loaded.config.web)  # type: ignore[attr-defined]
+    return loaded.config.web  # type: ignore[attr-defined]
 
 
 def test_a_token_is_sent_to_a_certificate_of_ours_and_never_in_the_clear(tmp_path: Path) -> None:
@@ -93,8 +92,8 @@ def test_a_token_is_sent_to_a_certificate_of_ours_and_never_in_the_clear(tmp_pat
     leaf = trustme.CA().issue_cert("watch.example")
     leaf.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "web.pem"))
     page = b'sizewatch_build_info{version="0.0.1"} 1\n'
-    tls = {"cert_file": "web.pem", "key_file": "web.pem"}
-    for certificate, more, sent in ((leaf, {"tls": tls}, True), (None, {}, False)):
+    (tmp_path / "web.yml").write_text("tls_server_config: {cert_file: web.pem, key_file: web.pem}\n")
+    for certificate, more, sent in ((leaf, {"config_file": "web.yml"}, True), (None, {}, False)):
         with serving(page, certificate=certificate, heard=(heard := [])) as port:
             keys = {"listen": f"127.0.0.1:{port}", "bearer_token_file": "token", **more}
             found = run_checks(loaded(tmp_path, web=keys))

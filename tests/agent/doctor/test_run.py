@@ -371,8 +371,8 @@ def test_a_running_sizewatch_behind_tls_is_known_by_its_certificate(tmp_path: Pa
     leaf.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
     leaf.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
     with serving(b"sizewatch_build_info 1\n", certificate=leaf) as port:
-        tls = {"cert_file": "cert.pem", "key_file": "key.pem"}
-        (ours,) = web(tmp_path, f"127.0.0.1:{port}", tls=tls)
+        (tmp_path / "web.yml").write_text("tls_server_config: {cert_file: cert.pem, key_file: key.pem}")
+        (ours,) = web(tmp_path, f"127.0.0.1:{port}", config_file="web.yml")
     assert ours.text == f"127.0.0.1:{port}: a sizewatch answers there already"
 
 
@@ -388,9 +388,10 @@ def test_files_of_the_web_server_are_tried(tmp_path: Path) -> None:
     leaf.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
     other.issue_cert("localhost").private_key_pem.write_to_path(str(tmp_path / "other.pem"))
     listen = f"127.0.0.1:{free_port()}"
-    found = web(tmp_path, listen, tls={"cert_file": "cert.pem", "key_file": "other.pem"}, bearer_token_file="no-token")
+    (tmp_path / "web.yml").write_text("tls_server_config: {cert_file: cert.pem, key_file: other.pem}")
+    found = web(tmp_path, listen, config_file="web.yml", bearer_token_file="no-token")
     assert [finding.level for finding in found] == [CheckLevel.FAIL, CheckLevel.FAIL, CheckLevel.OK]
-    assert found[1].text.startswith(f"web.tls: {tmp_path}/cert.pem and {tmp_path}/other.pem cannot be used: ")
+    assert found[1].text.startswith(f"web.config_file: {tmp_path}/cert.pem and {tmp_path}/other.pem cannot be used: ")
     assert found[0].text == f"web.bearer_token_file: {tmp_path}/no-token cannot be read: No such file or directory"
 
 

@@ -28,7 +28,7 @@ warnings.simplefilter("error")
 from pathlib import Path
 from agent.config.load import load
 from agent.daemon.daemon import Daemon, DaemonOptions
-from agent.http_server.options import WebOptions
+from agent.config.web import Web
 
 def page(daemon, path):
     return urllib.request.urlopen(daemon.web.url + path, timeout=120).read().decode()
@@ -49,7 +49,7 @@ def on_turn(daemon):
 loaded = load(Path(sys.argv[1]))
 start, began = float(sys.argv[2]), time.time()
 surroundings = DaemonOptions(
-    web=lambda _: WebOptions(port=0), on_turn=on_turn, speed=10.0, clock=lambda: start + time.time() - began
+    web=lambda _: Web.model_construct(listen="127.0.0.1:0"), on_turn=on_turn, speed=10.0, clock=lambda: start + time.time() - began
 )
 Daemon(loaded, surroundings).run()
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.daemon.factory import assemble
 from agent.demo.simulation.live_fleet import continue_simulation
-from agent.http_server.options import options_of
 from exporters.metrics import names
 
 pytestmark = pytest.mark.server
@@ -46,7 +44,7 @@ def test_every_query_about_the_forecast_answers(tmp_path: Path, past_fleet: Past
             assemble=partial(assemble, clock=show.clock, gpu_source=show.gpus),
             clock=show.clock,
             speed=SPEED,
-            web=lambda loaded: replace(options_of(loaded.config.web), port=port),
+            web=lambda loaded: loaded.config.web.model_copy(update={"listen": f"127.0.0.1:{port}"}),
         )
         ends.enter_context(daemon)
         prometheus = ends.enter_context(scraping(tmp_path, f"127.0.0.1:{port}", "http://127.0.0.1:9"))

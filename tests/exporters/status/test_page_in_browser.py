@@ -9,8 +9,8 @@ from status_samples import agent_status, fleet_status
 from tools import tool
 from waiting import CEILING_SECONDS
 
-from agent.http_server.options import WebOptions
-from agent.http_server.probes import TurnProgress
+from agent.config.web import Web
+from agent.http_server.interfaces import TurnProgress
 from agent.http_server.server import WebServer
 from exporters.status.page import render_page
 
@@ -26,7 +26,7 @@ MEASURE = (
 
 @pytest.fixture(name="url")
 def running_page() -> Iterator[str]:
-    server = WebServer(WebOptions(port=0), agent_status, TurnProgress)
+    server = WebServer(Web.model_construct(listen="127.0.0.1:0"), agent_status, TurnProgress)
     server.start()
     yield server.url
     server.stop()

@@ -194,7 +194,7 @@ spec:
             timeoutSeconds: 5
             failureThreshold: 4
           readinessProbe:
-            httpGet: {path: {{ .Values.web.readyPath }}, port: http, scheme: {{ .Values.web.scheme }}}
+            httpGet: {path: /readyz, port: http, scheme: {{ .Values.web.scheme }}}
             periodSeconds: 10
             timeoutSeconds: 5
           volumeMounts:
