@@ -18,7 +18,8 @@ from agent.errors import ConfigError, SizewatchError
 from agent.files import EVERYBODY_READS, open_new_file
 from agent.garbage import collect_rarely
 from agent.history import reader
-from agent.reporting.jobs import DeliveryJob, JobRunner
+from agent.reporting.jobs import JobRunner
+from agent.reporting.records import DeliveryJob
 from agent.worker.process import ONE_THREAD
 from rules.telemetry.windows import HOUR_SECONDS
 

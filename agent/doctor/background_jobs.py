@@ -20,7 +20,8 @@ from agent.durations import duration_text
 from agent.errors import find_missing
 from agent.forecasting.service import FORECAST_MEMORY_BYTES
 from agent.forecasting.worker import LibraryCheck, check_libraries
-from agent.reporting.jobs import AddressCheckJob, AddressCheckResult, JobRunner
+from agent.reporting.jobs import JobRunner
+from agent.reporting.records import AddressCheckJob, AddressCheckResult
 from agent.worker.process import MIB, WorkerError, WorkerProcess
 
 START_SECONDS = 30.0

@@ -18,7 +18,7 @@ from pathlib import Path
 from apprise import Apprise, AppriseAsset, AppriseAttachment, NotifyFormat
 
 from agent.config.report import Destination
-from agent.reporting.jobs import AddressCheckResult, DeliveryJob
+from agent.reporting.records import AddressCheckResult, DeliveryJob
 from agent.reporting.storage import write_atomically
 from exporters.report.build import message
 

@@ -16,7 +16,7 @@ from agent.history import daily_queries
 from agent.history.reader import Reader
 from agent.history.store import HistoryStore
 from agent.reporting import storage
-from agent.reporting.jobs import GenerateJob
+from agent.reporting.records import GenerateJob
 from agent.version import VERSION
 from exporters.render.text import copy_fields
 from exporters.report.build import report, report_json

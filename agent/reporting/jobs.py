@@ -1,4 +1,4 @@
-"""Jobs of the reports, and the runner that starts a process for each job.
+"""Runner of the reports' jobs: it starts a process for each.
 
 The daemon imports this module, so the libraries of pages and numbers load only where a job runs. A job contains the
 daemon's own configuration: later changes on disk have no effect. The process itself reads the addresses.
@@ -10,12 +10,10 @@ import logging
 import resource
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
-from agent.config.load import LoadedConfig
-from agent.config.report import Destination
 from agent.errors import SizewatchError
+from agent.reporting.records import AddressCheckJob, DeliveryJob, GenerateJob, Job, JobResult
 from agent.worker.process import MIB, WorkerError, WorkerFailure, WorkerProcess
 
 REPORT_MEMORY_BYTES = 768 * MIB
@@ -30,60 +28,8 @@ NETWORK = (
 _log = logging.getLogger("agent.reporting")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerateJob:
-    """Job that writes the report of the time before `due` (unix seconds) into `folder`/`name`."""
-
-    loaded: LoadedConfig
-    due: float
-    folder: Path
-    name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryJob:
-    """Job that sends the report `name` in `folder` and writes a `receipt` after acceptance.
-
-    `link` is the address of the full report, "" if not configured."""
-
-    folder: Path
-    name: str
-    destination: Destination
-    link: str
-    receipt: Path
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddressCheckJob:
-    """Job that checks whether addresses are readable and supported. Nothing is sent."""
-
-    destinations: tuple[Destination, ...]
-
-
-Job = GenerateJob | DeliveryJob | AddressCheckJob
-
 LIMIT_SECONDS: Mapping[type[Job], float] = {GenerateJob: 600.0, DeliveryJob: 90.0, AddressCheckJob: 30.0}
 """Time limits of jobs in seconds. A destination that hangs delays the others by this much."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddressCheckResult:
-    """Check of a destination: the service and whether it accepts files, or the reason why it is unusable."""
-
-    service: str = ""
-    takes_files: bool = False
-    readable_by_all: bool = False
-    trouble: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobResult:
-    """Result of a job. `trouble` is "" on success. `text` is the headline of a written report."""
-
-    trouble: str = ""
-    text: str = ""
-    memory_bytes: int = 0
-    checked: tuple[AddressCheckResult, ...] = ()
 
 
 class JobRunner:

@@ -22,7 +22,8 @@ from agent.config.report import DAY, WEEKDAYS, Destination
 from agent.durations import retry_delay
 from agent.errors import SizewatchError
 from agent.reporting import storage
-from agent.reporting.jobs import DeliveryJob, GenerateJob, Job, JobResult, JobRunner
+from agent.reporting.jobs import JobRunner
+from agent.reporting.records import DeliveryJob, GenerateJob, Job, JobResult
 from agent.reporting.storage import STATE_FILE, PendingDelivery, ReportState
 from exporters.status.records import DeliveryHealth, ReportHealth
 

@@ -14,7 +14,8 @@ from report_samples import START, TIER, WEEK, book, hours, plan, reported
 from agent.config.load import LoadedConfig, load
 from agent.history.store import HistoryStore
 from agent.reporting import jobs, storage
-from agent.reporting.jobs import Job, JobResult, JobRunner
+from agent.reporting.jobs import JobRunner
+from agent.reporting.records import Job, JobResult
 from agent.reporting.storage import STATE_FILE, PendingDelivery, ReportState
 from exporters.report.build import report_json
 

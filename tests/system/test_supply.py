@@ -49,7 +49,17 @@ def test_everything_that_runs_is_in_the_lock_in_the_version_that_is_installed() 
 
 def test_what_is_imported_at_run_time_is_declared() -> None:
     declared = {canonicalize_name(Requirement(text).name) for text in sbom().declared()}
-    assert {"apscheduler", "urllib3", "starlette", "uvicorn", "pyyaml", "pydantic", "jinja2", "apprise", "statsmodels"} <= declared
+    assert {
+        "apscheduler",
+        "urllib3",
+        "starlette",
+        "uvicorn",
+        "pyyaml",
+        "pydantic",
+        "jinja2",
+        "apprise",
+        "statsmodels",
+    } <= declared
 
 
 def test_every_licence_is_known_and_none_reaches_over_to_us() -> None:
