@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import math
 import os
 import signal
 import sys
@@ -12,8 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
-
-from agent.cli import terminal
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -26,9 +23,6 @@ sys.path += sorted({str(path.parent) for path in Path(__file__).parent.rglob("te
 # Threads of the numbers' library wait for each other in every worker; set before it is loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-# Progress depends on the speed of the machine: only its own tests show it.
-terminal.SILENT_SECONDS = math.inf
 
 settings.register_profile("here", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)

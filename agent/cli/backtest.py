@@ -5,52 +5,52 @@ The series is a CSV, or the tier's demand from the history. The forecast librari
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-from pathlib import Path
+from types import SimpleNamespace
 
-from agent.cli.arguments import FINE, add_format
-from agent.cli.forecast import add_history
+import click
+
+from agent.cli.arguments import FINE, FORMAT, PATH, tier_option
+from agent.cli.forecast import HISTORY
 from agent.cli.terminal import tell_progress
 from agent.durations import parse_duration
 from agent.errors import SizewatchError
 from agent.worker.process import ONE_THREAD
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_history(parser)
-    parser.add_argument("--tier", metavar="T", help="whose demand is read where no CSV is given; default the only one")
-    parser.add_argument(
-        "--horizons",
-        type=durations,
-        default=(900.0, 86_400.0),
-        metavar="LIST",
-        help="how far ahead; 6h and more: all bins up to there, every 6 hours (default: 15m,24h)",
+def parameters() -> tuple[click.Parameter, ...]:
+    return (
+        *HISTORY,
+        tier_option("whose demand is read where no CSV is given; default the only one"),
+        click.Option(
+            ["--horizons"],
+            type=durations,
+            default="15m,24h",
+            metavar="LIST",
+            help="how far ahead; 6h and more: all bins up to there, every 6 hours (default: 15m,24h)",
+        ),
+        click.Option(
+            ["--test-days"],
+            type=int,
+            metavar="DAYS",
+            help="the newest days are tested (default: 4; 14 where bins are half an hour or longer)",
+        ),
+        click.Option(["--requests"], is_flag=True, help="test the requests, not their work by tokens"),
+        click.Option(["--emit"], type=PATH, metavar="FILE", help="every forecast of every method as CSV"),
+        *FORMAT,
     )
-    parser.add_argument(
-        "--test-days",
-        type=int,
-        metavar="DAYS",
-        help="the newest days are tested (default: 4; 14 where bins are half an hour or longer)",
-    )
-    parser.add_argument("--requests", action="store_true", help="test the requests, not their work by tokens")
-    parser.add_argument("--emit", type=Path, metavar="FILE", help="every forecast of every method as CSV")
-    add_format(parser)
 
 
 def durations(text: str) -> tuple[float, ...]:
-    """Parse comma-separated durations to seconds. argparse turns the error into its usage message and exit code 2."""
-    try:
-        found = tuple(dict.fromkeys(parse_duration(part.strip()) for part in text.split(",")))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    """Parse comma-separated durations to seconds."""
+    found = tuple(dict.fromkeys(parse_duration(part.strip()) for part in text.split(",")))
     if not all(0 < seconds <= 86_400 for seconds in found):
-        raise argparse.ArgumentTypeError("must be longer than nothing and at most 24h")
+        raise ValueError("must be longer than nothing and at most 24h")
     return found
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: SimpleNamespace) -> int:
     # Before the import: numeric library threads only wait for each other here, and use cores others need.
     os.environ.update(ONE_THREAD)
     from agent.forecasting.input_series import input_from_options

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
+from types import SimpleNamespace
 
-from agent.cli.arguments import CANNOT_JUDGE, FINDING, FINE, add_config, add_format, add_since, duration
+import click
+
+from agent.cli.arguments import CANNOT_JUDGE, CONFIG, FINDING, FINE, FORMAT, duration, since_option, tier_option
 from agent.config.load import (
     LoadedConfig,
     build_tier_contexts,
@@ -34,21 +36,18 @@ SHORTEST_SECONDS = MINUTES.seconds
 LONGEST_SECONDS = HOURS.keep_seconds
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    add_since(parser, kind=_since)
-    parser.add_argument("--tier", metavar="T", help="one tier; default all of the plan")
-    add_format(parser)
+def parameters() -> tuple[click.Parameter, ...]:
+    return CONFIG, since_option(kind=_since), tier_option(), *FORMAT
 
 
 def _since(text: str) -> float:
     seconds = duration(text)
     if seconds < SHORTEST_SECONDS:
-        raise argparse.ArgumentTypeError("must be 1m or longer: the history keeps sums of minutes")
+        raise ValueError("must be 1m or longer: the history keeps sums of minutes")
     return seconds
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: SimpleNamespace) -> int:
     loaded = load(find(options.config))
     for mistake in loaded.grave:
         print(f"sizewatch check: {mistake}", file=sys.stderr)

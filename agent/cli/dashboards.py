@@ -6,21 +6,22 @@ in no message. A new subcommand is a row of SUBCOMMANDS, a new request a method 
 
 from __future__ import annotations
 
-import argparse
 import base64
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+import click
 from urllib3 import BaseHTTPResponse, PoolManager, ProxyManager, Timeout
 from urllib3.exceptions import HTTPError, NewConnectionError, ProxyError, SSLError, TimeoutError
 
-from agent.cli.arguments import FINE, Subcommand, add_subcommands, option
+from agent.cli.arguments import FINE, PATH, make_command, option
 from agent.errors import SizewatchError
 from agent.http_client.error_text import redact
 from agent.http_client.transport import tls_context
@@ -243,36 +244,30 @@ def _content(where: str, result: BaseHTTPResponse, said: bytes, secret: str) -> 
 
 
 CREDENTIALS = (
-    ("token_file", "FILE", Path, "holds the token of a service account that may edit dashboards"),
+    ("token_file", "FILE", PATH, "holds the token of a service account that may edit dashboards"),
     ("username", "NAME", str, "instead of a token: a user who may edit dashboards"),
-    ("password_file", "FILE", Path, "password of that user"),
-    ("ca_file", "FILE", Path, "CA that signed Grafana's certificate"),
-    ("client_cert_file", "FILE", Path, "client certificate, where a proxy before Grafana wants one"),
-    ("client_key_file", "FILE", Path, "its key, where it is not in that file"),
+    ("password_file", "FILE", PATH, "password of that user"),
+    ("ca_file", "FILE", PATH, "CA that signed Grafana's certificate"),
+    ("client_cert_file", "FILE", PATH, "client certificate, where a proxy before Grafana wants one"),
+    ("client_key_file", "FILE", PATH, "its key, where it is not in that file"),
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_subcommands(parser, SUBCOMMANDS)
-
-
-def run(options: argparse.Namespace) -> int:
-    """Run the subcommand. GrafanaError means exit code 2; dashboards saved before it stay."""
-    return int(options.run_subcommand(options))
-
-
-def _add_push(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--url", required=True, metavar="URL", help="Grafana's address, such as https://grafana.example"
+def _push_parameters() -> tuple[click.Parameter, ...]:
+    url = click.Option(
+        ["--url"], required=True, metavar="URL", help="Grafana's address, such as https://grafana.example"
     )
-    for name, metavar, kind, text in CREDENTIALS:
-        parser.add_argument(option(name), type=kind, metavar=metavar, help=text)
-    parser.add_argument(
-        "--folder", default=FOLDER, metavar="TITLE", help=f"made where there is none (default {FOLDER})"
+    credentials = (
+        click.Option([option(name)], type=kind, metavar=metavar, help=text) for name, metavar, kind, text in CREDENTIALS
     )
+    folder = click.Option(
+        ["--folder"], default=FOLDER, metavar="TITLE", help=f"made where there is none (default {FOLDER})"
+    )
+    return url, *credentials, folder
 
 
-def _push(options: argparse.Namespace) -> int:
+def _push(options: SimpleNamespace) -> int:
+    """Save every dashboard. GrafanaError means exit code 2; dashboards saved before it stay."""
     given = {name: getattr(options, name) for name, *_ in CREDENTIALS}
     grafana = GrafanaClient(options.url, GrafanaCredentials(**given))
     folder = grafana.folder(options.folder)
@@ -281,4 +276,12 @@ def _push(options: argparse.Namespace) -> int:
     return FINE
 
 
-SUBCOMMANDS = (Subcommand("push", "save the dashboards into a folder of a Grafana, over older ones", _add_push, _push),)
+SUBCOMMANDS = (
+    make_command(
+        "push",
+        "save the dashboards into a folder of a Grafana, over older ones",
+        _push_parameters(),
+        _push,
+        output="streamed",
+    ),
+)

@@ -4,15 +4,17 @@ simulated fleet with simulated weeks replaces the recordings.
 
 from __future__ import annotations
 
-import argparse
 import signal
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
-from agent.cli.arguments import duration
+import click
+
+from agent.cli.arguments import PATH, duration
 from agent.cli.terminal import tell_progress
 from agent.config.config import Logging
 from agent.config.files import load_plan
@@ -30,15 +32,11 @@ DAY = 86_400.0
 SHORTEST_PAST, LONGEST_PAST = 14 * DAY, 84 * DAY
 
 
-def _between(low: float, high: float, kind: Callable[[str], float] = float) -> Callable[[str], float]:
+def _between(low: float, high: float) -> Callable[[str], float]:
     def read(text: str) -> float:
-        try:
-            value = kind(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text} is not a number") from None
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"must be from {low:g} to {high:g}")
-        return value
+        if not low <= float(text) <= high:
+            raise ValueError(f"must be from {low:g} to {high:g}")
+        return float(text)
 
     return read
 
@@ -46,42 +44,49 @@ def _between(low: float, high: float, kind: Callable[[str], float] = float) -> C
 def _past(text: str) -> float:
     value = duration(text)
     if not SHORTEST_PAST <= value <= LONGEST_PAST:
-        raise argparse.ArgumentTypeError(
-            f"must be from {duration_text(SHORTEST_PAST)} to {duration_text(LONGEST_PAST)}"
-        )
+        raise ValueError(f"must be from {duration_text(SHORTEST_PAST)} to {duration_text(LONGEST_PAST)}")
     return value
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--port",
-        type=_between(0, 65535, int),
-        default=9095,
-        help="port of the status page on 127.0.0.1; 0: any free one",
-    )
-    parser.add_argument(
-        "--speed",
-        type=_between(0.1, 60),
-        help=f"how many times faster time runs (default {SPEED:g}; 1 with --out)",
-    )
-    parser.add_argument(
-        "--seconds", type=_between(0.1, 1e6), metavar="N", help="end after N seconds; default: until Ctrl-C"
-    )
-    parser.add_argument(
-        "--history", type=_past, metavar="LENGTH", help="a simulated fleet with so much past (4w), not recorded engines"
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="with --history: keep it in a new folder; default: thrown away at the end",
-    )
-    parser.add_argument(
-        "--fill-only", action="store_true", help="with --history and --out: end after filling, and say what to run next"
+def parameters() -> tuple[click.Parameter, ...]:
+    return (
+        click.Option(
+            ["--port"],
+            type=click.IntRange(0, 65535),
+            default=9095,
+            metavar="PORT",
+            help="port of the status page on 127.0.0.1; 0: any free one",
+        ),
+        click.Option(
+            ["--speed"],
+            type=_between(0.1, 60),
+            metavar="SPEED",
+            help=f"how many times faster time runs (default {SPEED:g}; 1 with --out)",
+        ),
+        click.Option(
+            ["--seconds"], type=_between(0.1, 1e6), metavar="N", help="end after N seconds; default: until Ctrl-C"
+        ),
+        click.Option(
+            ["--history"],
+            type=_past,
+            metavar="LENGTH",
+            help="a simulated fleet with so much past (4w), not recorded engines",
+        ),
+        click.Option(
+            ["--out"],
+            type=PATH,
+            metavar="DIR",
+            help="with --history: keep it in a new folder; default: thrown away at the end",
+        ),
+        click.Option(
+            ["--fill-only"],
+            is_flag=True,
+            help="with --history and --out: end after filling, and say what to run next",
+        ),
     )
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: SimpleNamespace) -> int:
     _check(options)
     # The narrator prints findings; the log would repeat them.
     set_up(Logging(level="error"))
@@ -98,14 +103,14 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check(options: argparse.Namespace) -> None:
+def _check(options: SimpleNamespace) -> None:
     if options.history is None and (options.out is not None or options.fill_only):
         raise ConfigError(("--out and --fill-only go with --history, such as --history 4w",))
     if options.fill_only and options.out is None:
         raise ConfigError(("--fill-only needs --out DIR: what is filled into a temporary folder is gone at once",))
 
 
-def _recorded(options: argparse.Namespace, folder: Path, ends: ExitStack) -> DemoRun:
+def _recorded(options: SimpleNamespace, folder: Path, ends: ExitStack) -> DemoRun:
     """Return the demo of recorded engines. Its history is deleted."""
     speed = options.speed or SPEED
     clock = Clock(speed)
@@ -147,7 +152,7 @@ def _loaded(stage: DemoSetup, folder: Path) -> LoadedConfig:
     return LoadedConfig(path=folder / "sizewatch.yaml", config=config, plan=plan, warnings=())
 
 
-def _with_past(options: argparse.Namespace, folder: Path, ends: ExitStack) -> DemoRun | None:
+def _with_past(options: SimpleNamespace, folder: Path, ends: ExitStack) -> DemoRun | None:
     """Return the demo of simulated engines after filling the past. Return None with --fill-only."""
     # Only this demo needs the simulator.
     from agent.demo.simulation.folder import configuration, fill, next_steps_text, unserved_url, write_configuration

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import asdict
+from types import SimpleNamespace
 
-from agent.cli.arguments import BAD_INPUT, add_config, add_format
+import click
+
+from agent.cli.arguments import BAD_INPUT, CONFIG, FORMAT
 from agent.config.load import LoadedConfig, find, load
 from agent.doctor.check_result import exit_code, format_text
 from agent.doctor.run import run_checks
 from agent.errors import ConfigError
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    add_format(parser)
+def parameters() -> tuple[click.Parameter, ...]:
+    return CONFIG, *FORMAT
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: SimpleNamespace) -> int:
     loaded = _loaded(options.config)
     found = run_checks(loaded)
     if options.format == "json":

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
+from types import SimpleNamespace
 
-from agent.cli.arguments import FINE
+import click
+
+from agent.cli.arguments import FINE, Choice
 from exporters.docs.runbooks import SELF_ALERTS, rules_text, runbook_text, self_alert_text
 from rules.catalogue.registry import RULES
 
 WIDEST = 100
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    names = {name.casefold(): name for name in (*(rule.name for rule in RULES), *SELF_ALERTS)}
-    parser.add_argument(
-        "rule",
-        nargs="?",
-        type=lambda text: names.get(text.casefold(), text),
-        choices=list(names.values()),
-        metavar="RULE",
+class RuleName(Choice):
+    """Name of a rule or of an alert about sizewatch itself, in upper or lower case."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        exact = {name.casefold(): name for name in self.choices}
+        return super().convert(exact.get(value.casefold(), value), param, ctx)
+
+
+def parameters() -> tuple[click.Parameter, ...]:
+    rule = click.Argument(
+        ["rule"],
+        required=False,
+        type=RuleName((*(rule.name for rule in RULES), *SELF_ALERTS)),
+        metavar="[RULE]",
         help="name of a rule, which is also its alertname; without it all are listed",
     )
+    return (rule,)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: SimpleNamespace) -> int:
     width = min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
     if options.rule is None:
         print(rules_text(width))

@@ -5,57 +5,52 @@ The forecast libraries are imported on demand.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-from pathlib import Path
+from types import SimpleNamespace
 
-from agent.cli.arguments import FINE, add_config, add_format, duration
+import click
+
+from agent.cli.arguments import CONFIG, FINE, FORMAT, PATH, duration, tier_option
 from agent.worker.process import ONE_THREAD
 
-DEFAULT_HORIZON_SECONDS = 900.0
 DAY_SECONDS = 86_400.0
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tier", metavar="T", help="whose demand; default the only one")
-    add_history(parser)
-    parser.add_argument(
-        "--horizon",
-        type=horizon,
-        default=DEFAULT_HORIZON_SECONDS,
-        metavar="15m",
-        help="how far ahead, at most 24h (default: 15m)",
+def parameters() -> tuple[click.Parameter, ...]:
+    ahead = click.Option(
+        ["--horizon"], type=horizon, default="15m", metavar="15m", help="how far ahead, at most 24h (default: 15m)"
     )
-    add_format(parser)
+    return tier_option("whose demand; default the only one"), *HISTORY, ahead, *FORMAT
 
 
-def add_history(parser: argparse.ArgumentParser) -> None:
-    """Add `--history CSV`, `-c FILE` and `--bin 5m`."""
-    parser.add_argument(
-        "--history",
-        type=Path,
+HISTORY = (
+    click.Option(
+        ["--history"],
+        type=PATH,
         metavar="CSV",
         help="timestamp,requests[,...], also gzipped; without it the demand that the daemon has kept of the tier",
-    )
-    add_config(parser)
-    parser.add_argument(
-        "--bin",
+    ),
+    CONFIG,
+    click.Option(
+        ["--bin"],
         type=duration,
         metavar="DURATION",
         help="sums over so long are forecast, such as 5m (default: the configuration's, or 5m)",
-    )
+    ),
+)
+"""Where the demand comes from."""
 
 
 def horizon(text: str) -> float:
-    """Parse a duration of at most a day to seconds. argparse turns the error into its usage message and exit code 2."""
+    """Parse a duration of at most a day to seconds."""
     seconds = duration(text)
     if seconds > DAY_SECONDS:
-        raise argparse.ArgumentTypeError("must be at most 24h: nothing is forecast beyond a day")
+        raise ValueError("must be at most 24h: nothing is forecast beyond a day")
     return seconds
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: SimpleNamespace) -> int:
     # Before the import: numeric library threads only wait for each other here, and use cores others need.
     os.environ.update(ONE_THREAD)
     from agent.forecasting.input_series import input_from_options

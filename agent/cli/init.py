@@ -6,7 +6,6 @@ can be seen. Each address is asked for its page once; what is no engine is left 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -17,8 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+import click
 
 from agent.cli import plan
 from agent.cli import run as run_command
@@ -74,17 +76,15 @@ class FoundEngine:
     probe: EngineProbe
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--out", type=output_folder, default=Path(), metavar="DIR", help="where to write (default: here)"
-    )
-    parser.add_argument("--force", action="store_true", help="replace sizewatch.yaml and plan.yaml that are there")
-    parser.add_argument(
-        "--run", action="store_true", dest="start", help="then start the daemon, as `sizewatch run` does"
+def parameters() -> tuple[click.Parameter, ...]:
+    return (
+        click.Option(["--out"], type=output_folder, default=".", metavar="DIR", help="where to write (default: here)"),
+        click.Option(["--force"], is_flag=True, help="replace sizewatch.yaml and plan.yaml that are there"),
+        click.Option(["--run", "start"], is_flag=True, help="then start the daemon, as `sizewatch run` does"),
     )
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: SimpleNamespace) -> int:
     """Write both files and print what was found. Return 3 without an engine; raise ConfigError for files in the way."""
     config_path, plan_path = options.out / "sizewatch.yaml", options.out / "plan.yaml"
     there = [path for path in (config_path, plan_path) if os.path.lexists(path)]
@@ -111,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
     load(config_path)
     _print_found(tiers, gpus, alertmanager, config_path, plan_path)
     if options.start:
-        return run_command.run(argparse.Namespace(config=str(config_path), role=None))
+        return run_command.run(SimpleNamespace(config=str(config_path), role=None))
     return FINE
 
 

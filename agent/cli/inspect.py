@@ -5,14 +5,16 @@ Each signal has a value or the reason for its absence.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
-from agent.cli.arguments import FINE, add_format, add_ways_in, target_options
+import click
+
+from agent.cli.arguments import FINE, FORMAT, connection_options, target_options
 from agent.errors import ConfigError, RecordingError, ScrapeError
 from agent.gpu.collector import samples
 from agent.http_client.connection import fetch_page
@@ -107,14 +109,13 @@ def render_gpu_page(body: bytes, page_name: str, *, as_json: bool, notes: tuple[
     return inspect_gpus_text(f"{page_name}: {exporter.title}", exporter, page, uses)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("page", metavar="FILE-or-URL", help="a saved page, or the address of a live one")
-    parser.add_argument("--engine", metavar="NAME", help="instead of recognising it from the page")
-    add_ways_in(parser)
-    add_format(parser)
+def parameters() -> tuple[click.Parameter, ...]:
+    page = click.Argument(["page"], metavar="FILE-or-URL", help="a saved page, or the address of a live one")
+    engine = click.Option(["--engine"], metavar="NAME", help="instead of recognising it from the page")
+    return page, engine, *connection_options(), *FORMAT
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: SimpleNamespace) -> int:
     """Print the page. An unreadable page raises ScrapeError or RecordingError, which name it (exit 2)."""
     known = sorted({engine.name for engine in ENGINES})
     if options.engine not in (None, *known):
@@ -132,7 +133,7 @@ def run(options: argparse.Namespace) -> int:
     return FINE
 
 
-def read_page_body(options: argparse.Namespace, page: str) -> tuple[bytes, tuple[str, ...]]:
+def read_page_body(options: SimpleNamespace, page: str) -> tuple[bytes, tuple[str, ...]]:
     """Return a live or saved page with notes on omitted lines. Raise ScrapeError or RecordingError."""
     if "://" in page:
         return fetch_page(target_options(options, page)), ()
@@ -159,14 +160,16 @@ def _saved(name: str) -> bytes:
     return body
 
 
-def add_arguments_signals(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--engine", metavar="NAME", help="one engine, or one generation of it (vllm/v0), with the reason for every gap"
+def parameters_signals() -> tuple[click.Parameter, ...]:
+    engine = click.Option(
+        ["--engine"],
+        metavar="NAME",
+        help="one engine, or one generation of it (vllm/v0), with the reason for every gap",
     )
-    add_format(parser)
+    return engine, *FORMAT
 
 
-def run_signals(options: argparse.Namespace) -> int:
+def run_signals(options: SimpleNamespace) -> int:
     """Print the table. An unknown engine raises ConfigError (exit 2)."""
     wanted = options.engine
     engines = [e for e in ENGINES if wanted in (None, e.name, f"{e.name}/{e.generation}")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import re
@@ -11,20 +10,25 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
+
+import click
 
 from agent.cli import plan_import
 from agent.cli.arguments import (
     CANNOT_JUDGE,
+    CONFIG,
     FINDING,
     FINE,
-    Subcommand,
-    add_config,
-    add_since,
-    add_subcommands,
-    add_ways_in,
+    PATH,
+    Choice,
+    connection_options,
+    make_command,
     output_folder,
+    since_option,
     target_options,
+    tier_option,
 )
 from agent.cli.inspect import read_page_body
 from agent.config.files import fill_architectures, load_plan, read_document
@@ -62,16 +66,7 @@ MOST_REQUESTS = 100_000
 PAGE = "page"
 
 
-def add_init_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "url", nargs="*", metavar="URL", help="metrics pages of one tier's replicas; default: the targets"
-    )
-    add_config(parser)
-    parser.add_argument("--tier", metavar="T", help="name of the tier, or which of the configured ones; default: all")
-    add_ways_in(parser, "the addresses")
-
-
-def run_init(options: argparse.Namespace) -> int:
+def run_init(options: SimpleNamespace) -> int:
     """Print a plan skeleton. Report endpoints without a page and skip them; raise ConfigError if a tier has none (exit
     2)."""
     targets = _given(options) if options.url else _configured(options)
@@ -88,7 +83,7 @@ def run_init(options: argparse.Namespace) -> int:
     return FINE
 
 
-def _given(options: argparse.Namespace) -> list[Target]:
+def _given(options: SimpleNamespace) -> list[Target]:
     if options.config:
         raise ConfigError(("give addresses or -c, not both",))
     return [
@@ -102,7 +97,7 @@ def _given(options: argparse.Namespace) -> list[Target]:
     ]
 
 
-def _configured(options: argparse.Namespace) -> list[Target]:
+def _configured(options: SimpleNamespace) -> list[Target]:
     """Return the targets of the configuration; its plan need not exist yet."""
     path = find(options.config)
     document = read_document(path)
@@ -178,28 +173,7 @@ def tier_name(product: str, model: str) -> str:
     return words[:63].rstrip("-.") or "tier-1"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_subcommands(parser, SUBCOMMANDS)
-
-
-def run(options: argparse.Namespace) -> int:
-    return int(options.run_subcommand(options))
-
-
-def _add_plan_and_tier(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("plan", type=Path, metavar="PLAN", help="sizing plan (YAML or JSON)")
-    parser.add_argument("--tier", metavar="T", help="one tier; default all")
-
-
-def _add_check_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_plan_and_tier(parser)
-    parser.add_argument(
-        "--page", metavar="FILE-or-URL", help="page of a running engine: its own number of KV tokens is checked"
-    )
-    add_ways_in(parser, "the page")
-
-
-def _check(options: argparse.Namespace) -> int:
+def _check(options: SimpleNamespace) -> int:
     """Check a plan. An invalid plan raises PlanError (exit 2). A grave mistake or a page that contradicts itself fails the
     check; a weakness does not."""
     plan, problems = fill_architectures(_chosen(options), options.plan)
@@ -220,7 +194,7 @@ def _check(options: argparse.Namespace) -> int:
     return FINDING if any(finding.path == PAGE for finding in of_page) else FINE
 
 
-def _chosen(options: argparse.Namespace) -> Plan:
+def _chosen(options: SimpleNamespace) -> Plan:
     """Return the plan with the tier that was asked for, or all of them."""
     plan = load_plan(options.plan)
     if options.tier is None:
@@ -230,7 +204,7 @@ def _chosen(options: argparse.Namespace) -> Plan:
     return plan.model_copy(update={"tiers": {options.tier: plan.tiers[options.tier]}})
 
 
-def _with_engine_tokens(plan: Plan, options: argparse.Namespace) -> tuple[Plan, tuple[PlanWarning, ...]]:
+def _with_engine_tokens(plan: Plan, options: SimpleNamespace) -> tuple[Plan, tuple[PlanWarning, ...]]:
     """Return the plan with the KV tokens of the engine's page in its only tier, and what is wrong with the page."""
     if len(plan.tiers) > 1:
         raise PlanError((f"{options.plan}: has several tiers; say whose page it is with --tier",))
@@ -252,7 +226,7 @@ def _with_engine_tokens(plan: Plan, options: argparse.Namespace) -> tuple[Plan, 
     return plan.model_copy(update={"tiers": {name: tier.model_copy(update={"architecture": shape})}}), tuple(found)
 
 
-def _show(options: argparse.Namespace) -> int:
+def _show(options: SimpleNamespace) -> int:
     plan, problems = fill_architectures(_chosen(options), options.plan)
     for problem in problems:
         print(f"sizewatch plan: {problem.path}: {problem.text}", file=sys.stderr)
@@ -260,41 +234,19 @@ def _show(options: argparse.Namespace) -> int:
     return FINE
 
 
-def _schema(options: argparse.Namespace) -> int:
+def _schema(options: SimpleNamespace) -> int:
     json.dump(plan_schema(), sys.stdout, indent=2, ensure_ascii=False)
     print()
     return FINE
 
 
-def _add_two_plans(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("before", type=Path, metavar="A", help="one plan")
-    parser.add_argument("after", type=Path, metavar="B", help="the other, such as plan.next.yaml")
-
-
-def _diff(options: argparse.Namespace) -> int:
+def _diff(options: SimpleNamespace) -> int:
     changes = plan_diff(load_plan(options.before), load_plan(options.after))
     print("\n".join(changes) or "The plans say the same.")
     return FINDING if changes else FINE
 
 
-def _add_workload(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--recording", type=Path, metavar="FOLDER", help="a recording in place of the history")
-    parser.add_argument("--plan", type=Path, metavar="PLAN", help="plan of the recording, for the model's name")
-    parser.add_argument("--tier", metavar="T", help="which tier; default the only one")
-    add_since(parser, "how much of the history")
-    add_config(parser)
-    parser.add_argument(
-        "--out", type=output_folder, metavar="DIR", help="write run.sh and the requests there; else print only"
-    )
-    parser.add_argument("--tool", choices=tuple(LOAD_GENERATORS), default="vllm-bench", help="which load generator")
-    parser.add_argument("--loop", choices=("open", "closed"), default="open", help="arrivals at a rate, or clients")
-    parser.add_argument("--requests", type=int, default=300, metavar="N", help="of each load (default 300)")
-    parser.add_argument(
-        "--top", type=float, metavar="RPS", help="highest load of a replica; default twice production's"
-    )
-
-
-def _workload(options: argparse.Namespace) -> int:
+def _workload(options: SimpleNamespace) -> int:
     """Print production's workload for a benchmark, and write its files. Exit 3 if production shows no workload."""
     if not 1 <= options.requests <= MOST_REQUESTS or not 0 < (1 if options.top is None else options.top) < math.inf:
         raise ConfigError((f"--requests must be 1 to {MOST_REQUESTS:,}, and --top requests per second above 0",))
@@ -323,7 +275,7 @@ def _workload(options: argparse.Namespace) -> int:
     return FINE
 
 
-def _from_history(options: argparse.Namespace) -> ProductionSummary:
+def _from_history(options: SimpleNamespace) -> ProductionSummary:
     # On demand: other subcommands need no history.
     from agent.history import reader
     from agent.history.daily_queries import read_production
@@ -339,7 +291,7 @@ def _from_history(options: argparse.Namespace) -> ProductionSummary:
         return read_production(store, context, since, now)
 
 
-def _recorded(options: argparse.Namespace) -> ProductionSummary | None:
+def _recorded(options: SimpleNamespace) -> ProductionSummary | None:
     from agent.replay.replay import replay
     from agent.sources.recording import load as load_recording
 
@@ -354,37 +306,71 @@ def _recorded(options: argparse.Namespace) -> ProductionSummary | None:
     return summarize_windows(found.contexts[tier], several)
 
 
+PLAN = click.Argument(["plan"], type=PATH, metavar="PLAN", help="sizing plan (YAML or JSON)")
+TIER = tier_option("one tier; default all")
+
+RUNNING_ENGINE = click.Option(
+    ["--page"], metavar="FILE-or-URL", help="page of a running engine: its own number of KV tokens is checked"
+)
+
+INIT = (
+    click.Argument(
+        ["url"], nargs=-1, metavar="[URL]...", help="metrics pages of one tier's replicas; default: the targets"
+    ),
+    CONFIG,
+    tier_option("name of the tier, or which of the configured ones; default: all"),
+    *connection_options("the addresses"),
+)
+
+WORKLOAD = (
+    click.Option(["--recording"], type=PATH, metavar="FOLDER", help="a recording in place of the history"),
+    click.Option(["--plan"], type=PATH, metavar="PLAN", help="plan of the recording, for the model's name"),
+    tier_option("which tier; default the only one"),
+    since_option("how much of the history"),
+    CONFIG,
+    click.Option(
+        ["--out"], type=output_folder, metavar="DIR", help="write run.sh and the requests there; else print only"
+    ),
+    click.Option(["--tool"], type=Choice(tuple(LOAD_GENERATORS)), default="vllm-bench", help="which load generator"),
+    click.Option(["--loop"], type=Choice(("open", "closed")), default="open", help="arrivals at a rate, or clients"),
+    click.Option(["--requests"], type=int, default=300, metavar="N", help="of each load (default 300)"),
+    click.Option(["--top"], type=float, metavar="RPS", help="highest load of a replica; default twice production's"),
+)
+
+BEFORE_AND_AFTER = (
+    click.Argument(["before"], type=PATH, metavar="A", help="one plan"),
+    click.Argument(["after"], type=PATH, metavar="B", help="the other, such as plan.next.yaml"),
+)
+
 SUBCOMMANDS = (
-    Subcommand(
+    make_command(
         "check",
         "every problem of a plan, and what weakens it",
-        _add_check_arguments,
+        (PLAN, TIER, RUNNING_ENGINE, *connection_options("the page")),
         _check,
         ("0 a valid plan", "1 a grave mistake was found"),
     ),
-    Subcommand(
-        "show", "the curve as a table, with C_max, usable rps and the fleet arithmetic", _add_plan_and_tier, _show
-    ),
-    Subcommand("schema", "the JSON Schema of plans", lambda _: None, _schema),
-    Subcommand(
+    make_command("show", "the curve as a table, with C_max, usable rps and the fleet arithmetic", (PLAN, TIER), _show),
+    make_command("schema", "the JSON Schema of plans", (), _schema),
+    make_command(
         "import",
         "a tier's benchmark curve out of the result files of a load generator",
-        plan_import.add_arguments,
+        plan_import.parameters(),
         plan_import.run,
         ("0 imported", "1 imported, with a grave mistake in the plan or a contradiction in the telemetry"),
     ),
-    Subcommand("init", "a plan to fill in, from what is running now", add_init_arguments, run_init),
-    Subcommand(
+    make_command("init", "a plan to fill in, from what is running now", INIT, run_init),
+    make_command(
         "workload",
         "production's lengths, loads and prefix hits as a benchmark for a load generator",
-        _add_workload,
+        WORKLOAD,
         _workload,
         ("0 printed", "3 nothing was seen of the workload"),
     ),
-    Subcommand(
+    make_command(
         "diff",
         "what changed between two plans, in words, and what it costs",
-        _add_two_plans,
+        BEFORE_AND_AFTER,
         _diff,
         ("0 they say the same", "1 they differ"),
     ),

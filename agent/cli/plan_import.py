@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import shlex
@@ -11,8 +10,10 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import click
 from pydantic import ValidationError
 
 from agent.benchmarks.curve_remarks import CHECKS, differences, missing_fields, remarks_of
@@ -31,7 +32,7 @@ from agent.benchmarks.plan_edit import (
 from agent.benchmarks.points import LOCAL_CLOCK, BenchmarkMeasurement
 from agent.benchmarks.telemetry_merge import TelemetryFields
 from agent.benchmarks.typed_fields import CONTRADICTION
-from agent.cli.arguments import FINDING, FINE, add_format, add_ways_in, option, ways_in
+from agent.cli.arguments import FINDING, FINE, FORMAT, PATH, Choice, connection_options, option, tier_option, ways_in
 from agent.cli.arguments import NAMES as WAYS_IN
 from agent.errors import PlanError
 from exporters.documents.plan_files import WRITTEN, YamlIndentation, curve_lines
@@ -68,51 +69,57 @@ class _Target:
     tier: str
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="result files; all together are one curve")
-    parser.add_argument(
-        "--from",
-        dest="tool",
-        choices=(AUTO, *NAMES),
-        default=AUTO,
-        help="which tool wrote them; told by what they hold unless given",
+def parameters() -> tuple[click.Parameter, ...]:
+    return (
+        click.Argument(
+            ["files"],
+            nargs=-1,
+            required=True,
+            type=PATH,
+            metavar="FILE...",
+            help="result files; all together are one curve",
+        ),
+        click.Option(
+            ["--from", "tool"],
+            type=Choice((AUTO, *NAMES)),
+            default=AUTO,
+            help="which tool wrote them; told by what they hold unless given",
+        ),
+        click.Option(
+            ["--into"], type=PATH, metavar="PLAN", help="write the curve into this plan; without it, it is printed"
+        ),
+        tier_option("the tier that was measured; default the plan's only one"),
+        click.Option(
+            ["--telemetry"],
+            metavar="URL",
+            help="the address of a Prometheus server that scraped engine and GPUs meanwhile",
+        ),
+        click.Option(
+            ["--telemetry-selector"],
+            metavar="SELECTOR",
+            help='labels of the replica that was measured, such as {instance="10.0.0.5:8000"}',
+        ),
+        click.Option(
+            ["--measured"],
+            multiple=True,
+            metavar="KEY=VALUE",
+            help=f"what was measured, where no file tells it: {', '.join(MEASURED)}; may be given several times",
+        ),
+        *connection_options("the telemetry's address"),
+        click.Option(
+            ["--org-id"], metavar="TENANT", help="of a Mimir or other store of several, sent as X-Scope-OrgID"
+        ),
+        click.Option(
+            ["--accept"],
+            multiple=True,
+            type=Choice(CHECKS),
+            help="what the files tell otherwise than the tier, and is the same all the same; may be given several times",
+        ),
+        *FORMAT,
     )
-    parser.add_argument(
-        "--into", type=Path, metavar="PLAN", help="write the curve into this plan; without it, it is printed"
-    )
-    parser.add_argument("--tier", metavar="T", help="the tier that was measured; default the plan's only one")
-    parser.add_argument(
-        "--telemetry",
-        metavar="URL",
-        help="the address of a Prometheus server that scraped engine and GPUs meanwhile",
-    )
-    parser.add_argument(
-        "--telemetry-selector",
-        metavar="SELECTOR",
-        help='labels of the replica that was measured, such as {instance="10.0.0.5:8000"}',
-    )
-    parser.add_argument(
-        "--measured",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help=f"what was measured, where no file tells it: {', '.join(MEASURED)}; may be given several times",
-    )
-    add_ways_in(parser, "the telemetry's address")
-    parser.add_argument(
-        "--org-id", metavar="TENANT", help="of a Mimir or other store of several, sent as X-Scope-OrgID"
-    )
-    parser.add_argument(
-        "--accept",
-        action="append",
-        default=[],
-        choices=CHECKS,
-        help="what the files tell otherwise than the tier, and is the same all the same; may be given several times",
-    )
-    add_format(parser)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: SimpleNamespace) -> int:
     """Import the curve. Unusable input, or another model or machine, raises BenchmarkError or PlanError (exit 2).
 
     Nothing is written then. A grave mistake in the written plan is exit 1.
@@ -132,13 +139,13 @@ def run(options: argparse.Namespace) -> int:
     return max(code, FINDING if contradicts else FINE)
 
 
-def _check(options: argparse.Namespace) -> None:
+def _check(options: SimpleNamespace) -> None:
     for given, needed in NEEDS.items():
         if getattr(options, given) is not None and getattr(options, needed) is None:
             raise PlanError((f"{option(given)} says nothing without --{needed}",))
 
 
-def _imported(options: argparse.Namespace, target: _Target | None) -> ImportedCurve:
+def _imported(options: SimpleNamespace, target: _Target | None) -> ImportedCurve:
     measured, others = read_all_results(options.files, options.tool)
     kind = None
     if options.telemetry is None:
@@ -177,7 +184,7 @@ def _with_measured(imported: ImportedCurve, given: Sequence[str]) -> ImportedCur
 
 
 def _observed(
-    measured: Sequence[BenchmarkMeasurement], options: argparse.Namespace, target: _Target | None
+    measured: Sequence[BenchmarkMeasurement], options: SimpleNamespace, target: _Target | None
 ) -> tuple[list[BenchmarkMeasurement], str | None]:
     # On demand: it imports the HTTP client, which no other part of `sizewatch plan` needs.
     from agent.benchmarks.telemetry import open_telemetry
@@ -219,7 +226,7 @@ def _near(source: Path, folder: Path) -> str:
     return path.name
 
 
-def _print_curve(options: argparse.Namespace, imported: ImportedCurve) -> None:
+def _print_curve(options: SimpleNamespace, imported: ImportedCurve) -> None:
     remarks = remarks_of(imported, observed=options.telemetry is not None)
     if options.format == "json":
         _print_json({**_as_data(imported), "remarks": _remark_data(remarks)})
@@ -230,7 +237,7 @@ def _print_curve(options: argparse.Namespace, imported: ImportedCurve) -> None:
 
 
 def _of_the_tier(
-    options: argparse.Namespace, imported: ImportedCurve, tier: TierPlan, name: str
+    options: SimpleNamespace, imported: ImportedCurve, tier: TierPlan, name: str
 ) -> tuple[ImportRemark, ...]:
     """Return remarks on accepted differences from the tier. Raise PlanError for the others."""
     found = differences(imported, tier)
@@ -252,7 +259,7 @@ def _of_the_tier(
     )
 
 
-def _put(options: argparse.Namespace, imported: ImportedCurve, target: _Target) -> int:
+def _put(options: SimpleNamespace, imported: ImportedCurve, target: _Target) -> int:
     head, notes = _comments(imported)
     edited = replace_curve(target.plan, target.tier, imported.curve, head=head, notes=notes)
     tier = edited.plan.tiers[target.tier]
@@ -294,7 +301,7 @@ def _went(target: _Target, edited: EditedPlan, imported: ImportedCurve) -> list[
 
 
 def _print_outcome(
-    options: argparse.Namespace,
+    options: SimpleNamespace,
     imported: ImportedCurve,
     tier: TierPlan,
     found: Sequence[PlanWarning],

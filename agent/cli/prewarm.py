@@ -5,16 +5,19 @@ It only prints: the user applies a manifest. The forecast libraries are imported
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
 import sys
 import time
+from types import SimpleNamespace
 
-from agent.cli.arguments import CANNOT_JUDGE, FINE, add_json, duration
-from agent.cli.forecast import add_history
+import click
+
+from agent.cli.arguments import CANNOT_JUDGE, FINE, JSON, Choice, duration, tier_option
+from agent.cli.forecast import HISTORY
 from agent.config.load import build_tier_contexts, find, history_path, load, select_tier
+from agent.durations import duration_text
 from agent.errors import ConfigError
 from agent.history import reader
 from agent.history.store import HistoryStore
@@ -27,50 +30,35 @@ from rules.plan.replica_count import count_pools
 from rules.replicas.drain import SPOT_WARNING_SECONDS
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tier", metavar="T", help="which tier; default the only one")
-    add_history(parser)
-    parser.add_argument(
-        "--usable-rps", type=amount, metavar="N", help="what one replica carries; default what it takes now"
-    )
-    parser.add_argument(
-        "--start",
-        type=duration,
-        metavar="DURATION",
-        help="how long a start takes, such as 3m; default the P95 of those measured",
-    )
-    parser.add_argument(
-        "--spot-warning",
-        type=duration,
-        default=SPOT_WARNING_SECONDS,
-        metavar="DURATION",
-        help="how long before its end a spot instance is told (default: 2m)",
-    )
-    parser.add_argument("--explain", action="store_true", help="also what pre-warming was worth on the last week")
-    parser.add_argument(
-        "--format",
-        choices=("text", "json", *FORMATS),
-        default="text",
-        help="for people, for programs, or as manifests for an autoscaler",
-    )
-    add_json(parser)
-    manifests = parser.add_argument_group("manifests", "what --format keda or hpa writes")
-    manifests.add_argument("--namespace", default="default", metavar="NS", help="of the workload (default: default)")
-    manifests.add_argument(
-        "--workload", type=reference, metavar="KIND/NAME", help=f"what is scaled: {', '.join(WORKLOADS)}"
-    )
-    manifests.add_argument("--maximum", type=count, metavar="N", help="replicas at most; default twice the most wanted")
-    manifests.add_argument(
-        "--prometheus",
-        default="http://prometheus.monitoring:9090",
-        metavar="URL",
-        help="where the autoscaler reads the number (default: http://prometheus.monitoring:9090)",
-    )
-    manifests.add_argument(
-        "--token-secret", type=secret, metavar="NAME/KEY", help="Secret that holds a bearer token for Prometheus"
-    )
-    manifests.add_argument(
-        "--exact-steps", action="store_true", help="the cluster knows an HPA's tolerance (Kubernetes 1.35)"
+def parameters() -> tuple[click.Parameter, ...]:
+    return (
+        tier_option("which tier; default the only one"),
+        *HISTORY,
+        click.Option(
+            ["--usable-rps"], type=amount, metavar="N", help="what one replica carries; default what it takes now"
+        ),
+        click.Option(
+            ["--start"],
+            type=duration,
+            metavar="DURATION",
+            help="how long a start takes, such as 3m; default the P95 of those measured",
+        ),
+        click.Option(
+            ["--spot-warning"],
+            type=duration,
+            default=duration_text(SPOT_WARNING_SECONDS),
+            metavar="DURATION",
+            help="how long before its end a spot instance is told (default: 2m)",
+        ),
+        click.Option(["--explain"], is_flag=True, help="also what pre-warming was worth on the last week"),
+        click.Option(
+            ["--format"],
+            type=Choice(("text", "json", *FORMATS)),
+            default="text",
+            help="for people, for programs, or as manifests for an autoscaler",
+        ),
+        JSON,
+        *MANIFESTS,
     )
 
 
@@ -81,21 +69,21 @@ def amount(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+        raise ValueError(f"{text!r} is no number above 0")
     return value
 
 
 def count(text: str) -> int:
     """Parse a whole number above 0."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+        raise ValueError(f"{text!r} is no whole number above 0")
     return int(text)
 
 
 def _pair(text: str, what: str) -> tuple[str, str]:
     first, slash, second = text.partition("/")
     if not (first and slash and second):
-        raise argparse.ArgumentTypeError(f"{text!r} is no {what}")
+        raise ValueError(f"{text!r} is no {what}")
     return first, second
 
 
@@ -111,7 +99,37 @@ def secret(text: str) -> Secret:
     return Secret(name=name, key=key)
 
 
-def run(options: argparse.Namespace) -> int:
+MANIFESTS = (
+    click.Option(
+        ["--namespace"], default="default", metavar="NS", help="of the workload in a manifest (default: default)"
+    ),
+    click.Option(
+        ["--workload"],
+        type=reference,
+        metavar="KIND/NAME",
+        help=f"what a manifest scales: {', '.join(WORKLOADS)}",
+    ),
+    click.Option(
+        ["--maximum"], type=count, metavar="N", help="replicas at most in a manifest; default twice the most wanted"
+    ),
+    click.Option(
+        ["--prometheus"],
+        default="http://prometheus.monitoring:9090",
+        metavar="URL",
+        help="where the autoscaler reads the number (default: http://prometheus.monitoring:9090)",
+    ),
+    click.Option(
+        ["--token-secret"],
+        type=secret,
+        metavar="NAME/KEY",
+        help="Secret that holds a bearer token for Prometheus",
+    ),
+    click.Option(["--exact-steps"], is_flag=True, help="the cluster knows an HPA's tolerance (Kubernetes 1.35)"),
+)
+"""What --format keda or hpa writes."""
+
+
+def run(options: SimpleNamespace) -> int:
     # Same reason as in `agent.cli.forecast`.
     os.environ.update(ONE_THREAD)
     from agent.forecasting.prewarm_result import (

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
+from types import SimpleNamespace
+
+import click
 
 from agent.cli import main
-from agent.cli.arguments import FINDING, FINE
+from agent.cli.arguments import FINDING, FINE, PATH
 from agent.config.load import config_schema
 from agent.errors import SizewatchError
 from exporters.docs.generated_files import ARTEFACTS, RenderInputs
@@ -17,14 +19,15 @@ class RenderError(SizewatchError):
     """Generated file that cannot be read or written."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--check", action="store_true", help="change nothing; name the files that would change")
-    parser.add_argument(
-        "--root", type=Path, default=Path(), metavar="DIR", help="the checkout (default: the current folder)"
+def parameters() -> tuple[click.Parameter, ...]:
+    check = click.Option(["--check"], is_flag=True, help="change nothing; name the files that would change")
+    root = click.Option(
+        ["--root"], type=PATH, default=".", metavar="DIR", help="the checkout (default: the current folder)"
     )
+    return check, root
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: SimpleNamespace) -> int:
     """Write or check the generated files. Raise RenderError for a missing `docs/`, an unusable file or a runbook
     without its blocks (exit 2)."""
     if not (options.root / "docs").is_dir():
@@ -43,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
 
 def list_stale_files(root: Path) -> dict[str, str]:
     """Return the new text of every outdated generated file, by path from `root`. Raise RenderError."""
-    sources = RenderInputs(config_schema=config_schema(), parser=main.parser())
+    sources = RenderInputs(config_schema=config_schema(), command_line=main.command_line())
     found = {}
     for path, render in ARTEFACTS.items():
         present = _read(root / path)

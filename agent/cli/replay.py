@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
+from types import SimpleNamespace
 
-from agent.cli.arguments import CANNOT_JUDGE, FINDING, FINE, add_format, duration
-from agent.cli.store_arguments import OF_PROMETHEUS, OF_SERIES, add_stored, open_store_query
+import click
+
+from agent.cli.arguments import CANNOT_JUDGE, FINDING, FINE, FORMAT, PATH, duration
+from agent.cli.store_arguments import OF_PROMETHEUS, OF_SERIES, open_store_query, store_options
 from agent.config.files import load_plan
 from agent.errors import ConfigError
-from agent.replay.replay import DEFAULT_STEP_SECONDS, ReplayResult, replay
+from agent.replay.replay import ReplayResult, replay
 from agent.sources.recording import load
 from exporters.documents.replay import not_exposed_text, replay_json, replay_text
 from rules.catalogue.registry import BY_NAME
@@ -24,30 +25,31 @@ from rules.verdicts.rule import Severity
 OF_A_STORE = ("tier", "since", *OF_SERIES, *OF_PROMETHEUS)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "recording",
-        nargs="?",
-        type=Path,
-        metavar="RECORDING",
-        help="folder with recording.yaml and its scrapes; or a store, by --prometheus or -c, and --from",
+def parameters() -> tuple[click.Parameter, ...]:
+    return (
+        click.Argument(
+            ["recording"],
+            required=False,
+            type=PATH,
+            metavar="[RECORDING]",
+            help="folder with recording.yaml and its scrapes; or a store, by --prometheus or -c, and --from",
+        ),
+        click.Option(
+            ["--plan"], type=PATH, metavar="PLAN", help="sizing plan (YAML or JSON); without it nothing is compared"
+        ),
+        *FORMAT,
+        click.Option(
+            ["--step"],
+            type=duration,
+            default="60s",
+            metavar="60s",
+            help="width of the windows that are shown; the judgement does not depend on it",
+        ),
+        *store_options(),
     )
-    parser.add_argument(
-        "--plan", type=Path, metavar="PLAN", help="sizing plan (YAML or JSON); without it nothing is compared"
-    )
-    add_format(parser)
-    parser.add_argument(
-        "--step",
-        type=duration,
-        default=DEFAULT_STEP_SECONDS,
-        metavar="60s",
-        help="width of the windows that are shown; the judgement does not depend on it",
-    )
-    add_stored(parser)
-    parser.set_defaults(misused=parser.error)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: SimpleNamespace) -> int:
     found = _of_store(options) if options.recording is None else _of_recording(options)
     unseen = found.unseen()
     if unseen and (found.windows or not found.problems):
@@ -77,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     return _exit_code(found)
 
 
-def _of_recording(options: argparse.Namespace) -> ReplayResult:
+def _of_recording(options: SimpleNamespace) -> ReplayResult:
     given = [name for name in ("prometheus", "config", *OF_A_STORE) if getattr(options, name) is not None]
     if given:
         raise ConfigError((f"{options.recording} is a recording: --{given[0].replace('_', '-')} is for a store",))
@@ -86,9 +88,9 @@ def _of_recording(options: argparse.Namespace) -> ReplayResult:
     return replay(recording, plan, options.step, problems)
 
 
-def _of_store(options: argparse.Namespace) -> ReplayResult:
+def _of_store(options: SimpleNamespace) -> ReplayResult:
     if options.prometheus is None and options.config is None:
-        options.misused("give a RECORDING, or a store: --prometheus URL or -c FILE")
+        raise click.UsageError("give a RECORDING, or a store: --prometheus URL or -c FILE")
     asked = open_store_query(options)
     from agent.replay.replay import replay_store
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
-from agent.cli.arguments import CANNOT_JUDGE, FINDING, FINE, add_config, add_since, output_folder
+import click
+
+from agent.cli.arguments import CANNOT_JUDGE, CONFIG, FINDING, FINE, output_folder, since_option
 from agent.cli.terminal import tell_progress
 from agent.config.load import LoadedConfig, find, load
 from agent.durations import duration_text
@@ -30,20 +32,19 @@ class ReportOutputError(SizewatchError):
     """The report cannot be written to its directory."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    add_since(parser, "how far back, in full hours")
-    parser.add_argument(
-        "--out", type=output_folder, required=True, metavar="DIR", help="where to write it; made where it is not"
+def parameters() -> tuple[click.Parameter, ...]:
+    out = click.Option(
+        ["--out"],
+        type=output_folder,
+        required=True,
+        metavar="DIR",
+        help="where to write it; made where it is not",
     )
-    parser.add_argument(
-        "--deliver",
-        action="store_true",
-        help="send it to every destination of report.deliver too, once",
-    )
+    deliver = click.Option(["--deliver"], is_flag=True, help="send it to every destination of report.deliver too, once")
+    return CONFIG, since_option("how far back, in full hours"), out, deliver
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: SimpleNamespace) -> int:
     """Write report.json, report.md, report.html and plan.next.yaml. The exit code tells missing data and failed
     delivery."""
     # Jinja2 and the forecast libraries are imported on demand.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import logging
 import os
 import resource
 import threading
+from types import SimpleNamespace
 
-from agent.cli.arguments import NO_RESOURCES, add_config
+import click
+
+from agent.cli.arguments import CONFIG, NO_RESOURCES, Choice
 from agent.config.load import find, load
 from agent.daemon.daemon import Daemon
 from agent.daemon.logs import set_up
@@ -25,12 +27,14 @@ STACK_BYTES = 1 << 20
 """Address space of a thread's stack. The system's 8 MiB make 32 scrapes a quarter of a GiB under RLIMIT_AS."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    parser.add_argument("--role", choices=("standalone", "node", "fleet"), help="instead of the configuration's role")
+def parameters() -> tuple[click.Parameter, ...]:
+    role = click.Option(
+        ["--role"], type=Choice(("standalone", "node", "fleet")), help="instead of the configuration's role"
+    )
+    return CONFIG, role
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: SimpleNamespace) -> int:
     # The memory holds secrets, so a core file on disk would hold them too.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _use_one_malloc_arena()

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
-from agent.cli.arguments import CANNOT_JUDGE, FINDING, FINE, add_config, add_format, add_since, add_ways_in, ways_in
+import click
+
+from agent.cli.arguments import (
+    CANNOT_JUDGE,
+    CONFIG,
+    FINDING,
+    FINE,
+    FORMAT,
+    connection_options,
+    since_option,
+    tier_option,
+    ways_in,
+)
 from agent.config.load import build_tier_contexts, find, history_path, load, unknown_tier_error
 from agent.config.web import page_url, read_web_file
 from agent.errors import ScrapeError, ScrapeFailure
@@ -30,16 +42,14 @@ MOST_BYTES = 256 * 1024 * 1024
 PATH = "api/status"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    parser.add_argument(
-        "--url", metavar="URL", help="address of the status page; default: web.listen of the configuration"
+def parameters() -> tuple[click.Parameter, ...]:
+    url = click.Option(
+        ["--url"], metavar="URL", help="address of the status page; default: web.listen of the configuration"
     )
-    add_ways_in(parser, "the status page")
-    add_format(parser)
+    return CONFIG, url, *connection_options("the status page"), *FORMAT
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: SimpleNamespace) -> int:
     target = _target(options)
     try:
         told = json.loads(fetch_page(target, JSON))
@@ -73,7 +83,7 @@ def _fail(target: TargetOptions, why: str) -> int:
     return CANNOT_JUDGE
 
 
-def _target(options: argparse.Namespace) -> TargetOptions:
+def _target(options: SimpleNamespace) -> TargetOptions:
     """Return the address and the credentials: those given, else of the configuration. Raise ConfigError.
 
     The configured token is sent over TLS only, to the configured certificate: any user of this machine may listen on a
@@ -96,15 +106,13 @@ def _options(page: str, ways: dict[str, Any]) -> TargetOptions:
     return TargetOptions(url=f"{page}{PATH}", timeout_seconds=TIMEOUT_SECONDS, max_bytes=MOST_BYTES, **ways)
 
 
-def add_arguments_timeline(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    add_since(parser)
-    parser.add_argument("--tier", metavar="T", help="one tier, and what is about the whole installation; default all")
-    parser.add_argument("--findings", action="store_true", help="the findings of each incident too, below it")
-    add_format(parser)
+def parameters_timeline() -> tuple[click.Parameter, ...]:
+    findings = click.Option(["--findings"], is_flag=True, help="the findings of each incident too, below it")
+    chosen = tier_option("one tier, and what is about the whole installation; default all")
+    return CONFIG, since_option(), chosen, findings, *FORMAT
 
 
-def run_timeline(options: argparse.Namespace) -> int:
+def run_timeline(options: SimpleNamespace) -> int:
     now = time.time()
     since = now - options.since
     loaded, tier = load(find(options.config)), options.tier

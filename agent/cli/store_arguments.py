@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import time
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+import click
+
+from agent.cli.arguments import CONFIG, Choice, connection_options, option, tier_option, ways_in
 from agent.cli.arguments import NAMES as WAYS_IN
-from agent.cli.arguments import add_config, add_ways_in, option, ways_in
 from agent.config.config import Config
 from agent.config.files import load_plan
 from agent.config.load import LoadedConfig, find, load, parse_config
@@ -30,6 +32,13 @@ TIMEOUT_SECONDS = 60.0
 OF_ENGINES = ("engine", "replica_label", "pool_label")
 OF_SERIES = ("source", "selector", *OF_ENGINES)
 OF_PROMETHEUS = ("org_id", *WAYS_IN)
+
+SERIES = (
+    ("selector", "MATCHERS", 'label matchers of the tier\'s series, such as job="vllm"'),
+    ("engine", "NAME", "whose series they are, such as vllm; default the plan's"),
+    ("replica_label", "LABEL", "the label that tells replicas apart (default instance)"),
+    ("pool_label", "LABEL", "a label whose value is mixed, prefill or decode"),
+)
 
 _SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
 
@@ -51,7 +60,7 @@ def moment(text: str) -> float:
         if t is not None:
             return t
     shown = text if len(text) <= 40 else f"{text[:37]}..."
-    raise argparse.ArgumentTypeError(
+    raise ValueError(
         f"must be a time such as 2026-11-17T09:00, 2026-11-17T09:00+01:00, unix seconds, now or -7d, not '{shown}'"
     )
 
@@ -74,35 +83,32 @@ def _back(text: str) -> float | None:
         return None
 
 
-def add_stored(parser: argparse.ArgumentParser, *, to: str = "now") -> None:
-    """Add `--prometheus`, `-c`, `--from`, `--to`, the series options and the connection options."""
-    parser.add_argument(
-        "--prometheus", metavar="URL", help="what the Prometheus API of the store is served under; default store: of -c"
-    )
-    add_config(parser)
+def store_options(*, to: str = "now") -> tuple[click.Option, ...]:
+    """Return `--prometheus`, `-c`, `--from`, `--to`, the series options and the connection options."""
     when = "ISO 8601, unix seconds, or back from now such as -7d"
-    parser.add_argument("--from", dest="since", type=moment, metavar="TIME", help=f"{when}; required")
-    parser.add_argument("--to", dest="until", type=moment, default=to, metavar="TIME", help=f"the same; default {to}")
-    parser.add_argument("--tier", metavar="T", help="one tier; default all of the plan and of tiers:")
-    parser.add_argument(
-        "--source",
-        choices=("agents", "engines"),
-        help="whose series the tier is read from: those of node agents, or the engines' own (default where --engine, "
-        "--replica-label or --pool-label is given)",
+    sources = "whose series the tier is read from: those of node agents, or the engines' own"
+    return (
+        click.Option(
+            ["--prometheus"],
+            metavar="URL",
+            help="what the Prometheus API of the store is served under; default store: of -c",
+        ),
+        CONFIG,
+        click.Option(["--from", "since"], type=moment, metavar="TIME", help=f"{when}; required"),
+        click.Option(["--to", "until"], type=moment, default=to, metavar="TIME", help=f"the same; default {to}"),
+        tier_option("one tier; default all of the plan and of tiers:"),
+        click.Option(
+            ["--source"],
+            type=Choice(("agents", "engines")),
+            help=f"{sources} (default where --engine, --replica-label or --pool-label is given)",
+        ),
+        *(click.Option([option(name)], metavar=metavar, help=text) for name, metavar, text in SERIES),
+        *connection_options("the store"),
+        click.Option(["--org-id"], metavar="TENANT", help="of a store of several, sent as X-Scope-OrgID"),
     )
-    parser.add_argument(
-        "--selector", metavar="MATCHERS", help='label matchers of the tier\'s series, such as job="vllm"'
-    )
-    parser.add_argument("--engine", metavar="NAME", help="whose series they are, such as vllm; default the plan's")
-    parser.add_argument(
-        "--replica-label", metavar="LABEL", help="the label that tells replicas apart (default instance)"
-    )
-    parser.add_argument("--pool-label", metavar="LABEL", help="a label whose value is mixed, prefill or decode")
-    add_ways_in(parser, "the store")
-    parser.add_argument("--org-id", metavar="TENANT", help="of a store of several, sent as X-Scope-OrgID")
 
 
-def open_store_query(options: argparse.Namespace) -> StoreQuery:
+def open_store_query(options: SimpleNamespace) -> StoreQuery:
     """Return the query of these options. Raise ConfigError or PlanError with every problem."""
     problems = tuple(_contradictions(options))
     if problems:
@@ -113,7 +119,7 @@ def open_store_query(options: argparse.Namespace) -> StoreQuery:
     )
 
 
-def _contradictions(options: argparse.Namespace) -> list[str]:
+def _contradictions(options: SimpleNamespace) -> list[str]:
     found = []
     if options.since is None:
         found.append("--from is missing")
@@ -133,7 +139,7 @@ def _contradictions(options: argparse.Namespace) -> list[str]:
     return found
 
 
-def _loaded(options: argparse.Namespace) -> LoadedConfig:
+def _loaded(options: SimpleNamespace) -> LoadedConfig:
     """Return the configuration of the file, or an empty one, with the options applied."""
     plan = load_plan(Path(options.plan)) if options.plan else None
     if options.config is not None or options.prometheus is None:
@@ -152,7 +158,7 @@ def _loaded(options: argparse.Namespace) -> LoadedConfig:
     return loaded
 
 
-def _with_tiers(options: argparse.Namespace) -> Config:
+def _with_tiers(options: SimpleNamespace) -> Config:
     """Return a configuration with the tier of the options."""
     keys = {name: getattr(options, name) for name in ("selector", *OF_ENGINES) if getattr(options, name) is not None}
     source = options.source or ("engines" if any(name in keys for name in OF_ENGINES) else None)
@@ -163,7 +169,7 @@ def _with_tiers(options: argparse.Namespace) -> Config:
     return parse_config({"role": "fleet", "store": {"url": "http://127.0.0.1"}, "tiers": tiers})
 
 
-def _api(options: argparse.Namespace, loaded: LoadedConfig) -> StoreApi:
+def _api(options: SimpleNamespace, loaded: LoadedConfig) -> StoreApi:
     # On demand: it imports the HTTP client, which a command on a recording does not need.
     from agent.prometheus.api import StoreApi
     from agent.prometheus.options import StoreOptions

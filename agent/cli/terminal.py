@@ -1,256 +1,178 @@
 """Terminal habits of every command: safe text, colours, pager, progress and `--quiet`.
 
 Control characters in names and responses are removed from the output. Severity words are coloured in one place, here.
-Output for a terminal is kept until the command ends: longer than the screen, it goes to $PAGER. Commands that print
-while they run are not kept.
+Standard output is kept until the command ends, so that a reader that goes away never hides its exit code. Longer than
+the screen, it goes to $PAGER. Commands that print while they run are not kept.
 """
 
 from __future__ import annotations
 
-import math
+import io
 import os
 import re
-import shlex
 import shutil
-import signal
-import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, TextIO
+from contextlib import suppress
+from typing import Any, Literal, TextIO
 
-from exporters.render.text import format_duration, strip_control_characters
+import click
 
-COLOURS = {
-    "31": "critical fail mistake error",
-    "33": "warning warn",
-    "32": "ok over",
-}
-"""Words by colour (SGR code). A word counts at the start of a line or of a column only."""
+from exporters.render.text import strip_control_characters
 
-_CODES = {word: code for code, words in COLOURS.items() for word in words.split()}
-_SEVERITY = re.compile(rf"(?:(?<=  )|^)({'|'.join(_CODES)})(?=[\s:,]|$)", re.MULTILINE | re.IGNORECASE)
+COLOURS = {"red": "critical fail mistake error", "yellow": "warning warn", "green": "ok over"}
+"""Words by colour. A word counts at the start of a line or of a column only."""
 
-SILENT_SECONDS = 2.0
-"""Seconds of work before its progress is shown."""
+_COLOUR_OF = {word: colour for colour, words in COLOURS.items() for word in words.split()}
+_SEVERITY = re.compile(rf"(?:(?<=  )|^)({'|'.join(_COLOUR_OF)})(?=[\s:,]|$)", re.MULTILINE | re.IGNORECASE)
 
-REDRAWN_SECONDS, LINE_SECONDS = 0.25, 30.0
-"""Seconds between two states of the line of a terminal, and at most between two lines elsewhere."""
-
-LINES = 10
-"""Number of progress lines of a piece of work where stderr is no terminal: one each tenth."""
-
-BAR = 20
-"""Width of the bar in columns."""
+Output = Literal["kept", "streamed", "log"]
+"""What a command prints: kept for the pager, at once, or a log, which `--quiet` leaves alone."""
 
 
 def highlight(text: str) -> str:
     """Return the text with its severity words in colour."""
-    return _SEVERITY.sub(lambda found: f"\x1b[1;{_CODES[found[0].lower()]}m{found[0]}\x1b[0m", text)
+    return _SEVERITY.sub(lambda found: click.style(found[0], fg=_COLOUR_OF[found[0].lower()], bold=True), text)
 
 
-class Progress:
-    """Progress of a command. A terminal has a line that is redrawn; elsewhere a line each tenth is printed.
+class UnwritableOutput(OSError):
+    """Standard output cannot be written, because of a full disk or a reader that went away."""
 
-    `tell` only stores, so that loops may call it often. Without a share, only a terminal shows the seconds.
-    """
-
-    def __init__(self, title: str, console: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self._title, self._console, self._clock = title, console, clock
-        self._began = self._told_at = clock()
-        self._share: float | None = None
-        self._shared_at = self._began
-        self._tenths = 0
-        self._note = ""
-        self._drawn = False
-        self._lock = threading.Lock()
-        self.is_terminal = console.isatty()
-
-    def tell(self, share: float | None, note: str) -> None:
-        self._share, self._note, self._shared_at = share, note, self._clock()
-
-    def text(self, now: float) -> str:
-        spent, share = now - self._began, self._share
-        words = [f"{self._title}:" if self._note or share is not None else self._title, self._note]
-        if share is None:
-            return " ".join((*filter(None, words), format_duration(spent)))
-        words.append(f"[{'#' * round(BAR * share):.<{BAR}}]" if self.is_terminal else "")
-        left = (self._shared_at - self._began) / share - spent if 0 < share < 1 else 0.0
-        words.append(f"{share:.0%}, {format_duration(left)} left" if left >= 1 else f"{share:.0%}")
-        return " ".join(filter(None, words))
-
-    def draw(self) -> None:
-        """Show the present state, if it is due."""
-        now, share = self._clock(), self._share
-        if now - self._began < SILENT_SECONDS or (share == 1 and self._tenths in (0, LINES)):
-            self.clear()
-            return
-        line = strip_control_characters(self.text(now))
-        with self._lock:
-            if self.is_terminal:
-                self._console.write(f"\r{line[: shutil.get_terminal_size().columns - 1]}\x1b[K")
-                self._drawn = True
-            elif (share is not None or self._note) and self._is_line_due(now):
-                self._console.write(f"{line}\n")
-            self._console.flush()
-
-    def _is_line_due(self, now: float) -> bool:
-        tenths = math.floor((self._share or 0.0) * LINES)
-        if tenths <= self._tenths and now - self._told_at < LINE_SECONDS:
-            return False
-        self._tenths, self._told_at = tenths, now
-        return True
-
-    def clear(self) -> None:
-        """Remove the line from the terminal, before something else is written."""
-        with self._lock:
-            if self._drawn:
-                self._console.write("\r\x1b[K")
-                self._console.flush()
-                self._drawn = False
+    def __init__(self, error: OSError, stream: TextIO) -> None:
+        super().__init__(error.errno, error.strerror)
+        # What is still buffered would fail again at process exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-class _Stream:
-    """Wrapper of a stream: escapes and colours written text, or keeps it for the end of the command."""
+class _SafeStream:
+    """Stream that escapes and colours what is written. `write` and `flush` raise UnwritableOutput."""
 
-    def __init__(self, stream: TextIO, session: Session) -> None:
-        self._stream, self._session = stream, session
+    def __init__(self, stream: TextIO, terminal: Terminal) -> None:
+        self._stream, self._terminal = stream, terminal
 
     def write(self, text: str) -> int:
-        self._session.write(self, text)
+        self._terminal.end_progress()
+        try:
+            self._stream.write(self._terminal.shown(text, self._stream))
+        except OSError as error:
+            raise UnwritableOutput(error, self._stream) from error
         return len(text)
 
-    def put(self, text: str) -> None:
-        self._stream.write(text)
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            raise UnwritableOutput(error, self._stream) from error
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
-class Session:
-    """Standard output and error of a command. See `terminal_session`."""
+class _Remarks(_SafeStream):
+    """Standard error. With `--quiet` it is kept for a command that fails. Where it cannot be written, nothing changes:
+    the disk of a log may have room again."""
 
-    def __init__(self, stdout: TextIO | None, stderr: TextIO | None) -> None:
-        self._console = stderr
-        self.stdout, self.stderr = ((s if s is None else _Stream(s, self)) for s in (stdout, stderr))
-        self._kept: list[tuple[_Stream, str]] | None = [] if stdout is not None and stdout.isatty() else None
-        self._remarks: list[str] | None = None
-        self._color = "auto"
-        self._progress: Progress | None = None
-        self._ended = threading.Event()
+    def write(self, text: str) -> int:
+        if self._terminal.quiet:
+            self._terminal.remarks.append(text)
+            return len(text)
+        self._terminal.end_progress()
+        with suppress(OSError):
+            self._stream.write(self._terminal.shown(text, self._stream))
+        return len(text)
 
-    def configure(self, *, color: str, quiet: bool, streams: bool) -> None:
-        """Set the options of the command. `streams`: it prints while it runs, so nothing is kept for a pager."""
-        self._color, self._remarks = color, [] if quiet else None
-        if streams:
-            self._put_kept()
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
 
-    def write(self, stream: _Stream, text: str) -> None:
-        if self._remarks is not None and stream is self.stderr:
-            self._remarks.append(text)
-        elif self._kept is not None and (stream is self.stdout or stream.isatty()):
-            self._kept.append((stream, text))
-        else:
-            self._put(stream, text)
 
-    def _put(self, stream: _Stream, text: str) -> None:
-        if self._progress is not None:
-            self._progress.clear()
-        stream.put(self._shown(stream, text))
+class Terminal:
+    """Standard output and error of one command, in their place during the block."""
 
-    def _shown(self, stream: _Stream, text: str) -> str:
-        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty()
-        coloured = self._color == "always" or (self._color == "auto" and not plain)
-        return highlight(strip_control_characters(text)) if coloured else strip_control_characters(text)
+    def __init__(self, words: list[str]) -> None:
+        self.words = words
+        self.color, self.quiet = "auto", False
+        self.remarks: list[str] = []
+        self._stdout, self._stderr = sys.stdout, sys.stderr
+        self._kept = io.StringIO()
+        self._bar: Any = None
 
-    def end_quiet(self, *, failed: bool) -> None:
-        """End the silence of `--quiet`. A command that failed prints why."""
-        remarks, self._remarks = self._remarks, None
-        if failed and remarks and self.stderr is not None:
-            self.stderr.write("".join(remarks))
+    def __enter__(self) -> Terminal:
+        remarks: Any = _Remarks(self._stderr, self)
+        sys.stdout, sys.stderr = self._kept, remarks
+        return self
 
-    @contextmanager
-    def progress(self, title: str) -> Iterator[None]:
-        """Show the progress of the block on stderr, unless `--quiet` was given."""
-        if self._console is None or self._remarks is not None:
-            yield
-            return
-        self._progress = Progress(title, self._console)
-        thread = threading.Thread(target=self._draw, args=(self._progress,), daemon=True)
-        thread.start()
+    def __exit__(self, *error: object) -> None:
+        with suppress(UnwritableOutput):
+            _SafeStream(self._stderr, self).flush()
+        sys.stdout, sys.stderr = self._stdout, self._stderr
+
+    def begin(self, output: Output) -> None:
+        """Print at once from here on, unless the output is kept."""
+        self.quiet = self.quiet and output != "log"
+        if output != "kept":
+            stream: Any = _SafeStream(self._stdout, self)
+            sys.stdout = stream
+
+    def is_coloured(self, stream: TextIO) -> bool:
+        if self.color != "auto":
+            return self.color == "always"
+        return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+    def shown(self, text: str, stream: TextIO) -> str:
+        """Return the text as this stream gets it."""
+        plain = strip_control_characters(text)
+        return highlight(plain) if self.is_coloured(stream) else plain
+
+    def end(self, *, failed: bool, paged: bool) -> None:
+        """Print what was kept: `paged` if it is longer than the screen. A command that `failed` says why, also if
+        `--quiet` was given. Raise UnwritableOutput."""
+        self.end_progress()
+        self.quiet = False
+        if failed:
+            sys.stderr.write("".join(self.remarks))
+        text = self._kept.getvalue()
+        if not (paged and self._is_long(text) and self._page(text)):
+            stream = _SafeStream(self._stdout, self)
+            stream.write(text)
+            # Flushed here, because nobody handles an error at process exit.
+            stream.flush()
+
+    def _is_long(self, text: str) -> bool:
+        size = shutil.get_terminal_size()
+        lines = sum(1 + len(line) // size.columns for line in text.splitlines())
+        return self._stdout.isatty() and lines >= size.lines
+
+    def _page(self, text: str) -> bool:
+        os.environ.setdefault("LESS", "-FRX")
+        # click looks for the terminal here.
+        sys.stdout = self._stdout
         try:
-            yield
-        finally:
-            self._ended.set()
-            thread.join()
-            self._progress.clear()
-            self._progress = None
+            click.echo_via_pager(self.shown(text.removesuffix("\n"), self._stdout), color=True)
+        except ValueError:
+            return False  # $PAGER has an open quote.
+        return True
 
-    def _draw(self, progress: Progress) -> None:
-        while not self._ended.wait(REDRAWN_SECONDS):
-            try:
-                progress.draw()
-            except (OSError, ValueError):
-                return  # Nobody reads it.
+    def tell(self, share: float, note: str) -> None:
+        """Draw the progress on a terminal."""
+        if self.quiet or not self._stderr.isatty():
+            return
+        if self._bar is None:
+            path = click.get_current_context().command_path
+            self._bar = click.progressbar(length=100, label=path, item_show_func=lambda text: text, file=self._stderr)
+        self._bar.update(max(0, int(100 * share) - self._bar.pos), strip_control_characters(note))
+        self._bar.render_progress()
+        if self._bar.finished:
+            self.end_progress()
 
-    def tell(self, share: float | None, note: str) -> None:
-        if self._progress is not None:
-            self._progress.tell(share, note)
-
-    def end(self, *, paged: bool) -> None:
-        """Print what was kept: through the pager if it is longer than the screen."""
-        kept, size = self._kept or [], shutil.get_terminal_size()
-        lines = "".join(text for _, text in kept).split("\n")
-        used = sum(max(1, math.ceil(len(line) / size.columns)) for line in lines)
-        if paged and used > size.lines and show_paged("".join(self._shown(*one) for one in kept)):
-            kept.clear()
-        self._put_kept()
-
-    def _put_kept(self) -> None:
-        kept, self._kept = self._kept or [], None
-        for stream, text in kept:
-            self._put(stream, text)
+    def end_progress(self) -> None:
+        """Leave the line of the progress, before something else is written."""
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            bar.render_finish()
 
 
-def show_paged(text: str) -> bool:
-    """Show the text in $PAGER, by default less. Return False if there is none."""
-    try:
-        words = shlex.split(os.environ.get("PAGER", "less"))
-    except ValueError:
-        return False
-    if not words or words == ["cat"] or shutil.which(words[0]) is None:
-        return False
-    # The pager handles Ctrl-C itself.
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        environment = {"LESS": "FRX", **os.environ}
-        subprocess.run(words, input=text.encode("utf-8", "replace"), env=environment, check=False)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    return True
-
-
-_sessions: list[Session] = []
-
-
-@contextmanager
-def terminal_session() -> Iterator[Session]:
-    """Wrap `sys.stdout` and `sys.stderr` during the block. A closed stream stays closed."""
-    before: tuple[TextIO | None, TextIO | None] = sys.stdout, sys.stderr
-    session = Session(*before)
-    made: list[Any] = [session.stdout, session.stderr]
-    sys.stdout, sys.stderr = made
-    _sessions.append(session)
-    try:
-        yield session
-    finally:
-        _sessions.remove(session)
-        sys.stdout, sys.stderr = before
-
-
-def tell_progress(share: float | None, note: str = "") -> None:
-    """Tell the present command's progress: a share of 0 to 1, or None if it is unknown, and what is done now."""
-    if _sessions:
-        _sessions[-1].tell(share, note)
+def tell_progress(share: float, note: str = "") -> None:
+    """Tell the present command's progress: a share of 0 to 1, and what is done now."""
+    context = click.get_current_context(silent=True)
+    if context is not None and isinstance(context.obj, Terminal):
+        context.obj.tell(share, note)

@@ -5,15 +5,17 @@ It reads the daemon's history and changes nothing.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict
+from types import SimpleNamespace
 
-from agent.cli.arguments import CANNOT_JUDGE, FINDING, FINE, add_config, add_format, add_since
+import click
+
+from agent.cli.arguments import CANNOT_JUDGE, CONFIG, FINDING, FINE, FORMAT, since_option, tier_option
 from agent.config.load import LoadedConfig, build_tier_contexts, find, history_path, load, plan_versions, select_tier
 from agent.durations import duration_text
 from agent.history import reader
@@ -32,28 +34,26 @@ from rules.what_if.pools import answer_pools
 MOST_INSTANCES, LEAST_RPS, MOST_RPS = 100_000, 1e-9, 1e7
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tier", metavar="T", help="which tier; default the only one")
-    parser.add_argument(
-        "--instances",
+def parameters() -> tuple[click.Parameter, ...]:
+    instances = click.Option(
+        ["--instances"],
         type=_instances,
         required=True,
         metavar="N",
         help="so many replicas, or PREFILL+DECODE such as 2+6",
     )
-    parser.add_argument(
-        "--rps", type=_rps, metavar="R", help="requests per second of the whole tier; default the peak seen"
+    rps = click.Option(
+        ["--rps"], type=_rps, metavar="R", help="requests per second of the whole tier; default the peak seen"
     )
-    add_since(parser, "how far back the peak is looked for")
-    add_config(parser)
-    add_format(parser)
+    chosen = tier_option("which tier; default the only one")
+    return chosen, instances, rps, since_option("how far back the peak is looked for"), CONFIG, *FORMAT
 
 
 def _instances(text: str) -> tuple[int, ...]:
     parts = text.split("+")
     known = all(one.isascii() and one.isdecimal() and 1 <= int(one) <= MOST_INSTANCES for one in parts)
     if not known or len(parts) > 2:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of replicas from 1 to {MOST_INSTANCES:,}")
+        raise ValueError(f"{text!r} is no number of replicas from 1 to {MOST_INSTANCES:,}")
     return tuple(int(one) for one in parts)
 
 
@@ -61,10 +61,10 @@ def _rps(text: str) -> float:
     with suppress(ValueError):
         if LEAST_RPS <= float(text) <= MOST_RPS:
             return float(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is no load: requests per second above 0, at most {MOST_RPS:,.0f}")
+    raise ValueError(f"{text!r} is no load: requests per second above 0, at most {MOST_RPS:,.0f}")
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: SimpleNamespace) -> int:
     """Print the result. The exit code tells whether the SLO would hold."""
     loaded = load(find(options.config))
     tier = select_tier(loaded, options.tier)

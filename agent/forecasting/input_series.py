@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 
 from agent.config.forecast import ForecastConfig
 from agent.config.load import LoadedConfig, build_tier_contexts, find, history_path, load, select_tier
@@ -47,7 +47,7 @@ class InputSeries:
     lengths: CapacityLengths = UNTOLD
 
 
-def input_from_options(options: argparse.Namespace) -> InputSeries:
+def input_from_options(options: SimpleNamespace) -> InputSeries:
     """Return the input of the options --history, --config, --tier and --bin. Raise ConfigError, TraceError, HistoryError."""
     loaded = load(find(options.config)) if options.history is None or options.config is not None else None
     if options.history is not None:

@@ -1,118 +1,90 @@
-"""Page docs/commands.md from the argument parser, and docs/configuration.md from a JSON Schema.
+"""Page docs/commands.md from click's commands, and docs/configuration.md from a JSON Schema.
 
-New commands, options and keys need no change here. The parser's help texts, choices and epilog (exit codes) are
-printed.
+New commands, options and keys need no change here. Help texts, choices and epilog (exit codes) are printed.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import click
 
 from exporters.render.text import table
 
 HEAD = """\
 # Commands
 
-<!-- Generated from the command line's own parsers; `sizewatch render` writes it anew. -->
+<!-- Generated from the command line itself; `sizewatch render` writes it anew. -->
 
-`sizewatch COMMAND --help` says the same. From a checkout `python -m agent COMMAND` does too."""
+`sizewatch COMMAND --help` says the same. From a checkout `python -m agent COMMAND` does too.
+bash completes after `eval "$(_SIZEWATCH_COMPLETE=bash_source sizewatch)"`; `zsh_source` and `fish_source` are for the others."""
 
 TABLE = "| argument | default | meaning |\n|---|---|---|"
 
 
-def commands_page(parser: argparse.ArgumentParser) -> str:
-    """Return the whole page. `parser` is the whole command line with a subparser per command."""
-    every = list_arguments(parser)
-    top = [HEAD, _table(parser, every), parser.epilog or ""]
-    sections = [part for command in list_commands(parser) for part in _sections(command, "##", every)]
-    return "\n\n".join([part for part in (*top, *sections) if part]) + "\n"
+def commands_page(command_line: click.Group) -> str:
+    """Return the whole page: the options of every command, then a section per command."""
+    top, *commands = list_contexts(command_line)
+    sections = (part for context in commands for part in _section(context))
+    page = [HEAD, _table(top, list_parameters(top)), top.command.epilog or "", *sections]
+    return "\n\n".join(part for part in page if part) + "\n"
 
 
-def _sections(parser: argparse.ArgumentParser, mark: str, known: Sequence[argparse.Action]) -> Iterator[str]:
-    """Yield the section of a command, and of its subcommands below it. Options of every command are `known`."""
-    yield f"{mark} {parser.prog}"
-    yield parser.description or ""
-    parts = list_commands(parser)
-    if not parts:
-        yield f"```\n{usage(parser, known)}\n```"
-    yield _table(parser, list_arguments(parser, known))
-    yield parser.epilog or ""
-    for part in parts:
-        yield from _sections(part, f"{mark}#", known)
+def _section(context: click.Context) -> Iterator[str]:
+    """Yield the parts of a command's section. Options of every command stand at the top of the page."""
+    yield f"{'#' * len(context.command_path.split())} {context.command_path}"
+    yield context.command.help or ""
+    parameters = list_parameters(context)
+    if not isinstance(context.command, click.Group):
+        yield f"```\n{' '.join([context.command_path, *(_usage(context, one) for one in parameters)])}\n```"
+    yield _table(context, parameters)
+    yield context.command.epilog or ""
 
 
-def list_commands(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
-    """Return the parsers of the commands below a parser. The short help replaces a missing description."""
-    found = []
-    for action in parser._actions:
-        # argparse has no public way to list subparsers; these names have not changed since Python 2.7.
-        if isinstance(action, argparse._SubParsersAction):
-            helps = {choice.dest: choice.help for choice in action._choices_actions}
-            for name, command in action.choices.items():
-                short = helps.get(name) or ""
-                command.description = command.description or f"{short[:1].upper()}{short[1:]}."
-                found.append(command)
-    return found
+def list_contexts(command: click.Command, parent: click.Context | None = None) -> Iterator[click.Context]:
+    """Yield a context of the command, then those of its commands and of theirs, which are loaded."""
+    context = click.Context(command, info_name=command.name, parent=parent)
+    yield context
+    if isinstance(command, click.Group):
+        for name in command.commands:
+            _, part, _ = command.resolve_command(context, [name])
+            if part is not None:
+                yield from list_contexts(part, context)
 
 
-def all_parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Yield the parser, then those of its commands and of theirs."""
-    yield parser
-    for part in list_commands(parser):
-        yield from all_parsers(part)
+def list_parameters(context: click.Context) -> list[click.Parameter]:
+    """Return the parameters of a command, without those that the command line has for every command."""
+    root = context.find_root()
+    every = root.command.get_params(root)
+    if context is root:
+        return every
+    return [parameter for parameter in context.command.params if all(parameter.opts != one.opts for one in every)]
 
 
-def list_arguments(parser: argparse.ArgumentParser, known: Sequence[argparse.Action] = ()) -> list[argparse.Action]:
-    """Return the arguments of a parser, without options that are `known` from another."""
-    hidden = (argparse._SubParsersAction, argparse._HelpAction)
-    everywhere = [action.option_strings for action in known if action.option_strings]
-    shown = (a for a in parser._actions if not isinstance(a, hidden) and a.help != argparse.SUPPRESS)
-    return [action for action in shown if action.option_strings not in everywhere]
+def _usage(context: click.Context, parameter: click.Parameter) -> str:
+    text = _spell(context, parameter, parameter.opts[0])
+    return f"[{text}]" if isinstance(parameter, click.Option) and not parameter.required else text
 
 
-def usage(parser: argparse.ArgumentParser, known: Sequence[argparse.Action] = ()) -> str:
-    """Return the usage on a single line. argparse's own usage depends on terminal width and Python version."""
-    words = [parser.prog]
-    for action in list_arguments(parser, known):
-        text = spell(action, action.option_strings[0] if action.option_strings else "")
-        words.append(text if action.required else f"[{text}]")
-    return " ".join(words)
+def _spell(context: click.Context, parameter: click.Parameter, name: str) -> str:
+    """Return an option with its value, or an argument."""
+    if isinstance(parameter, click.Option):
+        return name if parameter.is_flag else f"{name} {parameter.make_metavar(context).strip('[]')}"
+    return parameter.make_metavar(context)
 
 
-def spell(action: argparse.Action, option: str) -> str:
-    """Return an option with its value, or a positional argument (`option` is then empty)."""
-    return option if action.nargs == 0 else f"{option} {_value(action)}".lstrip()
+def _table(context: click.Context, parameters: Sequence[click.Parameter]) -> str:
+    return "\n".join([TABLE, *(_row(context, parameter) for parameter in parameters)]) if parameters else ""
 
 
-def _value(action: argparse.Action) -> str:
-    if isinstance(action.metavar, str):
-        return action.metavar
-    return "|".join(map(str, action.choices)) if action.choices else action.dest.upper()
-
-
-def _table(parser: argparse.ArgumentParser, arguments: Sequence[argparse.Action]) -> str:
-    rows = [_row(parser, action) for action in arguments]
-    return "\n".join([TABLE, *rows]) if rows else ""
-
-
-def _row(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
-    names = [spell(action, option) for option in action.option_strings] or [_value(action)]
-    default = "required" if action.required else _argument_default(action)
-    meaning = (action.help or "") % {**vars(action), "prog": parser.prog}
-    cells = (", ".join(f"`{name}`" for name in names), default, meaning)
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _argument_default(action: argparse.Action) -> str:
-    """Return the default or "". A duration is in seconds, or as written in its metavar ("7d")."""
-    value, metavar = action.default, action.metavar
-    if isinstance(value, float) and isinstance(metavar, str) and metavar[:1].isdigit():
-        return f"`{metavar}`"
-    if isinstance(value, bool) or not isinstance(value, str | int | float) or value == argparse.SUPPRESS:
-        return ""
-    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+def _row(context: click.Context, parameter: click.Parameter) -> str:
+    shown = parameter.to_info_dict()
+    default = "required" if parameter.required else ""
+    if not default and isinstance(shown["default"], str | int) and not isinstance(shown["default"], bool):
+        default = f"`{shown['default']}`"
+    names = ", ".join(f"`{_spell(context, parameter, name)}`" for name in parameter.opts)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in (names, default, shown["help"])) + " |"
 
 
 Schema = Mapping[str, Any]

@@ -6,14 +6,15 @@ configuration keys come in as RenderInputs. A new file is a function in its own 
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import click
+
 from exporters.alertmanager.sample_config import alertmanager_text
-from exporters.docs.command_pages import all_parsers, commands_page, configuration_page
+from exporters.docs.command_pages import commands_page, configuration_page, list_contexts, list_parameters
 from exporters.docs.runbooks import fill_runbooks
 from exporters.docs.signal_pages import engines_page, signals_page
 from exporters.grafana.files import FILES as GRAFANA
@@ -31,7 +32,7 @@ class RenderInputs:
     """Inputs from the agent: the JSON Schema of the configuration, and the whole command line."""
 
     config_schema: Mapping[str, Any]
-    parser: argparse.ArgumentParser
+    command_line: click.Group
 
 
 Render = Callable[[RenderInputs, str], str]
@@ -46,7 +47,7 @@ ARTEFACTS: Mapping[str, Render] = {
     "docs/config.schema.json": lambda sources, _: schema_text(sources.config_schema),
     "docs/public-surface.json": lambda sources, present: surface_text(public_surface(sources), present),
     "docs/configuration.md": lambda sources, _: configuration_page(sources.config_schema),
-    "docs/commands.md": lambda sources, _: commands_page(sources.parser),
+    "docs/commands.md": lambda sources, _: commands_page(sources.command_line),
     "docs/engines.md": lambda sources, _: engines_page(),
     "docs/signals.md": lambda sources, _: signals_page(),
     "docs/runbooks.md": lambda sources, present: fill_runbooks(present),
@@ -73,16 +74,16 @@ def public_surface(inputs: RenderInputs) -> dict[str, list[str]]:
     a test takes its keys from real output.
     """
     metrics = [f"{metric.name}{{{','.join(metric.labels)}}}" for metric in names.ALL]
-    parsers = list(all_parsers(inputs.parser))
-    shared = set(inputs.parser._option_string_actions)
+    contexts = list(list_contexts(inputs.command_line))
     options = [
-        f"{one.prog} {option}"
-        for one in parsers
-        for option in one._option_string_actions
-        if len(option) > 2 and (one is inputs.parser or option not in shared)
+        f"{context.command_path} {option}"
+        for context in contexts
+        for parameter in list_parameters(context)
+        for option in parameter.opts
+        if option.startswith("--")
     ]
     found = {
-        "commands": [*(one.prog for one in parsers), *options],
+        "commands": [*(context.command_path for context in contexts), *options],
         "configuration": list(schema_keys(inputs.config_schema)),
         "gaps": [gap.value for gap in Gap],
         "metrics": metrics,

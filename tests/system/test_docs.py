@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from waiting import CEILING_SECONDS
 
 from agent.cli import main
 from agent.config.load import parse_config
-from agent.durations import parse_duration
+from exporters.docs.command_pages import list_contexts
 from exporters.metrics import names
 from rules.catalogue.registry import margin_of
 from rules.plan.replica_count import Margin
@@ -43,14 +41,6 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGES[page], flags=re.DOTALL | re.MULTILINE)
 
 
-def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    yield parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for below in action.choices.values():
-                yield from parsers(below)
-
-
 def commands(page: str) -> list[str]:
     """The command lines of sizewatch that a page shows, in its text and in its blocks."""
     fenced = [*blocks(page, "sh"), *blocks(page, "console"), *blocks(page, "")]
@@ -68,7 +58,10 @@ def test_every_metric_of_ours_that_a_page_names_is_exported(page: str) -> None:
 
 
 def check_commands(shown: list[str]) -> None:
-    known = {parser.prog: set(parser._option_string_actions) for parser in parsers(main.parser())}
+    known = {
+        context.command_path: {"-h", "--help", *(name for one in context.command.params for name in one.opts)}
+        for context in list_contexts(main.command_line())
+    }
     for command in shown:
         words = shlex.split(command)
         name = next((" ".join(words[:n]) for n in (3, 2) if " ".join(words[:n]) in known), "")
@@ -110,10 +103,11 @@ def test_every_file_of_the_repository_that_a_page_names_is_there(page: str) -> N
 
 
 def test_a_duration_whose_option_shows_one_has_it_for_default() -> None:
-    shown = [a for parser in parsers(main.parser()) for a in parser._actions if str(a.metavar or "")[:1].isdigit()]
+    parameters = [one for context in list_contexts(main.command_line()) for one in context.command.params]
+    shown = [parameter for parameter in parameters if str(parameter.metavar or "")[:1].isdigit()]
     assert shown
-    for action in shown:
-        assert parse_duration(str(action.metavar)) == action.default
+    for parameter in shown:
+        assert parameter.metavar == parameter.default
 
 
 def test_the_configurations_shown_can_be_used(tmp_path: Path) -> None:

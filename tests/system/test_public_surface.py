@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from building import build_once
 from paths import ROOT, TESTS
 from test_surfaces_agree import TIER, at_now, slower, surfaces
 
-from agent.cli.main import main, parser
+from agent.cli.main import command_line, main
 from agent.config.load import config_schema
 from exporters.docs.generated_files import RenderInputs, public_surface, surface_text
 from exporters.status.status_json import status_json
@@ -77,7 +77,7 @@ def keys_by_command(folder: Path) -> dict[str, set[str]]:
 
 
 def inputs() -> RenderInputs:
-    return RenderInputs(config_schema=config_schema(), parser=parser())
+    return RenderInputs(config_schema=config_schema(), command_line=command_line())
 
 
 @pytest.mark.parametrize("kind", sorted(set(LISTED) - {"removed", "json"}))
@@ -113,6 +113,6 @@ def test_keys_below_lists_maps_and_references_are_found() -> None:
 
 
 def test_a_command_or_an_option_that_disappears_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    smaller = argparse.ArgumentParser(prog="sizewatch")
-    now = public_surface(RenderInputs(config_schema=config_schema(), parser=smaller))
+    smaller = click.Group("sizewatch")
+    now = public_surface(RenderInputs(config_schema=config_schema(), command_line=smaller))
     assert "sizewatch check --since" in set(LISTED["commands"]) - set(now["commands"])

@@ -69,9 +69,10 @@ def test_only_the_forecast_may_load_the_heavy_libraries(room: str) -> None:
 
 LAZY = """
 import json, sys
-from agent.cli.main import parser
+from agent.cli.main import COMMANDS
 
-parser()
+for command in COMMANDS:
+    command.load()
 print(json.dumps(sorted(sys.modules)))
 """
 

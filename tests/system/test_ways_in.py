@@ -5,13 +5,14 @@ The table CONNECTIONS is the list of them; what belongs to one alone is in its o
 
 from __future__ import annotations
 
-import argparse
 import base64
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 from hostile_store import Handler, Tls, give, matrix, serving
 from telemetry_samples import run
@@ -95,9 +96,9 @@ def a_page_for_a_first_plan(url: str, keys: dict[str, Any], folder: Path) -> Non
 
 
 def the_telemetry_of_a_benchmark(url: str, keys: dict[str, Any], folder: Path) -> None:
-    parser = argparse.ArgumentParser()
-    plan_import.add_arguments(parser)
-    options = parser.parse_args(["result.json", "--telemetry", url, "--org-id", "a", *flags(keys, folder)])
+    command = click.Command("import", params=[*plan_import.parameters()])
+    words = ["result.json", "--telemetry", url, "--org-id", "a", *flags(keys, folder)]
+    options = SimpleNamespace(**command.make_context("import", words).params)
     telemetry = open_telemetry(options.telemetry, org_id=options.org_id, **ways_in(options))
     with pytest.raises(BenchmarkError, match="has no samples of an engine"):
         telemetry.read_run(run(started_at=1795197600.0, ended_at=1795197660.0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -190,7 +189,7 @@ def test_what_answered_is_shown_on_one_line_each(
 
 
 def test_run_starts_the_daemon_on_what_was_written(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[argparse.Namespace] = []
+    started: list[SimpleNamespace] = []
     monkeypatch.setattr(init.run_command, "run", lambda options: started.append(options) or 0)
     with engines() as (engine,):
         monkeypatch.setattr(init, "find_candidates", lambda: candidates(engine))

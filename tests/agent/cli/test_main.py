@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import os
@@ -18,10 +17,12 @@ from engine_server import engines, hangs
 from paths import ROOT, TESTS
 from waiting import CEILING_SECONDS, wait_for
 
+from agent.cli import explain as explain_command
 from agent.cli import inspect as inspect_command
 from agent.cli import main
 from agent.cli import plan as plan_command
 from agent.version import VERSION
+from exporters.docs.command_pages import list_contexts
 
 PLAN = TESTS / "plans" / "cpu-small.yaml"
 PAGE = TESTS / "pages" / "vllm-0.33.0.prom"
@@ -49,8 +50,8 @@ def test_every_command_has_help_that_says_what_it_is_for(words: str, capsys: pyt
     assert main.main([*words.split(), "--help"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert out.startswith(f"usage: sizewatch {words}")
-    sentence = out.split("\n\n")[1]
+    assert out.startswith(f"Usage: sizewatch {words}")
+    sentence = out.split("\n\n")[1].strip()
     assert sentence[0].isupper()
     assert sentence.rstrip().endswith((".", "?"))
 
@@ -59,8 +60,8 @@ def test_every_command_has_help_that_says_what_it_is_for(words: str, capsys: pyt
 def test_the_help_of_a_command_ends_with_its_exit_codes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     main.main([*name.split(), "--help"])
     last = capsys.readouterr().out.split("\n\n")[-1]
-    assert last.startswith("Exit codes: 0 ")
-    assert "; 2 " in last.replace("\n", " ")
+    assert last.startswith("  Exit codes: 0 ")
+    assert "; 2 " in " ".join(last.split())
 
 
 def test_the_help_of_all_names_every_command_and_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,21 +113,21 @@ def test_wrong_arguments_are_told_with_the_usage_and_end_with_2(
     assert main.main(words) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("usage: sizewatch")
-    assert "error: " in err
+    assert err.startswith("Usage: sizewatch")
+    assert "Error: " in err or "Commands:" in err or "Set up:" in err
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["chek"], "there is no 'chek'; did you mean check?"),
-        (["plan", "improt"], "there is no 'improt'; did you mean import?"),
-        (["check", "--formt", "json"], "there is no option --formt; did you mean --format?"),
-        (["init", "--tier", "a"], "there is no option --tier\n"),
+        (["chek"], "No such command 'chek'. Did you mean 'check'?"),
+        (["plan", "improt"], "No such command 'improt'. Did you mean 'import'?"),
+        (["check", "--formt", "json"], "No such option '--formt'. Did you mean '--format'?"),
+        (["init", "--tier", "a"], "No such option '--tier'."),
         (["check", "--format", "jsno"], "there is no 'jsno'; did you mean json?"),
-        (["init", "http://gpu-1:8000"], "no argument 'http://gpu-1:8000' is expected here; see sizewatch init --help"),
-        (["report", "--out", ""], "--out: must name a folder; . is the current one"),
-        (["zzz"], "there is no 'zzz'; choose from init, run, demo, "),
+        (["init", "http://gpu-1:8000"], "Got unexpected extra argument (http://gpu-1:8000)"),
+        (["report", "--out", ""], "'--out': must name a folder; . is the current one"),
+        (["zzz"], "No such command 'zzz'."),
     ],
 )
 def test_a_misspelt_word_gets_a_suggestion(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,11 +144,9 @@ def test_help_is_a_word_too(words: list[str], capsys: pytest.CaptureFixture[str]
 
 
 def test_json_stands_beside_every_format() -> None:
-    for command in main.COMMANDS:
-        parser = argparse.ArgumentParser()
-        command.function("add_arguments")(parser)
-        if "--format" in parser.format_help():
-            assert "--json " in parser.format_help(), command.name
+    for context in list_contexts(main.command_line()):
+        names = {name for parameter in context.command.params for name in parameter.opts}
+        assert "--json" in names or "--format" not in names, context.command_path
 
 
 def test_json_is_the_same_as_format_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -288,19 +287,19 @@ def test_a_defect_ends_with_70_and_its_traceback_and_never_looks_like_a_finding(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for error in (ZeroDivisionError("ours"), OSError(2, "not the output's")):
-        monkeypatch.setattr(plan_command, "run", lambda options, error=error: _raise(error))
-        assert main.main(["plan", "schema"]) == main.DEFECT == 70
+        monkeypatch.setattr(explain_command, "run", lambda options, error=error: _raise(error))
+        assert main.main(["explain"]) == main.DEFECT == 70
         err = capsys.readouterr().err
         assert "Traceback" in err
-        assert err.endswith("sizewatch plan: this is a defect in sizewatch; please report it with the lines above\n")
+        assert err.endswith("sizewatch explain: this is a defect in sizewatch; please report it with the lines above\n")
 
 
 def test_a_command_without_memory_ends_with_71_and_is_no_defect(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(plan_command, "run", lambda options: _raise(MemoryError()))
-    assert main.main(["plan", "schema"]) == 71
-    expected = "sizewatch plan: out of memory; is a limit of memory (RLIMIT_AS, MemoryMax) too low?\n"
+    monkeypatch.setattr(explain_command, "run", lambda options: _raise(MemoryError()))
+    assert main.main(["explain"]) == 71
+    expected = "sizewatch explain: out of memory; is a limit of memory (RLIMIT_AS, MemoryMax) too low?\n"
     assert capsys.readouterr().err == expected
 
 
@@ -331,9 +330,32 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         assert (done.returncode, done.stderr) == (0, ""), script
 
 
-def test_a_finding_stays_a_finding_when_its_reader_goes_away() -> None:
-    done = shell(f"sizewatch replay {recorded.folder('cascade_fast')} | true", PYTHONUNBUFFERED="")
-    assert (done.returncode, done.stderr) == (1, "")
+@pytest.mark.parametrize("words", ["| true", "--json | head -c 9", "2>&1 --plan /nowhere | true", "2> /dev/full"])
+def test_the_exit_code_stays_when_the_reader_goes_away(words: str) -> None:
+    done = shell(f"sizewatch replay {recorded.folder('cascade_fast')} {words}", PYTHONUNBUFFERED="1")
+    assert (done.returncode, done.stderr) == (2 if "nowhere" in words else 1, "")
+
+
+def test_a_shell_completes_commands_options_choices_and_rules() -> None:
+    for line, completed in (
+        ("sizewatch wha", ["whatif"]),
+        ("sizewatch plan im", ["import"]),
+        ("sizewatch check --fo", ["--format"]),
+        ("sizewatch plan import --from vllm", ["vllm-bench"]),
+        ("sizewatch explain KvCacheC", ["KvCacheCascade"]),
+    ):
+        words = len(line.split()) - 1
+        done = shell("sizewatch", _SIZEWATCH_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(words))
+        assert done.stdout.split() == [f"plain,{word}" for word in completed], line
+
+
+def test_every_command_stands_in_one_group_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(set(NAMES)) == len(NAMES)
+    main.main(["--help"])
+    out = capsys.readouterr().out
+    assert (
+        out.index("\nSet up:\n") < out.index("\n  init ") < out.index("\nJudge production:\n") < out.index("\n  check ")
+    )
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full to write to")

@@ -139,8 +139,8 @@ def test_the_severity_is_where_the_terminal_colours_it() -> None:
     told = Told()
     told.hear(finding(certainty=Certainty.CERTAIN))
     told.hear(ended=finding(ended=240.0))
-    assert "\033[1;33mWARNING\033[0m" in highlight(told.said[0])
-    assert "\033[1;32mOVER\033[0m" in highlight(told.said[-1])
+    assert "\033[33m\033[1mWARNING\033[0m" in highlight(told.said[0])
+    assert "\033[32m\033[1mOVER\033[0m" in highlight(told.said[-1])
 
 
 def test_a_recording_that_begins_anew_is_told_once() -> None:

@@ -8,20 +8,21 @@ scrape is told by the store's own next scrape of the agent, and starts before it
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
+import click
 import pytest
 from paths import TESTS
 from store_servers import prometheus_with_blocks, victoria_metrics
 from stored_recordings import RECORDINGS, Sample, agent_samples, engine_samples
 
-from agent.cli.store_arguments import add_stored, open_store_query
+from agent.cli.store_arguments import open_store_query, store_options
 from agent.config.files import load_plan
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
@@ -88,7 +89,7 @@ def recorded(name: str) -> tuple[Recording, ReplayResult, float, float]:
     return recording, replay(recording, load_plan(plan_of(name))), times[0], times[-1]
 
 
-def options(url: str, name: str, source: str, folder: Path) -> argparse.Namespace:
+def options(url: str, name: str, source: str, folder: Path) -> SimpleNamespace:
     """As a person would ask for it, with a configuration that says where each tier's series stand."""
     recording, _, begin, end = recorded(name)
     tiers = {}
@@ -98,11 +99,10 @@ def options(url: str, name: str, source: str, folder: Path) -> argparse.Namespac
         tiers[tier] = {"from": source, "selector": f'recording="{name}",whose="{source}"{whose}'}
     config = {"role": "fleet", "store": {"url": url}, "tiers": tiers, "data_dir": "history"}
     (folder / "sizewatch.yaml").write_text(json.dumps(config))
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--plan")
-    add_stored(parser)
+    command = click.Command("replay", params=[click.Option(["--plan"]), *store_options()])
     when = ["--from", f"{begin - 1:.3f}", "--to", f"{end + 2 * LATE_SECONDS:.3f}"]
-    return parser.parse_args(["-c", str(folder / "sizewatch.yaml"), "--plan", str(plan_of(name)), *when])
+    words = ["-c", str(folder / "sizewatch.yaml"), "--plan", str(plan_of(name)), *when]
+    return SimpleNamespace(**command.make_context("replay", words).params)
 
 
 def from_store(url: str, name: str, source: str, folder: Path) -> ReplayResult:
