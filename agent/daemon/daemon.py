@@ -88,10 +88,10 @@ class Daemon:
         self._turning, self._keeping = threading.Lock(), threading.Lock()
         self._stopping = self._reloading = False
         # `put` may interrupt a `get` of the same thread, as in a signal handler. `Event.set` may not.
-        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+        # A number is the time (unix seconds) of the next attempt of the weekly report.
+        self._wake: queue.SimpleQueue[float | None] = queue.SimpleQueue()
         functions = {CYCLE: self._turn, UPKEEP: self._upkeep, FORECAST: self._forecast, REPORT: self._report}
         self.jobs = DaemonJobs(functions, self._count_skipped, speed=self.surroundings.speed)
-        self._next_report: float | None = None
         self._assembly: Assembly | None = None
         self._reloaded = FollowedFiles(reloaded_files(loaded))
         self._secrets = FollowedFiles([*web_files(loaded.config.web), *secret_files(loaded.config)])
@@ -132,15 +132,15 @@ class Daemon:
                 self.close()
 
     def _wait(self) -> None:
+        next_report: float | None = None
         try:
-            self._wake.get(timeout=CLOCK_SECONDS)
+            next_report = self._wake.get(timeout=CLOCK_SECONDS)
         except queue.Empty:
             self.jobs.follow_clock()
             if self._prepared is None:
                 self._look_around()
-        if self._next_report is not None:
-            at, self._next_report = self._next_report, None
-            self.jobs.advance_report(at - self._clock())
+        if next_report is not None:
+            self.jobs.advance_report(next_report - self._clock())
         if self._prepared is not None and self._prepared.done():
             prepared, self._prepared = self._prepared, None
             self._take_new_configuration(prepared)
@@ -311,15 +311,13 @@ class Daemon:
         if parts.reports is None:
             return
         try:
-            self._next_report = parts.reports.run(parts.loaded, self._clock)
+            next_report = parts.reports.run(parts.loaded, self._clock)
         except Exception:  # noqa: BLE001 - as above
             self.counts.errors += 1
-            self._next_report = self._clock() + REPORT_RETRY_SECONDS
+            next_report = self._clock() + REPORT_RETRY_SECONDS
             _log.exception("weekly report check failed retry_seconds=%.0f", REPORT_RETRY_SECONDS)
-        if self.assembly is not parts:
-            # The check that the reload asked for was skipped because this one still ran.
-            self._next_report = self._clock()
-        self._wake.put(None)
+        # The main thread schedules it: `shutdown` holds the scheduler's lock until this run ends.
+        self._wake.put(next_report)
 
     def _count_skipped(self, why: str) -> None:
         self.counts.overruns += 1

@@ -11,11 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from apscheduler.events import EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED, JobEvent
 from apscheduler.executors.pool import BasePoolExecutor
+from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.interval import IntervalTrigger
@@ -125,7 +127,8 @@ class DaemonJobs:
         job = self.scheduler.get_job(REPORT)
         due = datetime.now(UTC) + timedelta(seconds=max(SOONEST_SECONDS, wait_seconds) / self._speed)
         if job is not None and due < job.next_run_time - timedelta(seconds=SOONEST_SECONDS):
-            job.modify(next_run_time=due)
+            with suppress(JobLookupError):  # `shutdown` removed it meanwhile
+                job.modify(next_run_time=due)
 
     def follow_clock(self) -> None:
         """Reschedule after a clock jump; call regularly. A clock set back by an hour would stop cycles for an hour."""
@@ -167,6 +170,9 @@ class DaemonJobs:
     def _report_skipped(self, event: JobEvent) -> None:
         if event.job_id == CYCLE:
             self._on_skipped(STILL_RAN if event.code == EVENT_JOB_MAX_INSTANCES else TOO_BUSY)
+        elif event.job_id == REPORT:
+            # The check of a reload or a retry must not wait for the next week.
+            self.advance_report(SOONEST_SECONDS)
 
 
 def clock_offset() -> float:

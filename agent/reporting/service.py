@@ -113,7 +113,7 @@ class ReportService:
             self._trouble = str(error)
             return clock() + FIRST_RETRY_SECONDS
         state = self._known
-        retries = [one.next_at for one in state.waiting]
+        retries = [pending.next_at for pending in state.waiting]
         if weekly.latest(now) > max(state.made_for, state.begun_at):
             retries.append(state.next_at)
         return min((weekly.next(now), *retries))

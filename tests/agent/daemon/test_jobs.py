@@ -92,10 +92,10 @@ class Clock:
 def test_a_daemon_has_four_jobs_and_the_report_follows_the_configured_zone(tmp_path: Path) -> None:
     loaded = configured(tmp_path, report={"weekday": "friday", "at": "16:30", "zone": "Asia/Kathmandu"})
     with running(loaded.path, turns=1, speed=1.0) as daemon:
-        found = {job.id: job for job in daemon.jobs.scheduler.get_jobs()}
-        assert set(found) == {CYCLE, UPKEEP, FORECAST, REPORT}
-        assert all(job.max_instances == 1 and job.coalesce for job in found.values())
-        assert isinstance(found[REPORT].trigger, CronTrigger)
+        by_name = {job.id: job for job in daemon.jobs.scheduler.get_jobs()}
+        assert set(by_name) == {CYCLE, UPKEEP, FORECAST, REPORT}
+        assert all(job.max_instances == 1 and job.coalesce for job in by_name.values())
+        assert isinstance(by_name[REPORT].trigger, CronTrigger)
         assert wait_for(lambda: daemon.jobs.scheduler.get_job(REPORT).next_run_time > datetime.now(UTC))
         at = daemon.jobs.scheduler.get_job(REPORT).next_run_time.astimezone(ZoneInfo("Asia/Kathmandu"))
         assert (at.strftime("%A %H:%M"), at.second) == ("Friday 16:30", 0)
@@ -284,6 +284,19 @@ def test_a_report_is_checked_at_once_after_a_reload_and_after_the_clock_was_set_
     finally:
         jobs.shutdown()
     assert not runs.twice_at_once
+
+
+def test_a_check_of_the_report_that_is_due_while_one_runs_comes_after_it(runs: Runs) -> None:
+    runs.seconds = 0.3
+    jobs = runs.jobs(REPORT, speed=10.0)
+    jobs.start(3600.0, NEVER)
+    try:
+        assert wait_for(lambda: len(runs.begun) == 1)
+        jobs.change(3600.0, NEVER)
+        assert wait_for(lambda: len(runs.begun) == 2)
+        assert not runs.twice_at_once
+    finally:
+        jobs.shutdown()
 
 
 def test_what_apscheduler_says_of_its_own_work_is_not_logged(runs: Runs, caplog: pytest.LogCaptureFixture) -> None:

@@ -50,11 +50,11 @@ def test_a_time_that_is_left_out_comes_an_hour_later_and_one_that_comes_twice_co
 
 def fires(trigger: WeeklyTrigger, since: str, until: str) -> list[str]:
     """Every time that APScheduler runs a job of the trigger, in UTC."""
-    previous, now, found = None, datetime.fromtimestamp(at(since), UTC), []
+    previous, now, times = None, datetime.fromtimestamp(at(since), UTC), []
     while (previous := trigger.get_next_fire_time(previous, now)).timestamp() <= at(until):
-        found.append(told(previous.timestamp()))
+        times.append(told(previous.timestamp()))
         now = previous
-    return found
+    return times
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def fires(trigger: WeeklyTrigger, since: str, until: str) -> list[str]:
 def test_a_job_runs_once_a_week_over_the_hour_that_is_left_out(
     weekday: int, time_of_day: time, expected: list[str]
 ) -> None:
-    found = fires(WeeklyTrigger(weekday, time_of_day, "Europe/Berlin"), "2026-03-20 12:00", "2026-04-05 12:00")
-    assert found == [f"2026-{t}" for t in expected]
+    times = fires(WeeklyTrigger(weekday, time_of_day, "Europe/Berlin"), "2026-03-20 12:00", "2026-04-05 12:00")
+    assert times == [f"2026-{t}" for t in expected]
 
 
 @pytest.mark.parametrize("now", ["2026-03-29 00:59", "2026-03-29 01:10"])
@@ -81,8 +81,8 @@ def test_a_job_that_is_scheduled_in_the_hour_that_is_left_out_runs_in_it(now: st
 
 
 def test_a_job_runs_once_over_the_hour_that_comes_twice() -> None:
-    found = fires(WeeklyTrigger(6, time(2, 30), "Europe/Berlin"), "2026-10-20 12:00", "2026-11-02 12:00")
-    assert found == ["2026-10-25 00:30", "2026-11-01 01:30"]
+    times = fires(WeeklyTrigger(6, time(2, 30), "Europe/Berlin"), "2026-10-20 12:00", "2026-11-02 12:00")
+    assert times == ["2026-10-25 00:30", "2026-11-01 01:30"]
     again = fires(WeeklyTrigger(6, time(2, 30), "Europe/Berlin"), "2026-10-25 00:40", "2026-11-02 12:00")
     assert again == ["2026-11-01 01:30"]
 
