@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.daemon.status_builder import StatusInputs, status
 from agent.gpu.collector import GpuCollector
-from agent.http_client.transport import TargetOptions
+from agent.http_client.options import TargetOptions
 from agent.pipeline.loop import EvaluationLoop
 from agent.pipeline.runtime_state import RuntimeState
 from agent.scrape.scrapers import PageReader, ScrapeResult, Scrapers, Target

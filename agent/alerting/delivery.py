@@ -13,29 +13,24 @@ from __future__ import annotations
 
 import json
 import logging
-import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-import urllib3
-
 from agent.durations import retry_delay
-from agent.errors import SizewatchError
-from agent.http_client.error_text import is_timeout, place_of, redact, translate_http_error
-from agent.http_client.transport import HttpRequest, HttpTransport, TargetOptions, authorization, tls_of
+from agent.errors import ScrapeError, ScrapeFailure, SizewatchError
+from agent.http_client.client import HttpClient
+from agent.http_client.errors import place_of
+from agent.http_client.options import TargetOptions
 from exporters.alertmanager.payload import AlertPayload
-from exporters.render.text import quote_external_text
 from exporters.status.records import AlertmanagerHealth
 
 PATH = "/api/v2/alerts"
 BATCH = 64
 """Alerts per request. Prometheus posts up to 256. This size stays below the 1 MB limit of a proxy."""
 
-MOST_ANSWER_BYTES = 4096
-MOST_QUOTED = 300
 ROUND_SECONDS = 30.0
 """Time limit in seconds for all requests of one round together."""
 
@@ -72,7 +67,7 @@ class DeliveryError(SizewatchError):
 
 
 class _Refused(Exception):
-    """Refused body, with the reason from the response."""
+    """Refused body, with the status."""
 
 
 @dataclass(slots=True)
@@ -84,14 +79,10 @@ class PostResult:
 
 
 class AlertmanagerClient:
-    """Client of one Alertmanager. Each round opens a new connection, so renewed secrets take effect at once.
-
-    While their files are unusable, those of an earlier round stay in use.
-    """
+    """Client of one Alertmanager. Each round opens a new connection and uses renewed secrets."""
 
     def __init__(self, options: TargetOptions) -> None:
-        self._options = options
-        self._credentials: tuple[ssl.SSLContext | None, dict[str, str]] | None = None
+        self._client = HttpClient(options)
         self.place = place_of(options.url).removesuffix(PATH)
 
     def round(self, alerts: Sequence[AlertPayload], suspects: frozenset[str] = frozenset()) -> PostResult:
@@ -103,21 +94,18 @@ class AlertmanagerClient:
         done = PostResult()
         deadline = time.monotonic() + ROUND_SECONDS
         try:
-            self._credentials = tls_of(self._options), authorization(self._options)
-        except SizewatchError as error:
-            if self._credentials is None:
-                raise DeliveryError(str(error)) from error
-        tls, headers = self._credentials
-        transport = HttpTransport(tls, self._options.server_name)
+            self._client.load_if_changed()
+        except ScrapeError as error:
+            raise DeliveryError(error.text) from error
         good = [one for one in alerts if one.title not in suspects]
         batches = [good[place : place + BATCH] for place in range(0, len(good), BATCH)]
         batches += [[one] for one in alerts if one.title in suspects]
         waiting = batches or [[]]
-        with closing(transport):
+        with closing(self._client):
             while waiting:
                 batch = waiting.pop(0)
                 try:
-                    self._post(transport, headers, batch, deadline)
+                    self._post(batch, deadline)
                     done.taken += len(batch)
                 except _Refused as refused:
                     if not batch:
@@ -130,48 +118,26 @@ class AlertmanagerClient:
                         waiting[:0] = batch[:middle], batch[middle:]
         return done
 
-    def _post(
-        self, transport: HttpTransport, headers: dict[str, str], batch: Sequence[AlertPayload], deadline: float
-    ) -> None:
+    def _post(self, batch: Sequence[AlertPayload], deadline: float) -> None:
         left_seconds = deadline - time.monotonic()
         if left_seconds <= 0:
             raise DeliveryError(f"{self.place}: a round of posts did not end within {ROUND_SECONDS:.0f} s")
-        body = json.dumps([one.body for one in batch]).encode()
-        wanted = {"Content-Type": "application/json", "User-Agent": "sizewatch", **headers}
-        request = HttpRequest(method="POST", url=self._options.url, headers=wanted, body=body)
-        seconds = min(self._options.timeout_seconds, left_seconds)
-        reading = False
+        client = self._client
+        body = json.dumps([alert.body for alert in batch]).encode()
+        request = client.prepare("POST", client.options.url, {"Content-Type": "application/json"}, body)
+        seconds = min(client.options.timeout_seconds, left_seconds)
         try:
-            with closing(transport.send_within(request, seconds)) as result:
-                reading = True
-                reply = result.read(MOST_ANSWER_BYTES, decode_content=True)
-        except urllib3.exceptions.HTTPError as error:
-            if is_timeout(error):
+            with client.send(request, seconds) as response:
+                client.read(response)
+        except ScrapeError as error:
+            if error.kind is ScrapeFailure.TIMEOUT:
                 raise DeliveryError(f"{self.place} did not answer within {seconds:g} s") from error
-            raise DeliveryError(translate_http_error(error, self.place, seconds, reading=reading).text) from error
-        self._check_status(result.status, reply, headers)
-
-    def _check_status(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        if 200 <= status < 300:
-            return
+            raise DeliveryError(error.text) from error
+        status = response.status_code
         if status in REFUSALS:
-            raise _Refused(_refusal_text(status, body, headers, self._options.url))
-        hint = HINTS.get(status, "look into its log")
-        raise DeliveryError(f"{self.place} answered {status}: {hint}")
-
-
-def _refusal_text(status: int, body: bytes, headers: dict[str, str], url: str) -> str:
-    """Return the reason from a response: a JSON string for an invalid alert, or an object with `message`."""
-    text = body.decode("utf-8", "replace")
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        data = text
-    if isinstance(data, dict):
-        data = data.get("message", text)
-    # The end of the read bytes may be half a secret, which `redact` cannot recognise.
-    reason = quote_external_text(redact(str(data), headers.values(), url)[: MOST_ANSWER_BYTES // 2], MOST_QUOTED)
-    return f"{status}: {reason or 'without a word'}"
+            raise _Refused(f"{status}: Alertmanager's log has the reason")
+        if not 200 <= status < 300:
+            raise DeliveryError(f"{self.place} answered {status}: {HINTS.get(status, 'look into its log')}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from agent.benchmarks.telemetry_merge import (
     span_text,
 )
 from agent.errors import BenchmarkError, ConfigError
-from agent.http_client.error_text import place_of
+from agent.http_client.errors import place_of
 from agent.prometheus.answers import MatrixSeries, StoreError, StoreErrorKind
 from agent.prometheus.api import StoreApi
 from agent.prometheus.options import MOST_BYTES, TIMEOUT_SECONDS, StoreOptions

@@ -17,7 +17,7 @@ from agent.durations import parse_duration
 from rules.problems import find_close_name
 
 if TYPE_CHECKING:
-    from agent.http_client.transport import TargetOptions
+    from agent.http_client.options import TargetOptions
 
 FINE, FINDING, BAD_INPUT, CANNOT_JUDGE = 0, 1, 2, 3
 
@@ -167,7 +167,7 @@ def connection_options(whose: str = "the address") -> tuple[click.Option, ...]:
 def target_options(options: SimpleNamespace, url: str, timeout_seconds: float = 10.0) -> TargetOptions:
     """Return the options of a request to this address. Raise ConfigError."""
     # On demand: it imports the HTTP client, which few calls need.
-    from agent.http_client.transport import TargetOptions
+    from agent.http_client.options import TargetOptions
 
     return TargetOptions(url=url, timeout_seconds=timeout_seconds, **ways_in(options))
 

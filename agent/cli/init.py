@@ -29,8 +29,8 @@ from agent.config.discovery import PORTS
 from agent.config.load import load
 from agent.errors import ConfigError, ScrapeError
 from agent.gpu.owners import PROC
-from agent.http_client.connection import JSON, fetch_page
-from agent.http_client.transport import TargetOptions
+from agent.http_client.options import TargetOptions
+from agent.http_client.page import JSON, fetch_page
 from agent.scrape.engine_probe import EngineProbe, probe_engine
 from exporters.documents.plan_files import scalar, skeleton
 from exporters.render.text import blank_unprintable, shorten

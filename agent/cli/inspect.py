@@ -17,9 +17,9 @@ import click
 from agent.cli.arguments import FINE, FORMAT, connection_options, target_options
 from agent.errors import ConfigError, RecordingError, ScrapeError
 from agent.gpu.collector import samples
-from agent.http_client.connection import fetch_page
-from agent.http_client.error_text import place_of, wrong_content
-from agent.http_client.transport import DEFAULT_MAX_BYTES
+from agent.http_client.errors import place_of
+from agent.http_client.options import DEFAULT_MAX_BYTES
+from agent.http_client.page import fetch_page, wrong_content
 from agent.scrape.exposition import SeriesReader
 from agent.scrape.scrapers import PageReader
 from exporters.documents.signal_exposure import (

@@ -42,7 +42,7 @@ from agent.config.load import (
     unknown_tier_error,
 )
 from agent.errors import ConfigError, PlanError, ScrapeError
-from agent.http_client.error_text import place_of
+from agent.http_client.errors import place_of
 from agent.scrape.engine_probe import EngineProbe, differences, probe_engine
 from agent.scrape.scrapers import PageReader, Target
 from exporters.documents.plan_diff import plan_diff

@@ -26,9 +26,9 @@ from agent.config.web import page_url, read_web_file
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.history import reader
 from agent.history.store import HistoryStore
-from agent.http_client.connection import JSON, fetch_page
-from agent.http_client.error_text import place_of
-from agent.http_client.transport import TargetOptions
+from agent.http_client.errors import place_of
+from agent.http_client.options import TargetOptions
+from agent.http_client.page import JSON, fetch_page
 from exporters.documents.timeline import timeline_json, timeline_text
 from exporters.status.tier_overview import overview_text
 from rules.evaluator.incidents import group_incidents

@@ -22,7 +22,7 @@ from agent.config.values import (
     credential_options,
     list_entries,
 )
-from agent.http_client.transport import TargetOptions
+from agent.http_client.options import TargetOptions
 from exporters.alertmanager.payload import OWN_LABELS, AlertSettings
 from rules.plan.validation import path_text
 

@@ -24,7 +24,7 @@ from agent.config.values import (
     unknown_key_text,
 )
 from agent.durations import parse_duration
-from agent.http_client.transport import TargetOptions
+from agent.http_client.options import TargetOptions
 from rules.engines.registry import ENGINES
 from rules.gpu_sources.exporter import GpuExporter
 from rules.gpu_sources.registry import BY_NAME

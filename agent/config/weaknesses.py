@@ -15,11 +15,13 @@ from agent.config.config import Config
 from agent.config.targets import default_replica
 from agent.config.values import unknown_key_text
 from agent.config.web import find_web_file
-from agent.http_client.error_text import secret_parameters
+from agent.http_client.options import SECRET_NAME
 from rules.plan.schema import Plan
 from rules.problems import cap_problems
 
 SET_TLS = "set tls_server_config in web.config_file"
+SHORTEST_SECRET = 4
+"""Letters of a query value that can be a secret: `auth=1` is none."""
 
 
 def mistakes(config: Config, plan: Plan | None) -> tuple[str, ...]:
@@ -138,6 +140,12 @@ def _secret_in_a_query(config: Config, _: Plan | None) -> Iterator[str]:
     for path, url, _secret in _asked_with_secrets(config):
         if names := secret_parameters(url):
             yield f"{path}: its query holds a secret ({', '.join(names)}), which proxies log and pages repeat; use a token file"
+
+
+def secret_parameters(url: str) -> tuple[str, ...]:
+    """Return the names of query parameters that are secrets by their name."""
+    pairs = (pair.partition("=") for pair in re.split("[&;]", urlsplit(url).query))
+    return tuple(dict.fromkeys(n for n, _, text in pairs if SECRET_NAME.search(n) and len(text) >= SHORTEST_SECRET))
 
 
 def _weak_store(config: Config, _: Plan | None) -> Iterator[str]:

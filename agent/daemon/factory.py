@@ -20,7 +20,7 @@ from agent.daemon.assembly import Assembly
 from agent.errors import find_missing
 from agent.files import DataDir
 from agent.gpu.collector import ExporterPage, GpuCollector, GpuReader
-from agent.http_client.connection import PageFetcher
+from agent.http_client.page import PageFetcher
 from agent.pipeline.change_log import ChangeLog
 from agent.pipeline.interfaces import Sink, Source
 from agent.pipeline.loop import EvaluationLoop

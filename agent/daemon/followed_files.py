@@ -18,7 +18,7 @@ from agent.config.named_files import named_files
 from agent.config.values import ConfigSection, credential_options
 from agent.config.web import Web, find_web_file
 from agent.errors import ScrapeError
-from agent.http_client.transport import TargetOptions, authorization, header_secret, tls_of
+from agent.http_client.options import TargetOptions, authorization, header_secret, load_tls
 
 MARK = "..data"
 """Link in a folder that Kubernetes mounts. The kubelet writes a new folder and moves the link to it (atomic writer)."""
@@ -77,7 +77,7 @@ def find_broken_files(config: Config) -> Iterator[str]:
     """Yield each problem with the files of a connection. Files that several connections share are read once."""
     for options in dict.fromkeys(_connections(config)):
         try:
-            tls_of(options)
+            load_tls(options)
             authorization(options)
         except ScrapeError as error:
             yield error.text

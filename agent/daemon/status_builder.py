@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agent.gpu.collector import UNREAD_SECONDS
-from agent.http_client.error_text import place_of
+from agent.http_client.errors import place_of
 from agent.pipeline.loop import EvaluationLoop
 from agent.pipeline.runtime_state import ReplicaRuntime, RuntimeState
 from agent.scrape.scrapers import Target

@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 
 from agent.config.config import Config
 from agent.doctor.check_result import CheckResult, warn
+from agent.doctor.page_probes import MOST_THREADS
 from agent.errors import ScrapeError
 from agent.gpu.deadline import DeadlineThread, NotAnsweringError
-from agent.http_client.connection import MOST_THREADS
-from agent.http_client.transport import TargetOptions, tls_of
+from agent.http_client.options import TargetOptions, load_tls
 from agent.scrape.scrapers import Target
 from rules.telemetry.wording import format_count
 
@@ -92,7 +92,7 @@ def _end_of(options: TargetOptions) -> float | None:
 
 
 def _shown(options: TargetOptions) -> Mapping[str, object]:
-    parts, context = urlsplit(options.url), tls_of(options)
+    parts, context = urlsplit(options.url), load_tls(options)
     assert context is not None
     plain = socket.create_connection((parts.hostname, parts.port or 443), options.timeout_seconds)
     with plain, context.wrap_socket(plain, server_hostname=options.server_name or parts.hostname) as secured:

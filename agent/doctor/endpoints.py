@@ -12,9 +12,9 @@ from agent.config.config import Config
 from agent.config.load import LoadedConfig, build_tier_contexts
 from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure
-from agent.http_client.connection import JSON, fetch_page
-from agent.http_client.error_text import place_of
-from agent.http_client.transport import TargetOptions
+from agent.http_client.errors import place_of
+from agent.http_client.options import TargetOptions
+from agent.http_client.page import JSON, fetch_page
 from agent.http_server.credentials import read_tokens
 from agent.http_server.interfaces import WEBHOOK
 from agent.prometheus.answers import StoreError, StoreErrorKind

@@ -20,7 +20,7 @@ from agent.files import holder
 from agent.gpu.collector import ExporterPage, GpuReader
 from agent.gpu.nvml_device import NvmlRefusedError, ask
 from agent.gpu.nvml_reader import NvmlReader
-from agent.http_client.connection import PageFetcher
+from agent.http_client.page import PageFetcher
 from rules.telemetry.snapshots import GpuReadout
 
 SPARE_FILES = 64

@@ -15,11 +15,15 @@ from urllib.parse import urlsplit
 
 from agent.errors import ScrapeError
 from agent.gpu.owners import PROC, PidFileError, read_pid
-from agent.http_client.connection import MOST_THREADS, KeptConnection, PageFetcher
-from agent.http_client.transport import HttpRequest, TargetOptions
+from agent.http_client.client import HttpClient
+from agent.http_client.options import TargetOptions
+from agent.http_client.page import PageFetcher
 from agent.scrape.page_engines import target_of_engine
 from agent.scrape.scrapers import PageReader, Target
 from rules.telemetry.snapshots import Snapshot
+
+MOST_THREADS = 32
+"""Probes at a time."""
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
@@ -137,12 +141,12 @@ def _clock_ahead(options: TargetOptions, clock: Callable[[], float]) -> float | 
     error response has a date, too.
     """
     open_to_all = replace(options, bearer_token_file=None, username=None, password_file=None)
-    head = HttpRequest(method="HEAD", url=urlsplit(options.url)._replace(query="").geturl())
     try:
-        with closing(KeptConnection(open_to_all, "answer")) as connection:
-            connection.load_if_changed()
+        with closing(HttpClient(open_to_all)) as client:
+            client.load_if_changed()
             before = clock()
-            with closing(connection.send(head, time.monotonic() + options.timeout_seconds)) as result:
+            head = client.prepare("HEAD", urlsplit(options.url)._replace(query="").geturl(), {})
+            with client.send(head) as result:
                 after = clock()
         theirs = parsedate_to_datetime(result.headers.get("Date", "")).timestamp()
     except (ScrapeError, ValueError):

@@ -13,7 +13,7 @@ from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.doctor.machine import NO_GPU
 from agent.doctor.page_probes import TargetProbe
 from agent.errors import ScrapeFailure
-from agent.http_client.error_text import place_of
+from agent.http_client.errors import place_of
 from rules.catalogue.registry import RULES
 from rules.catalogue.thresholds import BURNS
 from rules.engines.coverage import FULL_PLAN, Use, engine_signals, explain_families, version_range

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from agent.fleet.agent_columns import GPU_INFO, SAMPLES, SeriesColumns
 from agent.fleet.stored_pages import StoredPage
 from agent.fleet.sums import quote_value
-from agent.prometheus.answers import MatrixSeries
-from agent.prometheus.rows import Rows, SeriesKind
+from agent.prometheus.answers import MatrixSeries, Rows, SeriesKind
 from exporters.metrics import names
 from rules.telemetry.histograms import Cumulative
 from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot

@@ -18,10 +18,10 @@ from agent.config.load import LoadedConfig
 from agent.config.targets import TargetKeys
 from agent.errors import ScrapeError
 from agent.gpu.owners import GpuAssignment, assign_gpus
-from agent.http_client.connection import fetch_page
-from agent.http_client.transport import TargetOptions
+from agent.http_client.options import TargetOptions
+from agent.http_client.page import fetch_page
 from agent.kubernetes import pod_gpus, pod_resources
-from agent.kubernetes.api import KubernetesApiError, KubernetesClient, KubernetesEndpoint, endpoint_from_pod
+from agent.kubernetes.api import KubernetesApiError, KubernetesClient, endpoint_from_pod
 from agent.kubernetes.discovery import (
     MOST_TARGETS,
     DiscoveredReplica,
@@ -289,10 +289,10 @@ class NodePods:
         return True
 
 
-def _server(keys: Kubernetes) -> KubernetesEndpoint:
+def _server(keys: Kubernetes) -> TargetOptions:
     if keys.api is None:
         return endpoint_from_pod()
-    return KubernetesEndpoint(url=keys.api.url, token_file=keys.api.bearer_token_file, ca_file=keys.api.ca_file)
+    return TargetOptions(url=keys.api.url, bearer_token_file=keys.api.bearer_token_file, ca_file=keys.api.ca_file)
 
 
 def _combined(one: GpuAssignment | None, other: GpuAssignment) -> GpuAssignment:

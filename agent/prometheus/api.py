@@ -20,17 +20,16 @@ from agent.prometheus.answers import (
     ApiResponse,
     InstantSample,
     MatrixSeries,
+    RowReader,
+    Rows,
     StoreError,
     StoreErrorKind,
     key,
     matrix,
-    parse_answer,
     vector,
 )
-from agent.prometheus.interruptible import CallInterruptedError, InterruptibleCalls
 from agent.prometheus.options import StoreOptions
-from agent.prometheus.query import LOGIN, Parser, QueryRunner
-from agent.prometheus.rows import RangeParser, RowParser, Rows
+from agent.prometheus.query import LOGIN, QueryRunner
 
 T = TypeVar("T")
 
@@ -74,9 +73,7 @@ class StoreApi:
         self.options = options
         self._clock = clock
         self._runner = QueryRunner(options, login)
-        self._calls = InterruptibleCalls()
-        self._range_parser = RangeParser()
-        self._row_parsers: dict[str, RowParser] = {}
+        self._row_readers: dict[str, RowReader] = {}
         self._backoff = Backoff()
         self._slow = 0
         self._last: StoreError | None = None
@@ -91,14 +88,12 @@ class StoreApi:
         return found
 
     def query_rows(self, expr: str, t: float, label: str) -> Rows:
-        """Return the same as `query` by the value of a label, cheaper if stores write that label last. Raise StoreError."""
-        parser = self._row_parsers.get(label)
-        if parser is None:
-            parser = self._row_parsers[label] = RowParser(label)
+        """Return the same as `query` by the value of a label. Raise StoreError."""
+        reader = self._row_readers.setdefault(label, RowReader(label))
         form, most = {"query": expr, "time": _stamp(t)}, self.options.most_samples
-        found = self._asked(QUERY, form, lambda given: parser.rows(given, most), parser.parse)
-        self.counts.samples += found.count
-        return found
+        rows = self._asked(QUERY, form, lambda given: reader.read(given, most))
+        self.counts.samples += rows.count
+        return rows
 
     def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
         """Return all samples in (start, end] with their true times (unix seconds, millisecond resolution).
@@ -153,12 +148,11 @@ class StoreApi:
 
     def close(self) -> None:
         """Close the kept connection. A later query opens a new one."""
-        self._calls.close()
         self._runner.close()
 
     def interrupt(self) -> None:
         """Let the present query fail at once, and all later ones. Any thread may call it."""
-        self._calls.interrupt()
+        self._runner.interrupt()
 
     def _part(self, expr: str, start: int, end: int, step: int) -> tuple[MatrixSeries, ...]:
         form = {
@@ -167,29 +161,24 @@ class StoreApi:
             "end": _stamp(end / 1000),
             "step": _stamp(step / 1000),
         }
-        most, parser = self.options.most_samples, self._range_parser
-        return self._counted(self._asked(QUERY_RANGE, form, lambda given: parser.series(given, most), parser.parse))
+        return self._counted(self._asked(QUERY_RANGE, form, lambda given: matrix(given, self.options.most_samples)))
 
     def _counted(self, found: tuple[MatrixSeries, ...]) -> tuple[MatrixSeries, ...]:
         self.counts.samples += sum(len(one.times) for one in found)
         return found
 
-    def _asked(
-        self, path: str, form: dict[str, str], read: Callable[[ApiResponse], T], parse: Parser = parse_answer
-    ) -> T:
+    def _asked(self, path: str, form: dict[str, str], read: Callable[[ApiResponse], T]) -> T:
         began = self._clock()
         try:
             self._leave_alone(began)
             self.counts.queries += 1
             try:
-                given = self._calls.run(lambda: self._runner.ask(path, form, parse))
+                given = self._runner.ask(path, form)
                 found = read(given)
                 self.counts.partial += bool(given.partial)
             finally:
                 self.counts.seconds += self._clock() - began
                 self.counts.bytes = self._runner.bytes
-        except CallInterruptedError:
-            raise StoreError(StoreErrorKind.AWAY, self.place, "not waited for, because this process stops") from None
         except StoreError as error:
             self.counts.troubles[error.kind] += 1
             self._failed(error, self._clock())

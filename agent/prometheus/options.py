@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from agent.http_client.transport import TargetOptions
+from agent.http_client.options import TargetOptions
 from rules.light_dataclass import light_dataclass
 
 TIMEOUT_SECONDS = 10.0

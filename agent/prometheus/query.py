@@ -1,27 +1,20 @@
 """Query requests to a store: one kept connection, and the mapping of error responses to `StoreError`.
 
-A request is always a POST of a form, so that a long query fits. Messages contain no secret and no query, except where
-the store's own text repeats it. The tables follow the sources of Prometheus 2.42 (web/api/v1/api.go), VictoriaMetrics
+A request is always a POST of a form, so that a long query fits. Messages contain nothing that the store
+sent. The tables follow the sources of Prometheus 2.42 (web/api/v1/api.go), VictoriaMetrics
 1.79, Thanos 0.30 and Mimir 2.9. Add a status to `_STATUSES`, a wording to `_WORDS`.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from urllib.parse import urlencode
 
-from urllib3 import BaseHTTPResponse
-
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.connection import KeptConnection
-from agent.http_client.error_text import http_status_error, place_of, redact
-from agent.http_client.transport import HttpRequest
+from agent.http_client.client import HttpClient
+from agent.http_client.errors import status_error
 from agent.prometheus.answers import ApiResponse, StoreError, StoreErrorKind, parse_answer
 from agent.prometheus.options import StoreOptions
-
-Parser = Callable[[str, bytes], ApiResponse]
-"""Parser of a response body from a place."""
 
 _ADDRESS = "is this the address of a Prometheus server?"
 _STATUSES = {
@@ -99,15 +92,14 @@ def error_without_body(place: str, status: int) -> StoreError:
 
 
 def error_from_body(given: ApiResponse, status: int) -> StoreError:
-    """Return the error that a response body reports."""
-    text = given.error or ""
-    kind = _KIND_BY_TYPE.get(given.error_type) or error_without_body(given.place, status).kind
-    hint = ""
+    """Return the error that a response body reports, in words of our own."""
+    text = (given.error or "").lower()
+    kind, hint = _KIND_BY_TYPE.get(given.error_type) or error_without_body(given.place, status).kind, ""
     for words, kind_of_words, hint_of_words in _WORDS:
-        if words in text.lower():
-            kind, hint = kind_of_words, hint_of_words
+        if words in text:
+            kind, hint = kind_of_words, f": {words}{hint_of_words}"
             break
-    return StoreError(kind, given.place, f"refused the query ({status}): {text or 'it does not say why'}{hint}")
+    return StoreError(kind, given.place, f"refused the query ({status}){hint or '; its log has the reason'}")
 
 
 def transport_error(place: str, error: ScrapeError) -> StoreError:
@@ -122,10 +114,10 @@ class QueryRunner:
     """Sender of queries over one connection, for one thread at a time. `login` is a hint in error messages."""
 
     def __init__(self, options: StoreOptions, login: str = LOGIN) -> None:
-        self.place = place_of(options.url).rstrip("/")
         self._options = options
         self._login = login
-        self._connection = KeptConnection(options, "answer", options.header_files)
+        self._client = HttpClient(options, "answer", options.header_files)
+        self.place = self._client.place.rstrip("/")
         self._parameters = {
             **EXACT,
             **({} if options.partial_response_ok else COMPLETE),
@@ -135,60 +127,50 @@ class QueryRunner:
         self.bytes = 0
         """Bytes of all response bodies."""
 
-    def ask(self, path: str, form: Mapping[str, str], parse: Parser = parse_answer) -> ApiResponse:
+    def ask(self, path: str, form: Mapping[str, str]) -> ApiResponse:
         """Send a query and return its response with data. Raise StoreError."""
         try:
             body, status = self._answered(path, urlencode({**form, **self._parameters}))
         except ScrapeError as error:
-            raise self._clean(transport_error(self.place, error)) from error
+            raise transport_error(self.place, error) from error
         self.bytes += len(body)
-        given = parse(self.place, body)
+        given = parse_answer(self.place, body)
         if given.error is not None:
-            raise self._clean(error_from_body(given, status))
+            raise error_from_body(given, status)
         if status != 200:
             raise error_without_body(self.place, status)
         if given.partial and not self._options.partial_response_ok:
-            raise self._clean(StoreError(StoreErrorKind.PARTIAL, self.place, given.partial))
+            raise StoreError(StoreErrorKind.PARTIAL, self.place, given.partial)
         return given
 
     def reload_credentials(self) -> bool:
         """Read the credentials files if they changed. Return whether they did. Raise StoreError."""
         try:
-            return self._connection.load_if_changed()
+            return self._client.load_if_changed()
         except ScrapeError as error:
             raise transport_error(self.place, error) from error
 
+    def interrupt(self) -> None:
+        """Let the present query fail at once, and all later ones. Any thread may call it."""
+        self._client.abort()
+
     def close(self) -> None:
         """Close the kept connection. A later query opens a new one."""
-        self._connection.close()
+        self._client.close()
 
     def _answered(self, path: str, form: str) -> tuple[bytes, int]:
-        deadline = time.monotonic() + self._options.timeout_seconds
-        self._connection.load_if_changed()
-        headers = _HEADERS | self._connection.headers
+        client = self._client
+        client.load_if_changed()
+        headers = dict(_HEADERS)
         if self._options.org_id is not None:
             headers["X-Scope-OrgID"] = self._options.org_id
-        request = HttpRequest(method="POST", url=f"{self.place}{path}", headers=headers, body=form.encode())
-        response = self._connection.send(request, deadline)
-        try:
-            self._check_status(response)
-            return self._connection.body(response), response.status
-        except BaseException:
-            response.close()
-            raise
-
-    def _check_status(self, response: BaseHTTPResponse) -> None:
-        """Raise the error of a response whose body is not worth reading."""
-        status = response.status
-        if 300 <= status < 400:
-            location = self._connection.redact_reply(response.headers.get("Location", ""))
-            raise transport_error(self.place, http_status_error(self.place, status, location))
-        if status in _STATUSES:
-            kind, text = _STATUSES[status]
-            raise StoreError(kind, self.place, text.format(login=self._login))
-        if status != 200 and "json" not in response.headers.get("Content-Type", "").lower():
-            raise error_without_body(self.place, status)
-
-    def _clean(self, error: StoreError) -> StoreError:
-        """Return the error without the secrets that a store or proxy may repeat."""
-        return StoreError(error.kind, error.place, redact(error.text, self._connection.headers.values()))
+        with client.send(client.prepare("POST", f"{self.place}{path}", headers, form.encode())) as response:
+            status = response.status_code
+            if 300 <= status < 400:
+                raise status_error(self.place, status)
+            if status in _STATUSES:
+                kind, text = _STATUSES[status]
+                raise StoreError(kind, self.place, text.format(login=self._login))
+            if status != 200 and "json" not in response.headers.get("Content-Type", "").lower():
+                raise error_without_body(self.place, status)
+            return client.read(response), status

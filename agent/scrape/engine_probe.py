@@ -14,8 +14,8 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.connection import JSON, fetch_page
-from agent.http_client.transport import TargetOptions
+from agent.http_client.options import TargetOptions
+from agent.http_client.page import JSON, fetch_page
 from agent.scrape.scrapers import PageReader
 from exporters.render import text
 from rules.engines.table import EngineTable

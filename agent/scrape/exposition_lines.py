@@ -97,10 +97,8 @@ def parse_line(line: bytes, number: int, *, openmetrics: bool) -> ExpositionLine
         sample = family.samples[0]
         value = _to_float(sample.value)
     except _NOT_UNDERSTOOD as error:
-        shown = line[:80].decode(errors="replace")
-        raise ScrapeError(
-            ScrapeFailure.SYNTAX, f"line {number} is not a line of an exposition page: {shown!r}"
-        ) from error
+        # The line itself may repeat a secret.
+        raise ScrapeError(ScrapeFailure.SYNTAX, f"line {number} is not a line of an exposition page") from error
     # Clean the names here, once: a control character from a page must not break a line of output.
     labels = tuple(
         sorted((sys.intern(one_line(key)), sys.intern(one_line(text))) for key, text in sample.labels.items())

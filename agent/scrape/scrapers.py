@@ -21,12 +21,13 @@ from urllib.parse import urlsplit, urlunsplit
 
 from agent.durations import Backoff
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.connection import JSON, MOST_RETRY_THREADS, FetchThreads, PageFetcher
-from agent.http_client.error_text import place_of
-from agent.http_client.transport import TargetOptions
+from agent.http_client.errors import place_of
+from agent.http_client.options import TargetOptions
+from agent.http_client.page import JSON, PageFetcher
 from agent.scrape.exposition import ParsedPage, SeriesReader
 from agent.scrape.page_layout import ExpositionSeries
 from agent.scrape.page_split import split_engines
+from agent.scrape.threads import ScrapeThreads
 from rules.engines.coverage import FamilyUse, explain_families, version_range
 from rules.engines.layout import SeriesLayout, is_mapped_name
 from rules.engines.normalize import snapshot
@@ -35,8 +36,8 @@ from rules.engines.table import EngineTable
 from rules.light_dataclass import light_dataclass
 from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot
 
-STALL_SECONDS = 0.25
-"""Seconds without an ended scrape after which further threads take the scrapes that wait."""
+WAKE_SECONDS = 0.25
+"""Seconds after which an interrupt is noticed."""
 
 FIRST_TURN_SECONDS = 3.0
 """Seconds after which the first turn closes, so that hung targets delay no readiness."""
@@ -194,7 +195,6 @@ class _Scraper:
         self.running: Future[ScrapeResult] | None = None
         self.begun = 0.0
         self.parsing = False
-        self.hung = False
 
     def follow_process(self, page: Snapshot) -> Snapshot:
         """Ask for the release with the next scrape if the page is of another process than the last one.
@@ -215,10 +215,8 @@ class _Scraper:
         return replace(page, facts=facts | ({ENGINE_VERSION: configured} if configured and not told else {}))
 
     def record(self, result: ScrapeResult, cycle: int) -> None:
-        """Remember whether the target failed in a cycle, and whether it hung."""
-        error = result.error
-        self.backoff = Backoff() if error is None else self.backoff.record_failure(cycle, 1.0)
-        self.hung = error is not None and error.kind is ScrapeFailure.TIMEOUT
+        """Remember whether the target failed in a cycle."""
+        self.backoff = Backoff() if result.error is None else self.backoff.record_failure(cycle, 1.0)
 
     def describe_progress(self) -> str:
         """Return what a scrape that still runs does. Only a name is looked up."""
@@ -264,9 +262,7 @@ class Scrapers:
         self._fetch_json = partial(PageFetcher, accept=JSON) if fetcher is PageFetcher else fetcher
         self._scrapers = {t.key: _Scraper(t, fetcher(t.options)) for t in targets}
         self._cycles = 0
-        self._threads = FetchThreads()
-        # A target that hung hangs again, most likely: it must not take the thread of a healthy one.
-        self._retries = FetchThreads(MOST_RETRY_THREADS)
+        self._threads = ScrapeThreads()
         self._started_at = 0.0
 
     def start_scrapes(self) -> StartedScrapes:
@@ -282,8 +278,7 @@ class Scrapers:
         ]
         for key, scraper in sorted(due, key=lambda one: one[1].backoff.failures):
             scraper.begun = time.monotonic()
-            threads = self._retries if scraper.hung else self._threads
-            scraper.running = started[key] = threads.submit(partial(self._scrape, scraper))
+            scraper.running = started[key] = self._threads.submit(partial(self._scrape, scraper))
         return started
 
     def collect_results(self, started: StartedScrapes) -> Mapping[tuple[str, str], ScrapeResult]:
@@ -309,13 +304,10 @@ class Scrapers:
         ends = {scrape: self._deadline(self._scrapers[key]) for key, scrape in started.items()}
         while ends and not self._interrupted.is_set():
             left = min(closing, max(ends.values())) - time.monotonic()
-            ended, _ = wait(ends, max(0.0, min(left, STALL_SECONDS)))
+            ended, _ = wait(ends, max(0.0, min(left, WAKE_SECONDS)))
             ends = {scrape: end for scrape, end in ends.items() if scrape not in ended}
             if left <= 0:
                 return
-            if not ended:
-                self._threads.relieve()
-                self._retries.relieve()
 
     def _deadline(self, scraper: _Scraper) -> float:
         return scraper.begun + scraper.target.options.timeout_seconds + GRACE_SECONDS
@@ -329,7 +321,7 @@ class Scrapers:
             return None
         text = f"{place_of(scraper.target.options.url)} gave no page in {waited:.0f} s: "
         if scrape.cancel():
-            text += "it was not asked, because scrapes that hang hold every thread"
+            text += "it was not asked, because this machine gives no further thread"
         else:
             scraper.late = scrape
             text += f"{scraper.describe_progress()} takes longer than that"
@@ -387,7 +379,6 @@ class Scrapers:
                 scraper.running.cancel()
             scraper.fetcher.close()
         self._threads.stop()
-        self._retries.stop()
 
 
 def _failed(t: float, seconds: float, error: ScrapeError) -> ScrapeResult:

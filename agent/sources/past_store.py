@@ -10,9 +10,8 @@ from itertools import groupby
 
 from agent.fleet.stored_pages import ReplicaPage
 from agent.fleet.tier_readers import ReplicaReader
-from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
+from agent.prometheus.answers import InstantSample, MatrixSeries, Rows, StoreError, StoreErrorKind
 from agent.prometheus.api import QueryClient
-from agent.prometheus.rows import Rows
 from agent.sources.store import STEP_SECONDS as FLEET_STEP_SECONDS
 from agent.sources.store import observation_of
 from rules.evaluator.observation import Observation

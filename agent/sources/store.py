@@ -15,7 +15,7 @@ from agent.errors import ScrapeFailure, SizewatchError
 from agent.fleet.stored_pages import GONE_SECONDS, ReplicaPage
 from agent.fleet.tier_readers import AGENTS, TierReader, TierReaderKey, build_tier_reader, uses_agent_series
 from agent.garbage import collect_rarely, collector_resting
-from agent.http_client.transport import TargetOptions
+from agent.http_client.options import TargetOptions
 from agent.pipeline.interfaces import Source
 from agent.prometheus.api import QueryCounters, StoreApi
 from agent.scrape.scrapers import Target

@@ -14,7 +14,7 @@ import yaml
 from loops import scrape_loop
 
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.transport import TargetOptions
+from agent.http_client.options import TargetOptions
 from agent.scrape.scrapers import Scrapers, Target
 from agent.sources.recording import Recording, Scrape, load, scrapes
 from rules.plan.load_bins import TierContext

@@ -15,7 +15,7 @@ from paths import TESTS
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.transport import TargetOptions
+from agent.http_client.options import TargetOptions
 from agent.prometheus.answers import MatrixSeries
 from agent.scrape.scrapers import PageReader, ScrapeResult, Scrapers, Target
 from agent.sources.recording import Recording, Scrape, load, scrapes

@@ -23,7 +23,7 @@ from waiting import CEILING_SECONDS, free_port, wait_for
 from agent.alerting.delivery import AlertDelivery, AlertmanagerClient, DeliveryError
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
-from agent.http_client.transport import TargetOptions
+from agent.http_client.options import TargetOptions
 from agent.scrape.scrapers import Scrapers, Target
 from rules.evaluator.observation import ClosedMinute
 

@@ -31,7 +31,7 @@ from agent.alerting.delivery import PATH, AlertmanagerClient
 from agent.alerting.webhook import PayloadError, TokenBucket, WebhookReceiver
 from agent.alerting.webhook import read as read_alerts
 from agent.benchmarks.plan_edit import chosen_tier, open_plan, replace_curve
-from agent.cli.dashboards import GrafanaClient, GrafanaCredentials
+from agent.cli.dashboards import GrafanaClient
 from agent.config.files import load_plan
 from agent.config.load import load as load_config
 from agent.config.load import parse_config
@@ -44,13 +44,13 @@ from agent.fleet.sums import group_sums, replica_parts
 from agent.forecasting.csv_series import read_trace
 from agent.gpu.collector import samples
 from agent.history.codec import decode_window
-from agent.http_client.connection import PageFetcher
-from agent.http_client.transport import TargetOptions
+from agent.http_client.options import TargetOptions
+from agent.http_client.page import PageFetcher
 from agent.http_server.credentials import Authenticator
 from agent.http_server.interfaces import TurnProgress
 from agent.http_server.reports import report_response
 from agent.http_server.server import WebServer, read_gate
-from agent.kubernetes.api import KubernetesClient, KubernetesEndpoint, _event
+from agent.kubernetes.api import KubernetesClient, _event
 from agent.kubernetes.discovery import describe_excluded_pods, discover
 from agent.kubernetes.pod_resources import list_devices, read_devices
 from agent.kubernetes.pod_tier import TierCandidates
@@ -251,7 +251,7 @@ def peer(bench: Bench, data: bytes) -> None:
     """The first byte chooses who asks."""
     bench.said[0], url, choice = data[1:], bench.url, data[0] % 6
     if choice == 0:
-        grafana = GrafanaClient(url, GrafanaCredentials(token_file=bench.folder / "token"))
+        grafana = GrafanaClient(TargetOptions(url=url, bearer_token_file=str(bench.folder / "token")))
         grafana.folder("sizewatch")
         check_words([grafana.save({"uid": "a"}, "f")])
     elif choice == 1:
@@ -259,7 +259,7 @@ def peer(bench: Bench, data: bytes) -> None:
         client = AlertmanagerClient(TargetOptions(url=url + PATH, timeout_seconds=SECONDS))
         check_words(client.round((alert,)).refused.values())
     elif choice in (2, 3):
-        with closing(KubernetesClient(KubernetesEndpoint(url=url, timeout_seconds=SECONDS))) as kube:
+        with closing(KubernetesClient(TargetOptions(url=url, timeout_seconds=SECONDS))) as kube:
             if choice == 2:
                 kube.get("/api/v1/pods")
             else:

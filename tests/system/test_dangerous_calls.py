@@ -24,7 +24,7 @@ MODULES = {
     "xml": "",
     "xmlrpc": "",
     # Its functions for proxies of the environment alone.
-    "urllib.request": "agent/cli/dashboards.py",
+    "urllib.request": "",
     "http.cookiejar": "",
 }
 """A module, and where it may be imported. The pickle stays in memory, of minutes that wait. `multiprocessing` pickles what goes
@@ -111,7 +111,7 @@ def test_no_certificate_goes_unchecked_but_where_the_configuration_says_so() -> 
             and not node.value.value
         )
     }
-    assert found == {"agent/http_client/transport.py"}
+    assert found == {"agent/http_client/options.py"}
 
 
 def test_secrets_are_compared_in_constant_time() -> None:

@@ -17,7 +17,7 @@ from waiting import wait_for
 
 from agent.alerting.delivery import PATH, AlertmanagerClient
 from agent.config.files import load_plan
-from agent.http_client.transport import TargetOptions
+from agent.http_client.options import TargetOptions
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
 from exporters.alertmanager.payload import AlertPayload, AlertSettings, present

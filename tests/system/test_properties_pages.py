@@ -12,8 +12,8 @@ from page_checks import NOW, check_snapshot, check_window, engine_pages
 from waiting import CEILING_SECONDS
 
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.connection import PageFetcher
-from agent.http_client.transport import TargetOptions
+from agent.http_client.options import TargetOptions
+from agent.http_client.page import PageFetcher
 from agent.scrape.scrapers import PageReader
 from rules.telemetry import windows
 

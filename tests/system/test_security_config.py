@@ -11,9 +11,8 @@ from test_canaries import Nest
 
 from agent.cli.main import main
 from agent.config.load import find, load, parse_config
-from agent.config.weaknesses import weaknesses
+from agent.config.weaknesses import secret_parameters, weaknesses
 from agent.errors import ConfigError
-from agent.http_client.error_text import secret_parameters
 
 TARGET = {"url": "http://10.0.0.7:8000/metrics", "tier": "t"}
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,14 +25,15 @@ from waiting import CEILING_SECONDS
 from agent.alerting.webhook import WebhookReceiver
 from agent.config.load import load
 from agent.errors import ConfigError
+from agent.http_client.options import TargetOptions
 from agent.http_server.credentials import Authenticator
 from agent.http_server.server import WebServer
 from agent.kubernetes.api import (
     MOST_BYTES,
     KubernetesApiError,
     KubernetesClient,
-    KubernetesEndpoint,
     read_items,
+    read_lines,
 )
 from agent.kubernetes.node_pods import _target
 from agent.reporting import storage
@@ -210,13 +210,11 @@ def test_an_api_server_that_sends_a_byte_at_a_time_does_not_take_the_processor()
     line = b'{"type": "BOOKMARK", "object": {}}'
     long = b'"' + b"x" * 300_000 + b'"'
     for sent, expected in ((line + b"\n\n" + line, [line]), (long + b"\n", [long])):
-        raw = SimpleNamespace(stream=lambda size, sent=sent, **_: (bytes([one]) for one in sent))
         start = time.process_time()
-        assert list(KubernetesClient(KubernetesEndpoint(url="http://127.0.0.1:1"))._lines(raw)) == expected  # type: ignore[arg-type]
+        assert list(read_lines(bytes([one]) for one in sent)) == expected
         assert time.process_time() - start < 1.5
-    endless = SimpleNamespace(stream=lambda size, **_: itertools.repeat(b"x" * 65_536))
     with pytest.raises(KubernetesApiError, match=f"more than {MOST_BYTES} bytes"):
-        list(KubernetesClient(KubernetesEndpoint(url="http://127.0.0.1:1"))._lines(endless))  # type: ignore[arg-type]
+        list(read_lines(itertools.repeat(b"x" * 65_536)))
     for sent in (b" " * 300_000 + b'{"items": []}', b'{"items": [{"a": "' + b"x" * 300_000 + b'"}]}'):
         start = time.process_time()
         assert read_items((bytes([one]) for one in sent), lambda item: None) == {"items": []}
@@ -229,8 +227,9 @@ def test_a_token_of_the_service_account_that_is_no_text_is_told_without_it(tmp_p
     token = tmp_path / "token"
     token.write_bytes(b"s3cret\xff\xfe-token")
     with pytest.raises(KubernetesApiError, match="is not UTF-8") as caught:
-        KubernetesClient(KubernetesEndpoint(url="http://127.0.0.1:1", token_file=str(token))).get("/x")
-    assert caught.value.__cause__ is None
+        KubernetesClient(TargetOptions(url="http://127.0.0.1:1", bearer_token_file=str(token))).get("/x")
+    assert caught.value.__cause__ is not None
+    assert caught.value.__cause__.__cause__ is None
     assert "s3cret" not in str(caught.value)
 
 

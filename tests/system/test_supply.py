@@ -50,8 +50,10 @@ def test_everything_that_runs_is_in_the_lock_in_the_version_that_is_installed() 
 def test_what_is_imported_at_run_time_is_declared() -> None:
     declared = {canonicalize_name(Requirement(text).name) for text in sbom().declared()}
     assert {
+        "requests",
         "apscheduler",
         "urllib3",
+        "orjson",
         "starlette",
         "uvicorn",
         "pyyaml",

@@ -25,7 +25,7 @@ from agent.config.config import Config
 from agent.config.load import parse_config
 from agent.doctor import page_probes
 from agent.errors import BenchmarkError
-from agent.http_client.connection import PageFetcher
+from agent.http_client.page import PageFetcher
 from agent.prometheus.api import StoreApi
 from exporters.alertmanager.payload import AlertPayload
 

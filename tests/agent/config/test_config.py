@@ -15,7 +15,7 @@ from agent.config.files import load_plan, read_document
 from agent.config.load import find, load, parse_config
 from agent.config.targets import MAX_PAGE_BYTES
 from agent.errors import ConfigError, PlanError
-from agent.http_client.transport import TargetOptions
+from agent.http_client.options import TargetOptions
 from agent.scrape import scrapers
 
 SECRET = "hunter2"

@@ -32,8 +32,8 @@ from agent.doctor.check_result import CheckLevel, CheckResult, exit_code, format
 from agent.doctor.run import run_checks
 from agent.errors import ScrapeError
 from agent.history.store import HistoryStore
-from agent.http_client.connection import PageFetcher
-from agent.http_client.transport import TargetOptions
+from agent.http_client.options import TargetOptions
+from agent.http_client.page import PageFetcher
 
 MODULES = sorted((ROOT / "agent" / "doctor").glob("*.py"))
 CANARY = "canary-7f3a91c2d4e5b6a7"

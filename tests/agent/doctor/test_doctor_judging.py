@@ -14,7 +14,7 @@ from agent.doctor.machine import DataFolderProbe, GpusProbe, ProcessProbe
 from agent.doctor.page_probes import TargetProbe
 from agent.doctor.target_checks import TargetContext
 from agent.errors import ScrapeFailure
-from agent.http_client.transport import TargetOptions
+from agent.http_client.options import TargetOptions
 from agent.scrape.scrapers import PageReader, Target
 from rules.plan.schema import Plan, TierPlan, parse_plan
 from rules.telemetry.snapshots import GpuReadout

@@ -67,7 +67,7 @@ def test_each_tier_is_counted_in_the_store_and_one_of_which_nothing_is_told_says
         (lambda handler: give(handler, b"", 401), "wants credentials", StoreErrorKind.CREDENTIALS),
         (lambda handler: give(handler, b"", 404), "answered 404", StoreErrorKind.WRONG_ANSWER),
         (lambda handler: give(handler, b"", 502, "text/html"), "answered 502", StoreErrorKind.AWAY),
-        (lambda handler: give(handler, vector(warnings=["no store"])), "no store", StoreErrorKind.PARTIAL),
+        (lambda handler: give(handler, vector(warnings=["no store"])), "with a warning", StoreErrorKind.PARTIAL),
     ],
 )
 def test_one_that_does_not_is_a_failing_line_with_what_to_do(

@@ -18,10 +18,9 @@ from agent.fleet import agent_series, engine_series
 from agent.fleet.aggregates import AgentAggregates
 from agent.fleet.sums import AgentSums, group_sums
 from agent.fleet.tier_readers import AdaptiveTierReader, AggregatedTierReader, ReplicaReader, TierReader
-from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
+from agent.prometheus.answers import InstantSample, MatrixSeries, Rows, StoreError, StoreErrorKind
 from agent.prometheus.api import QueryCounters, StoreApi
 from agent.prometheus.options import StoreOptions
-from agent.prometheus.rows import Rows
 from agent.sources.store import StoreSource
 from exporters.metrics import exposition
 from rules.evaluator.observation import StepResult

@@ -15,11 +15,9 @@ from store_servers import prometheus_with_blocks, victoria_metrics
 from agent.fleet.aggregates import AgentAggregates
 from agent.fleet.stored_pages import StoredPage
 from agent.fleet.sums import WHAT, AgentSums, regex_any, split_members
-from agent.prometheus.answers import InstantSample
+from agent.prometheus.answers import InstantSample, Rows, SeriesKind
 from agent.prometheus.api import StoreApi
 from agent.prometheus.options import StoreOptions
-from agent.prometheus.query import QueryRunner
-from agent.prometheus.rows import RangeParser, RowParser, Rows, SeriesKind
 
 T = 1_790_000_000.0
 TIER = "chat"
@@ -77,21 +75,6 @@ def test_a_response_has_no_labels_of_agents_unless_two_of_them_export_a_replica(
     # The sums of one of both agents, not the larger of each.
     assert snapshot is not None
     assert snapshot.counters["requests_finished"] in (1.0, 5.0)
-
-
-@pytest.mark.parametrize("kind", ["victoria-metrics", "prometheus"])
-def test_the_responses_of_both_stores_have_the_form_that_is_cut(kind: str, tmp_path: Path) -> None:
-    once = [*series("r1", "node-1:9095", 5.0), *series("r2", "node-2:9095", 7.0)]
-    sums, rows, ranges = AgentSums(tier=TIER), RowParser("replica"), RangeParser()
-    (query,) = sums.queries([["r1", "r2"]])
-    with filled(kind, tmp_path / "once", once) as url:
-        runner = QueryRunner(StoreOptions(url=url, timeout_seconds=60.0))
-        instant = runner.ask("/api/v1/query", {"query": sums.replica_query(()), "time": str(T)}, rows.parse)
-        form = {"query": query, "start": str(T), "end": str(T + 60.0), "step": "60"}
-        matrix = runner.ask("/api/v1/query_range", form, ranges.parse)
-    assert isinstance(instant.data, Rows)
-    assert isinstance(matrix.data, tuple)
-    assert {one.times for one in matrix.data} == {(T, T + 60.0)}
 
 
 def pages_of(api: StoreApi) -> dict[str, StoredPage]:

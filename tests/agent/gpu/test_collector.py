@@ -17,7 +17,7 @@ from agent.errors import ScrapeError, ScrapeFailure
 from agent.gpu.collector import UNREAD_SECONDS, ExporterPage, GpuCollector
 from agent.gpu.nvml_reader import NvmlReader
 from agent.gpu.owners import MOST_GENERATIONS, GpuAssignment, Lineage, PidFileError, assign_gpus, lineage, read_pid
-from agent.http_client.transport import TargetOptions
+from agent.http_client.options import TargetOptions
 from agent.scrape.scrapers import Target
 from rules.gpu_sources.amd import AMD
 from rules.gpu_sources.dcgm import DCGM as DCGM_EXPORTER

@@ -16,7 +16,7 @@ from loops import LoopParts, scrape_loop
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.gpu.collector import GpuCollector, GpuReader
-from agent.http_client.transport import TargetOptions
+from agent.http_client.options import TargetOptions
 from agent.pipeline.change_log import ChangeLog
 from agent.pipeline.loop import EvaluationLoop
 from agent.pipeline.runtime_state import RuntimeState

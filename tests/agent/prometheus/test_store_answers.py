@@ -86,26 +86,26 @@ USELESS = [
     (lambda h: give(h, matrix(series([1, 2]))), K.WRONG_ANSWER, "a series that is not written"),
     (lambda h: give(h, matrix(series([1]))), K.WRONG_ANSWER, "a series that is not written"),
     (lambda h: give(h, matrix(series([True, "1"]))), K.WRONG_ANSWER, "a series that is not written"),
-    (lambda h: give(h, matrix(series([10**400, "1"]))), K.WRONG_ANSWER, "a series that is not written"),
+    (lambda h: give(h, matrix(series([10**400, "1"]))), K.WRONG_ANSWER, "something else than JSON"),
     (lambda h: give(h, matrix(series([math.nan, "1"]))), K.WRONG_ANSWER, "something else than JSON"),
     (
         lambda h: give(h, matrix(series([1, "1"])).replace(b"[1,", b"[1e999,")),
         K.WRONG_ANSWER,
-        "a series that is not written",
+        "something else than JSON",
     ),
     (lambda h: give(h, matrix(series([2, "1"], [1, "1"]))), K.WRONG_ANSWER, "not in order of time"),
     (lambda h: give(h, matrix(series([2, "1"], [2, "3"]))), K.WRONG_ANSWER, "two values of one series at one time"),
     (lambda h: give(h, matrix(series([1, "1"]), series([2, "1"]))), K.WRONG_ANSWER, "the same series twice"),
-    (lambda h: give(h, matrix(series([1, "1"], a="\ud800"))), K.WRONG_ANSWER, "half of a character"),
+    (lambda h: give(h, matrix(series([1, "1"], a="\ud800"))), K.WRONG_ANSWER, "something else than JSON"),
     (
         lambda h: give(h, matrix({"metric": {}, "histograms": [[1, {"count": "1"}]]})),
         K.WRONG_ANSWER,
         "native histograms",
     ),
     (lambda h: give(h, matrix(series(*([t, "1"] for t in range(101))))), K.TOO_MUCH, "more than 100 samples"),
-    (lambda h: give(h, error("bad_data", "parse\nerror"), 400), K.REFUSED, r"refused the query \(400\): parse error"),
-    (lambda h: give(h, b'{"status":"error"}'), K.REFUSED, "it does not say why"),
-    (lambda h: give(h, error("execution", "found duplicate series"), 422), K.REFUSED, "found duplicate series"),
+    (lambda h: give(h, error("bad_data", "parse\nerror"), 400), K.REFUSED, r"refused the query \(400\); its log"),
+    (lambda h: give(h, b'{"status":"error"}'), K.REFUSED, "its log has the reason"),
+    (lambda h: give(h, error("execution", "found duplicate series"), 422), K.REFUSED, r"refused the query \(422\)"),
     (
         lambda h: give(h, error("execution", "query processing would load too many samples into memory"), 422),
         K.TOO_MUCH,
@@ -128,7 +128,7 @@ USELESS = [
         "vmstorage nodes",
     ),
     (lambda h: give(h, error("timeout", "query timed out"), 503), K.SLOW, "query timed out"),
-    (lambda h: give(h, error("internal", "block is broken"), 500), K.AWAY, "block is broken"),
+    (lambda h: give(h, error("internal", "block is broken"), 500), K.AWAY, r"refused the query \(500\)"),
     (lambda h: give(h, matrix(SERIES), 503), K.AWAY, "answered 503"),
     (lambda h: give(h, b"boom", 500, "text/plain"), K.AWAY, "answered 500$"),
     (lambda h: give(h, b"<html>", 502, "text/html"), K.AWAY, "answered 502$"),
@@ -142,9 +142,9 @@ USELESS = [
     (
         lambda h: give(h, b"", 307, Location="http://u:secret@127.0.0.1:1/x"),
         K.WRONG_ANSWER,
-        "redirects to 127.0.0.1:1; that is not",
+        "redirects; that is not",
     ),
-    (lambda h: give(h, matrix()[:-1] + b',"warnings":["no store"]}'), K.PARTIAL, "with a warning.*: no store"),
+    (lambda h: give(h, matrix()[:-1] + b',"warnings":["no store"]}'), K.PARTIAL, "with a warning"),
     (lambda h: give(h, matrix()[:-1] + b',"warnings":"x"}'), K.PARTIAL, "with a warning"),
     (lambda h: give(h, matrix(SERIES)[:-1] + b',"isPartial":true}'), K.PARTIAL, "isPartial"),
     (lambda h: give(h, b" " * 30_000), K.TOO_MUCH, "more than 20000 bytes"),
@@ -152,7 +152,7 @@ USELESS = [
     (half_gzip, K.AWAY, "gzip stream does not end with the answer"),
     (lambda h: give(h, matrix(), Content_Encoding="gzip"), K.AWAY, "does not unpack"),
     (lambda h: give(h, matrix(), Content_Encoding="br"), K.WRONG_ANSWER, "only gzip"),
-    (cuts_off, K.AWAY, "20 of 5000 announced bytes"),
+    (cuts_off, K.AWAY, "ended the connection in the middle"),
     (hangs_up, K.AWAY, "the connection ended"),
     (hangs, K.SLOW, "gave no complete answer within 0.5 s"),
     (drips, K.SLOW, "gave no complete answer within 0.5 s"),
@@ -190,7 +190,7 @@ def test_a_useless_answer_ends_in_one_sentence_of_its_kind(
         (vector({"metric": {}, "values": [[1, "1"], [2, "1"]]}), "a series that is not written"),
         (vector({"metric": {}, "histogram": [1, {}]}), "native histograms"),
         (vector(*({"metric": {"a": str(n)}, "value": [1, "1"]} for n in range(101))), "more than 100 samples"),
-        (vector(UP, warnings=["remote read failed"]), "remote read failed"),
+        (vector(UP, warnings=["remote read failed"]), "with a warning"),
         (b'{"status":"success","data":{"resultType":"string","result":[1,"x"]}}', "no vector of samples"),
     ],
 )
@@ -242,7 +242,7 @@ def test_a_grid_of_which_one_part_fails_gives_nothing(server: Server) -> None:
         give(handler, body, 200 if len(server.asked) == 1 else 500)
 
     server.act = second_fails
-    with pytest.raises(StoreError, match="gone"):
+    with pytest.raises(StoreError, match="its log has the reason"):
         api_of(server).query_range("x", 1.0, 20_000.0, 1.0)
     assert len(server.asked) == 2
 

@@ -121,7 +121,7 @@ def test_a_grid_of_many_series_keeps_each_query_within_its_budget(url: str) -> N
 
 
 @pytest.mark.parametrize("query", ["sum(", "x[", 'x{a=~"("}'])
-def test_a_query_that_is_none_is_refused_in_the_words_of_the_store(api: StoreApi, query: str) -> None:
+def test_a_query_that_is_none_is_refused_by_its_status(api: StoreApi, query: str) -> None:
     with pytest.raises(StoreError) as raised:
         api.query(query, T)
     assert raised.value.kind is StoreErrorKind.REFUSED

@@ -164,7 +164,6 @@ def test_a_secret_that_the_other_side_repeats_stays_out_of_every_message(server:
                 ask()
             assert CANARY not in f"{raised.value} {raised.value!r} {raised.value.text}"
             assert basic not in str(raised.value)
-            assert "***" in str(raised.value)
         assert CANARY not in repr(api) + repr(api.options)
 
 

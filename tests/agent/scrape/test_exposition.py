@@ -15,9 +15,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as text_families
 
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.line_limits import MOST_LINE_BYTES, MOST_LINES
 from agent.scrape import exposition
-from agent.scrape.exposition import ParsedPage, SeriesReader
+from agent.scrape.exposition import MOST_LINE_BYTES, MOST_LINES, ParsedPage, SeriesReader
 from agent.scrape.exposition_lines import ExpositionLine
 from agent.scrape.page_layout import ExpositionSeries, LayoutPool, prefixes_of
 from exporters.render.text import one_line
@@ -302,7 +301,7 @@ def test_a_series_twice_that_nobody_wants_does_no_harm() -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "words"),
     [
-        ("x 1\ny 12", ScrapeFailure.CUT_OFF, "ends inside a line: b'x 1\\ny 12'"),
+        ("x 1\ny 12", ScrapeFailure.CUT_OFF, "ends inside a line"),
         ("", ScrapeFailure.CUT_OFF, "the page is empty"),
         ("x 1\ny{a= 1\n", ScrapeFailure.SYNTAX, "line 2 "),
         ("# TYPE x banana\nx 1\n", ScrapeFailure.SYNTAX, "line 1 "),

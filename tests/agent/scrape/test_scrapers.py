@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -31,8 +31,8 @@ from paths import TESTS
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.connection import MOST_THREADS, FetchThreads, PageFetcher
-from agent.http_client.transport import TargetOptions
+from agent.http_client.options import TargetOptions
+from agent.http_client.page import PageFetcher
 from agent.scrape import scrapers as scrapers_module
 from agent.scrape.scrapers import PageReader, ScrapeResult, Scrapers, Target
 
@@ -333,8 +333,11 @@ def half_held(count: int) -> Iterator[tuple[Scrapers, threading.Event]]:
         scrapers.close()
 
 
-def test_more_hung_targets_than_threads_cost_the_healthy_ones_nothing() -> None:
-    with half_held(2 * MOST_THREADS) as (scrapers, free):
+MANY = 64
+
+
+def test_many_hung_targets_cost_the_healthy_ones_nothing() -> None:
+    with half_held(MANY) as (scrapers, free):
         started = scrapers.start_scrapes()
         closer = threading.Thread(
             target=lambda: (
@@ -348,7 +351,7 @@ def test_more_hung_targets_than_threads_cost_the_healthy_ones_nothing() -> None:
             "held": "left alone",
             "well": "page",
         }
-        assert kinds(turn).count("page") == 2 * MOST_THREADS
+        assert kinds(turn).count("page") == MANY
         free.set()
 
 
@@ -409,25 +412,32 @@ def test_an_address_is_not_said_to_be_looked_up(monkeypatch: pytest.MonkeyPatch)
         assert ("name" in error.text) == (host == "a.example")
 
 
-def test_targets_that_hung_take_no_thread_of_the_others() -> None:
-    """As many as there are threads hang again, and the healthy ones stand behind them."""
-    with half_held(4) as (scrapers, _):
-        for scraper in scrapers._scrapers.values():
-            scraper.hung = scraper.target.replica.startswith("held")
-        scrapers._threads = FetchThreads(2)
-        scrapers._retries = FetchThreads(2)
-        started = scrapers.start_scrapes()
-        assert wait_for(lambda: all(s.done() for k, s in started.items() if "well" in k[1]))
-        scrapers.interrupt()
-        assert kinds(scrapers.collect_results(started)).count("page") == 4
+def test_dripping_targets_fail_at_their_deadline_and_leave_no_thread() -> None:
+    """Each target that drips holds a thread until its deadline, and the others keep their interval."""
+    dripping, timeout_seconds = 20, 0.4
 
+    def drip(handler: Handler) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        with suppress(OSError):
+            while True:
+                handler.wfile.write(b"x")
+                time.sleep(0.05)
 
-def test_a_target_that_hung_is_asked_by_the_threads_for_retries() -> None:
-    with scraping(2, {0}) as (_, scrapers):
-        assert kinds(run_cycle(scrapers)) == ["timeout", "page"]
-        assert [one.hung for one in scrapers._scrapers.values()] == [True, False]
-        scrapers.start_scrapes()
-        assert scrapers._retries.count == 1
+    before = {thread for thread in threading.enumerate() if thread.name == "scrape"}
+    with engines(2) as served:
+        served[0].act = drip
+        slow, well = (TargetOptions(url=engine.url, timeout_seconds=timeout_seconds) for engine in served)
+        several = [Target(tier="t", replica=f"drip{n}", pool="mixed", options=slow) for n in range(dripping)]
+        scrapers = Scrapers([*several, Target(tier="t", replica="well", pool="mixed", options=well)])
+        for _ in range(3):
+            turn = run_cycle(scrapers)
+            assert kinds(turn)[-1] == "page"
+            assert set(kinds(turn)[:-1]) <= {"timeout", "left alone"}
+            assert scrapers._threads.count <= dripping + 1
+        assert all(not scraper.is_late() for scraper in scrapers._scrapers.values())
+        scrapers.close()
+    assert wait_for(lambda: {thread for thread in threading.enumerate() if thread.name == "scrape"} <= before)
 
 
 def test_an_interrupted_turn_closes_with_what_came() -> None:

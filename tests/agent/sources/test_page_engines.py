@@ -13,7 +13,7 @@ from paths import TESTS
 
 from agent.config.files import load_plan
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.transport import TargetOptions
+from agent.http_client.options import TargetOptions
 from agent.replay.replay import replay
 from agent.scrape.page_engines import GONE_SECONDS
 from agent.scrape.scrapers import Scrapers, Target
