@@ -22,7 +22,7 @@ from agent.cli.arguments import (
     FINDING,
     FINE,
     PATH,
-    Choice,
+    SuggestingChoice,
     connection_options,
     make_command,
     output_folder,
@@ -331,8 +331,12 @@ WORKLOAD = (
     click.Option(
         ["--out"], type=output_folder, metavar="DIR", help="write run.sh and the requests there; else print only"
     ),
-    click.Option(["--tool"], type=Choice(tuple(LOAD_GENERATORS)), default="vllm-bench", help="which load generator"),
-    click.Option(["--loop"], type=Choice(("open", "closed")), default="open", help="arrivals at a rate, or clients"),
+    click.Option(
+        ["--tool"], type=SuggestingChoice(tuple(LOAD_GENERATORS)), default="vllm-bench", help="which load generator"
+    ),
+    click.Option(
+        ["--loop"], type=SuggestingChoice(("open", "closed")), default="open", help="arrivals at a rate, or clients"
+    ),
     click.Option(["--requests"], type=int, default=300, metavar="N", help="of each load (default 300)"),
     click.Option(["--top"], type=float, metavar="RPS", help="highest load of a replica; default twice production's"),
 )

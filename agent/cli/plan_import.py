@@ -32,7 +32,17 @@ from agent.benchmarks.plan_edit import (
 from agent.benchmarks.points import LOCAL_CLOCK, BenchmarkMeasurement
 from agent.benchmarks.telemetry_merge import TelemetryFields
 from agent.benchmarks.typed_fields import CONTRADICTION
-from agent.cli.arguments import FINDING, FINE, FORMAT, PATH, Choice, connection_options, option, tier_option, ways_in
+from agent.cli.arguments import (
+    FINDING,
+    FINE,
+    FORMAT,
+    PATH,
+    SuggestingChoice,
+    connection_options,
+    option,
+    tier_option,
+    ways_in,
+)
 from agent.cli.arguments import NAMES as WAYS_IN
 from agent.errors import PlanError
 from exporters.documents.plan_files import WRITTEN, YamlIndentation, curve_lines
@@ -81,7 +91,7 @@ def parameters() -> tuple[click.Parameter, ...]:
         ),
         click.Option(
             ["--from", "tool"],
-            type=Choice((AUTO, *NAMES)),
+            type=SuggestingChoice((AUTO, *NAMES)),
             default=AUTO,
             help="which tool wrote them; told by what they hold unless given",
         ),
@@ -112,7 +122,7 @@ def parameters() -> tuple[click.Parameter, ...]:
         click.Option(
             ["--accept"],
             multiple=True,
-            type=Choice(CHECKS),
+            type=SuggestingChoice(CHECKS),
             help="what the files tell otherwise than the tier, and is the same all the same; may be given several times",
         ),
         *FORMAT,

@@ -20,7 +20,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 import requests
-from urllib3.connection import HTTPConnection
 
 from agent.errors import ScrapeError, SizewatchError
 from agent.http_client.client import HttpClient
@@ -45,7 +44,7 @@ _HEAVY = frozenset(
 """Unused keys, dropped while a response is parsed: most of a pod's memory."""
 
 _ALIVE = (
-    *HTTPConnection.default_socket_options,
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
