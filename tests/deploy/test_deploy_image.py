@@ -29,8 +29,8 @@ DOCKERFILE = (IMAGE / "Dockerfile").read_text(encoding="utf-8")
 (POD,) = pods(base("node")).values()
 (CONTAINER,) = containers(POD)
 PORT = CONTAINER["ports"][0]["containerPort"]
-ON_OCCASION = {"grpcio", "protobuf"}
-"""Loaded where there is a kubelet's socket to speak to, and not before."""
+ON_OCCASION = {"grpcio", "protobuf", "orjson"}
+"""Loaded where there is a kubelet's socket or a store to ask, and not before."""
 
 
 def stages() -> dict[str, str]:
@@ -86,8 +86,7 @@ def test_the_locks_hold_what_is_needed_in_one_version_each() -> None:
 NODE = """
 import json, sys, urllib.request
 from pathlib import Path
-from agent.cli import main as cli
-from agent.cli import run
+from agent.cli import main, run
 from agent.config.load import load
 from agent.daemon.daemon import Daemon, DaemonOptions
 from agent.config.web import Web
@@ -97,7 +96,6 @@ def on_turn(daemon):
         urllib.request.urlopen(daemon.web.url + page, timeout=120).read()
     daemon.stop()
 
-cli.parser()
 loaded = load(Path(sys.argv[1]), role="node")
 Daemon(loaded, DaemonOptions(web=lambda _: Web.model_construct(listen="127.0.0.1:0"), on_turn=on_turn)).run()
 print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))

@@ -139,8 +139,9 @@ def test_a_mounted_certificate_that_is_renewed_is_served_without_a_signal(tmp_pa
     mount(old)
     for name in ("tls.crt", "tls.key"):
         (tmp_path / name).symlink_to(Path("..data") / name)
-    tls = {"cert_file": "tls.crt", "key_file": "tls.key"}
-    path = write(tmp_path, configuration([], role="node", web={"listen": f"127.0.0.1:{port}", "tls": tls}))
+    (tmp_path / "web.yml").write_text("tls_server_config: {cert_file: tls.crt, key_file: tls.key}\n")
+    web = {"listen": f"127.0.0.1:{port}", "config_file": "web.yml"}
+    path = write(tmp_path, configuration([], role="node", web=web))
     with process("run", "-c", str(path)) as started:
         assert wait_for(lambda: served_by(old) or started.poll() is not None)
         mount(new)
