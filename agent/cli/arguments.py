@@ -28,7 +28,7 @@ PATH = click.Path(path_type=Path)
 """Type of a file or folder; a shell completes its name."""
 
 
-class SuggestingChoice(click.Choice[str]):
+class Keyword(click.Choice[str]):
     """Choice that answers a misspelt word with the closest one, or with all of them."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
@@ -64,7 +64,7 @@ EVERYWHERE: tuple[click.Parameter, ...] = (
     ),
     click.Option(
         ["--color"],
-        type=SuggestingChoice(("auto", "always", "never")),
+        type=Keyword(("auto", "always", "never")),
         callback=_store,
         expose_value=False,
         help="severity words in colour (default auto: on a terminal, unless NO_COLOR is set)",
@@ -122,9 +122,7 @@ JSON = click.Option(["--json", "format"], flag_value="json", help="the same as -
 """Stands beside every `--format`."""
 
 FORMAT = (
-    click.Option(
-        ["--format"], type=SuggestingChoice(("text", "json")), default="text", help="for people or for programs"
-    ),
+    click.Option(["--format"], type=Keyword(("text", "json")), default="text", help="for people or for programs"),
     JSON,
 )
 

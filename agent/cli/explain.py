@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import click
 
-from agent.cli.arguments import FINE, SuggestingChoice
+from agent.cli.arguments import FINE, Keyword
 from exporters.docs.runbooks import SELF_ALERTS, rules_text, runbook_text, self_alert_text
 from rules.catalogue.registry import RULES
 
 WIDEST = 100
 
 
-class RuleName(SuggestingChoice):
+class RuleName(Keyword):
     """Name of a rule or of an alert about sizewatch itself, in upper or lower case."""
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:

@@ -22,7 +22,7 @@ from agent.cli.arguments import (
     FINDING,
     FINE,
     PATH,
-    SuggestingChoice,
+    Keyword,
     connection_options,
     make_command,
     output_folder,
@@ -331,12 +331,8 @@ WORKLOAD = (
     click.Option(
         ["--out"], type=output_folder, metavar="DIR", help="write run.sh and the requests there; else print only"
     ),
-    click.Option(
-        ["--tool"], type=SuggestingChoice(tuple(LOAD_GENERATORS)), default="vllm-bench", help="which load generator"
-    ),
-    click.Option(
-        ["--loop"], type=SuggestingChoice(("open", "closed")), default="open", help="arrivals at a rate, or clients"
-    ),
+    click.Option(["--tool"], type=Keyword(tuple(LOAD_GENERATORS)), default="vllm-bench", help="which load generator"),
+    click.Option(["--loop"], type=Keyword(("open", "closed")), default="open", help="arrivals at a rate, or clients"),
     click.Option(["--requests"], type=int, default=300, metavar="N", help="of each load (default 300)"),
     click.Option(["--top"], type=float, metavar="RPS", help="highest load of a replica; default twice production's"),
 )

@@ -32,17 +32,7 @@ from agent.benchmarks.plan_edit import (
 from agent.benchmarks.points import LOCAL_CLOCK, BenchmarkMeasurement
 from agent.benchmarks.telemetry_merge import TelemetryFields
 from agent.benchmarks.typed_fields import CONTRADICTION
-from agent.cli.arguments import (
-    FINDING,
-    FINE,
-    FORMAT,
-    PATH,
-    SuggestingChoice,
-    connection_options,
-    option,
-    tier_option,
-    ways_in,
-)
+from agent.cli.arguments import FINDING, FINE, FORMAT, PATH, Keyword, connection_options, option, tier_option, ways_in
 from agent.cli.arguments import NAMES as WAYS_IN
 from agent.errors import PlanError
 from exporters.documents.plan_files import WRITTEN, YamlIndentation, curve_lines
@@ -91,7 +81,7 @@ def parameters() -> tuple[click.Parameter, ...]:
         ),
         click.Option(
             ["--from", "tool"],
-            type=SuggestingChoice((AUTO, *NAMES)),
+            type=Keyword((AUTO, *NAMES)),
             default=AUTO,
             help="which tool wrote them; told by what they hold unless given",
         ),
@@ -122,7 +112,7 @@ def parameters() -> tuple[click.Parameter, ...]:
         click.Option(
             ["--accept"],
             multiple=True,
-            type=SuggestingChoice(CHECKS),
+            type=Keyword(CHECKS),
             help="what the files tell otherwise than the tier, and is the same all the same; may be given several times",
         ),
         *FORMAT,

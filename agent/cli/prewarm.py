@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import click
 
-from agent.cli.arguments import CANNOT_JUDGE, FINE, JSON, SuggestingChoice, duration, tier_option
+from agent.cli.arguments import CANNOT_JUDGE, FINE, JSON, Keyword, duration, tier_option
 from agent.cli.forecast import HISTORY
 from agent.config.load import build_tier_contexts, find, history_path, load, select_tier
 from agent.durations import duration_text
@@ -53,7 +53,7 @@ def parameters() -> tuple[click.Parameter, ...]:
         click.Option(["--explain"], is_flag=True, help="also what pre-warming was worth on the last week"),
         click.Option(
             ["--format"],
-            type=SuggestingChoice(("text", "json", *FORMATS)),
+            type=Keyword(("text", "json", *FORMATS)),
             default="text",
             help="for people, for programs, or as manifests for an autoscaler",
         ),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agent.cli.arguments import CONFIG, SuggestingChoice, connection_options, option, tier_option, ways_in
+from agent.cli.arguments import CONFIG, Keyword, connection_options, option, tier_option, ways_in
 from agent.cli.arguments import NAMES as WAYS_IN
 from agent.config.config import Config
 from agent.config.files import load_plan
@@ -99,7 +99,7 @@ def store_options(*, to: str = "now") -> tuple[click.Option, ...]:
         tier_option("one tier; default all of the plan and of tiers:"),
         click.Option(
             ["--source"],
-            type=SuggestingChoice(("agents", "engines")),
+            type=Keyword(("agents", "engines")),
             help=f"{sources} (default where --engine, --replica-label or --pool-label is given)",
         ),
         *(click.Option([option(name)], metavar=metavar, help=text) for name, metavar, text in SERIES),
