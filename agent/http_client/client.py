@@ -46,31 +46,37 @@ class _Deadlines:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._waiting: list[tuple[float, int, HttpClient]] = []
-        self._numbers = itertools.count(1)
         self._thread: threading.Thread | None = None
 
-    def add(self, deadline: float, client: HttpClient) -> int:
-        """Return the number of an exchange that ends at `deadline` (of time.monotonic)."""
+    def add(self, deadline: float, number: int, client: HttpClient) -> None:
+        """End an exchange that runs at `deadline` (of time.monotonic)."""
         with self._changed:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="deadlines", daemon=True)
                 self._thread.start()
-            number = next(self._numbers)
             heapq.heappush(self._waiting, (deadline, number, client))
             if self._waiting[0][1] == number:
                 self._changed.notify()
-        return number
 
     def _run(self) -> None:
         while True:
             with self._changed:
+                self._forget_ended()
                 while not self._waiting or self._waiting[0][0] > time.monotonic():
                     self._changed.wait(self._waiting[0][0] - time.monotonic() if self._waiting else None)
+                    self._forget_ended()
                 _, number, client = heapq.heappop(self._waiting)
             client.expire(number)
 
+    def _forget_ended(self) -> None:
+        """Drop exchanges that have ended, so that the scrapes of a cycle wake this thread once and not each."""
+        while self._waiting and not self._waiting[0][2].is_running(self._waiting[0][1]):
+            heapq.heappop(self._waiting)
+
 
 _DEADLINES = _Deadlines()
+_NUMBERS = itertools.count(1)
+"""Numbers of exchanges."""
 
 
 class _SocketConnection(HTTPConnection):
@@ -277,6 +283,10 @@ class HttpClient:
         """Return the error for an incomplete body."""
         return HttpError(ScrapeFailure.CUT_OFF, self.place, f": {text}")
 
+    def is_running(self, number: int) -> bool:
+        """Return whether an exchange has not ended."""
+        return self._running == number
+
     def expire(self, number: int) -> None:
         """Shut down the socket of an exchange, unless it has ended."""
         with self._lock:
@@ -314,11 +324,11 @@ class HttpClient:
         return body
 
     def _begin(self, seconds: float) -> None:
-        number = _DEADLINES.add(time.monotonic() + seconds, self)
         with self._lock:
             if self._aborted:
                 raise HttpError(ScrapeFailure.CONNECT, self.place, ": is not asked, because this process stops")
-            self._running, self._expired = number, False
+            self._running, self._expired = next(_NUMBERS), False
+        _DEADLINES.add(time.monotonic() + seconds, self._running, self)
 
     def _end(self) -> None:
         with self._lock:
