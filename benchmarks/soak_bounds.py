@@ -30,12 +30,12 @@ class TooFewSamplesError(ValueError):
 BLOCKS_A_TURN = 2.0
 """Of hundreds of thousands. A list that grows by a record a turn is 3 and more."""
 
-REPLICA_DAY_BYTES, TIER_DAY_BYTES = 75_000.0, 220_000.0
+REPLICA_BYTES, TIER_DAY_BYTES = 6_500_000.0, 400_000.0
 EPISODE_BYTES, UNKNOWN_BYTES = 3_000.0, 450.0
 """docs/history.md, "How big"."""
 
-LEAST_HISTORY_BYTES = 20 * MB
-"""Three days of minutes and the log before the first are sealed; the statement is of 13 weeks."""
+LOG_BYTES = 20 * MB
+"""The history's write-ahead log after a checkpoint, and the room of its first pages."""
 
 REPLICAS, TIERS = 5, 3
 LOG_BYTES_A_TURN = 400.0
@@ -122,7 +122,7 @@ def judged(samples: Sequence[Sample], generations: int, cycle: Cycle) -> list[Fi
     blocks = growth(samples, cycle)
     spread = OF_A_YOUNG if last.turns < YOUNG_TURNS else GROWTH_BYTES_A_1000_TURNS
     turns, days = max(1, last.turns - first.turns), (last.now - first.now) / 86_400.0
-    stated = LEAST_HISTORY_BYTES + days * (REPLICAS * REPLICA_DAY_BYTES + TIERS * TIER_DAY_BYTES)
+    stated = LOG_BYTES + REPLICAS * REPLICA_BYTES + days * TIERS * TIER_DAY_BYTES
     stated += last.findings * EPISODE_BYTES + last.unknowns * UNKNOWN_BYTES
     most = max(one.generations for one in samples)
     log = (last.log_bytes - first.log_bytes) / turns

@@ -100,10 +100,8 @@ class HistoryService:
         with self._opening:
             if self._store is None:
                 self._store = self._opened()
-                if self._store.renamed is not None:
-                    self.notice = (
-                        f"The history began anew: the former one is of another format, and now {self._store.renamed}"
-                    )
+                if former := self._store.renamed:
+                    self.notice = f"The history began anew: the former one is of another format and is named {former} now"
             return self._store
 
     def store(self) -> HistoryStore:

@@ -130,7 +130,7 @@ def test_a_daemon_says_that_its_history_began_anew(tmp_path: Path) -> None:
     with engines(1) as served, running(write(tmp_path, configuration(served))) as daemon:
         notice = daemon.status().health.history_notice
         assert notice is not None
-        assert f"of another format, and now {folder}/history.db.format-4" in notice
+        assert f"of another format and is named {folder}/history.db.format-4 now" in notice
         assert daemon.status().health.history_trouble is None
 
 
