@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +37,19 @@ def test_minutes_are_written_at_the_end_of_a_cycle_with_their_pool_and_no_others
     with HistoryStore.open_reader(path) as reader:
         minutes = reader.minutes("t", 0.0, START + 600, "v1")
     assert [one.window.start for one in minutes] == [START, START + 60]
+
+
+def test_an_hours_row_has_the_release_and_precision_of_its_minutes(tmp_path: Path) -> None:
+    store = HistoryStore(tmp_path / "history.db")
+    sink = HistorySink(HistoryService(lambda: store), SOURCE, {"t": "v1"})
+    minute = replace(closed(0), release="vllm 0.32.0", precision="fp8/bf16")
+    sink.accept(StepResult(now=START + 60, minutes=(minute,)))
+    sink.end_cycle(START + 180)
+    rows = store._connection.execute(
+        "SELECT release, precision FROM hours JOIN series ON series.id = hours.series"
+    ).fetchall()
+    sink.close()
+    assert rows == [("vllm 0.32.0", "fp8/bf16")]
 
 
 def test_a_history_that_cannot_be_written_is_one_line_and_its_recovery_another(

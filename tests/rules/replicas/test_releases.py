@@ -5,12 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
+from paths import TESTS
+
+from agent.config.files import load_plan
 from agent.history.store import HistoryStore
 from agent.pipeline.loop import EvaluationLoop
-from rules.evaluator.observation import Observation, ReplicaScrape
+from rules.evaluator.observation import ClosedMinute, Observation, ReplicaScrape
 from rules.evaluator.state import EvaluatorState
 from rules.evaluator.step import Evaluator
 from rules.evaluator.timeline import TimelineEvent, TimelineKind, list_entries
+from rules.plan.load_bins import build_tier_context
+from rules.plan.schema import Precision
 from rules.replicas.track import parse_release
 from rules.telemetry.snapshots import Snapshot
 from tests.support.judging_samples import context
@@ -24,6 +29,7 @@ class Fleet:
     def __init__(self) -> None:
         self.evaluator, self.state, self.t = Evaluator({"t": context()}), EvaluatorState(), T
         self.events: list[TimelineEvent] = []
+        self.minutes: list[ClosedMinute] = []
 
     def turn(self, removed: tuple[str, ...] = (), **releases: str) -> list[str]:
         """The texts of the releases that this turn told."""
@@ -33,6 +39,7 @@ class Fleet:
         gone = frozenset(("t", name) for name in removed)
         result = self.evaluator.step(self.state, Observation(now=self.t, scrapes=scrapes, removed=gone))
         result.raise_defects()
+        self.minutes += result.minutes
         found = [one for one in result.events if one.kind == TimelineKind.RELEASE]
         self.events += found
         return [one.text for one in found]
@@ -44,7 +51,7 @@ class Fleet:
 
 
 def _page(t: float, release: str) -> Snapshot:
-    facts = {"engine_version": release} if release else {}
+    facts = {"engine_version": release, "cache_dtype": "fp8_e4m3"} if release else {"cache_dtype": "auto"}
     return Snapshot(
         t=t,
         engine="vllm",
@@ -113,3 +120,21 @@ def test_a_record_reads_its_own_text() -> None:
     assert found is not None
     assert (str(found), found.before, found.release) == (text, "0.32.0", "0.33.0rc1+cpu")
     assert parse_release(T, "a", "upgraded") is None
+
+
+def test_a_minute_says_under_which_release_and_precision_it_was_served() -> None:
+    fleet = Fleet()
+    plan = load_plan(TESTS / "plans" / "cpu-small.yaml").tiers["cpu-small"]
+    planned = plan.model_copy(update={"precision": Precision(weights="fp8", kv="bf16")})
+    fleet.evaluator = Evaluator({"t": build_tier_context("t", planned)})
+    for _ in range(6):
+        fleet.turn(a="0.32.0", b="")
+    for _ in range(6):
+        fleet.turn(a="0.33.0", b="")
+    served = {(one.replica, one.release, one.precision) for one in fleet.minutes}
+    # What the page tells of the KV cache goes before the plan; "auto" tells nothing.
+    assert served == {
+        ("a", "vllm 0.32.0", "fp8/fp8_e4m3"),
+        ("a", "vllm 0.33.0", "fp8/fp8_e4m3"),
+        ("b", "vllm", "fp8/bf16"),
+    }
