@@ -21,7 +21,7 @@ from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.config.web import Web
 from agent.errors import ConfigError
-from agent.http_server import interfaces
+from agent.http_server import interfaces, server
 from agent.http_server.interfaces import TurnProgress
 from agent.http_server.pages import PAGES, PROBES
 from agent.http_server.server import WebServer
@@ -172,6 +172,13 @@ def test_no_answer_names_the_software_that_serves(plain: WebServer) -> None:
         head = raw(plain, request).partition(b"\r\n\r\n")[0].lower()
         assert head.startswith(b"http/1.1 ")
         assert not [word for word in (b"uvicorn", b"starlette", b"h11", b"python") if word in head]
+
+
+def test_every_answer_has_the_date_of_its_request(plain: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for date in ("Sun, 06 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1994 08:49:52 GMT"):
+        monkeypatch.setattr(server, "formatdate", lambda date=date, **_: date)
+        for path in ("/", "/healthz", "/no"):
+            assert ask(plain, path)[1]["date"] == date
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
