@@ -282,7 +282,7 @@ def _served(nest: Nest, port: int, tls: bool) -> dict[str, bytes]:
 
 
 def _seen_by_ps(pid: int) -> dict[str, bytes]:
-    """Command lines of the daemon and all that it began, and the environments of these."""
+    """Command lines of the daemon and all that it began. Their environments began as that of the daemon."""
     found = {f"command line of {pid}": Path(f"/proc/{pid}/cmdline").read_bytes()}
     children = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, timeout=CEILING_SECONDS
@@ -290,7 +290,6 @@ def _seen_by_ps(pid: int) -> dict[str, bytes]:
     for child in map(int, children.stdout.split()):
         with contextlib.suppress(OSError):
             found[f"command line of {child}"] = Path(f"/proc/{child}/cmdline").read_bytes()
-            found[f"environment of {child}"] = Path(f"/proc/{child}/environ").read_bytes()
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ from agent.http_client.options import TargetOptions
 from agent.http_client.page import PageFetcher
 from agent.scrape import scrapers as scrapers_module
 from agent.scrape.scrapers import PageReader, ScrapeResult, Scrapers, Target
+from agent.scrape.threads import ScrapeThreads
 
 TIMEOUT = 0.3
 
@@ -131,6 +133,22 @@ def test_all_targets_that_hang_are_waited_for_together(three: tuple[list[Engine]
     assert kinds(run_cycle(scrapers)) == ["page"] * 3
     with scraping(3, {0, 1, 2}) as (_, hang):
         assert kinds(run_cycle(hang)) == ["timeout"] * 3
+
+
+def test_no_scrape_waits_for_the_thread_of_another() -> None:
+    """A thread that has taken a scrape and not said so yet is not idle."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(300):
+            threads, together = ScrapeThreads(), threading.Barrier(3)
+            started = [threads.submit(lambda together=together: together.wait(CEILING_SECONDS)) for _ in range(3)]
+            assert {scrape.result() for scrape in started} == {0, 1, 2}
+            again = [threads.submit(lambda together=together: together.wait(CEILING_SECONDS)) for _ in range(3)]
+            assert {scrape.result() for scrape in again} == {0, 1, 2}
+            threads.stop()
+    finally:
+        sys.setswitchinterval(before)
 
 
 @pytest.mark.parametrize(
