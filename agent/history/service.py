@@ -101,7 +101,9 @@ class HistoryService:
             if self._store is None:
                 self._store = self._opened()
                 if former := self._store.renamed:
-                    self.notice = f"The history began anew: the former one is of another format and is named {former} now"
+                    self.notice = (
+                        f"The history began anew: the former one is of another format and is named {former} now"
+                    )
             return self._store
 
     def store(self) -> HistoryStore:
