@@ -10,7 +10,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from agent.alerting.delivery import PATH, AlertDelivery, AlertmanagerClient
 from agent.alerting.webhook import WebhookReceiver
@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class ExternalAlertStore:
-    """External alerts by identity and start. `left_out` counts the alerts beyond MOST. For the cycle thread only.
+    """External alerts by identity and start, for the cycle thread only. `left_out` counts the alerts beyond MOST.
 
     `watched_since` is the time of the first update, when the agent began to watch (unix seconds)."""
 
@@ -61,11 +61,6 @@ class ExternalAlertStore:
         """Restore the alerts of an earlier run. Firing alerts count as received at `now` (unix seconds)."""
         for alert in kept:
             self._alerts[_key(alert)] = alert if alert.ended_at is not None else replace(alert, heard_at=now)
-
-    def take_over(self, before: ExternalAlertStore) -> None:
-        """Copy all alerts of another store."""
-        self._alerts, self.left_out = dict(before._alerts), before.left_out
-        self.watched_since = before.watched_since
 
     @property
     def alerts(self) -> tuple[ExternalAlert, ...]:
@@ -132,40 +127,54 @@ def _without_receive_time(alert: ExternalAlert | None) -> ExternalAlert | None:
     return replace(alert, heard_at=alert.started_at) if alert is not None else None
 
 
-class AlertingService:
-    """Alerting of one configuration, inactive before the first cycle. Raise ConfigError for a bad token file."""
+@dataclass(slots=True)
+class AlertMemory:
+    """External alerts and the alerts of incidents. It goes on when the configuration changes."""
 
-    def __init__(self, keys: Keys, clock: Callable[[], float] = time.time) -> None:
+    foreign: ExternalAlertStore = field(default_factory=ExternalAlertStore)
+    alerts: tuple[IncidentAlert, ...] = ()
+
+
+class AlertingService:
+    """Alerting of one configuration, inactive before the first cycle. Raise ConfigError for a bad token file.
+
+    The alerts of `before`, its queue and the delivery of unchanged posts go on.
+    """
+
+    def __init__(
+        self, keys: Keys, clock: Callable[[], float] = time.time, before: AlertingService | None = None
+    ) -> None:
         self._keys = keys
         self._settings = keys.settings()
         self._clock = clock
-        several = keys.alertmanagers if keys.path == "posts" else ()
-        self.deliveries = tuple(
-            AlertDelivery(AlertmanagerClient(one.options(PATH)), keys.resend_seconds, clock) for one in several
-        )
+        if before is not None and before._posts == self._posts:
+            self.deliveries: tuple[AlertDelivery, ...] = before.deliveries
+        else:
+            several = keys.alertmanagers if keys.path == "posts" else ()
+            self.deliveries = tuple(
+                AlertDelivery(AlertmanagerClient(one.options(PATH)), keys.resend_seconds, clock) for one in several
+            )
         self.receiver: WebhookReceiver | None = None
         if keys.receiver is not None:
-            self.receiver = WebhookReceiver(_read_gate(keys.receiver), clock)
-        self.foreign = ExternalAlertStore()
-        self._alerts: tuple[IncidentAlert, ...] = ()
+            self._gate = _read_gate(keys.receiver)
+            self.receiver = (before and before.receiver) or WebhookReceiver(self._gate, clock)
+        self.memory: AlertMemory = before.memory if before is not None else AlertMemory()
+
+    @property
+    def foreign(self) -> ExternalAlertStore:
+        """Return the external alerts."""
+        return self.memory.foreign
+
+    def activate(self) -> None:
+        """Ask for this configuration's tokens from the next request on."""
+        if self.receiver is not None:
+            self.receiver.change_gate(self._gate)
 
     def reload(self) -> None:
         """Read the receiver's tokens again. Raise ConfigError for an unusable file; the tokens before stay valid."""
-        if self.receiver is not None and self._keys.receiver is not None:
-            self.receiver.change_gate(_read_gate(self._keys.receiver))
-
-    def take_over(self, before: AlertingService | None) -> None:
-        """Take over the state of the previous configuration. Threads with unchanged posts continue, others end."""
-        if before is None:
-            return
-        self.foreign.take_over(before.foreign)
-        self._alerts = before._alerts
-        if self.receiver is not None and before.receiver is not None:
-            self.receiver.take_over(before.receiver)
-        if before._posts == self._posts:
-            self.deliveries = before.deliveries
-        else:
-            before.close()
+        if self._keys.receiver is not None:
+            self._gate = _read_gate(self._keys.receiver)
+            self.activate()
 
     @property
     def _posts(self) -> tuple[object, ...]:
@@ -187,7 +196,7 @@ class AlertingService:
         """Update the alerts of the incidents and offer them for delivery.
 
         `waiting` returns the requests in the queues of a tier."""
-        self._alerts = alerts = step_incident_alerts(self._alerts, incidents, now)
+        self.memory.alerts = alerts = step_incident_alerts(self.memory.alerts, incidents, now)
         foreign, settings = self.foreign.alerts, self._settings
         queues = {one.incident.tier: waiting(one.incident.tier) for one in alerts}
 

@@ -193,7 +193,6 @@ class WebhookReceiver:
         self._bucket = bucket or TokenBucket(PER_SECOND, BURST)
         self._lock = threading.Lock()
         self._waiting: deque[ExternalAlert] = deque()
-        self._successor: WebhookReceiver | None = None
         self._taken = self._own = self._left_out = 0
         self._refused: Counter[str] = Counter()
 
@@ -228,15 +227,12 @@ class WebhookReceiver:
         except PayloadError as error:
             return self._reject("payload", f"the payload cannot be used: {error}")
         with self._lock:
-            if self._successor is None:
-                room = max(0, MOST_WAITING - len(self._waiting))
-                self._waiting.extend(alerts[:room])
-                self._left_out += len(alerts[room:]) + missing
-                self._taken += 1
-                self._own += own
-                return None
-        # The configuration changed during this request.
-        return self._successor.take(body)
+            room = max(0, MOST_WAITING - len(self._waiting))
+            self._waiting.extend(alerts[:room])
+            self._left_out += len(alerts[room:]) + missing
+            self._taken += 1
+            self._own += own
+        return None
 
     def waiting(self) -> tuple[ExternalAlert, ...]:
         """Return and clear the queue, in order of arrival."""
@@ -251,17 +247,6 @@ class WebhookReceiver:
             return WebhookHealth(
                 taken=self._taken, refused=dict(self._refused), own=self._own, left_out=self._left_out + left_out
             )
-
-    def take_over(self, before: WebhookReceiver) -> None:
-        """Take over the counts and the queue of another receiver, and its later requests."""
-        with self._lock, before._lock:
-            before._successor = self
-            self._waiting.extendleft(reversed(before._waiting))
-            before._waiting.clear()
-            self._taken += before._taken
-            self._own += before._own
-            self._left_out += before._left_out
-            self._refused.update(before._refused)
 
     def _reject(self, reason: str, text: str) -> WebhookRejection:
         with self._lock:

@@ -1,11 +1,11 @@
-"""Assembly of the daemon from a configuration, and handover of state at a reload.
+"""Assembly of the daemon from a configuration, and its change at a reload.
 
 `agent.daemon.factory` makes one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from agent.pipeline.runtime_state import RuntimeState
 from rules.evaluator import long_rules
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.telemetry.signals import Gap
+from rules.verdicts.verdict import RuleResult
 
 if TYPE_CHECKING:
     from agent.alerting.service import AlertingService
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 class Assembly:
     """Parts of one configuration.
 
-    `step13` holds the first-week sentence of each tier. `forecasts` is None without forecasting, `reports` without
+    `step13` holds the first-week sentence of each tier, `long_results` the results of the rules over days. Other agents
+    export the `agent_tiers`. `forecasts` is None without forecasting, `reports` without
     weekly reports, `back_fill` if no history is filled from a store. `loaded` includes discovered pods, `given` does
     not.
     """
@@ -45,19 +47,30 @@ class Assembly:
     alerting: AlertingService | None = None
     pods: PodSource | None = None
     step13: dict[str, str] = field(default_factory=dict)
+    long_results: tuple[RuleResult, ...] = ()
+    agent_tiers: frozenset[str] = frozenset()
     forecasts: ForecastService | None = None
     reports: ReportService | None = None
     back_fill: BackFillService | None = None
     given: LoadedConfig | None = None
 
     def upkeep(self, now: float) -> None:
-        """Run the hourly work on the history. Keep the previous results if the history fails."""
-        if self.history is not None:
-            found = self.history.upkeep(self.loop.evaluator.tiers, self.versions, now)
-            self.step13 = self.step13 if found is None else found
-            self.measure_capacities(now)
-            contexts = self.loop.monitored_contexts()
-            self.loop.set_long_term_results(self.history.long_answers(contexts, self.versions, now))
+        """Run the hourly work on the history and set its results. Keep the previous results if the history fails."""
+        self.read_history(now)
+        self.loop.set_long_term_results(self.long_results)
+
+    def read_history(self, now: float) -> None:
+        """Read the first-week sentences, capacities and results of the rules over days."""
+        contexts = self.loop.monitored_contexts()
+        if self.history is None:
+            text = "this agent keeps no history"
+            unknown = (long_rules.unknown_results(one, now, Gap.NOT_EXPOSED, text) for one in contexts.values())
+            self.long_results = tuple(result for results in unknown for result in results)
+            return
+        step13 = self.history.upkeep(self.loop.evaluator.tiers, self.versions, now)
+        self.step13 = self.step13 if step13 is None else step13
+        self.measure_capacities(now)
+        self.long_results = self.history.long_answers(self.loop.monitored_contexts(), self.versions, now)
 
     def measure_capacities(self, now: float, *, again: bool = False) -> None:
         """Measure the capacity of a replica of each tier, like the commands that read the same hours.
@@ -123,66 +136,66 @@ class Assembly:
                     self.loop.state.restore_error_budget(tier, budget)
             self.event(now, TimelineKind.BACK_FILL, text)
 
-    def mark_history_unavailable(self, now: float) -> None:
-        """Set rules over days to unknown, once, if there is no history."""
-        if self.history is None:
-            for context in self.loop.monitored_contexts().values():
-                self.loop.set_long_term_results(
-                    long_rules.unknown_results(context, now, Gap.NOT_EXPOSED, "this agent keeps no history")
-                )
-
     def has_pod_changes(self, loaded: LoadedConfig) -> bool:
         """Return whether discovered targets differ from the watched ones."""
         if self.pods is None:
             return False
         return self.pods.add_discovered_targets(loaded).config.targets != self.loaded.config.targets
 
-    def inherit_state(self, before: Assembly, now: float, *, pods_only: bool = False) -> None:
-        """Take over the memory of the previous configuration, and release everything that does not continue.
+    def take_state(self, before: Assembly, now: float, *, pods_only: bool = False) -> None:
+        """Go on in place of the previous configuration, and close its parts that do not go on.
 
-        `pods_only`: the configuration is the same, with other pods. No cycle may run in either of them.
+        Both share what holds state; what is monitored no more is dropped from it. `pods_only`: the configuration is the
+        same, with other pods. No cycle may run in either of them.
         """
-        self.loop.inherit_state(before.loop)
-        keys = {target.key for target in self.loop.source.targets}
-        self.runtime.inherit(before.runtime, keys | {worker.key for worker in self.workers()})
-        self.log.inherit(before.log, keys)
-        self._inherit_starts(before)
-        self.load_error_budgets(
-            {tier for tier, version in self.versions.items() if before.versions.get(tier) != version}, now
-        )
-        same = {tier for tier, version in self.versions.items() if before.versions.get(tier) == version}
-        self.step13 = {tier: text for tier, text in before.step13.items() if tier in same} | self.step13
-        if self.forecasts is not None:
-            self.forecasts.keep(self.loop.monitored_contexts())
-        else:
-            self.loop.state.set_projections({})
-        if self.alerting is not None:
-            self.alerting.take_over(before.alerting)
-        elif before.alerting is not None:
-            before.alerting.close()
-        if before.forecasts is not None and before.forecasts is not self.forecasts:
-            before.forecasts.close()
-        if before.reports is not None and before.reports is not self.reports:
-            before.reports.stop()
-        if before.back_fill is not None and before.back_fill is not self.back_fill:
-            before.back_fill.stop()
-        if before.history is not None and before.history is not self.history:
-            before.history.close()
-        if before.pods is not None and before.pods is not self.pods:
-            before.pods.stop()
-        read = "other engine pods were found" if pods_only else "the configuration was read again"
-        self.event(now, "reload", f"{read}: {len(self.loop.source.targets)} targets")
-        for tier, version in self.versions.items():
-            if before.versions.get(tier, version) != version:
-                self.event(
-                    now, "plan", f"the plan of {tier} changed from version {before.versions[tier]} to {version}", tier
-                )
+        loop, source = self.loop, self.loop.source
+        with loop.memory:
+            contexts, earlier = self.loop.monitored_contexts(), before.loop.evaluator.tiers
+            loop.evaluator.set_capacities(
+                {
+                    tier: earlier[tier]
+                    for tier, one in contexts.items()
+                    if tier in earlier and earlier[tier].plan == one.plan
+                }
+            )
+            keys = {target.key for target in source.targets}
+            loop.state.retain(keys, loop.evaluator.tiers)
+            loop.state.set_long_term_results(self.long_results)
+            self.runtime.retain(keys | {worker.key for worker in self.workers()}, self.agent_tiers)
+            self.log.retain(keys)
+            loop.defects = before.loop.defects
+            changed = {tier for tier, version in self.versions.items() if before.versions.get(tier) != version}
+            self.load_error_budgets(changed, now)
+            self.step13 = {tier: text for tier, text in before.step13.items() if tier not in changed} | self.step13
+            if self.forecasts is None:
+                loop.state.set_projections({})
+            if self.alerting is not None:
+                self.alerting.activate()
+            read = "other engine pods were found" if pods_only else "the configuration was read again"
+            self.event(now, "reload", f"{read}: {len(source.targets)} targets")
+            for tier in sorted(changed & before.versions.keys()):
+                text = f"the plan of {tier} changed from version {before.versions[tier]} to {self.versions[tier]}"
+                self.event(now, "plan", text, tier)
+        continued = {id(part) for part, _ in self._closable_parts()}
+        for part, close in before._closable_parts():
+            if id(part) not in continued:
+                close()
 
-    def _inherit_starts(self, before: Assembly) -> None:
-        """Keep the replica starts and releases of a tier that has no pod at the moment, such as during a pod replacement."""
-        for tier in self.versions.keys() - self.loop.source.tiers:
-            self.loop.state.restore_starts(tier, before.loop.state.starts(tier))
-            self.loop.state.restore_releases(tier, before.loop.state.releases(tier))
+    def _closable_parts(self) -> Iterator[tuple[object, Callable[[], None]]]:
+        """Yield each part that must be closed, and how."""
+        yield from ((part, part.close) for part in self.loop.source.parts())
+        if self.alerting is not None:
+            yield self.alerting.deliveries, self.alerting.close
+        if self.forecasts is not None:
+            yield self.forecasts, self.forecasts.close
+        if self.reports is not None:
+            yield self.reports, self.reports.stop
+        if self.back_fill is not None:
+            yield self.back_fill, self.back_fill.stop
+        if self.history is not None:
+            yield self.history, self.history.close
+        if self.pods is not None:
+            yield self.pods, self.pods.stop
 
     def workers(self) -> tuple[Worker, ...]:
         """Return pods on this machine whose replica another agent scrapes."""

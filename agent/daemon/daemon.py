@@ -205,7 +205,7 @@ class Daemon:
         with self._hold(self._keeping):
             assembly = self.surroundings.assemble(self.loaded, self._assembly)
         with self._hold(self._keeping, self._turning):
-            assembly.inherit_state(self.assembly, self._clock(), pods_only=True)
+            assembly.take_state(self.assembly, self._clock(), pods_only=True)
             self._assembly = assembly
             self._receive()
         _log.info("pod discovery changed targets=%d", len(assembly.loop.source.targets))
@@ -353,7 +353,7 @@ class Daemon:
     def _change_to(self, fresh: LoadedConfig, assembly: Assembly) -> None:
         before = self.loaded
         with self._hold(self._keeping, self._turning):
-            assembly.inherit_state(self.assembly, self._clock())
+            assembly.take_state(self.assembly, self._clock())
             self._assembly, self.loaded = assembly, fresh
             self._receive()
         self.counts.reloads += 1

@@ -54,12 +54,14 @@ def assemble(
     clock: Callable[[], float] = time.time,
     gpu_source: GpuReader | None = None,
 ) -> Assembly:
-    """Return all parts of a configuration. History and GPUs of `before` are reused if their configuration is the same.
+    """Return all parts of a configuration. The state of `before` goes on in them, and each part whose keys are the same.
+
+    Nothing of `before` changes until `Assembly.take_state`.
 
     Raise ConfigError or HistoryError if the history cannot be opened; then nothing was made and `before` is unchanged.
     """
     # Before the history is opened: an unusable token file then leaves nothing to close.
-    alerting = _alerting(loaded.config, clock)
+    alerting = _alerting(loaded.config, before, clock)
     pods, known = _pods(loaded, before, clock)
     with ExitStack() as undone:
         history = _history(loaded, before)
@@ -84,8 +86,12 @@ def _build(
     loaded = given if pods is None else pods.add_discovered_targets(given)
     contexts, versions = build_tier_contexts(loaded), plan_versions(loaded)
     source, agent_tiers = _source(loaded, contexts, before, pods, clock, gpu_source)
-    runtime, log = RuntimeState(agent_tiers), ChangeLog(log_targets=loaded.config.role != "fleet")
-    loop = EvaluationLoop(source=source, tiers=contexts, clock=clock)
+    runtime = before.runtime if before is not None else RuntimeState(agent_tiers)
+    same_role = before is not None and before.loaded.config.role == loaded.config.role
+    log = before.log if before is not None and same_role else ChangeLog(log_targets=loaded.config.role != "fleet")
+    loop = EvaluationLoop(
+        source=source, tiers=contexts, clock=clock, before=before.loop if before is not None else None
+    )
     loop.sinks = (runtime, log, *_output_sinks(loop, runtime, versions, history, alerting))
     assembly = Assembly(
         loaded=loaded,
@@ -99,13 +105,14 @@ def _build(
         forecasts=_forecasts(loaded.config, before),
         reports=_reports(loaded.config, before),
         given=given,
+        agent_tiers=agent_tiers,
     )
     if before is None:
         _resume(assembly, clock())
-    if before is None or before.given is not given:
-        # New pods are no reason to read weeks of history again.
         assembly.upkeep(clock())
-    assembly.mark_history_unavailable(clock())
+    elif before.given is not given or history is None:
+        # New pods are no reason to read weeks of history again.
+        assembly.read_history(clock())
     assembly.back_fill = _back_fill(assembly, before, clock)
     return assembly
 
@@ -157,6 +164,7 @@ def _source(
         pods,
         clock,
         whole_tiers=loaded.config.tier_verdicts,
+        engines=earlier.engines if isinstance(earlier, ScrapeSource) else None,
     )
     return source, frozenset()
 
@@ -191,13 +199,13 @@ def _resume(assembly: Assembly, now: float) -> None:
     assembly.load_error_budgets(loop.source.tiers, now)
 
 
-def _alerting(config: Config, clock: Callable[[], float]) -> AlertingService | None:
+def _alerting(config: Config, before: Assembly | None, clock: Callable[[], float]) -> AlertingService | None:
     keys = config.alerting
     if keys.path == "rules" and keys.receiver is None:
         return None
     from agent.alerting.service import AlertingService
 
-    return AlertingService(keys, clock)
+    return AlertingService(keys, clock, before.alerting if before is not None else None)
 
 
 def _forecasts(config: Config, before: Assembly | None) -> ForecastService | None:

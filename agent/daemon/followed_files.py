@@ -6,8 +6,6 @@ Connections read their own files again at each use (`agent.http_client`). This m
 from __future__ import annotations
 
 import hashlib
-import os
-import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -25,29 +23,23 @@ MARK = "..data"
 
 NOT_SECRET = frozenset({"pid_file"})
 
-Stamp = tuple[int, int, int, int, str]
-
 
 class FollowedFiles:
-    """Files with their contents as last seen. `changed` is cheap while nothing changes."""
+    """Small files with their contents as last seen."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
-        self._known: dict[Path, tuple[Stamp | None, str]] = {}
+        self._digests: dict[Path, str] = {}
         self.follow(paths)
 
     def follow(self, paths: Iterable[Path]) -> None:
         """Set the files to follow. New files start with their present contents, known files keep their last seen
         contents."""
-        self._known = {path: self._known.get(path) or _seen(path) for path in paths}
+        self._digests = {path: self._digests.get(path) or _digest(path) for path in paths}
 
     def changed(self) -> bool:
         """Return whether any file has new contents since the last call. Each change is reported once."""
-        found = False
-        for path, (before, digest) in list(self._known.items()):
-            if _stamp(path) != before:
-                self._known[path] = _seen(path)
-                found = found or self._known[path][1] != digest
-        return found
+        before, self._digests = self._digests, {path: _digest(path) for path in self._digests}
+        return self._digests != before
 
 
 def reloaded_files(loaded: LoadedConfig) -> Iterator[Path]:
@@ -101,20 +93,9 @@ def _connections(config: Config) -> Iterator[TargetOptions]:
         yield TargetOptions(url=f"{scheme}://peer", bearer_token_file=api.bearer_token_file, ca_file=api.ca_file)
 
 
-def _stamp(path: Path) -> Stamp | None:
-    """Return the stamp of a file. Return None if it is missing or no file: reading a pipe could block without end."""
+def _digest(path: Path) -> str:
+    """Return a digest of a file, "" if it is missing, unreadable or no file: reading a pipe could block without end."""
     try:
-        seen = path.stat()
-        if not stat.S_ISREG(seen.st_mode):
-            return None
-        return seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino, seen.st_size, os.path.realpath(path)
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
     except OSError:
-        return None
-
-
-def _seen(path: Path) -> tuple[Stamp | None, str]:
-    stamp = _stamp(path)
-    try:
-        return stamp, hashlib.sha256(path.read_bytes()).hexdigest() if stamp is not None else ""
-    except OSError:
-        return stamp, ""
+        return ""

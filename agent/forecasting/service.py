@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.durations import retry_delay
@@ -80,13 +80,16 @@ class ForecastService:
         self._memory_bytes = 0
 
     def run(self, questions: Iterable[ForecastRequest]) -> tuple[TimelineEvent, ...]:
-        """Request a forecast of each tier whose pause is over. Return the failures that began or ended."""
+        """Request a forecast of each tier whose pause is over. Return the failures that began or ended.
+
+        `questions` hold one request a watched tier. What was known of other tiers is dropped."""
         requests, events = tuple(questions), []
         begin, memory = self._monotonic(), FORECAST_MEMORY_BYTES + MEMORY_BYTES_A_TIER * max(0, len(requests) - 1)
         with self._running:
+            with self._lock:
+                self._tiers = {one.tier: self._tiers.get(one.tier) or _TierState() for one in requests}
             for one in requests:
-                with self._lock:
-                    tier = self._tiers.setdefault(one.tier, _TierState())
+                tier = self._tiers[one.tier]
                 if not self._stopped and self._monotonic() >= tier.retry_at:
                     events.append(self._update(one, tier, memory))
         self._seconds = self._monotonic() - begin
@@ -142,11 +145,6 @@ class ForecastService:
         _log.warning('forecast failed tier=%s error="%s"%s', asked.tier, text, error.trace and f"\n{error.trace}")
         kept = "; the forecast before it stays until it is outlived" if tier.result is not None else ""
         return _event(asked, text + kept) if fresh else None
-
-    def keep(self, tiers: Container[str]) -> None:
-        """Drop all other tiers."""
-        with self._lock:
-            self._tiers = {name: tier for name, tier in self._tiers.items() if name in tiers}
 
     def projections(self) -> dict[str, Projection]:
         """Return the newest projection of each tier, outdated projections included."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from agent.durations import Backoff
@@ -114,21 +114,21 @@ class GpuCollector:
             self.latest[readout.gpu] = readout
         return GpuReadings(windows=found, problems=problems)
 
+    def note_owners(self, owners: Mapping[tuple[str, str], GpuAssignment], now: float) -> None:
+        """Note which replicas miss GPUs at `now` (unix seconds), and forget all others."""
+        self._missing = {key: self._missing.get(key, now) for key, owned in owners.items() if owned.missing}
+
     def trouble(self, replica: tuple[str, str], owned: GpuAssignment, now: float) -> str:
         """Return which GPUs of a replica have not been read or found for too long, as a text. Empty if none."""
         if self._source is None:
             return ""
-        since = self._missing.setdefault(replica, now) if owned.missing else self._missing.pop(replica, now)
+        since = self._missing.get(replica, now)
         problems = [owned.missing] if now - since > UNREAD_SECONDS else []
         late = [g for g in owned.gpus if g in self.latest and now - self.latest[g].t > UNREAD_SECONDS]
         if late:
             seconds = now - min(self.latest[g].t for g in late)
             problems.append(f"GPU {', '.join(late)} has not been read for {seconds:.0f} s")
         return "; ".join(problems)
-
-    def keep(self, replicas: Container[tuple[str, str]]) -> None:
-        """Forget all other replicas."""
-        self._missing = {key: since for key, since in self._missing.items() if key in replicas}
 
     def close(self) -> None:
         if self._source is not None:

@@ -49,11 +49,9 @@ class ChangeLog:
     def close(self) -> None:
         """Do nothing."""
 
-    def inherit(self, before: ChangeLog, keys: Container[ReplicaKey]) -> None:
-        """Take over the known states of the previous configuration, for replicas that are still monitored."""
-        self._errors = {key: error for key, error in before._errors.items() if key in keys}
-        self._gpu_problems = before._gpu_problems
-        self._unavailable = self._unavailable_now = before._unavailable
+    def retain(self, keys: Container[ReplicaKey]) -> None:
+        """Drop the errors of replicas that a new configuration does not monitor."""
+        self._errors = {key: error for key, error in self._errors.items() if key in keys}
 
     def _log_sources(self, observation: Observation) -> None:
         for scrape in observation.scrapes if self._log_targets else ():

@@ -11,6 +11,13 @@ from rules.evaluator.observation import Observation, StepResult
 from rules.verdicts.verdict import Subject
 
 
+class Closable(Protocol):
+    """Part with connections, threads or devices."""
+
+    def close(self) -> None:
+        """Release them."""
+
+
 class Source(Protocol):
     """Source of observations of one configuration, for one thread."""
 
@@ -40,8 +47,8 @@ class Source(Protocol):
     def store_health(self) -> StoreHealth | None:
         """Return the health of the store, or None without a store."""
 
-    def inherit(self, before: Source) -> None:
-        """Take over the state of the previous configuration's source, and close what does not continue."""
+    def parts(self) -> Iterator[Closable]:
+        """Yield the parts that a source of the next configuration may go on with."""
 
     def interrupt(self) -> None:
         """Let the present cycle close with what came. Any thread may call it."""

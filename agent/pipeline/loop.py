@@ -32,7 +32,8 @@ class EvaluationLoop:
     """Source, evaluator and sinks of one configuration, evaluated in cycles by one thread.
 
     A cycle holds the lock `memory` while it changes state, never during I/O. Readers in other threads must hold it too.
-    `defects` counts unexpected errors in cycles.
+    `defects` counts unexpected errors in cycles. `before` is the loop of the previous configuration: its state and lock
+    go on.
     """
 
     def __init__(
@@ -42,13 +43,14 @@ class EvaluationLoop:
         tiers: Mapping[str, TierContext],
         sinks: Sequence[Sink] = (),
         clock: Callable[[], float] = time.time,
+        before: EvaluationLoop | None = None,
     ) -> None:
         self.source = source
         self.evaluator = Evaluator(tiers)
-        self.state = EvaluatorState()
+        self.state: EvaluatorState = before.state if before is not None else EvaluatorState()
         self.sinks = tuple(sinks)
         self.defects = 0
-        self.memory = threading.Lock()
+        self.memory: threading.Lock = before.memory if before is not None else threading.Lock()
         self._clock = clock
 
     def run_cycle(self) -> None:
@@ -103,13 +105,6 @@ class EvaluationLoop:
 
     def monitored_contexts(self) -> dict[str, TierContext]:
         return {tier: self.evaluator.tier(tier) for tier in sorted(self.source.tiers)}
-
-    def inherit_state(self, before: EvaluationLoop) -> None:
-        """Take over the state of the previous configuration for replicas that are still monitored."""
-        self.source.inherit(before.source)
-        keys = {target.key for target in self.source.targets}
-        self.evaluator.inherit(self.state, before.evaluator, before.state, keys)
-        self.defects = before.defects
 
     def interrupt(self) -> None:
         """Let the present cycle close with what came. Any thread may call it, before `stop`."""

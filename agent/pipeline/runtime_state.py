@@ -152,14 +152,14 @@ class RuntimeState:
     def close(self) -> None:
         """Do nothing."""
 
-    def inherit(self, before: RuntimeState, keys: Container[ReplicaKey]) -> None:
-        """Take over the records of the previous configuration for monitored replicas and their tiers."""
-        self.replicas = {key: entry for key, entry in before.replicas.items() if key in keys}
-        self.failures = Counter({one: number for one, number in before.failures.items() if one[:2] in keys})
-        tiers = {tier for tier, _ in self.replicas} | _seen_of_late(before._trend)
-        self._trend = {tier: points for tier, points in before._trend.items() if tier in tiers}
-        self._minutes = {tier: sums for tier, sums in before._minutes.items() if tier in tiers}
-        self.past, self.events, self.gpu_problems = before.past, before.events, before.gpu_problems
+    def retain(self, keys: Container[ReplicaKey], other_exporters: Container[str]) -> None:
+        """Drop the records of replicas and tiers that a new configuration does not monitor."""
+        self._other_exporters = other_exporters
+        self.replicas = {key: entry for key, entry in self.replicas.items() if key in keys}
+        self.failures = Counter({one: number for one, number in self.failures.items() if one[:2] in keys})
+        tiers = {tier for tier, _ in self.replicas} | _seen_of_late(self._trend)
+        self._trend = {tier: points for tier, points in self._trend.items() if tier in tiers}
+        self._minutes = {tier: sums for tier, sums in self._minutes.items() if tier in tiers}
 
     def error(self, key: ReplicaKey) -> str:
         """Return the error of the last scrape of a target, also during its backoff. Empty if it succeeded."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container
 from dataclasses import replace
 
 from agent.errors import ScrapeError, ScrapeFailure
@@ -55,6 +55,6 @@ class PageEngines:
             for name in names
         }
 
-    def inherit(self, before: PageEngines, targets: Iterable[Target]) -> None:
-        """Take over what is known of targets that are still watched."""
-        self._seen = {one.key: before._seen[one.key] for one in targets if one.key in before._seen}
+    def retain(self, keys: Container[TargetKey]) -> None:
+        """Drop the engines of all other targets."""
+        self._seen = {key: engines for key, engines in self._seen.items() if key in keys}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.gpu.collector import GpuCollector, GpuReadings
 from agent.gpu.owners import GpuAssignment, assign_gpus
-from agent.pipeline.interfaces import Source
+from agent.pipeline.interfaces import Closable
 from agent.scrape.page_engines import PageEngines
 from agent.scrape.scrapers import ScrapeResult, Scrapers, Target
 from exporters.status.records import ExportScope
@@ -28,7 +28,7 @@ class ScrapeSource:
     """Targets and GPUs of one configuration.
 
     `whole_tiers` says whether results of whole tiers are exported and alerted on. It is false where a node has only some
-    of a tier's replicas; role fleet then exports the tier.
+    of a tier's replicas; role fleet then exports the tier. `engines` are those that the previous configuration knew.
     """
 
     def __init__(
@@ -39,9 +39,10 @@ class ScrapeSource:
         pods: PodSource | None = None,
         clock: Callable[[], float] = time.time,
         whole_tiers: bool = True,
+        engines: PageEngines | None = None,
     ) -> None:
         self._configured = tuple(targets)
-        self._engines = PageEngines()
+        self.engines = engines or PageEngines()
         self.gpus = gpus
         self.pods = pods
         self._scrapers = scrapers
@@ -52,7 +53,7 @@ class ScrapeSource:
     @property
     def targets(self) -> tuple[Target, ...]:
         """Return the targets, with the engines of a page that holds several in its place."""
-        return tuple(one for target in self._configured for one in self._engines.targets(target))
+        return tuple(one for target in self._configured for one in self.engines.targets(target))
 
     @property
     def tiers(self) -> frozenset[str]:
@@ -69,9 +70,11 @@ class ScrapeSource:
         results = {
             key: result
             for target in self._configured
-            for key, result in self._engines.split(target, found[target.key]).items()
+            for key, result in self.engines.split(target, found[target.key]).items()
         }
+        self.engines.retain(found)
         owners = self.assign_gpus()
+        self.gpus.note_owners(owners, now)
         gpus = {key: self._replica_gpus(owned, readings) for key, owned in owners.items()}
         yield Observation(
             now=self._clock(),
@@ -147,18 +150,10 @@ class ScrapeSource:
     def store_health(self) -> None:
         """Return None: there is no store."""
 
-    def inherit(self, before: Source) -> None:
-        """Take over the known errors. Close the connections of the source before, and its GPUs if these are others."""
-        if not isinstance(before, ScrapeSource):
-            before.close()
-            return
-        self._engines.inherit(before._engines, self._configured)
-        keys = {target.key for target in self.targets}
-        self._errors = {key: error for key, error in before._errors.items() if key in keys}
-        self.gpus.keep(keys)
-        before._scrapers.close()
-        if before.gpus is not self.gpus:
-            before.gpus.close()
+    def parts(self) -> Iterator[Closable]:
+        """Yield the connections and the GPU library."""
+        yield self._scrapers
+        yield self.gpus
 
     def interrupt(self) -> None:
         """Close the present cycle with what came."""

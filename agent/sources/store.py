@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Protocol
 
@@ -16,7 +17,7 @@ from agent.fleet.stored_pages import GONE_SECONDS, ReplicaPage
 from agent.fleet.tier_readers import AGENTS, TierReader, TierReaderKey, build_tier_reader, uses_agent_series
 from agent.garbage import collect_rarely, collector_resting
 from agent.http_client.options import TargetOptions
-from agent.pipeline.interfaces import Source
+from agent.pipeline.interfaces import Closable
 from agent.prometheus.api import QueryCounters, StoreApi
 from agent.scrape.scrapers import Target
 from exporters.status.records import ExportScope, StoreHealth
@@ -58,8 +59,19 @@ class StoreInfo(Protocol):
     counts: QueryCounters
 
 
+@dataclass(slots=True)
+class StoreProgress:
+    """What was read of a store. It goes on when the configuration changes.
+
+    `targets` are the replicas with recent samples. `read_until` is the time (unix seconds) that each tier was read until.
+    """
+
+    targets: tuple[Target, ...] = ()
+    read_until: dict[str, float] = field(default_factory=dict)
+
+
 class StoreSource:
-    """Tiers of a store, for one thread. `targets` are the replicas with recent samples.
+    """Tiers of a store, for one thread.
 
     `readers` maps each tier and the options of its reader to the reader. Node agents export the `agent_tiers`.
     """
@@ -72,8 +84,9 @@ class StoreSource:
         agent_tiers: frozenset[str],
         delay_seconds: float,
         interrupt_query: Callable[[], None] = lambda: None,
+        progress: StoreProgress | None = None,
     ) -> None:
-        self.targets: tuple[Target, ...] = ()
+        self.progress = progress or StoreProgress()
         self.readers = dict(readers)
         self.api = api
         self.agent_tiers = agent_tiers
@@ -82,10 +95,14 @@ class StoreSource:
         self._delay = delay_seconds
         self._interrupt_query = interrupt_query
         self._interrupted = False
-        self._read_until: dict[str, float] = {}
         self._windows: dict[ReplicaKey, Window] = {}
         self._contexts: Mapping[str, TierContext] = {}
         self._last_minutes: dict[str, dict[str | None, BinnedWindow]] = {}
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """Return the replicas with recent samples."""
+        return tuple(target for target in self.progress.targets if target.tier in self.tiers)
 
     @property
     def tiers(self) -> frozenset[str]:
@@ -121,7 +138,7 @@ class StoreSource:
         if self._interrupted:
             return
         removed = self._pop_gone_replicas(until, failed)
-        self.targets = tuple(self._list_targets())
+        self.progress.targets = tuple(self._list_targets())
         self.errors = unavailable
         yield Observation(
             now=until,
@@ -145,9 +162,10 @@ class StoreSource:
         pages: list[ReplicaPage] = []
         unavailable: dict[str, str] = {}
         failed: set[str] = set()
+        read_until = self.progress.read_until
         for reader in self._readers:
             # The clock may have been set back. Do not query future times.
-            known = min(self._read_until.get(reader.tier, until - GONE_SECONDS), until)
+            known = min(read_until.get(reader.tier, until - GONE_SECONDS), until)
             since = max(known, until - MOST_BEHIND_SECONDS)
             try:
                 found = reader.ask(since - OVERLAP_SECONDS, until)
@@ -155,7 +173,7 @@ class StoreSource:
                 unavailable[reader.tier] = str(error)
                 failed.add(reader.tier)
                 continue
-            self._read_until[reader.tier] = until
+            read_until[reader.tier] = until
             absent = reader.pages.missing_scrapes(until)
             silent_since = reader.pages.all_silent_since
             if silent_since is not None:
@@ -219,13 +237,9 @@ class StoreSource:
             in_sight={reader.tier: self.errors.get(reader.tier, "") for reader in self._readers},
         )
 
-    def inherit(self, before: Source) -> None:
-        """Take over what is known of tiers that are still monitored."""
-        if not isinstance(before, StoreSource):
-            before.close()
-            return
-        self.targets = tuple(target for target in before.targets if target.tier in self.tiers)
-        self._read_until = {tier: until for tier, until in before._read_until.items() if tier in self.tiers}
+    def parts(self) -> Iterator[Closable]:
+        """Yield nothing: the source has no threads."""
+        return iter(())
 
     def interrupt(self) -> None:
         """Let the present query fail, and the present cycle end without its result."""
@@ -305,4 +319,5 @@ def build_store_source(
         agent_tiers=frozenset(tier for tier in contexts if uses_agent_series(keys, tier)),
         delay_seconds=keys.fleet.delay_seconds,
         interrupt_query=api.interrupt,
+        progress=before.progress if before is not None else None,
     )

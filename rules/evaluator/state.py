@@ -125,20 +125,28 @@ class EvaluatorState:
             if key[1].replica is not None and (key[1].tier, key[1].replica) in keys:
                 self.removed_rules[key] = self.rules.pop(key)
 
-    def inherit(self, before: EvaluatorState, keys: Container[ReplicaKey], tiers: Mapping[str, TierContext]) -> None:
-        """Take over the state of the previous configuration for the replicas `keys` and their `tiers`.
+    def retain(self, keys: Set[ReplicaKey], contexts: Mapping[str, TierContext]) -> None:
+        """Drop what a new configuration does not monitor: it watches the replicas `keys` and has these tier `contexts`.
 
-        A tier continues even if all its replicas are new. The next step closes the findings of everything else.
+        A tier continues even if all its replicas are new. The next step closes the findings of everything else. A tier
+        that has no replica now, such as during a pod replacement, keeps its starts and releases.
         """
-        self.replicas = {key: replica for key, replica in before.replicas.items() if key in keys}
-        for tier in tiers.keys() & before.minutes.keys():
-            self.minutes[tier] = tier_minutes.rebin_minutes(before.minutes[tier], tiers[tier])
-        self.rules = {key: state for key, state in before.rules.items() if _is_monitored(key[1], keys, tiers)}
-        self.long_term = {k: v for k, v in before.long_term.items() if k[1].tier in tiers} | self.long_term
-        self.new_results = (*(one for one in before.new_results if one.subject.tier in tiers), *self.new_results)
-        self.alerts, self.now = dict(before.alerts), before.now
-        self.projections = {tier: one for tier, one in before.projections.items() if tier in tiers}
-        self.removed_rules = before.removed_rules | {k: v for k, v in before.rules.items() if k not in self.rules}
+        tiers = {tier for tier, _ in keys}
+        self.replicas = {key: replica for key, replica in self.replicas.items() if key in keys}
+        self.minutes = {
+            tier: tier_minutes.rebin_minutes(minutes, contexts[tier])
+            if tier in tiers
+            else TierMinutes(starts=minutes.starts, releases=minutes.releases)
+            for tier, minutes in self.minutes.items()
+            if tier in contexts
+        }
+        for key, state in list(self.rules.items()):
+            if not _is_monitored(key[1], keys, tiers):
+                self.removed_rules[key] = state
+                del self.rules[key]
+        self.long_term = {key: result for key, result in self.long_term.items() if key[1].tier in tiers}
+        self.new_results = tuple(result for result in self.new_results if result.subject.tier in tiers)
+        self.projections = {tier: projection for tier, projection in self.projections.items() if tier in tiers}
 
 
 def _is_monitored(subject: Subject, keys: Container[ReplicaKey], tiers: Container[str]) -> bool:

@@ -67,19 +67,6 @@ class Evaluator:
         for name, one in measured.items():
             self.tiers[name] = load_bins.with_capacity(self.tier(name), one.capacity)
 
-    def inherit(
-        self, state: EvaluatorState, before: Evaluator, earlier: EvaluatorState, keys: Collection[ReplicaKey]
-    ) -> None:
-        """Take over the state and, where the plan is the same, the capacities of the previous configuration."""
-        self.set_capacities(
-            {
-                name: one
-                for name, one in before.tiers.items()
-                if name in self.tiers and one.plan == self.tiers[name].plan
-            }
-        )
-        state.inherit(earlier, keys, {name: self.tier(name) for name, _ in keys})
-
     def step(self, state: EvaluatorState, observation: Observation) -> StepResult:
         """Apply an observation to `state` and evaluate every due rule. `state` is changed in place."""
         found: list[tuple[ReplicaKey, Window]] = []

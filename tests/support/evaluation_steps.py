@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from rules.evaluator.observation import ClosedMinute, Observation, ReplicaKey, ReplicaScrape, TierAggregate
@@ -64,5 +64,9 @@ class EvaluationSteps:
     def flush(self) -> tuple[ClosedMinute, ...]:
         return self.evaluator.flush(self.state)
 
-    def inherit(self, before: EvaluationSteps, keys: Collection[ReplicaKey]) -> None:
-        self.evaluator.inherit(self.state, before.evaluator, before.state, keys)
+    def take_state(self, before: EvaluationSteps, keys: Set[ReplicaKey]) -> None:
+        """Go on with the state of a previous configuration."""
+        for tier, _ in keys:
+            self.evaluator.tier(tier)
+        self.state = before.state
+        self.state.retain(keys, self.evaluator.tiers)

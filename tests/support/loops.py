@@ -38,11 +38,18 @@ def scrape_loop(
     scrapers: Scrapers,
     clock: Callable[[], float],
     gpus: GpuCollector | None = None,
+    before: LoopParts | None = None,
 ) -> LoopParts:
     """The loop of role node."""
     source = ScrapeSource(targets, scrapers, gpus or GpuCollector(None), clock=clock)
-    runtime = RuntimeState()
-    loop = EvaluationLoop(source=source, tiers=tiers, sinks=(runtime, ChangeLog()), clock=clock)
+    runtime = before.runtime if before is not None else RuntimeState()
+    loop = EvaluationLoop(
+        source=source,
+        tiers=tiers,
+        sinks=(runtime, ChangeLog()),
+        clock=clock,
+        before=before.loop if before is not None else None,
+    )
     return LoopParts(loop, source, runtime)
 
 

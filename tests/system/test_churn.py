@@ -55,7 +55,7 @@ def churning(folder: Path, generations: int) -> Iterator[Assembly]:
             keys = configuration([], targets=[target, dead], role="node", scrape_interval="15s")
             fresh = assemble(load(write(folder, keys)), assembly, clock=clock)
             if assembly is not None:
-                fresh.inherit_state(assembly, clock.now)
+                fresh.take_state(assembly, clock.now)
             assembly = fresh
             served[0].asked.clear()
             for _ in range(9):
@@ -155,8 +155,7 @@ def test_gpus_that_a_replica_was_waiting_for_are_not_waited_for_after_it_is_gone
 
     gpus = GpuCollector(Nothing())
     for number in range(3):
-        gpus.trouble(("t", f"pod-{number}"), GpuAssignment(gpus=(), missing="its GPUs are not known"), BEGIN)
-        gpus.keep({("t", f"pod-{number}")})
+        gpus.note_owners({("t", f"pod-{number}"): GpuAssignment(gpus=(), missing="its GPUs are not known")}, BEGIN)
     assert held(gpus, "pod-0") == []
     assert held(gpus, "pod-2") != []
 

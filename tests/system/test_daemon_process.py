@@ -95,6 +95,27 @@ def test_sighup_reads_good_and_bad_configurations_and_it_goes_on(tmp_path: Path)
         assert ended(started)[0] == 0
 
 
+def test_open_findings_survive_a_sighup(tmp_path: Path) -> None:
+    with engines(2) as served, daemon(tmp_path, served) as (started, url):
+
+        def down() -> list[Any]:
+            alerts = json.loads(ask(url, "api/status"))["alerts"]
+            return [(one["phase"], one["since"]) for one in alerts if one["rule"] == "TargetDown"]
+
+        served[0].act = answers_500
+        assert wait_for(down)
+        before = down()
+        path = tmp_path / "sizewatch.yaml"
+        path.write_text(path.read_text() + "alerting: {external_url: 'http://sizewatch.example'}\n")
+        started.send_signal(signal.SIGHUP)
+        assert wait_for(lambda: "the configuration was read again" in str(json.loads(ask(url, "api/status"))))
+        asked = len(served[1].asked)
+        assert wait_for(lambda: len(served[1].asked) >= asked + 3)
+        assert down() == before
+        started.send_signal(signal.SIGTERM)
+        assert "configuration reloaded" in ended(started)[2]
+
+
 def test_sigterm_ends_a_daemon_whose_new_configuration_takes_for_ever_to_read(tmp_path: Path) -> None:
     plan = tmp_path / "plan.yaml"
     plan.write_bytes(PLAN.read_bytes())

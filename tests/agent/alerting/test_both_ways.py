@@ -128,9 +128,9 @@ def firing(rule: str, t: float, sentence: str = "It is seen", replica: str | Non
     )
 
 
-def service() -> AlertingService:
+def service(before: AlertingService | None = None) -> AlertingService:
     keys = parse_config({"alerting": {"path": "posts", "alertmanagers": [{"url": "http://127.0.0.1:9"}]}}).alerting
-    ended = AlertingService(keys)
+    ended = AlertingService(keys, before=before)
     # Their deliveries have ended: alerts are updated, and nothing is sent.
     ended.close()
     return ended
@@ -153,7 +153,7 @@ def test_alerts_have_the_newest_sentence_and_the_findings_that_this_agent_alerts
     sink = AlertingSink(service(), source, state, {}, list)
     sink.accept(Evaluator({}).step(EvaluatorState(), Observation(now=60.0)))
     sink.end_cycle(60.0)
-    alert = sink.service._alerts[0]
+    alert = sink.service.memory.alerts[0]
     assert [one.rule for one in alert.incident.findings] == told
     assert alert.incident.sentence.startswith("It goes on since")
 
@@ -163,8 +163,8 @@ def test_after_a_reload_an_alert_keeps_the_name_it_was_sent_with() -> None:
     first, later = (step_rule_state(None, firing(rule, 60.0 * n))[0].finding for n, rule in enumerate(rules))
     assert first is not None
     assert later is not None
-    before, after = service(), service()
+    before = service()
     before.post(group_incidents([first, later]), lambda tier: None, 90.0)
-    after.take_over(before)
+    after = service(before)
     after.post(group_incidents([later]), lambda tier: None, 100.0)
-    assert [one.key.rule for one in after._alerts] == ["TpotDivergence"]
+    assert [one.key.rule for one in after.memory.alerts] == ["TpotDivergence"]

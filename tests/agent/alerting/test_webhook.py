@@ -195,18 +195,6 @@ def test_no_more_wait_for_a_turn_than_there_is_room_for(monkeypatch: pytest.Monk
     assert receiver.health().left_out == 2
 
 
-def test_what_comes_while_the_configuration_changes_reaches_the_new_one() -> None:
-    before, after = WebhookReceiver(Authenticator((TOKEN,))), WebhookReceiver(Authenticator((TOKEN,)))
-    first, second, third = (body(ALERT | {"labels": {"alertname": name}}) for name in ("First", "Second", "Third"))
-    assert before.take(first) is None
-    assert after.take(second) is None
-    after.take_over(before)
-    assert before.take(third) is None
-    assert [one.name for one in after.waiting()] == ["First", "Second", "Third"]
-    assert before.waiting() == ()
-    assert after.health().taken == 3
-
-
 @contextmanager
 def serving() -> Iterator[tuple[WebServer, WebhookReceiver]]:
     status = agent_status()

@@ -310,7 +310,7 @@ def test_no_older_ones_are_kept_than_what_was_said_a_lead_ago(history: Path) -> 
 def test_a_tier_that_is_watched_no_more_is_forgotten(history: Path) -> None:
     with forecasting() as forecasts:
         forecasts.run([question(history)])
-        forecasts.keep(())
+        forecasts.run([])
         assert forecasts.projections() == {}
         assert shown(forecasts).gap == "no forecast is made yet"
 

@@ -274,11 +274,16 @@ def test_a_gpu_that_is_not_read_any_more_is_told_after_two_minutes_and_its_windo
 
 def test_gpus_that_are_not_found_are_told_only_once_that_has_lasted() -> None:
     gpus = GpuCollector(ExporterPage(Exporter(), DCGM_EXPORTER))
-    missing = GpuAssignment(gpus=(), missing="GPU 7 is missing")
-    assert gpus.trouble(("t", "r"), missing, T) == ""
-    assert gpus.trouble(("t", "r"), missing, T + UNREAD_SECONDS + 1) == "GPU 7 is missing"
-    assert gpus.trouble(("t", "r"), GpuAssignment(gpus=()), T + 200) == ""
-    assert gpus.trouble(("t", "r"), missing, T + 201) == "", "an engine that restarts has a while again"
+    missing, none = GpuAssignment(gpus=(), missing="GPU 7 is missing"), GpuAssignment(gpus=())
+
+    def trouble(owned: GpuAssignment, now: float) -> str:
+        gpus.note_owners({("t", "r"): owned}, now)
+        return gpus.trouble(("t", "r"), owned, now)
+
+    assert trouble(missing, T) == ""
+    assert trouble(missing, T + UNREAD_SECONDS + 1) == "GPU 7 is missing"
+    assert trouble(none, T + 200) == ""
+    assert trouble(missing, T + 201) == "", "an engine that restarts has a while again"
 
 
 def test_without_a_source_nothing_is_read_and_nothing_is_missing() -> None:

@@ -68,15 +68,16 @@ class Watched:
     def runtime(self) -> RuntimeState:
         return self.parts.runtime
 
-    def _make(self, gpus: GpuCollector) -> LoopParts:
+    def _make(self, gpus: GpuCollector, before: LoopParts | None = None) -> LoopParts:
         tiers = {"t": load_bins.build_tier_context("t", None)}
-        return scrape_loop(self.targets, tiers, Scrapers(self.targets, clock=self.clock), self.clock, gpus)
+        return scrape_loop(self.targets, tiers, Scrapers(self.targets, clock=self.clock), self.clock, gpus, before)
 
     def reconfigure(self) -> None:
         """Another configuration with the same targets takes over, as after a reload."""
-        before, self.parts = self.parts, self._make(self.parts.source.gpus)
-        self.loop.inherit_state(before.loop)
-        self.runtime.inherit(before.runtime, {target.key for target in self.targets})
+        self.parts = self._make(self.parts.source.gpus, self.parts)
+        keys = {target.key for target in self.targets}
+        self.loop.state.retain(keys, self.loop.evaluator.tiers)
+        self.runtime.retain(keys, ())
 
     def go(self, turns: int = 1) -> None:
         for _ in range(turns):

@@ -165,15 +165,15 @@ def test_a_minute_that_comes_very_late_keeps_its_place_in_time() -> None:
 
 
 def test_the_books_of_replicas_that_are_still_watched_go_on_after_a_change() -> None:
-    before, after = RuntimeState(), RuntimeState()
+    runtime = RuntimeState()
     for key in (KEY, ("t", "gone")):
-        before.accept(scraped(ScrapeFailure.CONNECT, key, window(counters={"requests_finished": 1.0})))
-    before.record_minutes((minute(0, 1.0),), VIEWS)
-    after.inherit(before, {KEY})
-    assert set(after.replicas) == {KEY}
+        runtime.accept(scraped(ScrapeFailure.CONNECT, key, window(counters={"requests_finished": 1.0})))
+    runtime.record_minutes((minute(0, 1.0),), VIEWS)
+    runtime.retain({KEY}, ())
+    assert set(runtime.replicas) == {KEY}
     # A counter must not fall, but its series ends with its replica, as all others of it do.
-    assert after.failures == {("t", "r", "connect"): 1}
-    assert len(after.trend("t")) == 1
+    assert runtime.failures == {("t", "r", "connect"): 1}
+    assert len(runtime.trend("t")) == 1
 
 
 def test_a_window_of_nothing_is_no_number_in_the_trend() -> None:

@@ -114,9 +114,9 @@ def test_a_store_that_is_away_costs_nothing_but_the_past(tmp_path: Path) -> None
 def test_a_configuration_that_fills_the_same_lets_it_go_on(tmp_path: Path, url: str) -> None:
     first = assemble(loaded(tmp_path, url, back_fill="90d"))
     same = assemble(loaded(tmp_path, url, back_fill="90d"), first)
-    same.inherit_state(first, time.time())
+    same.take_state(first, time.time())
     other = assemble(loaded(tmp_path, url, back_fill="3h"), same)
-    other.inherit_state(same, time.time())
+    other.take_state(same, time.time())
     try:
         assert same.back_fill is first.back_fill
         assert other.back_fill is not same.back_fill

@@ -149,13 +149,11 @@ def test_only_a_rules_first_verdict_about_a_subject_may_have_begun_before() -> N
     assert not begun.finding.from_first_verdict
 
 
-def test_the_agent_watches_from_its_first_turn_and_a_reload_does_not_change_that() -> None:
-    seen, reloaded = Memory(), Memory()
+def test_the_agent_watches_from_its_first_turn() -> None:
+    seen = Memory()
     seen.turn(after=0)
     seen.turn(after=60)
-    reloaded.foreign.take_over(seen.foreign)
-    reloaded.turn(after=120)
-    assert reloaded.foreign.watched_since == T
+    assert seen.foreign.watched_since == T
 
 
 @pytest.mark.parametrize(

@@ -129,12 +129,12 @@ def test_the_next_configuration_takes_over_what_was_told_and_drops_the_tiers_it_
         before.apply_failed_scrape(tier, "a", NOW + 15)
     before.set_long_term_results(long_rules.evaluate_long_rules(context(), trap(), NOW))
     before.set_long_term_results(long_rules.evaluate_long_rules(replace(context(), tier="gone"), trap(), NOW))
-    after.inherit(before, {("t", "a")})
+    after.take_state(before, {("t", "a")})
     after.step(NOW + 30)
     assert ("UtilizationTrap", TIER) in after.rules
     assert ("UtilizationTrap", Subject(tier="gone")) not in after.rules
     last = EvaluationSteps({"t": context()})
-    last.inherit(after, {("t", "a")})
+    last.take_state(after, {("t", "a")})
     assert last.rules["UtilizationTrap", TIER].finding is not None
     assert ("NoHeadroom", TIER) in last.long_term
 

@@ -221,7 +221,7 @@ def test_another_configuration_goes_on_where_the_last_one_was() -> None:
     before = EvaluationSteps({"t": context()})
     watched(before, end=300, names="ab", slow=0.1)
     after = EvaluationSteps({"t": context(requests=100)})
-    after.inherit(before, {("t", "a"), ("t", "b")})
+    after.take_state(before, {("t", "a"), ("t", "b")})
     watched(after, start=315, end=375, names="ab", slow=0.1)
     finding = after.rules["TtftDivergence", TIER].finding
     assert finding is not None
@@ -235,7 +235,7 @@ def test_a_tier_goes_on_where_every_replica_of_it_is_another_one() -> None:
     before = EvaluationSteps({"t": context()})
     watched(before, end=300, names="ab", slow=0.1)
     after = EvaluationSteps({"t": context()})
-    after.inherit(before, {("t", "c"), ("t", "d")})
+    after.take_state(before, {("t", "c"), ("t", "d")})
     assert after.replicas == {}
     ended = watched(after, start=315, end=375, names="cd", slow=0.1)
     assert [one.rule for one in ended if one.subject == TIER and isinstance(one, Finding)] == []
@@ -253,7 +253,7 @@ def test_what_stood_for_a_replica_that_is_gone_ends_with_the_next_turn() -> None
         before.step(START + seconds)
     gone = Subject(tier="t", replica="b")
     after = EvaluationSteps({"t": context()})
-    after.inherit(before, {("t", "a")})
+    after.take_state(before, {("t", "a")})
     assert ("t", "b") not in after.replicas
     after.apply_snapshot("t", "a", at(120))
     ended, _ = after.step(START + 120)
@@ -306,7 +306,7 @@ def test_forecasts_go_on_with_another_configuration_for_tiers_that_are_still_wat
     kept = projection(START + 60)
     before.set_projections({"t": kept, "u": replace(kept, tier="u")})
     after = EvaluationSteps({"t": context()})
-    after.inherit(before, {("t", "a")})
+    after.take_state(before, {("t", "a")})
     assert after.projections == {"t": kept}
 
 
