@@ -18,7 +18,7 @@ from rules.plan.schema import BenchmarkCurve, Point, TierPlan, TokenQuantiles, s
 SERVER_SIDE = ("gpu_utilization", "kv_utilization", "prefix_hit_ratio", "eviction_rate")
 """Fields a client cannot measure. speculative_acceptance is expected only for tiers with speculation."""
 
-HOW_TO_ADD = "add them with --telemetry (a Prometheus server that scraped the engine meanwhile)"
+HOW_TO_ADD = "add them with -c (a configuration: its store, or its history of the last 2 days) or --telemetry URL"
 
 
 def remarks_of(

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from agent.benchmarks.points import LATENCIES, BenchmarkMeasurement, LengthQuantiles, Loop
-from agent.benchmarks.telemetry_merge import TelemetryFields
 from agent.benchmarks.typed_fields import CONTRADICTION
 from agent.errors import BenchmarkError
 from rules.plan.curve import LIMITED
@@ -146,37 +145,6 @@ def setup_conflicts(measured: Sequence[BenchmarkMeasurement]) -> Iterator[str]:
 
 def _told(measured: Sequence[BenchmarkMeasurement], name: str) -> list[Any]:
     return list(dict.fromkeys(value for run in measured if (value := getattr(run.setup, name))))
-
-
-def add_telemetry(
-    measured: Sequence[BenchmarkMeasurement], found: Sequence[TelemetryFields]
-) -> tuple[list[BenchmarkMeasurement], str | None]:
-    """Return the loads with telemetry added, and the single kind of GPU utilisation used.
-
-    A value of the file wins over telemetry, and a difference adds a remark. GPU utilisation of another kind than the
-    first is dropped with a remark.
-    """
-    kind = next((one.gpu_utilization_kind for one in found if one.gpu_utilization_kind), None)
-    return [_filled(one, seen, kind) for one, seen in zip(measured, found, strict=True)], kind
-
-
-def _filled(measured: BenchmarkMeasurement, found: TelemetryFields, kind: str | None) -> BenchmarkMeasurement:
-    remarks, values = [*measured.remarks, *found.remarks], dict(found.values)
-    if "gpu_utilization" in values and found.gpu_utilization_kind != kind:
-        del values["gpu_utilization"]
-        text = f"telemetry has gpu_utilization as {found.gpu_utilization_kind} here and as {kind} at another load"
-        remarks.append(f"{text}; only one kind can be compared, and this one is left out")
-    given = {name: value for name in values if (value := getattr(measured.point, name)) is not None}
-    for name, value in given.items():
-        if not math.isclose(value, values[name], rel_tol=0.05, abs_tol=0.01):
-            words = f"telemetry has {name} {values[name]:.4g}, the file {value:.4g}"
-            remarks.append(f"{words}; the file's is taken")
-    point = Point.model_validate({**measured.point.model_dump(), **values, **given})
-    setup = measured.setup
-    if found.setup is not None:
-        told = {name: value for name in SETUP if (value := getattr(found.setup, name)) and not getattr(setup, name)}
-        setup = replace(setup, **told)
-    return replace(measured, point=point, setup=setup, remarks=tuple(remarks))
 
 
 def pool_points(points: Sequence[Point]) -> Point:

@@ -1,105 +1,248 @@
-"""Telemetry of a benchmark, read from a Prometheus-compatible server over the span of each run.
+"""Telemetry of benchmark runs: what a client cannot see, from a store or from sizewatch's own history.
 
-`agent.benchmarks.telemetry_series` sends and decodes queries.
+Both give windows of the replicas of a tier: a store those between two scrapes, the history its minutes. The windows
+whose middle lies in a run are summed and read like any other window.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 
-from agent.benchmarks import telemetry_series
-from agent.benchmarks.points import BenchmarkMeasurement
-from agent.benchmarks.telemetry_merge import (
-    RecordedReplica,
-    TelemetryFields,
-    during_run,
-    has_traffic,
-    span_of,
-    span_text,
-)
-from agent.benchmarks.telemetry_series import (
-    PrometheusApi,
-    Target,
-    engine_selector,
-    engines_named,
-    group_by_target,
-    missing_data_text,
-    one_line,
-    replica,
-)
+from agent.benchmarks.points import BenchmarkMeasurement, Setup
+from agent.benchmarks.typed_fields import CONTRADICTION
+from agent.config.load import LoadedConfig, build_tier_contexts, history_path
 from agent.errors import BenchmarkError
+from agent.fleet.tier_readers import AGENTS, build_replica_reader
+from agent.history.schema import MINUTES
+from agent.history.store import HistoryStore
+from agent.prometheus.api import StoreApi
+from rules.plan.memory import engine_kv_tokens, whole
+from rules.plan.schema import Point
+from rules.replicas.track import ScrapeTrack, record_failure, record_success
+from rules.telemetry import histograms, windows
+from rules.telemetry.gpu_windows import GPU_UTILIZATION_KINDS, gpu_utilization
+from rules.telemetry.reading_methods import FULL_COVERAGE
+from rules.telemetry.readings import read
+from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
+from rules.telemetry.windows import Window
+from rules.telemetry.wording import number, spread
+
+FIELDS = ("prefix_hit_ratio", "eviction_rate", "speculative_acceptance", "kv_utilization")
+"""Fields of a point with a signal of the same name. GPU utilisation is added by kind."""
+
+FINISHED, GENERATED, TTFT = "requests_finished", "generation_tokens", "ttft_seconds"
 
 BEYOND_SECONDS = 120.0
-"""Query margin in seconds before and after the run for a scrape on each side. Scrape intervals are shorter."""
+"""Query margin in seconds before and after a run, for a scrape on each side."""
 
 LONGEST_SECONDS = 7 * 86400.0
-"""Longest plausible load in seconds. A larger span is not in seconds."""
+"""Longest plausible run in seconds. A longer one has no times in seconds."""
+
+LONGEST_PART = 0.25
+"""Largest share of a run for one window. A longer one mixes too much idle time into a mean level."""
+
+OTHER_TRAFFIC = 0.2
+"""Share of differing requests above which the engine served others too."""
+
+QUANTILES = {"ttft_p50_seconds": ("P50", 0.5), "ttft_p99_seconds": ("P99", 0.99)}
+
+CLIENT_RATIO, CLIENT_SECONDS = 1.1, 0.02
+"""Tolerance of the client above the engine: 10 % and 20 ms. The recordings' clients are within it for 95 % of their
+windows (tests/recordings). The acceptance check of replay against their requests.csv uses the same numbers."""
+
+ENGINE_RATIO = 0.98
+"""Ratio to the engine's lower bound below which a client's TTFT is too early, by the same check."""
 
 MOST_NAMED = 8
 
-NO_TIME = "the result file does not tell when this run was: nothing can be taken from telemetry"
+PAGE = "docs/what-the-engine-cannot-see.md"
+LATER = f"likely --stream-interval, a reasoning parser, or time in the client, the front end or the network ({PAGE})"
+EARLIER = f"likely a first chunk without a token, or telemetry of other requests ({PAGE})"
 
 
-class PrometheusTelemetry:
-    """Telemetry of one server. `selector` holds label matchers of the benchmarked replica."""
+@dataclass(slots=True)
+class ReplicaWindows:
+    """Windows of one replica in time order, and what its pages tell of its configuration."""
 
-    def __init__(self, api: PrometheusApi, engine: str | None = None, selector: str | None = None) -> None:
-        self._api = api
-        self._engines = engines_named(engine)
-        self._selector = one_line(selector, api.place)
-
-    def read_run(self, measured: BenchmarkMeasurement) -> TelemetryFields:
-        """Return the telemetry of the run. Raise BenchmarkError without useful data, or if several replicas served."""
-        span = span_of(measured)
-        if span is None:
-            return TelemetryFields(remarks=(NO_TIME,))
-        start, end = span
-        if end - start > LONGEST_SECONDS:
-            return TelemetryFields(
-                remarks=(f"this run lasted {(end - start) / 86400:.0f} days: nothing was asked of it",)
-            )
-        target, one = self._served(start, end)
-        fields = during_run(measured, one, start, end, self._api.place)
-        if not fields.values:
-            return fields
-        asked = telemetry_series.gpu_selector(self._selector)
-        series = self._api.raw(asked, start - BEYOND_SECONDS, end + BEYOND_SECONDS)
-        gpus = telemetry_series.mean_gpu_utilization(series, target, bool(self._selector), start, end)
-        return TelemetryFields(
-            values={**fields.values, **gpus.values},
-            setup=fields.setup,
-            gpu_utilization_kind=gpus.gpu_utilization_kind,
-            remarks=(*fields.remarks, *gpus.remarks),
-        )
-
-    def close(self) -> None:
-        self._api.close()
-
-    def _served(self, start: float, end: float) -> tuple[Target, RecordedReplica]:
-        asked = engine_selector(self._engines, self._selector)
-        series = self._api.raw(asked, start - BEYOND_SECONDS, end + BEYOND_SECONDS)
-        replicas = {
-            target: one
-            for target, group in group_by_target(series).items()
-            if (one := replica(target, group, self._engines)) is not None
-        }
-        if not replicas:
-            raise missing_data_text(self._api, "samples of an engine", start, end)
-        busy = [target for target, one in replicas.items() if has_traffic(one, start, end)]
-        if len(busy) > 1:
-            names = " ".join(replicas[target].name for target in busy[:MOST_NAMED])
-            several = f"{len(busy)} replicas served requests in {span_text(start, end)}: {names}"
-            raise BenchmarkError(self._api.place, f"{several}: name the benchmarked one with --telemetry-selector")
-        chosen = (*busy, *replicas)[0]
-        return chosen, replicas[chosen]
+    windows: list[Window] = field(default_factory=list)
+    setup: Setup = field(default_factory=Setup)
 
 
-def open_telemetry(
-    url: str, *, engine: str | None = None, selector: str | None = None, **ways_in: Any
-) -> PrometheusTelemetry:
-    """Return the telemetry of the server at `url`. Raise BenchmarkError with the address if it is unusable.
+@dataclass(slots=True)
+class RunTelemetry:
+    """Telemetry of one run: values by field of a point, the kind of GPU utilisation, the engine's setup, and remarks."""
 
-    `engine` overrides detection of the engine. `selector` are label matchers of the benchmarked replica
-    (`{instance="10.0.0.5:8000"}`). `ways_in` are fields of `agent.prometheus.options.StoreOptions`.
+    values: dict[str, float] = field(default_factory=dict)
+    gpu_utilization_kind: str | None = None
+    setup: Setup = field(default_factory=Setup)
+    remarks: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetrySource:
+    """Source of telemetry by its name for messages. `replicas` returns windows by replica from and to unix seconds."""
+
+    name: str
+    replicas: Callable[[float, float], Mapping[str, ReplicaWindows]]
+
+
+def open_source(loaded: LoadedConfig, tier: str) -> TelemetrySource:
+    """Return the store of the configuration, or its history. Raise ConfigError if it has neither."""
+    if loaded.config.store is None:
+        path = history_path(loaded)
+        return TelemetrySource(name=f"sizewatch's own history {path}", replicas=partial(_read_history, path, tier))
+    return TelemetrySource(name=f"the store {loaded.config.store.url}", replicas=partial(_read_store, loaded, tier))
+
+
+def _read_history(path: Path, tier: str, start: float, end: float) -> dict[str, ReplicaWindows]:
+    found: dict[str, ReplicaWindows] = {}
+    with HistoryStore.open_reader(path) as reader:
+        for minute in reader.minutes(tier, start - MINUTES.seconds, end):
+            found.setdefault(minute.replica or "", ReplicaWindows()).windows.append(minute.window)
+    return found
+
+
+def _read_store(loaded: LoadedConfig, tier: str, start: float, end: float) -> dict[str, ReplicaWindows]:
+    assert loaded.config.store is not None
+    context = build_tier_contexts(loaded)[tier]
+    found: dict[str, ReplicaWindows] = {}
+    tracks: dict[str, ScrapeTrack] = {}
+    with closing(StoreApi(loaded.config.store.options())) as api:
+        reader = build_replica_reader(tier, loaded.config.tiers.get(tier, AGENTS), context, api)
+        pages = reader.ask(start - BEYOND_SECONDS, end + BEYOND_SECONDS)
+    for page, gpus in ((each.page, each.gpus) for each in pages):
+        replica = found.setdefault(page.replica, ReplicaWindows())
+        track = tracks.get(page.replica, ScrapeTrack())
+        if page.snapshot is None:
+            tracks[page.replica], window = record_failure(track, page.t)
+        else:
+            tracks[page.replica], window = record_success(track, page.snapshot)
+            facts = page.snapshot.facts
+            replica.setup = Setup(kv_tokens=engine_kv_tokens(facts), max_num_seqs=whole(facts.get("max_num_seqs", "")))
+        replica.windows += [part for part in (window, gpus) if part is not None]
+    return found
+
+
+def observe(
+    runs: Sequence[BenchmarkMeasurement], source: TelemetrySource
+) -> tuple[list[BenchmarkMeasurement], str | None]:
+    """Return the runs with their telemetry, and the kind of GPU utilisation, of which a curve has one.
+
+    What a result file tells itself stays. Raise StoreError or HistoryError, and BenchmarkError where several replicas
+    served a run.
     """
-    return PrometheusTelemetry(PrometheusApi(url, **ways_in), engine, selector)
+    found = [read_run(run, source) for run in runs]
+    kind = next((told.gpu_utilization_kind for told in found if told.gpu_utilization_kind), None)
+    observed = []
+    for run, told in zip(runs, found, strict=True):
+        if told.gpu_utilization_kind != kind:
+            told.values.pop("gpu_utilization", None)
+        point = Point.model_validate({**told.values, **run.point.model_dump(exclude_none=True)})
+        setup = replace(
+            run.setup,
+            kv_tokens=run.setup.kv_tokens or told.setup.kv_tokens,
+            max_num_seqs=run.setup.max_num_seqs or told.setup.max_num_seqs,
+        )
+        observed.append(replace(run, point=point, setup=setup, remarks=(*run.remarks, *told.remarks)))
+    return observed, kind
+
+
+def read_run(run: BenchmarkMeasurement, source: TelemetrySource) -> RunTelemetry:
+    """Return the telemetry of a run. Raise StoreError, HistoryError, and BenchmarkError where several replicas served."""
+    start, end = run.started_at, run.ended_at
+    if start is None or end is None or not 0 < end - start <= LONGEST_SECONDS:
+        return RunTelemetry(remarks=["the result file does not tell when this run was: it has no telemetry"])
+    span = f"{datetime.fromtimestamp(start, UTC):%Y-%m-%d %H:%M:%S} to {datetime.fromtimestamp(end, UTC):%H:%M:%S} UTC"
+    replicas = source.replicas(start, end)
+    during = {name: list(_parts_of(replica.windows, start, end)) for name, replica in replicas.items()}
+    busy = [name for name, parts in during.items() if any(map(_has_traffic, parts))]
+    if len(busy) > 1:
+        text = f"{len(busy)} replicas served requests from {span}: {', '.join(busy[:MOST_NAMED])}"
+        raise BenchmarkError(source.name, f"{text}; a curve is of one replica: select the measured one by its labels")
+    if not busy:
+        return RunTelemetry(remarks=[f"{source.name} has no request of this run, {span}: do its times fit?"])
+    replica, parts = replicas[busy[0]], during[busy[0]]
+    overlaps = (min(w.end, end) - max(w.start, start) for w in replica.windows if w.covered_seconds > 0)
+    covered = math.fsum(overlap for overlap in overlaps if overlap > 0) / (end - start)
+    if covered < FULL_COVERAGE:
+        return RunTelemetry(remarks=[f"{source.name} covers {covered:.0%} of this run, {span}: nothing was taken"])
+    window, longest = windows.sum_windows(parts), max(part.span for part in parts if part.covered_seconds > 0)
+    return _take(run, window, longest, replica.setup)
+
+
+def _parts_of(several: Sequence[Window], start: float, end: float) -> Iterator[Window]:
+    """Yield the windows whose middle lies in the run. Those of GPUs alone lie in it wholly: they hold levels."""
+    for window in several:
+        first, last = (window.middle, window.middle) if window.covered_seconds > 0 else (window.start, window.end)
+        if start <= first and last <= end:
+            yield window
+
+
+def _has_traffic(window: Window) -> bool:
+    return any(window.counters.get(family, 0.0) > 0 for family in (FINISHED, GENERATED))
+
+
+def _take(run: BenchmarkMeasurement, window: Window, longest: float, setup: Setup) -> RunTelemetry:
+    """Return the telemetry in the window of a run. `longest` is its longest part in seconds, which may cross an end."""
+    told = RunTelemetry(setup=setup)
+    finished, counted = window.counters.get(FINISHED, 0.0), run.point.requests or 0
+    at_ends = finished * longest / window.span
+    if abs(finished - counted) > OTHER_TRAFFIC * counted + at_ends:
+        text = f"the engine finished {finished:.0f} requests in this run, the result file has {counted}"
+        return RunTelemetry(remarks=[f"{text}: its telemetry is not of this run alone, and nothing was taken"])
+    if window.counters.get("restarts"):
+        told.remarks.append("the engine restarted during this run")
+    told.remarks += _other_first_tokens(run, window, at_ends)
+    for name in FIELDS:
+        value = read(BY_NAME[name], window)
+        if isinstance(value, Missing):
+            told.remarks += [f"{name}: {_contradiction(value)}"] if value.gap is Gap.CONTRADICTORY else []
+        elif value.value is not None and (value.value <= 1 or name == "eviction_rate"):
+            told.values[name] = value.value
+    if longest > LONGEST_PART * window.span:
+        told.values.pop("kv_utilization", None)
+        told.remarks.append(f"kv_utilization, gpu_utilization: parts of {longest:.0f} s are too long for this run")
+        return told
+    for kind in GPU_UTILIZATION_KINDS:
+        use = gpu_utilization(window, kind)
+        if isinstance(use, Reading) and use.value is not None and use.value <= 1:
+            told.values["gpu_utilization"], told.gpu_utilization_kind = use.value, kind
+            break
+    return told
+
+
+def _contradiction(value: Missing) -> str:
+    text = value.text.removesuffix(" cannot be") or "the engine counts more hits than lookups"
+    return f"{text}, {CONTRADICTION}; left out"
+
+
+def _other_first_tokens(run: BenchmarkMeasurement, window: Window, at_ends: float) -> Iterator[str]:
+    """Yield a remark where the client's TTFT lies outside the buckets of the engine's histogram.
+
+    Requests that only one side counted move each rank, and so do the clients of a closed loop that began at once.
+    """
+    parts, requests = window.histograms.get(TTFT, ()), run.point.requests
+    if not requests or window.seconds_of(TTFT) < FULL_COVERAGE * window.due_seconds:
+        return
+    at_once = (run.point.concurrency or 0.0) if run.loop == "closed" else 0.0
+    counted = math.fsum(part.n for part in parts)
+    moved = (1 + at_ends + at_once + abs(counted - requests)) / requests
+    texts: dict[str, list[str]] = {LATER: [], EARLIER: []}
+    for key, (name, q) in QUANTILES.items():
+        client = getattr(run.point, key)
+        first, last = (histograms.quantile(parts, min(max(share, 0.0), 1.0)) for share in (q - moved, q + moved))
+        if client is None or first is None or last is None:
+            continue
+        text = f"TTFT {name} is {number(client, 'seconds')} at the client"
+        text += f" and {spread(first.low, last.high, 'seconds')} in the engine"
+        if q + moved < 1 and last.high is not None and client > last.high * CLIENT_RATIO + CLIENT_SECONDS:
+            texts[LATER].append(text)
+        if client < first.low * ENGINE_RATIO:
+            texts[EARLIER].append(text)
+    yield from (f"{', '.join(compared)}: {why}" for why, compared in texts.items() if compared)

@@ -7,7 +7,6 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +16,7 @@ import click
 from pydantic import ValidationError
 
 from agent.benchmarks.curve_remarks import CHECKS, differences, missing_fields, remarks_of
-from agent.benchmarks.curves import SETUP, ImportedCurve, ImportRemark, add_telemetry, curve_of
+from agent.benchmarks.curves import SETUP, ImportedCurve, ImportRemark, curve_of
 from agent.benchmarks.formats import AUTO, NAMES, read_all_results
 from agent.benchmarks.plan_edit import (
     CURVE,
@@ -30,26 +29,22 @@ from agent.benchmarks.plan_edit import (
     write,
 )
 from agent.benchmarks.points import LOCAL_CLOCK, BenchmarkMeasurement
-from agent.benchmarks.telemetry_merge import TelemetryFields
 from agent.benchmarks.typed_fields import CONTRADICTION
-from agent.cli.arguments import FINDING, FINE, FORMAT, PATH, Keyword, connection_options, option, tier_option, ways_in
-from agent.cli.arguments import NAMES as WAYS_IN
-from agent.errors import PlanError
+from agent.cli.arguments import FINDING, FINE, FORMAT, PATH, Keyword, tier_option
+from agent.config.load import LoadedConfig, load, parse_config, select_tier
+from agent.errors import ConfigError, PlanError
 from exporters.documents.plan_files import WRITTEN, YamlIndentation, curve_lines
 from rules.catalogue.registry import CATALOGUE
-from rules.engines.registry import ENGINES
 from rules.plan.checks import PlanWarning, check_tier
 from rules.plan.curve import operating_point
 from rules.plan.schema import Provenance, TierPlan
 from rules.plan.validation import problems_of
 from rules.telemetry.wording import format_count
 
-SPECULATION = "speculative_acceptance"
-
 MEASURED = (*SETUP, "measured_on")
 """Keys of `curve.measured` that `--measured` takes."""
 
-ANSWERS = {"--measured engine_version": "--measured engine_version=RELEASE", "--telemetry": "--telemetry URL"}
+ANSWERS = {"--measured engine_version": "--measured engine_version=RELEASE", "--telemetry": "-c FILE"}
 """What a remark asks for, and how it is given when the command is run again."""
 
 NAMED = 3
@@ -57,8 +52,10 @@ NAMED = 3
 
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?%?(?![\w.]*/)(?!\w)")
 
-NEEDS = {"tier": "into", **dict.fromkeys(("telemetry_selector", "org_id", *WAYS_IN), "telemetry")}
-"""Options that require another option."""
+ANY_REPLICA = 'instance=~".+"'
+
+NO_TIER = "measured"
+"""Tier of the series of `--telemetry`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +87,15 @@ def parameters() -> tuple[click.Parameter, ...]:
         ),
         tier_option("the tier that was measured; default the plan's only one"),
         click.Option(
+            ["-c", "--config"],
+            type=click.Path(),
+            metavar="FILE",
+            help="a configuration whose store, or else history (minutes, kept 2 days), saw the engine meanwhile",
+        ),
+        click.Option(
             ["--telemetry"],
             metavar="URL",
-            help="the address of a Prometheus server that scraped engine and GPUs meanwhile",
+            help="the address of a Prometheus server that scraped the engine meanwhile, in place of -c",
         ),
         click.Option(
             ["--telemetry-selector"],
@@ -104,10 +107,6 @@ def parameters() -> tuple[click.Parameter, ...]:
             multiple=True,
             metavar="KEY=VALUE",
             help=f"what was measured, where no file tells it: {', '.join(MEASURED)}; may be given several times",
-        ),
-        *connection_options("the telemetry's address"),
-        click.Option(
-            ["--org-id"], metavar="TENANT", help="of a Mimir or other store of several, sent as X-Scope-OrgID"
         ),
         click.Option(
             ["--accept"],
@@ -140,24 +139,28 @@ def run(options: SimpleNamespace) -> int:
 
 
 def _check(options: SimpleNamespace) -> None:
-    for given, needed in NEEDS.items():
-        if getattr(options, given) is not None and getattr(options, needed) is None:
-            raise PlanError((f"{option(given)} says nothing without --{needed}",))
+    if options.tier is not None and options.into is None and options.config is None:
+        raise PlanError(("--tier says nothing without --into or -c",))
+    if options.telemetry_selector is not None and options.telemetry is None:
+        raise PlanError(("--telemetry-selector says nothing without --telemetry",))
+    if options.telemetry is not None and options.config is not None:
+        raise PlanError(("--telemetry and -c both name a source of telemetry: give one",))
 
 
 def _imported(options: SimpleNamespace, target: _Target | None) -> ImportedCurve:
     measured, others = read_all_results(options.files, options.tool)
-    kind = None
-    if options.telemetry is None:
+    kind, source = None, ""
+    if _is_observed(options):
+        measured, kind, source = _observed(measured, options, target)
+    else:
         # The clock of a file matters only for telemetry.
         measured = [replace(one, remarks=tuple(t for t in one.remarks if t != LOCAL_CLOCK)) for one in measured]
-    else:
-        measured, kind = _observed(measured, options, target)
     folder = (options.into.resolve().parent if options.into else Path.cwd()).resolve()
     names = _names([one.source for one in measured], folder)
     imported = curve_of(measured, gpu_utilization_kind=kind, named=names.__getitem__)
     left_out = tuple(ImportRemark(source=str(one.path), text=f"left out: {_with_subject(one.text)}") for one in others)
-    return _with_measured(replace(imported, remarks=(*imported.remarks, *left_out)), options.measured)
+    seen = [ImportRemark(source="", text=f"telemetry is from {source}")] if source else []
+    return _with_measured(replace(imported, remarks=(*imported.remarks, *left_out, *seen)), options.measured)
 
 
 def _with_subject(text: str) -> str:
@@ -183,30 +186,34 @@ def _with_measured(imported: ImportedCurve, given: Sequence[str]) -> ImportedCur
     return replace(imported, curve=imported.curve.model_copy(update={"measured": measured}))
 
 
+def _is_observed(options: SimpleNamespace) -> bool:
+    return options.telemetry is not None or options.config is not None
+
+
 def _observed(
     measured: Sequence[BenchmarkMeasurement], options: SimpleNamespace, target: _Target | None
-) -> tuple[list[BenchmarkMeasurement], str | None]:
+) -> tuple[list[BenchmarkMeasurement], str | None, str]:
+    """Return the runs with telemetry, the kind of GPU utilisation, and the name of the source."""
     # On demand: it imports the HTTP client, which no other part of `sizewatch plan` needs.
-    from agent.benchmarks.telemetry import open_telemetry
+    from agent.benchmarks.telemetry import observe, open_source
 
-    engine = str(target.plan.tiers[target.tier].get("engine")) if target else None
-    telemetry = open_telemetry(
-        options.telemetry,
-        engine=engine if engine in {known.name for known in ENGINES} else None,
-        selector=options.telemetry_selector,
-        org_id=options.org_id,
-        **ways_in(options),
-    )
-    speculates = target is None or target.plan.tiers[target.tier].get("speculation") is not None
-    with closing(telemetry):
-        found = [_relevant(telemetry.read_run(one), speculates) for one in measured]
-    return add_telemetry(measured, found)
+    if options.telemetry is None:
+        loaded = load(Path(options.config))
+        tier = select_tier(loaded, target.tier if target else options.tier)
+    else:
+        loaded, tier = _of_address(options.telemetry, options.telemetry_selector), NO_TIER
+    source = open_source(loaded, tier)
+    return *observe(measured, source), source.name
 
 
-def _relevant(found: TelemetryFields, speculates: bool) -> TelemetryFields:
-    """Drop the remark on missing acceptance for a tier without speculation."""
-    unasked = () if speculates else (f"{SPECULATION}:",)
-    return replace(found, remarks=tuple(text for text in found.remarks if not text.startswith(unasked)))
+def _of_address(url: str, selector: str | None) -> LoadedConfig:
+    """Return a configuration of the engines' own series in a store. Raise ConfigError."""
+    series = {"from": "engines", "selector": (selector or ANY_REPLICA).strip().removeprefix("{").removesuffix("}")}
+    try:
+        config = parse_config({"role": "fleet", "store": {"url": url}, "tiers": {NO_TIER: series}})
+    except ConfigError as error:
+        raise ConfigError(tuple(f"--telemetry: {problem}" for problem in error.problems)) from None
+    return LoadedConfig(path=Path("--telemetry"), config=config, plan=None, warnings=())
 
 
 def _names(sources: Sequence[str], folder: Path) -> dict[str, str]:
@@ -227,7 +234,7 @@ def _near(source: Path, folder: Path) -> str:
 
 
 def _print_curve(options: SimpleNamespace, imported: ImportedCurve) -> None:
-    remarks = remarks_of(imported, observed=options.telemetry is not None)
+    remarks = remarks_of(imported, observed=_is_observed(options))
     if options.format == "json":
         _print_json({**_as_data(imported), "remarks": _remark_data(remarks)})
         return
@@ -266,7 +273,7 @@ def _put(options: SimpleNamespace, imported: ImportedCurve, target: _Target) -> 
     accepted = _of_the_tier(options, imported, tier, target.tier)
     remarks = (
         *accepted,
-        *remarks_of(imported, tier, observed=options.telemetry is not None),
+        *remarks_of(imported, tier, observed=_is_observed(options)),
         *_went(target, edited, imported),
     )
     changed = write(target.plan, edited.text)

@@ -16,8 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from result_files import read_results
 from stored_recordings import MemoryStore, Sample
 
-from agent.benchmarks import telemetry_series
+from agent.benchmarks import telemetry
 from agent.benchmarks.points import BenchmarkMeasurement
+from agent.benchmarks.telemetry import RunTelemetry, TelemetrySource, open_source, read_run
+from agent.config.load import LoadedConfig, parse_config
 from rules.plan.schema import Point
 
 BENCH = TESTS / "bench"
@@ -57,11 +59,21 @@ def ratio(first: str, last: str, part: str, whole: str) -> float:
 
 
 class _Server(MemoryStore):
-    def load(self) -> None:
-        pass
-
     def close(self) -> None:
         pass
+
+
+def store_source(url: str, **series: object) -> TelemetrySource:
+    """The engines' own series in the store at an address; `series` are further keys of the tier."""
+    tiers = {"t": {"from": "engines", "selector": 'instance=~".+"', **series}}
+    config = parse_config({"role": "fleet", "store": {"url": url, "timeout": "5s"}, "tiers": tiers})
+    return open_source(LoadedConfig(path=Path("test"), config=config, plan=None, warnings=()), "t")
+
+
+def found_in(samples: Iterable[Sample], measured: BenchmarkMeasurement) -> RunTelemetry:
+    """What a store with these samples gives for a run."""
+    with stored(samples) as address:
+        return read_run(measured, store_source(address))
 
 
 @contextmanager
@@ -69,7 +81,7 @@ def stored(samples: Iterable[Sample]) -> Iterator[str]:
     """The address of a server that has these samples."""
     server = _Server.of(samples)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(telemetry_series, "StoreApi", lambda options, login: server)
+        patch.setattr(telemetry, "StoreApi", lambda options: server)
         yield ADDRESS
 
 

@@ -9,22 +9,16 @@ import base64
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import click
 import pytest
 from hostile_store import Handler, Tls, give, matrix, serving
-from telemetry_samples import run
 
 from agent.alerting.delivery import PATH, AlertmanagerClient
-from agent.benchmarks.telemetry import open_telemetry
-from agent.cli import main, plan_import
-from agent.cli.arguments import ways_in
+from agent.cli import main
 from agent.config.config import Config
 from agent.config.load import parse_config
 from agent.doctor import page_probes
-from agent.errors import BenchmarkError
 from agent.http_client.page import PageFetcher
 from agent.prometheus.api import StoreApi
 from exporters.alertmanager.payload import AlertPayload
@@ -95,15 +89,6 @@ def a_page_for_a_first_plan(url: str, keys: dict[str, Any], folder: Path) -> Non
     assert main.main(["plan", "init", f"{url}/metrics", *flags(keys, folder)]) == 0
 
 
-def the_telemetry_of_a_benchmark(url: str, keys: dict[str, Any], folder: Path) -> None:
-    command = click.Command("import", params=[*plan_import.parameters()])
-    words = ["result.json", "--telemetry", url, "--org-id", "a", *flags(keys, folder)]
-    options = SimpleNamespace(**command.make_context("import", words).params)
-    telemetry = open_telemetry(options.telemetry, org_id=options.org_id, **ways_in(options))
-    with pytest.raises(BenchmarkError, match="has no samples of an engine"):
-        telemetry.read_run(run(started_at=1795197600.0, ended_at=1795197660.0))
-
-
 CONNECTIONS: tuple[Ask, ...] = (
     a_target,
     a_targets_clock,
@@ -112,7 +97,6 @@ CONNECTIONS: tuple[Ask, ...] = (
     the_store,
     an_inspected_page,
     a_page_for_a_first_plan,
-    the_telemetry_of_a_benchmark,
 )
 ANSWERS: dict[str, tuple[bytes, str]] = {
     "/metrics": (PAGE, "text/plain"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from paths import TESTS
 from result_files import read_results
 
 from agent.benchmarks.curve_remarks import missing_fields, remarks_of
-from agent.benchmarks.curves import ImportedCurve, add_telemetry, curve_of, pool_points, round_significant
+from agent.benchmarks.curves import ImportedCurve, curve_of, pool_points, round_significant
 from agent.benchmarks.points import BenchmarkMeasurement, LengthQuantiles, Setup
 from agent.errors import BenchmarkError
 from exporters.documents.plan_files import YamlIndentation, curve_lines, scalar, yaml_number
@@ -72,14 +72,6 @@ def line(curve: BenchmarkCurve) -> Curve:
 
 def texts(imported: ImportedCurve, *parts: Any, **more: Any) -> str:
     return "\n".join(remark.text for remark in remarks_of(imported, *parts, **more))
-
-
-@dataclass
-class Found:
-    values: dict[str, float] = field(default_factory=dict)
-    gpu_utilization_kind: str | None = None
-    remarks: tuple[str, ...] = ()
-    setup: Setup | None = None
 
 
 def swept(folder: str, pattern: str = "bench_c*.json") -> ImportedCurve:
@@ -345,26 +337,6 @@ def test_what_the_replaced_curve_gave_and_the_new_one_does_not_is_named() -> Non
     assert missing_fields(told, curve_of([load("a")]).curve) == ("measured.engine_version", "measured.odd")
 
 
-def test_telemetry_fills_what_the_file_does_not_tell_and_contradicts_nothing() -> None:
-    seen = {"prefix_hit_ratio": 0.7, "speculative_acceptance": 0.5}
-    loads = [load("a", speculative_acceptance=0.6), load("b", 5.0, speculative_acceptance=0.501)]
-    (one, other), kind = add_telemetry(loads, [Found(seen, None, ("kv_utilization: why",)), Found(seen)])
-    assert (one.point.prefix_hit_ratio, one.point.speculative_acceptance) == (0.7, 0.6)
-    assert one.remarks == (
-        "kv_utilization: why",
-        "telemetry has speculative_acceptance 0.5, the file 0.6; the file's is taken",
-    )
-    assert (other.point.speculative_acceptance, other.remarks, kind) == (0.501, (), None)
-
-
-def test_one_curve_carries_one_kind_of_gpu_utilization() -> None:
-    found = [Found(), Found({"gpu_utilization": 0.5}, "sm_active"), Found({"gpu_utilization": 0.9}, "nvml_gpu")]
-    loads, kind = add_telemetry([load("a"), load("b", 5.0), load("c", 6.0)], found)
-    assert kind == "sm_active"
-    assert [one.point.gpu_utilization for one in loads] == [None, 0.5, None]
-    assert "as nvml_gpu here and as sm_active at another load" in loads[2].remarks[0]
-
-
 def test_the_kind_of_gpu_utilization_is_written_only_where_a_point_has_one() -> None:
     bare = curve_of([load("a")], gpu_utilization_kind="sm_active").curve
     assert bare.gpu_utilization_kind is None
@@ -416,12 +388,6 @@ def test_the_curve_carries_what_was_measured_where_the_runs_agree() -> None:
     assert "engine_version differs between the runs (0.32.0, 0.33.0): a curve is of one configuration" in texts(
         imported
     )
-
-
-def test_telemetry_adds_the_setup_that_no_file_tells() -> None:
-    found = [Found({}, setup=Setup(engine_version="0.32.0", tensor_parallel=8, kv_tokens=32_768))]
-    (one,), _ = add_telemetry([with_setup("a", 2.0, tensor_parallel=4)], found)
-    assert one.setup == Setup(engine_version="0.32.0", tensor_parallel=4, kv_tokens=32_768)
 
 
 def test_a_curve_of_nothing_known_has_no_provenance_and_asks_for_the_release() -> None:

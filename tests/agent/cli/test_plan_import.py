@@ -281,15 +281,19 @@ def test_two_models_are_refused_with_a_file_of_each(tmp_path: Path, capsys: Capt
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--tier", "t"], "--tier says nothing without --into"),
+        (["--tier", "t"], "--tier says nothing without --into or -c"),
         (["--telemetry-selector", "x"], "--telemetry-selector says nothing without --telemetry"),
-        (["--ca-file", "x"], "--ca-file says nothing without --telemetry"),
-        (["--bearer-token-file", "x"], "--bearer-token-file says nothing without --telemetry"),
+        (["--telemetry", "http://a:1", "-c", "x"], "--telemetry and -c both name a source of telemetry"),
+        (["-c", "none.yaml"], "none.yaml: there is no such file"),
+        (
+            ["--telemetry", "http://a:1", "--telemetry-selector", "job"],
+            "tiers.measured.selector: must be label matchers",
+        ),
         (["--into", "none.yaml"], "none.yaml: there is no such file"),
         (["--into", str(PLANS / "cpu-small.yaml"), "--tier", "x"], "has no tier x; it has cpu-small"),
         (["--into", str(PLANS / "ten-mistakes.yaml")], "ten-mistakes.yaml"),
-        (["--telemetry", "nowhere"], "--telemetry: must begin with http"),
-        (["--telemetry", ""], "--telemetry: must begin with http"),
+        (["--telemetry", "nowhere"], "--telemetry: store.url: must begin with http"),
+        (["--telemetry", ""], "--telemetry: store.url: must begin with http"),
     ],
 )
 def test_wrong_words_are_refused(capsys: Captured, words: list[str], said: str) -> None:

@@ -1,0 +1,259 @@
+"""Telemetry of runs over the samples of recordings and real sweeps, against pages read by hand and their clients."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import recorded
+from hostile_store import Server, give, matrix, serving
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from result_files import read_results
+from telemetry_samples import BENCH, found_in, page_samples, pages_of, ratio, run, store_source, stored, sweep_samples
+from telemetry_samples import value as page_value
+
+from agent.benchmarks.points import BenchmarkMeasurement, Setup
+from agent.benchmarks.telemetry import RunTelemetry, TelemetrySource, observe, open_source, read_run
+from agent.config.load import LoadedConfig, parse_config
+from agent.errors import BenchmarkError, SizewatchError
+from agent.history.store import HistoryStore
+from agent.history.write_buffer import MinuteRecord
+from rules.plan.load_bins import bin_window
+from rules.plan.schema import Point
+from rules.telemetry.gpu_windows import diff_readouts
+from rules.telemetry.snapshots import GpuReadout
+from rules.telemetry.windows import Window, minute_of, sum_windows
+
+HITS, LOOKUPS = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
+HERE = {"instance": "10.0.0.5:8000"}
+
+
+def found(pages: Iterable[tuple[float, str]], measured: BenchmarkMeasurement) -> RunTelemetry:
+    return found_in(page_samples(pages, HERE), measured)
+
+
+def ended_in(name: str, start: float, end: float) -> int:
+    """How many requests the clients saw end in a span."""
+    rows = recorded.requests(name)
+    return sum(not row["error"] and start < float(row["t_start"]) + float(row["e2e"]) <= end for row in rows)
+
+
+def test_a_run_is_read_as_its_pages_by_hand() -> None:
+    pages = pages_of("prefix")
+    (start, first), (end, last) = pages[10], pages[40]
+    told = found(pages, run(requests=ended_in("prefix", start, end), started_at=start, ended_at=end))
+    levels = [(t, page_value(page, "vllm:kv_cache_usage_perc")) for t, page in pages[10:41]]
+    area = sum((b - a) * (x + y) / 2 for (a, x), (b, y) in itertools.pairwise(levels))
+    assert told.values["prefix_hit_ratio"] == pytest.approx(ratio(first, last, HITS, LOOKUPS))
+    assert told.values["kv_utilization"] == pytest.approx(area / (end - start))
+    assert told.values["eviction_rate"] == 0.0
+    assert told.setup == Setup(kv_tokens=32_768)
+    assert told.remarks == []
+
+
+def test_scrapes_too_far_apart_give_ratios_and_no_mean_level() -> None:
+    pages = pages_of("prefix")[::24]
+    start, end = pages[0][0], pages[-1][0]
+    told = found(pages, run(requests=ended_in("prefix", start, end), started_at=start, ended_at=end))
+    assert "prefix_hit_ratio" in told.values
+    assert "kv_utilization" not in told.values
+
+
+def test_a_run_that_begins_before_the_samples_gets_nothing_and_the_share_that_was_seen() -> None:
+    pages = pages_of("steady")
+    told = found(pages, run(requests=9, started_at=pages[0][0] - 300, ended_at=pages[0][0] + 200))
+    assert told.values == {}
+    assert "the store http://memory.example covers 40% of this run, 2026-11-20" in told.remarks[0]
+
+
+def test_a_silence_of_a_third_of_the_run_is_no_telemetry_of_it() -> None:
+    pages = pages_of("restart")
+    told = found(pages, run(requests=9, started_at=pages[0][0], ended_at=pages[-1][0]))
+    assert told.values == {}
+    assert "of this run, 2026-11-20" in told.remarks[0]
+
+
+def test_a_run_with_other_traffic_gets_nothing() -> None:
+    pages = pages_of("steady")
+    told = found(pages, run(requests=10, started_at=pages[5][0], ended_at=pages[-5][0]))
+    assert told.values == {}
+    assert "the result file has 10: its telemetry is not of this run alone" in told.remarks[0]
+
+
+def test_an_engine_that_served_nothing_in_the_run_has_none_of_its_requests() -> None:
+    page = pages_of("steady")[20][1]
+    told = found([(1000.0 + 5 * place, page) for place in range(10)], run(started_at=1000.0, ended_at=1045.0))
+    assert told.values == {}
+    assert told.remarks == [
+        "the store http://memory.example has no request of this run, 1970-01-01 00:16:40 to 00:17:25 UTC: do its times fit?"
+    ]
+
+
+@pytest.mark.parametrize("times", [{}, {"started_at": 0.0, "ended_at": 1795200000.0}, {"ended_at": 5.0}])
+def test_a_run_without_times_in_seconds_asks_nothing(times: dict[str, float]) -> None:
+    told = read_run(run(requests=1, **times), store_source("http://127.0.0.1:1"))
+    assert told.remarks == ["the result file does not tell when this run was: it has no telemetry"]
+
+
+def test_a_restart_in_the_run_is_said() -> None:
+    pages = [(1000.0 + 5 * place, page) for place, (_, page) in enumerate(pages_of("restart"))]
+    told = found(pages, run(requests=ended_in("restart", 0, math.inf), started_at=1000.0, ended_at=pages[-1][0]))
+    assert told.remarks[0] == "the engine restarted during this run"
+    assert "prefix_hit_ratio" in told.values
+
+
+def test_two_replicas_with_traffic_are_named_to_choose_from() -> None:
+    pages = pages_of("steady")
+    both = [
+        *page_samples(pages, {"instance": "a:8000", "job": "x"}),
+        *page_samples(pages, {"instance": "b:8000", "job": "y"}),
+    ]
+    measured = run(requests=9, started_at=pages[5][0], ended_at=pages[-5][0])
+    with pytest.raises(BenchmarkError, match=r"2 replicas served requests from 2026-11-20 .*: a:8000, b:8000; "):
+        found_in(both, measured)
+    with stored(both) as address:
+        told = read_run(measured, store_source(address, selector='job="y"'))
+    assert "its telemetry is not of this run alone" in told.remarks[0]
+
+
+def test_what_a_file_tells_itself_stays_and_a_curve_has_one_kind_of_gpu_use() -> None:
+    (own,) = read_results(BENCH / "vllm-cpu-cached" / "bench_r6.json")
+    known = replace(
+        own,
+        point=own.point.model_copy(update={"prefix_hit_ratio": 0.5}),
+        setup=Setup(kv_tokens=7, engine_version="0.32.0"),
+    )
+    with stored(sweep_samples(BENCH / "vllm-cpu-cached")) as address:
+        (seen, other), kind = observe([own, known], store_source(address))
+    assert seen.point.prefix_hit_ratio == pytest.approx(19648 / 24643)
+    assert seen.setup.kv_tokens == 32_768
+    assert other.point.prefix_hit_ratio == 0.5
+    assert other.setup == replace(known.setup, kv_tokens=7)
+    assert kind is None
+
+
+def minutes(source: TelemetrySource, start: float, end: float) -> Iterator[Window]:
+    """The minutes of a replica's windows, each with a GPU that is used by 70 %."""
+    (replica,) = source.replicas(start, end).values()
+    several: dict[float, list[Window]] = defaultdict(list)
+    for window in replica.windows:
+        several[minute_of(window)].append(window)
+    for begin, parts in several.items():
+        before, after = (
+            GpuReadout(gpu="0", product="A", t=t, counters={}, gauges={"gpu_gr_engine_active": 0.7})
+            for t in (begin, begin + 10)
+        )
+        gpu = diff_readouts(before, after)
+        assert gpu is not None
+        yield sum_windows([*parts, gpu])
+
+
+def history_source(folder: Path) -> TelemetrySource:
+    config = parse_config({"targets": [{"url": "http://a:1/metrics", "tier": "t"}], "data_dir": str(folder)})
+    return open_source(LoadedConfig(path=Path("test"), config=config, plan=None, warnings=()), "t")
+
+
+def test_the_minutes_of_our_own_history_say_what_the_store_says_and_more_of_the_gpus(tmp_path: Path) -> None:
+    pages = pages_of("overload")
+    start, end = pages[0][0] + 60, pages[-1][0] - 60
+    measured = run(requests=ended_in("overload", start, end), started_at=start, ended_at=end)
+    with stored(page_samples(pages, HERE)) as address:
+        source = store_source(address)
+        of_store = read_run(measured, source)
+        booked = [
+            MinuteRecord(tier="t", plan_version="", slice=bin_window(window, None, "r"))
+            for window in minutes(source, start, end)
+        ]
+    history = history_source(tmp_path)
+    with HistoryStore(tmp_path / "history.db") as store:
+        store.book(booked)
+    told = read_run(measured, history)
+    assert history.name == f"sizewatch's own history {tmp_path / 'history.db'}"
+    assert told.gpu_utilization_kind == "gr_engine_active"
+    assert told.values.pop("gpu_utilization") == pytest.approx(0.7)
+    assert told.values.keys() == of_store.values.keys()
+    for name, level in of_store.values.items():
+        assert told.values[name] == pytest.approx(level, rel=0.1, abs=0.01)
+    later = replace(measured, started_at=end + 86_400, ended_at=end + 86_460)
+    assert "has no request of this run" in read_run(later, history).remarks[0]
+    short = replace(measured, started_at=start, ended_at=start + 100)
+    assert not {"kv_utilization", "gpu_utilization"} & read_run(short, history).values.keys()
+
+
+def test_a_history_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SizewatchError, match=r"history\.db: does not exist"):
+        read_run(run(requests=1, started_at=10.0, ended_at=20.0), history_source(tmp_path))
+
+
+def ttft_run(name: str, later: float = 0.0) -> BenchmarkMeasurement:
+    """A run over a whole recording with the TTFT that its clients measured, so many seconds later."""
+    pages = pages_of(name)
+    start, end = pages[0][0], pages[-1][0]
+    rows = [row for row in recorded.requests(name) if not row["error"] and row["e2e"]]
+    waited = sorted(
+        float(row["ttft"]) + later for row in rows if start < float(row["t_start"]) + float(row["e2e"]) <= end
+    )
+    p50, p99 = (waited[math.ceil(q * len(waited)) - 1] for q in (0.5, 0.99))
+    point = Point(completed_rps=1.0, requests=len(waited), ttft_p50_seconds=p50, ttft_p99_seconds=p99)  # type: ignore[call-arg]
+    return BenchmarkMeasurement(source="x.json", tool="test", loop="open", point=point, started_at=start, ended_at=end)
+
+
+def of_ttft(told: RunTelemetry) -> list[str]:
+    return [text for text in told.remarks if text.startswith("TTFT")]
+
+
+@pytest.mark.parametrize("name", ["steady", "prefix", "specdecode", "kv_cascade", "lora", "diurnal", "sglang"])
+def test_recorded_clients_agree_with_their_engines_ttft_and_held_back_chunks_do_not(name: str) -> None:
+    with stored(page_samples(pages_of(name), HERE)) as address:
+        source = store_source(address)
+        assert of_ttft(read_run(ttft_run(name), source)) == []
+        (late,) = of_ttft(read_run(ttft_run(name, later=13.0), source))
+    assert late.startswith("TTFT P50 is 1")
+    assert "likely --stream-interval, a reasoning parser, or time in the client" in late
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving() as made:
+        yield made
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=5) | st.integers(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+NAMES = st.sampled_from(
+    ["vllm:num_requests_running", "vllm:request_success_total", "vllm:prefix_cache_hits_total", "up"]
+)
+SAMPLES = st.lists(
+    st.tuples(st.floats(1795197500, 1795197700), st.floats().map(str) | st.text(max_size=3)).map(list), max_size=6
+)
+ENTRIES = st.fixed_dictionaries(
+    {
+        "metric": st.fixed_dictionaries(
+            {"__name__": NAMES, "engine": st.sampled_from("01"), "instance": st.text(max_size=2)}
+        ),
+        "values": SAMPLES,
+    }
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(result=st.lists(ENTRIES | JSON, max_size=5), requests=st.none() | st.integers(1, 100))
+def test_whatever_a_store_answers_ends_in_values_remarks_or_one_error(
+    server: Server, result: Any, requests: int | None
+) -> None:
+    server.act = lambda handler: give(handler, matrix(*result))
+    measured = run(requests=requests, started_at=1795197600.0, ended_at=1795197660.0)
+    with suppress(SizewatchError):
+        told = read_run(measured, store_source(server.url))
+        assert told.values or told.remarks
