@@ -1,31 +1,28 @@
-"""Editor that replaces a curve in a plan file and keeps the rest byte for byte.
+"""Editor that replaces a curve in a plan file and keeps all other lines byte for byte.
 
-YAML is edited as text between the marks of its parser: dumping it would lose comments, order and quoting. JSON is
-rewritten with its own indentation. Unsafe text (one-line mappings, anchors into the curve) is refused and the file
-stays unchanged. The edited text is parsed again and must differ in that curve alone.
+Only whole lines of YAML are replaced: dumping it would lose comments, order and quoting. The edited text is parsed
+again and must differ in that curve alone, else the file stays unchanged. JSON is written anew.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import re
-import stat
+import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from agent.config.files import Document, read_document
 from agent.errors import PlanError
-from exporters.documents.plan_files import WRITTEN, YamlIndentation, curve_lines
+from exporters.documents.plan_files import YamlIndentation, curve_lines
 from rules.plan.schema import BenchmarkCurve, InvalidPlanError, Plan, parse_plan
-from rules.plan.validation import path_text
 
 CURVE = "curve"
 
@@ -34,7 +31,7 @@ BY_HAND = "paste the curve that `sizewatch plan import` prints without --into"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFile:
-    """Plan file as read, not validated: path, text without byte order mark, and parsed document."""
+    """Plan file as read, not validated: path, text and parsed document."""
 
     path: Path
     text: str
@@ -43,18 +40,15 @@ class PlanFile:
     @property
     def tiers(self) -> Mapping[str, Any]:
         """Return the tiers by name, not validated."""
-        tiers = self.document.data["tiers"]
-        assert isinstance(tiers, dict)
+        tiers: Mapping[str, Any] = self.document.data["tiers"]
         return tiers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EditedPlan:
-    """Edited plan: the new text, the parsed plan, and the user comments lost with the old curve."""
+class EditedPlan(NamedTuple):
+    """Text and content of the edited plan."""
 
     text: str
     plan: Plan
-    lost_comments: tuple[str, ...]
 
 
 def open_plan(path: Path) -> PlanFile:
@@ -65,8 +59,7 @@ def open_plan(path: Path) -> PlanFile:
     tiers = document.data.get("tiers") if isinstance(document.data, dict) else None
     if not isinstance(tiers, dict) or not tiers:
         raise PlanError((f"{path}: is no plan: it has no tiers",))
-    text = path.read_bytes().decode("utf-8-sig")
-    return PlanFile(path=path, text=text, document=document)
+    return PlanFile(path=path, text=path.read_bytes().decode(), document=document)
 
 
 def chosen_tier(plan: PlanFile, asked: str | None) -> str:
@@ -75,8 +68,6 @@ def chosen_tier(plan: PlanFile, asked: str | None) -> str:
     if asked is None and len(plan.tiers) > 1:
         raise PlanError((f"{plan.path}: has several tiers; say which with --tier: {names}",))
     tier = next(iter(plan.tiers)) if asked is None else asked
-    if not isinstance(tier, str):
-        raise PlanError((f"{plan.path}: tiers: the name {tier} must be text; put it in quotes",))
     if tier not in plan.tiers:
         raise PlanError((f"{plan.path}: has no tier {tier}; it has {names}",))
     if not isinstance(plan.tiers[tier], dict):
@@ -97,18 +88,71 @@ def replace_curve(
     `head` and `notes` are comments above the curve and above its points. Raise PlanError if the text cannot be edited
     safely or the result is not a valid plan.
     """
-    lost: tuple[str, ...] = ()
+    wanted = _unshared(plan.document.data)
+    wanted["tiers"][str(tier)][CURVE] = curve.model_dump(mode="json", exclude_defaults=True)
     if plan.path.suffix.lower() == ".json":
-        text = _as_json(plan, tier, curve)
+        text = json.dumps(wanted, indent=2, ensure_ascii=False) + "\n"
     else:
-        text, lost = _as_yaml(plan, tier, curve, head, notes)
-        _same_but_curve(plan, tier, curve, text)
-    return EditedPlan(
-        text=text,
-        plan=_validated(plan, tier, text),
-        # In a narrow column the mark wraps to two lines.
-        lost_comments=() if WRITTEN in " ".join(lost) else lost,
+        text, edited = "", None
+        with suppress(yaml.YAMLError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
+            text = _with_lines(plan.text, tier, curve, head, notes)
+            edited = _unshared(yaml.safe_load(text))
+        if edited != wanted:
+            place = f"tiers.{tier} is in braces, or shares parts with other places of the file"
+            raise PlanError((f"{plan.path}: {place}, so it cannot be edited safely; {BY_HAND}",))
+    try:
+        return EditedPlan(text, parse_plan(wanted))
+    except InvalidPlanError as error:
+        problems = plan.document.located(error.problems)
+        raise PlanError((f"{plan.path}: is no valid plan, and nothing was written", *problems)) from None
+
+
+def _unshared(data: Any) -> Any:
+    """Copy parsed YAML without shared parts, so that a change to an anchor's parts does not appear elsewhere."""
+    return json.loads(json.dumps(data, default=str))
+
+
+def _with_lines(
+    text: str, tier: str, curve: BenchmarkCurve, head: Sequence[str], notes: Sequence[Sequence[str]]
+) -> str:
+    """Return the text with the lines of this curve. Raise LookupError or AttributeError for other forms of a tier."""
+    name, mapping = _entry(_entry(yaml.compose(text, yaml.SafeLoader), "tiers")[1], tier)
+    keys = [key for key, _ in mapping.value]
+    margin, lines = keys[0].start_mark.column, text.split("\n")
+    starts = [*(key.start_mark.line for key in keys), mapping.end_mark.line]
+    held = [key.value for key in keys]
+    placeholder = re.compile(rf" {{{margin}}}# curve:")
+    commented = [line for line in range(starts[0], starts[-1]) if placeholder.match(lines[line])]
+    if CURVE in held:
+        first = starts[held.index(CURVE)]
+        last = _end(lines, margin, starts[held.index(CURVE) + 1])
+    elif commented:
+        # The line that `init` and `plan init` leave for it.
+        first, last = commented[0], commented[0] + 1
+    else:
+        first = last = _end(lines, margin, starts[-1])
+    layout = YamlIndentation(
+        margin=margin,
+        step=max(margin - name.start_mark.column, 1),
+        lists_indented=re.search(r"^( *)[^\s#-].*:\s*\n\1- ", text, re.MULTILINE) is None,
     )
+    top, *block = curve_lines(curve, layout, head=head, notes=notes)
+    line_end = "\r" if "\r\n" in text else ""
+    return "\n".join([*lines[:first], *(each + line_end for each in (" " * margin + top, *block)), *lines[last:]])
+
+
+def _entry(mapping: Any, key: str) -> tuple[Any, Any]:
+    """Return the nodes of a key and its value."""
+    return {name.value: (name, value) for name, value in mapping.value}[str(key)]
+
+
+def _end(lines: Sequence[str], margin: int, following: int) -> int:
+    """Return the line after a value that is before line `following`. Later comments belong to the next key."""
+    while (line := lines[following - 1].strip()) == "" or (
+        line.startswith("#") and lines[following - 1].index("#") <= margin
+    ):
+        following -= 1
+    return following
 
 
 def write(plan: PlanFile, text: str) -> bool:
@@ -118,165 +162,18 @@ def write(plan: PlanFile, text: str) -> bool:
     """
     if text == plan.text:
         return False
-    target = plan.path.resolve()
-    temporary = ""
+    target, temporary = plan.path.resolve(), ""
     try:
-        mark = b"\xef\xbb\xbf" if target.read_bytes().startswith(b"\xef\xbb\xbf") else b""
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        with os.fdopen(handle, "wb") as out:
-            out.write(mark + text.encode("utf-8"))
-            out.flush()
-            os.fsync(out.fileno())
-        before = target.stat()
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
+            temporary = file.name
+            file.write(text.encode())
+            os.fsync(file.fileno())
+        shutil.copymode(target, temporary)
         if os.geteuid() == 0:
-            os.chown(temporary, before.st_uid, before.st_gid)
-        os.chmod(temporary, stat.S_IMODE(before.st_mode))
+            shutil.chown(temporary, target.stat().st_uid, target.stat().st_gid)
         os.replace(temporary, target)
     except OSError as error:
         if temporary:
             Path(temporary).unlink(missing_ok=True)
         raise PlanError((f"{plan.path}: cannot be written: {error.strerror}",)) from error
     return True
-
-
-def _validated(plan: PlanFile, tier: str, text: str) -> Plan:
-    try:
-        return parse_plan(json.loads(text) if plan.path.suffix.lower() == ".json" else yaml.safe_load(text))
-    except InvalidPlanError as found:
-        # The file is unchanged, so line numbers are valid, except inside the new curve.
-        place = path_text(("tiers", tier, CURVE))
-        lines = {path: line for path, line in plan.document.lines.items() if not path.startswith(place)}
-        problems = replace(plan.document, lines=lines).located(found.problems)
-        raise PlanError((f"{plan.path}: is no valid plan, and nothing was written", *problems)) from None
-
-
-def _as_json(plan: PlanFile, tier: str, curve: BenchmarkCurve) -> str:
-    data = copy.deepcopy(plan.document.data)
-    data["tiers"][tier][CURVE] = curve_data(curve)
-    found = re.match(r"\{(\r?\n([ \t]+))?", plan.text.lstrip())
-    indent = found[2] if found else None
-    text = json.dumps(data, indent=indent, ensure_ascii=plan.text.isascii(), allow_nan=False)
-    end = plan.text[len(plan.text.rstrip()) :]
-    return text.replace("\n", _line_end(plan.text)) + end
-
-
-def curve_data(curve: BenchmarkCurve) -> dict[str, Any]:
-    """Return the curve for JSON without fields that were not measured."""
-    whole = curve.model_dump(mode="json", exclude_none=True)
-    points = [
-        {name: value for name, value in point.items() if (name, value) != ("censored", False)}
-        for point in whole["points"]
-    ]
-    return {**whole, "points": points}
-
-
-def _as_yaml(
-    plan: PlanFile, tier: str, curve: BenchmarkCurve, head: Sequence[str], notes: Sequence[Sequence[str]]
-) -> tuple[str, tuple[str, ...]]:
-    """Return the new text, and the comments in the replaced piece of the old text."""
-    root = yaml.compose(plan.text, yaml.SafeLoader)
-    _, tiers = _entry(plan, root, "tiers", "the plan")
-    name, mapping = _entry(plan, tiers, tier, "tiers")
-    place = f"tiers.{tier}"
-    if mapping.start_mark.index < name.end_mark.index:
-        raise _unsafe(plan, place, "is written elsewhere in the file and only referred to here")
-    if not isinstance(mapping, yaml.MappingNode) or mapping.flow_style:
-        raise _unsafe(plan, place, "is written in braces")
-    margin = mapping.value[0][0].start_mark.column
-    layout = YamlIndentation(
-        margin=margin, step=max(margin - name.start_mark.column, 1), lists_indented=_lists_indented(plan.text)
-    )
-    block = _line_end(plan.text).join(curve_lines(curve, layout, head=head, notes=notes))
-    keys: list[Any] = [key for key, _ in mapping.value]
-    for at, following in pairwise([*keys, None]):
-        if at is not None and at.value == CURVE:
-            limit = following.start_mark.index if following is not None else mapping.end_mark.index
-            end = _end(plan, place, at.end_mark.index, limit)
-            start = at.start_mark.index
-            return plan.text[:start] + block + plan.text[end:], _comments(plan.text, start, end)
-    region = slice(mapping.start_mark.index, mapping.end_mark.index)
-    placeholder = re.compile(rf"^ {{{margin}}}# curve:[^\r\n]*", re.MULTILINE).search(plan.text[region])
-    if placeholder is not None:
-        # The line that `init` and `plan init` leave for it.
-        start, end = (region.start + place for place in placeholder.span())
-        return plan.text[:start] + " " * margin + block + plan.text[end:], ()
-    end = _end(plan, place, keys[-1].end_mark.index, mapping.end_mark.index)
-    # Comments below the last key that are indented deeper belong to it: they may be its keys for later.
-    deeper = re.compile(rf"(\r?\n {{{margin + 1},}}#[^\r\n]*)*").match(plan.text, end)
-    end = deeper.end() if deeper is not None else end
-    return plan.text[:end] + _line_end(plan.text) + " " * margin + block + plan.text[end:], ()
-
-
-def _entry(plan: PlanFile, node: Any, name: str, place: str) -> tuple[Any, Any]:
-    """Return the key and value nodes of an entry."""
-    found = [pair for pair in node.value if pair[0].value == name] if isinstance(node, yaml.MappingNode) else []
-    if len(found) != 1:
-        raise _unsafe(plan, place, f"does not hold {name} itself: it comes from another place of the file")
-    return found[0]  # type: ignore[no-any-return]
-
-
-def _end(plan: PlanFile, place: str, start: int, limit: int) -> int:
-    """Return the end of the last line of the value that begins after `start`, including its comment.
-
-    The parser's end of a mapping lies behind comments and empty lines that belong to the next key.
-    """
-    text = plan.text
-    # After the colon of the key.
-    end = text.find(":", start) + 1 or start
-    events: Iterator[Any] = yaml.parse(text, yaml.SafeLoader)
-    for event in events:
-        first, last = event.start_mark.index, event.end_mark.index
-        closes = isinstance(event, yaml.CollectionEndEvent) and last > first
-        if start <= first < limit and (closes or isinstance(event, yaml.ScalarEvent | yaml.AliasEvent)):
-            end = max(end, last)
-    end = len(text[:end].rstrip())
-    rest = re.compile(r"[^\r\n]*").match(text, end)
-    assert rest is not None
-    if rest[0].strip() and not re.match(r"[ \t]+#", rest[0]):
-        raise _unsafe(plan, place, "shares a line with something else")
-    return rest.end()
-
-
-def _lists_indented(text: str) -> bool:
-    """Return whether lists are indented under their key. Return True if the file has no list."""
-    tokens = list(yaml.scan(text, yaml.SafeLoader))
-    entries = any(isinstance(token, yaml.BlockEntryToken) for token in tokens)
-    return not entries or any(isinstance(token, yaml.BlockSequenceStartToken) for token in tokens)
-
-
-def _same_but_curve(plan: PlanFile, tier: str, curve: BenchmarkCurve, text: str) -> None:
-    """Check that the parsed text has that curve in that tier and is otherwise unchanged."""
-    try:
-        after, before = _unshared(yaml.safe_load(text)), _unshared(plan.document.data)
-        found = BenchmarkCurve.model_validate(after["tiers"][tier].pop(CURVE))
-    except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise _unsafe(plan, f"tiers.{tier}", "refers to other parts of the file, or they to it") from error
-    before["tiers"][tier].pop(CURVE, None)
-    if after != before or found != curve:
-        raise _unsafe(plan, f"tiers.{tier}", "shares parts with other places of the file")
-
-
-def _unshared(part: Any) -> Any:
-    """Copy the values without shared anchors, so that a change does not appear elsewhere."""
-    if isinstance(part, dict):
-        return {key: _unshared(value) for key, value in part.items()}
-    return [_unshared(value) for value in part] if isinstance(part, list) else part
-
-
-def _unsafe(plan: PlanFile, place: str, why: str) -> PlanError:
-    return PlanError((f"{plan.path}: {place} {why}, so the text cannot be edited safely; {BY_HAND}",))
-
-
-def _comments(text: str, start: int, end: int) -> tuple[str, ...]:
-    """Return the comments between two positions, including trailing ones. Text between tokens is blank or a comment."""
-    found: list[str] = []
-    last = start
-    for token in yaml.scan(text, yaml.SafeLoader):
-        between = text[last : min(token.start_mark.index, end)]
-        found += [line.strip().lstrip("# ") for line in between.splitlines() if line.strip().startswith("#")]
-        last = max(last, token.end_mark.index)
-    return tuple(found)
-
-
-def _line_end(text: str) -> str:
-    return "\r\n" if "\r\n" in text else "\n"

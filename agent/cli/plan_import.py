@@ -20,10 +20,8 @@ from agent.benchmarks.curves import SETUP, ImportedCurve, ImportRemark, curve_of
 from agent.benchmarks.formats import AUTO, NAMES, read_all_results
 from agent.benchmarks.plan_edit import (
     CURVE,
-    EditedPlan,
     PlanFile,
     chosen_tier,
-    curve_data,
     open_plan,
     replace_curve,
     write,
@@ -37,7 +35,7 @@ from exporters.documents.plan_files import WRITTEN, YamlIndentation, curve_lines
 from rules.catalogue.registry import CATALOGUE
 from rules.plan.checks import PlanWarning, check_tier
 from rules.plan.curve import operating_point
-from rules.plan.schema import Provenance, TierPlan
+from rules.plan.schema import Plan, Provenance, TierPlan
 from rules.plan.validation import problems_of
 from rules.telemetry.wording import format_count
 
@@ -274,7 +272,7 @@ def _put(options: SimpleNamespace, imported: ImportedCurve, target: _Target) -> 
     remarks = (
         *accepted,
         *remarks_of(imported, tier, observed=_is_observed(options)),
-        *_went(target, edited, imported),
+        *_went(target, edited.plan, imported),
     )
     changed = write(target.plan, edited.text)
     found = check_tier(target.tier, tier, CATALOGUE)
@@ -295,15 +293,14 @@ def _put(options: SimpleNamespace, imported: ImportedCurve, target: _Target) -> 
     return code
 
 
-def _went(target: _Target, edited: EditedPlan, imported: ImportedCurve) -> list[ImportRemark]:
+def _went(target: _Target, plan: Plan, imported: ImportedCurve) -> list[ImportRemark]:
     """Return remarks on data that the replaced curve had and the new one lacks."""
     before = target.plan.tiers[target.tier].get(CURVE)
     fields = missing_fields(before, imported.curve) if isinstance(before, dict) else ()
     texts = [f"the replaced curve gave {', '.join(fields)}; the new one does not"] if fields else []
-    point = edited.plan.tiers[target.tier].operating_point
+    point = plan.tiers[target.tier].operating_point
     if point is not None and point.source == "production":
         texts.append("operating_point is what production measured before this benchmark, and outranks it: delete it")
-    texts += [f"a comment went with the replaced curve: {comment}" for comment in edited.lost_comments]
     return [ImportRemark(source=str(target.plan.path), text=text) for text in texts]
 
 
@@ -386,7 +383,12 @@ def _with_ranges(texts: Sequence[str]) -> str:
 
 def _as_data(imported: ImportedCurve) -> dict[str, Any]:
     lengths = {f"{kind}_tokens": asdict(getattr(imported, f"{kind}_tokens")) for kind in ("prompt", "generation")}
-    return {"curve": curve_data(imported.curve), "models": imported.models, "tools": imported.tools, **lengths}
+    return {
+        "curve": imported.curve.model_dump(mode="json", exclude_defaults=True),
+        "models": imported.models,
+        "tools": imported.tools,
+        **lengths,
+    }
 
 
 def _remark_data(remarks: Sequence[ImportRemark]) -> list[dict[str, str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -130,29 +129,6 @@ def test_a_new_curve_stays_below_the_commented_keys_of_the_last_part(tmp_path: P
     assert plan["tiers"]["a"]["slo"]["e2e_p99_seconds"] == 30
 
 
-def test_comments_of_people_that_go_with_the_curve_are_told(tmp_path: Path) -> None:
-    path = plan_in(tmp_path)
-    first = edited(path, "big")
-    assert first.lost_comments == ("with eight clients", "measured on a Friday", "the last one")
-    path.write_text(first.text)
-    assert edited(path, "big", OTHER).lost_comments == ()
-
-
-def test_a_sign_in_a_name_is_no_comment_and_one_after_braces_is(tmp_path: Path) -> None:
-    start, end = PLAN.index("    curve:"), PLAN.index("\n    # about the promise")
-    braces = '    curve: {source: ["r #1.json"], points: [{completed_rps: 3}]}  # by hand'
-    assert edited(plan_in(tmp_path, PLAN[:start] + braces + PLAN[end:]), "big").lost_comments == ("by hand",)
-
-
-def test_our_own_comment_is_known_where_a_narrow_column_breaks_it(tmp_path: Path) -> None:
-    wide = re.sub(r"(?m)^ +", lambda found: 4 * found[0], PLAN)
-    path = plan_in(tmp_path, wide)
-    first = replace_curve(open_plan(path), "big", CURVE, head=[WRITTEN])
-    assert WRITTEN not in first.text
-    path.write_text(first.text)
-    assert edited(path, "big", OTHER).lost_comments == ()
-
-
 def test_importing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     for tier in ("big", "small"):
         path = plan_in(tmp_path)
@@ -235,38 +211,22 @@ FLOW = "{model: m, engine: e, gpu: {product: A, per_replica: 1}, slo: {ttft_p99_
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    "text",
     [
-        (f"{HEAD}  a: {FLOW}\n", "tiers.a is written in braces"),
-        (f"schema: 1\ntiers: {{a: {FLOW}}}\n", "tiers.a is written in braces"),
-        (
-            f"{HEAD}  b: &b\n    {BODY}  a: *b\n",
-            "tiers.a is written elsewhere in the file and only referred to here",
-        ),
-        (
-            f"{HEAD}  a: &a\n    {BODY}  b: *a\n",
-            "tiers.a shares parts with other places of the file",
-        ),
-        (
-            f"{HEAD}  a: &a\n    {BODY}  b:\n    <<: *a\n    cold_start_seconds: 9\n",
-            "tiers.a shares parts with other places of the file",
-        ),
-        (
-            f"{HEAD}  a:\n    {BODY}    curve: &c {{points: [{{completed_rps: 3}}]}}\n  b:\n    {BODY}    curve: *c\n",
-            "tiers.a refers to other parts of the file, or they to it",
-        ),
-        (
-            f"base: &base\n  tiers:\n    a:\n      {BODY}<<: *base\nschema: 1\n",
-            "the plan does not hold tiers itself: it comes from another place of the file",
-        ),
-        (f"{HEAD}  a:\n    ? curve\n    : points: [{{completed_rps: 3}}]\n    {BODY}", "tiers.a "),
+        f"{HEAD}  a: {FLOW}\n",
+        f"schema: 1\ntiers: {{a: {FLOW}}}\n",
+        f"{HEAD}  b: &b\n    {BODY}  a: *b\n",
+        f"{HEAD}  a: &a\n    {BODY}  b: *a\n",
+        f"{HEAD}  a: &a\n    {BODY}  b:\n    <<: *a\n    cold_start_seconds: 9\n",
+        f"{HEAD}  a:\n    {BODY}    curve: &c {{points: [{{completed_rps: 3}}]}}\n  b:\n    {BODY}    curve: *c\n",
+        f"base: &base\n  tiers:\n    a:\n      {BODY}<<: *base\nschema: 1\n",
+        f"{HEAD}  a:\n    ? curve\n    : points: [{{completed_rps: 3}}]\n    {BODY}",
     ],
 )
-def test_what_cannot_be_edited_safely_is_said_and_stays(tmp_path: Path, text: str, said: str) -> None:
+def test_what_cannot_be_edited_safely_is_said_and_stays(tmp_path: Path, text: str) -> None:
     path = plan_in(tmp_path, text)
-    sentence = refused(path)
-    assert sentence.startswith(f"{path}: {said}")
-    assert sentence.endswith("so the text cannot be edited safely; " + plan_edit.BY_HAND)
+    place = "tiers.a is in braces, or shares parts with other places of the file"
+    assert refused(path) == f"{path}: {place}, so it cannot be edited safely; {plan_edit.BY_HAND}"
 
 
 def test_a_tier_that_takes_its_parts_from_another_gets_its_own_curve(tmp_path: Path) -> None:
@@ -323,8 +283,6 @@ def test_the_tier_is_the_one_asked_for_or_the_only_one(tmp_path: Path) -> None:
     assert chosen_tier(open_plan(plan_in(tmp_path, f"{HEAD}  a:\n    {BODY}")), None) == "a"
     with pytest.raises(PlanError, match=r"tiers\.a: must be a mapping"):
         chosen_tier(open_plan(plan_in(tmp_path, f"{HEAD}  a: 3\n")), None)
-    with pytest.raises(PlanError, match="the name 7 must be text"):
-        chosen_tier(open_plan(plan_in(tmp_path, f"{HEAD}  7:\n    {BODY}")), None)
 
 
 def json_plan(**more: Any) -> dict[str, Any]:
@@ -332,14 +290,12 @@ def json_plan(**more: Any) -> dict[str, Any]:
     return {"schema": 1, "tiers": {"a": {**tier, **more}}}
 
 
-@pytest.mark.parametrize("indent", [None, 2, 4, "\t"])
 @pytest.mark.parametrize("more", [{}, {"curve": OTHER.model_dump()}, {"cold_start_seconds": 3}])
-def test_a_json_plan_keeps_its_indentation_and_its_order(tmp_path: Path, indent: Any, more: dict[str, Any]) -> None:
-    path = plan_in(tmp_path, json.dumps(json_plan(**more), indent=indent, ensure_ascii=False) + "\n", "plan.json")
+def test_a_json_plan_keeps_its_order(tmp_path: Path, more: dict[str, Any]) -> None:
+    path = plan_in(tmp_path, json.dumps(json_plan(**more)), "plan.json")
     found = edited(path, "a").text
     curve = {"loop": "open", "source": ["r.json"], "points": [{"completed_rps": 1.5, "requested_rps": 2.0}]}
-    expected = json_plan(**{**more, "curve": curve})
-    assert found == json.dumps(expected, indent=indent, ensure_ascii=False) + "\n"
+    assert found == json.dumps(json_plan(**{**more, "curve": curve}), indent=2, ensure_ascii=False) + "\n"
     path.write_text(found)
     assert edited(path, "a").text == found
 
