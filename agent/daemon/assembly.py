@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from agent.alerting.service import AlertingService
     from agent.forecasting.service import ForecastService
     from agent.history.service import HistoryService
-    from agent.kubernetes.discovery import Worker
+    from agent.kubernetes.discovery import DiscoveredPod
     from agent.kubernetes.node_pods import PodSource
     from agent.replay.back_fill import BackFillService
     from agent.reporting.service import ReportService, WeeklyTrigger
@@ -197,7 +197,7 @@ class Assembly:
         if self.pods is not None:
             yield self.pods, self.pods.stop
 
-    def workers(self) -> tuple[Worker, ...]:
+    def workers(self) -> tuple[DiscoveredPod, ...]:
         """Return pods on this machine whose replica another agent scrapes."""
         return self.pods.workers() if self.pods is not None else ()
 

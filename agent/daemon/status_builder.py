@@ -35,7 +35,7 @@ from rules.verdicts.error_budget import count_observed_seconds
 
 if TYPE_CHECKING:
     from agent.forecasting.service import ForecastService
-    from agent.kubernetes.discovery import Worker
+    from agent.kubernetes.discovery import DiscoveredPod
 
 RECENT_SECONDS = 300.0
 
@@ -52,7 +52,7 @@ class StatusInputs:
     health: AgentHealth
     simulated: str
     step13: Mapping[str, str]
-    workers: tuple[Worker, ...] = ()
+    workers: tuple[DiscoveredPod, ...] = ()
     external_alerts: tuple[ExternalAlert, ...] = ()
     forecasts: ForecastService | None = None
     no_forecasts: str = ""

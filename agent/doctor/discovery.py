@@ -28,16 +28,13 @@ LOOK_SECONDS = 6.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryProbe:
-    """Discovered pods. `loaded` is the configuration with the pods, `trouble` is why discovery failed. `repeated` has a
-    sentence for each name of pods in several namespaces.
-    """
+    """Discovered pods. `loaded` is the configuration with the pods, `trouble` is why discovery failed."""
 
     loaded: LoadedConfig
     pods: PodSource | None = None
     health: DiscoveryHealth | None = None
     trouble: str = ""
     socket: bool = False
-    repeated: tuple[str, ...] = ()
 
     def assign_gpus(
         self, targets: Sequence[Target], readouts: Mapping[str, GpuReadout]
@@ -64,9 +61,7 @@ def probe_discovery(loaded: LoadedConfig, clock: Callable[[], float] = time.time
             time.sleep(0.1)
             joined = pods.add_discovered_targets(loaded)
         socket = pod_resources.socket_exists(keys.pod_resources)
-        return DiscoveryProbe(
-            loaded=joined, pods=pods, health=health, socket=socket, repeated=tuple(pods.repeated_names())
-        )
+        return DiscoveryProbe(loaded=joined, pods=pods, health=health, socket=socket)
     finally:
         pods.stop()
 
@@ -92,8 +87,6 @@ def check_discovery(seen: DiscoveryProbe, loaded: LoadedConfig) -> Iterator[Chec
         )
     for text in found.left_out:
         yield warn(CHECK, f"left out: {text}", "docs/kubernetes-discovery.md says what a pod must tell")
-    for text in seen.repeated:
-        yield warn(CHECK, text, "name the namespaces of each tier: discovery.kubernetes.tiers[].namespaces")
     tiers = loaded.plan.tiers if loaded.plan is not None else {target.tier for target in seen.loaded.config.targets}
     if several := find_open_tiers(tiers, TierCandidates(entries=keys.tiers, namespaces=keys.namespaces)):
         yield warn(

@@ -194,10 +194,6 @@ class HttpClient:
         self._loaded = stamps
         return True
 
-    def forget_files(self) -> None:
-        """Read all files again with the next `load_if_changed`."""
-        self._loaded = None
-
     def prepare(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None
     ) -> requests.PreparedRequest:
@@ -240,7 +236,7 @@ class HttpClient:
         self._kept = True
         encoding = response.headers.get("Content-Encoding", "").strip().lower()
         if encoding in ("", "identity"):
-            return self._without_secrets(packed)
+            return self.without_secrets(packed)
         if encoding not in ("gzip", "x-gzip"):
             text = " sent a Content-Encoding that was not asked for; only gzip is"
             raise HttpError(ScrapeFailure.CONTENT_TYPE, self.place, text, response.status_code)
@@ -254,7 +250,7 @@ class HttpClient:
             raise self._too_large()
         if not unzip.eof or unzip.unused_data:
             raise self.cut_off(f"its gzip stream does not end with the {self._what}")
-        return self._without_secrets(body)
+        return self.without_secrets(body)
 
     def stream(self, response: requests.Response, most: int) -> Iterator[bytes]:
         """Yield the body as it arrives, not decompressed, of at most so many bytes."""
@@ -278,6 +274,12 @@ class HttpClient:
             raise ConnectionAbortedError
         if response.raw.length_remaining:
             raise self.cut_off(f"{size} of the announced bytes arrived")
+
+    def without_secrets(self, body: bytes) -> bytes:
+        """Return a part of a body without the secrets that were sent. `read` has done it."""
+        for secret in self._secrets:
+            body = body.replace(secret, b"[secret]")
+        return body
 
     def cut_off(self, text: str) -> HttpError:
         """Return the error for an incomplete body."""
@@ -317,11 +319,6 @@ class HttpClient:
         self.close()
         self._adapter = _Adapter(self._pool_options)
         self._session = _Session(self._adapter)
-
-    def _without_secrets(self, body: bytes) -> bytes:
-        for secret in self._secrets:
-            body = body.replace(secret, b"[secret]")
-        return body
 
     def _begin(self, seconds: float) -> None:
         with self._lock:

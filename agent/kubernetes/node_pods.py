@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 
 from agent.config.config import Config
 from agent.config.discovery import Kubernetes
@@ -22,19 +22,9 @@ from agent.http_client.options import TargetOptions
 from agent.http_client.page import fetch_page
 from agent.kubernetes import pod_gpus, pod_resources
 from agent.kubernetes.api import KubernetesApiError, KubernetesClient, endpoint_from_pod
-from agent.kubernetes.discovery import (
-    MOST_TARGETS,
-    DiscoveredReplica,
-    DiscoveryResult,
-    Key,
-    Worker,
-    describe_excluded_pods,
-    discover,
-    find_repeated_names,
-    pod_rank,
-)
+from agent.kubernetes.discovery import MOST_TARGETS, DiscoveredPod, DiscoveryResult, Key, discover
 from agent.kubernetes.pod_tier import PRODUCT_LABELS, TierCandidates
-from agent.kubernetes.pod_watch import PodSelection, PodWatch
+from agent.kubernetes.pod_watch import PodWatch
 from agent.kubernetes.pods import Pod, truncate_value
 from agent.scrape.scrapers import PageReader, Target
 from exporters.status.records import MISSES_UNTIL_GONE, DiscoveryHealth
@@ -53,18 +43,6 @@ PAGE_SECONDS = 3.0
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Found:
-    """Results of the node thread. Every field is replaced as a whole."""
-
-    products: tuple[str, ...] = ()
-    node_error: str = ""
-    devices: tuple[pod_resources.Devices, ...] | None = None
-    devices_error: str = ""
-    holders: frozenset[str] = frozenset()
-    models: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-
 class NodePods:
     """Pods of one node, from `start` to `stop`. `look` is for one thread, all else for any thread."""
 
@@ -74,29 +52,29 @@ class NodePods:
         *,
         grace_seconds: float,
         clock: Callable[[], float] = time.time,
-        round_seconds: float = ROUND_SECONDS,
         watch: PodWatch | None = None,
     ) -> None:
         self.keys = keys
-        self._server = _server(keys)
+        if keys.api is None:
+            self._server = endpoint_from_pod()
+        else:
+            self._server = TargetOptions(**keys.api.model_dump())
         self._grace = grace_seconds
         self._clock = clock
-        self._round_seconds = round_seconds
-        asked = PodSelection(node=keys.node, namespaces=keys.namespaces, selector=keys.selector)
-        self._found = _Found()
-        self._watch = watch or PodWatch(
-            KubernetesClient(self._server),
-            asked,
-            keep_seconds=keys.keep_seconds,
-            rank=lambda pod: pod_rank(pod, keys, self._known(None)),
-        )
+        self._watch = watch or PodWatch(KubernetesClient(self._server), keys)
         self._discovered = DiscoveryResult()
-        self._going: dict[str, tuple[DiscoveredReplica | Worker, float]] = {}
+        self._going: dict[str, tuple[DiscoveredPod, float]] = {}
         self._gpu_products: tuple[str, ...] = ()
         self._owned: Mapping[Key, GpuAssignment] = {}
-        self._told: frozenset[str] = frozenset()
+        self._logged: frozenset[str] = frozenset()
+        # Results of the node thread. Each is replaced as a whole.
+        self._products: tuple[str, ...] = ()
+        self._node_error = ""
+        self._devices: tuple[pod_resources.Devices, ...] | None = None
+        self._devices_error = ""
+        self._models: dict[str, tuple[str, ...]] = {}
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._rounds, name="node", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="node", daemon=True)
 
     def start(self) -> None:
         """Start the threads and wait up to PAGE_SECONDS for the first list, so that the first cycle has targets."""
@@ -114,60 +92,50 @@ class NodePods:
     def look(self, tiers: Mapping[str, TierPlan] | None, taken: Container[Key]) -> DiscoveryResult:
         """Return the present targets. A deleted pod stays for three scrapes, unless its address or name is reused."""
         pods = self._watch.snapshot().pods
-        incumbents = {one.pod.uid for one in self._discovered.targets}
-        now = discover(pods.values(), self.keys, self._known(tiers), taken, incumbents)
-        self._discovered = self._with_going(now, {uid for uid, pod in pods.items() if not pod.is_finished})
-        self._log_excluded_pods()
-        return self._discovered
-
-    def _known(self, tiers: Mapping[str, TierPlan] | None) -> TierCandidates:
-        found = self._found
-        return TierCandidates(
+        known = TierCandidates(
             tiers=tiers,
             entries=self.keys.tiers,
             namespaces=self.keys.namespaces,
-            products=found.products or self._gpu_products,
-            models=found.models,
-            holders=found.holders,
+            products=self._products or self._gpu_products,
+            models=self._models,
+            holders=frozenset(f"{x.namespace}/{x.pod}" for x in self._devices or () if pod_gpus.is_gpu(x)),
         )
-
-    def _log_excluded_pods(self) -> None:
-        """Log pods that are newly left out, in one line: there may be thousands."""
-        told = frozenset(f"{one.pod.place}: {one.reason}" for one in self._discovered.left_out if not one.later)
-        new = sorted(told - self._told)
-        if new:
+        incumbents = {target.pod.uid for target in self._discovered.targets}
+        now = discover(pods.values(), self.keys, known, taken, incumbents)
+        self._discovered = self._with_going(now, {uid for uid, pod in pods.items() if not pod.is_finished})
+        # In one line: there may be thousands.
+        left_out = frozenset(excluded.text for excluded in now.left_out if not excluded.later)
+        if new := sorted(left_out - self._logged):
             _log.warning('left out pods number=%d first="%s"', len(new), new[0])
-        self._told = told
+        self._logged = left_out
+        return self._discovered
+
+    def _with_going(self, now: DiscoveryResult, alive: set[str]) -> DiscoveryResult:
+        """Add the deleted pods whose grace has not ended."""
+        present = alive | {known.pod.uid for known in (*now.targets, *now.workers)}
+        moment = time.monotonic()
+        for known in (*self._discovered.targets, *self._discovered.workers):
+            self._going.setdefault(known.pod.uid, (known, moment))
+        reused = {target.url for target in now.targets} | {target.key for target in now.targets}
+        self._going = {
+            uid: (known, since)
+            for uid, (known, since) in self._going.items()
+            if uid not in present and moment - since < self._grace
+            if not (known.url and (known.url in reused or known.key in reused))
+        }
+        going = [known for known, _ in self._going.values()][: MOST_TARGETS - len(now.targets)]
+        return replace(
+            now,
+            targets=(*now.targets, *(known for known in going if known.url)),
+            workers=(*now.workers, *(known for known in going if not known.url)),
+        )
 
     def add_discovered_targets(self, loaded: LoadedConfig) -> LoadedConfig:
         """Add the present pods to the targets of the configuration file."""
         taken = {(target.tier, target.name) for target in loaded.config.targets}
-        found = self.look(loaded.plan.tiers if loaded.plan is not None else None, taken)
-        targets = (*loaded.config.targets, *map(_target, found.targets))
+        pods = self.look(loaded.plan.tiers if loaded.plan is not None else None, taken)
+        targets = (*loaded.config.targets, *map(target_from_pod, pods.targets))
         return replace(loaded, config=loaded.config.model_copy(update={"targets": targets}))
-
-    def _with_going(self, now: DiscoveryResult, alive: Container[str]) -> DiscoveryResult:
-        several: tuple[DiscoveredReplica | Worker, ...] = (*now.targets, *now.workers)
-        before: tuple[DiscoveredReplica | Worker, ...] = (*self._discovered.targets, *self._discovered.workers)
-        here = {one.pod.uid for one in several}
-        moment = time.monotonic()
-        for one in before:
-            if one.pod.uid not in here and one.pod.uid not in alive:
-                self._going.setdefault(one.pod.uid, (one, moment))
-        urls = {one.url for one in now.targets}
-        keys = {one.key for one in now.targets}
-        self._going = {
-            uid: (one, since)
-            for uid, (one, since) in self._going.items()
-            if moment - since < self._grace and uid not in here and uid not in alive
-            if isinstance(one, Worker) or not (one.url in urls or one.key in keys)
-        }
-        going = [one for one, _ in self._going.values()][: MOST_TARGETS - len(now.targets)]
-        return DiscoveryResult(
-            targets=(*now.targets, *(one for one in going if isinstance(one, DiscoveredReplica))),
-            workers=(*now.workers, *(one for one in going if isinstance(one, Worker))),
-            left_out=now.left_out,
-        )
 
     def times(self, key: Key) -> PodTimes | None:
         """Return the times of the replica's pod, None for a replica of the configuration file."""
@@ -184,150 +152,120 @@ class NodePods:
 
     def _pod(self, key: Key) -> Pod | None:
         """Return the present state of a replica's pod, or its last state after deletion."""
-        found = next((one for one in self._discovered.targets if one.key == key), None)
-        return self._watch.snapshot().pods.get(found.pod.uid, found.pod) if found is not None else None
+        for target in self._discovered.targets:
+            if target.key == key:
+                return self._watch.snapshot().pods.get(target.pod.uid, target.pod)
+        return None
 
     def assign_gpus(self, targets: Sequence[Target], readouts: Mapping[str, GpuReadout]) -> dict[Key, GpuAssignment]:
         """Return the GPUs of each target, and of each replica with workers on this node."""
-        self._gpu_products = tuple(sorted({one.product for one in readouts.values() if one.product}))
-        pods = {one.key: one.pod for one in self._discovered.targets}
+        self._gpu_products = tuple(sorted({readout.product for readout in readouts.values() if readout.product}))
+        pods = {target.key: target.pod for target in self._discovered.targets}
         owned = assign_gpus([target for target in targets if target.key not in pods], readouts)
-        seen = pod_gpus.GpuAssignmentSources(
-            readouts=readouts, devices=self._found.devices, error=self._found.devices_error
-        )
-        owned |= {
-            target.key: pod_gpus.assign_pod_gpus(pods[target.key], seen) for target in targets if target.key in pods
-        }
+        sources = pod_gpus.GpuAssignmentSources(readouts=readouts, devices=self._devices, error=self._devices_error)
+        for target in targets:
+            if target.key in pods:
+                owned[target.key] = pod_gpus.assign_pod_gpus(pods[target.key], sources)
         for worker in self._discovered.workers:
-            owned[worker.key] = _combined(owned.get(worker.key), pod_gpus.assign_pod_gpus(worker.pod, seen))
+            more = pod_gpus.assign_pod_gpus(worker.pod, sources)
+            before = owned.get(worker.key, GpuAssignment(gpus=()))
+            missing = "; ".join(dict.fromkeys(filter(None, (before.missing, more.missing))))
+            owned[worker.key] = GpuAssignment(gpus=tuple(dict.fromkeys((*before.gpus, *more.gpus))), missing=missing)
         self._owned = owned
         return owned
 
-    def workers(self) -> tuple[Worker, ...]:
+    def workers(self) -> tuple[DiscoveredPod, ...]:
         """Return a worker of each replica that has GPUs here and its page on another node."""
-        own = {one.key for one in self._discovered.targets}
-        several = {one.key: one for one in self._discovered.workers if one.key not in own}
-        return tuple(several.values())
+        own = {target.key for target in self._discovered.targets}
+        return tuple({worker.key: worker for worker in self._discovered.workers if worker.key not in own}.values())
 
     def health(self) -> DiscoveryHealth:
         """Return errors and excluded pods."""
-        known, found, discovered = self._watch.snapshot(), self._found, self._discovered
-        starting = [one for one in discovered.targets if self.starting(one.key)]
-        later = [one for one in discovered.left_out if one.later]
+        state, discovered = self._watch.snapshot(), self._discovered
+        starting = sum(self.starting(target.key) for target in discovered.targets)
+        later = sum(excluded.later for excluded in discovered.left_out)
         return DiscoveryHealth(
-            trouble=known.trouble or (None if known.listed else "the API server has not answered yet"),
-            age_seconds=known.age_seconds,
+            trouble=state.trouble or (None if state.listed else "the API server has not answered yet"),
+            age_seconds=state.age_seconds,
             watched=len(discovered.targets),
-            starting=len(starting) + len(later),
-            later=len(later),
-            left_out=tuple(describe_excluded_pods(discovered)),
-            notes=tuple(filter(None, (found.node_error, known.overflow, *pod_gpus.find_shared_gpus(self._owned)))),
+            starting=starting + later,
+            later=later,
+            left_out=tuple(excluded.text for excluded in discovered.left_out),
+            notes=tuple(filter(None, (self._node_error, *pod_gpus.find_shared_gpus(self._owned)))),
         )
 
-    def repeated_names(self) -> Iterator[str]:
-        """Return a sentence for each name of pods in several namespaces."""
-        return find_repeated_names(self._discovered)
-
-    def _rounds(self) -> None:
-        due = {self._ask_node: 0.0, self._ask_kubelet: 0.0, self._ask_pages: 0.0}
-        every = {self._ask_node: NODE_SECONDS, self._ask_kubelet: DEVICES_SECONDS, self._ask_pages: 0.0}
+    def _run(self) -> None:
+        due = dict.fromkeys((self._read_node, self._read_devices, self._read_models), 0.0)
         while not self._stop.is_set():
-            for ask, at in due.items():
-                if time.monotonic() < at:
-                    continue
-                try:
-                    good = ask()
-                except Exception:  # noqa: BLE001 - a defect costs one question of one round
-                    _log.exception("unexpected error reading pods of the node")
-                    good = True
-                due[ask] = time.monotonic() + (every[ask] if good else self._round_seconds)
-            self._stop.wait(self._round_seconds)
+            for read, at in due.items():
+                if at <= time.monotonic():
+                    try:
+                        due[read] = time.monotonic() + read()
+                    except Exception:  # noqa: BLE001 - a defect costs one read of one round
+                        _log.exception("unexpected error reading pods of the node")
+            self._stop.wait(ROUND_SECONDS)
 
-    def _ask_node(self) -> bool:
-        """Read the labels of the node. Return False to retry soon."""
+    def _read_node(self) -> float:
+        """Read the labels of the node. Return the seconds until the next time."""
         # No kept connection: the next request comes in ten minutes.
         api = KubernetesClient(self._server)
         try:
             meta = api.get(f"/api/v1/nodes/{self.keys.node}").get("metadata")
         except KubernetesApiError as error:
-            self._found.node_error = f"node {self.keys.node}: {error.text}"
-            return error.missing or error.status == 403
+            self._node_error = f"node {self.keys.node}: {error}"
+            return NODE_SECONDS if error.status in (403, 404) else 0.0
         finally:
             api.close()
         labels = meta.get("labels") if isinstance(meta, dict) else None
         labels = labels if isinstance(labels, dict) else {}
-        self._found.products = tuple(truncate_value(labels[name]) for name in PRODUCT_LABELS if labels.get(name))
-        self._found.node_error = ""
-        return True
+        self._products = tuple(truncate_value(labels[name]) for name in PRODUCT_LABELS if labels.get(name))
+        self._node_error = ""
+        return NODE_SECONDS
 
-    def _ask_kubelet(self) -> bool:
+    def _read_devices(self) -> float:
+        """Read the devices of all pods from the kubelet. Return the seconds until the next time."""
         path = self.keys.pod_resources
         if not pod_resources.socket_exists(path):
-            self._found.devices, self._found.devices_error = None, f"there is no socket {path} here"
-            return True
+            self._devices, self._devices_error = None, f"there is no socket {path} here"
+            return DEVICES_SECONDS
         try:
-            devices = pod_resources.read_devices(path)
-            self._found.devices, self._found.devices_error = devices, ""
-            self._found.holders = frozenset(f"{x.namespace}/{x.pod}" for x in devices if pod_gpus.is_gpu(x))
+            self._devices, self._devices_error = pod_resources.read_devices(path), ""
         except pod_resources.PodResourcesError as error:
             # The last devices stay valid: those of a pod never change.
-            self._found.devices_error = str(error)
-            return False
-        return True
+            self._devices_error = str(error)
+            return 0.0
+        return DEVICES_SECONDS
 
-    def _ask_pages(self) -> bool:
-        """Read the models of pods whose tier depends on them."""
-        waiting = {one.pod.uid: one.url for one in self._discovered.left_out if one.url and one.later}
+    def _read_models(self) -> float:
+        """Read the models of pods whose tier depends on them. Return the seconds until the next time."""
         alive = self._watch.snapshot().pods
-        models = {uid: served for uid, served in self._found.models.items() if uid in alive}
-        for uid, url in waiting.items():
-            if self._stop.is_set():
-                break
-            served = _models(url, self._clock())
-            models |= {uid: served} if served is not None else {}
-        self._found.models = models
-        return True
+        models = {uid: served for uid, served in self._models.items() if uid in alive}
+        for excluded in self._discovered.left_out:
+            if not (excluded.url and excluded.later) or self._stop.is_set():
+                continue
+            try:
+                page = fetch_page(TargetOptions(url=excluded.url, timeout_seconds=PAGE_SECONDS))
+                engines = PageReader().read_engines(page, self._clock())
+            except ScrapeError:
+                continue
+            served = (name for engine in engines.values() for name in engine.facts.get("model", "").split(","))
+            models[excluded.pod.uid] = tuple(dict.fromkeys(truncate_value(name) for name in served if name))
+        self._models = models
+        return 0.0
 
 
-def _server(keys: Kubernetes) -> TargetOptions:
-    if keys.api is None:
-        return endpoint_from_pod()
-    return TargetOptions(url=keys.api.url, bearer_token_file=keys.api.bearer_token_file, ca_file=keys.api.ca_file)
-
-
-def _combined(one: GpuAssignment | None, other: GpuAssignment) -> GpuAssignment:
-    if one is None:
-        return other
-    missing = "; ".join(dict.fromkeys(filter(None, (one.missing, other.missing))))
-    return GpuAssignment(gpus=tuple(dict.fromkeys((*one.gpus, *other.gpus))), missing=missing)
-
-
-def _models(url: str, now: float) -> tuple[str, ...] | None:
-    """Return the models on a page, None without a page."""
-    try:
-        pages = PageReader().read_engines(fetch_page(TargetOptions(url=url, timeout_seconds=PAGE_SECONDS)), now)
-    except ScrapeError:
-        return None
-    models = dict.fromkeys(name for page in pages.values() for name in page.facts.get("model", "").split(",") if name)
-    return tuple(truncate_value(name) for name in models)
-
-
-def _target(found: DiscoveredReplica) -> TargetKeys:
-    given = {
-        "url": found.url,
-        "tier": found.tier,
-        "pool": found.pool,
-        "engine": found.engine,
-    }
+def target_from_pod(found: DiscoveredPod) -> TargetKeys:
+    """Return the target of a pod, as if it stood in the file: without credentials."""
+    keys = {"url": found.url, "tier": found.tier, "pool": found.pool, "engine": found.engine}
     # Only the pod determines the GPUs. Namespace and name may be longer than a name in the file.
-    return TargetKeys.model_validate(given).model_copy(update={"replica": found.pod.place, "gpus": ()})
+    return TargetKeys.model_validate(keys).model_copy(update={"replica": found.replica, "gpus": ()})
 
 
 class SidecarPodSource:
     """Pod that this agent is part of. Targets come from the configuration, GPUs from the node's exporter."""
 
     def __init__(self, keys: Kubernetes) -> None:
-        self._keys = keys
+        self._place = f"{keys.namespace}/{keys.pod}"
 
     def start(self) -> None:
         """Do nothing: no thread is needed."""
@@ -337,21 +275,17 @@ class SidecarPodSource:
 
     def add_discovered_targets(self, loaded: LoadedConfig) -> LoadedConfig:
         """Name the targets without a name after the pod: the targets of every pod are at 127.0.0.1."""
-        several = len(loaded.config.targets) > 1
-        targets = tuple(
-            target if target.replica else target.model_copy(update={"replica": self._name(target, several)})
-            for target in loaded.config.targets
-        )
-        return replace(loaded, config=loaded.config.model_copy(update={"targets": targets}))
-
-    def _name(self, target: TargetKeys, several: bool) -> str:
-        place = f"{self._keys.namespace}/{self._keys.pod}"
-        return f"{place}:{target.name.rpartition(':')[2]}" if several else place
+        targets = []
+        for target in loaded.config.targets:
+            if not target.replica:
+                port = f":{target.name.rpartition(':')[2]}" if len(loaded.config.targets) > 1 else ""
+                target = target.model_copy(update={"replica": f"{self._place}{port}"})
+            targets.append(target)
+        return replace(loaded, config=loaded.config.model_copy(update={"targets": tuple(targets)}))
 
     def assign_gpus(self, targets: Sequence[Target], readouts: Mapping[str, GpuReadout]) -> dict[Key, GpuAssignment]:
         """Return the GPUs that the exporter assigns to the pod. With several targets their owner is unknown."""
-        seen = pod_gpus.GpuAssignmentSources(readouts=readouts)
-        owned = pod_gpus.gpus_from_exporter(f"{self._keys.namespace}/{self._keys.pod}", seen)
+        owned = pod_gpus.gpus_from_exporter(self._place, readouts)
         return {target.key: owned if len(targets) == 1 else GpuAssignment(gpus=()) for target in targets}
 
     def times(self, key: Key) -> PodTimes | None:
@@ -362,12 +296,8 @@ class SidecarPodSource:
         """Return False: the status of the pod is not requested."""
         return False
 
-    def workers(self) -> tuple[Worker, ...]:
+    def workers(self) -> tuple[DiscoveredPod, ...]:
         """Return nothing: a sidecar of a worker has no target."""
-        return ()
-
-    def repeated_names(self) -> tuple[str, ...]:
-        """Return nothing: there is one pod."""
         return ()
 
     def health(self) -> DiscoveryHealth | None:

@@ -54,11 +54,11 @@ def assign_pod_gpus(pod: Pod, seen: GpuAssignmentSources) -> GpuAssignment:
     return GpuAssignment(gpus=(), missing=missing if pod.wants_gpu and seen.readouts else "")
 
 
-def gpus_from_exporter(name: str, seen: GpuAssignmentSources) -> GpuAssignment:
+def gpus_from_exporter(place: str, readouts: Mapping[str, GpuReadout]) -> GpuAssignment:
     """Return the GPUs that an exporter assigns to a pod (namespace/name), for a sidecar."""
-    gpus = _named(name, seen.readouts)
-    missing = f"not exposed: the GPU exporter's page names no GPU of pod {name}; let it add Kubernetes' labels"
-    return GpuAssignment(gpus=gpus, missing="" if gpus or not seen.readouts else missing)
+    gpus = _named(place, readouts)
+    missing = f"not exposed: the GPU exporter's page names no GPU of pod {place}; let it add Kubernetes' labels"
+    return GpuAssignment(gpus=gpus, missing="" if gpus or not readouts else missing)
 
 
 def find_shared_gpus(by_replica: Mapping[tuple[str, str], GpuAssignment]) -> tuple[str, ...]:

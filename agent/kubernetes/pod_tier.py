@@ -23,12 +23,11 @@ _NOISE = frozenset({"nvidia", "amd", "shared"})
 """Parts of a product name that do not identify hardware: the maker, and sharing by the device plugin."""
 
 
-class AmbiguousTierError(Exception):
+class ExcludedPodError(Exception):
     """Pod that cannot be a target. `later`: the reason may disappear with time."""
 
     def __init__(self, reason: str, later: bool = False) -> None:
         super().__init__(reason)
-        self.reason = reason
         self.later = later
 
 
@@ -73,10 +72,10 @@ def find_open_tiers(names: Iterable[str], known: TierCandidates) -> tuple[str, .
 
 
 def tier_of(pod: Pod, known: TierCandidates, *, has_page: bool = True) -> str:
-    """Return the tier of a pod. Raise AmbiguousTierError. Without a page (a worker) its GPU must determine the tier."""
+    """Return the tier of a pod. Raise ExcludedPodError. Without a page (a worker) its GPU must determine the tier."""
     if not is_trusted(pod, known):
         asked = "devices by a claim, which may be no GPU" if pod.by_claim else "no GPU"
-        raise AmbiguousTierError(f"requests {asked}, and discovery.kubernetes.tiers does not name its namespace")
+        raise ExcludedPodError(f"requests {asked}, and discovery.kubernetes.tiers does not name its namespace")
     found = _tier_by_label(pod, known) or _tier_by_entries(pod, known)
     if found is None:
         return _tier_by_hardware(pod, known, has_page)
@@ -85,11 +84,11 @@ def tier_of(pod: Pod, known: TierCandidates, *, has_page: bool = True) -> str:
 
 
 def _check_joins(pod: Pod, tiers: Iterable[str], known: TierCandidates) -> tuple[str, ...]:
-    """Return those of the tiers that the pod may belong to. Raise AmbiguousTierError without any."""
+    """Return those of the tiers that the pod may belong to. Raise ExcludedPodError without any."""
     joins = tuple(tier for tier in tiers if _joins(pod, tier, known))
     if not joins:
         named = quote_external_text(", ".join(tiers), 80)
-        raise AmbiguousTierError(f"its namespace is none of those that discovery.kubernetes.tiers allows for {named}")
+        raise ExcludedPodError(f"its namespace is none of those that discovery.kubernetes.tiers allows for {named}")
     return joins
 
 
@@ -104,12 +103,10 @@ def _tier_by_label(pod: Pod, known: TierCandidates) -> str | None:
     if named is None:
         return None
     if not _TIER_NAME.fullmatch(named):
-        raise AmbiguousTierError(
-            "its sizewatch.io/tier is no name of a tier (at most 63 letters, digits, dots, _ and -)"
-        )
+        raise ExcludedPodError("its sizewatch.io/tier is no name of a tier (at most 63 letters, digits, dots, _ and -)")
     mapped = {entry.tier for entry in known.entries}
     if known.tiers is not None and named not in known.tiers and named not in mapped:
-        raise AmbiguousTierError(
+        raise ExcludedPodError(
             f"its sizewatch.io/tier: {unknown_key_text(named, tuple(known.tiers), 'a tier of the plan')}"
         )
     return named
@@ -120,7 +117,7 @@ def _tier_by_entries(pod: Pod, known: TierCandidates) -> str | None:
     matching = [entry for entry in known.entries if _matches(entry, pod)]
     found = sorted({entry.tier for entry in matching})
     if len(found) > 1 and (any(entry.labels for entry in matching) or not known.tiers):
-        raise AmbiguousTierError(f"matches the tiers {', '.join(found)} of discovery.kubernetes.tiers: one is needed")
+        raise ExcludedPodError(f"matches the tiers {', '.join(found)} of discovery.kubernetes.tiers: one is needed")
     return found[0] if len(found) == 1 else None
 
 
@@ -133,23 +130,23 @@ def _matches(entry: PodTier, pod: Pod) -> bool:
 def _tier_by_hardware(pod: Pod, known: TierCandidates, has_page: bool) -> str:
     advice = "; give it the label sizewatch.io/tier"
     if not known.tiers:
-        raise AmbiguousTierError(f"says no tier, and there is no plan to find it by{advice}")
+        raise ExcludedPodError(f"says no tier, and there is no plan to find it by{advice}")
     if not known.products:
-        raise AmbiguousTierError(
+        raise ExcludedPodError(
             f"says no tier, and the node's GPU is not known (no label {PRODUCT_LABELS[0]}){advice}", later=True
         )
     fits = sorted(n for n, t in known.tiers.items() if any(same_product(t.gpu.product, one) for one in known.products))
     shown = ", ".join(known.products)
     if not fits:
-        raise AmbiguousTierError(f"says no tier, and no tier of the plan is for {shown}{advice}")
+        raise ExcludedPodError(f"says no tier, and no tier of the plan is for {shown}{advice}")
     fits = list(_check_joins(pod, fits, known))
     if not has_page:
         if len(fits) > 1:
-            raise AmbiguousTierError(f"says no tier; for {shown} the plan has {', '.join(fits)}{advice}")
+            raise ExcludedPodError(f"says no tier; for {shown} the plan has {', '.join(fits)}{advice}")
         return fits[0]
     models = known.models.get(pod.uid)
     if models is None:
-        raise AmbiguousTierError(
+        raise ExcludedPodError(
             "says no tier; it follows from the model on its page, which has not been read yet", later=True
         )
     same = [name for name in fits if any(same_model(known.tiers[name].model, model) for model in models)]
@@ -157,8 +154,8 @@ def _tier_by_hardware(pod: Pod, known: TierCandidates, has_page: bool) -> str:
         return same[0]
     serves = f"serves {', '.join(models) or 'no model that it names'} on {shown}"
     if not same:
-        raise AmbiguousTierError(f"{serves}, for which the plan has no tier{advice}")
-    raise AmbiguousTierError(f"{serves}, for which the plan has {', '.join(same)}{advice}")
+        raise ExcludedPodError(f"{serves}, for which the plan has no tier{advice}")
+    raise ExcludedPodError(f"{serves}, for which the plan has {', '.join(same)}{advice}")
 
 
 def same_product(one: str, other: str) -> bool:

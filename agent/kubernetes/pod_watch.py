@@ -9,15 +9,14 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from typing import Any
 
+from agent.config.discovery import Kubernetes
 from agent.durations import retry_delay
 from agent.kubernetes.api import KubernetesApiError, KubernetesClient
-from agent.kubernetes.discovery import LEAST_RANK
-from agent.kubernetes.pods import Pod, pod_of
+from agent.kubernetes.pods import Pod, parse_pod
 
 WATCH_SECONDS = 300.0
 """Minimum duration of a watch; the maximum is twice as long, as in client-go's reflector (minWatchTimeout 5 minutes)."""
@@ -26,13 +25,10 @@ FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.8, 30.0
 """Retry delays of client-go's reflector (backoff 800 ms to 30 s, factor 2)."""
 
 SHORT_SECONDS = 1.0
-SHORT_FAILURES = 3
-"""Failures that a watch shorter than SHORT_SECONDS counts as: the next one waits about 2 s."""
+"""A shorter watch counts as a failure: a proxy may end every watch at once."""
 
-MOST_PODS = 512
-"""Maximum pods that are kept. The kubelet's default limit is 110; OpenShift allows 500."""
-
-_Order = tuple[int, bool, float, str, str]
+GONE = 410
+"""HTTP status of a resource version that is too old. A new list is needed."""
 
 _log = logging.getLogger(__name__)
 
@@ -41,60 +37,29 @@ _log = logging.getLogger(__name__)
 class PodWatchState:
     """Pods of the node by uid. `trouble` is the error of an unavailable API, `age_seconds` the age of the pods then.
 
-    `listed` is False until the first list. `overflow` says that there are more pods than are kept.
+    `listed` is False until the first list.
     """
 
     pods: Mapping[str, Pod]
     listed: bool = False
     trouble: str = ""
     age_seconds: float = 0.0
-    overflow: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodSelection:
-    node: str
-    namespaces: tuple[str, ...] = ()
-    selector: str | None = None
-
-    @property
-    def path(self) -> str:
-        """Return the API path. A single namespace has its own path, for which a Role is enough."""
-        return f"/api/v1/namespaces/{self.namespaces[0]}/pods" if len(self.namespaces) == 1 else "/api/v1/pods"
-
-    @property
-    def query(self) -> dict[str, str]:
-        # Finished pods may be thousands: a node refuses what it has no room for.
-        query = {"fieldSelector": f"spec.nodeName={self.node},status.phase!=Failed,status.phase!=Succeeded"}
-        return query | ({"labelSelector": self.selector} if self.selector else {})
-
-    def wants(self, pod: Pod) -> bool:
-        return pod.node == self.node and (not self.namespaces or pod.namespace in self.namespaces)
 
 
 class PodWatch:
-    """Watch of the pods of a node in its own thread, from `start` to `stop`. `snapshot` is for any thread.
+    """Watch of the pods of a node in its own thread, from `start` to `stop`. `snapshot` is for any thread."""
 
-    Of more than MOST_PODS those of the lowest `rank` are kept, then those known before, then the oldest.
-    """
-
-    def __init__(
-        self,
-        api: KubernetesClient,
-        asked: PodSelection,
-        *,
-        keep_seconds: float,
-        watch_seconds: float = WATCH_SECONDS,
-        wait: Callable[[int], float] | None = None,
-        rank: Callable[[Pod], int] = lambda pod: 0,
-    ) -> None:
+    def __init__(self, api: KubernetesClient, keys: Kubernetes, watch_seconds: float = WATCH_SECONDS) -> None:
         self._api = api
-        self._asked = asked
-        self._keep = keep_seconds
+        self._keys = keys
         self._watch_seconds = watch_seconds
-        self._wait = wait or _retry_seconds
-        self._rank = rank
-        self._number = 0
+        # A single namespace has its own path, for which a Role is enough.
+        namespace = f"namespaces/{keys.namespaces[0]}/" if len(keys.namespaces) == 1 else ""
+        self._path = f"/api/v1/{namespace}pods"
+        # Finished pods may be thousands: a node refuses what it has no room for.
+        self._query = {"fieldSelector": f"spec.nodeName={keys.node},status.phase!=Failed,status.phase!=Succeeded"}
+        if keys.selector:
+            self._query["labelSelector"] = keys.selector
         self._pods: dict[str, Pod] = {}
         self._unready: set[str] = set()
         self._version = ""
@@ -117,123 +82,71 @@ class PodWatch:
     def snapshot(self) -> PodWatchState:
         with self._lock:
             age = 0.0 if self._away_since is None else time.monotonic() - self._away_since
-            kept = age <= self._keep
-            trouble = self._trouble if kept or not self._trouble else f"{self._trouble}; its pods are given up"
-            return PodWatchState(
-                pods=dict(self._pods) if kept else {},
-                listed=self._listed,
-                trouble=trouble,
-                age_seconds=age,
-                overflow=f"{self._beyond} further pods of the node are not looked at: {MOST_PODS} are kept, those "
-                "with a GPU first"
-                if self._beyond
-                else "",
-            )
-
-    @property
-    def _beyond(self) -> int:
-        return max(0, self._number - len(self._pods))
+            if age > self._keys.keep_seconds:
+                trouble = f"{self._trouble}; its pods are given up"
+                return PodWatchState(pods={}, listed=self._listed, trouble=trouble, age_seconds=age)
+            return PodWatchState(pods=dict(self._pods), listed=self._listed, trouble=self._trouble, age_seconds=age)
 
     def _run(self) -> None:
         failures = 0
         while not self._stop.is_set():
+            began = time.monotonic()
             try:
                 if not self._version:
                     self._list()
-                # The list is valid from here. A watch that breaks at once still counts as a failure.
-                began = time.monotonic()
                 self._follow()
-                failures = 0
-                if self._beyond:
-                    # Some of the others may have a place now.
-                    self._version = ""
-                if time.monotonic() - began < SHORT_SECONDS:
-                    # A proxy may end every watch at once.
-                    self._stop.wait(self._wait(SHORT_FAILURES))
+                failures = failures + 1 if time.monotonic() - began < SHORT_SECONDS else 0
             except KubernetesApiError as error:
-                if self._stop.is_set():
-                    return
-                if error.is_expired:
-                    # List again, at once the first time.
-                    self._version = ""
-                else:
-                    self._mark_away(error.text)
                 failures += 1
-                self._stop.wait(0.0 if error.is_expired and failures == 1 else self._wait(failures))
+                if error.status == GONE:
+                    self._version = ""
+                elif not self._stop.is_set():
+                    self._mark_away(str(error))
             except Exception as error:  # noqa: BLE001 - a defect costs this round, not the agent
+                failures += 1
                 _log.exception("unexpected error watching pods")
                 self._mark_away(f"defect in sizewatch while watching pods: {type(error).__name__}, see its log")
-                self._version = ""
-                failures += 1
-                self._stop.wait(self._wait(failures))
+            if failures:
+                delay = retry_delay(failures, FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
+                # At random, so that the agents of a cluster do not retry at the same time.
+                self._stop.wait(delay * random.uniform(0.5, 1.0))
 
     def _list(self) -> None:
         # Version 0: from the API server's memory, indexed by node. A list from etcd reads the whole cluster.
-        read: list[tuple[_Order, Pod]] = []
-        number = 0
-
-        def take(data: dict[str, Any]) -> None:
-            nonlocal number
-            pod = pod_of(data)
-            if pod is None or not self._asked.wants(pod):
-                return
-            number += 1
-            read.append((self._order(pod), pod))
-            if len(read) >= 2 * MOST_PODS:
-                read[:] = sorted(read, key=itemgetter(0))[:MOST_PODS]
-
-        query = self._asked.query | {"resourceVersion": "0"}
-        version = _version(self._api.read_list(self._asked.path, take, **query))
+        answer = self._api.get(self._path, resourceVersion="0", **self._query)
+        version, items = _version(answer), answer.get("items")
         if not version:
-            raise KubernetesApiError("API server: the list of pods has no resourceVersion")
-        first = sorted(read, key=itemgetter(0))[:MOST_PODS]
+            raise KubernetesApiError(": the list of pods has no resourceVersion")
+        pods = map(parse_pod, items) if isinstance(items, list) else ()
         with self._lock:
-            self._pods = {pod.uid: self._with_reliable_times(pod) for _, pod in first}
-            self._version, self._listed, self._number = version, True, number
+            self._pods = {pod.uid: self._with_reliable_times(pod) for pod in pods if pod and self._is_wanted(pod)}
             self._unready &= self._pods.keys()
+            self._version, self._listed = version, True
         self._mark_available()
-
-    def _order(self, pod: Pod) -> _Order:
-        """Return the place of a pod if there are too many."""
-        return self._rank(pod), pod.uid not in self._pods, pod.created_at, pod.namespace, pod.name
 
     def _follow(self) -> None:
         seconds = self._watch_seconds * (1.0 + random.random())
-        events = self._api.watch(self._asked.path, seconds, resourceVersion=self._version, **self._asked.query)
-        self._mark_available()
-        for event in events:
-            self._take(str(event.get("type")), event["object"])
-            if self._stop.is_set():
-                return
+        with self._api.watch(self._path, seconds, resourceVersion=self._version, **self._query) as events:
+            self._mark_available()
+            for event in events:
+                self._take(str(event.get("type")), event["object"])
+                if self._stop.is_set():
+                    return
+
+    def _is_wanted(self, pod: Pod) -> bool:
+        return pod.node == self._keys.node and (not self._keys.namespaces or pod.namespace in self._keys.namespaces)
 
     def _take(self, kind: str, data: dict[str, Any]) -> None:
-        version = _version(data)
-        pod = pod_of(data) if kind != "BOOKMARK" else None
+        pod = parse_pod(data) if kind != "BOOKMARK" else None
         with self._lock:
-            self._version = version or self._version
+            self._version = _version(data) or self._version
             if pod is None:
                 return
-            if kind == "DELETED" or not self._asked.wants(pod):
+            if kind == "DELETED" or not self._is_wanted(pod):
                 self._pods.pop(pod.uid, None)
                 self._unready.discard(pod.uid)
-                self._number -= kind == "DELETED" and self._asked.wants(pod)
-                return
-            self._number += kind == "ADDED" and pod.uid not in self._pods
-            if kind in ("ADDED", "MODIFIED") and self._has_place(pod):
+            elif kind in ("ADDED", "MODIFIED"):
                 self._pods[pod.uid] = self._with_reliable_times(pod)
-
-    def _has_place(self, pod: Pod) -> bool:
-        """Return whether a pod is kept. Where there are too many, it takes the place of one that matters less."""
-        if pod.uid in self._pods or len(self._pods) < MOST_PODS:
-            return True
-        if (rank := self._rank(pod)) >= LEAST_RANK:
-            return False
-        worst = max(self._pods.values(), key=self._order)
-        if self._rank(worst) <= rank:
-            return False
-        del self._pods[worst.uid]
-        self._unready.discard(worst.uid)
-        return True
 
     def _with_reliable_times(self, pod: Pod) -> Pod:
         """Remove unreliable times: the Ready time of a pod that was not seen before may be that of a later change."""
@@ -261,11 +174,6 @@ class PodWatch:
             if self._away_since is not None:
                 _log.info("resumed pod watch")
             self._away_since, self._trouble = None, ""
-
-
-def _retry_seconds(failures: int) -> float:
-    """Return a random delay, so that the agents of a cluster do not retry at the same time."""
-    return retry_delay(failures, FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS) * random.uniform(0.5, 1.0)
 
 
 def _version(data: dict[str, Any]) -> str:

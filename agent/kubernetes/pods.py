@@ -91,9 +91,9 @@ def truncate_value(value: object, most: int = MOST_TEXT) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def pod_of(data: Mapping[str, Any]) -> Pod | None:
+def parse_pod(data: object) -> Pod | None:
     """Return the pod of an API object, None without a name."""
-    meta, spec, status = (_mapping(data.get(key)) for key in ("metadata", "spec", "status"))
+    meta, spec, status = (_mapping(_mapping(data).get(key)) for key in ("metadata", "spec", "status"))
     uid, name, namespace = (truncate_value(meta.get(key)) for key in ("uid", "name", "namespace"))
     if not (uid and name and namespace):
         return None

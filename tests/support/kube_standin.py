@@ -116,6 +116,8 @@ class Kube:
     hang: bool = False
     bookmarks: bool = True
     break_off: bool = False
+    list_body: bytes | None = None
+    """Body of every list, where not None."""
     lock: threading.Condition = field(default_factory=threading.Condition)
     ended: bool = False
 
@@ -203,6 +205,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _list(self, path: str, query: dict[str, str]) -> None:
         kube = self.server.kube
+        if kube.list_body is not None:
+            self._body(200, kube.list_body)
+            return
         with kube.lock:
             items = [data for data in kube.pods.values() if self._wanted(path, query, data)]
             meta = {"resourceVersion": str(kube.version)}
@@ -243,7 +248,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._json(code, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": message})
 
     def _json(self, code: int, data: Object | None) -> None:
-        text = json.dumps(data).encode()
+        self._body(code, json.dumps(data).encode())
+
+    def _body(self, code: int, text: bytes) -> None:
         self.send_response(code)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(text)))

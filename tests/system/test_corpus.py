@@ -50,11 +50,11 @@ from agent.http_server.credentials import Authenticator
 from agent.http_server.interfaces import TurnProgress
 from agent.http_server.reports import report_response
 from agent.http_server.server import WebServer, read_gate
-from agent.kubernetes.api import KubernetesClient, _event
-from agent.kubernetes.discovery import describe_excluded_pods, discover
+from agent.kubernetes.api import KubernetesClient, parse_event
+from agent.kubernetes.discovery import discover
 from agent.kubernetes.pod_resources import list_devices, read_devices
 from agent.kubernetes.pod_tier import TierCandidates
-from agent.kubernetes.pods import pod_of
+from agent.kubernetes.pods import parse_pod
 from agent.prometheus.answers import matrix, parse_answer, vector
 from agent.prometheus.api import StoreApi
 from agent.prometheus.options import StoreOptions
@@ -227,12 +227,13 @@ def request(bench: Bench, data: bytes) -> None:
 
 def kubernetes(bench: Bench, data: bytes) -> None:
     """Events of a watch, one a line."""
-    pods = [one for line in data.split(b"\n") if (one := pod_of(_event(line)["object"])) is not None]
+    pods = [one for line in data.split(b"\n") if (one := parse_pod(parse_event(line)["object"])) is not None]
     for pod in pods:
         check_words((pod.name, pod.namespace, pod.node, pod.address, *pod.labels.values(), *pod.own.values()))
     keys = parse_config({"discovery": {"kubernetes": {"node": "gpu-1"}}}, environment={}).discovery.kubernetes
     tiers = load_plan(TESTS / "plans" / "cpu-small.yaml").tiers
-    check_words(describe_excluded_pods(discover(pods, keys, TierCandidates(tiers=tiers, products=("NVIDIA-CPU",)))))
+    known = TierCandidates(tiers=tiers, products=("NVIDIA-CPU",))
+    check_words(excluded.text for excluded in discover(pods, keys, known).left_out)
 
 
 def kubelet(bench: Bench, data: bytes) -> None:
@@ -263,7 +264,8 @@ def peer(bench: Bench, data: bytes) -> None:
             if choice == 2:
                 kube.get("/api/v1/pods")
             else:
-                list(itertools.islice(kube.watch("/api/v1/pods", 1.0), 1000))
+                with kube.watch("/api/v1/pods", 1.0) as events:
+                    list(itertools.islice(events, 1000))
     elif choice == 4:
         with closing(StoreApi(StoreOptions(url=url, timeout_seconds=SECONDS, max_bytes=MOST_BYTES))) as api:
             api.query("up", 1.0)

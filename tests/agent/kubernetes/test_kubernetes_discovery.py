@@ -14,10 +14,10 @@ from agent.config.discovery import Kubernetes, PodTier
 from agent.config.load import parse_config
 from agent.errors import ConfigError
 from agent.kubernetes import node_pods
-from agent.kubernetes.discovery import MOST_TARGETS, DiscoveryResult, discover, find_repeated_names
+from agent.kubernetes.discovery import MOST_TARGETS, DiscoveryResult, discover
 from agent.kubernetes.pod_tier import TierCandidates, find_open_tiers, same_model, same_product
 from agent.kubernetes.pod_watch import PodWatchState
-from agent.kubernetes.pods import MOST_LABELS, MOST_TEXT, Pod, pod_of, truncate_value
+from agent.kubernetes.pods import MOST_LABELS, MOST_TEXT, Pod, parse_pod, truncate_value
 from rules.plan.schema import parse_plan
 
 PLAN = parse_plan(yaml.safe_load((TESTS / "plans" / "guide-h100.yaml").read_text(encoding="utf-8")))
@@ -32,7 +32,7 @@ def keys(**given: Any) -> Kubernetes:
 
 
 def read(data: Object) -> Pod:
-    found = pod_of(data)
+    found = parse_pod(data)
     assert found is not None
     return found
 
@@ -108,8 +108,8 @@ def test_the_first_port_of_the_configuration_that_the_pod_has_counts() -> None:
     ("notes", "reason"),
     [
         ({"port": "nine"}, "names no port of its containers"),
-        ({"port": "0"}, "is no port"),
-        ({"port": "65536"}, "is no port"),
+        ({"port": "0"}, "is none from 1 to 65535"),
+        ({"port": "65536"}, "is none from 1 to 65535"),
         ({"port": "80@evil"}, "names no port"),
         ({"path": "//evil.example/x"}, "is no path"),
         ({"path": "@evil.example/"}, "is no path"),
@@ -175,10 +175,6 @@ def test_two_pods_of_one_name_are_two_replicas_and_a_target_of_the_file_comes_fi
     assert [one.reason for one in discovered.left_out] == [
         f"is replica z/b of tier {TIER}, which is a target of the configuration too"
     ]
-    assert list(find_repeated_names(discovered)) == [
-        f"tier {TIER} has a pod a in the namespaces x, y: each is a replica"
-    ]
-    assert not list(find_repeated_names(found(pod("a", namespace="x"), pod("b", namespace="y"))))
 
 
 def test_of_too_many_pods_those_that_are_watched_stay_and_those_with_a_gpu_come_first() -> None:
@@ -383,7 +379,7 @@ def test_workers_of_a_group_are_their_leaders_and_are_not_scraped() -> None:
     assert [one.key for one in discovered.workers] == [(TIER, "llm/deep-3")] * 2
     nameless = member(1)
     del nameless["metadata"]["annotations"][f"{LWS}leader-name"]
-    assert found(nameless).workers[0].leader == "deep-3", "by the set and the group, as its controller names it"
+    assert found(nameless).workers[0].replica == "llm/deep-3", "by the set and the group, as its controller names it"
     del nameless["metadata"]["labels"][f"{LWS}group-index"]
     assert "does not say of which group" in only(found(nameless))
 

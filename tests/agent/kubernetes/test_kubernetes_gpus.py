@@ -282,15 +282,15 @@ DCGM_FI_DEV_GPU_TEMP{gpu="2",UUID="GPU-c",modelName="H",Hostname="n",container="
 
 def test_a_sidecar_takes_from_the_nodes_exporter_what_is_its_own_pods() -> None:
     page = DCGM.read(samples(SeriesReader(DCGM.wanted).read(DCGM_PAGE.encode())), 1.0)
-    seen = GpuAssignmentSources(readouts=by_uuid(*page.readouts))
+    readouts = by_uuid(*page.readouts)
     assert {one.gpu: one.pods for one in page.readouts} == {
         "GPU-a": ("llm/vllm-0",),
         "GPU-b": ("llm/vllm-1",),
         "GPU-c": (),
     }
-    assert gpus_from_exporter("llm/vllm-1", seen).gpus == ("GPU-b",)
-    assert "not exposed" in gpus_from_exporter("llm/vllm-2", seen).missing
-    assert gpus_from_exporter("llm/vllm-2", GpuAssignmentSources(readouts={})).missing == ""
+    assert gpus_from_exporter("llm/vllm-1", readouts).gpus == ("GPU-b",)
+    assert "not exposed" in gpus_from_exporter("llm/vllm-2", readouts).missing
+    assert gpus_from_exporter("llm/vllm-2", {}).missing == ""
 
 
 def test_amds_exporter_names_the_pod_of_a_gpu_too() -> None:
