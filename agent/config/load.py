@@ -110,12 +110,12 @@ def load(path: Path, *, role: Role | None = None, environment: Mapping[str, str]
     Raise ConfigError with every problem of both, each with file, line (if known) and path.
     """
     document = read_document(path)
-    if document.data is None and document.problems:
+    if document.problems:
         raise ConfigError(document.problems)
     if is_plan(document.data):
         text = "is a sizing plan, not a configuration: name it in a configuration, as plan: FILE"
         raise ConfigError((f"{document.name}: {text}",))
-    problems = list(document.problems)
+    problems: list[str] = []
     plan, plan_path = None, _plan_path(document.data, path.parent)
     try:
         plan = load_plan(plan_path) if plan_path else None

@@ -12,10 +12,8 @@ import pytest
 import yaml
 from page_checks import message_trouble
 
-from agent.config import files
 from agent.config import load as config
-from agent.config.files import load_plan
-from agent.errors import ConfigError, PlanError
+from agent.errors import ConfigError
 from agent.history import codec
 from agent.sources.recording import load
 from rules.engines.layout import compile_layout, is_mapped_name
@@ -100,18 +98,6 @@ def test_no_value_of_a_configuration_is_repeated_whole(path: tuple[Any, ...], tm
             config.load(file, environment={})
         assert message_trouble(refused.value.problems) == ""
         assert CANARY not in str(refused.value)
-
-
-@pytest.mark.parametrize("name", ["tiers", "targets", "thresholds"])
-def test_a_few_bytes_that_say_billions_of_values_are_refused_at_once(name: str, tmp_path: Path) -> None:
-    rows = [f"a{place}: &a{place} [{', '.join([f'*a{place - 1}'] * 9)}]" for place in range(1, 12)]
-    text = "\n".join(["a0: &a0 [x, x]", *rows, f"{name}: *a11"])
-    (tmp_path / "f.yaml").write_text(text, encoding="utf-8")
-    for read in (load_plan, config.load):
-        with pytest.raises((PlanError, ConfigError), match="once its aliases"):
-            read(tmp_path / "f.yaml")
-    with pytest.raises(yaml.YAMLError, match="once its aliases"):
-        files.parse_yaml(text)
 
 
 def test_a_series_without_a_name_is_no_zero_of_every_family() -> None:

