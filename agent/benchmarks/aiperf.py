@@ -1,182 +1,168 @@
 """Reader of AIPerf's `profile_export_aiperf.json` (ai-dynamo/aiperf, export schema 1.0 to 1.5), also for GenAI-Perf.
 
-Every metric is an object with a `unit`. An unknown unit is refused. Rules for all tools are in
+Every metric is an object with a `unit`. An unknown unit is refused. `inter_token_latency` is (last - first) / (n - 1) of
+a request, which is TPOT. `inter_chunk_latency` is per gap (PEERS 3.2, item 5a). Rules for all tools are in
 `agent.benchmarks.points`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any, Self
+
+from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, Field, model_validator
 
 from agent.benchmarks import points
-from agent.benchmarks.points import BenchmarkMeasurement, BenchmarkRun, LengthQuantiles, Loop, build_measurement
-from agent.benchmarks.typed_fields import ResultFields
+from agent.benchmarks.run_model import (
+    NOTHING,
+    REQUIRED,
+    BenchmarkRun,
+    Count,
+    Distribution,
+    Measured,
+    Number,
+    Tally,
+    at,
+    unusable,
+)
 from exporters.render.text import quote_external_text
 
 NAME = "aiperf"
 
-UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
+SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
 """Seconds per unit of time (aiperf/common/enums/metric_enums.py)."""
 
-RATES = {
-    "request_throughput": ("requests/sec", "requests/s", "req/s"),
-    "output_token_throughput": ("tokens/sec", "tokens/s"),
+UNITS: dict[str, dict[str, float]] = {
+    "request_throughput": dict.fromkeys(("requests/sec", "requests/s", "req/s"), 1.0),
+    "output_token_throughput": dict.fromkeys(("tokens/sec", "tokens/s"), 1.0),
+    **dict.fromkeys(
+        (
+            *("request_latency", "time_to_first_token", "inter_token_latency", "inter_chunk_latency"),
+            "benchmark_duration",
+        ),
+        SECONDS,
+    ),
 }
+"""Factor to the base unit by metric and unit."""
 
-PATTERNS: dict[str, Loop | None] = {
-    "concurrency": "closed",
-    "constant": "open",
-    "poisson": "open",
-    "gamma": "open",
-    "fixed_schedule": None,
-    "user_centric": None,
-}
-"""Loop per arrival pattern (`input_config.phases[].type`, newer files). None: no steady rate of single requests."""
+HUGE = 1e300
+"""Number that no unit makes a valid one."""
+
+UNSTEADY = ("fixed_schedule", "user_centric")
+"""Arrival patterns (`input_config.phases[].type`, newer files) without a steady rate of single requests."""
 
 METRICS = ("request_throughput", "request_latency")
 
 
-def recognises(part: ResultFields) -> bool:
-    """Return whether the metrics are objects with a unit, at the top or under `records` (the first releases)."""
-    records = part.data.get("records")
-    blocks = [place.get(name) for place in (part.data, records) if isinstance(place, dict) for name in METRICS]
-    return any(isinstance(block, dict) and "unit" in block for block in blocks)
+class ErrorKind(BaseModel):
+    """Entry of `error_summary`: a kind of error with its requests."""
+
+    count: Tally = 0
 
 
-def read(part: ResultFields) -> tuple[BenchmarkMeasurement, ...]:
-    """Return the load of one run. Raise BenchmarkError for a cancelled or failed run, an unknown unit or a bad value.
-
-    `inter_token_latency` is (last - first) / (n - 1) of a request, which is TPOT. `inter_chunk_latency` is per gap
-    (PEERS 3.2, item 5a). Failures are `error_request_count`, or else the sum of `error_summary[].count`. That list has
-    an entry per kind of error, not per request (item 6).
-    """
-    if isinstance(records := part.data.get("records"), dict):
-        part = replace(part, data={**part.data, **records})
-    if part.flag("was_cancelled"):
-        raise part.bad("is of a run that was cancelled")
-    loop, rate, clients, said = _load(part)
-    count, throughput = part.count("request_count", "avg"), _rate(part, "request_throughput")
-    if throughput is None:
-        raise part.bad("is missing", "request_throughput")
-    run = BenchmarkRun(
-        completed_rps=throughput,
-        requests=part.needed_count("request_latency", "count") if count is None else count,
-        failed=_failed(part),
-        loop=loop,
-        clients=clients,
-        requested_rps=rate,
-        duration_seconds=_seconds(part, "benchmark_duration", "avg"),
-        latency_mean_seconds=_seconds(part, "request_latency", "avg"),
-        latency_max_seconds=_seconds(part, "request_latency", "max"),
-        ttft_mean_seconds=_seconds(part, "time_to_first_token", "avg"),
-        ttft_p50_seconds=_seconds(part, "time_to_first_token", "p50"),
-        ttft_p99_seconds=_seconds(part, "time_to_first_token", "p99"),
-        tpot_mean_seconds=_seconds(part, "inter_token_latency", "avg"),
-        tpot_p50_seconds=_seconds(part, "inter_token_latency", "p50"),
-        tpot_p99_seconds=_seconds(part, "inter_token_latency", "p99"),
-        itl_p50_seconds=_seconds(part, "inter_chunk_latency", "p50"),
-        itl_p99_seconds=_seconds(part, "inter_chunk_latency", "p99"),
-        e2e_p99_seconds=_seconds(part, "request_latency", "p99"),
-        output_tokens_per_second=_rate(part, "output_token_throughput"),
-        started_at=_time(part, "start_time"),
-        ended_at=_time(part, "end_time"),
-        model=_model(part),
-        prompt_tokens=_lengths(part, "input_sequence_length"),
-        generation_tokens=_lengths(part, "output_sequence_length"),
-        remarks=said,
-    )
-    return (build_measurement(part, NAME, run),)
-
-
-def _seconds(part: ResultFields, metric: str, statistic: str) -> float | None:
-    return _in_units(part, metric, statistic, UNITS)
-
-
-def _rate(part: ResultFields, metric: str) -> float | None:
-    return _in_units(part, metric, "avg", dict.fromkeys(RATES[metric], 1.0))
-
-
-def _in_units(part: ResultFields, metric: str, statistic: str, units: Mapping[str, float]) -> float | None:
-    """Return a value in the base unit. Raise BenchmarkError for a unit without a factor in `units`."""
-    value = part.positive_number(metric, statistic)
-    if value is None:
-        return None
-    unit = part.text(metric, "unit")
-    if unit not in units:
-        raise part.bad(f"has the unit '{quote_external_text(unit, 20)}', none of {', '.join(units)}", metric)
-    return value * units[unit]
-
-
-def _failed(part: ResultFields) -> int:
-    failed = part.count("error_request_count", "avg")
-    return sum(kind.count("count") or 0 for kind in part.parts("error_summary")) if failed is None else failed
-
-
-def _load(part: ResultFields) -> tuple[Loop | None, float | None, float | None, tuple[str, ...]]:
-    """Return loop, requested rps, clients and remarks. With a rate, concurrency is only its cap.
-
-    The load is in `input_config.phases`, `input_config.loadgen` (0.x) or `run_info.variation_values` (sweep). GenAI-Perf
-    has it in `input_config` (older) or its `perf_analyzer.stimulus`. Without any of them `loop` is None.
-    """
-    phase = _profiling(part)
-    pattern = phase.text("type") if phase else ""
-    if pattern in PATTERNS and PATTERNS[pattern] is None:
-        return None, None, None, (points.TRACE.format(kind=f"of pattern {pattern}"),)
-    swept = part.part("run_info", "variation_values")
-    loadgen = part.part("input_config", "loadgen")
-    ways = (
-        (phase, "rate", "concurrency"),
-        (loadgen, "request_rate", "concurrency"),
-        (part.part("input_config", "perf_analyzer", "stimulus"), "request_rate", "concurrency"),
-        (part.part("input_config"), "request_rate", "concurrency"),
-        (swept, "phases.profiling.rate", "phases.profiling.concurrency"),
-        (swept, "phases.profiling.request_rate", "phases.profiling.concurrency"),
-    )
-    rates = [where.positive_number(rate) for where, rate, _ in ways if where]
-    clients = [where.positive_number(clients) for where, _, clients in ways if where]
-    rate, limit = (next((value for value in values if value), None) for values in (rates, clients))
-    if rate:
-        return "open", rate, None, ()
-    return ("closed", None, limit, ()) if limit else (None, None, None, (points.NO_LOAD,))
-
-
-def _profiling(part: ResultFields) -> ResultFields | None:
-    """Return the measured phase, from a list or by its name. Warm-up phases are skipped."""
-    config = part.part("input_config")
-    if config and isinstance(config.get("phases"), dict):
-        return config.part("phases", "profiling")
-    phases = tuple(config.parts("phases")) if config else ()
-    return next((phase for phase in phases if "profiling" in (phase.text("name"), phase.text("kind"))), None)
-
-
-def _time(part: ResultFields, key: str) -> float | None:
+def _time(value: Any) -> Any:
     """Return unix seconds. A time without a zone is UTC (docs/reference/json-export-schema.md)."""
-    text = part.text(key)
-    if not text:
-        return None
-    try:
-        time = datetime.fromisoformat(text)
-        found = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        raise part.bad("must be a time such as 2026-06-17T16:08:57", key) from None
-    if found < 0:
-        raise part.bad("must be a time after 1970, such as 2026-06-17T16:08:57", key)
-    return found
+    if not isinstance(value, str):
+        return value
+    time = datetime.fromisoformat(value)
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
-def _model(part: ResultFields) -> str:
-    """Return the model name if there is exactly one. An unknown shape returns "": the name is not a measurement."""
-    config: Any = part.get("input_config")
-    endpoint = config.get("endpoint") if isinstance(config, dict) else None
-    places = [place for place in (endpoint, config) if isinstance(place, dict)]
-    named = (place.get(key) for place in places for key in ("model_names", "model"))
-    lists = (names if isinstance(names, list) else [names] for names in named)
-    return next((names[0] for names in lists if len(names) == 1 and isinstance(names[0], str)), "")
+Time = Annotated[Measured, BeforeValidator(_time)]
 
 
-def _lengths(part: ResultFields, metric: str) -> LengthQuantiles:
-    mean, p50, p95, p99 = (part.positive_number(metric, statistic) for statistic in ("avg", "p50", "p95", "p99"))
-    return LengthQuantiles(mean=mean, p50=p50, p95=p95, p99=p99)
+def _load(new: str, old: str) -> Any:
+    """Return the field of a load: in phases, `loadgen` (0.x), a sweep's values, or where GenAI-Perf has it."""
+    places = (
+        ("input_config", "phases", "profiling", new),
+        ("input_config", "loadgen", old),
+        ("input_config", "perf_analyzer", "stimulus", old),
+        ("input_config", old),
+        ("run_info", "variation_values", f"phases.profiling.{new}"),
+        ("run_info", "variation_values", f"phases.profiling.{old}"),
+    )
+    return Field(None, validation_alias=AliasChoices(*(AliasPath(*place) for place in places)))
+
+
+class ProfileRun(BenchmarkRun):
+    """One run. With a rate, concurrency is only its cap. Without both, the loop is not known."""
+
+    completed_rps: Number = at("request_throughput", "avg", default=REQUIRED)
+    requests: Count = Field(
+        validation_alias=AliasChoices(AliasPath("request_count", "avg"), AliasPath("request_latency", "count"))
+    )
+    failed: Tally = at("error_request_count", "avg", default=0)
+    clients: Measured = _load("concurrency", "concurrency")
+    requested_rps: Measured = _load("rate", "request_rate")
+    duration_seconds: Measured = at("benchmark_duration", "avg")
+    latency: Distribution = at("request_latency", default=NOTHING)
+    ttft: Distribution = at("time_to_first_token", default=NOTHING)
+    tpot: Distribution = at("inter_token_latency", default=NOTHING)
+    itl: Distribution = at("inter_chunk_latency", default=NOTHING)
+    output_tokens_per_second: Measured = at("output_token_throughput", "avg")
+    started_at: Time = at("start_time")
+    ended_at: Time = at("end_time")
+    prompt_tokens: Distribution = at("input_sequence_length", default=NOTHING)
+    generation_tokens: Distribution = at("output_sequence_length", default=NOTHING)
+    pattern: str | None = at("input_config", "phases", "profiling", "type")
+    errors: Annotated[list[ErrorKind], BeforeValidator(lambda v: v or [])] = Field(
+        default_factory=list, validation_alias="error_summary"
+    )
+    models: Any = Field(
+        None,
+        validation_alias=AliasChoices(
+            AliasPath("input_config", "endpoint", "model_names"),
+            AliasPath("input_config", "endpoint", "model"),
+            AliasPath("input_config", "model_names"),
+            AliasPath("input_config", "model"),
+        ),
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_base_units(cls, data: Any) -> Any:
+        """Return the data with metrics in base units, phases by name, and the metrics of the first releases on top."""
+        records = data.get("records")
+        data = {**data, **(records if isinstance(records, dict) else {})}
+        if data.get("was_cancelled"):
+            raise unusable("is of a run that was cancelled")
+        for metric, units in UNITS.items():
+            block = data.get(metric)
+            if not isinstance(block, dict):
+                continue
+            unit = str(block.get("unit") or "")
+            numbers = {k: v for k, v in block.items() if isinstance(v, float | int) and k != "count" and abs(v) < HUGE}
+            if numbers and unit not in units:
+                known = ", ".join(units)
+                raise unusable(f"has {metric} in the unit '{quote_external_text(unit, 20)}', none of {known}")
+            data[metric] = {**block, **{k: v * units[unit] for k, v in numbers.items()}}
+        config = data.get("input_config")
+        phases = config.get("phases") if isinstance(config, dict) else None
+        if isinstance(phases, list):
+            measured = [p for p in phases if isinstance(p, dict) and "profiling" in (p.get("name"), p.get("kind"))]
+            data["input_config"] = {**config, "phases": {"profiling": measured[0]} if measured else {}}
+        return data
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        names = self.models if isinstance(self.models, list) else [self.models]
+        self.model = names[0] if len(names) == 1 and isinstance(names[0], str) else ""
+        # The list has an entry per kind of error, not per request (PEERS 3.2, item 6).
+        self.failed = self.failed or sum(kind.count for kind in self.errors)
+        if self.pattern in UNSTEADY:
+            self.requested_rps = self.clients = None
+            self.remarks.append(points.TRACE.format(kind=f"of pattern {self.pattern}"))
+        elif self.requested_rps:
+            self.loop, self.clients = "open", None
+        elif self.clients:
+            self.loop = "closed"
+        else:
+            self.remarks.append(points.NO_LOAD)
+        return self
+
+
+def recognises(data: Mapping[str, Any]) -> bool:
+    """Return whether the metrics are objects with a unit, at the top or under `records` (the first releases)."""
+    blocks = [place.get(name) for place in (data, data.get("records")) if isinstance(place, dict) for name in METRICS]
+    return any(isinstance(block, dict) and "unit" in block for block in blocks)

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from agent.benchmarks.curves import ImportedCurve, ImportRemark
-from agent.benchmarks.points import LATENCIES, BenchmarkMeasurement, LengthQuantiles
+from agent.benchmarks.points import LATENCIES, BenchmarkMeasurement
+from agent.benchmarks.run_model import Statistics
 from rules.plan.checks import LENGTH_GAP
 from rules.plan.memory import tensor_parallel
 from rules.plan.schema import BenchmarkCurve, Point, TierPlan, TokenQuantiles, same_model
@@ -87,7 +88,7 @@ def _uneven(imported: ImportedCurve) -> Iterator[str]:
 
 def _about_tier(imported: ImportedCurve, tier: TierPlan) -> Iterator[str]:
     for kind in ("prompt", "generation"):
-        sent: LengthQuantiles = getattr(imported, f"{kind}_tokens")
+        sent: Statistics = getattr(imported, f"{kind}_tokens")
         tokens = _typical(sent)
         if tokens is None:
             yield f"how many {kind} tokens a request had is not told: whether they were production's cannot be known"
@@ -106,7 +107,7 @@ def _about_tier(imported: ImportedCurve, tier: TierPlan) -> Iterator[str]:
         yield f"the tier speculates and no file tells speculative_acceptance; left out: {HOW_TO_ADD}"
 
 
-def _typical(lengths: LengthQuantiles) -> float | None:
+def _typical(lengths: Statistics) -> float | None:
     return lengths.p50 if lengths.p50 is not None else lengths.mean
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from agent.benchmarks.points import LATENCIES, BenchmarkMeasurement, LengthQuantiles, Loop
-from agent.benchmarks.typed_fields import CONTRADICTION
+from agent.benchmarks.points import LATENCIES, BenchmarkMeasurement
+from agent.benchmarks.run_model import CONTRADICTION, Loop, Statistics
 from agent.errors import BenchmarkError
 from rules.plan.curve import LIMITED
 from rules.plan.mistakes import FEW_FOR_A_P99
@@ -56,8 +56,8 @@ class ImportedCurve:
 
     curve: BenchmarkCurve
     loads: tuple[MeasuredLoad, ...]
-    prompt_tokens: LengthQuantiles
-    generation_tokens: LengthQuantiles
+    prompt_tokens: Statistics
+    generation_tokens: Statistics
     models: tuple[str, ...]
     tools: tuple[str, ...]
     remarks: tuple[ImportRemark, ...]
@@ -123,7 +123,7 @@ def provenance_of(measured: Sequence[BenchmarkMeasurement]) -> Provenance | None
         values = _told(measured, name)
         found |= {name: values[0]} if len(values) == 1 else {}
     for kind in ("prompt_tokens", "generation_tokens"):
-        lengths = asdict(_mean_lengths([(getattr(run, kind), run.point.requests) for run in measured]))
+        lengths = _mean_lengths([(getattr(run, kind), run.point.requests) for run in measured]).model_dump()
         known = {key: round_significant(tokens) for key, tokens in lengths.items() if tokens}
         found |= {kind: known} if known else {}
     if any(run.loop != "closed" and run.point.concurrency is not None for run in measured):
@@ -284,11 +284,11 @@ def _rounded_point(point: Point) -> Point:
     )
 
 
-def _mean_lengths(lengths: Sequence[tuple[LengthQuantiles, int | None]]) -> LengthQuantiles:
+def _mean_lengths(lengths: Sequence[tuple[Statistics, int | None]]) -> Statistics:
     mean, p50, p95, p99 = (
         _weighted((getattr(one, name), requests) for one, requests in lengths) for name in ("mean", "p50", "p95", "p99")
     )
-    return LengthQuantiles(mean=mean, p50=p50, p95=p95, p99=p99)
+    return Statistics(mean=mean, p50=p50, p95=p95, p99=p99)
 
 
 def _weighted(values: Iterable[tuple[float | None, int | None]]) -> float | None:

@@ -1,6 +1,6 @@
 """Formats of benchmark result files, detected by content: JSON object, list of objects, JSON lines or YAML.
 
-A new tool is a module with `recognises` and `read`, and a row of FORMATS. Its name is the value of `--from`.
+A new tool is a module with `recognises` and a model of its run, and a row of FORMATS. Its name is the value of `--from`.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 import json
 import re
 from codecs import BOM_UTF8
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
 from agent.benchmarks import aiperf, guidellm, inference_perf, sglang_bench, vllm_bench
-from agent.benchmarks.points import BenchmarkMeasurement, Loads
-from agent.benchmarks.typed_fields import CONTRADICTION, ResultFields
+from agent.benchmarks.points import BenchmarkMeasurement, build_measurement
+from agent.benchmarks.run_model import CONTRADICTION, BenchmarkRun, ResultPart
 from agent.config import files
 from agent.errors import BenchmarkError, NotAResultError
 
@@ -28,38 +28,35 @@ MAX_YAML_BYTES = 1024 * 1024
 
 AUTO = "auto"
 
-_Numbered = tuple[tuple[str, Any], ...]
 
+def decode_file(path: Path) -> tuple[ResultPart, ...]:
+    """Return the objects of a file: one, or one at a place for each line or list entry.
 
-def decode_file(path: Path) -> tuple[ResultFields, ...]:
-    """Return the objects of a file: one per file, or one per line or list entry with `line` set.
-
-    Raise BenchmarkError if the file is unreadable, too large or truncated, or holds anything but objects.
+    Raise BenchmarkError if the file is unreadable, too large or truncated, and NotAResultError if it holds no objects.
     """
     text = _text(path)
     try:
-        values = (_from_json if text.lstrip()[0] in "{[" else _from_yaml)(path, text)
+        values = list(_values(path, text))
     except RecursionError:
         raise BenchmarkError(path, "is nested too deeply for a benchmark's result") from None
     # `vllm bench sweep` writes the runs of a setting as one list, summary.json.
     if len(values) == 1 and isinstance(runs := values[0][1], list):
-        values = tuple((f"run {number}", run) for number, run in enumerate(runs, start=1))
-    for line, value in values:
+        values = [(f"run {number}", run) for number, run in enumerate(runs, start=1)]
+    for place, value in values:
         if not isinstance(value, dict):
-            raise NotAResultError(path, f"{line + ' ' if line else ''}holds no object of keys and values")
-    return tuple(ResultFields(source=str(path), line=line, path="", data=value) for line, value in values)
+            raise NotAResultError(path, f"{place + ' ' if place else ''}holds no object of keys and values")
+    return tuple(ResultPart(source=str(path), place=place, data=value) for place, value in values)
 
 
 def _text(path: Path) -> str:
     try:
         # No size check by stat: a pipe and a device have no size.
         with path.open("rb") as file:
-            # Read in pieces: one large read would allocate the whole limit.
-            body = bytearray()
-            while len(body) <= MAX_BYTES and (piece := file.read(MAX_YAML_BYTES)):
-                if len(body) == MAX_YAML_BYTES and not _may_be_json(body):
+            body = file.read(MAX_YAML_BYTES)
+            if len(body) == MAX_YAML_BYTES:
+                if not body.removeprefix(BOM_UTF8).lstrip().startswith((b"{", b"[")):
                     raise NotAResultError(path, f"is neither JSON nor YAML of less than {MAX_YAML_BYTES >> 20} MiB")
-                body += piece
+                body += file.read(MAX_BYTES - MAX_YAML_BYTES + 1)
         if len(body) > MAX_BYTES:
             raise BenchmarkError(path, f"is larger than {MAX_BYTES >> 20} MiB; export it without single requests")
         text = body.decode("utf-8-sig")
@@ -76,57 +73,63 @@ def _text(path: Path) -> str:
     return text
 
 
-def _may_be_json(begin: bytearray) -> bool:
-    """Return whether a file that begins so may be JSON: the rest of one that may not is not read."""
-    return begin.removeprefix(BOM_UTF8).lstrip().startswith((b"{", b"["))
+def _values(path: Path, text: str) -> Iterable[tuple[str, Any]]:
+    """Return the values of a text by their place. Several lines of JSON are `vllm bench serve --append-result`."""
+    lines = [(f"line {number}", line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    if text.lstrip()[0] not in "{[":
+        try:
+            return [("", files.parse_yaml(text))]
+        except (yaml.YAMLError, ValueError):
+            raise NotAResultError(path, "is neither JSON nor one YAML document") from None
+    # A document of one value has no whole value on its first line.
+    several = len(lines) > 1 and lines[0][1].rstrip()[-1] in "}]" and lines[1][1][0] in "{["
+    return [(place, _json(path, place, part)) for place, part in (lines if several else [("", text)])]
 
 
-def _from_json(path: Path, text: str, line: str = "") -> _Numbered:
-    """Return the value of a text, or of each of its lines. `line` is the place of a text that is a line."""
-    place = f"{line} " if line else ""
+def _json(path: Path, place: str, text: str) -> Any:
     try:
-        return ((line, json.loads(text)),)
+        return json.loads(text)
     except json.JSONDecodeError as error:
-        # A second value after the first is the output of `vllm bench serve --append-result`.
-        if not line and error.msg == "Extra data" and "\n" not in text[: error.pos].strip():
-            lines = ((f"line {number}", each) for number, each in enumerate(text.splitlines(), start=1) if each.strip())
-            return tuple(pair for name, each in lines for pair in _from_json(path, each, name))
-        raise BenchmarkError(path, f"{place}{_why(error, text)}") from None
+        where = f"column {error.colno}" if error.lineno == 1 else f"line {error.lineno}, column {error.colno}"
+        why = f"is no valid JSON ({error.msg} at {where})"
+        if error.pos >= len(text.rstrip()) or text.rstrip()[-1] not in "}]":
+            why = "ends in the middle of its JSON: was it cut off?"
+        raise BenchmarkError(path, f"{place} {why}".strip()) from None
     except ValueError:
-        raise BenchmarkError(path, f"{place}holds a number with thousands of digits") from None
+        raise BenchmarkError(path, f"{place} holds a number with thousands of digits".strip()) from None
 
 
-def _from_yaml(path: Path, text: str) -> _Numbered:
-    try:
-        return (("", files.parse_yaml(text)),)
-    except (yaml.YAMLError, ValueError):
-        raise NotAResultError(path, "is neither JSON nor one YAML document") from None
+def _whole(part: ResultPart) -> list[ResultPart]:
+    return [part]
 
 
-def _why(error: json.JSONDecodeError, text: str) -> str:
-    whole = text.rstrip()
-    if error.pos >= len(whole) or whole[-1] not in "}]":
-        return "ends in the middle of its JSON: was it cut off?"
-    where = f"column {error.colno}" if error.lineno == 1 else f"line {error.lineno}, column {error.colno}"
-    return f"is no valid JSON ({error.msg} at {where})"
+def _as_it_is(runs: Sequence[BenchmarkRun]) -> None:
+    """Leave the runs of a file as they are."""
 
 
 class BenchmarkFormat(NamedTuple):
-    """Result format. `name` is the value of `--from`, `title` the tool's own name."""
+    """Result format. `name` is the value of `--from`, `title` the tool's own name.
+
+    `split` returns the loads of a document, `adjust` changes runs that are in one document.
+    """
 
     name: str
     title: str
     article: str
-    recognises: Callable[[ResultFields], bool]
-    read: Callable[[ResultFields], Loads]
+    recognises: Callable[[Mapping[str, Any]], bool]
+    model: type[BenchmarkRun]
+    split: Callable[[ResultPart], Sequence[ResultPart]] = _whole
+    adjust: Callable[[Sequence[BenchmarkRun]], None] = _as_it_is
 
 
 FORMATS = (
-    BenchmarkFormat(vllm_bench.NAME, "vllm bench serve", "a", vllm_bench.recognises, vllm_bench.read),
-    BenchmarkFormat(sglang_bench.NAME, "sglang.bench_serving", "an", sglang_bench.recognises, sglang_bench.read),
-    BenchmarkFormat(inference_perf.NAME, "inference-perf", "an", inference_perf.recognises, inference_perf.read),
-    BenchmarkFormat(guidellm.NAME, "GuideLLM", "a", guidellm.recognises, guidellm.read),
-    BenchmarkFormat(aiperf.NAME, "AIPerf", "an", aiperf.recognises, aiperf.read),
+    BenchmarkFormat(vllm_bench.NAME, "vllm bench serve", "a", vllm_bench.recognises, vllm_bench.VllmRun),
+    BenchmarkFormat(sglang_bench.NAME, "sglang.bench_serving", "an", sglang_bench.recognises, sglang_bench.SglangRun),
+    BenchmarkFormat(inference_perf.NAME, "inference-perf", "an", inference_perf.recognises, inference_perf.StageRun),
+    BenchmarkFormat(
+        guidellm.NAME, "GuideLLM", "a", guidellm.recognises, guidellm.EntryRun, guidellm.split, guidellm.adjust
+    ),
+    BenchmarkFormat(aiperf.NAME, "AIPerf", "an", aiperf.recognises, aiperf.ProfileRun),
 )
 
 NAMES = tuple(row.name for row in FORMATS)
@@ -141,50 +144,53 @@ def read_all_results(
 ) -> tuple[list[BenchmarkMeasurement], list[NotAResultError]]:
     """Return all loads of the files, and an error for each file or load without a place in a curve.
 
-    `tool` is a name of FORMATS or "auto", else a ValueError. If there is no load, raise all contradictions in one error,
-    or else the first error. Raise BenchmarkError with file, place and reason for an unreadable file, another tool or
-    impossible values.
+    `tool` is a name of FORMATS or "auto". If there is no load, raise all contradictions in one error, or else the first
+    error. Raise BenchmarkError with file and reason for an unreadable file or another tool's.
     """
-    loads: list[BenchmarkMeasurement | NotAResultError] = []
+    loads: list[BenchmarkMeasurement] = []
+    others: list[NotAResultError] = []
     for path in paths:
         try:
-            loads += _read_loads(path, tool)
+            for part in decode_file(path):
+                _read_part(part, tool, loads, others)
         except NotAResultError as error:
-            loads.append(error)
-    found = [load for load in loads if isinstance(load, BenchmarkMeasurement)]
-    others = [load for load in loads if isinstance(load, NotAResultError)]
-    if not found:
+            others.append(error)
+    if not loads and not others:
+        raise BenchmarkError(paths[0], "holds no benchmark")
+    if not loads:
         first, *more = [error for error in others if CONTRADICTION in error.text] or others[:1]
         raise NotAResultError(first.path, "; ".join([first.text, *map(str, more)]))
-    return found, others
+    return loads, others
 
 
-def _read_loads(path: Path, tool: str) -> Loads:
-    wanted = next((row for row in FORMATS if row.name == tool), None)
-    if wanted is None and tool != AUTO:
-        raise ValueError(f"{tool} is no format: {', '.join(NAMES)}")
-    found: list[BenchmarkMeasurement | NotAResultError] = []
-    for part in decode_file(path):
-        row = next((row for row in FORMATS if row.recognises(part)), None)
-        if row is None:
-            text = f"is no benchmark result that sizewatch reads ({', '.join(NAMES)})"
-            raise part.bad(text, kind=NotAResultError)
-        if wanted is not None and row is not wanted:
-            raise part.bad(f"is {row.article} {row.title} report, not {wanted.title}'s")
-        if mark := _warm_up_mark(part):
-            found.append(part.left_out(f"is a warm-up run ({mark})"))
-            continue
+def _read_part(part: ResultPart, tool: str, loads: list[BenchmarkMeasurement], others: list[NotAResultError]) -> None:
+    """Add the loads of a document, and the errors of those that are left out."""
+    row = next((row for row in FORMATS if row.recognises(part.data)), None)
+    if row is None:
+        raise part.left_out(f"is no benchmark result that sizewatch reads ({', '.join(NAMES)})")
+    if tool not in (AUTO, row.name):
+        title = next(other.title for other in FORMATS if other.name == tool)
+        raise BenchmarkError(part.location, f"is {row.article} {row.title} report, not {title}'s")
+    runs: list[tuple[ResultPart, BenchmarkRun]] = []
+    for entry in row.split(part):
         try:
-            found += row.read(part)
+            if mark := _warm_up_mark(entry):
+                raise entry.left_out(f"is a warm-up run ({mark})")
+            runs.append((entry, entry.read(row.model)))
         except NotAResultError as error:
-            found.append(error)
-    if not found:
-        raise BenchmarkError(path, "holds no benchmark")
-    return tuple(found)
+            others.append(error)
+    row.adjust([run for _, run in runs])
+    for entry, run in runs:
+        try:
+            loads.append(build_measurement(entry, row.name, run))
+        except NotAResultError as error:
+            others.append(error)
 
 
-def _warm_up_mark(part: ResultFields) -> str:
+def _warm_up_mark(part: ResultPart) -> str:
     """Return the mark of a warm-up run, or "". `vllm bench sweep` numbers it -1; users name it by tag or label."""
+    if not isinstance(part.data, Mapping):
+        return ""
     number = part.data.get("run_number")
     if isinstance(number, int) and number < 0:
         return f"run_number {number}"

@@ -8,12 +8,28 @@ are the mean: their percentiles are of single intervals (item 4). Rules for all 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Self
+
+from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from agent.benchmarks import points
-from agent.benchmarks.points import BenchmarkMeasurement, BenchmarkRun, LengthQuantiles, Loads, Loop, build_measurement
-from agent.benchmarks.typed_fields import ResultFields
-from agent.errors import NotAResultError
+from agent.benchmarks.run_model import (
+    NOTHING,
+    REQUIRED,
+    BenchmarkRun,
+    Count,
+    Distribution,
+    Loop,
+    Measured,
+    Milliseconds,
+    Number,
+    ResultPart,
+    Tally,
+    Text,
+    at,
+    unusable,
+)
 
 NAME = "guidellm"
 
@@ -26,12 +42,75 @@ STRATEGIES: dict[str, Loop] = {
 }
 """Loop per strategy (guidellm/scheduler/strategies.py). Throughput without a limit sends all requests at once."""
 
-STRATEGY_PLACES = (("config", "strategy"), ("args", "strategy"))
+
+def _total(name: str, default: Any = 0) -> Any:
+    places = AliasPath("metrics", "request_totals", name), AliasPath("request_totals", name)
+    return Field(default, validation_alias=AliasChoices(*places))
 
 
-def recognises(part: ResultFields) -> bool:
+class SendingStrategy(BaseModel):
+    """How requests were sent."""
+
+    model_config = ConfigDict(strict=True)
+
+    kind: Text = Field("", validation_alias=AliasChoices("type_", "kind"))
+    rate: Measured = None
+    streams: Measured = None
+    max_concurrency: Measured = None
+
+
+class EntryRun(BenchmarkRun):
+    """One entry of `benchmarks`. Requests in flight at the end are `incomplete`; too many are refused in `points`."""
+
+    completed_rps: Number = at("metrics", "requests_per_second", "successful", "mean", default=REQUIRED)
+    requests: Count = _total("successful", REQUIRED)
+    failed: Tally = _total("errored")
+    cut_off: Tally = _total("incomplete")
+    duration_seconds: Measured = at("duration")
+    latency: Distribution = at("metrics", "request_latency", "successful", default=NOTHING)
+    ttft: Milliseconds = at("metrics", "time_to_first_token_ms", "successful", default=NOTHING)
+    tpot: Milliseconds = at("metrics", "inter_token_latency_ms", "successful", default=NOTHING)
+    output_tokens_per_second: Measured = at("metrics", "output_tokens_per_second", "successful", "mean")
+    started_at: Measured = at("start_time")
+    ended_at: Measured = at("end_time")
+    model: Text = Field(
+        "",
+        validation_alias=AliasChoices(AliasPath("config", "backend", "model"), AliasPath("worker", "backend_model")),
+    )
+    prompt_tokens: Distribution = at("metrics", "prompt_token_count", "successful", default=NOTHING)
+    generation_tokens: Distribution = at("metrics", "output_token_count", "successful", default=NOTHING)
+    strategy: Annotated[SendingStrategy, BeforeValidator(lambda v: v or {})] = Field(
+        SendingStrategy(),
+        validation_alias=AliasChoices(AliasPath("config", "strategy"), AliasPath("args", "strategy")),
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        kind = self.strategy.kind
+        self.loop = STRATEGIES.get(kind)
+        if self.loop is None:
+            known = points.TRACE.format(kind=f"of strategy {kind[:40]}") if kind else points.NO_LOAD
+            self.remarks.append(known)
+        elif self.loop == "open":
+            self.requested_rps = self.strategy.rate
+            if self.requested_rps is None:
+                raise unusable("has a strategy without its rate")
+        else:
+            limits = {
+                "synchronous": 1.0,
+                "concurrent": self.strategy.streams,
+                "throughput": self.strategy.max_concurrency,
+            }
+            self.clients = limits[kind]
+            self.burst = self.clients is None
+        if self.duration_seconds is None and self.started_at and self.ended_at:
+            self.duration_seconds = max(self.ended_at - self.started_at, 0.0) or None
+        return self
+
+
+def recognises(data: Mapping[str, Any]) -> bool:
     """Return whether the entries of `benchmarks`, or the metadata, are marked as GuideLLM's."""
-    entries, about = part.data.get("benchmarks"), part.data.get("metadata")
+    entries, about = data.get("benchmarks"), data.get("metadata")
     if isinstance(about, dict) and "guidellm_version" in about:
         return isinstance(entries, list)
     first = entries[0] if isinstance(entries, list) and entries else None
@@ -39,120 +118,19 @@ def recognises(part: ResultFields) -> bool:
     return isinstance(metrics, dict) and "requests_per_second" in metrics
 
 
-def read(part: ResultFields) -> Loads:
-    """Return all benchmarks of the report, and an error for each whose numbers cannot be.
-
-    Raise BenchmarkError for a failed or cancelled one or other impossible values.
-    """
-    entries = [(entry, _load(entry)[0]) for entry in part.parts("benchmarks")]
-    any_rate = any(loop == "open" for _, loop in entries)
-    return tuple(_measurement(entry, beside_rates=any_rate and loop == "closed") for entry, loop in entries)
+def split(part: ResultPart) -> list[ResultPart]:
+    """Return the benchmarks of a report."""
+    return [part.inside(f"benchmarks[{index}]", data) for index, data in enumerate(part.data["benchmarks"])]
 
 
-def _measurement(entry: ResultFields, *, beside_rates: bool) -> BenchmarkMeasurement | NotAResultError:
-    try:
-        run = _run(entry)
-        return build_measurement(entry, NAME, _beside_rates(run) if beside_rates else run)
-    except NotAResultError as error:
-        return error
-
-
-def _beside_rates(run: BenchmarkRun) -> BenchmarkRun:
-    """Clear the loop of a closed-loop run in a report that also has open loops.
+def adjust(runs: Sequence[BenchmarkRun]) -> None:
+    """Clear the loop of closed-loop runs in a report that also has open loops.
 
     GuideLLM's sweep begins with one client and then all requests at once, to find the rates between. One client has no
     queue and is the lowest load. More clients are a burst. Neither makes the curve a closed loop.
     """
-    one = run.clients == 1
-    said = (points.BESIDE_RATES,) if one else ()
-    return replace(run, loop=None, burst=not one, remarks=(*run.remarks, *said))
-
-
-def _run(entry: ResultFields) -> BenchmarkRun:
-    """Return one benchmark. Requests in flight at the end are `incomplete`; too many are refused in `points`."""
-    totals = (
-        ("metrics", "request_totals") if entry.get("metrics", "request_totals") is not None else ("request_totals",)
-    )
-    loop, rate, clients = _load(entry)
-    started_at, ended_at = entry.positive_number("start_time"), entry.positive_number("end_time")
-    duration = entry.positive_number("duration")
-    if duration is None and started_at and ended_at and ended_at > started_at:
-        duration = ended_at - started_at
-    return BenchmarkRun(
-        completed_rps=entry.needed("metrics", "requests_per_second", "successful", "mean"),
-        requests=entry.needed_count(*totals, "successful"),
-        failed=entry.count(*totals, "errored") or 0,
-        cut_off=entry.count(*totals, "incomplete") or 0,
-        loop=loop,
-        burst=loop == "closed" and clients is None,
-        clients=clients,
-        requested_rps=rate,
-        duration_seconds=duration,
-        latency_mean_seconds=_statistic(entry, "request_latency", "mean"),
-        latency_max_seconds=_statistic(entry, "request_latency", "max"),
-        ttft_mean_seconds=_seconds(entry, "time_to_first_token_ms", "mean"),
-        ttft_p50_seconds=_seconds(entry, "time_to_first_token_ms", "median"),
-        ttft_p99_seconds=_seconds(entry, "time_to_first_token_ms", "percentiles", "p99"),
-        tpot_mean_seconds=_seconds(entry, "inter_token_latency_ms", "mean"),
-        tpot_p50_seconds=_seconds(entry, "inter_token_latency_ms", "median"),
-        tpot_p99_seconds=_seconds(entry, "inter_token_latency_ms", "percentiles", "p99"),
-        e2e_p99_seconds=_statistic(entry, "request_latency", "percentiles", "p99"),
-        output_tokens_per_second=_statistic(entry, "output_tokens_per_second", "mean"),
-        started_at=started_at,
-        ended_at=ended_at,
-        model=entry.text("config", "backend", "model") or entry.text("worker", "backend_model"),
-        prompt_tokens=_lengths(entry, "prompt_token_count"),
-        generation_tokens=_lengths(entry, "output_token_count"),
-        remarks=_said(entry, loop),
-    )
-
-
-def _load(entry: ResultFields) -> tuple[Loop | None, float | None, float | None]:
-    """Return loop, requested rps and clients of a benchmark. The loop is None for an unknown strategy."""
-    strategy = _strategy(entry)
-    if strategy is None:
-        return None, None, None
-    kind = _kind(strategy)
-    loop = STRATEGIES.get(kind)
-    if loop == "open":
-        return loop, strategy.needed("rate"), None
-    clients = {
-        "synchronous": 1.0,
-        "concurrent": strategy.positive_number("streams"),
-        "throughput": strategy.positive_number("max_concurrency"),
-    }
-    return loop, None, clients.get(kind)
-
-
-def _strategy(entry: ResultFields) -> ResultFields | None:
-    return next((found for place in STRATEGY_PLACES if (found := entry.part(*place)) is not None), None)
-
-
-def _kind(strategy: ResultFields) -> str:
-    return strategy.text("type_") or strategy.text("kind")
-
-
-def _said(entry: ResultFields, loop: Loop | None) -> tuple[str, ...]:
-    strategy = _strategy(entry)
-    if loop is not None:
-        return ()
-    kind = _kind(strategy) if strategy else ""
-    return (points.TRACE.format(kind=f"of strategy {kind[:40]}") if kind else points.NO_LOAD,)
-
-
-def _statistic(entry: ResultFields, metric: str, *keys: str) -> float | None:
-    return entry.positive_number("metrics", metric, "successful", *keys)
-
-
-def _seconds(entry: ResultFields, metric: str, *keys: str) -> float | None:
-    value = _statistic(entry, metric, *keys)
-    return None if value is None else value / 1000
-
-
-def _lengths(entry: ResultFields, metric: str) -> LengthQuantiles:
-    return LengthQuantiles(
-        mean=_statistic(entry, metric, "mean"),
-        p50=_statistic(entry, metric, "median"),
-        p95=_statistic(entry, metric, "percentiles", "p95"),
-        p99=_statistic(entry, metric, "percentiles", "p99"),
-    )
+    if any(run.loop == "open" for run in runs):
+        for run in runs:
+            if run.loop == "closed":
+                run.loop, run.burst = None, run.clients != 1
+                run.remarks += [] if run.burst else [points.BESIDE_RATES]

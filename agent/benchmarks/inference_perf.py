@@ -1,82 +1,80 @@
 """Reader of a client stage file of inference-perf (`stage_N_lifecycle_metrics.json`, kubernetes-sigs, 0.1 to 0.6).
 
-All times are in seconds. Two related files are recognised and refused: the server's `stage_N_prometheus_metrics.json`
-contradicts the client, and a summary averages the stages. Rules for all tools are in `agent.benchmarks.points`.
+All times are in seconds. TTFT and TPOT are per request, `inter_token_latency` is per gap, without gaps inside a chunk.
+The file has no time of day. Rules for all tools are in `agent.benchmarks.points`.
 """
 
 from __future__ import annotations
 
-from agent.benchmarks.points import BenchmarkMeasurement, BenchmarkRun, LengthQuantiles, build_measurement
-from agent.benchmarks.typed_fields import ResultFields
-from agent.errors import NotAResultError
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import model_validator
+
+from agent.benchmarks.run_model import (
+    NOTHING,
+    REQUIRED,
+    BenchmarkRun,
+    Count,
+    Distribution,
+    Measured,
+    Number,
+    Tally,
+    at,
+    unusable,
+)
 
 NAME = "inference-perf"
 
 
-def recognises(part: ResultFields) -> bool:
+class StageRun(BenchmarkRun):
+    """One stage. `concurrency` marks a closed loop; its rate is a placeholder that inference-perf requires."""
+
+    completed_rps: Number = at("successes", "throughput", "requests_per_sec", default=REQUIRED)
+    requests: Count = at("successes", "count", default=REQUIRED)
+    failed: Tally = at("failures", "count", default=0)
+    clients: Measured = at("load_summary", "concurrency")
+    requested_rps: Measured = at("load_summary", "requested_rate")
+    sent_rps: Measured = at("load_summary", "achieved_rate")
+    latency: Distribution = at("successes", "latency", "request_latency", default=NOTHING)
+    ttft: Distribution = at("successes", "latency", "time_to_first_token", default=NOTHING)
+    tpot: Distribution = at("successes", "latency", "time_per_output_token", default=NOTHING)
+    itl: Distribution = at("successes", "latency", "inter_token_latency", default=NOTHING)
+    output_tokens_per_second: Measured = at("successes", "throughput", "output_tokens_per_sec")
+    prompt_tokens: Distribution = at("successes", "prompt_tokens", default=NOTHING)
+    generation_tokens: Distribution = at("successes", "output_tokens", default=NOTHING)
+    counted_prompt: Distribution = at("successes", "prompt_len", default=NOTHING)
+    counted_generation: Distribution = at("successes", "output_len", default=NOTHING)
+    cached: Measured = at("successes", "prompt_tokens", "cached")
+    total: Measured = at("successes", "prompt_tokens", "total")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_others(cls, data: Any) -> Any:
+        """Refuse a summary, and the server's file (10,938 requests against 5,531 of the client: PEERS 3.2, item 8)."""
+        load, successes = data["load_summary"], data["successes"]
+        if successes.get("throughput") is None and successes.get("rate") is not None:
+            text = (
+                "is the server's side of a stage, which contradicts the client's: give stage_N_lifecycle_metrics.json"
+            )
+            raise unusable(text)
+        if load.get("requested_rate") is None and load.get("concurrency") is None:
+            text = "is a summary of all stages, which have no load in common: give stage_N_lifecycle_metrics.json"
+            raise unusable(text)
+        return data
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        self.loop = "closed" if self.clients else "open"
+        if self.clients:
+            self.requested_rps = self.sent_rps = None
+        # The server's usage (newer files) before the client's tokenizer. No hits may mean that none were reported.
+        self.prompt_tokens = self.prompt_tokens if self.prompt_tokens.mean else self.counted_prompt
+        self.generation_tokens = self.generation_tokens if self.generation_tokens.mean else self.counted_generation
+        self.prefix_hit_ratio = self.cached / self.total if self.cached and self.total else None
+        return self
+
+
+def recognises(data: Mapping[str, Any]) -> bool:
     """Return whether `load_summary` and `successes` exist, which no other tool writes."""
-    return isinstance(part.data.get("load_summary"), dict) and isinstance(part.data.get("successes"), dict)
-
-
-def read(part: ResultFields) -> tuple[BenchmarkMeasurement, ...]:
-    """Return the load of one stage. Raise BenchmarkError for a server file, a summary, a failed stage or a bad value.
-
-    `concurrency` marks a closed loop; its rate is a placeholder that inference-perf requires. TTFT and TPOT are per
-    request ((last - first) / (n - 1), as vLLM's TPOT). `inter_token_latency` is per gap, without gaps inside a chunk.
-    The file has no time of day, so times are None.
-    """
-    _refuse_others(part)
-    load, successes = ("load_summary",), ("successes",)
-    clients = part.positive_number(*load, "concurrency")
-    latency = (*successes, "latency")
-    run = BenchmarkRun(
-        completed_rps=part.needed(*successes, "throughput", "requests_per_sec"),
-        requests=part.needed_count(*successes, "count"),
-        failed=part.count("failures", "count") or 0,
-        loop="closed" if clients else "open",
-        clients=clients,
-        requested_rps=None if clients else part.needed(*load, "requested_rate"),
-        sent_rps=None if clients else part.positive_number(*load, "achieved_rate"),
-        latency_mean_seconds=part.positive_number(*latency, "request_latency", "mean"),
-        latency_max_seconds=part.positive_number(*latency, "request_latency", "max"),
-        ttft_mean_seconds=part.positive_number(*latency, "time_to_first_token", "mean"),
-        ttft_p50_seconds=part.positive_number(*latency, "time_to_first_token", "median"),
-        ttft_p99_seconds=part.positive_number(*latency, "time_to_first_token", "p99"),
-        tpot_mean_seconds=part.positive_number(*latency, "time_per_output_token", "mean"),
-        tpot_p50_seconds=part.positive_number(*latency, "time_per_output_token", "median"),
-        tpot_p99_seconds=part.positive_number(*latency, "time_per_output_token", "p99"),
-        itl_p50_seconds=part.number(*latency, "inter_token_latency", "median"),
-        itl_p99_seconds=part.positive_number(*latency, "inter_token_latency", "p99"),
-        e2e_p99_seconds=part.positive_number(*latency, "request_latency", "p99"),
-        output_tokens_per_second=part.positive_number(*successes, "throughput", "output_tokens_per_sec"),
-        prefix_hit_ratio=_prefix_hits(part),
-        prompt_tokens=_lengths(part, "prompt_tokens", "prompt_len"),
-        generation_tokens=_lengths(part, "output_tokens", "output_len"),
-    )
-    return (build_measurement(part, NAME, run),)
-
-
-def _refuse_others(part: ResultFields) -> None:
-    """Refuse summaries and the server's file (10,938 requests against 5,531 of the client: PEERS 3.2, item 8)."""
-    if part.get("successes", "throughput") is None and part.get("successes", "rate") is not None:
-        text = "is the server's side of a stage, which contradicts the client's: give stage_N_lifecycle_metrics.json"
-        raise part.bad(text, kind=NotAResultError)
-    if part.get("load_summary", "requested_rate") is None and part.get("load_summary", "concurrency") is None:
-        text = "is a summary of all stages, which have no load in common: give stage_N_lifecycle_metrics.json"
-        raise part.bad(text, kind=NotAResultError)
-
-
-def _lengths(part: ResultFields, reported: str, counted: str) -> LengthQuantiles:
-    """Return tokens per request as reported by the server (newer files), or else by the client's tokenizer."""
-    key = reported if part.get("successes", reported, "mean") is not None else counted
-    mean, p50, p95, p99 = (part.positive_number("successes", key, share) for share in ("mean", "median", "p95", "p99"))
-    return LengthQuantiles(mean=mean, p50=p50, p95=p95, p99=p99)
-
-
-def _prefix_hits(part: ResultFields) -> float | None:
-    """Return cached / all prompt tokens of the server's usage, or None for 0: engines do not report it by default."""
-    cached, total = (
-        part.positive_number("successes", "prompt_tokens", "cached"),
-        part.positive_number("successes", "prompt_tokens", "total"),
-    )
-    return cached / total if cached and total else None
+    return isinstance(data.get("load_summary"), dict) and isinstance(data.get("successes"), dict)

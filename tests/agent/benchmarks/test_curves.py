@@ -14,7 +14,8 @@ from result_files import read_results
 
 from agent.benchmarks.curve_remarks import missing_fields, remarks_of
 from agent.benchmarks.curves import ImportedCurve, curve_of, pool_points, round_significant
-from agent.benchmarks.points import BenchmarkMeasurement, LengthQuantiles, Setup
+from agent.benchmarks.points import BenchmarkMeasurement
+from agent.benchmarks.run_model import Setup, Statistics
 from agent.errors import BenchmarkError
 from exporters.documents.plan_files import YamlIndentation, curve_lines, scalar, yaml_number
 from rules.plan.curve import Curve
@@ -42,8 +43,8 @@ def load(
         loop=loop,
         point=Point.model_validate(point),
         model=model,
-        prompt_tokens=LengthQuantiles(mean=100),
-        generation_tokens=LengthQuantiles(mean=50),
+        prompt_tokens=Statistics(mean=100),
+        generation_tokens=Statistics(mean=50),
         remarks=remarks,
     )
 
@@ -300,7 +301,7 @@ def test_latencies_that_no_file_tells_are_named() -> None:
 
 
 def test_loads_with_other_lengths_are_said_to_be_other_traffic() -> None:
-    short = replace(load("b", 5.0), prompt_tokens=LengthQuantiles(mean=40))
+    short = replace(load("b", 5.0), prompt_tokens=Statistics(mean=40))
     assert "prompt tokens a request differ between loads, from 40 (b) to 100 (a)" in texts(curve_of([load("a"), short]))
     assert "differ between loads" not in texts(curve_of([load("a"), load("b", 5.0)]))
 
@@ -391,7 +392,7 @@ def test_the_curve_carries_what_was_measured_where_the_runs_agree() -> None:
 
 
 def test_a_curve_of_nothing_known_has_no_provenance_and_asks_for_the_release() -> None:
-    unknown = LengthQuantiles()
+    unknown = Statistics()
     imported = curve_of([replace(load("a"), prompt_tokens=unknown, generation_tokens=unknown)])
     assert imported.curve.measured is None
     assert "no file tells the engine's release; give it with --measured engine_version=" in texts(imported)

@@ -7,7 +7,8 @@ import pytest
 from paths import SHARED
 from result_files import read_results
 
-from agent.benchmarks.points import BenchmarkMeasurement, LengthQuantiles
+from agent.benchmarks.points import BenchmarkMeasurement
+from agent.benchmarks.run_model import Statistics
 from agent.errors import BenchmarkError
 from rules.plan.curve import Curve
 from rules.plan.schema import BenchmarkCurve, Gpu, Slo, TierPlan
@@ -68,7 +69,7 @@ def test_a_stage_is_read_in_seconds_with_tpot_per_request_and_itl_per_gap(tmp_pa
         "output_tokens_per_second": 6000.0,
         "prompt_tokens_mean": 204.0,
     }
-    assert one.prompt_tokens == LengthQuantiles(mean=204.0, p50=204.0, p95=212.0, p99=212.0)
+    assert one.prompt_tokens == Statistics(mean=204.0, p50=204.0, p95=212.0, p99=212.0, max=212.0)
 
 
 def test_a_median_gap_near_zero_is_said_to_be_an_artefact_of_chunks(tmp_path: Path) -> None:
@@ -136,9 +137,12 @@ def test_failed_stages_and_values_that_cannot_be_are_refused(tmp_path: Path) -> 
     failed = {**stage(count=0), "failures": {"count": 7}}
     assert refusal(tmp_path, failed) == "is of a failed run: none of 7 requests succeeded"
     no_rate = stage(throughput={"requests_per_sec": None})
-    assert refusal(tmp_path, no_rate) == "successes.throughput.requests_per_sec is missing"
+    assert (
+        refusal(tmp_path, no_rate)
+        == "has a wrong value: successes.throughput.requests_per_sec: input should be a valid number"
+    )
     wrong = stage(throughput=[])
-    assert refusal(tmp_path, wrong) == "successes.throughput must be an object, not a list"
+    assert refusal(tmp_path, wrong) == "has a wrong value: successes.throughput.requests_per_sec: is missing"
     idle = stage(throughput={"requests_per_sec": 0.0})
     assert refusal(tmp_path, idle) == "does not make a point of a curve: completed_rps: must be greater than 0"
 

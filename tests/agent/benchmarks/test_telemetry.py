@@ -20,7 +20,8 @@ from result_files import read_results
 from telemetry_samples import BENCH, found_in, page_samples, pages_of, ratio, run, store_source, stored, sweep_samples
 from telemetry_samples import value as page_value
 
-from agent.benchmarks.points import BenchmarkMeasurement, Setup
+from agent.benchmarks.points import BenchmarkMeasurement
+from agent.benchmarks.run_model import Setup
 from agent.benchmarks.telemetry import RunTelemetry, TelemetrySource, observe, open_source, read_run
 from agent.config.load import LoadedConfig, parse_config
 from agent.errors import BenchmarkError, SizewatchError

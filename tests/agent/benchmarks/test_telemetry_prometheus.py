@@ -11,7 +11,8 @@ from prometheus_server import Line, prometheus, recorded_lines
 from telemetry_samples import found_in, page_samples, pages_of, ratio, run, store_source
 from telemetry_samples import value as page_value
 
-from agent.benchmarks.points import BenchmarkMeasurement, Setup
+from agent.benchmarks.points import BenchmarkMeasurement
+from agent.benchmarks.run_model import Setup
 from agent.benchmarks.telemetry import read_run
 from agent.errors import BenchmarkError
 from agent.prometheus.answers import StoreError

@@ -243,23 +243,38 @@ def changed(folder: Path, **more: Any) -> Path:
     [
         (b"", "is empty"),
         (CLOSED[0].read_bytes()[:500], "ends in the middle of its JSON: was it cut off?"),
-        ({"completed": 0, "failed": 16}, "is of a failed run: none of 16 requests succeeded"),
-        ({"request_throughput": "fast"}, "request_throughput must be a number, not text"),
     ],
 )
 def test_a_wrong_file_is_named_with_the_reason_and_nothing_is_written(
-    tmp_path: Path, capsys: Captured, content: bytes | dict[str, Any], said: str
+    tmp_path: Path, capsys: Captured, content: bytes, said: str
 ) -> None:
     plan = plan_with(tmp_path)
     before = plan.read_bytes()
-    if isinstance(content, bytes):
-        path = tmp_path / "wrong.json"
-        path.write_bytes(content)
-    else:
-        path = changed(tmp_path, **content)
+    path = tmp_path / "wrong.json"
+    path.write_bytes(content)
     sentence = refused(capsys, CLOSED[1], path, "--into", plan)
     assert sentence.startswith(f"{path}: {said}")
     assert plan.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"completed": 0, "failed": 16}, "is of a failed run: none of 16 requests succeeded"),
+        ({"completed": 7, "failed": 9}, "is of a failed run: 9 of 16 requests failed"),
+        ({"request_throughput": "fast"}, "has a wrong value: request_throughput: input should be a valid number"),
+        ({"ramp_up_strategy": "linear"}, "ramps its rate up; a point of a curve is one steady load"),
+    ],
+)
+def test_a_failed_run_of_a_sweep_is_left_out_with_a_remark_and_refused_alone(
+    tmp_path: Path, capsys: Captured, content: dict[str, Any], said: str
+) -> None:
+    path = changed(tmp_path, **content)
+    assert run(*CLOSED, path) == 0
+    out, err = capsys.readouterr()
+    assert len(yaml.safe_load(out)["curve"]["points"]) == len(CLOSED)
+    assert f"sizewatch plan: {path}: left out: it {said}\n" in err
+    assert refused(capsys, path) == f"{path}: {said}"
 
 
 def test_another_tools_file_is_refused_where_the_tool_is_named(capsys: Captured) -> None:

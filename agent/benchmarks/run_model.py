@@ -1,0 +1,199 @@
+"""Load of one run as a pydantic model, which a model a tool fills from its file by aliases, and parts of a file.
+
+Times are seconds, rates per second. Absent, null and zero are None: tools write 0 for no measurement.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    AliasGenerator,
+    AliasPath,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
+from pydantic_core import PydanticCustomError
+
+from agent.errors import NotAResultError
+from rules.plan.validation import path_text
+
+CONTRADICTION = "which cannot be"
+"""Phrase in every remark about values that exclude each other and are dropped."""
+
+Loop = Literal["open", "closed"]
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Measured = Annotated[Number | None, BeforeValidator(lambda v: None if v == 0 and v is not False else v)]
+Count = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=2**53)]
+"""Above 2^53 a float does not hold every whole number."""
+Tally = Annotated[Count, BeforeValidator(lambda v: v or 0)]
+Text = Annotated[str, BeforeValidator(lambda v: v or "")]
+Numbers = Annotated[list[Number], BeforeValidator(lambda v: v or [])]
+
+
+class Statistics(BaseModel):
+    """Statistics of one quantity over the requests of a run, by the names of all tools."""
+
+    model_config = ConfigDict(strict=True, frozen=True, populate_by_name=True)
+
+    mean: Measured = Field(None, validation_alias=AliasChoices("mean", "avg"))
+    p50: Measured = Field(None, validation_alias=AliasChoices("p50", "median"))
+    p95: Measured = Field(None, validation_alias=AliasChoices("p95", AliasPath("percentiles", "p95")))
+    p99: Measured = Field(None, validation_alias=AliasChoices("p99", AliasPath("percentiles", "p99")))
+    max: Measured = None
+
+    def in_seconds(self) -> Statistics:
+        """Return statistics in milliseconds as seconds."""
+        known = self.model_dump(exclude_none=True)
+        return Statistics.model_construct(**{name: value / 1000 for name, value in known.items()})
+
+
+Distribution = Annotated[Statistics, BeforeValidator(lambda v: {} if v is None else v)]
+Milliseconds = Annotated[Distribution, AfterValidator(Statistics.in_seconds)]
+"""Statistics in milliseconds, read to seconds."""
+
+NOTHING = Statistics()
+
+REQUIRED: Any = ...
+
+
+UNUSABLE = "unusable"
+
+
+def unusable(text: str) -> PydanticCustomError:
+    """Return the error that a model raises for a whole run: a sentence about the load without its subject."""
+    return PydanticCustomError(UNUSABLE, "{text}", {"text": text})
+
+
+def at(*keys: str, default: Any = None) -> Any:
+    """Return a field that a file has under these keys."""
+    return Field(default, validation_alias=AliasPath(*keys))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """Measured setup from the file; empty or None if not in the file.
+
+    `engine` is a name of `rules.engines`, `gpu` is as in the file, `tensor_parallel` the number of GPUs per layer. The
+    others are those of `rules.plan.schema.Provenance`.
+    """
+
+    engine: str = ""
+    gpu: str = ""
+    engine_version: str = ""
+    tensor_parallel: int | None = None
+    pipeline_parallel: int | None = None
+    data_parallel: int | None = None
+    max_num_seqs: int | None = None
+    kv_tokens: int | None = None
+
+
+UNKNOWN = Setup()
+
+
+class BenchmarkRun(BaseModel):
+    """Load as reported by a file. A tool's model adds the aliases of its file; a field without one is worked out.
+
+    `requests` succeeded; `failed` and `cut_off` (in flight at the end) are extra. `clients` is set for a closed loop.
+    `sent_rps` is the rate the generator reached, if recorded. `burst`: all requests were sent at once. `ttft_requests`
+    is the number of requests behind the TTFT if the start was excluded. `at_once` is the mean number of requests in the
+    system as reported. `itl` are gaps between two chunks, `tpot` is per request. Times of day are unix seconds.
+    """
+
+    # No key of a file is called so: a field without an alias of its own is never read.
+    model_config = ConfigDict(strict=True, alias_generator=AliasGenerator(validation_alias=lambda name: f"={name}"))
+
+    completed_rps: Number = math.nan
+    requests: Count = 0
+    failed: Tally = 0
+    cut_off: Tally = 0
+    loop: Loop | None = None
+    burst: bool = False
+    clients: Measured = None
+    requested_rps: Measured = None
+    sent_rps: Measured = None
+    duration_seconds: Measured = None
+    at_once: Measured = None
+    latency: Distribution = NOTHING
+    ttft: Distribution = NOTHING
+    ttft_requests: int | None = None
+    tpot: Distribution = NOTHING
+    itl: Distribution = NOTHING
+    output_tokens_per_second: Measured = None
+    prefix_hit_ratio: float | None = None
+    speculative_acceptance: float | None = None
+    started_at: Measured = None
+    ended_at: Measured = None
+    model: Text = ""
+    setup: Setup = UNKNOWN
+    prompt_tokens: Distribution = NOTHING
+    generation_tokens: Distribution = NOTHING
+    remarks: list[str] = Field(default_factory=list)
+
+    @property
+    def sent(self) -> int:
+        """Return the number of requests sent."""
+        return self.requests + self.failed + self.cut_off
+
+
+Run = TypeVar("Run", bound=BenchmarkRun)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultPart:
+    """Object of a file at a place in it: `line 2`, `benchmarks[1]`, or "" for the whole file."""
+
+    source: str
+    place: str
+    data: Mapping[str, Any]
+
+    @property
+    def location(self) -> str:
+        """Return file and place for messages."""
+        return f"{self.source}: {self.place}" if self.place else self.source
+
+    def inside(self, place: str, data: Any) -> ResultPart:
+        """Return a part of this part."""
+        return ResultPart(source=self.source, place=f"{self.place}: {place}" if self.place else place, data=data)
+
+    def left_out(self, text: str) -> NotAResultError:
+        """Return the error for a load without a place in a curve, beside which others may have one."""
+        return NotAResultError(self.location, text)
+
+    def read(self, model: type[Run]) -> Run:
+        """Return the run by a tool's model. Raise NotAResultError with the place of the first wrong value."""
+        try:
+            return model.model_validate(self.data)
+        except ValidationError as error:
+            wrong = error.errors(include_url=False)[0]
+            if wrong["type"] == UNUSABLE:
+                raise self.left_out(wrong["msg"]) from None
+            what = "is missing" if wrong["type"] == "missing" else wrong["msg"][0].lower() + wrong["msg"][1:]
+            text = f"{path_text(wrong['loc'])}: {what}"
+            end = f", {CONTRADICTION}" if wrong["type"] == "greater_than_equal" else ""
+            raise self.left_out(f"has a wrong value: {text}{end}") from None
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """Return the percentile at `share` (0.99), linear between ranks as in numpy and all tools here."""
+    if not values:
+        return None
+    ranked = sorted(values)
+    rank = share * (len(ranked) - 1)
+    below = math.floor(rank)
+    above = min(below + 1, len(ranked) - 1)
+    return ranked[below] + (ranked[above] - ranked[below]) * (rank - below)
