@@ -32,9 +32,6 @@ LOCK_FILE = "daemon.lock"
 
 _log = logging.getLogger(__name__)
 
-LOCKS = Path("/proc/locks")
-"""List of held locks (Linux)."""
-
 
 class DataDir:
     """Data directory, locked by this daemon until `close`. `named` is the configuration file for error messages.
@@ -97,25 +94,3 @@ class DataDir:
 def _process(lock: int) -> str:
     pid = os.pread(lock, 32, 0)
     return f" (process {int(pid)})" if pid.isdigit() else ""
-
-
-def holder(folder: Path) -> str:
-    """Return the process id of the daemon that holds the folder, as digits.
-
-    Return "" if no daemon holds it or the system does not report locks. It takes no lock: a starting daemon would find
-    the folder taken.
-    """
-    try:
-        lock = os.open(folder / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    try:
-        pid, inode = os.pread(lock, 32, 0).decode(errors="replace"), os.fstat(lock).st_ino
-        rows = [line.split() for line in LOCKS.read_text(encoding="ascii", errors="replace").splitlines()]
-    except OSError:
-        return ""
-    finally:
-        os.close(lock)
-    # Number, FLOCK, ADVISORY, WRITE, process, device:inode. On some file systems the device differs from stat.
-    held = any(row[1] == "FLOCK" and row[4] == pid and row[5].endswith(f":{inode}") for row in rows if len(row) > 5)
-    return pid if held else ""

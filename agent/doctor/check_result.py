@@ -55,9 +55,9 @@ def format_text(findings: Sequence[CheckResult]) -> str:
         lines.append(f"{finding.level:<4}  {finding.check:<{width}}  {finding.text}")
         if finding.advice:
             lines.append(f"{'':<4}  {'':<{width}}  -> {finding.advice}")
-    failing = sum(finding.level is CheckLevel.FAIL for finding in findings)
+    failing = [finding.check for finding in findings if finding.level is CheckLevel.FAIL]
     warnings = sum(finding.level is CheckLevel.WARN for finding in findings)
-    names = dict.fromkeys(finding.check for finding in findings if finding.level is CheckLevel.FAIL)
-    verdict = f"not sound: {format_count(failing, 'failing line')} ({', '.join(names)})" if failing else "sound"
+    names = ", ".join(dict.fromkeys(failing))
+    verdict = f"not sound: {format_count(len(failing), 'failing line')} ({names})" if failing else "sound"
     lines.append(f"{verdict}, {format_count(warnings, 'warning')}" if warnings or failing else verdict)
     return "\n".join(lines)

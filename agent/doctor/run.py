@@ -1,212 +1,121 @@
-"""Order of the doctor's checks. A further check is a row of CHECKS, or of TARGET_CHECKS if it applies to each target."""
+"""Checks of an installation: a check is a function that yields results, and a row of CHECKS.
+
+Checks of targets take a `TargetPage`, whose target may come from a configuration or from an address.
+"""
 
 from __future__ import annotations
 
+import platform
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import NamedTuple
 
-from agent.config.load import LoadedConfig, build_tier_contexts
-from agent.doctor import (
-    background_jobs,
-    daemon,
-    endpoints,
-    history_file,
-    machine,
-    page_probes,
-    process_limits,
-    target_checks,
-)
-from agent.doctor.background_jobs import ForecastProbe, ReportProbe, check_report, probe_report
-from agent.doctor.certificates import CertificateProbe, check_certificates, probe_certificates
-from agent.doctor.check_result import CheckResult, fail, ok, warn
-from agent.doctor.daemon import PortProbe
-from agent.doctor.endpoints import AlertingProbe, StoreProbe, check_store, probe_store
-from agent.doctor.history_file import HistoryFileProbe, HistoryProbe
-from agent.doctor.machine import DataFolderProbe, GpusProbe
-from agent.doctor.page_probes import TargetProbe
-from agent.doctor.process_limits import PermissionsProbe, check_permissions, check_special_files, probe_permissions
-from agent.doctor.target_checks import TargetContext
-from agent.durations import duration_text
+from agent.config.config import Config
+from agent.config.load import LoadedConfig
+from agent.doctor.check_result import CheckResult, fail, ok
+from agent.doctor.configuration import CORRECT, check_config, check_forecast, check_report, check_sizing_plan
+from agent.doctor.endpoints import check_alerting, check_store
+from agent.doctor.machine import check_data_dir, check_gpus, check_history, check_secrets
+from agent.doctor.pods import PodsProbe, check_pods, read_pods
+from agent.doctor.running_daemon import DaemonStatus, check_daemon, check_web, read_daemon
+from agent.doctor.target_checks import check_clock, check_page, check_plan_match, check_signals
+from agent.doctor.target_pages import NO_GPUS, TargetPage, read_targets
 from agent.errors import ConfigError
+from agent.gpu.collector import ExporterPage, GpuRead, GpuReader
+from agent.gpu.nvml_reader import NvmlReader
 from agent.gpu.owners import assign_gpus
-from rules.catalogue.registry import CATALOGUE
-from rules.plan.checks import PlanWarning, check_plan
-from rules.plan.mistakes import Severity
-from rules.telemetry.wording import format_count
+from agent.http_client.page import PageFetcher
+from agent.version import VERSION
 
-if TYPE_CHECKING:
-    from agent.doctor.discovery import DiscoveryProbe
+Results = Iterable[CheckResult]
+
+PROCESS = ok("process", f"Python {platform.python_version()}, sizewatch {VERSION}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeResults:
-    """Results of all probes. `t` is their time in unix seconds."""
+class Installation:
+    """Configuration and what several checks read. `now` is unix seconds."""
 
-    t: float
-    rights: PermissionsProbe
-    file: HistoryFileProbe | None
-    certificates: tuple[CertificateProbe, ...]
-    targets: tuple[TargetProbe, ...]
-    pods: DiscoveryProbe | None
-    gpus: GpusProbe
-    folder: DataFolderProbe | None
-    history: HistoryProbe | None
-    port: PortProbe
-    alerting: AlertingProbe
-    forecast: ForecastProbe | None
-    report: ReportProbe | None
-    store: StoreProbe | None
+    loaded: LoadedConfig
+    now: float
+    pods: PodsProbe | None = None
+    gpus: GpuRead = ((), ())
+    targets: tuple[TargetPage, ...] = ()
+    daemon: DaemonStatus | None = None
+
+
+def read_installation(loaded: LoadedConfig, clock: Callable[[], float]) -> Installation:
+    """Read pods, GPUs, targets and the running daemon. `clock` returns unix seconds."""
+    pods, gpus = read_pods(loaded, clock), _read_gpus(loaded.config, clock)
+    targets = (pods.loaded if pods is not None else loaded).config.list_targets()
+    assign = pods.source.assign_gpus if pods is not None and pods.source is not None else assign_gpus
+    owned = assign(targets, {readout.gpu: readout for readout in gpus[0]})
+    tiers = loaded.plan.tiers if loaded.plan is not None else {}
+    pages = [
+        replace(page, tier=tiers.get(page.target.tier), gpus=owned.get(page.target.key, NO_GPUS), readouts=gpus[0])
+        for page in read_targets(targets, clock)
+    ]
+    daemon = read_daemon(loaded.config)
+    return Installation(loaded=loaded, now=clock(), pods=pods, gpus=gpus, targets=tuple(pages), daemon=daemon)
+
+
+def _read_gpus(config: Config, clock: Callable[[], float]) -> GpuRead:
+    """Read every GPU of the configured source."""
+    source: GpuReader
+    if config.gpus.exporter is not None:
+        exporter, connection = config.gpus.exporter
+        source = ExporterPage(PageFetcher(connection.options(config.timeout_seconds())), exporter)
+    elif config.gpus.source == "nvml":
+        source = NvmlReader()
+    else:
+        return (), ()
+    with closing(source):
+        return source.read(clock())
+
+
+def for_each_target(check: Callable[[TargetPage], Results]) -> Callable[[Installation], Results]:
+    """Return a check of an installation from a check of one target, which needs neither configuration nor plan."""
+    return lambda seen: chain.from_iterable(map(check, seen.targets))
+
+
+class Check(NamedTuple):
+    """Check of an installation. `line` is the first word of its results."""
+
+    line: str
+    check: Callable[[Installation], Results]
+
+
+CHECKS: tuple[Check, ...] = (
+    Check("process", lambda _: (PROCESS,)),
+    Check("config", lambda seen: check_config(seen.loaded)),
+    Check("plan", lambda seen: check_sizing_plan(seen.loaded)),
+    Check("secrets", lambda seen: check_secrets(seen.loaded.config)),
+    Check("pods", lambda seen: check_pods(seen.pods, seen.loaded)),
+    Check("target", for_each_target(check_page)),
+    Check("engine", for_each_target(check_signals)),
+    Check("clock", for_each_target(check_clock)),
+    Check("plan", for_each_target(check_plan_match)),
+    Check("store", lambda seen: check_store(seen.loaded, seen.now)),
+    Check("gpus", lambda seen: check_gpus(seen.gpus, seen.loaded)),
+    Check("data_dir", lambda seen: check_data_dir(seen.loaded.config)),
+    Check("history", lambda seen: check_history(seen.loaded.config, seen.now)),
+    Check("web", lambda seen: check_web(seen.daemon, seen.loaded.config.web)),
+    Check("daemon", lambda seen: check_daemon(seen.daemon, seen.loaded)),
+    Check("forecast", lambda seen: check_forecast(seen.loaded)),
+    Check("report", lambda seen: check_report(seen.loaded)),
+    Check("alerting", lambda seen: check_alerting(seen.loaded.config.alerting)),
+)
 
 
 def run_checks(loaded: LoadedConfig | ConfigError, clock: Callable[[], float] = time.time) -> tuple[CheckResult, ...]:
     """Return the results of all checks in order. `clock` returns unix seconds.
 
-    Each MOST_THREADS targets take at most four times the slowest timeout. Without a usable configuration, check the
-    process only.
+    Each MOST_THREADS targets take at most three times the slowest timeout.
     """
-    process, limits = machine.probe_process(), process_limits.probe_limits()
     if isinstance(loaded, ConfigError):
-        problems = (
-            fail("config", problem, "correct it; docs/configuration.md has every key") for problem in loaded.problems
-        )
-        return (*machine.check_process(process, None), *problems)
-    found = [
-        *_mistakes(loaded),
-        *machine.check_process(process, loaded),
-        *process_limits.check_limits(limits, loaded),
-    ]
-    odd = check_special_files(loaded)
-    if limits.thread_trouble or odd:
-        # The other probes need threads, and would block on a pipe.
-        return (*found, *odd)
-    seen = run_probes(loaded, clock)
-    return (*found, *(finding for check in CHECKS for finding in check(seen, loaded)))
-
-
-def run_probes(loaded: LoadedConfig, clock: Callable[[], float]) -> ProbeResults:
-    """Run all probes except those of the process."""
-    config = loaded.config
-    pods = _pods(loaded, clock)
-    watched = (pods.loaded if pods is not None else loaded).config.list_targets()
-    history = history_file.probe_history(config.history_path, clock()) if config.history_path else None
-    return ProbeResults(
-        t=clock(),
-        rights=probe_permissions(loaded),
-        file=history_file.probe_history_file(config.history_path, history),
-        certificates=probe_certificates(config, watched),
-        targets=page_probes.probe_targets(watched, clock),
-        pods=pods,
-        gpus=machine.probe_gpus(config, clock),
-        folder=machine.probe_data_folder(Path(config.data_dir)) if config.data_dir else None,
-        history=history,
-        port=daemon.probe_port(config),
-        alerting=endpoints.probe_alerting(config),
-        forecast=background_jobs.probe_forecast(config),
-        report=probe_report(config),
-        store=probe_store(loaded, clock),
-    )
-
-
-def _pods(loaded: LoadedConfig, clock: Callable[[], float]) -> DiscoveryProbe | None:
-    if loaded.config.discovery.kubernetes is None:
-        return None
-    from agent.doctor import discovery
-
-    return discovery.probe_discovery(loaded, clock)
-
-
-def _discovery(seen: ProbeResults, loaded: LoadedConfig) -> Iterator[CheckResult]:
-    if seen.pods is not None:
-        from agent.doctor import discovery
-
-        yield from discovery.check_discovery(seen.pods, loaded)
-
-
-def _mistakes(loaded: LoadedConfig) -> Iterator[CheckResult]:
-    """Report grave mistakes of configuration and plan."""
-    for mistake in loaded.mistakes:
-        yield fail("config", mistake, "correct it; docs/configuration.md has every key")
-    for finding in _plan_warnings(loaded, "mistake"):
-        yield fail("plan", f"{finding.path}: {finding.text}", "correct the plan; what follows from this value is wrong")
-
-
-def _plan_warnings(loaded: LoadedConfig, severity: Severity) -> list[PlanWarning]:
-    found = check_plan(loaded.plan, CATALOGUE, loaded.config.thresholds) if loaded.plan else ()
-    return [one for one in found if one.severity == severity]
-
-
-def _config(_: ProbeResults, loaded: LoadedConfig) -> Iterator[CheckResult]:
-    config = loaded.config
-    every = duration_text(config.turn_seconds)
-    if config.role == "fleet":
-        watched = f"{format_count(len(build_tier_contexts(loaded)), 'tier')} of a store, which is asked every {every}"
-    else:
-        tiers = len({target.tier for target in config.targets})
-        watched = (
-            f"{format_count(len(config.targets), 'target')} in {format_count(tiers, 'tier')}, scraped every {every}"
-        )
-    yield ok("config", f"{loaded.path}: role {config.role}, {watched}")
-    for warning in loaded.warnings:
-        yield warn("config", warning, "correct it, or leave it knowingly")
-
-
-def _plan(_: ProbeResults, loaded: LoadedConfig) -> Iterator[CheckResult]:
-    if loaded.plan is None:
-        text = "none: targets are watched, and compared with nothing"
-        yield warn("plan", text, "name one with the key plan; docs/plan.schema.json has its keys")
-        return
-    weak, grave = _plan_warnings(loaded, "warning"), len(_plan_warnings(loaded, "mistake"))
-    tiers = format_count(len(loaded.plan.tiers), "tier")
-    told = f"{loaded.config.plan}: {tiers}, {format_count(len(weak), 'weakness', 'weaknesses')}"
-    yield ok("plan", f"{told}, {format_count(grave, 'grave mistake')} (above)" if grave else told)
-    for finding in weak:
-        yield warn(
-            "plan", f"{finding.path}: {finding.text}", "sizewatch plan check has more; the plan is used as it is"
-        )
-
-
-def _targets(seen: ProbeResults, loaded: LoadedConfig) -> Iterator[CheckResult]:
-    readouts = {readout.gpu: readout for readout in seen.gpus.readouts}
-    assign = assign_gpus if seen.pods is None else seen.pods.assign_gpus
-    owned = assign([target.target for target in seen.targets], readouts)
-    tiers = loaded.plan.tiers if loaded.plan else {}
-    for target in seen.targets:
-        met = TargetContext(
-            seen=target,
-            tier=tiers.get(target.target.tier),
-            owned=tuple(readouts[gpu] for gpu in owned[target.target.key].gpus),
-            readable=seen.gpus.readouts,
-        )
-        for check in TARGET_CHECKS:
-            yield from check(met, loaded)
-
-
-TARGET_CHECKS: tuple[Callable[[TargetContext, LoadedConfig], Iterator[CheckResult]], ...] = (
-    target_checks.check_page,
-    target_checks.check_names,
-    target_checks.check_clock,
-    target_checks.check_plan_match,
-)
-
-CHECKS: tuple[Callable[[ProbeResults, LoadedConfig], Iterator[CheckResult]], ...] = (
-    _config,
-    _plan,
-    lambda seen, loaded: check_permissions(seen.rights, loaded),
-    _discovery,
-    _targets,
-    lambda seen, loaded: check_store(seen.store, loaded),
-    lambda seen, loaded: machine.check_gpus(seen.gpus, loaded),
-    lambda seen, loaded: machine.check_data_folder(seen.folder, loaded),
-    lambda seen, _: daemon.check_folder_owner(seen.folder, seen.port),
-    lambda seen, loaded: history_file.check_history(seen.history, loaded),
-    lambda seen, _: history_file.check_history_file(seen.file),
-    lambda seen, loaded: daemon.check_port(seen.port, loaded),
-    lambda seen, loaded: daemon.check_daemon(seen.port, loaded, seen.t),
-    lambda seen, loaded: background_jobs.check_forecast(seen.forecast, loaded),
-    lambda seen, loaded: check_report(seen.report, loaded),
-    lambda seen, loaded: endpoints.check_alerting(seen.alerting, loaded),
-    lambda seen, _: check_certificates(seen.certificates, seen.t),
-)
+        return (PROCESS, *(fail("config", problem, CORRECT) for problem in loaded.problems))
+    seen = read_installation(loaded, clock)
+    return tuple(chain.from_iterable(row.check(seen) for row in CHECKS))

@@ -1,4 +1,4 @@
-"""Functions that the daemon and the doctor call in a forecasting process. The daemon loads the module, and no library.
+"""Functions that the daemon calls in a forecasting process. The daemon loads the module, and no library.
 
 A process keeps a forecaster per tier between calls.
 """
@@ -6,7 +6,7 @@ A process keeps a forecaster per tier between calls.
 from __future__ import annotations
 
 import resource
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,15 +15,6 @@ from agent.forecasting.messages import ForecastRequest, ForecastResponse
 
 if TYPE_CHECKING:
     from agent.forecasting.history_input import HistoryForecasts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LibraryCheck:
-    """Memory of the libraries, and why there are no trees or no holidays of the country ("": available)."""
-
-    memory_bytes: int
-    no_trees: str
-    no_holidays: str
 
 
 def answer_request(asked: ForecastRequest) -> ForecastResponse:
@@ -50,18 +41,3 @@ def _memory_bytes() -> int:
     except OSError:
         return 0
     return pages * resource.getpagesize()
-
-
-def check_libraries(country: str | None) -> LibraryCheck:
-    """Load the libraries, and the holidays of the country."""
-    _forecasts()
-    from forecast.models.learners import missing_library
-    from forecast.series.calendar import public_holidays
-
-    no_holidays = ""
-    try:
-        if country is not None:
-            public_holidays(country, ())
-    except ValueError as error:
-        no_holidays = str(error)
-    return LibraryCheck(memory_bytes=_memory_bytes(), no_trees=missing_library() or "", no_holidays=no_holidays)

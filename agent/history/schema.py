@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -123,15 +122,6 @@ def open_reader(path: Path, busy_timeout_seconds: float, *, alone: bool = False)
     if not os.access(path, os.R_OK):
         raise HistoryOpenError(path, "may not be read by this user; run as the user that `sizewatch run` runs as")
     return _open(path, "ro&immutable=1" if alone else "ro", busy_timeout_seconds, _require_set_up)
-
-
-def list_renamed(path: Path) -> tuple[Path, ...]:
-    """Return the files of other formats beside a history, by name."""
-    pattern = re.compile(rf"{re.escape(path.name)}\.format-\d+(\.\d+)?")
-    try:
-        return tuple(sorted(beside for beside in path.parent.iterdir() if pattern.fullmatch(beside.name)))
-    except OSError:
-        return ()
 
 
 def _make(path: Path) -> None:

@@ -49,6 +49,8 @@ class PageFetcher:
         self._accept = accept
         self._client = HttpClient(options, "page")
         self._request: requests.PreparedRequest | None = None
+        self.date = ""
+        """Date header of the last response."""
 
     def fetch(self) -> bytes:
         """Return one complete page, not yet parsed. Raise ScrapeError."""
@@ -56,6 +58,7 @@ class PageFetcher:
         if client.load_if_changed() or self._request is None:
             self._request = client.prepare("GET", client.options.url, {"Accept": self._accept})
         with client.send(self._request) as response:
+            self.date = response.headers.get("Date", "")
             if response.status_code != 200:
                 raise status_error(client.place, response.status_code)
             content_type = response.headers.get("Content-Type", "")

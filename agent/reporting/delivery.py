@@ -1,7 +1,7 @@
 """Delivery of a report with Apprise: address, attachments, and the reason of a failure.
 
 The address is a secret, and library messages may contain it. A failure is therefore described with the texts of
-`REASONS` only. Only the sending process and `sizewatch report --deliver` load this module.
+`REASONS` only. The daemon does not load this module: the sending process and `report --deliver` do.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import re
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 from apprise import Apprise, AppriseAsset, AppriseAttachment, NotifyFormat
 
 from agent.config.report import Destination
-from agent.reporting.records import AddressCheckResult, DeliveryJob
+from agent.reporting.records import DeliveryJob
 from agent.reporting.storage import write_atomically
 from exporters.report.build import message
 
@@ -75,24 +74,6 @@ def address(destination: Destination) -> str:
     return text.strip()
 
 
-def check(destination: Destination) -> AddressCheckResult:
-    """Check whether Apprise supports the address. Nothing is sent."""
-    try:
-        url = address(destination)
-    except AddressError as error:
-        return AddressCheckResult(trouble=str(error))
-    with _captured_logs():
-        found = Apprise.instantiate(url, asset=_asset())
-    if found is None:
-        return AddressCheckResult(
-            trouble="is no address that Apprise understands (such as mailtos://, slack://, json://)"
-        )
-    loose = destination.url_file is not None and bool(Path(destination.url_file).stat().st_mode & stat.S_IROTH)
-    return AddressCheckResult(
-        service=str(found.service_name), takes_files=bool(found.attachment_support), readable_by_all=loose
-    )
-
-
 def send(job: DeliveryJob) -> str:
     """Send a report unless its receipt exists. Return "" if it was accepted, else the reason."""
     if job.receipt.exists():
@@ -119,7 +100,7 @@ def deliver(place: Path, destination: Destination, link: str) -> str:
         asset = _asset()
         plugin = Apprise.instantiate(url, asset=asset)
         if plugin is None:
-            return "its address is none that Apprise understands; `sizewatch doctor` says more"
+            return "its address is none that Apprise understands (such as mailtos://, slack://, json://)"
         sender = Apprise(asset=asset)
         sender.add(plugin)
         accepted = sender.notify(

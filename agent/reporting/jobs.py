@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from agent.errors import SizewatchError
-from agent.reporting.records import AddressCheckJob, DeliveryJob, GenerateJob, Job, JobResult
+from agent.reporting.records import DeliveryJob, GenerateJob, Job, JobResult
 from agent.worker.process import MIB, WorkerError, WorkerFailure, WorkerProcess
 
 REPORT_MEMORY_BYTES = 768 * MIB
@@ -28,7 +28,7 @@ NETWORK = (
 _log = logging.getLogger("agent.reporting")
 
 
-LIMIT_SECONDS: Mapping[type[Job], float] = {GenerateJob: 600.0, DeliveryJob: 90.0, AddressCheckJob: 30.0}
+LIMIT_SECONDS: Mapping[type[Job], float] = {GenerateJob: 600.0, DeliveryJob: 90.0}
 """Time limits of jobs in seconds. A destination that hangs delays the others by this much."""
 
 
@@ -81,8 +81,8 @@ def _environment(job: Job) -> tuple[str, ...]:
     """Return the variables that a sending job needs: proxies, certificates and addresses."""
     if isinstance(job, GenerateJob):
         return ()
-    destinations = (job.destination,) if isinstance(job, DeliveryJob) else job.destinations
-    return (*NETWORK, *(destination.url_env for destination in destinations if destination.url_env))
+    address = job.destination.url_env
+    return (*NETWORK, address) if address else NETWORK
 
 
 def run_job(job: Job) -> JobResult:
@@ -99,13 +99,11 @@ def run_job(job: Job) -> JobResult:
     return replace(result, memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
-def _run_delivery_job(job: DeliveryJob | AddressCheckJob) -> JobResult:
-    from agent.reporting.delivery import check, send
+def _run_delivery_job(job: DeliveryJob) -> JobResult:
+    from agent.reporting.delivery import send
 
     try:
-        if isinstance(job, DeliveryJob):
-            return JobResult(trouble=send(job))
-        return JobResult(checked=tuple(check(destination) for destination in job.destinations))
+        return JobResult(trouble=send(job))
     except (MemoryError, SizewatchError):
         raise
     except Exception as error:  # noqa: BLE001 - only its type may be told

@@ -32,24 +32,7 @@ class DeliveryJob:
     receipt: Path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddressCheckJob:
-    """Job that checks whether addresses are readable and supported. Nothing is sent."""
-
-    destinations: tuple[Destination, ...]
-
-
-Job = GenerateJob | DeliveryJob | AddressCheckJob
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddressCheckResult:
-    """Check of a destination: the service and whether it accepts files, or the reason why it is unusable."""
-
-    service: str = ""
-    takes_files: bool = False
-    readable_by_all: bool = False
-    trouble: str = ""
+Job = GenerateJob | DeliveryJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,4 +42,3 @@ class JobResult:
     trouble: str = ""
     text: str = ""
     memory_bytes: int = 0
-    checked: tuple[AddressCheckResult, ...] = ()

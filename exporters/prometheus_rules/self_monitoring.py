@@ -143,8 +143,7 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
         expr=f"{names.REPORT_DELIVERY_UP.name} == 0",
         hold_seconds=7200,
         summary="The weekly report does not reach {{ $labels.destination }}",
-        description="It stands at /reports/ of the agent.\nNext: the status page says why; `sizewatch doctor` looks at the "
-        "address.",
+        description="It stands at /reports/ of the agent.\nNext: the status page says why.",
     ),
     SelfMonitoringAlert(
         name="UnknownTooLong",

@@ -18,7 +18,7 @@ from agent.alerting.delivery import PATH, AlertmanagerClient
 from agent.cli import main
 from agent.config.config import Config
 from agent.config.load import parse_config
-from agent.doctor import page_probes
+from agent.doctor.target_pages import read_targets
 from agent.http_client.page import PageFetcher
 from agent.prometheus.api import StoreApi
 from exporters.alertmanager.payload import AlertPayload
@@ -44,7 +44,7 @@ def a_target(url: str, keys: dict[str, Any], folder: Path) -> None:
 
 def a_targets_clock(url: str, keys: dict[str, Any], folder: Path) -> None:
     config = configured({"targets": [{"url": f"{url}/metrics", "tier": "t", **keys}]}, folder)
-    (seen,) = page_probes.probe_targets(config.list_targets(), time.time)
+    (seen,) = read_targets(config.list_targets(), time.time)
     assert seen.clock_ahead_seconds == 0.0
 
 

@@ -1,101 +1,90 @@
-"""The doctor beside a running daemon: what its page tells is wrong with it, a line each."""
+"""The doctor beside a running daemon: version, configuration and plan in use against those on disk."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
-from daemon_runs import configuration, running, write
-from engine_server import answers_500, engines
+from daemon_runs import PLAN, configuration, running, write
+from engine_server import engines
 from test_run import about, loaded, serving
 from waiting import free_port, wait_for
 
 from agent.config.load import load, plan_versions
 from agent.doctor.check_result import CheckLevel, CheckResult
-from agent.doctor.daemon import MOST_SHOWN, WRONG, PortProbe, check_daemon
 from agent.doctor.run import run_checks
 from agent.version import VERSION
-from exporters.metrics import names
-
-NOW = 1_800_000_000.0
 
 
-def told(folder: Path, *lines: str) -> list[CheckResult]:
-    return list(check_daemon(PortProbe(page="\n".join(lines)), loaded(folder), NOW))
+def findings(folder: Path, status: object, **keys: Any) -> list[CheckResult]:
+    """Results about a daemon that answers with this status."""
+    body = json.dumps(status).encode()
+    with serving(body, content_type="application/json", server="sizewatch") as port:
+        found = run_checks(loaded(folder, web={"listen": f"127.0.0.1:{port}", **keys}))
+    (web,) = about(found, "web")
+    return [one for one in found if one.check == "daemon" or (one is web and web.level is CheckLevel.FAIL)]
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.metric.name)
-def test_each_sign_of_trouble_has_a_line_with_its_labels_and_what_to_do(wrong: object, tmp_path: Path) -> None:
-    assert wrong in WRONG
-    (row,) = [one for one in WRONG if one is wrong]
-    assert row.metric in names.ALL
-    labels = ",".join(f'{name}="the-{name}"' for name in row.metric.labels)
-    series = f"{row.metric.name}{{{labels}}}" if labels else row.metric.name
-    good, bad = ("1", "0") if row.is_wrong(0.0) else ("0", "3")
-    (line,) = told(tmp_path, f"# TYPE {row.metric.name} gauge", f"{series} {bad}")
-    assert (line.check, line.level, line.advice) == ("daemon", row.level, row.advice)
-    assert line.text == row.text.format(value=float(bad), **{name: f"the-{name}" for name in row.metric.labels})
-    (line,) = told(tmp_path, f"{series} {good}")
-    assert line.level is CheckLevel.OK
-
-
-def test_a_daemon_that_judges_another_plan_than_that_on_disk_is_told(tmp_path: Path) -> None:
-    page = 'sizewatch_plan_info{{tier="cpu-small",plan_version="{}",model="m",engine="vllm",product="cpu"}} 1'
+def test_a_daemon_that_uses_another_plan_than_that_on_disk_is_named(tmp_path: Path) -> None:
     on_disk = plan_versions(loaded(tmp_path))["cpu-small"]
-    (line,) = told(tmp_path, page.format("0123456789ab"))
+
+    def status(version: str | None) -> dict[str, Any]:
+        return {"version": VERSION, "tiers": [{"tier": "cpu-small", "plan_version": version, "more": []}]}
+
+    (line,) = findings(tmp_path, status("0123456789ab"))
     assert line.level is CheckLevel.WARN
-    assert line.text == f"judges cpu-small by plan version 0123456789ab; the plan on disk is {on_disk}"
-    assert told(tmp_path, page.format(on_disk))[0].level is CheckLevel.OK
+    assert line.text == f"cpu-small: plan version in use 0123456789ab, on disk {on_disk}"
+    assert "in use none" in findings(tmp_path, status(None))[0].text
+    assert findings(tmp_path, status(on_disk))[0].level is CheckLevel.OK
 
 
-def test_of_many_of_one_kind_some_are_named_and_the_others_counted(tmp_path: Path) -> None:
-    several = [f'sizewatch_target_up{{tier="t",pool="mixed",replica="r{n}"}} 0' for n in range(20)]
-    found = told(tmp_path, *several)
-    assert len(found) == MOST_SHOWN + 1
-    assert found[0].text == "has no page of t/r0 that it could use"
-    assert found[-1].text == "and 15 more of these"
+def test_a_daemon_of_another_version_or_with_an_older_configuration_is_named(tmp_path: Path) -> None:
+    status = {"version": "0.0.1", "agent": {"config_trouble": "line 3: \x1b[2Jnot a key"}}
+    version, trouble = findings(tmp_path, status)
+    assert (version.level, version.text) == (CheckLevel.WARN, f"is sizewatch 0.0.1, {VERSION} is installed here")
+    assert trouble.level is CheckLevel.FAIL
+    assert "runs with an older configuration: line 3: " in trouble.text
+    assert "\x1b" not in trouble.text
 
 
-def test_a_daemon_that_stands_still_and_one_of_another_version_are_named(tmp_path: Path) -> None:
-    still, other = told(
-        tmp_path,
-        f"sizewatch_last_turn_timestamp_seconds {NOW - 500}",
-        'sizewatch_build_info{role="standalone",version="0.0.1"} 1',
-    )
-    assert (still.level, still.text) == (CheckLevel.FAIL, "its last turn ended 500 s ago: what it shows is old")
-    assert (other.level, other.text) == (CheckLevel.WARN, f"is sizewatch 0.0.1, {VERSION} is installed here")
-    assert told(tmp_path, f'sizewatch_build_info{{version="{VERSION}"}} 1')[0].level is CheckLevel.OK
+@pytest.mark.parametrize("status", [[], 5, {"tiers": 5}, {"agent": "x"}, {"version": {}}])
+def test_a_status_of_another_form_is_that_of_no_sizewatch(tmp_path: Path, status: object) -> None:
+    (web,) = findings(tmp_path, status)
+    assert web.text.endswith("and no sizewatch answers there")
 
 
-def test_a_real_daemon_that_is_well_is_said_to_be_and_its_troubles_are_read_from_its_page(tmp_path: Path) -> None:
-    with engines() as (engine,):
-        path = write(
-            tmp_path, {**configuration([engine]), "data_dir": "data", "web": {"listen": f"127.0.0.1:{free_port()}"}}
-        )
-        with running(path, web=lambda loaded: _as_configured(loaded)):
-            assert [one.level for one in about(run_checks(load(path)), "daemon")] == [CheckLevel.OK]
-            engine.act = answers_500
-            (line,) = wait_for(
-                lambda: [one for one in about(run_checks(load(path)), "daemon") if one.level is not CheckLevel.OK]
-            )
-            assert line.text == "has no page of cpu-small/r0 that it could use"
+def test_a_real_daemon_is_known_and_its_plan_is_compared(tmp_path: Path) -> None:
+    shutil.copy(PLAN, tmp_path / "plan.yaml")
+    with engines() as served:
+        web = {"listen": f"127.0.0.1:{free_port()}"}
+        path = write(tmp_path, {**configuration(served), "plan": "plan.yaml", "data_dir": "data", "web": web})
+        with running(path, web=lambda loaded: loaded.config.web) as daemon:
+            assert wait_for(lambda: daemon.status() is not None)
+            found = run_checks(load(path))
+            assert [one.level for one in about(found, "daemon")] == [CheckLevel.OK]
+            assert "a sizewatch answers there already" in about(found, "web")[0].text
+            text = (tmp_path / "plan.yaml").read_text().replace("ttft_p99_seconds: 2.0", "ttft_p99_seconds: 3.0")
+            (tmp_path / "other.yaml").write_text(text)
+            other = write(tmp_path, {**configuration(served), "plan": "other.yaml", "data_dir": "data", "web": web})
+            (line,) = about(run_checks(load(other)), "daemon")
+    assert (line.level, "cpu-small: plan version in use " in line.text) == (CheckLevel.WARN, True)
 
 
-def _as_configured(loaded: object) -> object:
-
-    return loaded.config.web  # type: ignore[attr-defined]
-
-
-def test_a_token_is_sent_to_a_certificate_of_ours_and_never_in_the_clear(tmp_path: Path) -> None:
+def test_no_token_is_sent_and_a_daemon_that_wants_it_is_still_known(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("canary-of-sixteen-letters\n")
+    (tmp_path / "token").chmod(0o600)
     leaf = trustme.CA().issue_cert("watch.example")
     leaf.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "web.pem"))
-    page = b'sizewatch_build_info{version="0.0.1"} 1\n'
     (tmp_path / "web.yml").write_text("tls_server_config: {cert_file: web.pem, key_file: web.pem}\n")
-    for certificate, more, sent in ((leaf, {"config_file": "web.yml"}, True), (None, {}, False)):
-        with serving(page, certificate=certificate, heard=(heard := [])) as port:
+    for certificate, more in ((leaf, {"config_file": "web.yml"}), (None, {})):
+        with serving(b"", status=401, certificate=certificate, heard=(heard := []), server="sizewatch") as port:
             keys = {"listen": f"127.0.0.1:{port}", "bearer_token_file": "token", **more}
             found = run_checks(loaded(tmp_path, web=keys))
-        assert [one.text.partition(",")[0] for one in about(found, "daemon")] == ["is sizewatch 0.0.1"]
-        assert ["canary" in head for head in heard] == [sent]
+        assert [one.text for one in about(found, "web")] == [f"127.0.0.1:{port}: a sizewatch answers there already"]
+        assert about(found, "daemon") == []
+        assert len(heard) == 1
+        assert "canary" not in heard[0]

@@ -14,7 +14,7 @@ from kube_standin import Kube, pod, serving
 from waiting import CEILING_SECONDS
 
 from agent.config.load import load
-from agent.doctor import discovery
+from agent.doctor import pods
 from agent.doctor.check_result import CheckResult
 from agent.doctor.run import run_checks
 from agent.kubernetes import node_pods
@@ -75,7 +75,7 @@ def test_a_node_without_an_engine_and_an_api_that_refuses_are_told_with_advice(
     assert only.level == "fail"
     assert "403" in only.text
     kube.refuse = 0
-    monkeypatch.setattr(discovery, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(pods, "LOOK_SECONDS", 0.2)
     kube.put(pod("c", address=None))
     texts = [one.text for one in findings(tmp_path, kube)]
     assert "0 engine pods, 1 starting" in texts[0]

@@ -38,8 +38,9 @@ class Server(http.server.ThreadingHTTPServer):
 
     heard: list[str]
 
-    def __init__(self, body: bytes, *, status: int, content_type: str, ahead_seconds: float) -> None:
+    def __init__(self, body: bytes, *, status: int, content_type: str, ahead_seconds: float, name: str) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
+        self.name = name
         self.body, self.status, self.content_type, self.ahead_seconds = body, status, content_type, ahead_seconds
 
     @property
@@ -61,6 +62,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(self.server.body)
 
+    def version_string(self) -> str:
+        return self.server.name
+
     def date_time_string(self, timestamp: float | None = None) -> str:
         return super().date_time_string(round(time.time() + self.server.ahead_seconds))
 
@@ -77,20 +81,22 @@ def serving(
     ahead_seconds: float = 0.0,
     certificate: trustme.LeafCert | None = None,
     heard: list[str] | None = None,
+    server: str = "engine",
 ) -> Iterator[int]:
-    """`heard` gets the head of each request."""
-    with Server(body, status=status, content_type=content_type, ahead_seconds=ahead_seconds) as server:
-        server.heard = heard if heard is not None else []
+    """`heard` gets the head of each request, `server` is the header of each response."""
+    made = Server(body, status=status, content_type=content_type, ahead_seconds=ahead_seconds, name=server)
+    with made:
+        made.heard = heard if heard is not None else []
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             certificate.configure_cert(context)
-            server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+            made.socket = context.wrap_socket(made.socket, server_side=True)
+        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
-            yield server.port
+            yield made.port
         finally:
-            server.shutdown()
+            made.shutdown()
             thread.join()
 
 
@@ -156,39 +162,33 @@ def test_a_page_of_two_workers_is_two_replicas_and_a_routers_page_none(tmp_path:
     refused = only(found, "target cpu-small/x")
     assert refused.level is CheckLevel.FAIL
     assert refused.text.startswith("not_one_engine: a router's page of 2 backends")
-    assert "no replica" in str(refused.advice)
 
 
 HTML, JSON = "text/html", "application/json"
 
 
 @pytest.mark.parametrize(
-    ("result", "text", "advice"),
+    ("result", "text"),
     [
-        ({"status": 404}, "http_status: {url} answered 404: is the path right?", "correct the url, where it is right "),
-        ({"status": 500}, "http_status: {url} answered 500", "correct the url"),
-        ({"status": 401}, "auth: {url} answered 401", "correct the target's bearer_token_file or basic_auth"),
-        ({"status": 302}, "redirect: {url} redirects", "write the final address as url"),
-        ({"body": b"<html>", "content_type": HTML}, "content_type: {url} is an HTML page", "correct the url"),
-        ({"body": b"[]", "content_type": JSON}, "content_type: {url} is JSON", "correct the url"),
-        (
-            {"body": b"up 1\n"},
-            "inconsistent: no page of an engine that sizewatch reads (Dynamo frontend, ",
-            "correct the url or",
-        ),
-        ({"body": PAGE[:-3]}, "cut_off: ", "look at what stands between"),
-        ({"body": b"x 1\ny\n"}, "syntax: ", "look at the page"),
+        ({"status": 404}, "http_status: {url} answered 404: is the path right?"),
+        ({"status": 401}, "auth: {url} answered 401"),
+        ({"status": 302}, "redirect: {url} redirects"),
+        ({"body": b"<html>", "content_type": HTML}, "content_type: {url} is an HTML page"),
+        ({"body": b"[]", "content_type": JSON}, "content_type: {url} is JSON"),
+        ({"body": b"up 1\n"}, "inconsistent: no page of an engine that sizewatch reads (Dynamo frontend, "),
+        ({"body": PAGE[:-3]}, "cut_off: "),
+        ({"body": b"x 1\ny\n"}, "syntax: "),
     ],
 )
 def test_a_target_that_gives_no_page_fails_with_the_reason_and_what_to_do(
-    tmp_path: Path, result: dict[str, Any], text: str, advice: str
+    tmp_path: Path, result: dict[str, Any], text: str
 ) -> None:
     with serving(**result) as port:
         found = run_checks(loaded(tmp_path, target(port)))
         failing = only(found, "target cpu-small/r")
         assert failing.level is CheckLevel.FAIL
         assert failing.text.startswith(text.format(url=f"http://127.0.0.1:{port}/metrics"))
-        assert failing.advice.startswith(advice)
+        assert "sizewatch inspect URL" in failing.advice
     assert exit_code(found) == 1
     assert about(found, "engine cpu-small/r") == []
 
@@ -197,10 +197,10 @@ def test_a_closed_port_and_an_unknown_host_are_told_apart(tmp_path: Path) -> Non
     port = free_port()
     elsewhere = {"url": "http://nowhere.invalid/metrics", "tier": "cpu-small", "replica": "gone"}
     found = run_checks(loaded(tmp_path, target(port), elsewhere))
-    closed = only(found, "target cpu-small/r")
+    closed, unknown = only(found, "target cpu-small/r"), only(found, "target cpu-small/gone")
     assert closed.text == f"connect: http://127.0.0.1:{port}/metrics: connection refused; is the target up?"
-    assert "inside a container 127.0.0.1 is the container itself" in closed.advice
-    assert "the host has no address here (" in only(found, "target cpu-small/gone").text
+    assert unknown.text.startswith("connect: http://nowhere.invalid/metrics: ")
+    assert "refused" not in unknown.text
 
 
 def test_a_self_signed_certificate_is_refused_until_its_ca_is_named(tmp_path: Path) -> None:
@@ -237,19 +237,11 @@ def test_a_clock_that_differs_is_named_with_its_side(tmp_path: Path, ahead: floa
     )
 
 
-def test_a_process_that_started_in_the_future_is_named(tmp_path: Path) -> None:
-    lines = PAGE.splitlines(keepends=True)
-    body = b"".join(line for line in lines if not line.startswith(b"process_start_time_seconds "))
-    with serving(body + f"process_start_time_seconds {time.time() + 900:.0f}\n".encode()) as port:
-        found = run_checks(loaded(tmp_path, target(port)))
-    assert only(found, "clock cpu-small/r").text.startswith("its process says it started ")
-
-
 def test_gpus_are_read_and_counted_through_nvml(tmp_path: Path, nvml: StandIn) -> None:
     first, _ = nvml.add_gpu(), nvml.add_gpu()
     nvml.set({"1.samples": None, "1.util": None})
     found = run_checks(loaded(tmp_path, gpus={"source": "nvml"}))
-    assert only(found, "gpus").text == "2 read through nvml, driver 580.95.05"
+    assert only(found, "gpus").text == "2 read through nvml"
     assert only(found, "gpu 0").text == f"NVIDIA H100 80GB HBM3, {first}, 2 processes seen"
     assert only(found, "gpu 1").text.endswith("not given: gpu_busy_seconds, gpu_busy_covered_seconds")
     assert nvml.opened() == 0
@@ -322,26 +314,21 @@ def test_warnings_of_the_configuration_and_a_missing_plan_are_lines_of_their_own
 
 def test_the_folder_of_the_history_is_tried(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    (tmp_path / "open").mkdir()
-    (tmp_path / "open").chmod(0o777)
 
-    def folder(name: str) -> list[CheckResult]:
-        return about(run_checks(loaded(tmp_path, data_dir=name)), "data_dir")
+    def folder(name: str) -> CheckResult:
+        return only(run_checks(loaded(tmp_path, data_dir=name)), "data_dir")
 
-    (made,) = folder("new/deeper")
-    assert f"{tmp_path}/new/deeper: will be made in {tmp_path}, writable, " in made.text
-    (wrong,) = folder("file")
+    assert f"{tmp_path}/new/deeper: will be made in {tmp_path}: writable, " in folder("new/deeper").text
+    wrong = folder("file")
     assert (wrong.level, wrong.text) == (CheckLevel.FAIL, f"{tmp_path}/file: Not a directory")
-    _, shared = folder("open")
-    assert shared.text == f"{tmp_path}/open can be written by every user of this machine (mode 777)"
-    (none,) = about(run_checks(loaded(tmp_path, role="node")), "data_dir")
-    assert none.text == "no history is kept (role node)"
+    node = only(run_checks(loaded(tmp_path, role="node")), "data_dir")
+    assert node.text == "no history is kept (role node)"
 
 
 def test_the_history_is_opened(tmp_path: Path) -> None:
     with HistoryStore(tmp_path / "history.db"):
         (good,) = about(run_checks(loaded(tmp_path, data_dir=".")), "history")
-    assert good.text == f"{tmp_path}/history.db: can be read"
+    assert good.text == f"{tmp_path}/history.db: can be read and written"
     (tmp_path / "history.db").unlink()
     (tmp_path / "history.db").write_bytes(b"no database at all" * 100)
     (tmp_path / "history.db").chmod(0o600)
@@ -354,32 +341,17 @@ def web(folder: Path, listen: str, **keys: Any) -> list[CheckResult]:
     return about(run_checks(loaded(folder, web={"listen": listen, **keys})), "web")
 
 
-def test_a_port_that_is_taken_fails_unless_a_sizewatch_has_it(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_by_another_program_fails(tmp_path: Path) -> None:
     with serving(b"vllm 1\n") as port:
         (taken,) = web(tmp_path, f"127.0.0.1:{port}")
     assert taken.level is CheckLevel.FAIL
     assert f"ss -ltnp 'sport = :{port}'" in taken.advice
-    with serving(b"sizewatch_build_info 1\n") as port:
-        (ours,) = web(tmp_path, f"127.0.0.1:{port}")
-    assert ours == CheckResult(
-        check="web", level=CheckLevel.OK, text=f"127.0.0.1:{port}: a sizewatch answers there already"
-    )
-
-
-def test_a_running_sizewatch_behind_tls_is_known_by_its_certificate(tmp_path: Path) -> None:
-    leaf = trustme.CA().issue_cert("watch.example")
-    leaf.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
-    leaf.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
-    with serving(b"sizewatch_build_info 1\n", certificate=leaf) as port:
-        (tmp_path / "web.yml").write_text("tls_server_config: {cert_file: cert.pem, key_file: key.pem}")
-        (ours,) = web(tmp_path, f"127.0.0.1:{port}", config_file="web.yml")
-    assert ours.text == f"127.0.0.1:{port}: a sizewatch answers there already"
 
 
 def test_an_address_of_another_machine_cannot_be_listened_on(tmp_path: Path) -> None:
     (wrong,) = web(tmp_path, "192.0.2.1:9095")
     assert wrong.level is CheckLevel.FAIL
-    assert wrong.text == f"192.0.2.1:9095: {os.strerror(errno.EADDRNOTAVAIL)}"
+    assert wrong.text.startswith(f"192.0.2.1:9095: {os.strerror(errno.EADDRNOTAVAIL)}")
 
 
 def test_files_of_the_web_server_are_tried(tmp_path: Path) -> None:
@@ -389,10 +361,11 @@ def test_files_of_the_web_server_are_tried(tmp_path: Path) -> None:
     other.issue_cert("localhost").private_key_pem.write_to_path(str(tmp_path / "other.pem"))
     listen = f"127.0.0.1:{free_port()}"
     (tmp_path / "web.yml").write_text("tls_server_config: {cert_file: cert.pem, key_file: other.pem}")
-    found = web(tmp_path, listen, config_file="web.yml", bearer_token_file="no-token")
-    assert [finding.level for finding in found] == [CheckLevel.FAIL, CheckLevel.FAIL, CheckLevel.OK]
-    assert found[1].text.startswith(f"web.config_file: {tmp_path}/cert.pem and {tmp_path}/other.pem cannot be used: ")
-    assert found[0].text == f"web.bearer_token_file: {tmp_path}/no-token cannot be read: No such file or directory"
+    pair, free = web(tmp_path, listen, config_file="web.yml")
+    assert (pair.level, free.level) == (CheckLevel.FAIL, CheckLevel.OK)
+    assert pair.text.startswith(f"web.config_file: {tmp_path}/cert.pem and {tmp_path}/other.pem cannot be used: ")
+    token, _ = web(tmp_path, listen, bearer_token_file="no-token")
+    assert token.text == f"web.bearer_token_file: {tmp_path}/no-token cannot be read: No such file or directory"
 
 
 def test_the_text_has_a_line_a_finding_its_advice_and_a_last_line_for_the_whole() -> None:

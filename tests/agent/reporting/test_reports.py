@@ -172,7 +172,7 @@ def test_each_destination_stands_for_itself(tmp_path: Path, caplog: pytest.LogCa
             "ill": "it answered 500",
             "chat": "",
             "mail": "",
-            "typo": "its address is none that Apprise understands; `sizewatch doctor` says more",
+            "typo": "its address is none that Apprise understands (such as mailtos://, slack://, json://)",
         }
         assert [(one.sent, one.failed, one.pending) for one in told.values()] == [
             (0, 1, 1), (0, 1, 1), (1, 0, 0), (1, 0, 0), (0, 1, 1),

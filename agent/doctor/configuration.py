@@ -1,0 +1,80 @@
+"""Checks of configuration and plan, and of the jobs that they configure: forecasts and weekly reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from agent.config.load import LoadedConfig, build_tier_contexts
+from agent.doctor.check_result import CheckResult, fail, ok, warn
+from agent.durations import duration_text
+from agent.errors import find_missing
+from rules.catalogue.registry import CATALOGUE
+from rules.plan.checks import check_plan
+from rules.telemetry.wording import format_count
+
+CORRECT = "correct it; docs/configuration.md has every key"
+
+
+def check_config(loaded: LoadedConfig) -> Iterator[CheckResult]:
+    """Report grave mistakes, what is watched, and weaknesses."""
+    for mistake in loaded.mistakes:
+        yield fail("config", mistake, CORRECT)
+    config, every = loaded.config, duration_text(loaded.config.turn_seconds)
+    if config.role == "fleet":
+        tiers = format_count(len(build_tier_contexts(loaded)), "tier")
+        watched = f"{tiers} of a store, which is asked every {every}"
+    else:
+        tiers = format_count(len({target.tier for target in config.targets}), "tier")
+        watched = f"{format_count(len(config.targets), 'target')} in {tiers}, scraped every {every}"
+    yield ok("config", f"{loaded.path}: role {config.role}, {watched}")
+    for warning in loaded.warnings:
+        yield warn("config", warning, "correct it, or leave it knowingly")
+
+
+def check_sizing_plan(loaded: LoadedConfig) -> Iterator[CheckResult]:
+    """Report grave mistakes and weaknesses of the plan."""
+    if loaded.plan is None:
+        text = "none: targets are watched, and compared with nothing"
+        yield warn("plan", text, "name one with the key plan; docs/plan.schema.json has its keys")
+        return
+    findings = check_plan(loaded.plan, CATALOGUE, loaded.config.thresholds)
+    mistakes = [finding for finding in findings if finding.severity == "mistake"]
+    weaknesses = [finding for finding in findings if finding.severity == "warning"]
+    for finding in mistakes:
+        advice = "correct the plan; what follows from this value is wrong"
+        yield fail("plan", f"{finding.path}: {finding.text}", advice)
+    tiers, weak = format_count(len(loaded.plan.tiers), "tier"), format_count(len(weaknesses), "weakness", "weaknesses")
+    grave = f", {format_count(len(mistakes), 'grave mistake')} (above)" if mistakes else ""
+    yield ok("plan", f"{loaded.config.plan}: {tiers}, {weak}{grave}")
+    for finding in weaknesses:
+        advice = "sizewatch plan check has more; the plan is used as it is"
+        yield warn("plan", f"{finding.path}: {finding.text}", advice)
+
+
+def check_forecast(loaded: LoadedConfig) -> Iterator[CheckResult]:
+    """Report whether forecasts are made, and the libraries that they lack."""
+    if loaded.config.history_path is None:
+        yield ok("forecast", "none: this agent keeps no history")
+    elif not loaded.config.forecast.enabled:
+        yield ok("forecast", "off (forecast.enabled: false)")
+    elif missing := find_missing("forecast"):
+        yield warn("forecast", "off: its libraries are not installed", f"{missing}, or set forecast.enabled: false")
+    else:
+        yield ok("forecast", "on, its libraries are installed")
+
+
+def check_report(loaded: LoadedConfig) -> Iterator[CheckResult]:
+    """Report the schedule, the folder and the destinations of the weekly report. No address is read."""
+    config, report = loaded.config, loaded.config.report
+    if config.report_folder is None:
+        off = f"none: role {config.role} writes none" if report.enabled else "off (report.enabled: false)"
+        yield ok("report", off)
+        return
+    if missing := find_missing("report"):
+        yield warn("report", "off: its libraries are not installed", f"{missing}, or set report.enabled: false")
+        return
+    when = f"{report.weekday.capitalize()} {report.at} {report.zone or config.forecast.zone}"
+    where = f"into {config.report_folder}, the newest {report.keep} are kept"
+    receivers = ", ".join(destination.name for destination in report.deliver) or "nobody"
+    span = duration_text(report.since_seconds)
+    yield ok("report", f"every {when}, of the last {span}, {where}; delivered to {receivers}")
