@@ -16,10 +16,10 @@ from typing import Any
 import pynvml
 
 from agent.gpu.nvml_device import (
-    CAPABILITY,
+    INVALID_ARGUMENT,
+    NO_DATA,
     NvmlDevice,
-    NvmlErrorKind,
-    NvmlRefusedError,
+    NvmlError,
     ReadoutBuilder,
     address,
     ask,
@@ -37,8 +37,8 @@ GAPS = dict.fromkeys(BUSY, "not measured where MIG is on; gpu_gr_engine_active i
     WHOLE, "measured for the whole GPU, not for an instance"
 )
 
-NO_INSTANCE = frozenset({NvmlErrorKind.NOTHING, NvmlErrorKind.BUG})
-"""Errors of a place without an instance: `not found` of most drivers, `invalid argument` of some."""
+NO_INSTANCE = NO_DATA | {INVALID_ARGUMENT}
+"""Codes of a place without an instance: `not found` of most drivers, `invalid argument` of some."""
 
 MIG_SECONDS = 60.0
 """Lifetime of the list of instances."""
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 class MigInstance(NvmlDevice):
-    """MIG instance. Every method may raise NvmlRefusedError of the kinds lost, library and bug."""
+    """MIG instance. Every method may raise an NvmlError that is not absent."""
 
     def __init__(self, *, uuid: str, product: str, driver: str, instance: int) -> None:
         super().__init__(uuid=uuid, product=product, driver=driver)
@@ -71,7 +71,6 @@ class MigInstance(NvmlDevice):
 
     def read(self, whole: NvmlGpu, clock: Callable[[], float], unix_offset: float, no_faults: str) -> GpuReadout:
         """Read all changing values. ``whole`` is the GPU of the instance; see ``NvmlGpu.read``."""
-        self.renew(clock())
         builder = ReadoutBuilder(gaps=dict(GAPS))
         t = unix_offset + clock()
         self.read_memory(builder)
@@ -83,37 +82,27 @@ class MigInstance(NvmlDevice):
 
 def instances(whole: NvmlGpu, known: dict[str, MigInstance]) -> dict[str, MigInstance]:
     """Return the present instances of a GPU by UUID. Instances of ``known`` are kept."""
-    found: dict[str, MigInstance] = {}
+    present: dict[str, MigInstance] = {}
     for place in range(whole.ask("nvmlDeviceGetMaxMigDeviceCount")):
-        handle = _handle(whole, place)
-        if handle is None:
+        try:
+            handle = whole.ask("nvmlDeviceGetMigDeviceHandleByIndex", place)
+        except NvmlError as error:
+            if error.code not in NO_INSTANCE:
+                raise
             continue
         uuid = str(ask("nvmlDeviceGetUUID", handle))
         number = int(ask("nvmlDeviceGetGpuInstanceId", handle))
-        one = known.get(uuid)
-        if one is None or one.instance != number:
-            one = MigInstance(
-                uuid=uuid,
-                product=ask_text(f"{whole.product} MIG", "nvmlDeviceGetName", handle),
-                driver=whole.driver,
-                instance=number,
-            )
-        one.handle = handle
-        found[uuid] = one
-    return found
-
-
-def _handle(whole: NvmlGpu, place: int) -> Any:
-    try:
-        return ask("nvmlDeviceGetMigDeviceHandleByIndex", whole.handle, place)
-    except NvmlRefusedError as refused:
-        if refused.kind not in NO_INSTANCE:
-            raise
-        return None
+        instance = known.get(uuid)
+        if instance is None or instance.instance != number:
+            product = ask_text(f"{whole.product} MIG", "nvmlDeviceGetName", handle)
+            instance = MigInstance(uuid=uuid, product=product, driver=whole.driver, instance=number)
+        instance.handle = handle
+        present[uuid] = instance
+    return present
 
 
 class GpuSlot:
-    """Physical GPU. Every method but ``note`` may raise NvmlRefusedError of the kinds lost, library and bug."""
+    """Physical GPU. Every method but ``note`` may raise an NvmlError that is not absent."""
 
     def __init__(self, whole: NvmlGpu) -> None:
         self.whole = whole
@@ -135,14 +124,14 @@ class GpuSlot:
     def lose(self) -> None:
         """Drop the handle. The time until the next one is not covered."""
         self.whole.lose()
-        for one in self._parts():
-            one.interrupt()
+        for part in self._parts():
+            part.interrupt()
 
     def free(self) -> None:
         """Free the samples before the library is closed."""
         self.whole.free()
-        for one in self._parts():
-            one.free()
+        for part in self._parts():
+            part.free()
 
     def _parts(self) -> tuple[MigInstance, ...]:
         return tuple((self._instances or {}).values())
@@ -155,42 +144,31 @@ class GpuSlot:
             _log.warning("%s: the driver reported XID %d%s (%d x)", self.whole.label, fault.xid, where, count)
         if self._instances is None:
             self.whole.faults.update([fault.xid for fault in own])
-        for one in self._parts():
-            one.faults.update([fault.xid for fault in own if fault.instance in (None, one.instance)])
+        for part in self._parts():
+            part.faults.update([fault.xid for fault in own if fault.instance in (None, part.instance)])
 
     def read(
         self, faults: FaultEvents, clock: Callable[[], float], unix_offset: float
     ) -> tuple[list[GpuReadout], list[str]]:
         """Return the readouts of the GPU or its instances, and problems of single instances as texts."""
-        self.whole.renew(clock())
         self._list(clock())
-        no_faults = self._watch(faults)
+        no_faults = faults.watch(self.whole)
         if self._instances is None:
             return [self.whole.read(clock, unix_offset, no_faults)], []
         if not self._instances:
             return [], [f"{self.whole.label}: MIG is on and there is no instance, so there is nothing to read"]
         readouts: list[GpuReadout] = []
         problems: list[str] = []
-        for one in self._parts():
+        for part in self._parts():
             try:
-                readouts.append(one.read(self.whole, clock, unix_offset, no_faults))
-            except NvmlRefusedError as refused:
-                if refused.kind is NvmlErrorKind.LIBRARY:
+                readouts.append(part.read(self.whole, clock, unix_offset, no_faults))
+            except NvmlError as error:
+                if error.is_library_lost:
                     raise
-                problems.append(f"{one.label}: {refused}; looked for again next turn")
+                problems.append(f"{part.label}: {error}; looked for again next cycle")
         if problems:
             self.lose()
         return readouts, problems
-
-    def _watch(self, faults: FaultEvents) -> str:
-        """Register the GPU for faults. Return the reason if that is impossible, else an empty text."""
-        try:
-            faults.watch(self.whole)
-        except NvmlRefusedError as refused:
-            if refused.kind not in CAPABILITY:
-                raise
-            return f"{refused.words} by {self.whole.product} (driver {self.whole.driver})"
-        return ""
 
     def _list(self, at: float) -> None:
         if self._listed_at is not None and at - self._listed_at < MIG_SECONDS:
@@ -200,16 +178,16 @@ class GpuSlot:
         if now is not None and self._instances is None:
             self.whole.interrupt()
         kept = set((now or {}).values())
-        for one in (one for one in before if one not in kept):
-            _log.info('MIG instance removed instance="%s"', one.label)
-            one.free()
+        for part in (part for part in before if part not in kept):
+            _log.info('MIG instance removed instance="%s"', part.label)
+            part.free()
         self._instances, self._listed_at = now, at
 
     def _mig_is_on(self) -> bool:
         try:
             current, _ = self.whole.ask("nvmlDeviceGetMigMode")
-        except NvmlRefusedError as refused:
-            if refused.kind not in CAPABILITY:
+        except NvmlError as error:
+            if not error.is_unsupported:
                 raise
             return False
         return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)

@@ -1,90 +1,26 @@
 """Calls of NVML with their errors, and the common base of a whole GPU and a MIG instance.
 
-Every call goes through ``ask``. Add an error code of a newer nvidia-ml-py to ``CODES``; the tests fail until then.
+Every call goes through ``ask``. An error is of one of three sets, or it costs the GPU this cycle.
 """
 
 import ctypes
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
-from types import MappingProxyType
 from typing import Any
 
 import pynvml
 
 from rules.telemetry.snapshots import GpuReadout
 
+UNSUPPORTED = frozenset({3, 4, 13, 22, 24, 25, 26, 30})
+"""Codes of a value that this GPU, driver or user does not have. An older call may still give it."""
 
-class NvmlErrorKind(StrEnum):
-    """Consequence of an NVML error."""
+NO_DATA = frozenset({6, 7, 21})
+"""Codes of a value that is missing at the moment."""
 
-    GAP = "gap"
-    """Capability that this GPU or driver lacks; remembered."""
-    PERMISSION = "permission"
-    """Missing permission; remembered like a capability."""
-    NOTHING = "nothing"
-    """No value at the moment: a gap of this cycle only."""
-    LOST = "lost"
-    """Failing GPU: no readout in this cycle, retried in the next."""
-    LIBRARY = "library"
-    """Unusable library or driver: no GPU is read until the library is opened again."""
-    BUG = "bug"
-    """Wrong call of sizewatch: no readout in this cycle, reported as a defect."""
+LIBRARY_LOST = frozenset({1, 9, 12, 18})
+"""Codes after which the library must be opened again: no driver, or one of another version."""
 
-
-CODES: Mapping[int, tuple[NvmlErrorKind, str]] = MappingProxyType(
-    {
-        1: (NvmlErrorKind.LIBRARY, "NVML is not open"),
-        2: (NvmlErrorKind.BUG, "invalid argument"),
-        3: (NvmlErrorKind.GAP, "not supported"),
-        4: (NvmlErrorKind.PERMISSION, "not permitted"),
-        5: (NvmlErrorKind.BUG, "already initialised"),
-        6: (NvmlErrorKind.NOTHING, "not found"),
-        7: (NvmlErrorKind.NOTHING, "more than fitted was given"),
-        8: (NvmlErrorKind.LOST, "external power is not attached properly"),
-        9: (NvmlErrorKind.LIBRARY, "the NVIDIA driver is not loaded"),
-        10: (NvmlErrorKind.LOST, "timeout inside the driver"),
-        11: (NvmlErrorKind.LOST, "interrupt trouble"),
-        12: (
-            NvmlErrorKind.LIBRARY,
-            "libnvidia-ml.so.1 was not found: no NVIDIA driver here, or the container was not given it",
-        ),
-        13: (NvmlErrorKind.GAP, "not offered"),
-        14: (NvmlErrorKind.LOST, "its infoROM is corrupted"),
-        15: (NvmlErrorKind.LOST, "it is lost (fallen off the bus or otherwise out of reach)"),
-        16: (NvmlErrorKind.LOST, "it needs a reset"),
-        17: (NvmlErrorKind.LOST, "the operating system blocked the request"),
-        18: (
-            NvmlErrorKind.LIBRARY,
-            "driver and libnvidia-ml.so.1 differ in version: restart sizewatch after a driver upgrade",
-        ),
-        19: (NvmlErrorKind.LOST, "it is in use"),
-        20: (NvmlErrorKind.LOST, "out of memory inside the driver"),
-        21: (NvmlErrorKind.NOTHING, "no data given"),
-        22: (NvmlErrorKind.GAP, "ECC under vGPU not supported"),
-        23: (NvmlErrorKind.LOST, "the driver ran out of resources"),
-        24: (NvmlErrorKind.GAP, "that frequency not supported"),
-        25: (NvmlErrorKind.GAP, "that structure version not accepted"),
-        26: (NvmlErrorKind.GAP, "no longer offered"),
-        27: (NvmlErrorKind.LOST, "it is not ready"),
-        28: (NvmlErrorKind.LOST, "it was not found"),
-        29: (NvmlErrorKind.LOST, "it is in an invalid state"),
-        30: (NvmlErrorKind.GAP, "that reset type not supported"),
-        999: (NvmlErrorKind.LOST, "unknown error inside the driver"),
-    }
-)
-"""NVML error code -> kind and words; codes as in nvidia-ml-py 13.615.71 (``NVML_ERROR_*``)."""
-
-CAPABILITY = frozenset({NvmlErrorKind.GAP, NvmlErrorKind.PERMISSION})
-"""Permanent errors. They are remembered, and another call may still give the value."""
-ABSENT = CAPABILITY | {NvmlErrorKind.NOTHING}
-"""Errors that leave out one value and nothing else."""
-
-TIMEOUT = 10
-"""Code of a wait without an event, and of a call that the driver did not answer in time."""
-
-FACTS_SECONDS = 300.0
-"""Lifetime in seconds of capability facts and the power limit, which rarely change."""
+INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, TIMEOUT = 2, 3, 4, 10
 
 MEMORY = ("gpu_memory_used_bytes", "gpu_memory_total_bytes", "gpu_memory_reserved_bytes")
 
@@ -92,45 +28,55 @@ VALUE_MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5:
 """NVML value type (``NVML_VALUE_TYPE_*``) -> member of the union of samples and field values."""
 
 
-class NvmlRefusedError(Exception):
-    """Failed call of NVML. ``code`` is None if NVML gave none."""
+class NvmlError(Exception):
+    """Failed call of NVML. ``code`` is that of NVML (``NVML_ERROR_*``), None if NVML gave none."""
 
-    def __init__(self, call: str, kind: NvmlErrorKind, words: str, code: int | None = None) -> None:
-        super().__init__(
-            f"{words} ({call})" if kind is not NvmlErrorKind.BUG else f"{words} ({call}): please report this"
-        )
-        self.call = call
-        self.kind = kind
+    def __init__(self, call: str, words: str, code: int | None = None) -> None:
+        super().__init__(f"{words} ({call})")
         self.words = words
         self.code = code
 
+    @property
+    def is_unsupported(self) -> bool:
+        return self.code in UNSUPPORTED
 
-def refusal(call: str, code: int) -> NvmlRefusedError:
+    @property
+    def is_absent(self) -> bool:
+        """Return whether the error leaves out one value and nothing else."""
+        return self.code in UNSUPPORTED | NO_DATA
+
+    @property
+    def is_library_lost(self) -> bool:
+        return self.code in LIBRARY_LOST
+
+
+def error_from_code(call: str, code: int) -> NvmlError:
     """Return the error for a code that NVML returned for ``call``, or in a part of its result."""
-    # A code of a newer driver costs the GPU this cycle and is named.
-    kind, words = CODES.get(code, (NvmlErrorKind.LOST, f"NVML error {code}, unknown to sizewatch"))
-    return NvmlRefusedError(call, kind, words, code)
+    words = str(pynvml.NVMLError(code))
+    if code in UNSUPPORTED:
+        words = "not permitted" if code == NO_PERMISSION else "not supported"
+    return NvmlError(call, words, code)
 
 
-def ask(call: str, *arguments: Any, **options: Any) -> Any:
-    """Call the function of pynvml named ``call``. Raise NvmlRefusedError for every error of NVML or its binding."""
+def ask(call: str, *arguments: Any) -> Any:
+    """Call the function of pynvml named ``call``. Raise NvmlError for every error of NVML or its binding."""
     function = getattr(pynvml, call, None)
     if function is None:
-        raise NvmlRefusedError(call, NvmlErrorKind.GAP, "not known to the installed nvidia-ml-py and so not given")
+        raise NvmlError(call, "not known to the installed nvidia-ml-py and so not given", NOT_SUPPORTED)
     try:
-        return function(*arguments, **options)
+        return function(*arguments)
     except pynvml.NVMLError as error:
-        raise refusal(call, error.value) from error
+        raise error_from_code(call, error.value) from error
     except (OSError, ValueError, ctypes.ArgumentError) as error:
-        raise NvmlRefusedError(call, NvmlErrorKind.BUG, f"{type(error).__name__}: {error}") from error
+        raise NvmlError(call, f"{type(error).__name__}: {error}") from error
 
 
 def ask_text(absent: str, call: str, *arguments: Any) -> str:
     """Call ``call`` and return its result as text, or ``absent`` if the driver has none."""
     try:
         return str(ask(call, *arguments))
-    except NvmlRefusedError as refused:
-        if refused.kind not in ABSENT:
+    except NvmlError as error:
+        if not error.is_absent:
             raise
         return absent
 
@@ -146,9 +92,9 @@ class ReadoutBuilder:
 
 
 def member_of(value_type: int, call: str) -> str:
-    """Return the union member of a value type. Raise NvmlRefusedError (bug) for an unknown type."""
+    """Return the union member of a value type. Raise NvmlError for an unknown type."""
     if value_type not in VALUE_MEMBERS:
-        raise NvmlRefusedError(call, NvmlErrorKind.BUG, f"sample values of the unknown type {value_type}")
+        raise NvmlError(call, f"values of the unknown type {value_type}")
     return VALUE_MEMBERS[value_type]
 
 
@@ -158,7 +104,7 @@ def address(handle: Any) -> int:
 
 
 class NvmlDevice:
-    """Device with a handle. Every method may raise NvmlRefusedError of the kinds lost, library and bug."""
+    """Device with a handle. Every method may raise an NvmlError that is not absent."""
 
     def __init__(self, *, uuid: str, product: str, driver: str) -> None:
         self.uuid = uuid
@@ -166,71 +112,54 @@ class NvmlDevice:
         self.driver = driver
         self.index: int | None = None
         self.handle: Any = None
-        self._facts: dict[str, tuple[NvmlErrorKind, str]] = {}
-        self._facts_until = float("-inf")
 
-    def forget(self) -> None:
-        """Drop the capability facts."""
-        self._facts.clear()
-        self._facts_until = float("-inf")
+    def ask(self, call: str, *arguments: Any) -> Any:
+        """Call a function for this device. Raise NvmlError, also an absent one."""
+        return ask(call, self.handle, *arguments)
 
-    def renew(self, at: float) -> None:
-        """Drop old facts before a cycle. ``at`` is the reader's clock."""
-        if at >= self._facts_until:
-            self.forget()
-            self._facts_until = at + FACTS_SECONDS
+    def try_read(self, builder: ReadoutBuilder, names: tuple[str, ...], *calls: tuple[Any, ...]) -> Any:
+        """Return the result of the first call that is supported. Add gaps and return None without a value.
 
-    def ask(self, call: str, *arguments: Any, fact: str = "", **options: Any) -> Any:
-        """Call a function for this device. A missing capability is asked for once and then remembered.
-
-        ``fact`` separates calls of one function that may differ in capability.
+        Each call is the name of a function and its arguments, the newest first.
         """
-        known = f"{call}{options or ''}{fact}"
-        if known in self._facts:
-            raise NvmlRefusedError(call, *self._facts[known])
-        try:
-            return ask(call, self.handle, *arguments, **options)
-        except NvmlRefusedError as refused:
-            if refused.kind in CAPABILITY:
-                self._facts[known] = (refused.kind, refused.words)
-            raise
+        for call, *arguments in calls:
+            try:
+                return self.ask(call, *arguments)
+            except NvmlError as error:
+                refused = error
+                if not error.is_unsupported:
+                    break
+        self.leave_out(builder, names, refused)
+        return None
 
-    def remember(self, call: str, words: str) -> NvmlRefusedError:
-        """Remember a result as a missing capability and return its error."""
-        self._facts[call] = (NvmlErrorKind.GAP, words)
-        return NvmlRefusedError(call, NvmlErrorKind.GAP, words)
-
-    def leave_out(self, builder: ReadoutBuilder, names: tuple[str, ...], refused: NvmlRefusedError) -> None:
+    def leave_out(self, builder: ReadoutBuilder, names: tuple[str, ...], error: NvmlError) -> None:
         """Add gaps for absent values. Raise any other error."""
-        if refused.kind not in ABSENT:
-            raise refused
-        builder.gaps.update(dict.fromkeys(names, f"{refused.words} by {self.product} (driver {self.driver})"))
+        if not error.is_absent:
+            raise error
+        builder.gaps.update(dict.fromkeys(names, self.gap(error.words)))
+
+    def gap(self, words: str) -> str:
+        """Return the reason of a gap."""
+        return f"{words} by {self.product} (driver {self.driver})"
 
     def read_memory(self, builder: ReadoutBuilder) -> None:
         """Read used, total and reserved bytes, from version 2 of the call or else from version 1."""
+        call = "nvmlDeviceGetMemoryInfo"
+        info = self.try_read(builder, MEMORY, (call, pynvml.nvmlMemory_v2), (call,))
+        if info is None:
+            return
         # Used is total minus free: drivers disagree whether `used` of version 2 includes the reserved part.
-        try:
-            info = self.ask("nvmlDeviceGetMemoryInfo", version=pynvml.nvmlMemory_v2)
-            builder.gauges["gpu_memory_reserved_bytes"] = float(info.reserved)
-        except NvmlRefusedError as newer:
-            try:
-                if newer.kind not in CAPABILITY:
-                    raise
-                info = self.ask("nvmlDeviceGetMemoryInfo")
-                self.leave_out(builder, MEMORY[2:], newer)
-            except NvmlRefusedError as refused:
-                self.leave_out(builder, MEMORY, refused)
-                return
         builder.gauges["gpu_memory_used_bytes"] = float(info.total - info.free)
         builder.gauges["gpu_memory_total_bytes"] = float(info.total)
+        if hasattr(info, "reserved"):
+            builder.gauges["gpu_memory_reserved_bytes"] = float(info.reserved)
+        else:
+            builder.gaps["gpu_memory_reserved_bytes"] = self.gap("not supported")
 
     def read_pids(self, builder: ReadoutBuilder) -> tuple[int, ...]:
         """Return the host process ids of its compute processes."""
-        try:
-            return tuple(sorted({int(p.pid) for p in self.ask("nvmlDeviceGetComputeRunningProcesses")}))
-        except NvmlRefusedError as refused:
-            self.leave_out(builder, ("pids",), refused)
-            return ()
+        processes = self.try_read(builder, ("pids",), ("nvmlDeviceGetComputeRunningProcesses",))
+        return tuple(sorted({int(process.pid) for process in processes or ()}))
 
     def readout(self, t: float, builder: ReadoutBuilder, pids: tuple[int, ...]) -> GpuReadout:
         """Return the values as one record. ``t`` is unix seconds."""

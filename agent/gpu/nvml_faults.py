@@ -12,16 +12,7 @@ from typing import Any
 
 import pynvml
 
-from agent.gpu.nvml_device import (
-    CAPABILITY,
-    TIMEOUT,
-    NvmlDevice,
-    NvmlErrorKind,
-    NvmlRefusedError,
-    ReadoutBuilder,
-    address,
-    ask,
-)
+from agent.gpu.nvml_device import TIMEOUT, NvmlDevice, NvmlError, ReadoutBuilder, address, ask
 
 MOST_EVENTS = 200
 """Maximum number of events per cycle. The rest come in the next one."""
@@ -53,60 +44,58 @@ class FaultEvents:
     def __init__(self) -> None:
         self._set: Any = None
         self._watched: set[int] = set()
-        self._refused: NvmlRefusedError | None = None
+        self._refused: dict[int, NvmlError] = {}
+        self._refused_all: NvmlError | None = None
 
-    def watch(self, gpu: NvmlDevice) -> None:
-        """Register a GPU once. Raise NvmlRefusedError of a capability if NVML or the GPU reports no faults."""
-        if address(gpu.handle) in self._watched:
-            return
-        if self._refused is not None:
-            raise self._refused
-        if self._set is None:
-            self._set = ask("nvmlEventSetCreate")
-        gpu.ask("nvmlDeviceRegisterEvents", pynvml.nvmlEventTypeXidCriticalError, self._set)
-        self._watched.add(address(gpu.handle))
+    def watch(self, gpu: NvmlDevice) -> str:
+        """Register a GPU once. Return the reason of a gap if NVML or the GPU reports no faults, else an empty text."""
+        number = address(gpu.handle)
+        refused = self._refused_all or self._refused.get(number)
+        if refused is None and number not in self._watched:
+            try:
+                self._set = self._set or ask("nvmlEventSetCreate")
+                gpu.ask("nvmlDeviceRegisterEvents", pynvml.nvmlEventTypeXidCriticalError, self._set)
+                self._watched.add(number)
+            except NvmlError as error:
+                if not error.is_unsupported:
+                    raise
+                refused = self._refused[number] = error
+        return gpu.gap(refused.words) if refused is not None else ""
 
     def collect(self) -> tuple[tuple[XidFault, ...], str]:
         """Return the faults since the last call, in order, and a problem as text. Wait a millisecond.
 
-        Raise NvmlRefusedError of the kind library.
+        Raise NvmlError if the library is lost.
         """
-        found: list[XidFault] = []
+        faults: list[XidFault] = []
         try:
             for _ in range(MOST_EVENTS if self._watched else 0):
                 event = ask("nvmlEventSetWait_v2", self._set, WAIT_MILLISECONDS)
                 if event.eventType & pynvml.nvmlEventTypeXidCriticalError:
-                    found.append(_fault(event))
-        except NvmlRefusedError as refused:
-            return tuple(found), self._stopped_by(refused)
-        return tuple(found), ""
-
-    def _stopped_by(self, refused: NvmlRefusedError) -> str:
-        if refused.code == TIMEOUT:
-            return ""
-        self.free()
-        if refused.kind is NvmlErrorKind.LIBRARY:
-            raise refused
-        if refused.kind in CAPABILITY:
-            self._refused = refused
-            return ""
-        return f"NVML: {refused}; faults are not seen this turn, registered again"
+                    instance = None if event.gpuInstanceId == WHOLE_GPU else int(event.gpuInstanceId)
+                    faults.append(XidFault(gpu=address(event.device), instance=instance, xid=int(event.eventData)))
+        except NvmlError as error:
+            if error.code == TIMEOUT:
+                return tuple(faults), ""
+            self.free()
+            if error.is_library_lost:
+                raise
+            if not error.is_unsupported:
+                return tuple(faults), f"NVML: {error}; faults are not seen this cycle, registered again"
+            self._refused_all = error
+        return tuple(faults), ""
 
     def free(self) -> None:
         """Free the set before the library is closed. Every GPU must be registered again."""
         events, self._set = self._set, None
         self._watched.clear()
+        self._refused.clear()
         if events is None:
             return
         try:
             ask("nvmlEventSetFree", events)
-        except NvmlRefusedError as refused:
-            _log.info('freeing the NVML event set failed error="%s"', refused)
-
-
-def _fault(event: Any) -> XidFault:
-    instance = None if event.gpuInstanceId == WHOLE_GPU else int(event.gpuInstanceId)
-    return XidFault(gpu=address(event.device), instance=instance, xid=int(event.eventData))
+        except NvmlError as error:
+            _log.info('freeing the NVML event set failed error="%s"', error)
 
 
 def add_faults(builder: ReadoutBuilder, faults: Counter[int], why_not: str) -> None:

@@ -13,15 +13,15 @@ from typing import Any
 import pynvml
 
 from agent.gpu.nvml_device import (
-    ABSENT,
-    CAPABILITY,
+    INVALID_ARGUMENT,
+    NO_DATA,
+    NOT_SUPPORTED,
     NvmlDevice,
-    NvmlErrorKind,
-    NvmlRefusedError,
+    NvmlError,
     ReadoutBuilder,
     ask,
+    error_from_code,
     member_of,
-    refusal,
 )
 from agent.gpu.nvml_faults import add_faults
 from agent.gpu.nvml_health import GpuHealthSums
@@ -86,24 +86,22 @@ class GpmActivity:
                 self._begin(whole, at)
             elif at - self._at >= SHORTEST_SECONDS:
                 self._advance(device, whole, at)
-        except NvmlRefusedError as refused:
+        except NvmlError as error:
             self.interrupt()
-            if refused.kind is not NvmlErrorKind.BUG:
-                device.leave_out(builder, tuple(GPM_METRICS), refused)
-            else:
-                # Drivers differ most in GPM. An error must not cost the GPU its other values.
-                builder.gaps.update(dict.fromkeys(GPM_METRICS, str(refused)))
+            if not _is_gap(error):
+                raise
+            builder.gaps.update(dict.fromkeys(GPM_METRICS, device.gap(error.words)))
             return
-        for name, found in self._last.items():
-            if isinstance(found, str):
-                builder.gaps[name] = found
+        for name, value in self._last.items():
+            if isinstance(value, str):
+                builder.gaps[name] = value
             else:
-                builder.gauges[name] = found
+                builder.gauges[name] = value
 
     def _begin(self, whole: NvmlDevice, at: float) -> None:
         call = "nvmlGpmQueryDeviceSupport"
         if not whole.ask(call).isSupportedDevice:
-            raise whole.remember(call, "GPM (Hopper and newer) not supported")
+            raise NvmlError(call, "GPM (Hopper and newer) not supported", NOT_SUPPORTED)
         self._held = self._held or ask("nvmlGpmSampleAlloc")
         self._take(whole, self._held)
         self._at, self._last = at, {}
@@ -112,7 +110,7 @@ class GpmActivity:
         if self._instance is None:
             whole.ask("nvmlGpmSampleGet", sample)
         else:
-            whole.ask("nvmlGpmMigSampleGet", self._instance, sample, fact=str(self._instance))
+            whole.ask("nvmlGpmMigSampleGet", self._instance, sample)
 
     def _advance(self, device: NvmlDevice, whole: NvmlDevice, at: float) -> None:
         self._spare = self._spare or ask("nvmlGpmSampleAlloc")
@@ -143,34 +141,38 @@ class GpmActivity:
         for sample in filter(None, (self._held, self._spare)):
             try:
                 ask("nvmlGpmSampleFree", sample)
-            except NvmlRefusedError as refused:
-                _log.info('freeing an NVML sample failed error="%s"', refused)
+            except NvmlError as error:
+                _log.info('freeing an NVML sample failed error="%s"', error)
         self._held = self._spare = self._at = None
 
 
+def _is_gap(error: NvmlError) -> bool:
+    # Drivers differ most in GPM. A call that they take for wrong must not cost the GPU its other values.
+    return error.is_absent or error.code in (INVALID_ARGUMENT, None)
+
+
 def _measured(name: str, metric: Any, device: NvmlDevice) -> float | str:
-    """Return a ratio from 0 to 1 or bytes per second, or the reason of a gap. Raise NvmlRefusedError for a lost GPU."""
+    """Return a ratio from 0 to 1 or bytes per second, or the reason of a gap. Raise NvmlError for a lost GPU."""
     if metric.nvmlReturn != pynvml.NVML_SUCCESS:
-        refused = refusal("nvmlGpmMetricsGet", metric.nvmlReturn)
-        if refused.kind not in ABSENT | {NvmlErrorKind.BUG}:
-            raise refused
-        return f"{refused.words} by {device.product} (driver {device.driver})"
+        error = error_from_code("nvmlGpmMetricsGet", metric.nvmlReturn)
+        if not _is_gap(error):
+            raise error
+        return device.gap(error.words)
     if name in GPM_BYTES and 0.0 <= metric.value < math.inf:
         return float(metric.value * 2**20)
     ratio = metric.value / 100.0
     if not 0.0 <= ratio <= LARGEST_RATIO:  # also false for NaN
-        text = f"{metric.value:g} % active was given by {device.product} (driver {device.driver})"
+        text = device.gap(f"{metric.value:g} % active was given")
         return text if math.isnan(ratio) else Impossible(text)
     return float(min(ratio, 1.0))
 
 
 class NvmlGpu(NvmlDevice):
-    """Whole GPU. Every method may raise NvmlRefusedError of the kinds lost, library and bug."""
+    """Whole GPU. Every method may raise an NvmlError that is not absent."""
 
     def __init__(self, *, uuid: str, product: str, driver: str) -> None:
         super().__init__(uuid=uuid, product=product, driver=driver)
         self.faults = Counter[int]()
-        self._limit: float | None = None
         self._busy = BusySum()
         self._energy = EnergySum()
         self._health = GpuHealthSums()
@@ -182,16 +184,10 @@ class NvmlGpu(NvmlDevice):
         return f"GPU {self.index} ({self.uuid}, {self.product})"
 
     def acquire(self, handle: Any, *, index: int | None = None, driver: str | None = None) -> None:
-        """Set a new handle. Capability facts are dropped; sums continue."""
+        """Set a new handle. Sums continue."""
         self.handle = handle
         self.index = self.index if index is None else index
         self.driver = driver or self.driver
-        self.forget()
-
-    def forget(self) -> None:
-        """Drop the capability facts and the power limit."""
-        super().forget()
-        self._limit = None
 
     def interrupt(self) -> None:
         """Start again: the time without readouts is not covered."""
@@ -230,35 +226,26 @@ class NvmlGpu(NvmlDevice):
 
     def _read_busy(self, builder: ReadoutBuilder, clock: Callable[[], float]) -> None:
         try:
-            supported, samples = True, self._new_samples()
-        except NvmlRefusedError as refused:
-            if refused.kind not in CAPABILITY:
+            samples = self._new_samples()
+            # The next sample may not be due yet.
+            is_covered = self._busy.until is not None and clock() - self._busy.until <= LONGEST_SAMPLE_SECONDS
+        except NvmlError as error:
+            if not error.is_unsupported:
                 raise
-            supported, samples = False, []
+            samples, is_covered = [], False
         if samples:
             self._busy.add_samples(samples, clock())
-        elif not (supported and self._is_covered(clock())) and not self._poll_busy(builder, clock):
-            return
+        elif not is_covered:
+            # Some products have no samples, or none of an idle GPU.
+            rates = self.try_read(builder, BUSY, ("nvmlDeviceGetUtilizationRates",))
+            if rates is None:
+                return
+            if rates.gpu > 100:
+                builder.gaps.update(dict.fromkeys(BUSY, self.gap(f"{rates.gpu} % busy was given")))
+                return
+            self._busy.add_poll(rates.gpu / 100.0, clock())
+            builder.sampled.update(BUSY)
         builder.counters.update(zip(BUSY, (self._busy.busy_seconds, self._busy.covered_seconds), strict=True))
-
-    def _is_covered(self, at: float) -> bool:
-        # The next sample may not be due yet.
-        return self._busy.until is not None and at - self._busy.until <= LONGEST_SAMPLE_SECONDS
-
-    def _poll_busy(self, builder: ReadoutBuilder, clock: Callable[[], float]) -> bool:
-        """Poll the utilisation. Some products have no samples, or none of an idle GPU. Return whether it is known."""
-        try:
-            percent = self.ask("nvmlDeviceGetUtilizationRates").gpu
-            if percent > 100:
-                raise NvmlRefusedError(
-                    "nvmlDeviceGetUtilizationRates", NvmlErrorKind.NOTHING, f"{percent} % busy was given"
-                )
-        except NvmlRefusedError as refused:
-            self.leave_out(builder, BUSY, refused)
-            return False
-        self._busy.add_poll(percent / 100.0, clock())
-        builder.sampled.update(BUSY)
-        return True
 
     def _new_samples(self) -> list[tuple[int, float]]:
         """Return the driver samples newer than the last one: (microseconds, ratio)."""
@@ -271,13 +258,14 @@ class NvmlGpu(NvmlDevice):
         return []
 
     def _samples_after(self, stamp: int) -> list[tuple[int, float]]:
+        call = "nvmlDeviceGetSamples"
         try:
-            value_type, samples = self.ask("nvmlDeviceGetSamples", pynvml.NVML_GPU_UTILIZATION_SAMPLES, stamp)
-        except NvmlRefusedError as refused:
-            if refused.kind is not NvmlErrorKind.NOTHING:
+            value_type, samples = self.ask(call, pynvml.NVML_GPU_UTILIZATION_SAMPLES, stamp)
+        except NvmlError as error:
+            if error.code not in NO_DATA:
                 raise
             return []
-        member = member_of(value_type, "nvmlDeviceGetSamples")
+        member = member_of(value_type, call)
         return [
             (int(row.timeStamp), getattr(row.sampleValue, member) / 100.0) for row in samples if row.timeStamp > stamp
         ]
@@ -285,45 +273,28 @@ class NvmlGpu(NvmlDevice):
     def _read_energy(self, builder: ReadoutBuilder, clock: Callable[[], float]) -> None:
         try:
             self._energy.add_total(self.ask("nvmlDeviceGetTotalEnergyConsumption"), clock())
-        except NvmlRefusedError as refused:
-            if not self._poll_power(builder, clock, refused):
+        except NvmlError as error:
+            if not error.is_unsupported:
+                self.leave_out(builder, ENERGY, error)
                 return
+            polled = (*ENERGY, "gpu_power_watts")
+            milliwatts = self.try_read(builder, polled, ("nvmlDeviceGetPowerUsage",))
+            if milliwatts is None:
+                return
+            self._energy.add_poll(milliwatts / 1e3, clock())
+            builder.gauges["gpu_power_watts"] = milliwatts / 1e3
+            builder.sampled.update(polled)
         builder.counters.update(zip(ENERGY, (self._energy.joules, self._energy.covered_seconds), strict=True))
 
-    def _poll_power(self, builder: ReadoutBuilder, clock: Callable[[], float], why: NvmlRefusedError) -> bool:
-        if why.kind not in CAPABILITY:
-            self.leave_out(builder, ENERGY, why)
-            return False
-        try:
-            watts = self.ask("nvmlDeviceGetPowerUsage") / 1e3
-        except NvmlRefusedError as refused:
-            self.leave_out(builder, (*ENERGY, "gpu_power_watts"), refused)
-            return False
-        self._energy.add_poll(watts, clock())
-        builder.gauges["gpu_power_watts"] = watts
-        builder.sampled.update((*ENERGY, "gpu_power_watts"))
-        return True
-
     def _read_temperature(self, builder: ReadoutBuilder) -> None:
-        name = "gpu_temperature_celsius"
-        try:
-            try:
-                celsius = self.ask("nvmlDeviceGetTemperatureV", pynvml.NVML_TEMPERATURE_GPU)
-            except NvmlRefusedError as newer:
-                if newer.kind not in CAPABILITY:
-                    raise
-                celsius = self.ask("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU)
-        except NvmlRefusedError as refused:
-            self.leave_out(builder, (name,), refused)
-            return
-        builder.gauges[name] = float(celsius)
+        name, sensor = "gpu_temperature_celsius", pynvml.NVML_TEMPERATURE_GPU
+        calls = (("nvmlDeviceGetTemperatureV", sensor), ("nvmlDeviceGetTemperature", sensor))
+        celsius = self.try_read(builder, (name,), *calls)
+        if celsius is not None:
+            builder.gauges[name] = float(celsius)
 
     def _read_limit(self, builder: ReadoutBuilder) -> None:
         name = "gpu_power_limit_watts"
-        if self._limit is None:
-            try:
-                self._limit = self.ask("nvmlDeviceGetEnforcedPowerLimit") / 1e3
-            except NvmlRefusedError as refused:
-                self.leave_out(builder, (name,), refused)
-                return
-        builder.gauges[name] = self._limit
+        milliwatts = self.try_read(builder, (name,), ("nvmlDeviceGetEnforcedPowerLimit",))
+        if milliwatts is not None:
+            builder.gauges[name] = milliwatts / 1e3

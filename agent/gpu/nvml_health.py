@@ -16,14 +16,13 @@ from typing import Any
 import pynvml
 
 from agent.gpu.nvml_device import (
-    ABSENT,
-    CAPABILITY,
+    INVALID_ARGUMENT,
+    NOT_SUPPORTED,
     NvmlDevice,
-    NvmlErrorKind,
-    NvmlRefusedError,
+    NvmlError,
     ReadoutBuilder,
+    error_from_code,
     member_of,
-    refusal,
 )
 from agent.gpu.nvml_sums import CountSum, ThrottleSum
 
@@ -70,7 +69,10 @@ ERRORS: Mapping[str, tuple[int, int]] = MappingProxyType(
 )
 """Field of a total of memory errors, and the type of the older call."""
 
-_Found = Mapping[int, int | NvmlRefusedError]
+FIELD = "field"
+"""Source of a total that is a field. Other sources are named by their call."""
+
+_Fields = Mapping[int, int | NvmlError]
 
 
 class GpuHealthSums:
@@ -88,10 +90,10 @@ class GpuHealthSums:
         wanted = [field for field, _ in TOTALS.values()]
         if ecc_due:
             wanted += [pynvml.NVML_FI_DEV_ECC_CURRENT, *(field for field, _ in ERRORS.values())]
-        found = _fields(gpu, wanted)
-        self._add_throttling(gpu, builder, found, clock)
+        fields = _read_fields(gpu, wanted)
+        self._add_throttling(gpu, builder, fields, clock)
         if ecc_due:
-            self._add_errors(gpu, found)
+            self._add_errors(gpu, fields)
             self._ecc_at = clock()
         builder.gaps.update(self._ecc_gaps)
         builder.counters.update({name: s.count for name, s in self._errors.items() if name not in self._ecc_gaps})
@@ -102,103 +104,76 @@ class GpuHealthSums:
         self._ecc_at = None
 
     def _add_throttling(
-        self, gpu: NvmlDevice, builder: ReadoutBuilder, found: _Found, clock: Callable[[], float]
+        self, gpu: NvmlDevice, builder: ReadoutBuilder, fields: _Fields, clock: Callable[[], float]
     ) -> None:
         totals: dict[str, int] = {}
-        why: dict[str, NvmlRefusedError] = {}
         for cause, (field, policy) in TOTALS.items():
-            try:
-                totals[cause] = _total(gpu, field, policy, found)
-            except NvmlRefusedError as refused:
-                if refused.kind not in ABSENT:
-                    raise
-                why[cause] = refused
+            total, source = _read_total(gpu, builder, cause, fields[field], "nvmlDeviceGetViolationStatus", policy)
+            if total is not None:
+                totals[cause] = int(total if source == FIELD else total.violationTime)
+        polled = tuple(cause for cause in BITS if cause not in totals)
+        reasons = gpu.try_read(
+            builder,
+            polled if totals else (*polled, COVERED),
+            ("nvmlDeviceGetCurrentClocksEventReasons",),
+            ("nvmlDeviceGetCurrentClocksThrottleReasons",),
+        )
         active: dict[str, bool] = {}
-        try:
-            reasons = _reasons(gpu)
-            active = {cause: bool(reasons & bits) for cause, bits in BITS.items() if cause not in totals}
-        except NvmlRefusedError as refused:
-            why = {cause: why.get(cause, refused) for cause in BITS if cause not in totals}
+        if reasons is not None:
+            if reasons & pynvml.nvmlClocksEventReasonHwThermalSlowdown:
+                # Heat sets this bit with its own.
+                reasons &= ~pynvml.nvmlClocksEventReasonHwSlowdown
+            active = {cause: bool(reasons & BITS[cause]) for cause in polled}
         self._throttled.add(totals, active, clock())
-        for cause in (cause for cause in why if cause not in active):
-            gpu.leave_out(builder, (cause,), why[cause])
         if not (totals or active):
-            gpu.leave_out(builder, (COVERED,), next(iter(why.values())))
             return
+        for cause in active:
+            builder.gaps.pop(cause, None)
         builder.counters.update({cause: self._throttled.seconds[cause] for cause in self._throttled.known})
         builder.counters[COVERED] = self._throttled.covered_seconds
         builder.sampled.update(active)
 
-    def _add_errors(self, gpu: NvmlDevice, found: _Found) -> None:
+    def _add_errors(self, gpu: NvmlDevice, fields: _Fields) -> None:
         gaps = ReadoutBuilder()
-        off = found[pynvml.NVML_FI_DEV_ECC_CURRENT] == 0
+        is_off = fields[pynvml.NVML_FI_DEV_ECC_CURRENT] == 0
         for name, (field, type_) in ERRORS.items():
-            if off:
+            if is_off:
                 gaps.gaps[name] = f"ECC is switched off on {gpu.product} (driver {gpu.driver})"
                 continue
-            try:
-                self._errors[name].add_total(*_errors(gpu, field, type_, found))
-            except NvmlRefusedError as refused:
-                gpu.leave_out(gaps, (name,), refused)
+            call = ("nvmlDeviceGetTotalEccErrors", type_, pynvml.NVML_AGGREGATE_ECC)
+            total, source = _read_total(gpu, gaps, name, fields[field], *call)
+            if total is not None:
+                self._errors[name].add_total(int(total), source)
         self._ecc_gaps = gaps.gaps
 
 
-def _fields(gpu: NvmlDevice, wanted: list[int]) -> _Found:
+def _read_fields(gpu: NvmlDevice, wanted: list[int]) -> _Fields:
     """Return the value of each field, or its error."""
     call = "nvmlDeviceGetFieldValues"
     try:
         rows = gpu.ask(call, wanted)
-    except NvmlRefusedError as refused:
-        if refused.kind not in ABSENT:
+    except NvmlError as error:
+        if not error.is_absent:
             raise
-        return dict.fromkeys(wanted, refused)
-    return {field: _value(call, row) for field, row in zip(wanted, rows, strict=True)}
-
-
-def _value(call: str, row: Any) -> int | NvmlRefusedError:
-    if row.nvmlReturn == pynvml.NVML_SUCCESS:
-        return int(getattr(row.value, member_of(row.valueType, call)))
-    refused = refusal(call, row.nvmlReturn)
-    if refused.kind is NvmlErrorKind.BUG:
+        return dict.fromkeys(wanted, error)
+    fields: dict[int, int | NvmlError] = {}
+    for field, row in zip(wanted, rows, strict=True):
         # A driver answers an unknown field with `invalid argument`.
-        return NvmlRefusedError(call, NvmlErrorKind.GAP, "not known", refused.code)
-    return refused
+        code = NOT_SUPPORTED if row.nvmlReturn == INVALID_ARGUMENT else row.nvmlReturn
+        if code == pynvml.NVML_SUCCESS:
+            fields[field] = int(getattr(row.value, member_of(row.valueType, call)))
+        else:
+            fields[field] = error_from_code(call, code)
+    return fields
 
 
-def _held(found: _Found, field: int) -> int | None:
-    """Return the value of a field, None for a missing capability. Raise its other errors."""
-    held = found[field]
-    if not isinstance(held, NvmlRefusedError):
-        return held
-    if held.kind not in CAPABILITY:
-        raise held
-    return None
-
-
-def _total(gpu: NvmlDevice, field: int, policy: int, found: _Found) -> int:
-    total = _held(found, field)
-    if total is None:
-        total = int(gpu.ask("nvmlDeviceGetViolationStatus", policy, fact=str(policy)).violationTime)
-    return total
-
-
-def _reasons(gpu: NvmlDevice) -> int:
-    """Return the acting causes, by the newer or else the older call, without the bit that heat sets with its own."""
-    try:
-        reasons = int(gpu.ask("nvmlDeviceGetCurrentClocksEventReasons"))
-    except NvmlRefusedError as newer:
-        if newer.kind not in CAPABILITY:
-            raise
-        reasons = int(gpu.ask("nvmlDeviceGetCurrentClocksThrottleReasons"))
-    if reasons & pynvml.nvmlClocksEventReasonHwThermalSlowdown:
-        reasons &= ~pynvml.nvmlClocksEventReasonHwSlowdown
-    return reasons
-
-
-def _errors(gpu: NvmlDevice, field: int, type_: int, found: _Found) -> tuple[int, str]:
-    """Return a total and its source."""
-    total = _held(found, field)
-    if total is not None:
-        return total, "field"
-    call = "nvmlDeviceGetTotalEccErrors"
-    return int(gpu.ask(call, type_, pynvml.NVML_AGGREGATE_ECC, fact=str(type_))), call
+def _read_total(
+    gpu: NvmlDevice, builder: ReadoutBuilder, name: str, value: int | NvmlError, *older_call: Any
+) -> tuple[Any, str]:
+    """Return a total and its source: its field, or an older call if that is not supported. Add a gap without it."""
+    if not isinstance(value, NvmlError):
+        return value, FIELD
+    if not value.is_unsupported:
+        gpu.leave_out(builder, (name,), value)
+        return None, FIELD
+    return gpu.try_read(builder, (name,), older_call), older_call[0]

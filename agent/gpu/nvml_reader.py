@@ -1,9 +1,9 @@
 """Reader of all GPUs of this machine through NVML, with a deadline per cycle.
 
-Cost of a cycle for a GPU that supports everything: 9 calls of the binding and 11 of the library. Samples and processes
+Cost of a cycle for a GPU that supports everything: 10 calls of the binding and 12 of the library. Samples and processes
 take two each; the processes of an idle GPU take one. Faults take one call per machine. A MIG instance takes 4 and 5.
 Memory errors come every 60 s with fields that are read anyway. MIG mode and instances are read every 60 s; name, UUID,
-driver and handle once; the power limit and missing capabilities every 300 s.
+driver and handle once.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from agent.durations import retry_delay
 from agent.gpu.collector import GpuRead
 from agent.gpu.deadline import DeadlineThread, NotAnsweringError
 from agent.gpu.nvml_board import GpuSlot
-from agent.gpu.nvml_device import NvmlErrorKind, NvmlRefusedError, ask, ask_text
+from agent.gpu.nvml_device import NvmlError, ask, ask_text
 from agent.gpu.nvml_faults import FaultEvents
 from agent.gpu.nvml_gpu import NvmlGpu
 from rules.telemetry.snapshots import GpuReadout
@@ -44,7 +44,7 @@ class NvmlReader:
         a failing library the GPUs not yet read. A hanging library costs the whole cycle, and later cycles.
         """
         try:
-            return self._thread.run(lambda: self._machine.turn(now))
+            return self._thread.run(lambda: self._machine.read(now))
         except NotAnsweringError as hung:
             if hung.just_started:
                 return (), (f"NVML did not answer within {self._deadline:g} s",)
@@ -74,7 +74,7 @@ class _Machine:
         self._failures = 0
         self._why_closed = ""
 
-    def turn(self, now: float) -> GpuRead:
+    def read(self, now: float) -> GpuRead:
         offset = now - self._clock()
         readouts: list[GpuReadout] = []
         problems: list[str] = []
@@ -84,9 +84,9 @@ class _Machine:
             self._identify(problems)
             self._collect_faults(problems)
             for board in sorted(self._boards.values(), key=lambda board: (board.whole.index or 0, board.whole.uuid)):
-                self._read(board, offset, readouts, problems)
-        except NvmlRefusedError as refused:
-            problems.append(f"NVML: {refused}; GPUs not read this turn, opened again next turn")
+                self._read_slot(board, offset, readouts, problems)
+        except NvmlError as error:
+            problems.append(f"NVML: {error}; GPUs not read this cycle, opened again next cycle")
             self.close()
         return tuple(readouts), tuple(problems)
 
@@ -101,9 +101,9 @@ class _Machine:
             self._open = True
             self._unidentified = list(range(ask("nvmlDeviceGetCount")))
             self._driver = ask_text("of unknown version", "nvmlSystemGetDriverVersion")
-        except NvmlRefusedError as refused:
+        except NvmlError as error:
             self.close()
-            self._back_off(refused)
+            self._back_off(error)
             problems.append(self._why_closed)
             return False
         if not self._unidentified:
@@ -131,11 +131,11 @@ class _Machine:
                 board = self._boards.get(uuid) or GpuSlot(
                     NvmlGpu(uuid=uuid, product=ask_text("", "nvmlDeviceGetName", handle), driver=self._driver)
                 )
-            except NvmlRefusedError as refused:
-                if refused.kind is NvmlErrorKind.LIBRARY:
+            except NvmlError as error:
+                if error.is_library_lost:
                     raise
                 left.append(index)
-                problems.append(f"GPU {index}: {refused}; tried again next turn")
+                problems.append(f"GPU {index}: {error}; tried again next cycle")
                 continue
             board.acquire(handle, index=index, driver=self._driver)
             self._boards[uuid] = board
@@ -151,17 +151,17 @@ class _Machine:
             self._faults.free()
             self._register_again = False
 
-    def _read(self, board: GpuSlot, offset: float, readouts: list[GpuReadout], problems: list[str]) -> None:
+    def _read_slot(self, board: GpuSlot, offset: float, readouts: list[GpuReadout], problems: list[str]) -> None:
         try:
             if not board.present:
                 board.acquire(ask("nvmlDeviceGetHandleByUUID", board.whole.uuid))
                 self._register_again = True
             found, own_problems = board.read(self._faults, self._clock, offset)
-        except NvmlRefusedError as refused:
+        except NvmlError as error:
             board.lose()
-            if refused.kind is NvmlErrorKind.LIBRARY:
+            if error.is_library_lost:
                 raise
-            problems.append(f"{board.whole.label}: {refused}; tried again next turn")
+            problems.append(f"{board.whole.label}: {error}; tried again next cycle")
             return
         readouts.extend(found)
         problems.extend(own_problems)
@@ -179,8 +179,8 @@ class _Machine:
         self._faults = FaultEvents()
         try:
             ask("nvmlShutdown")
-        except NvmlRefusedError as refused:
-            _log.info("NVML did not shut down cleanly: %s", refused)
+        except NvmlError as error:
+            _log.info("NVML did not shut down cleanly: %s", error)
 
 
 def list_local_gpus() -> tuple[GpuReadout, ...]:

@@ -83,8 +83,8 @@ def test_waiting_that_fails_is_told_and_the_gpus_are_registered_again(machine):
     machine.standin.set({"error.nvmlEventSetWait_v2": GPU_IS_LOST})
     (gpu,) = machine.turn()
     assert faults(gpu) == (0, {})
-    assert "it is lost" in machine.problems[0]
-    assert "faults are not seen this turn, registered again" in machine.problems[0]
+    assert "GPU is lost" in machine.problems[0]
+    assert "faults are not seen this cycle, registered again" in machine.problems[0]
     machine.standin.set({"error.nvmlEventSetWait_v2": None, "events": "1:0:79:-"})
     assert faults(machine.only()) == (1, {"xid-79": 1})
     assert machine.standin.lent() == 3

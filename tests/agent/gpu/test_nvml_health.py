@@ -126,7 +126,7 @@ def test_time_without_the_gpu_is_covered_by_nothing(machine):
 def test_a_field_that_says_the_gpu_is_gone_costs_it_the_turn(machine):
     machine.standin.add_gpu(**{"field.74.return": GPU_IS_LOST})
     assert machine.turn() == ()
-    assert "it is lost" in machine.problems[0]
+    assert "GPU is lost" in machine.problems[0]
 
 
 def test_a_field_that_the_driver_does_not_know_is_no_defect_of_ours(machine):
