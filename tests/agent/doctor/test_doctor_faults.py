@@ -84,6 +84,15 @@ def read_only_disk(folder: Path) -> Iterator[Keys]:
 
 
 @contextmanager
+def read_only_history(folder: Path) -> Iterator[Keys]:
+    with mounted(folder, "size=1m"):
+        with HistoryStore(folder / "d" / "history.db") as store:
+            store.book([booking(0)])
+        subprocess.run(["mount", "-o", "remount,ro", str(folder / "d")], check=True)
+        yield {"data_dir": "d"}
+
+
+@contextmanager
 def mounted(folder: Path, options: str) -> Iterator[None]:
     """A file system in memory; skips where that is not allowed."""
     (folder / "d").mkdir(mode=0o700)
@@ -107,6 +116,12 @@ def open_secret(folder: Path) -> Iterator[Keys]:
 @contextmanager
 def several_behind_one_address(_: Path) -> Iterator[Keys]:
     with taking_turns(PAGE, PAGE.replace(b"process_start_time_seconds 1", b"process_start_time_seconds 0")) as port:
+        yield {"targets": [target(port)]}
+
+
+@contextmanager
+def two_models_behind_one_address(_: Path) -> Iterator[Keys]:
+    with taking_turns(PAGE, PAGE.replace(b'model_name="small-llama"', b'model_name="other"')) as port:
         yield {"targets": [target(port)]}
 
 
@@ -146,9 +161,11 @@ FAULTS: tuple[tuple[Fault, str, CheckLevel, str, str], ...] = (
     (cut_history, "history", FAIL, "d/history.db: database disk image is malformed", ""),
     (history_is_a_folder, "history", FAIL, "d/history.db: is a directory", ""),
     (full_disk, "data_dir", FAIL, "d: No space left on device", "free space"),
+    (read_only_history, "history", FAIL, "d/history.db: cannot be written by this user", "run as the user that owns it"),
     (read_only_disk, "data_dir", FAIL, "d: Read-only file system", "name another data_dir"),
     (open_secret, "secrets", WARN, "targets[0].bearer_token_file: ", "chmod o-rwx "),
     (several_behind_one_address, "target cpu-small/r", FAIL, "several engines answer at ", "give each engine's own address"),
+    (two_models_behind_one_address, "target cpu-small/r", FAIL, "its model changes", "give each engine's own address"),
     (one_engine_twice, "config", FAIL, "targets[1].url: is that of targets[0]", "correct it"),
     (slow_stranger_at_our_port, "web", FAIL, "and no sizewatch answers there", "see who holds it"),
     (alertmanager_that_refuses, "alerting", FAIL, "answered 401", "correct its entry in alerting.alertmanagers"),

@@ -9,6 +9,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,13 @@ from agent.config.files import load_plan
 from agent.config.load import LoadedConfig, load, parse_config
 from agent.doctor.check_result import CheckLevel, CheckResult, exit_code, format_text
 from agent.doctor.run import run_checks
+from agent.doctor.target_checks import check_clock, check_page, check_plan_match, check_signals
+from agent.doctor.target_pages import read_targets
 from agent.errors import ConfigError
 from agent.history.store import HistoryStore
+from agent.http_client.options import TargetOptions
+from agent.scrape.scrapers import Target
+from rules.plan.schema import parse_plan
 
 PLAN = load_plan(TESTS / "plans" / "cpu-small.yaml")
 PAGE = (TESTS / "pages" / "steady_after_load.prom").read_bytes()
@@ -164,6 +170,19 @@ def test_a_page_of_two_workers_is_two_replicas_and_a_routers_page_none(tmp_path:
     assert refused.text.startswith("not_one_engine: a router's page of 2 backends")
 
 
+def test_a_target_by_its_address_alone_is_checked_without_configuration_and_plan() -> None:
+    with serving() as port:
+        options = TargetOptions(url=f"http://127.0.0.1:{port}/metrics")
+        (page,) = read_targets([Target(tier="", replica=f"127.0.0.1:{port}", pool="mixed", options=options)], time.time)
+    found = [line for check in (check_page, check_signals, check_clock, check_plan_match) for line in check(page)]
+    assert [line.check.partition(" ")[0] for line in found if line.level is CheckLevel.OK] == [
+        "target",
+        "engine",
+        "clock",
+    ]
+    assert not [line for line in found if line.level is CheckLevel.FAIL]
+
+
 HTML, JSON = "text/html", "application/json"
 
 
@@ -245,6 +264,23 @@ def test_gpus_are_read_and_counted_through_nvml(tmp_path: Path, nvml: StandIn) -
     assert only(found, "gpu 0").text == f"NVIDIA H100 80GB HBM3, {first}, 2 processes seen"
     assert only(found, "gpu 1").text.endswith("not given: gpu_busy_seconds, gpu_busy_covered_seconds")
     assert nvml.opened() == 0
+
+
+def test_the_gpus_of_a_target_are_compared_with_its_plan(tmp_path: Path, nvml: StandIn) -> None:
+    nvml.add_gpu()
+    nvml.add_gpu()
+    slo = {"ttft_p99_seconds": 2}
+
+    def planned(product: str) -> CheckResult:
+        gpu = {"product": product, "per_replica": 1}
+        tier = {"model": "small-llama", "engine": "vllm", "gpu": gpu, "slo": slo}
+        plan = parse_plan({"schema": 1, "tiers": {"cpu-small": tier}})
+        found = run_checks(replace(loaded(tmp_path, target(port, gpus=["1"]), gpus={"source": "nvml"}), plan=plan))
+        return only(found, "plan cpu-small/r")
+
+    with serving() as port:
+        assert planned("H100 80GB HBM3").text.endswith("1 x H100 80GB HBM3")
+        assert planned("L40S").text == "runs on NVIDIA H100 80GB HBM3, the plan was measured on L40S"
 
 
 def test_gpus_are_read_through_a_dcgm_exporter(tmp_path: Path) -> None:
@@ -342,7 +378,7 @@ def web(folder: Path, listen: str, **keys: Any) -> list[CheckResult]:
 
 
 def test_a_port_that_is_taken_by_another_program_fails(tmp_path: Path) -> None:
-    with serving(b"vllm 1\n") as port:
+    with serving(b'{"version": "0.1.0"}') as port:
         (taken,) = web(tmp_path, f"127.0.0.1:{port}")
     assert taken.level is CheckLevel.FAIL
     assert f"ss -ltnp 'sport = :{port}'" in taken.advice
