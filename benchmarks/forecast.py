@@ -208,7 +208,7 @@ def _tried(file: Path, given: argparse.Namespace) -> Tried | None:
         walked = walk(series, given.horizons, methods=given.methods, test_days=given.test_days)
         if given.emit is not None:
             given.emit.mkdir(parents=True, exist_ok=True)
-            write_forecasts(given.emit / f"{name}.csv", walked, trace.times)
+            write_forecasts(given.emit / f"{name}.csv", walked, trace.time_text)
     except (SizewatchError, CannotTest, OSError) as wrong:
         print(f"skipped {name}: {wrong}", file=sys.stderr)
         return None

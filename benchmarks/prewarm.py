@@ -24,8 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from prewarm_trial import Interpolation, ShortHistoryError, TrialResult, prepare_trial, run_trial
 
 from agent.durations import duration_text, parse_duration
-from agent.forecasting.csv_file import TraceError
-from agent.forecasting.csv_series import read_trace
+from agent.forecasting.csv_series import TraceError, read_trace
 from forecast.capacity.prewarm import LATE_TO_WARM, certainty, hold_minutes, lead_minutes
 from forecast.capacity.simulation import Choice, PolicyComparison
 from forecast.series.binned import bin_minutes, truncate_at

@@ -21,7 +21,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from agent.durations import duration_text, parse_duration
-from agent.forecasting.csv_file import TraceError
+from agent.forecasting.csv_series import TraceError
 from agent.forecasting.input_series import input_from_csv
 from agent.forecasting.messages import ForecastRequest
 from agent.forecasting.prewarm_value import ValueInputs, simulate_last_week

@@ -76,6 +76,6 @@ def run(options: SimpleNamespace) -> int:
         raise SizewatchError(f"{given.name}: {error}") from error
     report = backtest_report(given.name, walked, given.notes if tested is given.series else given.notes[:-1])
     if options.emit is not None:
-        write_forecasts(options.emit, walked, given.times)
+        write_forecasts(options.emit, walked, given.time_text)
     print(json.dumps(backtest_json(report), indent=2) if options.format == "json" else backtest_text(report))
     return FINE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -12,11 +12,10 @@ from types import SimpleNamespace
 from agent.config.forecast import ForecastConfig
 from agent.config.load import LoadedConfig, build_tier_contexts, find, history_path, load, select_tier
 from agent.errors import ConfigError
-from agent.forecasting.csv_series import read_trace
+from agent.forecasting.csv_series import read_trace, utc_text
 from agent.forecasting.history_input import demand_series
 from agent.forecasting.requests import settled_time
 from agent.forecasting.responses import AHEAD_SECONDS, sundays
-from agent.forecasting.timestamps import UTC_TIMES, TimeStyle
 from agent.history.reader import print_simulated_notice
 from agent.history.store import HistoryStore
 from exporters.documents.prewarm import OLD_SECONDS
@@ -31,7 +30,7 @@ KEPT_SECONDS = 60 * 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSeries:
-    """Series with its name, the format of its times, the public holidays, and the factor of known events in each bin
+    """Series with its name, the text of its times, the public holidays, and the factor of known events in each bin
     and in the day after.
 
     `series` is work in requests of `lengths`, and `requests` the requests beside it (None: no lengths, so work is
@@ -39,7 +38,7 @@ class InputSeries:
 
     name: str
     series: Series
-    times: TimeStyle
+    time_text: Callable[[float], str]
     sundays: Collection[date]
     factors: Array
     notes: tuple[str, ...] = ()
@@ -67,8 +66,8 @@ def input_from_csv(
     trace = read_trace(path, zone=keys.zone, bin_seconds=bin_seconds or keys.bin_seconds)
     lengths = trace.mean_lengths if loaded is None else _lengths_of(loaded, tier)
     if lengths == UNTOLD or not trace.tokens:
-        return _given(str(path), (trace.requests,), UNTOLD, keys, trace.times, trace.notes)
-    return _given(str(path), (trace.work(lengths), trace.requests), lengths, keys, trace.times, trace.notes)
+        return _given(str(path), (trace.requests,), UNTOLD, keys, trace.time_text, trace.notes)
+    return _given(str(path), (trace.work(lengths), trace.requests), lengths, keys, trace.time_text, trace.notes)
 
 
 def _lengths_of(loaded: LoadedConfig, tier: str | None) -> CapacityLengths:
@@ -102,7 +101,7 @@ def input_from_history(
         if late > OLD_SECONDS
         else ()
     )
-    return _given(tier, known, lengths, keys, UTC_TIMES, notes)
+    return _given(tier, known, lengths, keys, utc_text, notes)
 
 
 def _given(
@@ -110,7 +109,7 @@ def _given(
     kinds: Sequence[Series],
     lengths: CapacityLengths,
     keys: ForecastConfig,
-    times: TimeStyle,
+    time_text: Callable[[float], str],
     notes: tuple[str, ...],
 ) -> InputSeries:
     series = kinds[0]
@@ -121,7 +120,7 @@ def _given(
         series=series,
         requests=kinds[1] if len(kinds) > 1 else None,
         lengths=lengths,
-        times=times,
+        time_text=time_text,
         sundays=sundays(keys.country, series, ahead),
         factors=event_factors(keys.events, series.start, series.bin_seconds, ahead, series.zone),
         notes=(*notes, *unit),

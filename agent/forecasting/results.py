@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from agent.errors import SizewatchError
 from agent.forecasting.input_series import InputSeries
 from agent.forecasting.responses import KEPT_SECONDS, build_forecast, follow_last_day
-from agent.forecasting.timestamps import TimeStyle
 from exporters.documents.forecast import Backtest, ForecastResult, MethodScore
 from forecast.backtest.scores import Scored, score_walk
 from forecast.backtest.walk import BacktestRun
@@ -107,28 +106,29 @@ def must_be_writable(path: Path) -> None:
         raise OutputError(path, error) from error
 
 
-def write_forecasts(path: Path, walk: BacktestRun, times: TimeStyle) -> None:
+def write_forecasts(path: Path, walk: BacktestRun, time_text: Callable[[float], str]) -> None:
     """Write every forecast of the test as a row, in amounts per bin. Raise OutputError.
 
-    `origin` is the start of the first bin that was unknown to the forecast, `target` the start of its bin. Times are in
-    the format of `times`.
+    `origin` is the start of the first bin that was unknown to the forecast, `target` the start of its bin. `time_text`
+    writes a time (unix seconds).
     """
+    series = walk.window.series
+    clock = pd.Series({index: time_text(series.time(index)) for index in range(walk.window.test, len(series))})
+    frames = [pd.DataFrame(columns=COLUMNS)]
+    for made in walk.forecasts:
+        known = np.isfinite(made.quantiles).all(axis=0).ravel()
+        frame = pd.DataFrame(
+            {
+                "origin": clock[np.repeat(made.origins, made.targets.shape[1])].to_numpy(),
+                "target": clock[made.targets.ravel()].to_numpy(),
+                "horizon_minutes": f"{made.horizon_seconds / 60:g}",
+                "method": made.method,
+                **{name: made.quantiles[level].ravel() for level, name in enumerate(COLUMNS[4:])},
+            }
+        )
+        frames.append(frame[known])
+    rows = pd.concat([frame for frame in frames if len(frame)] or frames)
     try:
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(COLUMNS)
-            writer.writerows(_rows(walk, times))
+        rows.to_csv(path, index=False, float_format="%.8g", lineterminator="\n")
     except OSError as error:
         raise OutputError(path, error) from error
-
-
-def _rows(walk: BacktestRun, times: TimeStyle) -> Iterator[Iterable[str]]:
-    series = walk.window.series
-    clock = {index: times.text(series.time(index)) for index in range(walk.window.test, len(series))}
-    for one in walk.forecasts:
-        minutes = f"{one.horizon_seconds / 60:g}"
-        for row, (origin, targets) in enumerate(zip(one.origins.tolist(), one.targets.tolist(), strict=True)):
-            for column, target in enumerate(targets):
-                quantiles = one.quantiles[:, row, column]
-                if np.isfinite(quantiles).all():
-                    yield clock[origin], clock[target], minutes, one.method, *(f"{value:.8g}" for value in quantiles)

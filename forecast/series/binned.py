@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
@@ -22,6 +23,8 @@ KNOWN_SHARE = 0.5
 
 SAME_SECONDS = 1e-6
 """Tolerance in seconds: unix times in doubles are exact to a microsecond."""
+
+SAME = pd.Timedelta(seconds=2 * SAME_SECONDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,22 +74,23 @@ def bin_events(starts: Array, amounts: Array, bin_seconds: float, *, zone: str =
         raise ValueError("every amount needs its time")
     if len(starts) == 0:
         raise ValueError("a series needs at least one amount")
-    places = _places(starts, bin_seconds)
-    values = np.full(int(places[-1]) + 1, np.nan)
-    values[places] = amounts
-    return Series(start=float(starts[0]), bin_seconds=bin_seconds, values=values, zone=zone)
+    index = _time_index(starts)
+    if not (index.is_monotonic_increasing and index.is_unique):
+        late = np.flatnonzero(np.diff(starts) <= 0)[0]
+        raise ValueError(f"{starts[late + 1]} does not come after {starts[late]}")
+    width = pd.Timedelta(seconds=bin_seconds)
+    grid = pd.date_range(index[0], index[-1] + width / 2, freq=width)
+    places = grid.get_indexer(index, method="nearest", tolerance=SAME)
+    if (places < 0).any():
+        off = starts[np.argmin(places)]
+        raise ValueError(f"{off} is not whole bins of {bin_seconds:g} s after {starts[0]}")
+    values = pd.Series(amounts, places, dtype=np.float64).reindex(range(len(grid)))
+    return Series(start=float(starts[0]), bin_seconds=bin_seconds, values=np.asarray(values, np.float64), zone=zone)
 
 
-def _places(starts: Array, bin_seconds: float) -> Integers:
-    exact = (starts - starts[0]) / bin_seconds
-    places: Integers = np.rint(exact).astype(np.int64)
-    off = np.flatnonzero(np.abs(exact - places) * bin_seconds > SAME_SECONDS * 2)
-    if len(off):
-        raise ValueError(f"{starts[off[0]]} is not whole bins of {bin_seconds:g} s after {starts[0]}")
-    back = np.flatnonzero(np.diff(places) <= 0)
-    if len(back):
-        raise ValueError(f"{starts[back[0] + 1]} does not come after {starts[back[0]]}")
-    return places
+def _time_index(times: Array) -> pd.DatetimeIndex:
+    """Return unix seconds as times in UTC, to the microsecond."""
+    return pd.to_datetime(np.rint(times * 1e6).astype(np.int64), unit="us", utc=True)
 
 
 def resample(series: Series, bin_seconds: float) -> Series:
@@ -100,17 +104,12 @@ def resample(series: Series, bin_seconds: float) -> Series:
     if factor == 1 or not len(series):
         return replace(series, bin_seconds=bin_seconds)
     before = int((series.start % bin_seconds + SAME_SECONDS) // series.bin_seconds) % factor
-    groups = -(-(before + len(series)) // factor)
-    fine = np.full(groups * factor, np.nan)
-    fine[before : before + len(series)] = series.values
-    parts = fine.reshape(groups, factor)
-    known = ~np.isnan(parts)
-    coverage = known.mean(axis=1)
-    sums = np.where(known, parts, 0.0).sum(axis=1)
-    values = np.where(coverage >= KNOWN_SHARE, sums / np.maximum(coverage, KNOWN_SHARE), np.nan)
-    return replace(
-        series, start=series.start - before * series.bin_seconds, bin_seconds=float(bin_seconds), values=values
-    )
+    fine = pd.Series(series.values, pd.RangeIndex(before, before + len(series)))
+    coarse = fine.groupby(fine.index // factor)
+    coverage = coarse.count() / factor
+    values = (coarse.sum() / coverage).where(coverage >= KNOWN_SHARE)
+    start = series.start - before * series.bin_seconds
+    return replace(series, start=start, bin_seconds=float(bin_seconds), values=np.asarray(values, np.float64))
 
 
 def _factor(fine: float, coarse: float) -> int:
@@ -153,18 +152,11 @@ def rates(series: Series) -> Array:
     bins.
     """
     per_day = DAY_MINUTES // bin_minutes(series)
-    values = series.values / series.bin_seconds
-    known = np.isfinite(values)
-    if not known.any():
+    values = pd.Series(series.values / series.bin_seconds)
+    if not values.notna().any():
         raise ValueError("no bin of this series was seen")
-    filled = values.copy()
-    for place in np.flatnonzero(~known):
-        if place >= per_day:
-            filled[place] = filled[place - per_day]
-    left = np.isfinite(filled)
-    places = np.arange(len(filled))
-    drawn: Array = np.interp(places, places[left], filled[left])
-    return drawn
+    of_the_day_before = values.groupby(values.index % per_day).ffill()
+    return np.asarray(of_the_day_before.interpolate(limit_direction="both"), np.float64)
 
 
 def per_minute(bins: Array, width: int) -> Array:

@@ -1,4 +1,4 @@
-"""Local time on a grid of bins, clock changes, and calendar events with their traffic factors.
+"""Local time on a grid of bins, and calendar events with their traffic factors.
 
 Time zones come from the system's table; times are arguments, no clock is read. An event occurs once or by a recurrence
 rule of RFC 5545 (python-dateutil). Event times are local: 08:00 to 18:00 stays so across clock changes. The
@@ -11,21 +11,18 @@ import difflib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
-from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import pandas as pd
 from dateutil.rrule import rrule, rrulestr
 
 from forecast.series.binned import Array, Integers
 
 DAY_SECONDS = 86_400
 WEEK_SECONDS = 7 * DAY_SECONDS
-SUNDAY_SECONDS = 6 * DAY_SECONDS
-EPOCH = date(1970, 1, 1)
-MONDAY = 4 * DAY_SECONDS
-"""Seconds from the epoch to its first Monday, 1970-01-05."""
+SUNDAY = 6
 
 LEAST_FACTOR = 0.01
 """Minimum traffic factor of an event from which the usual traffic can be computed."""
@@ -40,77 +37,25 @@ def time_of_week(start: float, bin_seconds: float, n: int, zone: str, sundays: C
     """
     if not 0 < bin_seconds <= WEEK_SECONDS:
         raise ValueError(f"bins of {bin_seconds} s do not cut a week")
-    local = _local(start, bin_seconds, n, zone)
-    since_monday = (local - MONDAY) % WEEK_SECONDS
+    local = _local_times(start, bin_seconds, n, zone)
+    days = local.normalize()
+    weekdays = local.day_of_week.to_numpy()
     if sundays:
-        wanted = np.array([(day - EPOCH).days for day in sundays], dtype=np.int64)
-        is_one = np.isin(np.floor(local / DAY_SECONDS).astype(np.int64), wanted)
-        since_monday = np.where(is_one, SUNDAY_SECONDS + since_monday % DAY_SECONDS, since_monday)
-    slots: Integers = np.floor(since_monday / bin_seconds).astype(np.int64)
+        weekdays = np.where(days.isin(pd.to_datetime(list(sundays))), SUNDAY, weekdays)
+    seconds = weekdays * DAY_SECONDS + (local - days).total_seconds().to_numpy()
+    slots: Integers = np.floor(seconds / bin_seconds).astype(np.int64)
     return slots
 
 
 def local_days(start: float, bin_seconds: float, n: int, zone: str) -> tuple[date, ...]:
     """Return the local days on which `n` bins begin, in order."""
-    days = np.unique(np.floor(_local(start, bin_seconds, n, zone) / DAY_SECONDS).astype(np.int64))
-    return tuple(EPOCH + timedelta(days=int(day)) for day in days)
+    return tuple(_local_times(start, bin_seconds, n, zone).normalize().unique().sort_values().date)
 
 
-def _local(start: float, bin_seconds: float, n: int, zone: str) -> Array:
-    """Return the local time in seconds, as if it were UTC."""
-    times = start + np.arange(n, dtype=np.float64) * bin_seconds
-    shown: Array = times + utc_offsets(start, bin_seconds, n, zone)
-    return shown
-
-
-def utc_offsets(start: float, bin_seconds: float, n: int, zone: str) -> Integers:
-    """Return the UTC offset in seconds of `zone` at the start of each bin.
-
-    Raise ValueError (or ZoneInfoNotFoundError, a KeyError) for an unknown zone.
-    """
-    first = int(start // 1)
-    changes = clock_changes(first, int((start + max(n - 1, 0) * bin_seconds) // 1), zone)
-    offsets = np.array([_offset(first, ZoneInfo(zone)), *(change.after for change in changes)], dtype=np.int64)
-    times = start + np.arange(n) * bin_seconds
-    return offsets[np.searchsorted(np.array([change.t for change in changes], dtype=float), times, "right")]
-
-
-class ClockChange(NamedTuple):
-    """Clock change at the second `t` (unix): the UTC offset in seconds goes from `before` to `after`."""
-
-    t: int
-    before: int
-    after: int
-
-
-def clock_changes(first: int, last: int, zone: str) -> tuple[ClockChange, ...]:
-    """Return the clock changes of `zone` in (first, last], unix seconds.
-
-    The offset is sampled once a day; a difference is located to the second. Two changes within a day that cancel out
-    are missed; no zone of the tz database has any.
-    """
-    clock = ZoneInfo(zone)
-    asked = [(t, _offset(t, clock)) for t in (*range(first, last, DAY_SECONDS), max(first, last))]
-    return tuple(
-        ClockChange(_change(t, later, clock), before, after)
-        for (t, before), (later, after) in pairwise(asked)
-        if before != after
-    )
-
-
-def _offset(t: int, clock: ZoneInfo) -> int:
-    moved = datetime.fromtimestamp(t, UTC).astimezone(clock).utcoffset()
-    assert moved is not None
-    return round(moved.total_seconds())
-
-
-def _change(before: int, after: int, clock: ZoneInfo) -> int:
-    """Return the first second with the offset of `after`."""
-    new = _offset(after, clock)
-    while after - before > 1:
-        middle = (before + after) // 2
-        before, after = (before, middle) if _offset(middle, clock) == new else (middle, after)
-    return after
+def _local_times(start: float, bin_seconds: float, n: int, zone: str) -> pd.DatetimeIndex:
+    """Return the local time at the start of each bin. Raise ZoneInfoNotFoundError, a KeyError, for an unknown zone."""
+    micros = np.rint((start + np.arange(n, dtype=np.float64) * bin_seconds) * 1e6).astype(np.int64)
+    return pd.to_datetime(micros, unit="us", utc=True).tz_convert(ZoneInfo(zone)).tz_localize(None)
 
 
 class CalendarEvent(Protocol):

@@ -156,7 +156,7 @@ def test_what_a_library_prints_goes_to_the_log_and_costs_nothing(
         assert forecasts.run([question(history)]) == ()
         assert shown(forecasts).recommended is not None
     printed = capfd.readouterr()
-    assert (printed.out, printed.err) == ("", "[LightGBM] chatter\nmore\n")
+    assert (printed.out, printed.err) == ("", "[library] chatter\nmore\n")
 
 
 def test_a_process_that_cannot_be_begun_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,7 +339,7 @@ def test_a_history_without_this_tier_or_without_a_file_says_so(history: Path, tm
 def test_the_daemons_side_loads_no_numbers_library() -> None:
     code = (
         "import sys, agent.daemon.daemon, agent.forecasting.service, agent.forecasting.requests, exporters.status.page\n"
-        "print([m for m in ('numpy', 'pandas', 'scipy', 'statsmodels', 'lightgbm', 'dateutil', 'holidays') if m in sys.modules])"
+        "print([m for m in ('numpy', 'pandas', 'scipy', 'statsmodels', 'dateutil', 'holidays') if m in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=CEILING_SECONDS, check=True

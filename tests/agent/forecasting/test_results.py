@@ -8,13 +8,12 @@ from forecast_traffic import series
 
 from agent.forecasting.input_series import InputSeries
 from agent.forecasting.results import forecast_now
-from agent.forecasting.timestamps import UTC_TIMES
 
 
 @pytest.mark.parametrize("amount", [0.0, 7.0, 100.0, 1e12])
 def test_of_traffic_that_never_changes_every_target_is_within_its_quantile(amount: float) -> None:
     same = series(np.full(24 * 12, amount))
-    given = InputSeries(name="same", series=same, times=UTC_TIMES, sundays={}, factors=np.ones(24 * 12 + 288))
+    given = InputSeries(name="same", series=same, time_text=str, sundays={}, factors=np.ones(24 * 12 + 288))
     found = forecast_now("same", given, 3600.0).projection
     assert found.forecasts == 24
     assert found.covered == found.forecasts
