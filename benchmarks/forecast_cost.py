@@ -25,7 +25,6 @@ os.environ.update(ONE_THREAD)  # before numpy is loaded
 import numpy as np
 
 from agent.forecasting.csv_series import read_trace
-from forecast.models import learners
 from forecast.models.bin_forecaster import Forecaster
 from forecast.series.binned import Series
 
@@ -36,7 +35,6 @@ MOST_SECONDS, MOST_MIB, MOST_STEP_MS = 2.0, 300.0, 10.0
 
 def main() -> int:
     """Prints the table; 1 where a goal is not met."""
-    print(learners.missing_library() or "LightGBM is there")
     series = _given(Path(sys.argv[1])) if len(sys.argv) > 1 else _made()
     learnt = Series(start=series.start, bin_seconds=BIN_SECONDS, values=series.values[: WEEKS * 7 * DAY_BINS])
 

@@ -78,9 +78,9 @@ def steps(python: str, folder: Path, processes: list[subprocess.Popen[bytes]]) -
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
     step("git clone")
     subprocess.run([python, "-m", "venv", str(folder / "venv")], check=True)
-    install = [str(folder / "venv/bin/pip"), "install", "--quiet", "--disable-pip-version-check", ".[all]"]
+    install = [str(folder / "venv/bin/pip"), "install", "--quiet", "--disable-pip-version-check", "."]
     subprocess.run(install, cwd=clone, check=True)
-    step("1  pip install '.[all]'   (into a new environment)")
+    step("1  pip install .   (into a new environment)")
     sizewatch = str(folder / "venv/bin/sizewatch")
     with (folder / "run.log").open("wb") as log:
         processes.append(subprocess.Popen([sizewatch, "init", "--run"], cwd=out, stdout=log, stderr=log))

@@ -1,4 +1,4 @@
-"""Forecast of a single bin at one lead: weighted simple methods, boosted trees, and quantiles."""
+"""Forecast of a single bin at one lead: weighted simple methods, and quantiles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from forecast.models.conformal import Quantiles, Spread
 from forecast.models.features import LEARNT_DAYS, Features, Profiles, build_features, first_origin
-from forecast.models.learners import NAME, SHORT, Regression, Space, Trees, fit_trees
+from forecast.models.regression import Regression, Space
 from forecast.models.simple_methods import BIN_METHODS, BinMethodInput, columns
 from forecast.models.smoothing import Smoothed, Weights
 from forecast.series.binned import Array
@@ -19,9 +19,6 @@ FAMILIES = (*(family for family, _ in BIN_METHODS), *(REGRESSION for _ in Space)
 
 REPLAYED_DAYS = 7
 """Days of the past that the start replays bin by bin for weights and residuals; both remember no more."""
-
-TREES_SHARE = 0.5
-"""Share of the trees. Trees and methods err differently: on real traffic the even mean beat both, and any choice."""
 
 
 class BinForecast(NamedTuple):
@@ -41,7 +38,6 @@ class LeadAhead:
     def __init__(self, past: ObservedBins, profiles: Profiles, smoothed: Smoothed, lead: int) -> None:
         self._past, self._profiles, self._smoothed, self.lead = past, profiles, smoothed, lead
         self._regressions = tuple(Regression(space) for space in Space)
-        self._trees: Trees | None = None
         self._weights = Weights(len(FAMILIES), memory=7 * past.per_day)
         self._issued: dict[int, BinForecast] = {}
         self.quantiles: Quantiles | None = None
@@ -55,10 +51,9 @@ class LeadAhead:
         forecasts = self._method_forecasts(features)[begin - first :]
         for origin in range(begin, now):
             self._learn(origin)
-            self._issue(origin, forecasts[origin - begin], None)
-        self._fit_trees(features)
+            self._issue(origin, forecasts[origin - begin])
         self._learn(now)
-        self._issue(now, forecasts[-1], features)
+        self._issue(now, forecasts[-1])
         self.quantiles = self._spread.quantiles(now)
 
     def _features(self, first: int, last: int) -> Features:
@@ -73,25 +68,17 @@ class LeadAhead:
         return np.column_stack([columns(asked), *(one.predict(features) for one in self._regressions)])
 
     def refit(self) -> None:
-        """Refit regressions and trees on the last weeks."""
+        """Refit the regressions on the last weeks."""
         now = len(self._past)
         features = self._features(max(first_origin(self._past), now - LEARNT_DAYS * self._past.per_day), now)
         self._fit_regressions(features, len(self._past))
-        self._fit_trees(features)
-
-    def _fit_trees(self, features: Features) -> None:
-        targets = features.origins + self.lead - 1
-        rows = np.flatnonzero(targets < len(self._past))
-        rows = rows[self._past.observed_mask[targets[rows]]]
-        aim = (self._past.values[targets[rows]] - features.level[rows]) / features.scale[rows]
-        self._trees = fit_trees(_columns(features)[rows], aim, features.scale[rows], SHORT)
 
     def step(self) -> None:
         """Learn from a new bin and forecast at the new origin."""
         now = len(self._past)
         features = self._features(now, now)
         self._learn(now)
-        self._issue(now, self._method_forecasts(features)[0], features)
+        self._issue(now, self._method_forecasts(features)[0])
         self.quantiles = self._spread.quantiles(now)
 
     def _learn(self, now: int) -> None:
@@ -107,24 +94,15 @@ class LeadAhead:
             usual = max(float(self._past.mean(np.array([target]), week)[0]), 1e-12)
             self._weights.update(issued.by_method[None], issued.weights, np.array([actual]), usual)
 
-    def _issue(self, origin: int, by_method: Array, features: Features | None) -> None:
+    def _issue(self, origin: int, by_method: Array) -> None:
         weights = self._weights.now
         forecast = float(by_method @ weights)
-        if self._trees is not None and features is not None:
-            predicted = float(self._trees.predict(_columns(features)[-1:])[0])
-            trees = max(0.0, float(features.level[-1] + features.scale[-1] * predicted))
-            forecast = TREES_SHARE * trees + (1 - TREES_SHARE) * forecast
         self._issued[origin] = BinForecast(by_method, weights, forecast)
         self._spread.note(origin, forecast)
 
     def shares(self) -> dict[str, float]:
         """Return the present weight of each family of methods; the sum is 1."""
-        trees = TREES_SHARE if self._trees is not None else 0.0
-        shares = {NAME: trees} if trees else {}
+        shares: dict[str, float] = {}
         for family, weight in zip(FAMILIES, self._weights.now, strict=True):
-            shares[family] = shares.get(family, 0.0) + (1 - trees) * float(weight)
+            shares[family] = shares.get(family, 0.0) + float(weight)
         return shares
-
-
-def _columns(features: Features) -> Array:
-    return np.column_stack([features.signals, features.clock])

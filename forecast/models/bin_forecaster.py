@@ -127,7 +127,6 @@ class Forecaster:
         self._steady.fit(len(self._past))
         for one in self._short:
             one.refit()
-        self._day.refit()
         learnt = len(self._past) - LEARNT_DAYS * self._past.per_day
         for part in (self._quick, self._steady, self._smoothed):
             part.forget(learnt)

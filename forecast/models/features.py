@@ -159,12 +159,10 @@ class Features:
     """Signals by origin.
 
     `level` is the mean of the last half hour (amount per bin), the base of what is learnt. `scale` is the unit of the
-    signals and targets. `clock` is for trees only: time of day of the target (0-1), day of the week, and level by the
-    week's mean."""
+    signals and targets."""
 
     origins: Integers
     signals: Array
-    clock: Array
     level: Array
     scale: Array
 
@@ -217,12 +215,9 @@ def build_features(past: ObservedBins, profiles: Profiles, origins: Integers, le
         around(2 * day) - before[2 * day],
         _roughness(past, origins, 3 * hour),
     )
-    weekly = np.where(origins >= week, past.mean(origins, week), daily)
     scale = feature_scale(past, origins, level)
-    slots = past.slots(int(target.max()) + 1)[target]
-    clock = np.column_stack([slots % day / day, slots // day, level / np.maximum(weekly, 1e-9)])
     signals = np.column_stack(columns) / scale[:, None]
-    return Features(origins=origins, signals=signals, clock=clock, level=level, scale=scale)
+    return Features(origins=origins, signals=signals, level=level, scale=scale)
 
 
 def _roughness(past: ObservedBins, origins: Integers, width: int) -> Array:

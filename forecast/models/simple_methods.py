@@ -1,7 +1,7 @@
 """Simple methods of the next bins (columns) and of the day ahead (paths), with their families.
 
 Weights are shown by family. A new method is a row in BIN_METHODS or DAY_METHODS. A path is a day long, with a row per
-origin. Learning methods are in `forecast.models.learners`.
+origin. The regression is in `forecast.models.regression`.
 """
 
 from __future__ import annotations

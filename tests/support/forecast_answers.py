@@ -31,7 +31,7 @@ def hangs(request: ForecastRequest) -> ForecastResponse:
 
 
 def prints(request: ForecastRequest) -> ForecastResponse:
-    print("[LightGBM] chatter", flush=True)
+    print("[library] chatter", flush=True)
     os.write(1, b"more\n")
     return answer_request(request)
 

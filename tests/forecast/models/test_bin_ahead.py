@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from forecast_traffic import parts_of, past_of, wave
 
-from forecast.models import learners
 from forecast.models.bin_ahead import LeadAhead
 from forecast.models.features import Profiles
 from forecast.models.smoothing import Smoothed
@@ -78,30 +77,16 @@ def test_a_missing_bin_is_not_learnt_from() -> None:
     assert live.one.shares() != before
 
 
-def test_shares_sum_to_one_with_half_of_them_the_trees() -> None:
+def test_shares_sum_to_one() -> None:
     shares = Live(wave(14)).one.shares()
     assert sum(shares.values()) == pytest.approx(1.0)
-    assert shares["boosted trees"] == 0.5
     assert set(shares) == {
-        "boosted trees",
         "same as now",
         "smoothed level",
         "Holt-Winters",
         "profile x level",
         "regression",
     }
-
-
-def test_without_trees_the_weighted_methods_have_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learners, "_lightgbm", lambda: "no OpenMP")
-    live = Live(wave(12))
-    live.step(100.0)
-    live.refit()
-    live.step(100.0)
-    shares = live.one.shares()
-    assert "boosted trees" not in shares
-    assert sum(shares.values()) == pytest.approx(1.0)
-    assert live.one.quantiles is not None
 
 
 def test_the_method_that_fits_the_traffic_gains_weight() -> None:

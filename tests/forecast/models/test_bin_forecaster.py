@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from forecast_traffic import DAY, HOUR, MONDAY, series, wave
 
-from forecast.models import learners
 from forecast.models.bin_forecaster import COMBINATION, Forecaster, Path
 from forecast.models.simple_methods import SAME_AS_NOW
 from forecast.series.binned import Array
@@ -236,15 +235,6 @@ def test_seven_weeks_without_a_refit_are_no_trouble() -> None:
     assert last.method == COMBINATION
 
 
-def test_without_lightgbm_forecasts_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learners, "_lightgbm", lambda: "libgomp.so.1: cannot open shared object file")
-    path = followed(wave(9), 6)[-1]
-    assert path is not None
-    assert path.method == COMBINATION
-    assert "boosted trees" not in path.weights
-    assert sum(path.weights.values()) == pytest.approx(1.0)
-
-
 def test_a_holiday_is_forecast_like_a_sunday() -> None:
     hours = np.arange(24 * 29)
     values = np.where(hours // 24 % 7 == 6, 20.0, 100.0) + wave(29, level=5.0)
@@ -301,8 +291,7 @@ def test_what_no_series_can_be_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_refits_keep_memory_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learners, "_lightgbm", lambda: "trees take time")
+def test_refits_keep_memory_bounded() -> None:
     values = wave(48)
     one = begun(values, 5)
     for place, value in enumerate(values[120:]):

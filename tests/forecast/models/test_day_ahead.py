@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from forecast_traffic import past_of, wave
 
-from forecast.models import learners
 from forecast.models.day_ahead import DayAhead
 from forecast.models.features import QUICK, STEADY, Profiles
 from forecast.series.binned import Array
@@ -28,7 +27,6 @@ class Live:
     def refit(self) -> None:
         self.quick.fit(len(self.past))
         self.steady.fit(len(self.past))
-        self.one.refit()
 
 
 def told(live: Live) -> Array:
@@ -95,19 +93,9 @@ def test_a_history_of_which_the_end_was_not_seen_grows_no_trees_and_goes_on() ->
     values = wave(8)
     values[27:] = np.nan
     live = Live(values)
-    assert live.one._trees is None
     path, quantiles = live.one.path()
     assert np.isfinite(path).all()
     assert quantiles is None
-
-
-def test_without_trees_the_other_methods_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learners, "_lightgbm", lambda: "no OpenMP")
-    live = Live(wave(12))
-    live.refit()
-    path, quantiles = live.one.path()
-    assert np.isfinite(path).all()
-    assert quantiles is not None
 
 
 def test_a_missing_day_is_not_learnt_from() -> None:
@@ -122,15 +110,11 @@ def test_a_missing_day_is_not_learnt_from() -> None:
     assert weights[0] != weights[1]
 
 
-@pytest.mark.slow
-def test_what_is_kept_is_bounded_by_refits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learners, "_lightgbm", lambda: "trees take time")
+def test_what_waits_for_its_bins_is_bounded() -> None:
     live = Live(wave(4))
-    for day in range(50):
-        live.refit()
+    for day in range(5):
         for value in wave(1, seed=day):
             live.step(float(value))
-    assert len(live.one._forecasts) == len(live.one._origins) <= 24 * 36
     assert len(live.one._waiting) <= 24
 
 

@@ -5,7 +5,7 @@ import pytest
 from forecast_traffic import past_of
 
 from forecast.models.features import Features
-from forecast.models.learners import Regression, Space
+from forecast.models.regression import Regression, Space
 from forecast.series.binned import Array
 from forecast.series.observed import ObservedBins
 
@@ -25,7 +25,6 @@ def made(signal: Array) -> Features:
     return Features(
         origins=np.arange(count),
         signals=signal[:, None],
-        clock=np.zeros((count, 3)),
         level=np.full(count, 100.0),
         scale=np.full(count, 100.0),
     )
@@ -80,7 +79,6 @@ def test_bins_that_were_not_seen_are_not_learnt() -> None:
     wild = Features(
         origins=around.origins,
         signals=np.where((np.arange(N) >= 30) & (np.arange(N) < 40), 50.0, around.signals[:, 0])[:, None],
-        clock=around.clock,
         level=around.level,
         scale=around.scale,
     )

@@ -33,7 +33,6 @@ def test_nothing_after_an_origin_changes_what_it_looks_like() -> None:
     for lead in (1, 6):
         one, two = (seen(some, origins, lead, 1800.0) for some in (values, other))
         assert np.array_equal(one.signals, two.signals, equal_nan=True)
-        assert np.array_equal(one.clock, two.clock)
         assert np.array_equal(one.scale, two.scale)
     assert not np.array_equal(seen(values, [145], 1, 1800.0).level, seen(other, [145], 1, 1800.0).level)
 
@@ -41,7 +40,6 @@ def test_nothing_after_an_origin_changes_what_it_looks_like() -> None:
 def test_a_fleet_ten_times_as_large_looks_the_same() -> None:
     one, ten = seen(wave(16), [380]), seen(10 * wave(16), [380])
     assert ten.signals == pytest.approx(one.signals)
-    assert ten.clock == pytest.approx(one.clock)
     assert ten.scale == pytest.approx(10 * one.scale)
 
 
@@ -68,12 +66,6 @@ def test_what_the_profile_says_is_compared_with_what_came(times: float) -> None:
     # The last bin seen is the tenth of its day, the target the twelfth; the profile is of the days before.
     rise, ratio = 2.0, min(times, 5.0)
     assert around.signals[0, 7:11] * around.scale[0] == pytest.approx([rise, rise * ratio, 0.0, 10 - 10 * times])
-
-
-def test_the_clock_is_the_targets_time_of_day_and_day_of_the_week() -> None:
-    around = seen(wave(16), [383, 384], lead=3)
-    assert around.clock[:, 0] == pytest.approx([1 / 24, 2 / 24])
-    assert around.clock[:, 1].tolist() == [2.0, 2.0]
 
 
 def test_where_the_past_does_not_reach_signals_are_not_known() -> None:

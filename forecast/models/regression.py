@@ -1,20 +1,12 @@
-"""Learning methods on the signals of `forecast.models.features`: robust linear regression and boosted trees.
+"""Robust linear regression on the signals of `forecast.models.features`.
 
-The regression is refitted daily and used for the following day. It uses weighted least squares, which approach least
-absolute errors, with forgetting. It works on two scales: plain, and square roots, where the noise of counts is even.
-
-Trees cover what linear methods cannot (other slopes at night, at weekends, after a jump). They are few and small, on
-absolute errors, averaged over seeds. LightGBM needs the system's OpenMP library. Without it, forecasts run without
-trees, and `missing_library` names the package to install.
+It is refitted daily and used for the following day. It uses weighted least squares, which approach least absolute
+errors, with forgetting. It works on two scales: plain, and square roots, where the noise of counts is even.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
-from functools import cache
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 
@@ -100,77 +92,3 @@ class Regression:
         if self._space is Space.ROOT:
             signals = self._space_of(signals + level[:, None]) - base[:, None]
         return np.column_stack([signals, np.full(len(signals), 0.1)]), base
-
-
-NAME = "boosted trees"
-SEEDS = 2
-LEAST_ROWS = 200
-"""Minimum rows to fit trees: with fewer a tree has nothing to split."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreeSettings:
-    """Settings of the trees: trees per seed, leaves per tree, minimum rows per leaf."""
-
-    trees: int
-    leaves: int
-    rows: int
-
-
-SHORT = TreeSettings(trees=100, leaves=15, rows=40)
-DAY = TreeSettings(trees=100, leaves=15, rows=30)
-
-COMMON: dict[str, Any] = {
-    "objective": "l1",
-    "learning_rate": 0.07,
-    "bagging_fraction": 0.7,
-    "bagging_freq": 1,
-    "feature_fraction": 0.7,
-    "max_bin": 31,
-    "num_threads": 1,
-    "verbosity": -1,
-    "deterministic": True,
-    "force_row_wise": True,
-}
-
-
-@cache
-def _lightgbm() -> ModuleType | str:
-    """Return LightGBM, or the reason why it cannot be loaded."""
-    try:
-        import lightgbm
-    except (ImportError, OSError) as error:
-        return str(error)
-    return lightgbm
-
-
-def missing_library() -> str | None:
-    """Return why trees are unavailable on this machine, or None."""
-    found = _lightgbm()
-    if isinstance(found, str):
-        return f"boosted trees are left out, LightGBM cannot be loaded ({found}); install libgomp1"
-    return None
-
-
-class Trees:
-    """Fitted trees; `predict` returns the mean over the seeds."""
-
-    def __init__(self, boosters: tuple[Any, ...]) -> None:
-        self._boosters = boosters
-
-    def predict(self, signals: Array) -> Array:
-        """Return the prediction of each row, in the unit of the targets."""
-        forecasts = [booster.predict(signals, num_threads=1) for booster in self._boosters]
-        mean: Array = np.mean(forecasts, axis=0)
-        return mean
-
-
-def fit_trees(signals: Array, aim: Array, weight: Array, settings: TreeSettings) -> Trees | None:
-    """Fit trees to rows of signals (NaN: unknown). Return None with too few rows or without LightGBM."""
-    lightgbm = _lightgbm()
-    if isinstance(lightgbm, str) or len(aim) < LEAST_ROWS:
-        return None
-    shape = {"num_leaves": settings.leaves, "min_data_in_leaf": settings.rows}
-    data = lightgbm.Dataset(signals, aim, weight=weight / weight.mean(), params=COMMON | shape, free_raw_data=False)
-    seeds = ({"seed": seed} for seed in range(SEEDS))
-    return Trees(tuple(lightgbm.train(COMMON | shape | seed, data, settings.trees) for seed in seeds))
