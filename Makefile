@@ -80,16 +80,17 @@ site:
 	else echo "SITE NOT BUILT: its tools could not be installed (is there a network?)"; $(if $(CI),true,false); fi
 
 # Versions and hashes: of development, of the two images, of the site. What is pinned stays, unless its line is taken out.
-EXTRAS := $(foreach extra,forecast report kubernetes,--extra $(extra))
+HEAVY := pandas statsmodels numpy scipy patsy formulaic interface-meta narwhals wrapt packaging
 COMPILE := build/lock-env/bin/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-annotate \
 	--no-header --no-emit-index-url --no-emit-find-links
 lock:
 	@$(PYTHON) -m venv build/lock-env
 	@build/lock-env/bin/python -m pip install --quiet --disable-pip-version-check pip-tools
-	@$(COMPILE) $(EXTRAS) --extra compare -o requirements.lock pyproject.toml requirements.in
+	@$(COMPILE) --extra kubernetes -o requirements.lock pyproject.toml requirements.in
 	@sed -E 's/ \\$$//; /^ /d' requirements.lock > build/pins.txt
-	@$(COMPILE) --extra kubernetes -c build/pins.txt -o deploy/image/node.lock pyproject.toml
-	@$(COMPILE) $(EXTRAS) -c build/pins.txt -o deploy/image/full.lock pyproject.toml
+	@$(COMPILE) --extra kubernetes -c build/pins.txt -o deploy/image/full.lock pyproject.toml
+	@$(COMPILE) --extra kubernetes -c build/pins.txt $(foreach name,$(HEAVY),--unsafe-package $(name)) --no-allow-unsafe \
+		-o deploy/image/node.lock pyproject.toml
 	@echo hatchling | $(COMPILE) -c build/pins.txt -o deploy/image/build.lock -
 	@$(COMPILE) -o docs/requirements.txt docs/requirements.in
 

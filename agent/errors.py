@@ -94,27 +94,27 @@ class ScrapeError(SizewatchError):
         self.text = text
 
 
-EXTRAS: Mapping[str, tuple[str, ...]] = {
-    "forecast": ("numpy", "lightgbm", "holidays", "dateutil"),
-    "report": ("jinja2", "apprise"),
-    "kubernetes": ("grpc", "google"),
-    "compare": ("statsmodels", "pandas"),
+OPTIONAL_MODULES: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("pandas", "numpy", "statsmodels", "scipy"), "the image for role node leaves it out; use the full one"
+    ),
+    **dict.fromkeys(("grpc", "google"), "pip install 'sizewatch[kubernetes]'"),
 }
-"""Extras of pyproject.toml, with the modules that each brings."""
+"""Modules that an installation may lack, with the advice."""
+
+FORECAST_MODULE, KUBERNETES_MODULE = "pandas", "grpc"
 
 
-def find_missing(extra: str) -> str | None:
-    """Return the advice to install an extra, None if its modules are there. LightGBM may be missing."""
-    missing = [name for name in EXTRAS[extra] if name != "lightgbm" and find_spec(name) is None]
-    return _install_text(missing[0], extra) if missing else None
+def find_missing(module: str) -> str | None:
+    """Return the advice for one of OPTIONAL_MODULES that is missing, None if it is there."""
+    return _missing_text(module) if find_spec(module) is None else None
 
 
 def explain_missing_module(error: ModuleNotFoundError) -> str | None:
-    """Return the advice for a module of an extra, None for any other module: that is a defect."""
+    """Return the advice for one of OPTIONAL_MODULES, None for any other module: that is a defect."""
     name = (error.name or "").partition(".")[0]
-    extra = next((extra for extra, modules in EXTRAS.items() if name in modules), None)
-    return _install_text(name, extra) if extra is not None else None
+    return _missing_text(name) if name in OPTIONAL_MODULES else None
 
 
-def _install_text(name: str, extra: str) -> str:
-    return f"needs {name}, which this installation lacks: pip install 'sizewatch[{extra}]'"
+def _missing_text(module: str) -> str:
+    return f"needs {module}, which this installation lacks: {OPTIONAL_MODULES[module]}"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what tests use beside Python, where this machine lets us: a C compiler for the stand-in NVML library, Prometheus
-# with promtool, VictoriaMetrics, Alertmanager with amtool, systemd-analyze, a browser, and the OpenMP library that
-# LightGBM needs. Elsewhere it says what is missing, and the tests that need it are skipped loudly.
+# with promtool, VictoriaMetrics, Alertmanager with amtool, systemd-analyze and a browser.
+# Elsewhere it says what is missing, and the tests that need it are skipped loudly.
 set -u
 missing=""
 for pair in cc:gcc promtool:prometheus prometheus:prometheus victoria-metrics:victoria-metrics amtool:prometheus-alertmanager \
@@ -9,7 +9,6 @@ for pair in cc:gcc promtool:prometheus prometheus:prometheus victoria-metrics:vi
     command -v "${pair%%:*}" >/dev/null 2>&1 && continue
     case " $missing " in *" ${pair##*:} "*) ;; *) missing="$missing ${pair##*:}" ;; esac
 done
-ldconfig -p 2>/dev/null | grep -q libgomp.so.1 || missing="$missing libgomp1"
 [ -z "$missing" ] && exit 0
 case "$missing" in *gcc*) missing="$missing libc6-dev" ;; esac
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then

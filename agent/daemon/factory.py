@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from agent.config.config import Config
 from agent.config.load import LoadedConfig, build_tier_contexts, plan_versions
 from agent.daemon.assembly import Assembly
-from agent.errors import find_missing
+from agent.errors import FORECAST_MODULE, find_missing
 from agent.files import DataDir
 from agent.gpu.collector import ExporterPage, GpuCollector, GpuReader
 from agent.http_client.page import PageFetcher
@@ -109,7 +109,8 @@ def _build(
     )
     if before is None:
         _resume(assembly, clock())
-        assembly.upkeep(clock())
+        assembly.read_history(clock())
+        loop.set_long_term_results(assembly.long_results)
     elif before.given is not given or history is None:
         # New pods are no reason to read weeks of history again.
         assembly.read_history(clock())
@@ -210,7 +211,12 @@ def _alerting(config: Config, before: Assembly | None, clock: Callable[[], float
 
 def _forecasts(config: Config, before: Assembly | None) -> ForecastService | None:
     """Return the forecast service, that of the previous configuration if any. Each request holds all its parameters."""
-    if config.history_path is None or not config.forecast.enabled or _lacks("forecast", config, before):
+    if config.history_path is None or not config.forecast.enabled:
+        return None
+    if missing := find_missing(FORECAST_MODULE):
+        if before is None:
+            # Role node has no forecast, and its image no library for one.
+            _log.log(logging.INFO if config.role == "node" else logging.WARNING, 'forecast off error="%s"', missing)
         return None
     if before is not None and before.forecasts is not None:
         return before.forecasts
@@ -219,18 +225,9 @@ def _forecasts(config: Config, before: Assembly | None) -> ForecastService | Non
     return ForecastService()
 
 
-def _lacks(extra: str, config: Config, before: Assembly | None) -> bool:
-    """Return whether the libraries of an extra are missing. Log it once: the rest works, and role node has no extras."""
-    missing = find_missing(extra)
-    if missing and before is None:
-        level = logging.INFO if config.role == "node" else logging.WARNING
-        _log.log(level, '%s off error="%s"', extra, missing)
-    return missing is not None
-
-
 def _reports(config: Config, before: Assembly | None) -> ReportService | None:
     """Return the report service, that of the previous configuration if the data directory is the same."""
-    if config.report_folder is None or _lacks("report", config, before):
+    if config.report_folder is None:
         return None
     assert config.data_dir is not None
     folder = Path(config.data_dir).absolute()

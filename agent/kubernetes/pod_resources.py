@@ -13,7 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from agent.errors import SizewatchError, find_missing
+from agent.errors import KUBERNETES_MODULE, SizewatchError, find_missing
 from agent.kubernetes.pods import truncate_value
 
 METHOD = "/v1.PodResourcesLister/List"
@@ -70,7 +70,7 @@ def socket_exists(path: str) -> bool:
 
 def read_devices(path: str, timeout_seconds: float = 5.0) -> tuple[Devices, ...]:
     """Return all devices of all containers of the node. Raise PodResourcesError."""
-    if missing := find_missing("kubernetes"):
+    if missing := find_missing(KUBERNETES_MODULE):
         raise PodResourcesError(missing)
     # Else its library prints lines of its own; what matters is raised.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from importlib.util import find_spec
 
 import numpy as np
 
@@ -42,7 +41,6 @@ METHODS: dict[str, Callable[[], Method]] = {
 }
 """Methods with quantiles from `forecast.models.rolling_quantiles`. `COMBINATION` has its own quantiles."""
 
-OF_STATSMODELS = ("Holt-Winters", "ARIMA", "MSTL")
 NAMES = (COMBINATION, *METHODS)
 
 LIVE_DAYS = 6
@@ -156,13 +154,10 @@ def _runnable(found: BacktestWindow, names: list[str]) -> tuple[list[str], list[
         if not found.little and name in METHODS and METHODS[name]().needs_days > has
     }
     notes = [f"{name}: needs {days:g} days before the calibration, has {has:.1f}" for name, days in young.items()]
-    bare = [name for name in names if name in OF_STATSMODELS and find_spec("statsmodels") is None]
-    if bare:
-        notes.append(f"not compared with {', '.join(bare)}: they need statsmodels: pip install 'sizewatch[compare]'")
     left = [name for name in names if found.little and name not in LITTLE_METHODS]
     if left:
         notes.append(f"not tested with little history: {', '.join(left)}")
-    return [name for name in names if name not in (*young, *left, *bare)], notes
+    return [name for name in names if name not in (*young, *left)], notes
 
 
 def _tested(found: BacktestWindow, name: str, horizon: float, ahead: Integers, quantiles: Array) -> MethodForecasts:

@@ -1,4 +1,4 @@
-"""Wheel and source distribution: the same bytes from any place, with everything that runs; and what each extra brings."""
+"""Wheel and source distribution: the same bytes from any place, with everything that runs; and what an installation may lack."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name as canonical
 from paths import ROOT, TESTS
 from waiting import CEILING_SECONDS
 
-from agent.errors import EXTRAS, explain_missing_module
+from agent.errors import OPTIONAL_MODULES, explain_missing_module
 from agent.history.store import HistoryStore
 
 BUILD = "import sys, hatchling.build as b; b.build_wheel(sys.argv[1]); b.build_sdist(sys.argv[1])"
@@ -110,20 +110,17 @@ def test_the_wheel_runs_where_it_is_unpacked(packages: tuple[Path, Path], tmp_pa
     assert ran.stdout.splitlines() == [str(tmp_path / "agent" / "__init__.py"), f"sizewatch {PROJECT['version']}"]
 
 
-def test_every_extra_of_the_project_is_known_to_the_program_with_its_modules() -> None:
-    extras = {name: texts for name, texts in PROJECT["optional-dependencies"].items() if name != "all"}
+def test_the_only_extra_is_kubernetes_and_its_modules_may_be_missing() -> None:
     owners = packages_distributions()
-    for name, texts in extras.items():
-        wanted = {canonical(Requirement(text).name) for text in texts}
-        assert wanted <= {canonical(owners[module][0]) for module in EXTRAS[name]}
-    assert extras.keys() == EXTRAS.keys()
-    (all_of_them,) = PROJECT["optional-dependencies"]["all"]
-    assert Requirement(all_of_them).extras == extras.keys() - {"compare"}
+    extras = PROJECT["optional-dependencies"]
+    assert extras.keys() == {"kubernetes"}
+    wanted = {canonical(Requirement(text).name) for text in extras["kubernetes"]}
+    assert wanted == {canonical(owners[module][0]) for module, advice in OPTIONAL_MODULES.items() if "pip" in advice}
 
 
 BLOCKED = f"""
 import sys
-LACKS = {sorted(module for modules in EXTRAS.values() for module in modules)}
+LACKS = {sorted(OPTIONAL_MODULES)}
 class Lacking:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in LACKS:
@@ -135,10 +132,10 @@ importlib.util.find_spec = lambda name, *a: None if name in LACKS else find(name
 from agent.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
-"""The command line as a plain installation has it: what the extras bring cannot be imported."""
+"""The command line as the image for role node has it."""
 
 
-def run_plain(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def run_without_optional(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", BLOCKED, *words],
         cwd=folder,
@@ -167,42 +164,33 @@ CONFIGURED = f"{{plan: {PLAN}, data_dir: data, targets: [{{url: 'http://127.0.0.
         (("--help",), 0),
     ],
 )
-def test_a_plain_installation_does_without_the_extras(words: tuple[str, ...], code: int, tmp_path: Path) -> None:
+def test_commands_of_role_node_do_without_optional_modules(words: tuple[str, ...], code: int, tmp_path: Path) -> None:
     (tmp_path / "sizewatch.yaml").write_text(CONFIGURED, encoding="utf-8")
     (tmp_path / "data").mkdir(mode=0o700)
     HistoryStore(tmp_path / "data" / "history.db").close()
-    ran = run_plain(*words, folder=tmp_path)
+    ran = run_without_optional(*words, folder=tmp_path)
     assert (ran.returncode, "Traceback" in ran.stderr) == (code, False), ran.stderr + ran.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "extra"),
-    [
-        (("forecast", "-c", "sizewatch.yaml", "--tier", "cpu-small"), "forecast"),
-        (("backtest", "-c", "sizewatch.yaml", "--tier", "cpu-small"), "forecast"),
-        (("prewarm", "-c", "sizewatch.yaml", "--tier", "cpu-small"), "forecast"),
-        (("report", "-c", "sizewatch.yaml", "--out", "weekly"), "report"),
-    ],
-)
-def test_a_command_without_its_extra_says_what_to_install(words: tuple[str, ...], extra: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["forecast", "backtest", "prewarm"])
+def test_a_command_without_its_libraries_says_which_image_has_them(command: str, tmp_path: Path) -> None:
     (tmp_path / "sizewatch.yaml").write_text(CONFIGURED, encoding="utf-8")
     (tmp_path / "data").mkdir()
-    ran = run_plain(*words, folder=tmp_path)
+    ran = run_without_optional(command, "-c", "sizewatch.yaml", "--tier", "cpu-small", folder=tmp_path)
     assert ran.returncode == 2
-    assert ran.stderr.startswith(f"sizewatch {words[0]}: needs ")
-    assert ran.stderr.endswith(f": pip install 'sizewatch[{extra}]'\n")
+    assert ran.stderr.startswith(f"sizewatch {command}: needs ")
+    assert ran.stderr.endswith(": the image for role node leaves it out; use the full one\n")
     assert ran.stderr.count("\n") == 1
 
 
-def test_doctor_names_the_extra_in_place_of_a_limit_of_memory(tmp_path: Path) -> None:
+def test_doctor_names_the_image_in_place_of_a_limit_of_memory(tmp_path: Path) -> None:
     (tmp_path / "sizewatch.yaml").write_text(CONFIGURED, encoding="utf-8")
     (tmp_path / "data").mkdir()
-    told = run_plain("doctor", "-c", "sizewatch.yaml", folder=tmp_path).stdout
-    assert "pip install 'sizewatch[forecast]'" in told
-    assert "pip install 'sizewatch[report]'" in told
-    assert "limits of memory" not in told
+    doctor = run_without_optional("doctor", "-c", "sizewatch.yaml", folder=tmp_path).stdout
+    assert "the image for role node leaves it out" in doctor
+    assert "limits of memory" not in doctor
 
 
-def test_a_module_of_no_extra_is_a_defect_and_no_advice() -> None:
+def test_another_module_is_a_defect_and_no_advice() -> None:
     assert explain_missing_module(ModuleNotFoundError("", name="yaml")) is None
     assert explain_missing_module(ModuleNotFoundError("", name="numpy.linalg")) is not None
