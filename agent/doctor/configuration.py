@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from agent.config.load import LoadedConfig, build_tier_contexts
 from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.durations import duration_text
-from agent.errors import find_missing
+from agent.errors import FORECAST_MODULE, find_missing
 from rules.catalogue.registry import CATALOGUE
 from rules.plan.checks import check_plan
 from rules.telemetry.wording import format_count
@@ -57,7 +57,7 @@ def check_forecast(loaded: LoadedConfig) -> Iterator[CheckResult]:
         yield ok("forecast", "none: this agent keeps no history")
     elif not loaded.config.forecast.enabled:
         yield ok("forecast", "off (forecast.enabled: false)")
-    elif missing := find_missing("forecast"):
+    elif missing := find_missing(FORECAST_MODULE):
         yield warn("forecast", "off: its libraries are not installed", f"{missing}, or set forecast.enabled: false")
     else:
         yield ok("forecast", "on, its libraries are installed")
@@ -69,9 +69,6 @@ def check_report(loaded: LoadedConfig) -> Iterator[CheckResult]:
     if config.report_folder is None:
         off = f"none: role {config.role} writes none" if report.enabled else "off (report.enabled: false)"
         yield ok("report", off)
-        return
-    if missing := find_missing("report"):
-        yield warn("report", "off: its libraries are not installed", f"{missing}, or set report.enabled: false")
         return
     when = f"{report.weekday.capitalize()} {report.at} {report.zone or config.forecast.zone}"
     where = f"into {config.report_folder}, the newest {report.keep} are kept"
