@@ -3,46 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from agent.config.values import (
-    BasicAuth,
     ConfigSection,
+    Contradictions,
     EnvironmentFileName,
-    Found,
+    Peer,
     Resend,
     Text,
     Timeout,
-    TlsConfig,
     Url,
-    as_mapping,
-    credential_options,
-    list_entries,
+    repeats,
 )
 from agent.http_client.options import TargetOptions
 from exporters.alertmanager.payload import OWN_LABELS, AlertSettings
-from rules.plan.validation import path_text
+from rules.plan.schema import Plan
 
 
-class Alertmanager(ConfigSection):
+class Alertmanager(Peer):
     """Alertmanager to post alerts to. Each member of a cluster gets all alerts."""
 
     url: Url = Field(description="Its address, with the path it is served under; such as http://127.0.0.1:9093.")
     timeout_seconds: Timeout = Field(10.0, description="For one request.")
-    bearer_token_file: EnvironmentFileName | None = Field(None, description="File that holds a bearer token.")
-    basic_auth: BasicAuth | None = None
-    tls: TlsConfig | None = None
 
     def options(self, path: str) -> TargetOptions:
         """Return the connection options for `path`."""
-        return TargetOptions(
-            url=self.url.rstrip("/") + path,
-            timeout_seconds=self.timeout_seconds,
-            **credential_options(self),
-        )
+        url = self.url.rstrip("/") + path
+        return TargetOptions(url=url, timeout_seconds=self.timeout_seconds, **self.credentials)
 
 
 class WebhookConfig(ConfigSection):
@@ -82,25 +72,19 @@ class AlertingConfig(ConfigSection):
             runbooks=self.runbook_url,
         )
 
-
-def find_alert_path_contradictions(data: Mapping[str, Any]) -> Found:
-    several = dict(list_entries(data, ("alerting", "alertmanagers")))
-    path = as_mapping(data.get("alerting")).get("path", "rules")
-    if path == "posts" and not several:
-        yield ("alerting", "alertmanagers"), "is missing; path posts needs the url of at least one Alertmanager"
-    if path == "rules" and several:
-        yield ("alerting", "alertmanagers"), "is given, but path: rules posts nothing; write path: posts"
-    first: dict[str, str] = {}
-    for place, one in several.items():
-        url = one.get("url")
-        if isinstance(url, str) and first.setdefault(url.rstrip("/"), path_text(place)) != path_text(place):
-            yield place, f"has the url of {first[url.rstrip('/')]}; each Alertmanager is posted to once"
-
-
-def find_wrong_external_labels(data: Mapping[str, Any]) -> Found:
-    for name in as_mapping(as_mapping(data.get("alerting")).get("external_labels")):
-        path = ("alerting", "external_labels", str(name))
-        if not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", str(name), re.ASCII) or str(name).startswith("__"):
-            yield path, "is no label name (letters, digits and _, not beginning with a digit or __)"
-        elif name in OWN_LABELS:
-            yield path, f"is a label that alerts have already; they are {', '.join(sorted(OWN_LABELS))}"
+    def contradictions(self, plan: Plan | None) -> Contradictions:
+        """Yield a path without its Alertmanagers, an Alertmanager that is named twice, and wrong labels."""
+        if self.path == "posts" and not self.alertmanagers:
+            yield ("alertmanagers",), "is missing; path posts needs the url of at least one Alertmanager"
+        if self.path == "rules" and self.alertmanagers:
+            yield ("alertmanagers",), "is given, but path: rules posts nothing; write path: posts"
+        for place, before in repeats(manager.url.rstrip("/") for manager in self.alertmanagers):
+            text = f"has the url of alerting.alertmanagers[{before}]; each Alertmanager is posted to once"
+            yield ("alertmanagers", place), text
+        for name in self.external_labels:
+            if not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", name, re.ASCII) or name.startswith("__"):
+                text = "is no label name (letters, digits and _, not beginning with a digit or __)"
+                yield ("external_labels", name), text
+            elif name in OWN_LABELS:
+                text = f"is a label that alerts have already; they are {', '.join(sorted(OWN_LABELS))}"
+                yield ("external_labels", name), text

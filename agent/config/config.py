@@ -1,45 +1,38 @@
 """Keys of `sizewatch.yaml` with units, defaults and meaning: the root, `logging` and `thresholds`.
 
 Each other section has a module. After a new key, run `sizewatch render` to update `docs/config.schema.json` and
-`docs/configuration.md`. A contradiction between keys is a function in the module of its section and an entry of CHECKS.
+`docs/configuration.md`. A contradiction between keys is found in `contradictions` of the section that holds them all.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeGuard
+from typing import Annotated, Literal
 
-from pydantic import Field, ModelWrapValidatorHandler, ValidationError, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field
 
-from agent.config import alerting, forecast, report, store, targets
 from agent.config.alerting import AlertingConfig
 from agent.config.discovery import Discovery
 from agent.config.forecast import ForecastConfig
 from agent.config.report import WRITING_ROLES, ReportConfig
 from agent.config.store import FleetConfig, StoreConfig, TierSource
-from agent.config.targets import GpusConfig, TargetKeys
+from agent.config.targets import GpusConfig, TargetKeys, Targets
 from agent.config.values import (
     ConfigSection,
+    Contradictions,
     FileName,
-    Found,
     Interval,
     Name,
     Timeout,
-    as_mapping,
-    error_detail,
-    list_entries,
-    repeat_detail,
+    refuse,
     unknown_key_text,
 )
 from agent.config.web import Web
+from agent.durations import duration_text
 from agent.scrape import scrapers
 from rules.catalogue.registry import CATALOGUE
 from rules.plan.schema import Plan
-from rules.plan.validation import Path as KeyPath
-from rules.problems import MOST_PROBLEMS
 from rules.thresholds import CatalogueRow
 
 DEFAULT_TIMEOUT_SECONDS = 10.0
@@ -65,6 +58,40 @@ ORDERED = (
 """Pairs of limits; the first must not exceed the second."""
 
 
+ThresholdNumbers = dict[str, dict[str, dict[str, Annotated[float, Field(ge=0)]]]]
+"""Numbers by tier, rule and threshold."""
+
+
+def wrong_thresholds(rule: CatalogueRow, numbers: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    """Yield each problem of the rule's thresholds: name ("" for several) and reason."""
+    for name, value in numbers.items():
+        if name not in rule.thresholds:
+            yield name, unknown_key_text(name, tuple(rule.thresholds), f"a threshold of {rule.name}")
+        elif name in NEVER_ZERO and value == 0:
+            yield name, "must be above 0"
+        elif name in AT_MOST_ONE and value > 1:
+            yield name, f"is a share: must be at most 1, not {value:g}"
+    limits = {key: numbers.get(key, row.value) for key, row in rule.thresholds.items()}
+    for lower, upper in ORDERED:
+        if lower in limits and upper in limits and limits[lower] > limits[upper]:
+            yield "", f"{lower} ({limits[lower]}) must not be above {upper} ({limits[upper]})"
+
+
+def _check_thresholds(thresholds: ThresholdNumbers) -> ThresholdNumbers:
+    refuse(_find_wrong_thresholds(thresholds))
+    return thresholds
+
+
+def _find_wrong_thresholds(thresholds: ThresholdNumbers) -> Contradictions:
+    for tier, rules in thresholds.items():
+        for name, numbers in rules.items():
+            if name not in CATALOGUE:
+                yield (tier, name), unknown_key_text(name, tuple(CATALOGUE), "a rule")
+                continue
+            for threshold, why in wrong_thresholds(CATALOGUE[name], numbers):
+                yield (tier, name, *filter(None, (threshold,))), why
+
+
 class Logging(ConfigSection):
     level: Literal["debug", "info", "warning", "error"] = Field("info", description="The least that is logged.")
     format: Literal["text", "json"] = Field("text", description="Lines for people, or one JSON object a line.")
@@ -88,7 +115,7 @@ class Config(ConfigSection):
     data_dir: FileName | None = Field(
         None, description="Folder of the history; default sizewatch-data, but for role node no history."
     )
-    targets: Annotated[tuple[TargetKeys, ...], Field(strict=False)] = Field((), description="The engines to watch.")
+    targets: Targets = Field((), description="The engines to watch.")
     discovery: Discovery = Discovery()
     tier_verdicts: bool = Field(
         True,
@@ -99,7 +126,7 @@ class Config(ConfigSection):
     fleet: FleetConfig = FleetConfig()
     store: StoreConfig | None = None
     gpus: GpusConfig = GpusConfig()
-    thresholds: dict[str, dict[str, dict[str, Annotated[float, Field(ge=0)]]]] = Field(
+    thresholds: Annotated[ThresholdNumbers, AfterValidator(_check_thresholds)] = Field(
         {}, description="By tier, rule and threshold: numbers that replace those of the catalogue."
     )
     web: Web = Web()
@@ -131,20 +158,52 @@ class Config(ConfigSection):
         late = self.fleet.delay_seconds if self.role == "fleet" else 0.0
         return late + 2 * self.turn_seconds
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _add_contradictions(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
-        """Report contradictions together with the problems of single values."""
-        found = find_contradictions(data, (info.context or {}).get("plan"))
-        # More than is told is not worth its memory: a file of the wrong type has thousands.
-        details = [error_detail(path, text) for path, text in islice(found, MOST_PROBLEMS + 1)]
-        try:
-            config = handler(data)
-        except ValidationError as error:
-            details = [*map(repeat_detail, error.errors(include_url=False)[: MOST_PROBLEMS + 1]), *details]
-        if details:
-            raise ValidationError.from_exception_data(cls.__name__, details)
-        return config
+    def contradictions(self, plan: Plan | None) -> Contradictions:
+        """Yield what sections say against each other, the role and the plan."""
+        yield from self._late_timeouts()
+        yield from self._keys_of_other_roles()
+        yield from self._unknown_tiers(plan)
+
+    def _late_timeouts(self) -> Contradictions:
+        why = f"must not exceed scrape_interval ({duration_text(self.scrape_interval_seconds)})"
+        if (self.scrape_timeout_seconds or 0.0) > self.scrape_interval_seconds:
+            yield ("scrape_timeout",), why
+        for place, target in enumerate(self.targets):
+            if (target.scrape_timeout_seconds or 0.0) > self.scrape_interval_seconds:
+                yield ("targets", place, "scrape_timeout"), why
+
+    def _keys_of_other_roles(self) -> Contradictions:
+        fleet = self.role == "fleet"
+        if fleet and self.store is None:
+            yield ("store",), "is missing; role fleet reads everything from it"
+        for key in ("targets", "discovery"):
+            if fleet and self._is_given(key):
+                yield (key,), "role fleet scrapes nothing; node agents or the store's own scrapes do"
+        for key in ("tiers", "fleet"):
+            if not fleet and self._is_given(key):
+                yield (key,), "is for role fleet"
+        if not self.tier_verdicts and self.role != "node":
+            yield ("tier_verdicts",), "may be false in role node only; whoever judges whole tiers tells it"
+        if self.role == "node" and self._is_given("report") and self.report.enabled:
+            why = "is given, but role node writes no report: it lacks the history of weeks"
+            yield ("report",), f"{why}; move it to role standalone or fleet"
+
+    def _is_given(self, key: str) -> bool:
+        section = getattr(self, key)
+        return bool(section.model_fields_set if isinstance(section, ConfigSection) else section)
+
+    def _unknown_tiers(self, plan: Plan | None) -> Contradictions:
+        """Yield tiers that no target and no plan has. Without a plan, pods name their tiers."""
+        pods = self.discovery.kubernetes
+        if plan is None and (self.plan or pods):
+            return
+        served = [target.tier for target in self.targets] + [entry.tier for entry in (pods.tiers if pods else ())]
+        known = dict.fromkeys([*served, *(plan.tiers if plan else ())])
+        keys: list[tuple[str, ...]] = [("thresholds", tier) for tier in self.thresholds]
+        keys += [("forecast", "late_request_cost", tier) for tier in self.forecast.late_request_cost]
+        for path in keys:
+            if path[-1] not in known:
+                yield path, unknown_key_text(path[-1], tuple(known), "a tier of targets or plan")
 
     def list_targets(self) -> tuple[scrapers.Target, ...]:
         """Return the targets for the collector."""
@@ -166,98 +225,3 @@ class Config(ConfigSection):
         """Return the time limit of one scrape in seconds."""
         given = (target and target.scrape_timeout_seconds) or self.scrape_timeout_seconds
         return given or min(DEFAULT_TIMEOUT_SECONDS, self.scrape_interval_seconds)
-
-
-def wrong_thresholds(rule: CatalogueRow, numbers: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each problem of the rule's thresholds: name ("" for several) and reason."""
-    for name, value in numbers.items():
-        if name not in rule.thresholds or not _is_number(value):
-            continue
-        if not _is_finite(value):
-            yield name, "must be a finite number"
-        elif name in NEVER_ZERO and value == 0:
-            yield name, "must be above 0"
-        elif name in AT_MOST_ONE and value > 1:
-            yield name, f"is a share: must be at most 1, not {value:g}"
-    limits = {key: numbers.get(key, row.value) for key, row in rule.thresholds.items()}
-    for lower, upper in ORDERED:
-        low, high = limits.get(lower), limits.get(upper)
-        if _is_number(low) and _is_number(high) and _is_finite(low) and _is_finite(high) and low > high:
-            yield "", f"{lower} ({low}) must not be above {upper} ({high})"
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_finite(value: float) -> bool:
-    """Return whether the number fits a float, also for integers."""
-    return abs(value) <= sys.float_info.max
-
-
-def find_unknown_tiers(data: Mapping[str, Any], plan: Plan | None) -> Found:
-    served = [target["tier"] for _, target in list_entries(data, ("targets",)) if isinstance(target.get("tier"), str)]
-    pods = as_mapping(as_mapping(data.get("discovery")).get("kubernetes"))
-    entries = pods.get("tiers")
-    served += [str(as_mapping(one).get("tier")) for one in (entries if isinstance(entries, list | tuple) else ())]
-    tiers = dict.fromkeys([*served, *(plan.tiers if plan else ())])
-    # An unusable plan has its own problems and unknown tiers. Without a plan, pods name their tiers.
-    complete = plan is not None or not (data.get("plan") or pods)
-    costs = as_mapping(as_mapping(data.get("forecast")).get("late_request_cost"))
-    for path, named in (
-        (("thresholds",), as_mapping(data.get("thresholds"))),
-        (("forecast", "late_request_cost"), costs),
-    ):
-        for tier in named if complete else ():
-            if tier not in tiers:
-                yield (*path, str(tier)), unknown_key_text(str(tier), tuple(tiers), "a tier of targets or plan")
-
-
-def find_wrong_thresholds(data: Mapping[str, Any]) -> Found:
-    for tier, rules in as_mapping(data.get("thresholds")).items():
-        for rule, numbers in as_mapping(rules).items():
-            yield from _rule_thresholds(("thresholds", str(tier), str(rule)), str(rule), as_mapping(numbers))
-
-
-def _rule_thresholds(path: KeyPath, name: str, numbers: Mapping[str, Any]) -> Found:
-    if name not in CATALOGUE:
-        yield path, unknown_key_text(name, tuple(CATALOGUE), "a rule")
-        return
-    rule = CATALOGUE[name]
-    for threshold in numbers:
-        if threshold not in rule.thresholds:
-            yield (
-                (*path, str(threshold)),
-                unknown_key_text(str(threshold), tuple(rule.thresholds), f"a threshold of {name}"),
-            )
-    for wrong, why in wrong_thresholds(rule, numbers):
-        yield (*path, wrong) if wrong else path, why
-
-
-CHECKS: tuple[Callable[[Mapping[str, Any]], Found], ...] = (
-    targets.find_late_timeouts,
-    targets.find_repeated_replicas,
-    targets.find_shared_gpus,
-    targets.find_login_contradictions,
-    targets.find_gpu_source_contradictions,
-    targets.find_needless_pid_files,
-    targets.find_unknown_engines,
-    alerting.find_alert_path_contradictions,
-    alerting.find_wrong_external_labels,
-    forecast.find_repeated_events,
-    report.find_report_of_node,
-    report.find_repeated_destinations,
-)
-
-
-def find_contradictions(data: object, plan: Plan | None) -> Found:
-    """Yield every contradiction between valid values, also for a file with other problems."""
-    if not isinstance(data, Mapping):
-        return
-    for check in CHECKS:
-        yield from check(data)
-    if plan is not None:
-        yield from targets.find_unplanned_pools(data, plan)
-    yield from find_unknown_tiers(data, plan)
-    yield from find_wrong_thresholds(data)
-    yield from store.find_fleet_contradictions(data)

@@ -14,7 +14,6 @@ from agent.config.values import (
     Seconds,
     Url,
     duration_range,
-    object_name,
     validation_error,
 )
 
@@ -25,11 +24,32 @@ PORTS: tuple[str | int, ...] = ("metrics", "http-metrics", "http", "http1", "api
 """Container ports of engines: vLLM 8000, SGLang 30000, TRT-LLM, llama.cpp 8080, TGI 3000."""
 
 
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+NOT_SET = {
+    "NODE_NAME": "the downward API gives it: env NODE_NAME, valueFrom fieldRef spec.nodeName",
+    "POD_NAME": "the downward API gives it: env POD_NAME, valueFrom fieldRef metadata.name",
+    "POD_NAMESPACE": "the downward API gives it: env POD_NAMESPACE, valueFrom fieldRef metadata.namespace",
+}
+
+
 def _object_name(scope: str) -> Any:
-    """Return a validator of an object name. In the other scope the key is unused and the name is ""."""
+    """Return a validator of an object name (RFC 1123). In the other scope the key is unused and the name is ""."""
 
     def read(value: object, info: ValidationInfo) -> str:
-        return "" if info.data.get("scope", scope) != scope else object_name(value, info)
+        if info.data.get("scope", scope) != scope:
+            return ""
+        environment = (info.context or {}).get("environment", {})
+        text = value if isinstance(value, str) else ""
+        for name in _VARIABLE.findall(text):
+            if not environment.get(name):
+                more = f"; {NOT_SET[name]}" if name in NOT_SET else ""
+                raise validation_error(f"names the environment variable {name}, which is not set{more}")
+        text = _VARIABLE.sub(lambda match: environment[match[1]], text)
+        if not _NAME.fullmatch(text):
+            raise validation_error("must be the name of an object of Kubernetes (small letters, digits, - and .)")
+        return text
 
     return BeforeValidator(read)
 

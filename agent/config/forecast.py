@@ -1,49 +1,32 @@
 """Section `forecast`: known future traffic, and the value types of calendars.
 
-Validation loads no forecast library, so its problems appear with all others. Only the forecast itself can check a
-subdivision of a country.
+Only the forecast itself can check a subdivision of a country.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
 from datetime import date, datetime
-from typing import Annotated, Any
+from typing import Annotated
 from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from agent.config.values import (
     ConfigSection,
-    Found,
+    Contradictions,
     Name,
     Seconds,
     Text,
     duration_range,
-    find_repeated_names,
     parse_seconds,
+    repeats,
     validation_error,
 )
 from agent.durations import duration_text
+from rules.plan.schema import Plan
 from rules.problems import find_close_name
-
-COUNTRIES = frozenset(
-    re.findall(
-        "[A-Z]{2}",
-        """
-        AD AE AF AG AI AL AM AO AQ AR AS AT AU AW AX AZ BA BB BD BE BF BG BH BI BJ BL BM BN BO BQ BR BS BT
-        BV BW BY BZ CA CC CD CF CG CH CI CK CL CM CN CO CR CU CV CW CX CY CZ DE DJ DK DM DO DZ EC EE EG EH
-        ER ES ET FI FJ FK FM FO FR GA GB GD GE GF GG GH GI GL GM GN GP GQ GR GS GT GU GW GY HK HM HN HR HT
-        HU ID IE IL IM IN IO IQ IR IS IT JE JM JO JP KE KG KH KI KM KN KP KR KW KY KZ LA LB LC LI LK LR LS
-        LT LU LV LY MA MC MD ME MF MG MH MK ML MM MN MO MP MQ MR MS MT MU MV MW MX MY MZ NA NC NE NF NG NI
-        NL NO NP NR NU NZ OM PA PE PF PG PH PK PL PM PN PR PS PT PW PY QA RE RO RS RU RW SA SB SC SD SE SG
-        SH SI SJ SK SL SM SN SO SR SS ST SV SX SY SZ TC TD TF TG TH TJ TK TL TM TN TO TR TT TV TW TZ UA UG
-        UM US UY UZ VA VC VE VG VI VN VU WF WS XK YE YT ZA ZM ZW
-        """,
-    )
-)
-"""Country codes of ISO 3166-1, and XK."""
 
 DAY_SECONDS = 86_400.0
 
@@ -53,33 +36,13 @@ YEARS = range(2000, 2200)
 MOST_A_DAY = 24
 """Maximum number of occurrences per day: each is expanded, and bins are minutes long."""
 
-_RULE_PARTS = {
-    "FREQ": "YEARLY|MONTHLY|WEEKLY|DAILY",
-    "INTERVAL": "[1-9][0-9]{0,3}",
-    "COUNT": "[1-9][0-9]{0,4}",
-    "UNTIL": "[0-9]{8}(T[0-9]{6})?",
-    "WKST": "MO|TU|WE|TH|FR|SA|SU",
-    "BYMONTH": "0?[1-9]|1[0-2]",
-    "BYMONTHDAY": "-?(0?[1-9]|[12][0-9]|3[01])",
-    "BYDAY": "([+-]?[1-5]?[0-9])?(MO|TU|WE|TH|FR|SA|SU)",
-    "BYYEARDAY": "-?[1-9][0-9]{0,2}",
-    "BYWEEKNO": "-?[1-9][0-9]?",
-    "BYSETPOS": "-?[1-9][0-9]{0,2}",
-    "BYHOUR": "0?[0-9]|1[0-9]|2[0-3]",
-    "BYMINUTE": "[0-5]?[0-9]",
-    "BYSECOND": "[0-5]?[0-9]",
-}
-"""Patterns of RFC 5545, 3.3.10. Frequencies below a day are excluded (use BYHOUR). Lists are separated by commas."""
-
-_EXPECTED = {
-    "FREQ": "must be YEARLY, MONTHLY, WEEKLY or DAILY (more often than daily: add BYHOUR=8,12,16)",
-    "UNTIL": "must be a day or a local time such as 20261231 or 20261231T180000, without Z",
-    "BYDAY": "must be days such as MO,TU or 1MO (the first Monday) or -1FR (the last Friday)",
-}
+_FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY")
+"""Frequencies of RFC 5545, 3.3.10, of a day and more. Shorter ones are lists: BYHOUR=8,12,16."""
 
 _OF_A_DAY = frozenset({"BYHOUR", "BYMINUTE", "BYSECOND"})
 
-_SINGLE = frozenset({"FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST"})
+_LARGEST = {"INTERVAL": 9999, "COUNT": 99_999, "BYMONTH": 12, "BYMONTHDAY": 31, "BYYEARDAY": 366, "BYWEEKNO": 53}
+"""Numbers that dateutil does not check: it looks for the month 13 until the year 9999."""
 
 
 def _zone(value: object) -> str:
@@ -99,15 +62,18 @@ Zone = Annotated[str, BeforeValidator(_zone), WithJsonSchema({"type": "string", 
 
 
 def _country(value: object) -> str:
-    found = re.fullmatch(r"([A-Z]{2})(-[\w .'-]+)?", value) if isinstance(value, str) else None
-    if found is None:
-        hint = "; YAML reads a bare NO as false: write 'NO'" if value is False else ""
+    hint = "; YAML reads a bare NO as false: write 'NO'" if value is False else ""
+    match = re.fullmatch(r"([A-Z]{2})(-[\w .'-]+)?", value) if isinstance(value, str) else None
+    if match is None:
         raise validation_error(f"must be a country by ISO 3166 such as DE, or a part of one such as DE-BY{hint}")
-    if found[1] not in COUNTRIES:
-        raise validation_error(
-            f"{found[1]} is no country of ISO 3166{'; did you mean GB?' if found[1] == 'UK' else ''}"
-        )
-    return str(value)
+    # 8 MiB that only an agent with holidays needs.
+    import holidays
+
+    known = holidays.list_supported_countries(include_aliases=False)
+    if match[1] not in known:
+        meant = "GB" if match[1] == "UK" else find_close_name(match[1], known)
+        raise validation_error(f"{match[1]} is no country of ISO 3166{f'; did you mean {meant}?' if meant else ''}")
+    return match[0]
 
 
 _COUNTRY = WithJsonSchema({"type": "string", "title": "country", "pattern": r"^[A-Z]{2}(-.+)?$"})
@@ -145,29 +111,33 @@ LocalTime = Annotated[
 
 
 def _recurrence(value: object) -> str:
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not re.fullmatch(
+        r"(RRULE:)?[A-Z]+=[^\s=]+(;[A-Z]+=[^\s=;]+)*", value, re.IGNORECASE
+    ):
         raise validation_error("must be a recurrence rule such as FREQ=WEEKLY;BYDAY=MO or FREQ=MONTHLY;BYMONTHDAY=1")
-    names: list[str] = []
-    a_day = 1
-    for part in value.upper().removeprefix("RRULE:").split(";"):
-        name, equals, text = part.partition("=")
-        if name not in _RULE_PARTS or not equals:
-            known = find_close_name(name, _RULE_PARTS) or ", ".join(_RULE_PARTS)
-            raise validation_error(f"has a part that no recurrence rule has; it may have {known}")
-        texts = [text] if name in _SINGLE else text.split(",")
-        if not all(re.fullmatch(_RULE_PARTS[name], one, re.ASCII) for one in texts):
-            raise validation_error(f"{name} of the rule {_EXPECTED.get(name, 'is not as RFC 5545 has it')}")
-        names.append(name)
-        a_day *= len(set(texts)) if name in _OF_A_DAY else 1
-    if "FREQ" not in names:
-        raise validation_error("has no FREQ; write one, such as FREQ=WEEKLY;BYDAY=MO")
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise validation_error(f"has {twice} twice")
-    if {"COUNT", "UNTIL"} <= set(names):
-        raise validation_error("has COUNT and UNTIL; only one of them may end it")
+    pairs = [part.split("=") for part in value.upper().removeprefix("RRULE:").split(";")]
+    parts = dict(pairs)
+    if parts.get("FREQ") not in _FREQUENCIES:
+        raise validation_error(f"needs FREQ, one of {', '.join(_FREQUENCIES)} (more often than daily: BYHOUR=8,12,16)")
+    if len(parts) < len(pairs) or {"COUNT", "UNTIL"} <= parts.keys():
+        raise validation_error("has a part twice, or both COUNT and UNTIL")
+    a_day = math.prod(len(set(parts[name].split(","))) for name in _OF_A_DAY & parts.keys())
     if a_day > MOST_A_DAY:
         raise validation_error(f"comes {a_day} times a day; at most {MOST_A_DAY}: one event may last longer")
+    from dateutil.rrule import rrulestr
+
+    try:
+        rrulestr(value.upper(), dtstart=datetime(YEARS[0], 1, 1))
+        wrong = [name for name in _LARGEST.keys() & parts.keys() if not _within(parts[name], _LARGEST[name])]
+    except (ValueError, OverflowError) as error:
+        raise validation_error(f"is no recurrence rule of RFC 5545 in local time ({error})") from None
+    if wrong:
+        raise validation_error(f"{wrong[0]} of the rule is not as RFC 5545 has it")
     return value.upper()
+
+
+def _within(numbers: str, most: int) -> bool:
+    return all(1 <= abs(int(number)) <= most for number in numbers.split(","))
 
 
 _RULE = WithJsonSchema({"type": "string", "title": "recurrence rule", "pattern": "FREQ="})
@@ -238,7 +208,8 @@ class ForecastConfig(ConfigSection):
         "never less: one that is given up earlier has not served.",
     )
 
-
-def find_repeated_events(data: Mapping[str, Any]) -> Found:
-    text = "is that of events[{}]; a time that comes again is one event with a recurrence"
-    return find_repeated_names(data, ("forecast", "events"), text)
+    def contradictions(self, plan: Plan | None) -> Contradictions:
+        """Yield events of one name."""
+        for place, before in repeats(event.name for event in self.events):
+            text = f"is that of events[{before}]; a time that comes again is one event with a recurrence"
+            yield ("events", place, "name"), text

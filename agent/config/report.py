@@ -5,24 +5,23 @@ A destination's address is a secret, so keys name its file or environment variab
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from agent.config.forecast import Zone
 from agent.config.values import (
     ConfigSection,
+    Contradictions,
     EnvironmentFileName,
     FileName,
-    Found,
     Seconds,
-    as_mapping,
     duration_range,
-    find_repeated_names,
     full_match,
+    repeats,
     validation_error,
 )
+from rules.plan.schema import Plan
 
 HOUR, DAY = 3600.0, 86_400.0
 
@@ -46,32 +45,22 @@ def _refuse_picture(part: object) -> object:
 Part = Annotated[Literal["report", "markdown", "json", "plan"], BeforeValidator(_refuse_picture)]
 
 
-def _text(title: str, pattern: str) -> Any:
-    return WithJsonSchema({"type": "string", "title": title, "pattern": pattern})
+def _schema(title: str, pattern: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "title": title, "pattern": f"^{pattern}$"})
 
 
-At = Annotated[
-    str,
-    # YAML 1.1 reads an unquoted 07:00 as a base-60 number.
-    full_match(r"([01][0-9]|2[0-3]):[0-5][0-9]", 'must be a time of the day such as "07:00", in quotes'),
-    _text("time of the day", r"^([01][0-9]|2[0-3]):[0-5][0-9]$"),
-]
-Variable = Annotated[
-    str,
-    full_match(
-        r"[A-Za-z_][A-Za-z0-9_]*",
-        "must be the name of an environment variable; the address itself stands in that variable",
-    ),
-    _text("environment variable", r"^[A-Za-z_][A-Za-z0-9_]*$"),
-]
-Name = Annotated[
-    str,
-    full_match(
-        r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}",
-        "must be a name of letters, digits, - _ and . (at most 63); it stands on pages, never the address",
-    ),
-    _text("name", r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"),
-]
+_TIME = "([01][0-9]|2[0-3]):[0-5][0-9]"
+# YAML 1.1 reads an unquoted 07:00 as a base-60 number.
+_NO_TIME = 'must be a time of the day such as "07:00", in quotes'
+_VARIABLE = "[A-Za-z_][A-Za-z0-9_]*"
+_NO_VARIABLE = "must be the name of an environment variable; the address itself stands in that variable"
+_NAME = "[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
+_NO_NAME = "must be a name of letters, digits, - _ and . (at most 63); it stands on pages, never the address"
+
+At = Annotated[str, full_match(_TIME, _NO_TIME), _schema("time of the day", _TIME)]
+Variable = Annotated[str, full_match(_VARIABLE, _NO_VARIABLE), _schema("environment variable", _VARIABLE)]
+Name = Annotated[str, full_match(_NAME, _NO_NAME), _schema("name", _NAME)]
+
 Since = Annotated[Seconds, duration_range(HOUR, LONGEST)]
 
 RetryFor = Annotated[Seconds, duration_range(60.0, 7 * DAY)]
@@ -93,11 +82,10 @@ class Destination(ConfigSection):
         json_schema_extra={"default": ["report"]},
     )
 
-    @model_validator(mode="after")
-    def _one_address(self) -> Destination:
+    def contradictions(self, plan: Plan | None) -> Contradictions:
+        """Yield that there is no address, or two."""
         if (self.url_file is None) == (self.url_env is None):
-            raise validation_error("needs url_file or url_env, one of them: where its address is read from")
-        return self
+            yield (), "needs url_file or url_env, one of them: where its address is read from"
 
 
 class ReportConfig(ConfigSection):
@@ -119,13 +107,7 @@ class ReportConfig(ConfigSection):
     )
     deliver: Annotated[tuple[Destination, ...], Field(strict=False)] = Field((), description="To whom it is sent.")
 
-
-def find_report_of_node(data: Mapping[str, Any]) -> Found:
-    report, role = as_mapping(data.get("report")), data.get("role")
-    if role == "node" and report and report.get("enabled") is not False:
-        why = f"is given, but role {role} writes no report: it lacks the history of weeks; move it to role standalone or fleet"
-        yield ("report",), why
-
-
-def find_repeated_destinations(data: Mapping[str, Any]) -> Found:
-    return find_repeated_names(data, ("report", "deliver"), "is that of deliver[{}]; give each its own name")
+    def contradictions(self, plan: Plan | None) -> Contradictions:
+        """Yield destinations of one name."""
+        for place, before in repeats(entry.name for entry in self.deliver):
+            yield ("deliver", place, "name"), f"is that of deliver[{before}]; give each its own name"

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from agent.config.values import (
-    BasicAuth,
     ConfigSection,
+    Contradictions,
     EnvironmentFileName,
-    Found,
+    Peer,
     Seconds,
     Timeout,
-    TlsConfig,
     Url,
-    as_mapping,
-    credential_options,
     duration_range,
     validation_error,
 )
@@ -32,6 +28,7 @@ from agent.prometheus.options import (
     header_text,
 )
 from rules.engines.registry import ENGINES
+from rules.plan.schema import Plan
 
 _MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*\s*(=~|!~|!=|=)\s*"(?:[^"\\\n]|\\.)*"'
 
@@ -130,6 +127,13 @@ class TierSource(ConfigSection):
         None, description="From engines: where their GPUs are told of; a tier that is read as sums has none."
     )
 
+    def contradictions(self, plan: Plan | None) -> Contradictions:
+        """Yield keys that the source does not use, or lacks."""
+        if self.source == "agents" and self.gpus:
+            yield ("gpus",), "is for from: engines; agents tell of GPUs themselves"
+        if self.source == "engines" and not self.selector:
+            yield ("selector",), "is missing; without it every engine of the store would be this tier"
+
 
 class FleetConfig(ConfigSection):
     """Queries of role fleet to the store."""
@@ -149,7 +153,7 @@ class FleetConfig(ConfigSection):
     )
 
 
-class StoreConfig(ConfigSection):
+class StoreConfig(Peer):
     """A Prometheus-compatible store: Prometheus, Thanos, Mimir, VictoriaMetrics."""
 
     url: Annotated[Url, BeforeValidator(_base)] = Field(
@@ -168,9 +172,6 @@ class StoreConfig(ConfigSection):
         description="What to do with an answer that lacks a part of the store (Thanos, Mimir, VictoriaMetrics' cluster): refuse "
         "makes it a gap; take judges by too little.",
     )
-    bearer_token_file: EnvironmentFileName | None = Field(None, description="File that holds a bearer token.")
-    basic_auth: BasicAuth | None = None
-    tls: TlsConfig | None = None
     org_id: OrgId | None = Field(None, description="Tenant, sent as X-Scope-OrgID; a|b of several.")
     header_files: dict[HeaderName, EnvironmentFileName] = Field(
         {}, description="Further headers, by name: files that hold them."
@@ -184,29 +185,8 @@ class StoreConfig(ConfigSection):
             max_bytes=self.max_answer_bytes,
             most_samples=self.most_samples,
             turn_seconds=turn_seconds,
-            **credential_options(self),
+            **self.credentials,
             org_id=self.org_id,
             header_files=tuple(self.header_files.items()),
             partial_response_ok=self.partial_answers == "take",
         )
-
-
-def find_fleet_contradictions(data: Mapping[str, Any]) -> Found:
-    """Yield the contradictions between keys of role fleet."""
-    fleet = data.get("role") == "fleet"
-    if fleet and not data.get("store"):
-        yield ("store",), "is missing; role fleet reads everything from it"
-    for key in ("targets", "discovery"):
-        if fleet and data.get(key):
-            yield (key,), "role fleet scrapes nothing; node agents or the store's own scrapes do"
-    if data.get("tier_verdicts") is False and data.get("role") != "node":
-        yield ("tier_verdicts",), "may be false in role node only; whoever judges whole tiers tells it"
-    for key in ("tiers", "fleet"):
-        if not fleet and data.get(key):
-            yield (key,), "is for role fleet"
-    for name, value in as_mapping(data.get("tiers")).items():
-        tier, path = as_mapping(value), ("tiers", str(name))
-        if tier.get("from") != "engines" and tier.get("gpus"):
-            yield (*path, "gpus"), "is for from: engines; agents tell of GPUs themselves"
-        if tier.get("from") == "engines" and not tier.get("selector"):
-            yield (*path, "selector"), "is missing; without it every engine of the store would be this tier"

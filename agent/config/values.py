@@ -7,11 +7,12 @@ Nothing is opened. Relative files are in the configuration's folder. Only file a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from functools import partial
 from ipaddress import ip_address
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeGuard
+from typing import Annotated, Any, Literal, Self, TypeGuard
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -23,24 +24,24 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     WithJsonSchema,
+    model_validator,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import PydanticCustomError
 
 from agent.durations import EXPECTED, PATTERN, duration_text, parse_duration
 from exporters.render.text import one_line
-from rules.plan import validation
+from rules.plan.schema import Plan
 from rules.plan.validation import Path as KeyPath
-from rules.plan.validation import path_text
-from rules.problems import cap_problems, find_close_name
-
-WORDS = "words"
-"""Error type for messages that are already complete sentences."""
+from rules.plan.validation import path_text, problem_text
+from rules.problems import MOST_PROBLEMS, cap_problems, find_close_name
 
 MOST_COMPARED = 100
 """Maximum number of known names that an unknown name is compared with. Its message names no more either."""
 
-Found = Iterator[tuple[KeyPath, str]]
-"""Contradictions: path and problem text."""
+Contradictions = Iterator[tuple[KeyPath, str]]
+"""Path within a section, and text, of each problem that several valid values have together."""
+
+_PROBLEMS = "problems"
 
 _NAMES_ITS_VALUE = ("literal_error", "float_type", "int_type", "bool_type", "extra_forbidden")
 # `rules.plan.validation` names the type of an unknown error; nothing more of a file's text may be shown.
@@ -51,7 +52,14 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 def validation_error(text: str) -> PydanticCustomError:
     """Return the error to raise in a validator. Its path is added in front."""
-    return PydanticCustomError(WORDS, "{text}", {"text": printable(text)})
+    return PydanticCustomError(_PROBLEMS, _PROBLEMS, {"problems": (((), text),)})
+
+
+def refuse(problems: Contradictions) -> None:
+    """Raise one validation error for all problems, none without any."""
+    # More than is told is not worth its memory: a file of the wrong type has thousands.
+    if first := tuple(islice(problems, MOST_PROBLEMS + 1)):
+        raise PydanticCustomError(_PROBLEMS, _PROBLEMS, {"problems": first})
 
 
 def printable(text: str) -> str:
@@ -60,32 +68,22 @@ def printable(text: str) -> str:
 
 
 def problems_of(error: ValidationError, model: type[BaseModel]) -> tuple[str, ...]:
-    """Return every problem: first those of single values in the order of the schema's keys, then contradictions."""
-    return cap_problems(printable(_problem(entry, model)) for entry in error.errors(include_url=False))
+    """Return every problem in the order of the schema's keys."""
+    entries = error.errors(include_url=False)
+    return cap_problems(printable(text) for entry in entries for text in _problems(entry, model))
 
 
-def _problem(entry: Any, model: type[BaseModel]) -> str:
+def _problems(entry: Any, model: type[BaseModel]) -> Iterator[str]:
     path, kind, value = tuple(entry["loc"]), entry["type"], entry["input"]
-    if kind == WORDS:
-        return f"{path_text(path)}: {entry['msg']}"
-    if not path:
-        return "configuration: must be a mapping of keys to values"
-    shown = _TEXT if isinstance(value, str) and kind not in _NAMES_ITS_VALUE else value
-    detail = InitErrorDetails(type=kind, loc=path, input=shown, ctx=entry.get("ctx", {}))
-    (text,) = validation.problems_of(ValidationError.from_exception_data(model.__name__, [detail]), model)
-    return text.replace("is not a key of a plan", "is not a key of the configuration", 1)
-
-
-def error_detail(path: KeyPath, text: str) -> InitErrorDetails:
-    """Return a contradiction as pydantic takes it."""
-    loc = tuple(printable(part) if isinstance(part, str) else part for part in path)
-    return InitErrorDetails(type=validation_error(text), loc=loc, input=None)
-
-
-def repeat_detail(entry: Any) -> InitErrorDetails:
-    """Return an entry of `ValidationError.errors` as pydantic takes it."""
-    kind = validation_error(entry["msg"]) if entry["type"] == WORDS else entry["type"]
-    return InitErrorDetails(type=kind, loc=entry["loc"], input=entry["input"], ctx=entry.get("ctx", {}))
+    if kind == _PROBLEMS:
+        for place, text in entry["ctx"]["problems"]:
+            yield f"{path_text((*path, *place))}: {text}"
+    elif not path:
+        yield "configuration: must be a mapping of keys to values"
+    else:
+        shown = _TEXT if isinstance(value, str) and kind not in _NAMES_ITS_VALUE else value
+        text = problem_text({**entry, "input": shown}, model)
+        yield text.replace("is not a key of a plan", "is not a key of the configuration", 1)
 
 
 def unknown_key_text(name: str, known: tuple[str, ...], what: str) -> str:
@@ -97,28 +95,12 @@ def unknown_key_text(name: str, known: tuple[str, ...], what: str) -> str:
     return f"is not {what}; known: {', '.join(known[:MOST_COMPARED])}{more}"
 
 
-def as_mapping(value: object) -> Mapping[str, Any]:
-    """Return the value, or an empty mapping for anything else."""
-    return value if isinstance(value, Mapping) else {}
-
-
-def list_entries(data: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, Mapping[str, Any]]]:
-    """Yield path and value of each entry of the list at `path`."""
-    *sections, key = path
-    for section in sections:
-        data = as_mapping(data.get(str(section)))
-    entries = data.get(str(key))
-    for place, entry in enumerate(entries if isinstance(entries, list | tuple) else ()):
-        yield (*path, place), as_mapping(entry)
-
-
-def find_repeated_names(data: Mapping[str, Any], path: KeyPath, text: str) -> Found:
-    """Yield `text`, formatted with the first place, for each entry with the name of an earlier entry."""
-    first: dict[str, KeyPath] = {}
-    for place, entry in list_entries(data, path):
-        name = entry.get("name")
-        if isinstance(name, str) and first.setdefault(name, place) != place:
-            yield (*place, "name"), text.format(first[name][-1])
+def repeats(names: Iterable[Hashable]) -> Iterator[tuple[int, int]]:
+    """Yield the place of each name that was there before, and the place of its first."""
+    first: dict[Hashable, int] = {}
+    for place, name in enumerate(names):
+        if first.setdefault(name, place) != place:
+            yield place, first[name]
 
 
 def full_match(pattern: str, problem: str) -> BeforeValidator:
@@ -304,6 +286,15 @@ class ConfigSection(BaseModel):
         alias_generator=lambda name: name.removesuffix("_seconds"),
     )
 
+    def contradictions(self, plan: Plan | None) -> Contradictions:
+        """Yield the problems that valid values of this section have together, or with the plan."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self, info: ValidationInfo) -> Self:
+        refuse(self.contradictions((info.context or {}).get("plan")))
+        return self
+
 
 class BasicAuth(ConfigSection):
     username: Text = Field(description="User name of basic authentication.")
@@ -324,41 +315,34 @@ class TlsConfig(ConfigSection):
     insecure_skip_verify: bool = Field(False, description="Do not check the target's certificate.")
 
 
-def credential_options(section: Any) -> dict[str, Any]:
-    """Return bearer token, login and TLS options of a section with these keys, by their names in the client's options."""
-    tls, login = section.tls or TlsConfig(), section.basic_auth
-    return {
-        "ca_file": tls.ca_file,
-        "insecure_skip_verify": tls.insecure_skip_verify,
-        "bearer_token_file": section.bearer_token_file,
-        "username": login.username if login else None,
-        "password_file": login.password_file if login else None,
-        "client_cert_file": tls.cert_file,
-        "client_key_file": tls.key_file,
-        "server_name": tls.server_name,
-    }
+class Peer(ConfigSection):
+    """Server that is asked, and the credentials for it."""
 
+    url: Url
+    bearer_token_file: EnvironmentFileName | None = Field(None, description="File that holds a bearer token.")
+    basic_auth: BasicAuth | None = None
+    tls: TlsConfig | None = None
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-_ENVIRONMENT_NAME = re.compile(r"\$\{(\w+)\}")
+    @property
+    def credentials(self) -> dict[str, Any]:
+        """Return bearer token, login and TLS options by their names in `TargetOptions`."""
+        tls, login = self.tls or TlsConfig(), self.basic_auth
+        return {
+            "ca_file": tls.ca_file,
+            "insecure_skip_verify": tls.insecure_skip_verify,
+            "bearer_token_file": self.bearer_token_file,
+            "username": login.username if login else None,
+            "password_file": login.password_file if login else None,
+            "client_cert_file": tls.cert_file,
+            "client_key_file": tls.key_file,
+            "server_name": tls.server_name,
+        }
 
-NOT_SET = {
-    "NODE_NAME": "the downward API gives it: env NODE_NAME, valueFrom fieldRef spec.nodeName",
-    "POD_NAME": "the downward API gives it: env POD_NAME, valueFrom fieldRef metadata.name",
-    "POD_NAMESPACE": "the downward API gives it: env POD_NAMESPACE, valueFrom fieldRef metadata.namespace",
-}
-
-
-def object_name(value: object, info: ValidationInfo) -> str:
-    """Return the expanded name of a Kubernetes object (RFC 1123). Raise a validation error for an invalid name or an
-    unset variable."""
-    environment = (info.context or {}).get("environment", {})
-    text = value if isinstance(value, str) else ""
-    for name in _ENVIRONMENT_NAME.findall(text):
-        if not environment.get(name):
-            more = f"; {NOT_SET[name]}" if name in NOT_SET else ""
-            raise validation_error(f"names the environment variable {name}, which is not set{more}")
-    text = _ENVIRONMENT_NAME.sub(lambda found: environment[found[1]], text)
-    if not _NAME.fullmatch(text):
-        raise validation_error("must be the name of an object of Kubernetes (small letters, digits, - and .)")
-    return text
+    def contradictions(self, plan: Plan | None) -> Contradictions:
+        """Yield two logins at once, and TLS options that cannot be used."""
+        if self.bearer_token_file and self.basic_auth:
+            yield ("basic_auth",), "is given beside bearer_token_file; a request carries only one of them"
+        if self.tls and self.url.lower().startswith("http://"):
+            yield ("tls",), "is given, but the url begins with http://; write https://"
+        if self.tls and self.tls.key_file and not self.tls.cert_file:
+            yield ("tls", "key_file"), "needs cert_file"

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from agent.config.files import read_document
 from agent.config.values import (
     ConfigSection,
+    Contradictions,
     EnvironmentFileName,
     FileName,
     Listen,
@@ -22,9 +23,9 @@ from agent.config.values import (
     full_match,
     problems_of,
     split_listen,
-    validation_error,
 )
 from agent.errors import ConfigError
+from rules.plan.schema import Plan
 
 BCRYPT_HASH = r"\$2[aby]\$(0[4-9]|1[0-9])\$[./A-Za-z0-9]{53}"
 """bcrypt with a cost of at most 19: each further one doubles the time of a check, and 19 takes half a minute."""
@@ -62,11 +63,10 @@ class TlsServerConfig(ConfigSection):
     client_ca_file: FileName | None = None
     min_version: Literal["TLS12", "TLS13"] = "TLS12"
 
-    @model_validator(mode="after")
-    def _check_clients(self) -> Self:
+    def contradictions(self, plan: Plan | None) -> Contradictions:
+        """Yield clients that are verified without a CA, and a CA that verifies none."""
         if (self.client_auth_type == "NoClientCert") != (self.client_ca_file is None):
-            raise validation_error("client_ca_file goes with a client_auth_type that verifies, and the other way round")
-        return self
+            yield (), "client_ca_file goes with a client_auth_type that verifies, and the other way round"
 
 
 class WebFile(ConfigSection):

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from agent.config.config import Config
 from agent.config.load import LoadedConfig
 from agent.config.named_files import named_files
-from agent.config.values import ConfigSection, credential_options
+from agent.config.values import ConfigSection
 from agent.config.web import Web, find_web_file
 from agent.errors import ScrapeError
 from agent.http_client.options import TargetOptions, authorization, header_secret, load_tls
@@ -85,7 +85,7 @@ def _connections(config: Config) -> Iterator[TargetOptions]:
     exporter = (config.gpus.exporter[1],) if config.gpus.exporter is not None else ()
     store = (config.store,) if config.store is not None else ()
     for section in (*config.targets, *exporter, *store, *config.alerting.alertmanagers):
-        yield TargetOptions(url=f"{urlsplit(section.url).scheme}://peer", **credential_options(section))
+        yield TargetOptions(url=f"{urlsplit(section.url).scheme}://peer", **section.credentials)
     kubernetes = config.discovery.kubernetes
     if kubernetes is not None and kubernetes.api is not None:
         api = kubernetes.api

@@ -82,7 +82,7 @@ def problems_of(error: ValidationError, model: type[BaseModel]) -> tuple[str, ..
     """Return every problem of the validation, in the order of the schema's keys."""
     # A list whose entries are all wrong is also called too short: that would be a second complaint about one mistake.
     entries = (e for e in error.errors(include_url=False) if not (e["type"] == "too_short" and e["input"]))
-    return cap_problems(_problem(entry, model) for entry in entries)
+    return cap_problems(problem_text(entry, model) for entry in entries)
 
 
 def cross_problems(data: object) -> tuple[str, ...]:
@@ -105,7 +105,8 @@ def _contradictions(data: object) -> Iterator[str]:
             yield from _odd_pools(path, part)
 
 
-def _problem(entry: Any, model: type[BaseModel]) -> str:
+def problem_text(entry: Any, model: type[BaseModel]) -> str:
+    """Return path and reason of an entry of `ValidationError.errors`."""
     path, kind, value = tuple(entry["loc"]), entry["type"], entry["input"]
     if path[-1:] == ("[key]",):
         where = path_text(path[:-1])

@@ -168,7 +168,7 @@ MISTAKES = {
             "targets[1].url: ",
             "targets[1].bearer_token: ",
             "targets[2].gpus: ",
-            "targets[3]",
+            "targets[3].tier: ",
             "thresholds.cpu-small.TtftDivergance: ",
         ),
     ),

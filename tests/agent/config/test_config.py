@@ -64,10 +64,21 @@ def test_ten_mistakes_are_named_with_their_lines_and_paths_in_one_go(tmp_path: P
         "10: targets[1].url: must begin with http:// or https://",
         "12: targets[1].bearer_token: is not a key of the configuration; did you mean bearer_token_file?",
         "13: targets[2].gpus: must be auto or a list of GPUs, by UUID or index",
-        "14: targets[3]: is replica 10.0.0.9:8000 of tier cpu-small, as targets[2] is; give each its own name",
+        "14: targets[3].tier: is missing",
         "16: thresholds.cpu-small.TtftDivergance: is not a rule; did you mean TtftDivergence?",
     )
     assert file_problems(path) == tuple(f"{path}:{problem}" for problem in expected)
+
+
+def test_what_values_say_against_each_other_is_told_once_each_is_sound(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "scrape_timeout: 20s\nrole: fleet\ntargets:\n- {url: 'http://a/', tier: t}\n- {url: 'http://b/', tier: t}\n",
+    )
+    timeout = "scrape_timeout: must not exceed scrape_interval (15s)"
+    fleet = "targets: role fleet scrapes nothing; node agents or the store's own scrapes do"
+    store = f"{path}: store: is missing; role fleet reads everything from it"
+    assert file_problems(path) == (store, f"{path}:1: {timeout}", f"{path}:3: {fleet}")
 
 
 def test_problems_of_the_plan_are_told_beside_those_of_the_configuration(tmp_path: Path) -> None:
@@ -147,6 +158,10 @@ def test_a_secret_in_a_wrong_place_is_never_repeated(tmp_path: Path) -> None:
         (
             {"targets": [{**TARGET, "gpus": [0]}, {**OTHER, "gpus": [1, 0]}]},
             "targets[1].gpus: GPU 0 already belongs to targets[0]; one GPU has one replica",
+        ),
+        (
+            {"targets": [TARGET, TARGET]},
+            "targets[1]: is replica 127.0.0.1:8000 of tier cpu-small, as targets[0] is; give each its own name",
         ),
         ({"gpus": {"source": "dcgm"}}, "gpus.dcgm: is missing; source dcgm needs the url of a dcgm-exporter"),
         ({"gpus": {"dcgm": {"url": "http://x/"}}}, "gpus.source: must be dcgm where gpus.dcgm is given"),

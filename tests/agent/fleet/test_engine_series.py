@@ -9,7 +9,7 @@ from store_servers import victoria_metrics
 from stored_recordings import MemoryStore, Sample, engine_samples
 from test_fleet_turns import TIER, VIEW, Away, Fleet, times
 
-from agent.config.store import GpuSource, TierSource, find_fleet_contradictions
+from agent.config.store import GpuSource, TierSource
 from agent.fleet import engine_series
 from agent.fleet.engine_series import GpuPages
 from agent.fleet.tier_readers import build_replica_reader
@@ -113,6 +113,6 @@ def test_a_real_store_takes_the_selector_of_every_exporter(exporter: object, tmp
 
 
 def test_gpus_of_a_tier_that_agents_tell_of_are_refused() -> None:
-    keys = {"role": "fleet", "store": {"url": "x"}, "tiers": {"a": {"gpus": {"selector": 'job="dcgm"'}}}}
-    assert [path for path, _ in find_fleet_contradictions(keys)] == [("tiers", "a", "gpus")]
+    source = TierSource.model_construct(gpus=GpuSource(selector='job="dcgm"'))
+    assert [path for path, _ in source.contradictions(None)] == [("gpus",)]
     assert GpuSource.model_validate({"selector": 'job="dcgm"'}).replica_label == "exported_pod"
