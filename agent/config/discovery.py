@@ -27,12 +27,6 @@ PORTS: tuple[str | int, ...] = ("metrics", "http-metrics", "http", "http1", "api
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
-NOT_SET = {
-    "NODE_NAME": "the downward API gives it: env NODE_NAME, valueFrom fieldRef spec.nodeName",
-    "POD_NAME": "the downward API gives it: env POD_NAME, valueFrom fieldRef metadata.name",
-    "POD_NAMESPACE": "the downward API gives it: env POD_NAMESPACE, valueFrom fieldRef metadata.namespace",
-}
-
 
 def _object_name(scope: str) -> Any:
     """Return a validator of an object name (RFC 1123). In the other scope the key is unused and the name is ""."""
@@ -44,8 +38,8 @@ def _object_name(scope: str) -> Any:
         text = value if isinstance(value, str) else ""
         for name in _VARIABLE.findall(text):
             if not environment.get(name):
-                more = f"; {NOT_SET[name]}" if name in NOT_SET else ""
-                raise validation_error(f"names the environment variable {name}, which is not set{more}")
+                more = "in a pod, the downward API gives it (env, valueFrom fieldRef)"
+                raise validation_error(f"names the environment variable {name}, which is not set; {more}")
         text = _VARIABLE.sub(lambda match: environment[match[1]], text)
         if not _NAME.fullmatch(text):
             raise validation_error("must be the name of an object of Kubernetes (small letters, digits, - and .)")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema
 
 from agent.config.forecast import Zone
 from agent.config.values import (
@@ -19,7 +19,6 @@ from agent.config.values import (
     duration_range,
     full_match,
     repeats,
-    validation_error,
 )
 from rules.plan.schema import Plan
 
@@ -36,13 +35,7 @@ WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", 
 Weekday = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 
 
-def _refuse_picture(part: object) -> object:
-    if part == "picture":
-        raise validation_error("must not be picture: a report has none; report (HTML) has the charts")
-    return part
-
-
-Part = Annotated[Literal["report", "markdown", "json", "plan"], BeforeValidator(_refuse_picture)]
+Part = Literal["report", "markdown", "json", "plan"]
 
 
 def _schema(title: str, pattern: str) -> WithJsonSchema:

@@ -453,7 +453,7 @@ OPEN = "0.0.0.0:9095 is open to other machines without"
         (SOUND + "web: {listen: ':9095', bearer_token_file: t, config_file: web.yml}", ()),
         (
             "targets: [{url: 'https://a/', tier: h100-llama70b-fp8, tls: {insecure_skip_verify: true}}]\n",
-            (":2: targets[0].tls.insecure_skip_verify: anyone on the way can answer for this target; use ca_file",),
+            (":2: targets[0].tls.insecure_skip_verify: anyone on the way can answer for it; use ca_file",),
         ),
         (
             SOUND + "gpus: {source: dcgm, dcgm: {url: 'https://a/', tls: {insecure_skip_verify: true}}}\n",

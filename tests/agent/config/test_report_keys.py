@@ -59,7 +59,7 @@ def test_a_node_writes_none_and_says_so_to_whoever_asks_for_one() -> None:
         ({"deliver": [{"name": "a", "url_env": "A", "with": ["pdf"]}]}, "report.deliver[0].with[0]: must be 'report'"),
         (
             {"deliver": [{"name": "a", "url_env": "A", "with": ["plan", "picture"]}]},
-            "report.deliver[0].with[1]: must not be picture: a report has none; report (HTML) has the charts",
+            "report.deliver[0].with[1]: must be 'report', 'markdown', 'json' or 'plan', not 'picture'",
         ),
         (
             {"deliver": [{"name": "a", "url_env": "A"}, {"name": "a", "url_env": "B"}]},

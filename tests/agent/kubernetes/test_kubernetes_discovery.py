@@ -394,7 +394,7 @@ def test_a_workers_tier_follows_from_its_gpu_only_where_that_tells_one() -> None
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, "names the environment variable NODE_NAME, which is not set; the downward API gives it"),
+        ({}, "names the environment variable NODE_NAME, which is not set; in a pod, the downward API gives it"),
         ({"node": "Not A Name"}, "discovery.kubernetes.node: must be the name of an object"),
         ({"node": "n", "namespaces": ["A B"]}, "discovery.kubernetes.namespaces[0]"),
         ({"node": "n", "ports": []}, "discovery.kubernetes.ports: must be a list"),
