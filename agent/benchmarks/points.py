@@ -1,8 +1,7 @@
 """Points of a curve from the measurements of one load: records, rules for all tools, and remark texts.
 
 Rules: Little's law for open loops, generator limits, start bursts, too few requests for a P99, refusal of failed runs.
-Each tool's reader fills a `BenchmarkRun` in base units. A quantity missing in the file is None, never guessed. A new
-remark is a constant here; its user fills the placeholders.
+Each tool's model is a `BenchmarkRun` in base units. A quantity missing in the file is None, never guessed.
 """
 
 from __future__ import annotations
@@ -25,47 +24,17 @@ from agent.benchmarks.run_model import (
 from exporters.render.text import copy_fields
 from rules.plan.checks import GENERATOR_LIMITED
 from rules.plan.curve import LIMITED
-from rules.plan.mistakes import FEW_FOR_A_P99
 from rules.plan.schema import Point
 from rules.plan.validation import problems_of
 from rules.telemetry.contradictions import OF_MEANS, at_once_contradiction, find_contradictions
 
-BURST = (
-    "{requests} requests were sent as fast as possible: a queue that drains is no load, so its latencies are left out"
-)
-CENSORED = "the generator sent {sent:.4g} of {asked:.4g} requested rps: the server is at least this bad"
-BEHIND = (
-    "completed {completed:.4g} of {asked:.4g} requested rps though the generator kept up: a backlog, or a short run"
-)
-UNTOLD_LIMIT = (
-    "completed {completed:.4g} of {asked:.4g} requested rps; whether generator or server was the limit is not told"
-)
 NO_LOAD = "the file tells neither rate nor concurrency, so neither an open nor a closed loop"
 BESIDE_RATES = "one client at a time, the lowest load of a sweep whose others are open loops"
 TRACE = "arrivals were {kind}, not a steady rate"
-LAST_ONE = "P99 of {requests} requests is that of the slowest"
-NEAR_LAST = "P99 of {requests} requests is close to the slowest"
-UNBOUNDED = "; the true P99 is above the slowest with a probability of {missed:.0%}, and nothing bounds it"
-START_KEPT = "closed loop: TTFT P99 is that of the start burst, {clients:.4g} of {requests} requests"
-START_LEFT_OUT = "TTFT is of the {rest} requests after the start burst of {clients:.4g}"
-UNSUCCESSFUL = "{failed} of {all} requests did not succeed and are not in the latencies"
-CUT_OFF = "{cut_off} of {all} requests were under way at the end and are not in the latencies"
-CHUNKED_REMARK = "several tokens came in one chunk, so ITL counts gaps of nearly 0 s: compare TPOT"
 LOCAL_CLOCK = "the file's date has no time zone and was read as UTC"
-ODD_DRAFTS = (
-    "acceptance per drafted token is left out: drafts were {drafts:.3g} tokens long on average, no whole number"
-)
-NO_DRAFT_LENGTH = "acceptance per drafted token is left out: the file does not tell how long the drafts were"
-
 
 FEW_FOR_P99 = 1000
 """Minimum number of requests for a P99 that rests on ten or more of them (PEERS 3.2, item 10)."""
-
-BOUNDS_P99 = 299
-"""Minimum number of requests for which the slowest bounds the true P99 with 95 % confidence.
-
-The probability that all n are below the P99 is 0.99^n, at most 0.05. With fewer requests no measurement bounds it.
-"""
 
 START_SHARE = 0.01
 """Share of clients among the requests above which their start burst is the P99 (PEERS 3.2, item 11)."""
@@ -214,34 +183,39 @@ def _generator_limited(run: BenchmarkRun) -> bool:
 
 def _remarks(run: BenchmarkRun, burst: bool, censored: bool) -> Iterator[str]:
     if burst:
-        yield BURST.format(requests=run.sent)
+        text = f"{run.sent} requests were sent as fast as possible: a queue that drains is no load"
+        yield f"{text}, so its latencies are left out"
     else:
         yield from _load_remarks(run, censored)
         yield from _tail_remarks(run)
     if run.failed:
-        yield UNSUCCESSFUL.format(failed=run.failed, all=run.sent)
+        yield f"{run.failed} of {run.sent} requests did not succeed and are not in the latencies"
     if run.cut_off:
-        yield CUT_OFF.format(cut_off=run.cut_off, all=run.sent)
+        yield f"{run.cut_off} of {run.sent} requests were under way at the end and are not in the latencies"
 
 
 def _load_remarks(run: BenchmarkRun, censored: bool) -> Iterator[str]:
     asked, sent = run.requested_rps, sent_rps(run)
     if censored:
-        yield CENSORED.format(sent=sent, asked=asked)
+        yield f"the generator sent {sent:.4g} of {asked:.4g} requested rps: the server is at least this bad"
     elif asked and run.completed_rps < GENERATOR_LIMITED * asked:
-        text = UNTOLD_LIMIT if sent is None else BEHIND
-        yield text.format(completed=run.completed_rps, asked=asked)
+        why = "whether generator or server was the limit is not told"
+        if sent is not None:
+            why = "the generator kept up, so there is a backlog, or the run was short"
+        yield f"completed {run.completed_rps:.4g} of {asked:.4g} requested rps; {why}"
 
 
 def _tail_remarks(run: BenchmarkRun) -> Iterator[str]:
-    """Yield the limits of this run's P99; nothing if the file has no P99."""
+    """Yield the limits of this run's P99; nothing if the file has no P99.
+
+    The probability that all n requests are below the true P99 is 0.99^n, at most 5 % from 299 requests on.
+    """
     if any(each.p99 is not None for each in (run.ttft, run.tpot, run.itl, run.latency)) and run.requests < FEW_FOR_P99:
-        text = LAST_ONE if run.requests < FEW_FOR_A_P99 else NEAR_LAST
-        unbounded = UNBOUNDED if run.requests < BOUNDS_P99 else ""
-        yield (text + unbounded).format(requests=run.requests, missed=0.99**run.requests)
+        text = f"P99 of {run.requests} requests rests on the slowest few"
+        yield f"{text}: the true P99 is above all of them with a probability of {0.99**run.requests:.0%}"
     if run.ttft_requests is not None:
-        yield START_LEFT_OUT.format(rest=run.ttft_requests, clients=run.clients)
+        yield f"TTFT is of the {run.ttft_requests} requests after the start burst of {run.clients:.4g}"
     elif run.loop == "closed" and run.ttft.p99 is not None and (run.clients or 0) > max(1, START_SHARE * run.requests):
-        yield START_KEPT.format(clients=run.clients, requests=run.requests)
+        yield f"closed loop: TTFT P99 is that of the start burst, {run.clients:.4g} of {run.requests} requests"
     if run.itl.p99 is not None and (run.itl.p50 or 0) < CHUNKED * (run.tpot.p50 or 0):
-        yield CHUNKED_REMARK
+        yield "several tokens came in one chunk, so ITL counts gaps of nearly 0 s: compare TPOT"

@@ -47,6 +47,8 @@ WHOLE_DRAFT = 0.01
 LONGEST_DRAFT = 128
 """Longest plausible draft in tokens; bounds the sum below."""
 
+NO_ACCEPTANCE = "acceptance per drafted token is left out"
+
 GPU = ("gpu", "gpu_type", "gpu_product", "gpu_name", "accelerator", "hw")
 ENGINE = ("engine", "framework", "backend")
 VERSION = ("engine_version", "vllm_version", "sglang_version", "version")
@@ -206,14 +208,14 @@ class VllmRun(BenchmarkRun):
         if not accepted:
             self.speculative_acceptance = 0.0
         elif not percent:
-            self.remarks.append(points.NO_DRAFT_LENGTH)
+            self.remarks.append(f"{NO_ACCEPTANCE}: the file does not tell how long the drafts were")
         else:
             drafts = min(accepted / (percent / 100), 2.0 * LONGEST_DRAFT)
             whole = round(drafts)
             if 1 <= whole <= LONGEST_DRAFT and abs(drafts - whole) <= WHOLE_DRAFT * whole:
                 self.speculative_acceptance = acceptance_from_mean_accepted(min(accepted, whole), whole)
             else:
-                self.remarks.append(points.ODD_DRAFTS.format(drafts=drafts))
+                self.remarks.append(f"{NO_ACCEPTANCE}: drafts were {drafts:.3g} tokens long on average")
 
 
 def setup_of(data: Mapping[str, Any]) -> Setup:

@@ -15,11 +15,10 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
-from agent.benchmarks.curve_remarks import CHECKS, differences, missing_fields, remarks_of
+from agent.benchmarks.curve_remarks import CHECKS, differences, remarks_of
 from agent.benchmarks.curves import SETUP, ImportedCurve, ImportRemark, curve_of
 from agent.benchmarks.formats import AUTO, NAMES, read_all_results
 from agent.benchmarks.plan_edit import (
-    CURVE,
     PlanFile,
     chosen_tier,
     open_plan,
@@ -35,15 +34,12 @@ from exporters.documents.plan_files import WRITTEN, YamlIndentation, curve_lines
 from rules.catalogue.registry import CATALOGUE
 from rules.plan.checks import PlanWarning, check_tier
 from rules.plan.curve import operating_point
-from rules.plan.schema import Plan, Provenance, TierPlan
+from rules.plan.schema import Provenance, TierPlan
 from rules.plan.validation import problems_of
 from rules.telemetry.wording import format_count
 
 MEASURED = (*SETUP, "measured_on")
 """Keys of `curve.measured` that `--measured` takes."""
-
-ANSWERS = {"--measured engine_version": "--measured engine_version=RELEASE", "--telemetry": "-c FILE"}
-"""What a remark asks for, and how it is given when the command is run again."""
 
 NAMED = 3
 """Highest number of files that a remark names one by one."""
@@ -238,7 +234,7 @@ def _print_curve(options: SimpleNamespace, imported: ImportedCurve) -> None:
         return
     head, notes = _comments(imported)
     print("\n".join(curve_lines(imported.curve, YamlIndentation(), head=head, notes=notes)))
-    _tell(imported, remarks, options.words)
+    _tell(imported, remarks)
 
 
 def _of_the_tier(
@@ -269,11 +265,10 @@ def _put(options: SimpleNamespace, imported: ImportedCurve, target: _Target) -> 
     edited = replace_curve(target.plan, target.tier, imported.curve, head=head, notes=notes)
     tier = edited.plan.tiers[target.tier]
     accepted = _of_the_tier(options, imported, tier, target.tier)
-    remarks = (
-        *accepted,
-        *remarks_of(imported, tier, observed=_is_observed(options)),
-        *_went(target, edited.plan, imported),
-    )
+    remarks = (*accepted, *remarks_of(imported, tier, observed=_is_observed(options)))
+    if tier.operating_point is not None and tier.operating_point.source == "production":
+        text = "operating_point is what production measured before this benchmark, and outranks it: delete it"
+        remarks = (*remarks, ImportRemark(source=str(options.into), text=text))
     changed = write(target.plan, edited.text)
     found = check_tier(target.tier, tier, CATALOGUE)
     code = FINDING if any(finding.severity == "mistake" for finding in found) else FINE
@@ -289,19 +284,8 @@ def _put(options: SimpleNamespace, imported: ImportedCurve, target: _Target) -> 
     if others:
         more = f"sizewatch plan check {shlex.quote(str(options.into))} has {format_count(others, 'more remark')}"
         remarks = (*remarks, ImportRemark(source="", text=more))
-    _tell(imported, remarks, options.words)
+    _tell(imported, remarks)
     return code
-
-
-def _went(target: _Target, plan: Plan, imported: ImportedCurve) -> list[ImportRemark]:
-    """Return remarks on data that the replaced curve had and the new one lacks."""
-    before = target.plan.tiers[target.tier].get(CURVE)
-    fields = missing_fields(before, imported.curve) if isinstance(before, dict) else ()
-    texts = [f"the replaced curve gave {', '.join(fields)}; the new one does not"] if fields else []
-    point = plan.tiers[target.tier].operating_point
-    if point is not None and point.source == "production":
-        texts.append("operating_point is what production measured before this benchmark, and outranks it: delete it")
-    return [ImportRemark(source=str(target.plan.path), text=text) for text in texts]
 
 
 def _print_outcome(
@@ -344,8 +328,8 @@ def _about_point(notes: Sequence[ImportRemark], common: Sequence[str]) -> list[s
     return [f"{source}: {'; '.join(dict.fromkeys(texts))}" for source, texts in by_file.items()]
 
 
-def _tell(imported: ImportedCurve, remarks: Sequence[ImportRemark], words: Sequence[str]) -> None:
-    """Print each remark on stderr, and the command that answers them. Remarks that differ in numbers appear once."""
+def _tell(imported: ImportedCurve, remarks: Sequence[ImportRemark]) -> None:
+    """Print each remark on stderr. Those that differ in numbers appear once."""
     measured = {run.location for load in imported.loads for run in load.runs}
     said: dict[str, list[ImportRemark]] = {}
     # Contradictions come before weaknesses.
@@ -354,10 +338,6 @@ def _tell(imported: ImportedCurve, remarks: Sequence[ImportRemark], words: Seque
     for several in said.values():
         named = _named([one.source for one in several if one.source], measured)
         print(f"sizewatch plan: {named}{_with_ranges([one.text for one in several])}", file=sys.stderr)
-    missing = [more for mark, more in ANSWERS.items() if any(mark in remark.text for remark in remarks)]
-    if missing:
-        again = shlex.join(["sizewatch", *words])
-        print(f"sizewatch plan: run again with what is missing: {again} {' '.join(missing)}", file=sys.stderr)
 
 
 def _named(sources: Sequence[str], measured: set[str]) -> str:

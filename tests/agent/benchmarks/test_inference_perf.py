@@ -95,9 +95,7 @@ def test_a_generator_that_sent_less_than_98_percent_censors_the_stage(
 def test_a_stage_that_completed_less_than_was_sent_is_the_servers_doing_and_not_censored(tmp_path: Path) -> None:
     one = read(tmp_path, stage(throughput={"requests_per_sec": 60.0, "output_tokens_per_sec": 3600.0}))
     assert not one.point.censored
-    assert any(
-        text.startswith("completed 60 of 100 requested rps though the generator kept up") for text in one.remarks
-    )
+    assert any(text.startswith("completed 60 of 100 requested rps; the generator kept up") for text in one.remarks)
 
 
 def test_a_concurrency_is_a_closed_loop_and_the_rate_beside_it_was_not_asked_for(tmp_path: Path) -> None:

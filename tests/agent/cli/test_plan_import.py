@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from paths import ROOT, SHARED, TESTS
 from telemetry_samples import stored, sweep_samples
 
 from agent.cli import main
-from agent.cli.plan_import import ANSWERS
 from agent.config.files import load_plan
 from exporters.documents.plan_files import WRITTEN
 from rules.plan.curve import operating_point
@@ -92,19 +90,20 @@ def test_points_with_a_remark_carry_it_as_a_comment(capsys: Captured) -> None:
     run(*CLOSED)
     out, err = capsys.readouterr()
     assert (
-        "    # bench_c01.json: P99 of 16 requests is that of the slowest; the true P99 is above the slowest with a"
+        "    # bench_c01.json: P99 of 16 requests rests on the slowest few: the true P99 is above all of them with a"
         in out
     )
-    assert "probability of 85%, and nothing bounds it\n    - {concurrency: 1, " in out
+    assert "probability of 85%\n    - {concurrency: 1, " in out
     assert (
-        "# bench_c32.json: P99 of 192 requests is close to the slowest; the true P99 is above the slowest with a" in out
+        "# bench_c32.json: P99 of 192 requests rests on the slowest few: the true P99 is above all of them with a"
+        in out
     )
     assert "bench_c02.json and 4 more: closed loop: TTFT P99 is that of the start burst, 2 to 32 of 24 to 192" in err
     # What is so at every load is said once.
     run(*OPEN)
     out, err = capsys.readouterr()
-    assert out.count("P99 of 300 requests is close to the slowest") == 1
-    assert "all 6 loads: P99 of 300 requests is close to the slowest" in err
+    assert out.count("P99 of 300 requests rests on the slowest few") == 1
+    assert "all 6 loads: P99 of 300 requests rests on the slowest few" in err
 
 
 def test_what_a_client_cannot_see_is_left_out_and_said(capsys: Captured) -> None:
@@ -112,7 +111,7 @@ def test_what_a_client_cannot_see_is_left_out_and_said(capsys: Captured) -> None
     out, err = capsys.readouterr()
     assert "gpu_utilization" not in out
     assert "null" not in out
-    assert "cannot see gpu_utilization, kv_utilization, prefix_hit_ratio, eviction_rate" in err
+    assert "gpu_utilization, kv_utilization, prefix_hit_ratio, eviction_rate (a client cannot see them" in err
     assert "--telemetry" in err
 
 
@@ -166,16 +165,11 @@ def test_importing_twice_changes_nothing(tmp_path: Path, capsys: Captured) -> No
     assert "already as it was" in capsys.readouterr().out
 
 
-def test_one_sweep_after_another_leaves_only_the_last(tmp_path: Path, capsys: Captured) -> None:
+def test_one_sweep_after_another_leaves_only_the_last(tmp_path: Path) -> None:
     plan = plan_with(tmp_path)
     with stored(sweep_samples(CACHED[0].parent)) as address:
         run(*CACHED, "--into", plan, "--telemetry", address)
-    capsys.readouterr()
     run(*OPEN, "--into", plan)
-    assert (
-        "the replaced curve gave prefix_hit_ratio, eviction_rate, measured.kv_tokens; the new one does not"
-        in capsys.readouterr().err
-    )
     again = plan.read_bytes()
     run(*OPEN, "--into", plan_with(tmp_path))
     assert plan.read_bytes() == again
@@ -184,11 +178,11 @@ def test_one_sweep_after_another_leaves_only_the_last(tmp_path: Path, capsys: Ca
 def test_lengths_that_were_not_the_tiers_are_said(tmp_path: Path, capsys: Captured) -> None:
     workload = {"prompt_tokens": {"p50": 80}, "generation_tokens": {"p50": 44}}
     run(*CLOSED, "--into", plan_with(tmp_path, workload=workload))
-    assert "had 128.1 prompt tokens a request (mean), workload.prompt_tokens.p50 is 80" in capsys.readouterr().err
+    assert "128.1 prompt tokens a request, workload.prompt_tokens.p50 is 80" in capsys.readouterr().err
     run(*OPEN, "--into", plan_with(tmp_path, workload=workload))
     assert "tokens a request" not in capsys.readouterr().err
     run(*OPEN, "--into", plan_with(tmp_path))
-    assert "the tier has no workload.prompt_tokens.p50; the benchmark had 80.01 a request" in capsys.readouterr().err
+    assert "80.01 prompt tokens a request, the tier has no workload.prompt_tokens.p50" in capsys.readouterr().err
 
 
 def test_files_far_from_the_plan_are_named_without_their_folder(tmp_path: Path, capsys: Captured) -> None:
@@ -220,8 +214,8 @@ def test_json_says_all_of_it(tmp_path: Path, capsys: Captured) -> None:
     assert (told["schema"], told["models"], told["tools"]) == (1, ["small-llama"], ["vllm-bench"])
     assert told["prompt_tokens"]["mean"] == pytest.approx(128.1, abs=0.05)
     assert BenchmarkCurve.model_validate(told["curve"]).points[5].concurrency == 32
-    text = "P99 of 16 requests is that of the slowest; the true P99 is above the slowest with a probability of 85%, and nothing "
-    assert {"file": str(CLOSED[0]), "text": f"{text}bounds it"} in told["remarks"]
+    text = "P99 of 16 requests rests on the slowest few: the true P99 is above all of them with a probability of 85%"
+    assert {"file": str(CLOSED[0]), "text": text} in told["remarks"]
     assert "gpu_utilization" not in told["curve"]["points"][0]
     plan = plan_with(tmp_path)
     assert run(*CLOSED, "--into", plan, "--format", "json") == 0
@@ -284,13 +278,13 @@ def test_another_tools_file_is_refused_where_the_tool_is_named(capsys: Captured)
 
 def test_two_kinds_of_load_are_refused_with_a_file_of_each(capsys: Captured) -> None:
     said = refused(capsys, CLOSED[0], OPEN[0])
-    assert said.startswith(f"{OPEN[0]}: is an open loop (arrivals at a rate), {CLOSED[0]} a closed one")
+    assert said == f"{CLOSED[0]}: is of loop closed, {OPEN[0]} open: a curve is of one loop"
 
 
 def test_two_models_are_refused_with_a_file_of_each(tmp_path: Path, capsys: Captured) -> None:
     other = changed(tmp_path, model_id="large", max_concurrency=3)
     said = refused(capsys, CLOSED[0], other)
-    assert said == f"{CLOSED[0]}: measured small-llama, {other} large: a curve is of one model"
+    assert said == f"{CLOSED[0]}: is of model small-llama, {other} large: a curve is of one model"
 
 
 @pytest.mark.parametrize(
@@ -335,7 +329,7 @@ def test_the_same_file_twice_is_read_once_and_said(capsys: Captured) -> None:
     assert run(CLOSED[0], CLOSED[0], CLOSED[1]) == 0
     out, err = capsys.readouterr()
     assert len(yaml.safe_load(out)["curve"]["points"]) == 2
-    assert f"{CLOSED[0]}: is given twice; it is taken once" in err
+    assert f"{CLOSED[0]}: holds the same measurement as {CLOSED[0]}; it is taken once" in err
 
 
 def test_the_made_plans_agree_with_the_numbers_that_were_copied_by_hand() -> None:
@@ -406,16 +400,20 @@ def test_a_mixed_folder_of_inference_perf_is_a_curve(capsys: Captured) -> None:
     assert "summary_lifecycle_metrics.json: left out: it is a summary of all stages" in err
 
 
-def test_remarks_that_differ_in_numbers_are_one_and_the_command_that_answers_them_is_printed(capsys: Captured) -> None:
-    run(*CLOSED[:5])
-    *remarks, again = capsys.readouterr().err.splitlines()
-    assert len(remarks) == 5
-    assert "bench_c01.json and 3 more: P99 of 16 to 64 requests is that of the slowest" in remarks[0]
-    assert again.startswith("sizewatch plan: run again with what is missing: sizewatch plan import ")
-    words = shlex.split(again.split("missing: sizewatch ")[1])
-    assert words == ["plan", "import", *map(str, CLOSED[:5]), *" ".join(ANSWERS.values()).split()]
-    run(*CLOSED[:5], "--measured", "engine_version=0.32")
-    assert "engine_version=RELEASE" not in capsys.readouterr().err
+def test_remarks_of_one_kind_are_one_line(tmp_path: Path, capsys: Captured) -> None:
+    assert run(*CLOSED[:3], "--into", plan_with(tmp_path)) == 1
+    remarks = [line.removeprefix("sizewatch plan: ") for line in capsys.readouterr().err.splitlines()]
+    assert [remark.partition(": ")[0] for remark in remarks] == [
+        "all 3 loads",
+        f"{CLOSED[1]}, {CLOSED[2]}",
+        "not told and left out",
+        "its traffic may not be production's",
+        f"sizewatch plan check {tmp_path / 'plan.yaml'} has 7 more remarks",
+    ]
+    assert "P99 of 16 to 40 requests rests on the slowest few" in remarks[0]
+    assert "engine_version (give it with --measured engine_version=RELEASE" in remarks[2]
+    run(*CLOSED[:3], "--measured", "engine_version=0.32")
+    assert "engine_version" not in capsys.readouterr().err
 
 
 def test_an_open_loop_has_its_c_max_by_littles_law(tmp_path: Path, capsys: Captured) -> None:
