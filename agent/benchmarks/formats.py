@@ -115,7 +115,6 @@ class BenchmarkFormat(NamedTuple):
 
     name: str
     title: str
-    article: str
     recognises: Callable[[Mapping[str, Any]], bool]
     model: type[BenchmarkRun]
     split: Callable[[ResultPart], Sequence[ResultPart]] = _whole
@@ -123,13 +122,11 @@ class BenchmarkFormat(NamedTuple):
 
 
 FORMATS = (
-    BenchmarkFormat(vllm_bench.NAME, "vllm bench serve", "a", vllm_bench.recognises, vllm_bench.VllmRun),
-    BenchmarkFormat(sglang_bench.NAME, "sglang.bench_serving", "an", sglang_bench.recognises, sglang_bench.SglangRun),
-    BenchmarkFormat(inference_perf.NAME, "inference-perf", "an", inference_perf.recognises, inference_perf.StageRun),
-    BenchmarkFormat(
-        guidellm.NAME, "GuideLLM", "a", guidellm.recognises, guidellm.EntryRun, guidellm.split, guidellm.adjust
-    ),
-    BenchmarkFormat(aiperf.NAME, "AIPerf", "an", aiperf.recognises, aiperf.ProfileRun),
+    BenchmarkFormat(vllm_bench.NAME, "vllm bench serve", vllm_bench.recognises, vllm_bench.VllmRun),
+    BenchmarkFormat(sglang_bench.NAME, "sglang.bench_serving", sglang_bench.recognises, sglang_bench.SglangRun),
+    BenchmarkFormat(inference_perf.NAME, "inference-perf", inference_perf.recognises, inference_perf.StageRun),
+    BenchmarkFormat(guidellm.NAME, "GuideLLM", guidellm.recognises, guidellm.EntryRun, guidellm.split, guidellm.adjust),
+    BenchmarkFormat(aiperf.NAME, "AIPerf", aiperf.recognises, aiperf.ProfileRun),
 )
 
 NAMES = tuple(row.name for row in FORMATS)
@@ -170,7 +167,7 @@ def _read_part(part: ResultPart, tool: str, loads: list[BenchmarkMeasurement], o
         raise part.left_out(f"is no benchmark result that sizewatch reads ({', '.join(NAMES)})")
     if tool not in (AUTO, row.name):
         title = next(other.title for other in FORMATS if other.name == tool)
-        raise BenchmarkError(part.location, f"is {row.article} {row.title} report, not {title}'s")
+        raise BenchmarkError(part.location, f"is a report of {row.title}, not of {title}")
     runs: list[tuple[ResultPart, BenchmarkRun]] = []
     for entry in row.split(part):
         try:

@@ -25,18 +25,17 @@ from agent.prometheus.api import StoreApi
 from rules.plan.memory import engine_kv_tokens, whole
 from rules.plan.schema import Point
 from rules.replicas.track import ScrapeTrack, record_failure, record_success
-from rules.telemetry import histograms, windows
+from rules.telemetry import windows
 from rules.telemetry.gpu_windows import GPU_UTILIZATION_KINDS, gpu_utilization
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
 from rules.telemetry.windows import Window
-from rules.telemetry.wording import number, spread
 
 FIELDS = ("prefix_hit_ratio", "eviction_rate", "speculative_acceptance", "kv_utilization")
 """Fields of a point with a signal of the same name. GPU utilisation is added by kind."""
 
-FINISHED, GENERATED, TTFT = "requests_finished", "generation_tokens", "ttft_seconds"
+FINISHED, GENERATED = "requests_finished", "generation_tokens"
 
 BEYOND_SECONDS = 120.0
 """Query margin in seconds before and after a run, for a scrape on each side."""
@@ -50,20 +49,7 @@ LONGEST_PART = 0.25
 OTHER_TRAFFIC = 0.2
 """Share of differing requests above which the engine served others too."""
 
-QUANTILES = {"ttft_p50_seconds": ("P50", 0.5), "ttft_p99_seconds": ("P99", 0.99)}
-
-CLIENT_RATIO, CLIENT_SECONDS = 1.1, 0.02
-"""Tolerance of the client above the engine: 10 % and 20 ms. The recordings' clients are within it for 95 % of their
-windows (tests/recordings). The acceptance check of replay against their requests.csv uses the same numbers."""
-
-ENGINE_RATIO = 0.98
-"""Ratio to the engine's lower bound below which a client's TTFT is too early, by the same check."""
-
 MOST_NAMED = 8
-
-PAGE = "docs/what-the-engine-cannot-see.md"
-LATER = f"likely --stream-interval, a reasoning parser, or time in the client, the front end or the network ({PAGE})"
-EARLIER = f"likely a first chunk without a token, or telemetry of other requests ({PAGE})"
 
 
 @dataclass(slots=True)
@@ -198,7 +184,6 @@ def _take(run: BenchmarkMeasurement, window: Window, longest: float, setup: Setu
         return RunTelemetry(remarks=[f"{text}: its telemetry is not of this run alone, and nothing was taken"])
     if window.counters.get("restarts"):
         told.remarks.append("the engine restarted during this run")
-    told.remarks += _other_first_tokens(run, window, at_ends)
     for name in FIELDS:
         value = read(BY_NAME[name], window)
         if isinstance(value, Missing):
@@ -220,29 +205,3 @@ def _take(run: BenchmarkMeasurement, window: Window, longest: float, setup: Setu
 def _contradiction(value: Missing) -> str:
     text = value.text.removesuffix(" cannot be") or "the engine counts more hits than lookups"
     return f"{text}, {CONTRADICTION}; left out"
-
-
-def _other_first_tokens(run: BenchmarkMeasurement, window: Window, at_ends: float) -> Iterator[str]:
-    """Yield a remark where the client's TTFT lies outside the buckets of the engine's histogram.
-
-    Requests that only one side counted move each rank, and so do the clients of a closed loop that began at once.
-    """
-    parts, requests = window.histograms.get(TTFT, ()), run.point.requests
-    if not requests or window.seconds_of(TTFT) < FULL_COVERAGE * window.due_seconds:
-        return
-    at_once = (run.point.concurrency or 0.0) if run.loop == "closed" else 0.0
-    counted = math.fsum(part.n for part in parts)
-    moved = (1 + at_ends + at_once + abs(counted - requests)) / requests
-    texts: dict[str, list[str]] = {LATER: [], EARLIER: []}
-    for key, (name, q) in QUANTILES.items():
-        client = getattr(run.point, key)
-        first, last = (histograms.quantile(parts, min(max(share, 0.0), 1.0)) for share in (q - moved, q + moved))
-        if client is None or first is None or last is None:
-            continue
-        text = f"TTFT {name} is {number(client, 'seconds')} at the client"
-        text += f" and {spread(first.low, last.high, 'seconds')} in the engine"
-        if q + moved < 1 and last.high is not None and client > last.high * CLIENT_RATIO + CLIENT_SECONDS:
-            texts[LATER].append(text)
-        if client < first.low * ENGINE_RATIO:
-            texts[EARLIER].append(text)
-    yield from (f"{', '.join(compared)}: {why}" for why, compared in texts.items() if compared)

@@ -98,12 +98,12 @@ def test_a_file_of_another_tool_is_refused_by_both_names(tmp_path: Path, sample:
     path = written(tmp_path, json.dumps(SAMPLES[sample]))
     (own,) = (row for row in FORMATS if row.name == sample)
     for other in (row for row in FORMATS if row is not own):
-        assert refusal(path, other.name) == f"is {own.article} {own.title} report, not {other.title}'s"
+        assert refusal(path, other.name) == f"is a report of {own.title}, not of {other.title}"
 
 
 def test_a_guidellm_report_given_as_vllm_bench_is_said_to_be_one(tmp_path: Path) -> None:
     path = written(tmp_path, json.dumps(SAMPLES["guidellm"]))
-    assert refusal(path, "vllm-bench") == "is a GuideLLM report, not vllm bench serve's"
+    assert refusal(path, "vllm-bench") == "is a report of GuideLLM, not of vllm bench serve"
 
 
 @pytest.mark.parametrize("content", ["{}", '{"backend": "vllm"}', "model: llama\n", '{"benchmarks": []}'])

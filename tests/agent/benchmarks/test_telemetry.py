@@ -28,7 +28,6 @@ from agent.errors import BenchmarkError, SizewatchError
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
 from rules.plan.load_bins import bin_window
-from rules.plan.schema import Point
 from rules.telemetry.gpu_windows import diff_readouts
 from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import Window, minute_of, sum_windows
@@ -192,33 +191,6 @@ def test_the_minutes_of_our_own_history_say_what_the_store_says_and_more_of_the_
 def test_a_history_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(SizewatchError, match=r"history\.db: does not exist"):
         read_run(run(requests=1, started_at=10.0, ended_at=20.0), history_source(tmp_path))
-
-
-def ttft_run(name: str, later: float = 0.0) -> BenchmarkMeasurement:
-    """A run over a whole recording with the TTFT that its clients measured, so many seconds later."""
-    pages = pages_of(name)
-    start, end = pages[0][0], pages[-1][0]
-    rows = [row for row in recorded.requests(name) if not row["error"] and row["e2e"]]
-    waited = sorted(
-        float(row["ttft"]) + later for row in rows if start < float(row["t_start"]) + float(row["e2e"]) <= end
-    )
-    p50, p99 = (waited[math.ceil(q * len(waited)) - 1] for q in (0.5, 0.99))
-    point = Point(completed_rps=1.0, requests=len(waited), ttft_p50_seconds=p50, ttft_p99_seconds=p99)  # type: ignore[call-arg]
-    return BenchmarkMeasurement(source="x.json", tool="test", loop="open", point=point, started_at=start, ended_at=end)
-
-
-def of_ttft(told: RunTelemetry) -> list[str]:
-    return [text for text in told.remarks if text.startswith("TTFT")]
-
-
-@pytest.mark.parametrize("name", ["steady", "prefix", "specdecode", "kv_cascade", "lora", "diurnal", "sglang"])
-def test_recorded_clients_agree_with_their_engines_ttft_and_held_back_chunks_do_not(name: str) -> None:
-    with stored(page_samples(pages_of(name), HERE)) as address:
-        source = store_source(address)
-        assert of_ttft(read_run(ttft_run(name), source)) == []
-        (late,) = of_ttft(read_run(ttft_run(name, later=13.0), source))
-    assert late.startswith("TTFT P50 is 1")
-    assert "likely --stream-interval, a reasoning parser, or time in the client" in late
 
 
 @pytest.fixture
