@@ -41,8 +41,17 @@ _FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY")
 
 _OF_A_DAY = frozenset({"BYHOUR", "BYMINUTE", "BYSECOND"})
 
-_LARGEST = {"INTERVAL": 9999, "COUNT": 99_999, "BYMONTH": 12, "BYMONTHDAY": 31, "BYYEARDAY": 366, "BYWEEKNO": 53}
-"""Numbers that dateutil does not check: it looks for the month 13 until the year 9999."""
+_LIMITS = {
+    "INTERVAL": (1, 9999),
+    "COUNT": (1, 99_999),
+    "BYMONTH": (1, 12),
+    "BYMONTHDAY": (-31, 31),
+    "BYYEARDAY": (-366, 366),
+    "BYWEEKNO": (-53, 53),
+}
+"""Limits that dateutil does not check: it looks for the month 13 until the year 9999."""
+
+_RULE_TEXT = re.compile(r"(RRULE:)?[A-Z]+=[A-Z0-9,+-]+(;[A-Z]+=[A-Z0-9,+-]+)*", re.ASCII)
 
 
 def _zone(value: object) -> str:
@@ -111,11 +120,10 @@ LocalTime = Annotated[
 
 
 def _recurrence(value: object) -> str:
-    if not isinstance(value, str) or not re.fullmatch(
-        r"(RRULE:)?[A-Z]+=[^\s=]+(;[A-Z]+=[^\s=;]+)*", value, re.IGNORECASE
-    ):
+    text = value.upper() if isinstance(value, str) else ""
+    if not _RULE_TEXT.fullmatch(text):
         raise validation_error("must be a recurrence rule such as FREQ=WEEKLY;BYDAY=MO or FREQ=MONTHLY;BYMONTHDAY=1")
-    pairs = [part.split("=") for part in value.upper().removeprefix("RRULE:").split(";")]
+    pairs = [part.split("=") for part in text.removeprefix("RRULE:").split(";")]
     parts = dict(pairs)
     if parts.get("FREQ") not in _FREQUENCIES:
         raise validation_error(f"needs FREQ, one of {', '.join(_FREQUENCIES)} (more often than daily: BYHOUR=8,12,16)")
@@ -127,17 +135,17 @@ def _recurrence(value: object) -> str:
     from dateutil.rrule import rrulestr
 
     try:
-        rrulestr(value.upper(), dtstart=datetime(YEARS[0], 1, 1))
-        wrong = [name for name in _LARGEST.keys() & parts.keys() if not _within(parts[name], _LARGEST[name])]
+        rrulestr(text, dtstart=datetime(YEARS[0], 1, 1))
+        wrong = [name for name in _LIMITS.keys() & parts.keys() if not _within(parts[name], *_LIMITS[name])]
     except (ValueError, OverflowError) as error:
         raise validation_error(f"is no recurrence rule of RFC 5545 in local time ({error})") from None
     if wrong:
         raise validation_error(f"{wrong[0]} of the rule is not as RFC 5545 has it")
-    return value.upper()
+    return text
 
 
-def _within(numbers: str, most: int) -> bool:
-    return all(1 <= abs(int(number)) <= most for number in numbers.split(","))
+def _within(numbers: str, low: int, high: int) -> bool:
+    return all(low <= int(number) <= high and int(number) != 0 for number in numbers.split(","))
 
 
 _RULE = WithJsonSchema({"type": "string", "title": "recurrence rule", "pattern": "FREQ="})

@@ -10,12 +10,14 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from agent.config.values import (
     ConfigSection,
     Contradictions,
+    EngineName,
     EnvironmentFileName,
     Peer,
     Seconds,
     Timeout,
     Url,
     duration_range,
+    full_match,
     validation_error,
 )
 from agent.prometheus.options import (
@@ -25,9 +27,7 @@ from agent.prometheus.options import (
     TURN_SECONDS,
     StoreOptions,
     header_problem,
-    header_text,
 )
-from rules.engines.registry import ENGINES
 from rules.plan.schema import Plan
 
 _MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*\s*(=~|!~|!=|=)\s*"(?:[^"\\\n]|\\.)*"'
@@ -46,24 +46,11 @@ def _matchers(value: object) -> object:
     return value.strip().rstrip(",").rstrip()
 
 
-def _known_engine(value: object) -> object:
-    known = sorted({engine.name for engine in ENGINES})
-    if value is not None and value not in known:
-        raise validation_error(f"must be one of {', '.join(known)}")
-    return value
-
-
 def _base(value: object) -> object:
     if isinstance(value, str) and re.search(r"[?#]", value):
         raise validation_error("must be the store's base address, without a query")
     if isinstance(value, str) and re.search(r"/api/v1(/|$)", value):
         raise validation_error("must be the address before /api/v1, which is added")
-    return value
-
-
-def _org_id(value: object) -> object:
-    if isinstance(value, str) and not header_text(value):
-        raise validation_error("must be printable ASCII without blanks around it, as a header carries")
     return value
 
 
@@ -77,15 +64,17 @@ Matchers = Annotated[str, BeforeValidator(_matchers), WithJsonSchema({"type": "s
 
 Label = Annotated[str, Field(pattern=_LABEL), WithJsonSchema({"type": "string", "title": "label", "pattern": _LABEL})]
 
-EngineName = Annotated[str, BeforeValidator(_known_engine), WithJsonSchema({"type": "string", "title": "engine"})]
-
 Turn = Annotated[Seconds, duration_range(5.0, 300.0)]
 
 Delay = Annotated[Seconds, duration_range(0.0, 600.0)]
 
 BackFill = Annotated[Seconds, duration_range(0.0, 91 * 86_400.0)]
 
-OrgId = Annotated[str, BeforeValidator(_org_id), WithJsonSchema({"type": "string", "minLength": 1})]
+OrgId = Annotated[
+    str,
+    full_match("[!-~]([ -~]*[!-~])?", "must be printable ASCII without blanks around it, as a header carries"),
+    WithJsonSchema({"type": "string", "minLength": 1}),
+]
 
 HeaderName = Annotated[str, BeforeValidator(_header_name)]
 

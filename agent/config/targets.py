@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field
 from agent.config.values import (
     ConfigSection,
     Contradictions,
+    EngineName,
     EnvironmentFileName,
     GpuList,
     Name,
@@ -18,10 +19,8 @@ from agent.config.values import (
     Url,
     refuse,
     repeats,
-    unknown_key_text,
 )
 from agent.http_client.options import TargetOptions
-from rules.engines.registry import ENGINES
 from rules.gpu_sources.exporter import GpuExporter
 from rules.gpu_sources.registry import BY_NAME
 from rules.plan.schema import Plan
@@ -51,7 +50,7 @@ class TargetKeys(Connection):
     tier: Name = Field(description="Tier of the plan that it belongs to.")
     replica: Name | None = Field(None, description="Its name, unique in the tier; default host:port of the url.")
     pool: Literal["mixed", "prefill", "decode"] = Field("mixed", description="Part of the tier it belongs to.")
-    engine: Name | None = Field(None, description="Such as vllm; default: recognised from the page.")
+    engine: EngineName | None = Field(None, description="Such as vllm; default: recognised from the page.")
     engine_version: Name | None = Field(
         None, description="Release of the engine, where it does not tell it. vLLM does: /version beside its page."
     )
@@ -69,11 +68,8 @@ class TargetKeys(Connection):
         return self.replica or default_replica(self.url)
 
     def contradictions(self, plan: Plan | None) -> Contradictions:
-        """Yield an engine that nothing reads, a pool that the plan lacks, and a pid_file without use."""
+        """Yield a pool that the plan lacks, and a pid_file without use."""
         yield from super().contradictions(plan)
-        known = tuple(dict.fromkeys(engine.name for engine in ENGINES))
-        if self.engine and self.engine not in known:
-            yield ("engine",), unknown_key_text(self.engine, known, "an engine whose pages can be read")
         pools = plan.tiers[self.tier].pools if plan and self.tier in plan.tiers else ()
         if pools and self.pool not in pools:
             text = f"must be {' or '.join(pools)}, as the plan says of tier {self.tier}, not {self.pool}"

@@ -30,6 +30,7 @@ from pydantic_core import PydanticCustomError
 
 from agent.durations import EXPECTED, PATTERN, duration_text, parse_duration
 from exporters.render.text import one_line
+from rules.engines.registry import ENGINES
 from rules.plan.schema import Plan
 from rules.plan.validation import Path as KeyPath
 from rules.plan.validation import path_text, problem_text
@@ -127,6 +128,16 @@ def _name(value: str) -> str:
 
 Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_name)]
 """Display name on pages, in labels and in logs."""
+
+
+def _engine(value: str) -> str:
+    known = tuple(dict.fromkeys(engine.name for engine in ENGINES))
+    if value not in known:
+        raise validation_error(unknown_key_text(value, known, "an engine whose pages can be read"))
+    return value
+
+
+EngineName = Annotated[Name, AfterValidator(_engine)]
 
 
 def parse_seconds(value: object, low: float, high: float) -> float:

@@ -168,6 +168,14 @@ NO_DURATION = "must be a number with its unit, such as 500ms, 15s, 5m, 1h, 7d or
             "events[0].recurrence: INTERVAL of the rule is not as",
         ),
         (
+            {"events": [{**SALE, "recurrence": "FREQ=DAILY;INTERVAL=-1"}]},
+            "events[0].recurrence: INTERVAL of the rule is not as",
+        ),
+        (
+            {"events": [{**SALE, "recurrence": "FREQ=DAILY;COUNT"}]},
+            "events[0].recurrence: must be a recurrence rule such as FREQ=WEEKLY",
+        ),
+        (
             {"events": [{**SALE, "recurrence": "FREQ=YEARLY;BYMONTH=13"}]},
             "events[0].recurrence: BYMONTH of the rule is not as",
         ),

@@ -148,7 +148,7 @@ def test_pods_of_any_namespace_told_apart_by_their_names_alone_are_warned_of(
         ),
         (
             {"role": "fleet", "store": {"url": "http://x"}, "tiers": {"t": {"engine": "vlm"}}},
-            "tiers.t.engine: must be one of",
+            "tiers.t.engine: is not an engine whose pages can be read; did you mean vllm?",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
