@@ -21,6 +21,7 @@ from agent.benchmarks.run_model import (
     Count,
     Distribution,
     Measured,
+    Moment,
     Number,
     Tally,
     at,
@@ -69,7 +70,7 @@ def _time(value: Any) -> Any:
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
-Time = Annotated[Measured, BeforeValidator(_time)]
+Time = Annotated[Moment, BeforeValidator(_time)]
 
 
 def _load(new: str, old: str) -> Any:

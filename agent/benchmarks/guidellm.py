@@ -23,6 +23,7 @@ from agent.benchmarks.run_model import (
     Loop,
     Measured,
     Milliseconds,
+    Moment,
     Number,
     ResultPart,
     Tally,
@@ -71,8 +72,8 @@ class EntryRun(BenchmarkRun):
     ttft: Milliseconds = at("metrics", "time_to_first_token_ms", "successful", default=NOTHING)
     tpot: Milliseconds = at("metrics", "inter_token_latency_ms", "successful", default=NOTHING)
     output_tokens_per_second: Measured = at("metrics", "output_tokens_per_second", "successful", "mean")
-    started_at: Measured = at("start_time")
-    ended_at: Measured = at("end_time")
+    started_at: Moment = at("start_time")
+    ended_at: Moment = at("end_time")
     model: Text = Field(
         "",
         validation_alias=AliasChoices(AliasPath("config", "backend", "model"), AliasPath("worker", "backend_model")),

@@ -38,6 +38,8 @@ def _whole(value: Any) -> Any:
 
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Measured = Annotated[Number | None, BeforeValidator(lambda v: None if v == 0 and v is not False else v)]
+Moment = Annotated[Annotated[Number, Field(le=253_402_300_799)] | None, BeforeValidator(lambda v: v or None)]
+"""Unix seconds up to the year 9999: a time in milliseconds is later."""
 Count = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=2**53)]
 """Above 2^53 a float does not hold every whole number."""
 Tally = Annotated[Count, BeforeValidator(lambda v: v or 0)]
@@ -136,8 +138,8 @@ class BenchmarkRun(BaseModel):
     output_tokens_per_second: Measured = None
     prefix_hit_ratio: float | None = None
     speculative_acceptance: float | None = None
-    started_at: Measured = None
-    ended_at: Measured = None
+    started_at: Moment = None
+    ended_at: Moment = None
     model: Text = ""
     setup: Setup = UNKNOWN
     prompt_tokens: Distribution = NOTHING

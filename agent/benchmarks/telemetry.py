@@ -158,7 +158,10 @@ def read_run(run: BenchmarkMeasurement, source: TelemetrySource) -> RunTelemetry
     covered = math.fsum(overlap for overlap in overlaps if overlap > 0) / (end - start)
     if covered < FULL_COVERAGE:
         return RunTelemetry(remarks=[f"{source.name} covers {covered:.0%} of this run, {span}: nothing was taken"])
-    window, longest = windows.sum_windows(parts), max(part.span for part in parts if part.covered_seconds > 0)
+    window, longest = (
+        windows.sum_windows(parts),
+        max((part.span for part in parts if part.covered_seconds > 0), default=0.0),
+    )
     return _take(run, window, longest, replica.setup)
 
 

@@ -24,6 +24,7 @@ from agent.benchmarks.run_model import (
     Count,
     Measured,
     Milliseconds,
+    Moment,
     Number,
     Numbers,
     Setup,
@@ -100,7 +101,7 @@ class VllmRun(BenchmarkRun):
     itl: Milliseconds = at("itl", default=NOTHING)
     latency: Milliseconds = at("latency", default=NOTHING)
     output_tokens_per_second: Measured = at("output_throughput")
-    ended_at: Annotated[Measured, BeforeValidator(_date)] = at("date")
+    ended_at: Annotated[Moment, BeforeValidator(_date)] = at("date")
     model: Text = at("model_id", default="")
     setup: Setup = at("setup", default=UNKNOWN)
     input_tokens: Measured = at("total_input_tokens")

@@ -194,6 +194,8 @@ def test_values_that_cannot_be_are_refused_with_their_place(tmp_path: Path) -> N
     slow = benchmark(time_to_first_token_ms=statistics(1000.0, 4e6), request_latency=statistics(2.3, 4100.0))
     assert "ttft_p99_seconds: must be at most 3600" in refusal(tmp_path, slow)
     assert "valid dictionary" in refusal(tmp_path, 7)
+    milliseconds = refusal(tmp_path, benchmark() | {"start_time": 1.7e12, "end_time": 1.7e12 + 1e5})
+    assert milliseconds == "has a wrong value: start_time: input should be less than or equal to 253402300799"
     assert refusal(tmp_path) == "holds no benchmark"
 
 
