@@ -25,7 +25,7 @@ from forecast.capacity.simulation import (
     simulate_requests,
 )
 from forecast.lead.features import fill_gaps
-from forecast.lead.online import minute_outlook, run_lead_forecast
+from forecast.lead.online import LeadRun, run_past
 from forecast.series.binned import DAY_MINUTES, MINUTE_SECONDS, Array
 from forecast.series.calendar import remove_event_effects
 from rules.plan.replica_count import NO_MARGIN, Margin
@@ -49,7 +49,7 @@ class ValueInputs:
 
     `rates` are work and may contain NaN, but not only. `requests` are the same minutes as requests, None if work is
     requests. `factors` are those of known events in the rates. `margin` is that of the
-    recommended counts.
+    recommended counts. `run` is the lead forecast's run of the rates, computed anew without it.
     """
 
     rates: Array
@@ -65,6 +65,7 @@ class ValueInputs:
     replica_hour: float | None
     currency: str
     requests: Array | None = None
+    run: LeadRun | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -98,7 +99,7 @@ def simulate_last_week(past: ValueInputs) -> LastWeekResult | None:
     """Return the quantiles of the last week and of the time before, or None with less than a day."""
     if not np.isfinite(past.rates).any():
         return None
-    quantile = _quantile_of(past, past.rates)
+    quantile = _quantile_of(past, past.rates, past.run)
     known = np.flatnonzero(np.isfinite(quantile[:-1]))
     start = max(1, len(past.rates) - WEEK_MINUTES, int(known[0]) if len(known) else len(past.rates))
     if len(past.rates) - start < LEAST_MINUTES:
@@ -115,14 +116,14 @@ def simulate_last_week(past: ValueInputs) -> LastWeekResult | None:
     before = stretch(past.rates, quantile, 1, start)
     if past.requests is None:
         return LastWeekResult(judged=judged, before=before)
-    requests = stretch(past.requests, _quantile_of(past, past.requests), start, len(past.rates))
+    requests = stretch(past.requests, _quantile_of(past, past.requests, None), start, len(past.rates))
     return LastWeekResult(judged=judged, before=before, requests=requests)
 
 
-def _quantile_of(past: ValueInputs, rates: Array) -> Array:
+def _quantile_of(past: ValueInputs, rates: Array, run: LeadRun | None) -> Array:
     """Return the quantile at the lead that was known in each minute, with known events; NaN without a forecast."""
     usual = remove_event_effects(rates, past.factors)
-    run = run_lead_forecast(usual, minute_outlook(usual, past.bin_minutes, past.lead, len(usual) + 1), past.lead)
+    run = run or run_past(usual, past.bin_minutes, past.lead)
     ahead = np.concatenate([past.factors, np.full(past.lead + 1, past.factors[-1])])
     quantile: Array = run.quantile(past.certainty) * ahead[past.lead : past.lead + len(usual) + 1]
     return quantile

@@ -26,7 +26,7 @@ from exporters.documents.prewarm_value import Highest, PrewarmValue
 from exporters.render.text import format_duration
 from forecast.capacity.minimum_warm import CapacityPrices
 from forecast.capacity.prewarm import Prewarmer, ScalingDecision, certainty, hold_minutes, lead_minutes
-from forecast.lead.online import LiveLeadForecast
+from forecast.lead.online import LeadRun, LiveLeadForecast, run_past
 from forecast.series.binned import (
     MINUTE_SECONDS,
     Array,
@@ -59,14 +59,18 @@ class TierForecast:
         self._requests = DemandBins(asked, requests) if requests is not None else None
         self._lead = lead_minutes(asked.lead_seconds + asked.settling_seconds) if asked.lead_seconds else None
         self._certainty = self._level(asked)
-        self._live = LiveLeadForecast(self._work.usual(), self._work.bin_minutes, self._lead) if self._lead else None
+        self._live, run = None, None
+        if self._lead:
+            usual, width = self._work.usual(), self._work.bin_minutes
+            run = run_past(usual, width, self._lead)
+            self._live = LiveLeadForecast(usual, width, self._lead, run)
         self._hold = self._hold_minutes(asked)
         self._refitted = self.end
         self._minimum = max(1, asked.minimum_warm)
         self._worth: PrewarmValue | None = None
         self._decision: ScalingDecision | None = None
         self._warmer: Prewarmer | None = None
-        self._look_back()
+        self._look_back(run)
         self._begin_warming(asked.held)
 
     @property
@@ -223,7 +227,7 @@ class TierForecast:
             return None
         return max(hold_minutes(self._lead), round(asked.hold_seconds / MINUTE_SECONDS))
 
-    def _look_back(self) -> None:
+    def _look_back(self, run: LeadRun | None = None) -> None:
         """Update the worth of pre-warming in the last week, and the minimum that follows from prices."""
         asked = self.settings
         if asked.lead_seconds is None or self._capacity is None or self._lead is None:
@@ -242,6 +246,7 @@ class TierForecast:
             margin=asked.margin,
             replica_hour=asked.replica_hour,
             currency=asked.currency,
+            run=run,
         )
         week = prewarm_value.simulate_last_week(past)
         if week is None:

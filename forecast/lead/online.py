@@ -129,12 +129,12 @@ def quantile_of(centre: Array, spread: Array, highest: Array, factor: Array, lev
 class OnlineLeadForecaster:
     """Forecaster of demand one lead ahead for one tier, in the unit of its input (requests/s)."""
 
-    def __init__(self, minutes: Array, outlook: SeasonalPrior, lead: int) -> None:
+    def __init__(self, minutes: Array, outlook: SeasonalPrior, lead: int, past: LeadRun | None = None) -> None:
         """Start from minutes (NaN: unknown; at least one known) and their outlook, which has an extra row.
 
-        Raise ValueError if no minute is known or the lead is below 1.
+        `past` is their run, computed here without it. Raise ValueError if no minute is known or the lead is below 1.
         """
-        past = run_lead_forecast(minutes, outlook, lead)
+        past = past or run_lead_forecast(minutes, outlook, lead)
         self._lead = lead
         self._minutes = list(minutes[-KEPT_MINUTES:])
         self._now = list(outlook.now[-KEPT_MINUTES - 1 :])
@@ -216,16 +216,16 @@ class LiveLeadForecast:
     """Forecaster of one tier that keeps its demand and refits its time-of-week profile as the outlook.
 
     `usual` is demand per minute without known events (NaN: unknown; at least one known). It begins at a whole bin of
-    `bin_minutes`.
+    `bin_minutes`. `past` is the run of `usual` (`run_past`), computed here without it.
     """
 
-    def __init__(self, usual: Array, bin_minutes: int, lead: int) -> None:
+    def __init__(self, usual: Array, bin_minutes: int, lead: int, past: LeadRun | None = None) -> None:
         self._minutes = usual[-KEPT_DAYS * DAY_MINUTES :].tolist()
         self._bin_minutes, self._lead = bin_minutes, lead
         self._look_ahead()
         self._next = rows = len(self._minutes) + 1
         outlook = SeasonalPrior(now=self._ahead.now[:rows], then=self._ahead.then[:rows])
-        self._online = OnlineLeadForecaster(np.array(self._minutes), outlook, lead)
+        self._online = OnlineLeadForecaster(np.array(self._minutes), outlook, lead, past)
 
     def step(self, rate: float) -> None:
         """Add a minute; NaN if unknown."""
@@ -252,6 +252,11 @@ class LiveLeadForecast:
         minutes = np.array(self._minutes)
         self._ahead = minute_outlook(minutes, self._bin_minutes, self._lead, len(minutes) + AHEAD_MINUTES)
         self._next = len(minutes)
+
+
+def run_past(usual: Array, bin_minutes: int, lead: int) -> LeadRun:
+    """Return the run of demand without known events, with its own profile as the outlook."""
+    return run_lead_forecast(usual, minute_outlook(usual, bin_minutes, lead, len(usual) + 1), lead)
 
 
 def minute_outlook(usual: Array, bin_minutes: int, lead: int, rows: int) -> SeasonalPrior:

@@ -14,7 +14,7 @@ from dataclasses import fields
 from rules.light_dataclass import light_dataclass
 from rules.telemetry.outcomes import FAILED, HTTP_FAILED, NO_ROOM, count_gone, failed_bounds
 from rules.telemetry.windows import MINUTE_SECONDS, NET_CHANGE, Window
-from rules.telemetry.work import CapacityLengths, computed_share, count_served, weigh
+from rules.telemetry.work import UNTOLD, CapacityLengths, computed_share, count_served, weigh
 
 UNSERVED = (FAILED, HTTP_FAILED, NO_ROOM)
 """Families that count requests which arrived and were not served."""
@@ -88,8 +88,8 @@ class MinuteDemand:
 
     def work(self, lengths: CapacityLengths) -> float | None:
         """Return the arrivals as work: in requests of these lengths. Unknown tokens count as their requests."""
-        if self.requests is None:
-            return None
+        if self.requests is None or lengths == UNTOLD:
+            return self.requests
         tokens = self.prompt_tokens, self.generation_tokens
         return weigh(self.requests, *tokens, self.computed, lengths, n=self.requests).total.value
 
