@@ -169,26 +169,26 @@ def fill_architectures(plan: Plan, path: Path) -> tuple[Plan, tuple[PlanWarning,
 
     Files are relative to the plan at `path`. Keys of the plan win; a file that differs from them is a warning.
     """
-    tiers, found = dict(plan.tiers), list[PlanWarning]()
+    tiers, warnings = dict(plan.tiers), list[PlanWarning]()
     for name, tier in plan.tiers.items():
         written = tier.architecture
         if written is None or written.config is None:
             continue
         place = f"tiers.{name}.architecture"
         document = read_document(path.parent / written.config)
-        told = read_model_config(document.data) if isinstance(document.data, dict) else {}
-        if not told.get("layers"):
+        read = read_model_config(document.data) if isinstance(document.data, dict) else {}
+        if not read.get("layers"):
             why = document.problems[0] if document.problems else f"{written.config} is no config.json of a model"
-            found.append(PlanWarning(path=f"{place}.config", text=why, severity="mistake"))
+            warnings.append(PlanWarning(path=f"{place}.config", text=why, severity="mistake"))
             continue
         own = written.model_dump(exclude_none=True)
-        for key in sorted(own.keys() & told.keys() - {"attention"}):
-            if own[key] != told[key]:
-                text = f"is {own[key]} here and {told[key]} in {written.config}; the plan's is used"
-                found.append(PlanWarning(path=f"{place}.{key}", text=text, severity="warning"))
-        filled = Architecture.model_validate({**told, **own})
+        for key in sorted(own.keys() & read.keys() - {"attention"}):
+            if own[key] != read[key]:
+                text = f"is {own[key]} here and {read[key]} in {written.config}; the plan's is used"
+                warnings.append(PlanWarning(path=f"{place}.{key}", text=text, severity="warning"))
+        filled = Architecture.model_validate({**read, **own})
         tiers[name] = tier.model_copy(update={"architecture": filled})
-    return plan.model_copy(update={"tiers": tiers}), tuple(found)
+    return plan.model_copy(update={"tiers": tiers}), tuple(warnings)
 
 
 def _unusable(name: str, why: str, line: int | None = None) -> Document:

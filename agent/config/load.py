@@ -51,8 +51,8 @@ class LoadedConfig:
     def grave(self) -> tuple[str, ...]:
         """Return the mistakes of the configuration and of its plan."""
         planned = check_plan(self.plan, CATALOGUE, self.config.thresholds) if self.plan else ()
-        told = (f"{self.config.plan}: {one.path}: {one.text}" for one in planned if one.severity == "mistake")
-        return (*self.mistakes, *told)
+        texts = (f"{self.config.plan}: {entry.path}: {entry.text}" for entry in planned if entry.severity == "mistake")
+        return (*self.mistakes, *texts)
 
 
 def parse_config(

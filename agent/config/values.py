@@ -180,7 +180,7 @@ def _file(value: object, info: ValidationInfo, expands: bool) -> str:
         if name not in environment:
             raise validation_error(f"names the environment variable {name}, which is not set")
     folder: Path = context["folder"]
-    return str(folder / _VARIABLE.sub(lambda found: environment[found[1]], value))
+    return str(folder / _VARIABLE.sub(lambda match: environment[match[1]], value))
 
 
 _FILE = WithJsonSchema({"type": "string", "title": "file", "minLength": 1})
@@ -235,10 +235,10 @@ def split_listen(value: str) -> tuple[str, int]:
 
     Raise ValueError otherwise.
     """
-    found = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):([0-9]{1,5})", value)
-    if found is None or int(found[2]) > 65535:
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):([0-9]{1,5})", value)
+    if match is None or int(match[2]) > 65535:
         raise ValueError(LISTEN)
-    return found[1].strip("[]"), int(found[2])
+    return match[1].strip("[]"), int(match[2])
 
 
 def _listen(value: object) -> str:
