@@ -6,14 +6,15 @@ Memory errors come every 60 s with fields that are read anyway. MIG mode and ins
 driver and handle once.
 """
 
-import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import Any, TypeVar
 
 from agent.durations import retry_delay
 from agent.gpu.collector import GpuRead
-from agent.gpu.deadline import DeadlineThread, NotAnsweringError
 from agent.gpu.nvml_board import GpuSlot
 from agent.gpu.nvml_device import NvmlError, ask, ask_text
 from agent.gpu.nvml_faults import FaultEvents
@@ -23,19 +24,24 @@ from rules.telemetry.snapshots import GpuReadout
 FIRST_RETRY_SECONDS = 10.0
 LONGEST_RETRY_SECONDS = 300.0
 
+T = TypeVar("T")
+
 _log = logging.getLogger(__name__)
 
 
 class NvmlReader:
     """Reader of all GPUs. A cycle ends within the deadline, whatever NVML does.
 
+    A driver can hang and cannot be interrupted, so each cycle has a daemon thread. While it hangs no other one starts.
     ``clock`` returns seconds for durations (covered seconds, back-off), not necessarily unix time.
     """
 
     def __init__(self, *, deadline_seconds: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._deadline = deadline_seconds
-        self._thread = DeadlineThread("nvml", deadline_seconds)
         self._machine = _Machine(clock)
+        self._late: Future[Any] | None = None
+        self._began = 0.0
+        self._is_closed = False
 
     def read(self, now: float) -> GpuRead:
         """Return a readout for each GPU that answered, and problems as texts. ``now`` is unix seconds.
@@ -43,24 +49,43 @@ class NvmlReader:
         A readout's ``t`` is ``now`` plus the time until its counters were read. A failing GPU loses its own readout,
         a failing library the GPUs not yet read. A hanging library costs the whole cycle, and later cycles.
         """
-        try:
-            return self._thread.run(lambda: self._machine.read(now))
-        except NotAnsweringError as hung:
-            if hung.just_started:
-                return (), (f"NVML did not answer within {self._deadline:g} s",)
-            return (), (f"NVML has not answered for {hung.seconds:.0f} s; waiting for the same call",)
+        late, self._late = self._late, None
+        if late is not None and not late.done():
+            self._late = late
+            seconds = time.monotonic() - self._began
+            return (), (f"NVML has not answered for {seconds:.0f} s; waiting for the same call",)
+        if late is not None:
+            # Its readouts are too old. A defect is raised.
+            late.result()
+        reading = self._start(lambda: self._machine.read(now))
+        if not wait([reading], self._deadline).done:
+            self._late = reading
+            return (), (f"NVML did not answer within {self._deadline:g} s",)
+        return reading.result()
 
     def close(self) -> None:
         """Shut the library down once. A hanging library is left to its daemon thread."""
-        if self._thread.stopped:
+        if self._is_closed or (self._late is not None and not self._late.done()):
             return
-        with contextlib.suppress(NotAnsweringError):
-            self._thread.run(self._machine.close)
-        self._thread.stop()
+        self._is_closed = True
+        wait([self._start(self._machine.close)], self._deadline)
+
+    def _start(self, job: Callable[[], T]) -> Future[T]:
+        result: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                result.set_result(job())
+            except BaseException as error:  # noqa: BLE001 (raised again by the reader)
+                result.set_exception(error)
+
+        self._began = time.monotonic()
+        threading.Thread(target=run, name="nvml", daemon=True).start()
+        return result
 
 
 class _Machine:
-    """NVML library and its GPUs, used in the reader's thread only."""
+    """NVML library and its GPUs, used in one thread at a time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -93,33 +118,26 @@ class _Machine:
     def _reopen(self, problems: list[str]) -> bool:
         if self._open:
             return True
-        if self._clock() < self._retry_at:
-            problems.append(self._why_closed)
-            return False
-        try:
-            ask("nvmlInit")
-            self._open = True
-            self._unidentified = list(range(ask("nvmlDeviceGetCount")))
-            self._driver = ask_text("of unknown version", "nvmlSystemGetDriverVersion")
-        except NvmlError as error:
+        if self._clock() >= self._retry_at:
+            try:
+                ask("nvmlInit")
+                self._open = True
+                self._unidentified = list(range(ask("nvmlDeviceGetCount")))
+                self._driver = ask_text("of unknown version", "nvmlSystemGetDriverVersion")
+                # A driver without a GPU is no error of NVML. Look again, but not in every cycle.
+                trouble = "" if self._unidentified else "the driver runs but shows no GPU"
+            except NvmlError as error:
+                trouble = str(error)
+            if not trouble:
+                self._failures = 0
+                return True
             self.close()
-            self._back_off(error)
-            problems.append(self._why_closed)
-            return False
-        if not self._unidentified:
-            # A driver without a GPU is no error of NVML. Look again, but not in every cycle.
-            self.close()
-            self._back_off("the driver runs but shows no GPU")
-            problems.append(self._why_closed)
-            return False
-        self._failures = 0
-        return True
-
-    def _back_off(self, why: object) -> None:
-        self._failures += 1
-        delay = retry_delay(self._failures, FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
-        self._retry_at = self._clock() + delay
-        self._why_closed = f"NVML: {why}; no GPU is read, next try after {delay:.0f} s"
+            self._failures += 1
+            delay = retry_delay(self._failures, FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
+            self._retry_at = self._clock() + delay
+            self._why_closed = f"NVML: {trouble}; no GPU is read, next try after {delay:.0f} s"
+        problems.append(self._why_closed)
+        return False
 
     def _identify(self, problems: list[str]) -> None:
         """Find the GPU of every index of the driver. A known GPU keeps its sums."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +27,12 @@ MESSAGES = {
         ("namespace", 2, "", False),
         ("containers", 3, "ContainerResources", True),
     ),
-    "ContainerResources": (
-        ("name", 1, "", False),
-        ("devices", 2, "ContainerDevices", True),
-        ("dynamic_resources", 5, "DynamicResource", True),
-    ),
+    "ContainerResources": (("devices", 2, "ContainerDevices", True), ("dynamic_resources", 5, "DynamicResource", True)),
     "ContainerDevices": (("resource_name", 1, "", False), ("device_ids", 2, "", True)),
     "DynamicResource": (("claim_resources", 4, "ClaimResource", True),),
     "ClaimResource": (("driver_name", 2, "", False), ("pool_name", 3, "", False), ("device_name", 4, "", False)),
 }
 """The fields that are read: name, number, message ("" is a text), whether it is repeated. Dynamic resources have no UUIDs."""
-
-HINTS = {
-    "RESOURCE_EXHAUSTED": "it is asked too often, by whom else? or says more than is taken",
-    "UNIMPLEMENTED": "this kubelet does not know podresources v1 (Kubernetes 1.20 and newer do)",
-}
-"""By gRPC status code."""
 
 
 class PodResourcesError(SizewatchError):
@@ -51,11 +41,10 @@ class PodResourcesError(SizewatchError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """Devices of one kind that the kubelet gave to a container. `resource` is such as nvidia.com/gpu."""
+    """Devices of one kind that the kubelet gave to a container of a pod. `resource` is such as nvidia.com/gpu."""
 
     namespace: str
     pod: str
-    container: str
     resource: str
     ids: tuple[str, ...]
 
@@ -87,10 +76,8 @@ def read_devices(path: str, timeout_seconds: float = 5.0) -> tuple[Devices, ...]
             body = channel.unary_unary(METHOD, request_serializer=bytes)(b"", timeout=timeout_seconds)
         return tuple(list_devices(body))
     except grpc.RpcError as error:
-        name = error.code().name
-        hint = f"; {HINTS[name]}" if name in HINTS else ""
         words = truncate_value(error.details() or "") or "without a word"
-        raise PodResourcesError(f"{path}: the kubelet did not answer ({name}): {words}{hint}") from error
+        raise PodResourcesError(f"{path}: the kubelet did not answer ({error.code().name}): {words}") from error
     except DecodeError as error:
         raise PodResourcesError(f"{path}: the answer is no ListPodResourcesResponse") from error
 
@@ -98,17 +85,18 @@ def read_devices(path: str, timeout_seconds: float = 5.0) -> tuple[Devices, ...]
 def list_devices(body: bytes) -> Iterator[Devices]:
     """Yield the devices of an encoded ListPodResourcesResponse. Raise google.protobuf.message.DecodeError."""
     for pod in _response_class().FromString(body).pod_resources:
-        in_pod = partial(Devices, namespace=truncate_value(pod.namespace), pod=truncate_value(pod.name))
         for container in pod.containers:
-            devices = partial(in_pod, container=truncate_value(container.name))
-            for device in container.devices:
-                yield devices(
-                    resource=truncate_value(device.resource_name), ids=tuple(map(truncate_value, device.device_ids))
-                )
+            devices = [(device.resource_name, device.device_ids) for device in container.devices]
             for dynamic in container.dynamic_resources:
                 for claim in dynamic.claim_resources:
-                    name = f"{truncate_value(claim.pool_name)}/{truncate_value(claim.device_name)}"
-                    yield devices(resource=truncate_value(claim.driver_name), ids=(name,))
+                    devices.append((claim.driver_name, (f"{claim.pool_name}/{claim.device_name}",)))
+            for resource, ids in devices:
+                yield Devices(
+                    namespace=truncate_value(pod.namespace),
+                    pod=truncate_value(pod.name),
+                    resource=truncate_value(resource),
+                    ids=tuple(map(truncate_value, ids)),
+                )
 
 
 @cache

@@ -45,20 +45,10 @@ class TierCandidates:
     models: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     holders: frozenset[str] = frozenset()
 
-    def namespaces_of(self, tier: str) -> frozenset[str]:
-        """Return the namespaces that the operator names for a tier."""
-        return frozenset(name for entry in self.entries if entry.tier == tier for name in entry.namespaces)
-
     def is_open(self, tier: str) -> bool:
         """Return whether a pod with a GPU may be of a tier in any namespace."""
         entries = [entry for entry in self.entries if entry.tier == tier]
         return not (entries and all(entry.namespaces for entry in entries))
-
-
-def is_trusted(pod: Pod, known: TierCandidates) -> bool:
-    """Return whether the pod holds a GPU, or its namespace is one that the operator names."""
-    named = (*known.namespaces, *(name for entry in known.entries for name in entry.namespaces))
-    return has_gpu(pod, known.holders) or pod.namespace in named
 
 
 def has_gpu(pod: Pod, holders: Container[str]) -> bool:
@@ -73,58 +63,53 @@ def find_open_tiers(names: Iterable[str], known: TierCandidates) -> tuple[str, .
 
 def tier_of(pod: Pod, known: TierCandidates, *, has_page: bool = True) -> str:
     """Return the tier of a pod. Raise ExcludedPodError. Without a page (a worker) its GPU must determine the tier."""
-    if not is_trusted(pod, known):
+    named = {*known.namespaces, *(name for entry in known.entries for name in entry.namespaces)}
+    if not has_gpu(pod, known.holders) and pod.namespace not in named:
         asked = "devices by a claim, which may be no GPU" if pod.by_claim else "no GPU"
         raise ExcludedPodError(f"requests {asked}, and discovery.kubernetes.tiers does not name its namespace")
-    found = _tier_by_label(pod, known) or _tier_by_entries(pod, known)
-    if found is None:
+    tier = _tier_by_label(pod, known) or _tier_by_entries(pod, known)
+    if tier is None:
         return _tier_by_hardware(pod, known, has_page)
-    _check_joins(pod, (found,), known)
-    return found
+    return _allowed_tiers(pod, [tier], known)[0]
 
 
-def _check_joins(pod: Pod, tiers: Iterable[str], known: TierCandidates) -> tuple[str, ...]:
+def _allowed_tiers(pod: Pod, tiers: list[str], known: TierCandidates) -> list[str]:
     """Return those of the tiers that the pod may belong to. Raise ExcludedPodError without any."""
-    joins = tuple(tier for tier in tiers if _joins(pod, tier, known))
-    if not joins:
-        named = quote_external_text(", ".join(tiers), 80)
-        raise ExcludedPodError(f"its namespace is none of those that discovery.kubernetes.tiers allows for {named}")
-    return joins
-
-
-def _joins(pod: Pod, tier: str, known: TierCandidates) -> bool:
-    if pod.namespace in known.namespaces_of(tier):
-        return True
-    return known.is_open(tier) and (has_gpu(pod, known.holders) or pod.namespace in known.namespaces)
+    is_trusted = has_gpu(pod, known.holders) or pod.namespace in known.namespaces
+    allowed = []
+    for tier in tiers:
+        namespaces = {name for entry in known.entries if entry.tier == tier for name in entry.namespaces}
+        if pod.namespace in namespaces or (is_trusted and known.is_open(tier)):
+            allowed.append(tier)
+    if not allowed:
+        names = quote_external_text(", ".join(tiers), 80)
+        raise ExcludedPodError(f"its namespace is none of those that discovery.kubernetes.tiers allows for {names}")
+    return allowed
 
 
 def _tier_by_label(pod: Pod, known: TierCandidates) -> str | None:
-    named = pod.own.get("tier")
-    if named is None:
+    tier = pod.own.get("tier")
+    if tier is None:
         return None
-    if not _TIER_NAME.fullmatch(named):
+    if not _TIER_NAME.fullmatch(tier):
         raise ExcludedPodError("its sizewatch.io/tier is no name of a tier (at most 63 letters, digits, dots, _ and -)")
-    mapped = {entry.tier for entry in known.entries}
-    if known.tiers is not None and named not in known.tiers and named not in mapped:
-        raise ExcludedPodError(
-            f"its sizewatch.io/tier: {unknown_key_text(named, tuple(known.tiers), 'a tier of the plan')}"
-        )
-    return named
+    if known.tiers is not None and tier not in {*known.tiers, *(entry.tier for entry in known.entries)}:
+        text = unknown_key_text(tier, tuple(known.tiers), "a tier of the plan")
+        raise ExcludedPodError(f"its sizewatch.io/tier: {text}")
+    return tier
 
 
 def _tier_by_entries(pod: Pod, known: TierCandidates) -> str | None:
     """Return the tier of the entries that match. Several without labels only say which namespaces count."""
-    matching = [entry for entry in known.entries if _matches(entry, pod)]
-    found = sorted({entry.tier for entry in matching})
-    if len(found) > 1 and (any(entry.labels for entry in matching) or not known.tiers):
-        raise ExcludedPodError(f"matches the tiers {', '.join(found)} of discovery.kubernetes.tiers: one is needed")
-    return found[0] if len(found) == 1 else None
-
-
-def _matches(entry: PodTier, pod: Pod) -> bool:
-    return all(pod.labels.get(name) == value for name, value in entry.labels.items()) and (
-        not entry.namespaces or pod.namespace in entry.namespaces
-    )
+    matching = [
+        entry
+        for entry in known.entries
+        if entry.labels.items() <= pod.labels.items() and pod.namespace in (entry.namespaces or (pod.namespace,))
+    ]
+    tiers = sorted({entry.tier for entry in matching})
+    if len(tiers) > 1 and (any(entry.labels for entry in matching) or not known.tiers):
+        raise ExcludedPodError(f"matches the tiers {', '.join(tiers)} of discovery.kubernetes.tiers: one is needed")
+    return tiers[0] if len(tiers) == 1 else None
 
 
 def _tier_by_hardware(pod: Pod, known: TierCandidates, has_page: bool) -> str:
@@ -139,7 +124,7 @@ def _tier_by_hardware(pod: Pod, known: TierCandidates, has_page: bool) -> str:
     shown = ", ".join(known.products)
     if not fits:
         raise ExcludedPodError(f"says no tier, and no tier of the plan is for {shown}{advice}")
-    fits = list(_check_joins(pod, fits, known))
+    fits = _allowed_tiers(pod, fits, known)
     if not has_page:
         if len(fits) > 1:
             raise ExcludedPodError(f"says no tier; for {shown} the plan has {', '.join(fits)}{advice}")

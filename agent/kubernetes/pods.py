@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from rules.telemetry.snapshots import PodTimes
 
@@ -36,8 +36,7 @@ LWS_LEADER = f"{LWS}leader-name"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Port:
+class Port(NamedTuple):
     name: str
     number: int
 
@@ -98,12 +97,18 @@ def parse_pod(data: object) -> Pod | None:
     if not (uid and name and namespace):
         return None
     labels, annotations = _texts(meta.get("labels")), _texts(meta.get("annotations"), LWS_LEADER)
-    containers, states = list(_mappings(spec.get("containers"))), list(_mappings(status.get("containerStatuses")))
+    own = {**labels, **annotations}
+    containers = _mappings(spec.get("containers"))
+    # The serving container: the first that requests a GPU, else the first.
+    engine = next(filter(_wants_gpu, containers), containers[0] if containers else {})
+    states = _mappings(status.get("containerStatuses"))
+    state = next((state for state in states if engine and state.get("name") == engine.get("name")), {})
+    running, waiting = (_mapping(_mapping(state.get("state")).get(key)) for key in ("running", "waiting"))
     conditions = {truncate_value(c.get("type")): c for c in _mappings(status.get("conditions"))}
-    engine = _engine(containers)
-    state = next((s for s in states if engine is not None and s.get("name") == engine.get("name")), {})
-    ready, times = _is_true(conditions.get("Ready")), _times(meta, state, conditions)
-    changed_at = _seconds(_mapping(conditions.get("Ready")).get("lastTransitionTime"))
+    is_ready, changed_at = _condition(conditions.get("Ready"))
+    is_scheduled, scheduled_at = _condition(conditions.get("PodScheduled"))
+    created_at, container_at = _seconds(meta.get("creationTimestamp")), _seconds(running.get("startedAt"))
+    restarts = _whole(state.get("restartCount"))
     return Pod(
         uid=uid,
         namespace=namespace,
@@ -112,50 +117,38 @@ def parse_pod(data: object) -> Pod | None:
         address=truncate_value(status.get("podIP"), 64),
         phase=truncate_value(status.get("phase"), 32),
         labels=labels,
-        own=_ours(labels) | _ours(annotations),
+        own={key: own[PREFIX + key] for key in OWN_KEYS if PREFIX + key in own},
         leader=annotations.get(LWS_LEADER, ""),
         ports=tuple(_ports(containers))[:MOST_PORTS],
-        wants_gpu=engine is not None and _wants_gpu(engine),
-        by_claim=engine is not None and _wants_gpu(engine) and not _gpus(engine),
+        wants_gpu=_wants_gpu(engine),
+        by_claim=_wants_gpu(engine) and not _requests_gpu(engine),
         host_network=spec.get("hostNetwork") is True,
-        ready=ready,
-        was_ready=not ready and (changed_at or 0.0) > (times.container_at or math.inf),
+        ready=is_ready,
+        was_ready=not is_ready and (changed_at or 0.0) > (container_at or math.inf),
         ending=bool(meta.get("deletionTimestamp")),
-        restarts=_whole(state.get("restartCount")),
-        waiting=truncate_value(_mapping(_mapping(state.get("state")).get("waiting")).get("reason"), 64),
-        times=times,
-        created_at=_seconds(meta.get("creationTimestamp")) or 0.0,
+        restarts=restarts,
+        waiting=truncate_value(waiting.get("reason"), 64),
+        # `ready_at` is reliable only if the pod was seen before.
+        times=PodTimes(
+            asked_at=None if restarts else created_at,
+            scheduled_at=scheduled_at if is_scheduled and not restarts else None,
+            container_at=container_at,
+            ready_at=changed_at if is_ready else None,
+        ),
+        created_at=created_at or 0.0,
     )
-
-
-def _times(meta: Mapping[str, Any], state: Mapping[str, Any], conditions: Mapping[str, Mapping[str, Any]]) -> PodTimes:
-    """Return the times in the status. `ready_at` is reliable only if the pod was seen before."""
-    first = _whole(state.get("restartCount")) == 0
-    scheduled = conditions.get("PodScheduled")
-    ready = conditions.get("Ready")
-    return PodTimes(
-        asked_at=_seconds(meta.get("creationTimestamp")) if first else None,
-        scheduled_at=_seconds(_mapping(scheduled).get("lastTransitionTime")) if first and _is_true(scheduled) else None,
-        container_at=_seconds(_mapping(_mapping(state.get("state")).get("running")).get("startedAt")),
-        ready_at=_seconds(_mapping(ready).get("lastTransitionTime")) if _is_true(ready) else None,
-    )
-
-
-def _engine(containers: list[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the serving container: the first that requests a GPU, else the first."""
-    return next((one for one in containers if _wants_gpu(one)), containers[0] if containers else None)
 
 
 def _wants_gpu(container: Mapping[str, Any]) -> bool:
     # A claim (dynamic resource allocation) has no kind; a requested device is an accelerator.
-    return bool(_mapping(container.get("resources")).get("claims")) or _gpus(container)
+    return bool(_mapping(container.get("resources")).get("claims")) or _requests_gpu(container)
 
 
-def _gpus(container: Mapping[str, Any]) -> bool:
+def _requests_gpu(container: Mapping[str, Any]) -> bool:
     """Return whether a container asks a device plugin for an accelerator. Anybody may ask for none."""
     resources = _mapping(container.get("resources"))
-    asked = {**_mapping(resources.get("requests")), **_mapping(resources.get("limits"))}
-    return any(str(name).startswith(GPU_RESOURCES) and str(amount) not in ("", "0") for name, amount in asked.items())
+    amounts = {**_mapping(resources.get("requests")), **_mapping(resources.get("limits"))}
+    return any(str(name).startswith(GPU_RESOURCES) and str(amount) not in ("", "0") for name, amount in amounts.items())
 
 
 def _ports(containers: list[Mapping[str, Any]]) -> Iterator[Port]:
@@ -163,26 +156,24 @@ def _ports(containers: list[Mapping[str, Any]]) -> Iterator[Port]:
         for port in _mappings(container.get("ports")):
             number = _whole(port.get("containerPort"))
             if 0 < number <= 65535 and port.get("protocol", "TCP") == "TCP":
-                yield Port(name=truncate_value(port.get("name"), 15), number=number)
+                yield Port(truncate_value(port.get("name"), 15), number)
 
 
 def _texts(value: object, *wanted: str) -> dict[str, str]:
     """Return the labels, or with `wanted` only these and our annotations: all may have a quarter of a megabyte."""
-    found = {}
+    texts = {}
     for key, text in _mapping(value).items():
         if not wanted or key in wanted or str(key).startswith(PREFIX):
-            found[truncate_value(key, 317)] = truncate_value(text)
-        if len(found) == MOST_LABELS:
+            texts[truncate_value(key, 317)] = truncate_value(text)
+        if len(texts) == MOST_LABELS:
             break
-    return found
+    return texts
 
 
-def _ours(several: Mapping[str, str]) -> dict[str, str]:
-    return {key: several[PREFIX + key] for key in OWN_KEYS if PREFIX + key in several}
-
-
-def _is_true(condition: Mapping[str, Any] | None) -> bool:
-    return condition is not None and condition.get("status") == "True"
+def _condition(value: Mapping[str, Any] | None) -> tuple[bool, float | None]:
+    """Return whether a condition is true, and the Unix time of its last change."""
+    condition = _mapping(value)
+    return condition.get("status") == "True", _seconds(condition.get("lastTransitionTime"))
 
 
 def _seconds(value: object) -> float | None:
@@ -197,8 +188,8 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
-    return (one for one in value if isinstance(one, Mapping)) if isinstance(value, list) else iter(())
+def _mappings(value: object) -> list[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
 def _whole(value: object) -> int:

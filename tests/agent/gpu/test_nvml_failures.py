@@ -160,11 +160,28 @@ def test_closing_gives_the_library_back_ends_the_thread_and_may_be_done_twice(nv
     reader = NvmlReader()
     reader.read(0.0)
     assert nvml.opened() == 1
-    (worker,) = set(threading.enumerate()) - before
     reader.close()
     reader.close()
-    worker.join(CEILING_SECONDS)
-    assert (nvml.opened(), worker.is_alive()) == (0, False)
+    assert nvml.opened() == 0
+    assert wait_for(lambda: set(threading.enumerate()) <= before)
+
+
+def test_a_defect_in_a_cycle_that_came_late_is_raised_by_the_next(nvml, monkeypatch):
+    nvml.add_gpu()
+    reader = NvmlReader(deadline_seconds=0.05)
+    release = threading.Event()
+
+    def fail_late(now: float) -> None:
+        release.wait()
+        raise ZeroDivisionError(now)
+
+    monkeypatch.setattr(reader._machine, "read", fail_late)
+    assert reader.read(0.0) == ((), ("NVML did not answer within 0.05 s",))
+    late = reader._late
+    release.set()
+    assert wait_for(late.done)
+    with pytest.raises(ZeroDivisionError):
+        reader.read(15.0)
 
 
 def test_closing_does_not_wait_for_a_hanging_library(nvml):
