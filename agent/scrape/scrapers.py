@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import field, replace
-from functools import cache, partial
+from functools import partial
 from ipaddress import ip_address
 from urllib.parse import urlsplit, urlunsplit
 
@@ -24,8 +24,7 @@ from agent.errors import ScrapeError, ScrapeFailure
 from agent.http_client.errors import place_of
 from agent.http_client.options import TargetOptions
 from agent.http_client.page import JSON, PageFetcher
-from agent.scrape.exposition import ParsedPage, SeriesReader
-from agent.scrape.page_layout import ExpositionSeries
+from agent.scrape.exposition import ExpositionSeries, ParsedPage, SeriesReader
 from agent.scrape.page_split import split_engines
 from agent.scrape.threads import ScrapeThreads
 from rules.engines.coverage import FamilyUse, explain_families, version_range
@@ -59,13 +58,6 @@ VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,59}")
 _log = logging.getLogger(__name__)
 
 
-@cache
-def _wanted_names(engine: str | None) -> Callable[[str], bool]:
-    """Return the filter of sample names of an engine, of all without a name. One object each: layouts are shared by it."""
-    engines = tuple(e for e in ENGINES if engine in (None, e.name))
-    return lambda name: is_mapped_name(name, engines)
-
-
 class PageReader:
     """Reader of the pages of one target. `engine` is its configured name; without it the engine is detected.
 
@@ -76,7 +68,7 @@ class PageReader:
         self._version = version or ""
         self._engines = tuple(e for e in ENGINES if engine in (None, e.name))
         self._configured = engine
-        self._series = SeriesReader(_wanted_names(engine))
+        self._series = SeriesReader(lambda name: is_mapped_name(name, self._engines))
         self._layouts: Mapping[str, SeriesLayout] = {}
         self._label = ""
         self._compiled: tuple[ExpositionSeries, ...] | None = None
@@ -134,19 +126,13 @@ class PageReader:
 
     def _compile(self, parsed: ParsedPage, body: bytes) -> None:
         """Compile the layouts of a set of series, and the release range that its families imply."""
-        known = parsed.derived.get(self._configured)
-        if known is None:
-            names = [(series.name, dict(series.labels)) for series in parsed.series]
-            label, layouts = split_engines(names, self._engines, self._configured, parsed.families, body)
-            for name, one in layouts.items():
-                versions = version_range(one.engine, parsed.families)
-                layouts[name] = replace(one, facts={**one.facts, "engine_versions": versions})
-            known = parsed.derived[self._configured] = label, layouts
-        self._label, layouts = known
-        if self._version:
-            version = {ENGINE_VERSION: self._version}
-            layouts = {name: replace(one, facts={**one.facts, **version}) for name, one in layouts.items()}
-        self._layouts, self._compiled = layouts, parsed.series
+        names = [(series.name, dict(series.labels)) for series in parsed.series]
+        label, layouts = split_engines(names, self._engines, self._configured, parsed.families, body)
+        version = {ENGINE_VERSION: self._version} if self._version else {}
+        for name, layout in layouts.items():
+            versions = {"engine_versions": version_range(layout.engine, parsed.families)}
+            layouts[name] = replace(layout, facts={**layout.facts, **versions, **version})
+        self._label, self._layouts, self._compiled = label, layouts, parsed.series
         self._families = parsed.families
 
 

@@ -1,6 +1,5 @@
 """The reader says of every page what prometheus_client says of it, or nothing."""
 
-import gc
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -15,10 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as text_families
 
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.scrape import exposition
-from agent.scrape.exposition import MOST_LINE_BYTES, MOST_LINES, ParsedPage, SeriesReader
-from agent.scrape.exposition_lines import ExpositionLine
-from agent.scrape.page_layout import ExpositionSeries, LayoutPool, prefixes_of
+from agent.scrape.exposition import MOST_LINE_BYTES, MOST_LINES, ExpositionSeries, ParsedPage, SeriesReader
 from exporters.render.text import one_line
 
 PAGES = TESTS / "pages"
@@ -343,68 +339,6 @@ def test_an_openmetrics_page_cut_between_two_lines_is_noticed_when_the_last_one_
     assert reader.read(b"x 1\n").values == (1.0,)
 
 
-@pytest.mark.parametrize("change", [b"", b"new 1\n"], ids=["the same lines", "a further line"])
-def test_what_one_reader_knows_no_other_parses_again(change: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed: list[bytes] = []
-    parse = exposition.parse_line
-
-    def counted(line: bytes, number: int, *, openmetrics: bool) -> ExpositionLine:
-        parsed.append(line)
-        return parse(line, number, openmetrics=openmetrics)
-
-    monkeypatch.setattr(exposition, "parse_line", counted)
-    first, second = SeriesReader(everything), SeriesReader(everything)
-    page = b'# TYPE shared gauge\nshared{reader="a"} 1\nshared{reader="b"} 2\n'
-    one = first.read(page)
-    assert len(parsed) == 3
-    two = second.read(page.replace(b" 2\n", b" 5\n") + change)
-    assert len(parsed) == 3 + bool(change)
-    assert by_the_reader(two) == by_the_library((page.replace(b" 2\n", b" 5\n") + change).decode())
-    assert (two.series is one.series) == (not change)
-
-
-def test_what_only_a_reader_of_the_past_knew_is_parsed_again() -> None:
-    """The pool keeps no layout alive: pods come and go."""
-    page = b'leaving{pod="a"} 1\n'
-    reader = SeriesReader(everything)
-    reader.read(page)
-    prefixes = prefixes_of(page.splitlines())
-    assert exposition._POOL.find(everything, prefixes) is not None
-    del reader
-    gc.collect()
-    assert exposition._POOL.find(everything, prefixes) is None
-
-
-def test_many_large_pages_do_not_take_the_memory_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exposition, "_POOL", LayoutPool())
-    monkeypatch.setattr(exposition, "MOST_ALL_SERIES", 50)
-    monkeypatch.setattr(exposition, "USUAL_SERIES", 10)
-
-    def page(target: int, series: int) -> str:
-        return "".join(f'x{{target="{target}",n="{n}"}} 1\n' for n in range(series))
-
-    readers = [SeriesReader(everything) for _ in range(4)]
-    for target in (0, 1):
-        readers[target].read(page(target, 20).encode())
-    assert "all pages together would have more than 50" in refusal(readers[2], page(2, 20)).text
-    assert len(readers[3].read(page(3, 10).encode()).series) == 10
-    # The same page at another target costs nothing, and the room of a target that left is free again.
-    assert len(readers[2].read(page(0, 20).encode()).series) == 20
-    del readers[:2]
-    gc.collect()
-    assert len(readers[1].read(page(2, 20).encode()).series) == 20
-
-
-def test_a_known_layout_counts_against_the_limits_of_each_reader() -> None:
-    page = "a 1\nb 1\nc 1\nd 1\n"
-    wide = SeriesReader(everything)
-    wide.read(page.encode())
-    assert "4 samples" in refusal(SeriesReader(everything, max_series=3), page).text
-    other = SeriesReader(everything)
-    other.read(b"a 1\n# EOF\n")
-    assert refusal(other, page).kind is ScrapeFailure.CUT_OFF
-
-
 def test_the_formats_do_not_share_what_they_know() -> None:
     reader = SeriesReader(everything)
     reader.read(b"x  1\n")
@@ -417,7 +351,7 @@ def test_series_that_come_and_go_are_forgotten() -> None:
         page = reader.read(f'lora{{running="adapter-{turn}"}} 1\nsteady 2\n'.encode())
         assert page.series[0].labels == (("running", f"adapter-{turn}"),)
         assert page.values == (1.0, 2.0)
-    assert reader.known_lines <= 2 * 120 + 2
+    assert reader.known_lines <= 1001
 
 
 def test_the_cache_never_grows_past_its_bound() -> None:
@@ -432,15 +366,6 @@ def test_a_page_of_too_many_series_is_refused_before_it_is_read() -> None:
     error = refusal(SeriesReader(everything, max_series=3), "a 1\nb 1\nc 1\nd not read\n")
     assert error.kind is ScrapeFailure.TOO_LARGE
     assert "4 samples" in error.text
-
-
-def test_a_series_that_returns_after_it_was_forgotten_is_read_again() -> None:
-    reader = SeriesReader(everything)
-    reader.read(b'x 1\nrare{a="b"} 1\n')
-    for _ in range(300):
-        reader.read(b"x 1\n")
-    assert reader.known_lines == 1
-    assert one_value(reader.read(b'x 1\nrare{a="b"} 5\n'), "rare") == 5.0
 
 
 SMALL_PAGE = """\
