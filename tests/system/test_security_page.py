@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from paths import ROOT
 
-from agent.benchmarks.formats import decode_file as read_benchmark
+from agent.benchmarks.formats import read_all_results
 from agent.config.files import load_plan
 from agent.config.load import load as load_config
 from agent.errors import SizewatchError
@@ -42,7 +42,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "plan": load_plan,
     "configuration": load_config,
     "recording": _folder,
-    "benchmark": read_benchmark,
+    "benchmark": lambda path: read_all_results((path,)),
 }
 
 
