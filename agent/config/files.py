@@ -24,6 +24,9 @@ from rules.plan.validation import path_text
 MAX_BYTES = 1024 * 1024
 """Maximum size of a file: a ConfigMap holds no more."""
 
+MOST_VALUES = 1_000_000
+"""Maximum number of values with aliases written out."""
+
 _LONGEST_PATH = 500
 
 # Quotes of the file in parser messages. Single characters and parser words ('<stream end>') may be shown.
@@ -50,11 +53,12 @@ class UniqueKeyLoader(yaml.SafeLoader):
         super().__init__(text)
         self.lines: dict[tuple[str | int, ...], int] = {}
         self._path: tuple[str | int, ...] = ()
+        self._values, self._sizes = 0, dict[int, int]()
 
     def compose_node(self, parent: Any, index: Any) -> yaml.Node | None:
         """Return the next node. `index` is the key node of a value, the number of an entry, None for keys."""
         if index is None:
-            return super().compose_node(parent, index)  # type: ignore[arg-type]
+            return self._counted(parent, index)
         above = self._path
         if isinstance(index, yaml.Node):
             line, self._path = index.start_mark.line + 1, (*above, str(index.value))
@@ -64,8 +68,20 @@ class UniqueKeyLoader(yaml.SafeLoader):
         else:
             line, self._path = self.peek_event().start_mark.line + 1, (*above, index)  # type: ignore[no-untyped-call]
         self.lines[self._path] = line
-        node = super().compose_node(parent, index)
+        node = self._counted(parent, index)
         self._path = above
+        return node
+
+    def _counted(self, parent: Any, index: Any) -> yaml.Node | None:
+        """Return the next node. An alias counts as many values as its part: a few bytes can say billions."""
+        before, is_alias = self._values, self.check_event(yaml.AliasEvent)
+        self._values += 1
+        node = super().compose_node(parent, index)
+        if is_alias:
+            self._values += self._sizes.get(id(node), 0)
+        self._sizes.setdefault(id(node), self._values - before)
+        if self._values > MOST_VALUES:
+            raise yaml.YAMLError(f"says more than {MOST_VALUES} values once its aliases (*name) are written out")
         return node
 
 

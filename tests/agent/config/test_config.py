@@ -407,6 +407,12 @@ def test_a_part_used_twice_by_reference_has_the_lines_of_its_first_use(tmp_path:
     assert (document.problems, document.lines["a.x"], document.lines["b"], document.lines["c.y"]) == ((), 1, 2, 5)
 
 
+def test_a_few_bytes_that_say_billions_of_values_are_refused(tmp_path: Path) -> None:
+    rows = [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 12)]
+    (problem,) = read_document(written(tmp_path, "\n".join(["l0: &l0 [x]", *rows]))).problems
+    assert "says more than 1000000 values once its aliases (*name) are written out" in problem
+
+
 def test_the_first_configuration_found_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert find("other.yaml") == Path("other.yaml")
