@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
@@ -24,7 +24,7 @@ from agent.errors import SizewatchError
 from agent.reporting import storage
 from agent.reporting.jobs import JobRunner
 from agent.reporting.records import DeliveryJob, GenerateJob, Job, JobResult
-from agent.reporting.storage import STATE_FILE, PendingDelivery, ReportState
+from agent.reporting.storage import STATE_FILE, Delivery, ReportState
 from exporters.status.records import DeliveryHealth, ReportHealth
 
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 60.0, 3600.0
@@ -113,7 +113,7 @@ class ReportService:
             self._trouble = str(error)
             return clock() + FIRST_RETRY_SECONDS
         state = self._known
-        retries = [pending.next_at for pending in state.waiting]
+        retries = [delivery.next_at for delivery in state.deliveries.values() if delivery.report]
         if weekly.latest(now) > max(state.made_for, state.begun_at):
             retries.append(state.next_at)
         return min((weekly.next(now), *retries))
@@ -126,13 +126,14 @@ class ReportService:
         """Read the stored state once, and correct times that a wrong clock left."""
         state = self._state if self._state is not None else self._read(now)
         longest = now + LAST_RETRY_SECONDS
-        waiting = tuple(
-            replace(
-                one, next_at=min(one.next_at, longest), until=min(one.until, now + loaded.config.report.retry_seconds)
-            )
-            for one in state.waiting
+        given_up_at = now + loaded.config.report.retry_seconds
+        deliveries = {
+            name: replace(one, next_at=min(one.next_at, longest), until=min(one.until, given_up_at))
+            for name, one in state.deliveries.items()
+        }
+        state = replace(
+            state, begun_at=min(state.begun_at, now), next_at=min(state.next_at, longest), deliveries=deliveries
         )
-        state = replace(state, begun_at=min(state.begun_at, now), next_at=min(state.next_at, longest), waiting=waiting)
         if state.made_for > weekly.next(now):
             # A clock weeks ahead made this report. The true state of the present week is unknown.
             state = replace(state, made_for=0.0, begun_at=now, made_at=None)
@@ -187,85 +188,75 @@ class ReportService:
             self._failures += 1
             return
         _log.info('report written name=%s folder=%s headline="%s"', name, folder / name, done.text)
+        for destination, delivery in state.deliveries.items():
+            if delivery.report:
+                self._give_up(destination, delivery, "a newer report takes its place")
         until = now + loaded.config.report.retry_seconds
-        for one in state.waiting:
-            self._give_up(one, "a newer report takes its place")
-        waiting = tuple(
-            PendingDelivery(destination=one.name, report=name, next_at=now, until=until)
-            for one in loaded.config.report.deliver
+        deliveries = {
+            each.name: replace(
+                self._known.deliveries.get(each.name, Delivery()), report=name, attempts=0, next_at=now, until=until
+            )
+            for each in loaded.config.report.deliver
+        }
+        self._keep(
+            ReportState(begun_at=state.begun_at, made_for=due, made_at=now, headline=done.text, deliveries=deliveries)
         )
-        made = ReportState(begun_at=state.begun_at, made_for=due, made_at=now, headline=done.text, waiting=waiting)
-        self._keep(replace(made, sent=self._known.sent, unsent=self._known.unsent))
 
     def _deliver(self, loaded: LoadedConfig, clock: Callable[[], float]) -> None:
-        known = {one.name: one for one in loaded.config.report.deliver}
-        for one in self._known.waiting:
+        known = {each.name: each for each in loaded.config.report.deliver}
+        for name, delivery in self._known.deliveries.items():
             now = clock()
-            if one.destination not in known:
-                self._give_up(one, "it is no destination any more")
-            elif now >= one.next_at:
-                self._send(loaded, known[one.destination], one, now)
-        self._forget(known)
+            if name not in known:
+                if delivery.report:
+                    self._give_up(name, delivery, "it is no destination any more")
+            elif delivery.report and now >= delivery.next_at:
+                self._send(loaded, known[name], delivery, now)
+        kept = {name: delivery for name, delivery in self._known.deliveries.items() if name in known}
+        self._keep(replace(self._known, deliveries=kept))
 
-    def _send(self, loaded: LoadedConfig, destination: Destination, one: PendingDelivery, now: float) -> None:
-        folder = loaded.config.report_folder
+    def _send(self, loaded: LoadedConfig, destination: Destination, delivery: Delivery, now: float) -> None:
+        folder, name = loaded.config.report_folder, destination.name
         if folder is None:
             return
-        taken = storage.receipt(self.data_dir, one.report, one.destination)
+        taken = storage.receipt(self.data_dir, delivery.report, name)
         link = loaded.config.alerting.external_url
         job = DeliveryJob(
             folder=folder.absolute(),
-            name=one.report,
+            name=delivery.report,
             destination=destination,
-            link=f"{link.rstrip('/')}/reports/{one.report}/report.html" if link else "",
+            link=f"{link.rstrip('/')}/reports/{delivery.report}/report.html" if link else "",
             receipt=taken.absolute(),
         )
-        wait = retry_delay(one.attempts + 1, FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS)
+        wait = retry_delay(delivery.attempts + 1, FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS)
         # Record the attempt before sending: a daemon that dies here must not repeat it at once.
-        tried = replace(one, attempts=one.attempts + 1, next_at=now + wait)
-        self._replace(one, tried)
+        tried = replace(delivery, attempts=delivery.attempts + 1, next_at=now + wait)
+        self._set(name, tried)
         done = self._run(job)
         if done is None:
-            self._replace(tried, one)
+            self._set(name, delivery)
         elif not done.trouble:
-            self._counts[one.destination, SENT] += 1
-            _log.info("report sent name=%s destination=%s", one.report, one.destination)
-            self._replace(tried, None, sent_at=now)
+            self._counts[name, SENT] += 1
+            _log.info("report sent name=%s destination=%s", delivery.report, name)
+            self._set(name, Delivery(sent_at=now))
             taken.unlink(missing_ok=True)
-        elif now + wait > one.until:
-            self._give_up(tried, done.trouble)
+        elif now + wait > tried.until:
+            self._give_up(name, tried, done.trouble)
         else:
-            self._counts[one.destination, FAILED] += 1
+            self._counts[name, FAILED] += 1
             _log.warning(
                 'report delivery failed report=%s destination=%s error="%s" retry_seconds=%.0f',
-                *(one.report, one.destination, done.trouble, wait),
+                *(delivery.report, name, done.trouble, wait),
             )
-            self._replace(tried, replace(tried, trouble=done.trouble), trouble=done.trouble)
+            self._set(name, replace(tried, trouble=done.trouble))
 
-    def _give_up(self, one: PendingDelivery, why: str) -> None:
-        self._counts[one.destination, GIVEN_UP] += 1
-        _log.error('report delivery abandoned name=%s destination=%s reason="%s"', one.report, one.destination, why)
-        self._replace(one, None, trouble=f"the report of {one.report} was given up: {why}")
+    def _give_up(self, name: str, delivery: Delivery, why: str) -> None:
+        self._counts[name, GIVEN_UP] += 1
+        _log.error('report delivery abandoned name=%s destination=%s reason="%s"', delivery.report, name, why)
+        text = f"the report of {delivery.report} was given up: {why}"
+        self._set(name, Delivery(sent_at=delivery.sent_at, trouble=text))
 
-    def _replace(
-        self, before: PendingDelivery, after: PendingDelivery | None, *, sent_at: float | None = None, trouble: str = ""
-    ) -> None:
-        """Replace a pending delivery and record its result in the same write."""
-        state, name = self._known, before.destination
-        several = tuple(after if one == before else one for one in state.waiting)
-        unsent = {**state.unsent, name: trouble} if trouble else dict(state.unsent)
-        sent = dict(state.sent)
-        if sent_at is not None:
-            sent[name] = sent_at
-            unsent.pop(name, None)
-        self._keep(replace(state, waiting=tuple(one for one in several if one is not None), sent=sent, unsent=unsent))
-
-    def _forget(self, known: Collection[str]) -> None:
-        """Remove the records of names that are no longer destinations."""
-        state = self._known
-        sent = {name: t for name, t in state.sent.items() if name in known}
-        unsent = {name: why for name, why in state.unsent.items() if name in known}
-        self._keep(replace(state, sent=sent, unsent=unsent))
+    def _set(self, name: str, delivery: Delivery) -> None:
+        self._keep(replace(self._known, deliveries={**self._known.deliveries, name: delivery}))
 
     def _run(self, job: Job) -> JobResult | None:
         """Run a job. Return None if the shutdown of the daemon killed it."""
@@ -291,15 +282,15 @@ class ReportService:
         )
 
     def _delivery(self, name: str) -> DeliveryHealth:
-        state = self._state or ReportState(begun_at=0.0)
-        waiting = [one for one in state.waiting if one.destination == name]
+        known = self._state.deliveries if self._state is not None else {}
+        delivery = known.get(name, Delivery())
         return DeliveryHealth(
             destination=name,
             sent=self._counts[name, SENT],
             failed=self._counts[name, FAILED],
             given_up=self._counts[name, GIVEN_UP],
-            pending=len(waiting),
-            next_at=min((one.next_at for one in waiting), default=None),
-            last_success_at=state.sent.get(name),
-            trouble=state.unsent.get(name, ""),
+            pending=int(bool(delivery.report)),
+            next_at=delivery.next_at if delivery.report else None,
+            last_success_at=delivery.sent_at,
+            trouble=delivery.trouble,
         )

@@ -141,14 +141,18 @@ def _remove(path: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PendingDelivery:
-    """Report that a destination has not accepted yet. Times are unix seconds; delivery is abandoned after `until`."""
+class Delivery:
+    """State of a destination. Times are unix seconds.
 
-    destination: str
-    report: str
+    `report` is the one that it has not accepted yet, "" for none; it is given up after `until`. `sent_at` is the last
+    success, `trouble` the reason why the newest report did not arrive.
+    """
+
+    report: str = ""
     attempts: int = 0
     next_at: float = 0.0
-    until: float
+    until: float = 0.0
+    sent_at: float | None = None
     trouble: str = ""
 
 
@@ -157,8 +161,8 @@ class ReportState:
     """State of reports and deliveries; times are unix seconds.
 
     `begun_at` is the first start: earlier due times are ignored. `made_for` is the due time of the last report,
-    `made_at` the time of its writing. `attempts`, `next_at` and `trouble` describe a failing report. `sent` is the last
-    success of each destination, `unsent` the reason why the newest report did not arrive.
+    `made_at` the time of its writing. `attempts`, `next_at` and `trouble` describe a failing report. `deliveries` are
+    those of each destination by name.
     """
 
     begun_at: float
@@ -168,9 +172,7 @@ class ReportState:
     next_at: float = 0.0
     trouble: str = ""
     headline: str = ""
-    waiting: tuple[PendingDelivery, ...] = ()
-    sent: Mapping[str, float] = field(default_factory=dict)
-    unsent: Mapping[str, str] = field(default_factory=dict)
+    deliveries: Mapping[str, Delivery] = field(default_factory=dict)
 
 
 _STATE = TypeAdapter(ReportState)

@@ -16,7 +16,7 @@ from agent.history.store import HistoryStore
 from agent.reporting import jobs, storage
 from agent.reporting.jobs import JobRunner
 from agent.reporting.records import Job, JobResult
-from agent.reporting.storage import STATE_FILE, PendingDelivery, ReportState
+from agent.reporting.storage import STATE_FILE, Delivery, ReportState
 from exporters.report.build import report_json
 
 DUE = START + WEEK + 7 * 3600.0
@@ -90,8 +90,8 @@ def written(place: Path, name: str = NAME) -> Path:
 
 def remembered(place: Path, *waiting: str, until: float = DUE + DAY, **parts: Any) -> None:
     """The state after a report was made at DUE, with these destinations still to be told."""
-    several = tuple(PendingDelivery(destination=name, report=NAME, next_at=DUE, until=until) for name in waiting)
-    whole = {"begun_at": DUE - WEEK, "made_for": DUE, "made_at": DUE, "waiting": several, **parts}
+    deliveries = {name: Delivery(report=NAME, next_at=DUE, until=until) for name in waiting}
+    whole = {"begun_at": DUE - WEEK, "made_for": DUE, "made_at": DUE, "deliveries": deliveries, **parts}
     storage.write_state(place / "data" / STATE_FILE, ReportState(**whole))
 
 

@@ -142,7 +142,7 @@ def test_a_clock_that_is_set_back_makes_nothing_again_and_one_that_was_ahead_is_
     state = state_of(tmp_path)
     assert (state.made_for, state.begun_at) == (0.0, DUE + HOUR)
     assert state.next_at <= DUE + 2 * HOUR
-    assert all(one.until <= DUE + HOUR + DAY for one in state.waiting)
+    assert all(one.until <= DUE + HOUR + DAY for one in state.deliveries.values())
     with_history(tmp_path)
     looked_after(tmp_path, DUE + WEEK, reports=making_here(tmp_path))
     assert names(tmp_path) == ("2026-11-16",)
@@ -276,7 +276,7 @@ def test_stopping_ends_a_delivery_under_way_and_the_next_start_does_it(tmp_path:
         thread.join(CEILING_SECONDS)
         assert not thread.is_alive()
         over.set()
-        (waiting,) = state_of(tmp_path).waiting
+        (waiting,) = state_of(tmp_path).deliveries.values()
         assert (waiting.attempts, waiting.next_at) == (0, DUE)
 
 
