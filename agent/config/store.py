@@ -137,8 +137,8 @@ class FleetConfig(ConfigSection):
         description="Tiers of at most so many replicas are read replica by replica, larger ones as sums by load.",
     )
     back_fill_seconds: BackFill = Field(
-        7 * 86_400.0,
-        description="How far back an empty history is filled from the store; 0s: not at all.",
+        28 * 86_400.0,
+        description="How far back missing demand is filled from the store, for the forecast; 0s: not at all.",
     )
 
 

@@ -34,7 +34,7 @@ class Assembly:
 
     `step13` holds the first-week sentence of each tier, `long_results` the results of the rules over days. Other agents
     export the `agent_tiers`. `forecasts` is None without forecasting, `reports` without
-    weekly reports, `back_fill` if no history is filled from a store. `loaded` includes discovered pods, `given` does
+    weekly reports, `back_fill` if no demand is filled from a store. `loaded` includes discovered pods, `given` does
     not.
     """
 
@@ -73,13 +73,11 @@ class Assembly:
         self.measure_capacities(now)
         self.long_results = self.history.long_answers(self.loop.monitored_contexts(), self.versions, now)
 
-    def measure_capacities(self, now: float, *, again: bool = False) -> None:
-        """Measure the capacity of a replica of each tier, like the commands that read the same hours.
-
-        `again` reads the days before anew because the history was filled with past data."""
+    def measure_capacities(self, now: float) -> None:
+        """Measure the capacity of a replica of each tier, like the commands that read the same hours."""
         if self.history is None:
             return
-        found = self.history.measured_views(self.loop.monitored_contexts(), self.versions, now, again=again)
+        found = self.history.measured_views(self.loop.monitored_contexts(), self.versions, now)
         if found is not None:
             with self.loop.memory:
                 self.loop.evaluator.set_capacities(found)
@@ -110,7 +108,15 @@ class Assembly:
         with self.loop.memory:
             starts = {tier: self.loop.state.starts(tier) for tier in contexts}
         questions = [
-            build_request(context, starts[tier], config.forecast, history=path, now=now, scrape_interval_seconds=scrape)
+            build_request(
+                context,
+                starts[tier],
+                config.forecast,
+                history=path,
+                now=now,
+                scrape_interval_seconds=scrape,
+                filled=self.back_fill.minutes if self.back_fill is not None else 0,
+            )
             for tier, context in contexts.items()
         ]
         told = self.forecasts.run(questions)
@@ -127,14 +133,8 @@ class Assembly:
                 self.loop.state.restore_error_budget(tier, known)
 
     def on_back_fill_done(self, text: str, now: float) -> None:
-        """Load capacities and error budgets after the back fill. Any thread may call it."""
-        self.measure_capacities(now, again=True)
-        history, watched = self.history, self.loop.monitored_contexts()
-        known = {tier: history.budget(context, now) for tier, context in watched.items()} if history is not None else {}
+        """Record the end of the back-fill. Any thread may call it."""
         with self.loop.memory:
-            for tier, budget in known.items():
-                if budget is not None:
-                    self.loop.state.restore_error_budget(tier, budget)
             self.event(now, TimelineKind.BACK_FILL, text)
 
     def has_pod_changes(self, loaded: LoadedConfig) -> bool:

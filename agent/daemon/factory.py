@@ -114,7 +114,7 @@ def _build(
     elif before.given is not given or history is None:
         # New pods are no reason to read weeks of history again.
         assembly.read_history(clock())
-    assembly.back_fill = _back_fill(assembly, before, clock)
+    assembly.back_fill = _back_fill(assembly, clock)
     return assembly
 
 
@@ -238,16 +238,13 @@ def _reports(config: Config, before: Assembly | None) -> ReportService | None:
     return ReportService(folder)
 
 
-def _back_fill(assembly: Assembly, before: Assembly | None, clock: Callable[[], float]) -> BackFillService | None:
-    """Return the running back fill of role fleet, that of the previous configuration if it fills the same."""
+def _back_fill(assembly: Assembly, clock: Callable[[], float]) -> BackFillService | None:
+    """Return the running back-fill of role fleet. After a reload it continues with the days that are left."""
     loaded, history = assembly.loaded, assembly.history
     if loaded.config.role != "fleet" or history is None or not loaded.config.fleet.back_fill_seconds:
         return None
     from agent.replay.back_fill import BackFillService
 
-    if before is not None and before.back_fill is not None and before.back_fill.fills(loaded):
-        before.back_fill.done = assembly.on_back_fill_done
-        return before.back_fill
     begun = BackFillService(loaded, history, clock, assembly.on_back_fill_done)
     begun.start()
     return begun

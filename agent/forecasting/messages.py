@@ -35,7 +35,8 @@ class ForecastRequest:
     start, None if unknown, and `lead_source` its source. `capacity` is that of a replica, `margin` the margin of a
     count. Without a capacity, `no_replicas` is the reason. `minimum_warm` is the plan's, `held` the last recommended
     replicas. `replica_hour` and `late_request` are prices in `currency`. `certainty` (0-1) is that of the demand
-    quantile. If it or `hold_seconds` is None, it follows from the lead.
+    quantile. If it or `hold_seconds` is None, it follows from the lead. `filled` are minutes that a back-fill added to the
+    past: a forecaster without them restarts.
     """
 
     tier: str
@@ -59,6 +60,7 @@ class ForecastRequest:
     replica_hour: float | None = None
     late_request: float | None = None
     currency: str = ""
+    filled: int = 0
 
     @property
     def lengths(self) -> CapacityLengths:

@@ -30,8 +30,12 @@ def build_request(
     history: Path | str,
     now: float,
     scrape_interval_seconds: float,
+    filled: int = 0,
 ) -> ForecastRequest:
-    """Return the request for the tier of `context` at `now` (unix seconds). `history` is the file with its demand."""
+    """Return the request for the tier of `context` at `now` (unix seconds). `history` is the file with its demand.
+
+    `filled` is the number of its minutes that a back-fill added before the daemon's start.
+    """
     plan = context.plan
     found = cold_start(starts, plan.cold_start_seconds if plan else None)
     late = keys.late_request_cost.get(context.tier)
@@ -66,6 +70,7 @@ def build_request(
         replica_hour=price,
         late_request=late,
         currency=plan.cost.currency if plan and plan.cost else "",
+        filled=filled,
     )
 
 

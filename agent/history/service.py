@@ -237,17 +237,17 @@ class HistoryService:
         return {tier: text for tier, text in found.items() if text is not None}
 
     def measured_views(
-        self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float, *, again: bool = False
+        self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float
     ) -> dict[str, TierContext] | None:
         """The views with what a replica can take by now; None where the history cannot be asked.
 
-        The estimates of the last midnight are read once a day and plan, or `again` after a back-fill.
+        The estimates of the last midnight are read once a day and plan.
         """
         key = (now // daily_queries.DAY_SECONDS, tuple(sorted(versions.items())))
         try:
             store = self._open()
             with self._measuring:
-                if again or key != self._daily_key:
+                if key != self._daily_key:
                     self._daily = daily_queries.read_daily_capacities(store, contexts, versions, now)
                     self._daily_key = key
                 daily = self._daily

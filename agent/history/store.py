@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agent.history import codec, schema
-from agent.history.codec import Span, encode_window
+from agent.history.codec import NO_BIN, Span, encode_window
 from agent.history.errors import HistoryErrorKind, translate_sqlite_errors, trouble
 from agent.history.reader import Reader
 from agent.history.schema import DAY, HOURS, KEEP_SECONDS, SUMS, SumTable
 from agent.history.write_buffer import (
+    DEMAND_FILL,
     DEMAND_UPSERT,
     MinuteRecord,
     RowKey,
@@ -82,6 +83,16 @@ class HistoryStore(Reader):
                     self._add(kind, key, group)
             for tier_key, parts in group_by_tier_minute(bookings).items():
                 self._add_demand(tier_key, parts)
+
+    def fill_demand(self, tier: str, minutes: Iterable[MinuteSums]) -> int:
+        """Add the demand of those minutes of which nothing is booked. Return their number."""
+        with self._transaction():
+            filled = 0
+            for one in minutes:
+                key = RowKey(start=int(one.start), tier=tier, plan_version="", replica="", bin=NO_BIN)
+                row = (key.start, self._series(key), *demand_values(one))
+                filled += self._connection.execute(DEMAND_FILL, row).rowcount
+            return filled
 
     def _add(self, kind: SumTable, key: RowKey, group: list[BinnedWindow]) -> None:
         series = self._series(key)

@@ -142,9 +142,12 @@ def sum_row(group: Iterable[BinnedWindow]) -> tuple[Window, str]:
 
 COLUMNS = ("first", "last", *ADDED)
 
+_DEMAND_INSERT = f"INSERT INTO demand (start, series, {', '.join(COLUMNS)}) VALUES (?, ?{', ?' * len(COLUMNS)})"
+
+DEMAND_FILL = f"{_DEMAND_INSERT} ON CONFLICT DO NOTHING"
+
 DEMAND_UPSERT = (
-    f"INSERT INTO demand (start, series, {', '.join(COLUMNS)}) VALUES (?, ?{', ?' * len(COLUMNS)}) ON CONFLICT DO UPDATE"
-    " SET first = min(first, excluded.first), last = max(last, excluded.last), "
+    f"{_DEMAND_INSERT} ON CONFLICT DO UPDATE SET first = min(first, excluded.first), last = max(last, excluded.last), "
     + ", ".join(f"{name} = {name} + excluded.{name}" for name in ADDED)
 )
 

@@ -1,7 +1,7 @@
-"""Back-fill of an empty history of role fleet from the store, in a thread beside the cycles.
+"""Back-fill of the demand of role fleet from the store, in a thread beside the cycles.
 
-Holds the thread and its share of the CPU. `agent.replay.back_fill_writer` selects the minutes and makes the work
-resumable at the next start.
+A forecast learns from the weeks before the first start. Only minutes without demand are filled, newest day first, so that
+a stop at any moment is safe and the next start continues.
 """
 
 from __future__ import annotations
@@ -9,35 +9,41 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 
-from agent.config.load import LoadedConfig
+from agent.config.load import LoadedConfig, build_tier_contexts
 from agent.durations import duration_text
+from agent.errors import SizewatchError
 from agent.fleet.stored_pages import GONE_SECONDS
-from agent.history.errors import HistoryError, HistoryOpenError
+from agent.fleet.tier_readers import AGENTS
 from agent.history.service import HistoryService
-from agent.prometheus.api import StoreApi
-from agent.replay.back_fill_writer import BackFillProgress, Stretch, fill_history, last_whole_minute
-from agent.sources.past_store import MOST_SAMPLES
+from agent.history.store import HistoryStore
+from agent.prometheus.api import QueryClient, StoreApi
+from agent.replay.past_demand import read_demand
+from rules.telemetry.windows import MINUTE_SECONDS
 
-SHARE = 0.2
-"""Maximum share of one CPU, so that cycles stay on time."""
+DAY_SECONDS = 86_400.0
 
-MOST_REST_SECONDS = 10.0
+SETTLE_SECONDS = 300.0
+"""Age in seconds from which the store has every sample of a minute."""
 
-AGAIN_SECONDS = 600.0
+LEAST_MINUTES = 10
+"""Fewest missing minutes of a day to query for. Fewer lie between two scrapes or at a restart."""
+
+REST = 4.0
+"""Seconds of rest for each second of work, so that store and cycles have their time."""
+
+RETRY_SECONDS = 600.0
 """Retry interval in seconds after an error of the store or history."""
-
-TOLD_SECONDS = 600.0
 
 _log = logging.getLogger(__name__)
 
 
 class BackFillService:
-    """Single fill of the history before the daemon's start. `text` reports the progress.
+    """Single fill of the demand before the daemon's start.
 
-    `done` is called at the end with a summary and the time."""
+    `text` is the progress, and `minutes` what was filled when it has ended. `done` is called at the end with a summary
+    and the time, if any minute was filled."""
 
     def __init__(
         self,
@@ -46,90 +52,82 @@ class BackFillService:
         clock: Callable[[], float],
         done: Callable[[str, float], None],
     ) -> None:
+        assert loaded.config.store is not None, "role fleet has a store"
         fleet = loaded.config.fleet
         # The first cycle reads the last few minutes itself.
-        until = last_whole_minute(clock() - fleet.delay_seconds - GONE_SECONDS)
-        self.loaded = loaded
+        self._until = last_whole_minute(clock() - fleet.delay_seconds - GONE_SECONDS)
+        self._begin = self._until - fleet.back_fill_seconds // MINUTE_SECONDS * MINUTE_SECONDS
         self.text = ""
-        self.done = done
-        self._span: Stretch = (until - fleet.back_fill_seconds, until)
+        self.minutes = 0
+        self._loaded = loaded
         self._history = history
         self._clock = clock
+        self._done = done
         self._stopping = threading.Event()
-        self._api: StoreApi | None = None
-        self._next_word = time.monotonic() + TOLD_SECONDS
+        self._api = StoreApi(loaded.config.store.options())
         self._thread = threading.Thread(target=self._run, name="back-fill", daemon=True)
-
-    def fills(self, loaded: LoadedConfig) -> bool:
-        """Return whether a configuration leads to the same back-fill."""
-        ours, other = self.loaded, loaded
-        keys = ("store", "tiers", "fleet", "thresholds", "data_dir")
-        return ours.plan == other.plan and all(getattr(ours.config, k) == getattr(other.config, k) for k in keys)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop between two cycles, and in a query. Stored minutes stay."""
+        """Stop between two queries, and in a query. Filled days stay."""
         self._stopping.set()
-        if self._api is not None:
-            self._api.interrupt()
+        self._api.interrupt()
         if self._thread.is_alive():
             self._thread.join()
+        self._api.close()
 
     def _run(self) -> None:
+        filled = 0
         while not self._stopping.is_set():
+            began = time.monotonic()
             try:
-                found = self._fill()
-            except (HistoryError, HistoryOpenError) as error:
-                found = BackFillProgress(error=str(error))
+                for minutes in fill_demand(self._loaded, self._api, self._history.store(), self._begin, self._until):
+                    filled += minutes
+                    self._stopping.wait(REST * (time.monotonic() - began))
+                    if self._stopping.is_set():
+                        return
+                    began = time.monotonic()
+                self._finish(filled)
+                return
+            except SizewatchError as error:
+                if self._stopping.is_set():
+                    return
+                self.text = f"waits: {error}"
+                _log.warning('demand back-fill paused error="%s" retry=%s', error, duration_text(RETRY_SECONDS))
             except Exception:  # noqa: BLE001 - a defect must stop only the back-fill, not the daemon
-                _log.exception("history back-fill failed")
+                _log.exception("demand back-fill failed")
                 self.text = "failed by a defect in sizewatch, see its log"
                 return
-            if not found.error:
-                self._finished(found)
-                return
-            if not self._stopping.is_set():
-                self.text = f"waits: {found.error}"
-                _log.warning('history back-fill paused error="%s" retry=%s', found.error, _AGAIN)
-            self._stopping.wait(AGAIN_SECONDS)
+            self._stopping.wait(RETRY_SECONDS)
 
-    def _fill(self) -> BackFillProgress:
-        keys = self.loaded.config.store
-        assert keys is not None, "role fleet has a store"
-        options = keys.options()
-        api = self._api = StoreApi(replace(options, most_samples=min(options.most_samples, MOST_SAMPLES)))
-        if self._stopping.is_set():
-            api.interrupt()
-        try:
-            return fill_history(
-                self.loaded,
-                api,
-                self._history.store(),
-                self._span,
-                told=self._told,
-                rest=self._rest,
-                stopped=self._stopping.is_set,
-            )
-        finally:
-            api.close()
-
-    def _rest(self, worked: float) -> None:
-        self._stopping.wait(min(MOST_REST_SECONDS, worked * (1 - SHARE) / SHARE))
-
-    def _told(self, piece: Stretch, so_far: BackFillProgress) -> None:
-        self.text = f"{so_far.hours} hours read, {so_far.minutes} minutes of replicas booked"
-        if time.monotonic() >= self._next_word:
-            self._next_word = time.monotonic() + TOLD_SECONDS
-            _log.info("history back-fill progress: %s", self.text)
-
-    def _finished(self, found: BackFillProgress) -> None:
-        begin = duration_text(round(self._span[1] - self._span[0]))
-        self.text = f"{found.minutes} minutes of replicas of the {begin} before the start were booked from the store"
-        if found.minutes:
-            _log.info("history back-fill finished: %s", self.text)
-            self.done(self.text, self._clock())
+    def _finish(self, minutes: int) -> None:
+        span = duration_text(round(self._until - self._begin))
+        self.text = f"{minutes} minutes of demand of the {span} before the start were filled from the store"
+        self.minutes = minutes
+        if minutes:
+            _log.info("demand back-fill finished: %s", self.text)
+            self._done(self.text, self._clock())
 
 
-_AGAIN = duration_text(AGAIN_SECONDS)
+def fill_demand(
+    loaded: LoadedConfig, api: QueryClient, history: HistoryStore, begin: float, end: float
+) -> Iterator[int]:
+    """Fill the demand of all tiers in [begin, end) (unix seconds, whole minutes), day by day, newest first.
+
+    Yield the minutes that were filled after each query. Raise StoreError or HistoryError; filled days stay.
+    """
+    while begin < end:
+        start = max(begin, (end - 1) // DAY_SECONDS * DAY_SECONDS)
+        for tier, context in build_tier_contexts(loaded).items():
+            missing = (end - start) / MINUTE_SECONDS - len(history.requests(tier, start, end))
+            if missing >= LEAST_MINUTES:
+                source = loaded.config.tiers.get(tier, AGENTS)
+                yield history.fill_demand(tier, read_demand(tier, source, context, api, start, end))
+        end = start
+
+
+def last_whole_minute(now: float) -> float:
+    """Return the end of the last minute that a store has completely at `now`."""
+    return (now - SETTLE_SECONDS) // MINUTE_SECONDS * MINUTE_SECONDS

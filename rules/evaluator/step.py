@@ -1,6 +1,6 @@
 """Evaluation step: an observation goes in; findings, closed minutes and events come out.
 
-`Evaluator.step` depends on its arguments only. Role node, role fleet, replay and back-fill all use it, so they give the
+`Evaluator.step` depends on its arguments only. Role node, role fleet and replay all use it, so they give the
 same verdicts.
 """
 

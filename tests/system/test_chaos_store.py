@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from past_stores import moved
-from store_servers import victoria_metrics
 from stored_recordings import MemoryStore, Sample, agent_samples, engine_samples
-from test_back_fill import loaded
 from test_fleet_turns import TIER, Away, Fleet, times, told_by_agents, told_by_engines
 
 from agent.fleet import engine_series
 from agent.fleet.agent_series import AgentClock
 from agent.fleet.tier_readers import ReplicaReader
-from agent.history.store import HistoryStore
 from agent.prometheus.answers import MatrixSeries, StoreError, StoreErrorKind
-from agent.prometheus.api import StoreApi
-from agent.prometheus.options import StoreOptions
-from agent.replay.back_fill_writer import fill_history
 from rules.telemetry import windows
 from rules.verdicts.verdict import Status
 
@@ -186,24 +177,3 @@ def test_a_fleet_whose_clock_was_set_back_says_that_it_is_told_nothing_new() -> 
     fleet.now -= 3600.0
     fleet.go(3)
     assert "no sample of the tier" in fleet.source.errors[TIER]
-
-
-@pytest.mark.server
-def test_what_a_store_away_for_longer_than_an_hour_left_out_is_filled_at_the_next_start(tmp_path: Path) -> None:
-    begin = time.time() // 3600.0 * 3600.0 - 7200.0
-    with victoria_metrics(tmp_path) as there:
-        there.write(one for n in range(10) for one in moved("steady", begin + 240.0 * n))
-        keys, api = loaded(tmp_path, there.url), StoreApi(StoreOptions(url=there.url))
-        spans = {
-            "with a gap": ((begin, begin + 600), (begin + 1800, begin + 2400), (begin, begin + 2400)),
-            "whole": ((begin, begin + 2400),),
-        }
-        held = {}
-        for name, several in spans.items():
-            with HistoryStore(tmp_path / f"{name}.db") as store:
-                booked = [fill_history(keys, api, store, span).minutes for span in several]
-                held[name] = windows.sum_windows(one.window for one in store.minutes(TIER, 0.0, 4e9))
-            assert booked[-1] > 15, "the gap is at least of ten minutes"
-    assert held["with a gap"].counters["requests_finished"] == pytest.approx(
-        held["whole"].counters["requests_finished"], rel=0.05
-    )

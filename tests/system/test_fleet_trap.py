@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fleet_past import book_past
 from paths import TESTS
 from status_samples import window
 from store_servers import Sample, victoria_metrics
@@ -18,7 +19,6 @@ from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
 from agent.prometheus.api import StoreApi
 from agent.prometheus.options import StoreOptions
-from agent.replay.back_fill_writer import fill_history
 from rules.confidence import Certainty
 from rules.plan.load_bins import TierContext, bin_window
 from rules.verdicts.verdict import Status, Verdict
@@ -77,7 +77,9 @@ def test_the_tier_that_idles_is_in_the_trap_and_its_neighbour_is_not(tmp_path: P
     one = one.model_copy(update={"fleet": one.fleet.model_copy(update={"minimum_warm": None}) if one.fleet else None})
     loaded = LoadedConfig(
         path=tmp_path / "sizewatch.yaml",
-        config=parse_config({"role": "fleet", "store": {"url": "http://127.0.0.1:1"}}, environment={}),
+        config=parse_config(
+            {"role": "fleet", "store": {"url": "http://127.0.0.1:1"}, "fleet": {"turn": "5m"}}, environment={}
+        ),
         plan=plan.model_copy(update={"tiers": {"idle": one, "busy": one}}),
         warnings=(),
     )
@@ -85,8 +87,7 @@ def test_the_tier_that_idles_is_in_the_trap_and_its_neighbour_is_not(tmp_path: P
         there.write(told())
         api = StoreApi(StoreOptions(url=there.url, timeout_seconds=30.0))
         store.book(days_before(build_tier_contexts(loaded), plan_versions(loaded)))
-        filled = fill_history(loaded, api, store, (STORED, END))
-        assert not filled.error
+        book_past(loaded, api, store, STORED, END)
     keeping = HistoryService(lambda: HistoryStore(tmp_path / "history.db"))
     results = keeping.long_answers(build_tier_contexts(loaded), plan_versions(loaded), END + 60)
     keeping.close()

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 
 import click
 import pytest
+from fleet_past import book_past
 from paths import TESTS
 from store_servers import prometheus_with_blocks, victoria_metrics
 from stored_recordings import RECORDINGS, Sample, agent_samples, engine_samples
@@ -26,7 +27,6 @@ from agent.cli.store_arguments import open_store_query, store_options
 from agent.config.files import load_plan
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
-from agent.replay.back_fill_writer import fill_history
 from agent.replay.replay import ReplayResult, replay, replay_store
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import Recording, load, scrapes
@@ -247,15 +247,13 @@ def test_every_reading_of_the_history_is_that_of_the_recording(tmp_path: Path, n
 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("name", ["steady", "cascade_fast", "mixed_tier"])
-def test_a_history_imported_from_a_store_is_the_one_that_a_daemon_would_have_kept(
+def test_a_history_that_role_fleet_keeps_is_the_one_that_a_daemon_at_the_engines_would_have_kept(
     urls: dict[str, str], tmp_path: Path, name: str, source: str
 ) -> None:
     closed = closed_minutes(name)
     asked = open_store_query(options(urls["Prometheus"], name, source, tmp_path))
     with closing(asked.api), HistoryStore(tmp_path / "history.db") as store:
-        filled = fill_history(asked.loaded, asked.api, store, (asked.since - 600, asked.until + 600))
-
-        assert (filled.error, filled.minutes) == ("", len(closed))
+        assert book_past(asked.loaded, asked.api, store, asked.since - 600, asked.until + 600) == len(closed)
         for tier, context in recorded(name)[1].contexts.items():
             found = in_order(store.minutes(tier, 0.0, 4e9))
             wanted = in_order(one.slice for one in closed if one.tier == tier)

@@ -1,4 +1,4 @@
-"""Role fleet fills an empty history from the store while its turns go on."""
+"""Role fleet fills the demand of the weeks before its start from the store while its cycles go on."""
 
 from __future__ import annotations
 
@@ -7,30 +7,64 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fleet_past import book_past
 from hostile_store import hangs, serving
-from past_stores import moved
+from past_stores import HOUR, moved
 from paths import TESTS
-from store_servers import victoria_metrics
+from store_servers import Sample, prometheus_with_blocks, victoria_metrics
 from waiting import wait_for
 
+from agent.config.forecast import ForecastConfig
 from agent.config.load import LoadedConfig, load
 from agent.daemon.assembly import Assembly
 from agent.daemon.factory import assemble
+from agent.forecasting.history_input import HistoryForecasts
+from agent.forecasting.requests import build_request
 from agent.history.store import HistoryStore
+from agent.prometheus.api import StoreApi
+from agent.prometheus.options import StoreOptions
+from agent.replay.back_fill import fill_demand
+from rules.plan.load_bins import build_tier_context
+from rules.telemetry.arrivals import MinuteDemand, MinuteSums
 
 PLAN = TESTS / "plans" / "cpu-small.yaml"
 TIER = "cpu-small"
+ENGINES = """{from: engines, selector: 'job="vllm"'}"""
+POOLS = """{from: engines, selector: 'job="vllm"', pool_label: pool}"""
+AGENTS = "{from: agents}"
+
+RPS, PROMPT, OUTPUT, RUNNING, WAITING = 2.5, 128.0, 64.0, 10.0, 3.0
+"""Of each replica: requests a second, tokens a request, requests in the engine and before it."""
+
+LENGTH = 7200.0
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    now = time.time()
-    with victoria_metrics(tmp_path_factory.mktemp("store")) as store:
-        store.write((s for name, ago in (("cascade_fast", 7000), ("steady", 5000)) for s in moved(name, now - ago)))
-        yield store.url
+def even_load(source: str, begin: float, every: float, until: float = LENGTH) -> Iterator[Sample]:
+    """Two hours of two replicas and of a prefill pool, which counts the same requests once more."""
+    for replica, pool in (("a", "decode"), ("b", "decode"), ("c", "prefill")):
+        for place in range(int(until / every)):
+            requests = RPS * place * every
+            values = (requests, PROMPT * requests, OUTPUT * requests, RUNNING, WAITING)
+            if source == "agents":
+                labels = {"tier": TIER, "replica": replica, "pool": pool, "instance": "node:9095", "model": "m"}
+                names = ("requests_finished_total", "prompt_tokens_total", "generation_tokens_total")
+                gauges = ("requests_running", "requests_waiting")
+                both = [(f"sizewatch_{name}", labels) for name in (*names, *gauges)]
+            else:
+                labels = {"job": "vllm", "instance": replica, "pool": pool, "engine": "0", "model_name": "m"}
+                names = (
+                    "prompt_tokens_total",
+                    "generation_tokens_total",
+                    "num_requests_running",
+                    "num_requests_waiting",
+                )
+                both = [("vllm:request_success_total", {**labels, "finished_reason": "stop"})]
+                both += [(f"vllm:{name}", labels) for name in names]
+            for (name, of), value in zip(both, values, strict=True):
+                yield name, of, begin + place * every, value
 
 
-def loaded(folder: Path, url: str, back_fill: str = "3h", turn: str = "60s") -> LoadedConfig:
+def loaded(folder: Path, url: str, back_fill: str = "3h", tier: str = ENGINES) -> LoadedConfig:
     (folder / "plan.yaml").write_text(PLAN.read_text())
     (folder / "sizewatch.yaml").write_text(
         f"""
@@ -38,8 +72,8 @@ role: fleet
 plan: plan.yaml
 data_dir: {folder / "history"}
 store: {{url: "{url}"}}
-tiers: {{{TIER}: {{from: engines, selector: 'job="vllm"'}}}}
-fleet: {{back_fill: {back_fill}, turn: {turn}}}
+tiers: {{{TIER}: {tier}}}
+fleet: {{back_fill: {back_fill}}}
 forecast: {{enabled: false}}
 """
     )
@@ -47,46 +81,113 @@ forecast: {{enabled: false}}
 
 
 def wait(assembly: Assembly, word: str) -> str:
-    """What the back-fill says once it says this."""
+    """What the back-fill says once it contains a word."""
     assert assembly.back_fill is not None
     fill = assembly.back_fill
     assert wait_for(lambda: word in fill.text), fill.text
     return fill.text
 
 
-def test_an_empty_history_is_filled_and_the_timeline_says_so(tmp_path: Path, url: str) -> None:
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A store whose last two hours are an even load."""
+    with victoria_metrics(tmp_path_factory.mktemp("store")) as store:
+        store.write(even_load("engines", time.time() // 60 * 60 - LENGTH, 15.0))
+        yield store.url
+
+
+@pytest.fixture(scope="module")
+def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Prometheus with the same long ago, told by agents and by engines, scraped once a minute."""
+    samples = [one for source in ("agents", "engines") for one in even_load(source, HOUR, 60.0)]
+    with prometheus_with_blocks(tmp_path_factory.mktemp("past"), samples) as found:
+        yield found
+
+
+def fill(keys: LoadedConfig, url: str, folder: Path, begin: float, end: float) -> tuple[int, tuple[MinuteDemand, ...]]:
+    """The number of filled minutes, and the demand that the history has then."""
+    with HistoryStore(folder / "history.db") as store:
+        filled = sum(fill_demand(keys, StoreApi(StoreOptions(url=url)), store, begin, end))
+        return filled, store.demand(TIER, 0.0, 4e9)
+
+
+@pytest.mark.parametrize("tier", [POOLS, AGENTS], ids=["engines", "agents"])
+def test_demand_is_what_arrived_at_the_pools_that_answer(tmp_path: Path, past: str, tier: str) -> None:
+    filled, demand = fill(loaded(tmp_path, past, tier=tier), past, tmp_path, HOUR - 3600, HOUR + LENGTH + 3600)
+
+    assert len(demand) == filled > 100
+    assert HOUR <= demand[0].start < demand[-1].start < HOUR + LENGTH
+    for minute in demand:
+        assert minute.requests == pytest.approx(2 * 60 * RPS, rel=0.01)
+        assert minute.prompt_tokens == pytest.approx(2 * 60 * RPS * PROMPT, rel=0.01)
+        assert minute.generation_tokens == pytest.approx(2 * 60 * RPS * OUTPUT, rel=0.01)
+        assert minute.waiting == pytest.approx(2 * WAITING)
+
+
+@pytest.mark.server
+def test_demand_is_that_of_the_cycles_that_would_have_read_it(tmp_path: Path) -> None:
+    with victoria_metrics(tmp_path) as there:
+        there.write(s for n in range(14) for s in moved("steady", HOUR + 255.0 * n))
+        keys, api = loaded(tmp_path, there.url), StoreApi(StoreOptions(url=there.url))
+        _, demand = fill(keys, there.url, tmp_path, HOUR, HOUR + 3600)
+        with HistoryStore(tmp_path / "cycles.db") as store:
+            book_past(keys, api, store, HOUR, HOUR + 3600)
+            cycles = {one.start: one for one in store.demand(TIER, 0.0, 4e9)}
+
+    both = [(one, cycles[one.start]) for one in demand if one.start in cycles]
+    assert len(both) > 40
+    for name in ("requests", "prompt_tokens", "generation_tokens"):
+        ours, theirs = (sum(getattr(pair[place], name) or 0.0 for pair in both) for place in (0, 1))
+        assert ours == pytest.approx(theirs, rel=0.1)
+
+
+def test_minutes_next_to_a_gap_are_left_out(tmp_path: Path) -> None:
+    with victoria_metrics(tmp_path) as there:
+        for begin in (HOUR, HOUR + 5400.0):
+            there.write(even_load("engines", begin, 15.0, until=3600.0))
+        _, demand = fill(loaded(tmp_path, there.url, tier=POOLS), there.url, tmp_path, HOUR - 600, HOUR + 9600)
+
+    starts = {one.start - HOUR for one in demand}
+    assert {600.0, 3000.0, 6000.0, 8400.0} <= starts
+    assert not any(3600.0 <= start < 5400.0 or start < 0.0 or start >= 9000.0 for start in starts)
+    assert all(one.requests == pytest.approx(2 * 60 * RPS, rel=0.01) for one in demand)
+
+
+def test_minutes_of_a_daemon_are_left_alone(tmp_path: Path, past: str) -> None:
+    keys = loaded(tmp_path, past, tier=POOLS)
+    first, before = fill(keys, past, tmp_path, HOUR + 1800, HOUR + 3600)
+
+    second, demand = fill(keys, past, tmp_path, HOUR, HOUR + 5400)
+
+    assert (first, len(demand)) == (30, first + second)
+    assert [one for one in demand if HOUR + 1800 <= one.start < HOUR + 3600] == list(before)
+    assert fill(keys, past, tmp_path, HOUR + 600, HOUR + 5400)[0] == 0
+
+
+def test_the_demand_before_a_start_is_filled_and_the_timeline_tells_it(tmp_path: Path, url: str) -> None:
     assembly = assemble(loaded(tmp_path, url))
-    said = wait(assembly, "were booked from the store")
-    assembly.loop.run_cycle()
+    text = wait(assembly, "were filled from the store")
     assembly.close(time.time())
 
     with HistoryStore.open_reader(tmp_path / "history" / "history.db") as store:
-        minutes = store.minutes(TIER, 0.0, 4e9)
-        assert said == f"{len(minutes)} minutes of replicas of the 3h before the start were booked from the store"
-        assert len(minutes) > 7
-        assert "KvCacheCascade" in {e.rule for e in store.findings(0.0)}
+        demand = store.demand(TIER, 0.0, 4e9)
+        assert text.startswith(f"{len(demand)} minutes of demand of the 3h before the start")
+        assert len(demand) > 90
         assert "back_fill" in {event.kind for event in store.events(0.0)}
-
-
-def test_what_a_daemon_knows_of_days_is_what_was_filled_in(tmp_path: Path, url: str) -> None:
-    assembly = assemble(loaded(tmp_path, url))
-    before = assembly.loop.state.minutes[TIER].budget
-    wait(assembly, "were booked from the store")
-    assembly.close(time.time())
-
-    assert assembly.loop.state.minutes[TIER].budget != before
+        assert not store.findings(0.0)
+        assert not store.bins(TIER, 0.0, 4e9)
 
 
 def test_a_second_start_has_nothing_to_fill(tmp_path: Path, url: str) -> None:
-    first = assemble(loaded(tmp_path, url))
-    wait(first, "were booked from the store")
+    first = assemble(loaded(tmp_path, url, back_fill="1h"))
+    wait(first, "were filled from the store")
     first.close(time.time())
 
-    second = assemble(loaded(tmp_path, url))
-    said = wait(second, "were booked from the store")
+    second = assemble(loaded(tmp_path, url, back_fill="1h"))
+    text = wait(second, "were filled from the store")
     second.close(time.time())
 
-    assert said.startswith("0 minutes")
+    assert text.startswith("0 minutes")
 
 
 def test_a_daemon_that_ends_does_not_wait_for_its_past(tmp_path: Path) -> None:
@@ -99,30 +200,27 @@ def test_a_daemon_that_ends_does_not_wait_for_its_past(tmp_path: Path) -> None:
 
         assert len(store.asked) == 1
     with HistoryStore.open_reader(tmp_path / "history" / "history.db") as history:
-        assert not history.minutes(TIER, 0.0, 4e9)
+        assert not history.demand(TIER, 0.0, 4e9)
 
 
 def test_a_store_that_is_away_costs_nothing_but_the_past(tmp_path: Path) -> None:
     assembly = assemble(loaded(tmp_path, "http://127.0.0.1:1"))
-    said = wait(assembly, "waits")
+    text = wait(assembly, "waits")
     assembly.loop.run_cycle()
     assembly.close(time.time())
 
-    assert "connection refused" in said
+    assert "connection refused" in text
 
 
-def test_a_configuration_that_fills_the_same_lets_it_go_on(tmp_path: Path, url: str) -> None:
+def test_a_reload_continues_with_what_is_left(tmp_path: Path, url: str) -> None:
     first = assemble(loaded(tmp_path, url, back_fill="90d"))
-    same = assemble(loaded(tmp_path, url, back_fill="90d"), first)
-    same.take_state(first, time.time())
-    other = assemble(loaded(tmp_path, url, back_fill="3h"), same)
-    other.take_state(same, time.time())
+    second = assemble(loaded(tmp_path, url, back_fill="3h"), first)
+    second.take_state(first, time.time())
     try:
-        assert same.back_fill is first.back_fill
-        assert other.back_fill is not same.back_fill
-        wait(other, "were booked from the store")
+        wait(second, "were filled from the store")
+        assert not first.back_fill or not first.back_fill.minutes or second.back_fill is not first.back_fill
     finally:
-        other.close(time.time())
+        second.close(time.time())
 
 
 def test_no_back_fill_where_none_is_wanted(tmp_path: Path, url: str) -> None:
@@ -130,3 +228,34 @@ def test_no_back_fill_where_none_is_wanted(tmp_path: Path, url: str) -> None:
     assembly.close(time.time())
 
     assert assembly.back_fill is None
+
+
+def test_a_forecast_learns_what_was_filled_after_it_began(tmp_path: Path) -> None:
+    path, now = tmp_path / "history.db", HOUR + 12 * 86_400.0
+    flat = {"covered_seconds": 60.0, "expected_seconds": 60.0, "requests_seconds": 60.0, "requests": 600.0}
+    forecasts = HistoryForecasts()
+
+    def fill_days(begin: float, end: float) -> None:
+        minutes = (MinuteSums(start=t, first=t, last=t + 60.0, **flat) for t in range(round(begin), round(end), 60))
+        with HistoryStore(path) as store:
+            store.fill_demand(TIER, minutes)
+
+    def ask(filled: int) -> str:
+        request = build_request(
+            build_tier_context(TIER, None),
+            (),
+            ForecastConfig(),
+            history=path,
+            now=now,
+            scrape_interval_seconds=15.0,
+            filled=filled,
+        )
+        return forecasts.respond(request).gap
+
+    fill_days(now - 3600.0, now)
+    young = ask(0)
+    fill_days(HOUR, now - 3600.0)
+
+    assert young
+    assert ask(0) == young
+    assert not ask(17_000)
