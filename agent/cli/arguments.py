@@ -1,23 +1,18 @@
-"""Exit codes, and the parameters shared by several commands, including the connection options.
-
-Secrets are in files. A further connection option is a row of ROWS and a field of every class made from `ways_in`.
-"""
+"""Exit codes, and the parameters shared by several commands, including the connection options. Secrets are in files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from agent.cli.terminal import Output
-from agent.durations import parse_duration
+from agent.durations import duration_text, parse_duration
 from rules.problems import find_close_name
-
-if TYPE_CHECKING:
-    from agent.http_client.options import TargetOptions
 
 FINE, FINDING, BAD_INPUT, CANNOT_JUDGE = 0, 1, 2, 3
 
@@ -26,6 +21,9 @@ NO_RESOURCES = 71
 
 PATH = click.Path(path_type=Path)
 """Type of a file or folder; a shell completes its name."""
+
+LONGEST_SECONDS = 10_000 * 86_400.0
+"""Longest duration that an option takes, in seconds."""
 
 
 class Keyword(click.Choice[str]):
@@ -37,12 +35,28 @@ class Keyword(click.Choice[str]):
         return f"there is no {str(value)!r}; {hint}"
 
 
-def duration(text: str) -> float:
-    """Parse a duration to seconds. click turns a ValueError into its usage message and exit code 2."""
-    seconds = parse_duration(text)
-    if seconds <= 0:
-        raise ValueError("must be longer than nothing")
-    return seconds
+def duration(least: float = 0.001, most: float = LONGEST_SECONDS) -> Callable[[str], float]:
+    """Return the parser of a duration in this range, in seconds. click makes a ValueError a usage message and exit 2."""
+
+    def parse(text: str) -> float:
+        seconds = parse_duration(text)
+        if not least <= seconds <= most:
+            raise ValueError(f"must be from {duration_text(least)} to {duration_text(most)}")
+        return seconds
+
+    return parse
+
+
+def number(least: float, most: float) -> Callable[[str], float]:
+    """Return the parser of a number in this range. click.FloatRange takes NaN too."""
+
+    def parse(text: str) -> float:
+        value = float(text)
+        if not least <= value <= most:
+            raise ValueError(f"must be from {least:g} to {most:g}")
+        return value
+
+    return parse
 
 
 def output_folder(text: str) -> Path:
@@ -127,11 +141,10 @@ FORMAT = (
 )
 
 
-def since_option(text: str = "how far back", kind: Callable[[str], float] = duration) -> click.Option:
-    """Return `--since 7d`."""
-    return click.Option(
-        ["--since"], type=kind, default="7d", metavar="7d", help=f"{text} (default 7d; 13 weeks are kept)"
-    )
+def since_option(text: str = "how far back", least: float = 0.001) -> click.Option:
+    """Return `--since 7d`, of at least so many seconds."""
+    text = f"{text} (default 7d; 13 weeks are kept)"
+    return click.Option(["--since"], type=duration(least), default="7d", metavar="7d", help=text)
 
 
 def tier_option(text: str = "one tier; default all of the plan") -> click.Option:
@@ -139,7 +152,7 @@ def tier_option(text: str = "one tier; default all of the plan") -> click.Option
     return click.Option(["--tier"], metavar="T", help=text)
 
 
-ROWS = (
+WAYS_IN = (
     ("bearer_token_file", "FILE", "token for {whose}"),
     ("username", "NAME", "user of {whose}, with --password-file"),
     ("password_file", "FILE", "password of that user"),
@@ -148,11 +161,10 @@ ROWS = (
     ("client_key_file", "FILE", "its key, where it is not in that file"),
     ("server_name", "NAME", "what the certificate of {whose} is for, where that is not the host"),
 )
-NAMES = tuple(name for name, _, _ in ROWS)
 
 
 def connection_options(whose: str = "the address") -> tuple[click.Option, ...]:
-    """Return the connection options."""
+    """Return the connection options, by the names of TargetOptions and StoreOptions."""
     return tuple(
         click.Option(
             [option(name)],
@@ -160,23 +172,20 @@ def connection_options(whose: str = "the address") -> tuple[click.Option, ...]:
             metavar=metavar,
             help=text.format(whose=whose),
         )
-        for name, metavar, text in ROWS
+        for name, metavar, text in WAYS_IN
     )
 
 
-def target_options(options: SimpleNamespace, url: str, timeout_seconds: float = 10.0) -> TargetOptions:
-    """Return the options of a request to this address. Raise ConfigError."""
-    # On demand: it imports the HTTP client, which few calls need.
-    from agent.http_client.options import TargetOptions
-
-    return TargetOptions(url=url, timeout_seconds=timeout_seconds, **ways_in(options))
-
-
 def ways_in(options: SimpleNamespace) -> dict[str, Any]:
-    """Return the given connection options by their names in TargetOptions and StoreOptions."""
-    return {name: getattr(options, name) for name in NAMES}
+    """Return the connection options that were given."""
+    return {name: value for name, _, _ in WAYS_IN if (value := getattr(options, name, None)) is not None}
 
 
 def option(name: str) -> str:
     """Return the command line spelling."""
     return f"--{name.replace('_', '-')}"
+
+
+def print_result(options: SimpleNamespace, document: Mapping[str, Any], text: str) -> None:
+    """Print the document for `--format json`, else the text."""
+    print(json.dumps(document, indent=2) if options.format == "json" else text)

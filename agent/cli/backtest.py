@@ -5,37 +5,26 @@ The series is a CSV, or the tier's demand from the history. The forecast librari
 
 from __future__ import annotations
 
-import json
 import os
 from types import SimpleNamespace
 
 import click
 
-from agent.cli.arguments import FINE, FORMAT, PATH, tier_option
-from agent.cli.forecast import HISTORY
+from agent.cli.arguments import FINE, FORMAT, PATH, duration, print_result, tier_option
+from agent.cli.forecast import DAY_SECONDS, HISTORY
 from agent.cli.terminal import tell_progress
-from agent.durations import parse_duration
 from agent.errors import SizewatchError
 from agent.worker.process import ONE_THREAD
 
 
 def parameters() -> tuple[click.Parameter, ...]:
+    horizons = "how far ahead; 6h and more: all bins up to there, every 6 hours (default: 15m,24h)"
+    days = "the newest days are tested (default: 4; 14 where bins are half an hour or longer)"
     return (
         *HISTORY,
         tier_option("whose demand is read where no CSV is given; default the only one"),
-        click.Option(
-            ["--horizons"],
-            type=durations,
-            default="15m,24h",
-            metavar="LIST",
-            help="how far ahead; 6h and more: all bins up to there, every 6 hours (default: 15m,24h)",
-        ),
-        click.Option(
-            ["--test-days"],
-            type=int,
-            metavar="DAYS",
-            help="the newest days are tested (default: 4; 14 where bins are half an hour or longer)",
-        ),
+        click.Option(["--horizons"], type=durations, default="15m,24h", metavar="LIST", help=horizons),
+        click.Option(["--test-days"], type=int, metavar="DAYS", help=days),
         click.Option(["--requests"], is_flag=True, help="test the requests, not their work by tokens"),
         click.Option(["--emit"], type=PATH, metavar="FILE", help="every forecast of every method as CSV"),
         *FORMAT,
@@ -43,15 +32,12 @@ def parameters() -> tuple[click.Parameter, ...]:
 
 
 def durations(text: str) -> tuple[float, ...]:
-    """Parse comma-separated durations to seconds."""
-    found = tuple(dict.fromkeys(parse_duration(part.strip()) for part in text.split(",")))
-    if not all(0 < seconds <= 86_400 for seconds in found):
-        raise ValueError("must be longer than nothing and at most 24h")
-    return found
+    """Parse comma-separated durations of at most a day to seconds."""
+    return tuple(dict.fromkeys(map(duration(most=DAY_SECONDS), map(str.strip, text.split(",")))))
 
 
 def run(options: SimpleNamespace) -> int:
-    # Before the import: numeric library threads only wait for each other here, and use cores others need.
+    # Same reason as in `agent.cli.forecast`.
     os.environ.update(ONE_THREAD)
     from agent.forecasting.input_series import input_from_options
     from agent.forecasting.results import backtest_report, must_be_writable, write_forecasts
@@ -77,5 +63,5 @@ def run(options: SimpleNamespace) -> int:
     report = backtest_report(given.name, walked, given.notes if tested is given.series else given.notes[:-1])
     if options.emit is not None:
         write_forecasts(options.emit, walked, given.time_text)
-    print(json.dumps(backtest_json(report), indent=2) if options.format == "json" else backtest_text(report))
+    print_result(options, backtest_json(report), backtest_text(report))
     return FINE

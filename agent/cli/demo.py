@@ -7,14 +7,13 @@ from __future__ import annotations
 import signal
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
 import click
 
-from agent.cli.arguments import PATH, duration
+from agent.cli.arguments import FINE, PATH, duration, number
 from agent.cli.terminal import tell_progress
 from agent.config.config import Logging
 from agent.config.files import load_plan
@@ -28,66 +27,32 @@ from agent.errors import ConfigError
 BANNER = "Demo: recorded engines at {speed:g} times their speed, simulated GPUs, made-up prices."
 SPEED = 10.0
 
-DAY = 86_400.0
-SHORTEST_PAST, LONGEST_PAST = 14 * DAY, 84 * DAY
-
-
-def _between(low: float, high: float) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        if not low <= float(text) <= high:
-            raise ValueError(f"must be from {low:g} to {high:g}")
-        return float(text)
-
-    return read
-
-
-def _past(text: str) -> float:
-    value = duration(text)
-    if not SHORTEST_PAST <= value <= LONGEST_PAST:
-        raise ValueError(f"must be from {duration_text(SHORTEST_PAST)} to {duration_text(LONGEST_PAST)}")
-    return value
+DAY_SECONDS = 86_400.0
 
 
 def parameters() -> tuple[click.Parameter, ...]:
+    port = "port of the status page on 127.0.0.1; 0: any free one"
+    speed = f"how many times faster time runs (default {SPEED:g}; 1 with --out)"
+    seconds = "end after N seconds; default: until Ctrl-C"
+    history = "a simulated fleet with so much past (4w), not recorded engines"
+    out = "with --history: keep it in a new folder; default: thrown away at the end"
+    fill_only = "with --history and --out: end after filling, and say what to run next"
+    past = duration(14 * DAY_SECONDS, 84 * DAY_SECONDS)
     return (
-        click.Option(
-            ["--port"],
-            type=click.IntRange(0, 65535),
-            default=9095,
-            metavar="PORT",
-            help="port of the status page on 127.0.0.1; 0: any free one",
-        ),
-        click.Option(
-            ["--speed"],
-            type=_between(0.1, 60),
-            metavar="SPEED",
-            help=f"how many times faster time runs (default {SPEED:g}; 1 with --out)",
-        ),
-        click.Option(
-            ["--seconds"], type=_between(0.1, 1e6), metavar="N", help="end after N seconds; default: until Ctrl-C"
-        ),
-        click.Option(
-            ["--history"],
-            type=_past,
-            metavar="LENGTH",
-            help="a simulated fleet with so much past (4w), not recorded engines",
-        ),
-        click.Option(
-            ["--out"],
-            type=PATH,
-            metavar="DIR",
-            help="with --history: keep it in a new folder; default: thrown away at the end",
-        ),
-        click.Option(
-            ["--fill-only"],
-            is_flag=True,
-            help="with --history and --out: end after filling, and say what to run next",
-        ),
+        click.Option(["--port"], type=click.IntRange(0, 65535), default=9095, metavar="PORT", help=port),
+        click.Option(["--speed"], type=number(0.1, 60), metavar="SPEED", help=speed),
+        click.Option(["--seconds"], type=number(0.1, 1e6), metavar="N", help=seconds),
+        click.Option(["--history"], type=past, metavar="LENGTH", help=history),
+        click.Option(["--out"], type=PATH, metavar="DIR", help=out),
+        click.Option(["--fill-only"], is_flag=True, help=fill_only),
     )
 
 
 def run(options: SimpleNamespace) -> int:
-    _check(options)
+    if options.history is None and (options.out is not None or options.fill_only):
+        raise ConfigError(("--out and --fill-only go with --history, such as --history 4w",))
+    if options.fill_only and options.out is None:
+        raise ConfigError(("--fill-only needs --out DIR: what is filled into a temporary folder is gone at once",))
     # The narrator prints findings; the log would repeat them.
     set_up(Logging(level="error"))
     with ExitStack() as ends:
@@ -100,14 +65,7 @@ def run(options: SimpleNamespace) -> int:
             watch(show, options.port, options.seconds, ends)
     if show is not None:
         print(f"\nEnded; {show.ended}.")
-    return 0
-
-
-def _check(options: SimpleNamespace) -> None:
-    if options.history is None and (options.out is not None or options.fill_only):
-        raise ConfigError(("--out and --fill-only go with --history, such as --history 4w",))
-    if options.fill_only and options.out is None:
-        raise ConfigError(("--fill-only needs --out DIR: what is filled into a temporary folder is gone at once",))
+    return FINE
 
 
 def _recorded(options: SimpleNamespace, folder: Path, ends: ExitStack) -> DemoRun:
@@ -117,8 +75,21 @@ def _recorded(options: SimpleNamespace, folder: Path, ends: ExitStack) -> DemoRu
     stage = DemoSetup(clock)
     stage.player.start()
     ends.callback(stage.player.stop)
+    plan = load_plan(PLAN)
+    targets = [
+        {
+            "url": stage.player.url(part.tier),
+            "tier": part.tier,
+            "replica": f"{part.tier}-0",
+            "gpus": [f"stand-in-{part.tier}"],
+        }
+        for part in CAST
+    ]
+    # No forecast: the recordings are minutes long, and it needs days.
+    data = {"plan": str(PLAN), "data_dir": str(folder), "scrape_interval": "15s", "forecast": {"enabled": False}}
+    config = parse_config({**data, "targets": targets}, folder=folder, plan=plan)
     return DemoRun(
-        loaded=_loaded(stage, folder),
+        loaded=LoadedConfig(path=folder / "sizewatch.yaml", config=config, plan=plan, warnings=()),
         gpus=stage.gpus,
         clock=clock,
         speed=speed,
@@ -127,29 +98,6 @@ def _recorded(options: SimpleNamespace, folder: Path, ends: ExitStack) -> DemoRu
         rounds=stage.player.rounds,
         ended="nothing was left behind",
     )
-
-
-def _loaded(stage: DemoSetup, folder: Path) -> LoadedConfig:
-    """Return the demo's configuration."""
-    plan = load_plan(PLAN)
-    data = {
-        "plan": str(PLAN),
-        "data_dir": str(folder),
-        "scrape_interval": "15s",
-        # The recordings are minutes long; a forecast needs days.
-        "forecast": {"enabled": False},
-        "targets": [
-            {
-                "url": stage.player.url(part.tier),
-                "tier": part.tier,
-                "replica": f"{part.tier}-0",
-                "gpus": [f"stand-in-{part.tier}"],
-            }
-            for part in CAST
-        ],
-    }
-    config = parse_config(data, folder=folder, plan=plan)
-    return LoadedConfig(path=folder / "sizewatch.yaml", config=config, plan=plan, warnings=())
 
 
 def _with_past(options: SimpleNamespace, folder: Path, ends: ExitStack) -> DemoRun | None:
@@ -171,6 +119,5 @@ def _with_past(options: SimpleNamespace, folder: Path, ends: ExitStack) -> DemoR
         write_configuration(folder, configuration(targets(past, unserved_url)))
         print(next_steps_text(folder))
         return None
-    return continue_simulation(
-        past, folder, options.speed or (SPEED if options.out is None else 1.0), options.out is None, ends
-    )
+    speed = options.speed or (SPEED if options.out is None else 1.0)
+    return continue_simulation(past, folder, speed, options.out is None, ends)

@@ -23,20 +23,17 @@ class RuleName(Keyword):
 
 
 def parameters() -> tuple[click.Parameter, ...]:
-    rule = click.Argument(
-        ["rule"],
-        required=False,
-        type=RuleName((*(rule.name for rule in RULES), *SELF_ALERTS)),
-        metavar="[RULE]",
-        help="name of a rule, which is also its alertname; without it all are listed",
-    )
-    return (rule,)
+    names = RuleName((*(rule.name for rule in RULES), *SELF_ALERTS))
+    text = "name of a rule, which is also its alertname; without it all are listed"
+    return (click.Argument(["rule"], required=False, type=names, metavar="[RULE]", help=text),)
 
 
 def run(options: SimpleNamespace) -> int:
     width = min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
     if options.rule is None:
         print(rules_text(width))
+    elif options.rule in SELF_ALERTS:
+        print(self_alert_text(options.rule, width))
     else:
-        print((self_alert_text if options.rule in SELF_ALERTS else runbook_text)(options.rule, width))
+        print(runbook_text(options.rule, width))
     return FINE

@@ -5,24 +5,15 @@ The forecast libraries are imported on demand.
 
 from __future__ import annotations
 
-import json
 import os
 from types import SimpleNamespace
 
 import click
 
-from agent.cli.arguments import CONFIG, FINE, FORMAT, PATH, duration, tier_option
+from agent.cli.arguments import CONFIG, FINE, FORMAT, PATH, duration, print_result, tier_option
 from agent.worker.process import ONE_THREAD
 
 DAY_SECONDS = 86_400.0
-
-
-def parameters() -> tuple[click.Parameter, ...]:
-    ahead = click.Option(
-        ["--horizon"], type=horizon, default="15m", metavar="15m", help="how far ahead, at most 24h (default: 15m)"
-    )
-    return tier_option("whose demand; default the only one"), *HISTORY, ahead, *FORMAT
-
 
 HISTORY = (
     click.Option(
@@ -34,7 +25,7 @@ HISTORY = (
     CONFIG,
     click.Option(
         ["--bin"],
-        type=duration,
+        type=duration(),
         metavar="DURATION",
         help="sums over so long are forecast, such as 5m (default: the configuration's, or 5m)",
     ),
@@ -42,12 +33,10 @@ HISTORY = (
 """Where the demand comes from."""
 
 
-def horizon(text: str) -> float:
-    """Parse a duration of at most a day to seconds."""
-    seconds = duration(text)
-    if seconds > DAY_SECONDS:
-        raise ValueError("must be at most 24h: nothing is forecast beyond a day")
-    return seconds
+def parameters() -> tuple[click.Parameter, ...]:
+    text = "how far ahead, at most 24h (default: 15m)"
+    ahead = click.Option(["--horizon"], type=duration(most=DAY_SECONDS), default="15m", metavar="15m", help=text)
+    return tier_option("whose demand; default the only one"), *HISTORY, ahead, *FORMAT
 
 
 def run(options: SimpleNamespace) -> int:
@@ -58,6 +47,6 @@ def run(options: SimpleNamespace) -> int:
     from exporters.documents.forecast import forecast_json, forecast_text
 
     given = input_from_options(options)
-    found = forecast_now(options.tier or given.name, given, options.horizon)
-    print(json.dumps(forecast_json(found), indent=2) if options.format == "json" else forecast_text(found))
+    forecast = forecast_now(options.tier or given.name, given, options.horizon)
+    print_result(options, forecast_json(forecast), forecast_text(forecast))
     return FINE

@@ -1,7 +1,6 @@
 """Command `sizewatch init`: a configuration and a plan from the engines that run on this machine. It asks nothing.
 
-Engines are found by listening ports and by command lines, in this network namespace and in those of pods whose processes
-can be seen. Each address is asked for its page once; what is no engine is left alone.
+Engines are found by their usual ports and by command lines of processes. Each address is asked for its page once.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,7 +26,7 @@ from agent.cli import run as run_command
 from agent.cli.arguments import CANNOT_JUDGE, FINE, output_folder
 from agent.config.discovery import PORTS
 from agent.config.load import load
-from agent.errors import ConfigError, ScrapeError
+from agent.errors import ConfigError, ScrapeError, ScrapeFailure
 from agent.gpu.owners import PROC
 from agent.http_client.options import TargetOptions
 from agent.http_client.page import JSON, fetch_page
@@ -47,22 +46,20 @@ PATHS = ("/metrics", "/prometheus/metrics")
 ENGINE_PORTS = tuple(port for port in PORTS if isinstance(port, int))
 ALERTMANAGER = "http://127.0.0.1:9093"
 
-COMMAND = re.compile(r"vllm|sglang|trtllm-serve|text-generation-(?:launcher|router)|llama-server|tritonserver|dynamo")
-"""Words in the command line of an engine's process."""
+USUAL_PORTS = {"vllm": 8000, "sglang": 30000, "trtllm-serve": 8000, "text-generation": 3000, "llama-server": 8080}
+"""Port of an engine whose command line names none, by a word of the command line."""
 
+COMMAND = re.compile("|".join((*USUAL_PORTS, "tritonserver", "dynamo")))
+PORT = re.compile(r"--(?:http-)?port[= ](\d{1,5})\b")
 PARALLEL = re.compile(r"--?(?:tensor|pipeline)[-_]parallel[-_]size[= ](\d+)|--?(?:tp|pp)(?:[-_]size)?[= ](\d+)")
-MOST_ADDRESSES = 256
 MOST_REFUSAL = 200
 """Maximum characters that are shown of why an address is no engine."""
-LISTENING = "0A"
-"""State of a listening socket in /proc/net/tcp (include/net/tcp_states.h)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """Address where an engine may serve its page. `parallel` is the GPUs of an instance by its command line."""
+    """Port of this machine where an engine may serve its page. `parallel` is the GPUs of an instance by its command line."""
 
-    host: str
     port: int
     evidence: str
     parallel: int | None = None
@@ -90,8 +87,7 @@ def run(options: SimpleNamespace) -> int:
     there = [path for path in (config_path, plan_path) if os.path.lexists(path)]
     if there and not options.force:
         raise ConfigError(tuple(f"{path}: is there already; --force replaces it" for path in there))
-    candidates = find_candidates()
-    engines, refusals = ask_candidates(candidates)
+    engines, refusals = ask_candidates(find_candidates())
     if not engines:
         _print_nothing(refusals)
         return CANNOT_JUDGE
@@ -110,153 +106,96 @@ def run(options: SimpleNamespace) -> int:
         raise ConfigError((f"{options.out}: cannot be written: {error.strerror}",)) from error
     load(config_path)
     _print_found(tiers, gpus, alertmanager, config_path, plan_path)
-    if options.start:
-        return run_command.run(SimpleNamespace(config=str(config_path), role=None))
-    return FINE
+    return run_command.run(SimpleNamespace(config=str(config_path), role=None)) if options.start else FINE
 
 
 def find_candidates(proc: Path = PROC) -> tuple[Candidate, ...]:
-    """Return the addresses to ask: those of processes that look like engines, then the engines' usual ports."""
-    found: dict[tuple[str, int], Candidate] = {}
-    for one in _of_processes(proc):
-        found.setdefault((one.host, one.port), one)
-    listening = _listening(proc / "self" / "net")
-    for port in ENGINE_PORTS:
-        if port in listening:
-            found.setdefault(("127.0.0.1", port), Candidate(host="127.0.0.1", port=port, evidence=f"port {port}"))
-    return tuple(found.values())[:MOST_ADDRESSES]
-
-
-def _of_processes(proc: Path) -> Iterator[Candidate]:
-    here = _link(proc / "self" / "ns" / "net")
-    for folder in sorted((one for one in proc.iterdir() if one.name.isdigit()), key=lambda one: int(one.name)):
+    """Return the ports to ask: those of processes that look like engines, then the engines' usual ports."""
+    candidates: dict[int, Candidate] = {}
+    for folder in sorted((path for path in proc.iterdir() if path.name.isdigit()), key=lambda path: int(path.name)):
         try:
             words = (folder / "cmdline").read_bytes().decode("utf-8", "replace").replace("\0", " ")
         except OSError:
             continue
-        if not COMMAND.search(words) or folder.name == str(os.getpid()):
+        command, port = COMMAND.search(words), PORT.search(words)
+        if command is None or folder.name == str(os.getpid()):
             continue
-        listening = _listening(folder / "net")
-        sockets = _sockets(folder)
-        # Without leave to see its sockets the usual ports of its network count.
-        ports = [p for p, inode in listening.items() if inode in sockets] or [p for p in ENGINE_PORTS if p in listening]
-        host = "127.0.0.1" if _link(folder / "ns" / "net") in (here, "") else _address(folder / "net" / "fib_trie")
-        sizes = [int(a or b) for a, b in PARALLEL.findall(words)]
-        parallel = sizes[0] * (sizes[1] if len(sizes) > 1 else 1) if sizes else None
-        for port in ports if host else ():
-            yield Candidate(host=host, port=port, evidence=f"process {folder.name}", parallel=parallel)
-
-
-def _listening(net: Path) -> dict[int, str]:
-    """Return the listening TCP ports of a network namespace that loopback reaches, with the inodes of their sockets."""
-    found: dict[int, str] = {}
-    for name in ("tcp", "tcp6"):
-        try:
-            lines = (net / name).read_text(encoding="ascii").splitlines()[1:]
-        except OSError:
-            continue
-        for cells in (line.split() for line in lines):
-            address, _, port = cells[1].partition(":")
-            if cells[3] == LISTENING and (not address.strip("0") or address.endswith(("7F", "01000000"))):
-                found.setdefault(int(port, 16), cells[9])
-    return found
-
-
-def _sockets(folder: Path) -> set[str]:
-    try:
-        links = [_link(one) for one in (folder / "fd").iterdir()]
-    except OSError:
-        return set()
-    return {link.removeprefix("socket:[").rstrip("]") for link in links if link.startswith("socket:[")}
-
-
-def _link(path: Path) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
-
-
-def _address(fib_trie: Path) -> str:
-    """Return the first address of another network namespace that is not loopback, "" where there is none."""
-    try:
-        text = fib_trie.read_text(encoding="ascii")
-    except OSError:
-        return ""
-    local = re.findall(r"\|-- (\d+\.\d+\.\d+\.\d+)\n\s+/32 host LOCAL", text)
-    return next((one for one in local if not one.startswith("127.")), "")
+        number = int(port[1]) if port else USUAL_PORTS.get(command[0])
+        if number is not None and number < 65_536:
+            sizes = [int(tensor or pipeline) for tensor, pipeline in PARALLEL.findall(words)]
+            parallel = sizes[0] * (sizes[1] if len(sizes) > 1 else 1) if sizes else None
+            evidence = f"process {folder.name}"
+            candidates.setdefault(number, Candidate(port=number, evidence=evidence, parallel=parallel))
+    for number in ENGINE_PORTS:
+        candidates.setdefault(number, Candidate(port=number, evidence=f"port {number}"))
+    return tuple(candidates.values())
 
 
 def ask_candidates(candidates: tuple[Candidate, ...]) -> tuple[tuple[FoundEngine, ...], tuple[str, ...]]:
-    """Return the candidates that serve the page of an engine, and for each other one why it does not."""
-    if not candidates:
-        return (), ()
-    with ThreadPoolExecutor(max_workers=min(16, len(candidates)), thread_name_prefix="init") as pool:
+    """Return the candidates that serve the page of an engine, and for each other one that answers why it does not."""
+    with ThreadPoolExecutor(max_workers=16, thread_name_prefix="init") as pool:
         answers = tuple(pool.map(_ask, candidates))
-    engines = tuple(one for one in answers if isinstance(one, FoundEngine))
-    return engines, tuple(one for one in answers if isinstance(one, str))
+    engines = tuple(answer for answer in answers if isinstance(answer, FoundEngine))
+    return engines, tuple(answer for answer in answers if isinstance(answer, str))
 
 
-def _ask(candidate: Candidate) -> FoundEngine | str:
-    refusal = ""
+def _ask(candidate: Candidate) -> FoundEngine | str | None:
+    refusal: ScrapeError | None = None
     for path in PATHS:
-        url = f"http://{candidate.host}:{candidate.port}{path}"
+        target = TargetOptions(url=f"http://127.0.0.1:{candidate.port}{path}", timeout_seconds=TIMEOUT_SECONDS)
         try:
-            return FoundEngine(
-                candidate=candidate, probe=probe_engine(TargetOptions(url=url, timeout_seconds=TIMEOUT_SECONDS))
-            )
+            return FoundEngine(candidate=candidate, probe=probe_engine(target))
         except ScrapeError as error:
-            refusal = refusal or error.text
-    place = f"{candidate.host}:{candidate.port}"
-    return refusal if place in refusal else f"{place}: {refusal}"
+            refusal = refusal or error
+    if refusal is None or refusal.kind is ScrapeFailure.CONNECT:
+        return None
+    place = f"127.0.0.1:{candidate.port}"
+    return refusal.text if place in refusal.text else f"{place}: {refusal.text}"
 
 
 def has_alertmanager(url: str) -> bool:
     """Return whether an Alertmanager answers there."""
+    target = TargetOptions(url=f"{url}/api/v2/status", timeout_seconds=TIMEOUT_SECONDS)
     try:
-        told = json.loads(fetch_page(TargetOptions(url=f"{url}/api/v2/status", timeout_seconds=TIMEOUT_SECONDS), JSON))
+        status = json.loads(fetch_page(target, JSON))
     except (ScrapeError, ValueError, RecursionError):
         return False
-    return isinstance(told, dict) and {"cluster", "versionInfo"} <= told.keys()
+    return isinstance(status, dict) and {"cluster", "versionInfo"} <= status.keys()
 
 
 def group_by_tier(engines: tuple[FoundEngine, ...], gpus: tuple[GpuReadout, ...]) -> dict[str, list[FoundEngine]]:
     """Return the engines by tier: one model on one engine and one kind of GPU. Names are those of `plan init`."""
     grouped: dict[tuple[str, str], list[FoundEngine]] = {}
-    for one in engines:
-        grouped.setdefault((one.probe.engine.name, one.probe.model), []).append(one)
+    for engine in engines:
+        grouped.setdefault((engine.probe.engine.name, engine.probe.model), []).append(engine)
     products = {gpu.product for gpu in gpus}
     product = products.pop() if len(products) == 1 else ""
     named: dict[str, list[FoundEngine]] = {}
-    for (engine, model), group in grouped.items():
+    for (engine_name, model), group in grouped.items():
         name = plan.tier_name(product, model)
-        named[name if name not in named else f"{name}-{engine}"] = group
+        named[name if name not in named else f"{name}-{engine_name}"] = group
     return named
 
 
 def plan_text(tiers: Mapping[str, list[FoundEngine]], gpus: tuple[GpuReadout, ...], when: str) -> str:
     """Return a plan that can be used at once: what nobody can know from here is assumed, and marked so."""
-    engines = sum(map(len, tiers.values()))
-    facts = tuple(
-        plan.tier_facts(
-            name,
-            tuple(one.probe for one in group),
-            gpus,
-            per_replica=group[0].candidate.parallel or max(1, len(gpus) // engines),
-            assumed=True,
-        )
-        for name, group in tiers.items()
-    )
-    return skeleton(facts, when, ", ".join(one.probe.url for group in tiers.values() for one in group))
+    share = max(1, len(gpus) // sum(map(len, tiers.values())))
+    facts = []
+    for name, group in tiers.items():
+        probes = tuple(engine.probe for engine in group)
+        per_replica = group[0].candidate.parallel or share
+        facts.append(plan.tier_facts(name, probes, gpus, per_replica=per_replica, assumed=True))
+    return skeleton(tuple(facts), when, ", ".join(engine.probe.url for group in tiers.values() for engine in group))
 
 
 def config_text(
     tiers: Mapping[str, list[FoundEngine]], gpus: tuple[GpuReadout, ...], alertmanager: bool, when: str
 ) -> str:
+    """Return the configuration in YAML."""
     lines = [f"# Written by `sizewatch init`, {when}. All keys: `sizewatch` documentation, configuration."]
     lines += ["plan: plan.yaml", "data_dir: sizewatch-data", "targets:"]
     for name, group in tiers.items():
-        lines += [f"  - {{url: {json.dumps(one.probe.url)}, tier: {scalar(name)}}}" for one in group]
+        lines += [f"  - {{url: {json.dumps(engine.probe.url)}, tier: {scalar(name)}}}" for engine in group]
     if not gpus:
         lines.append("gpus: {source: none}  # no NVIDIA driver answers here")
     if alertmanager:
@@ -268,7 +207,7 @@ def _print_nothing(refusals: tuple[str, ...]) -> None:
     ports = ", ".join(map(str, ENGINE_PORTS))
     lines = (
         "no engine answers on this machine" + (":" if refusals else f": nothing listens on {ports}."),
-        *(f"  {shorten(one, MOST_REFUSAL)}" for one in refusals),
+        *(f"  {shorten(refusal, MOST_REFUSAL)}" for refusal in refusals),
         "Is the engine up? SGLang needs --enable-metrics, llama.cpp --metrics.",
         "An engine elsewhere: sizewatch plan init http://HOST:PORT/metrics > plan.yaml",
     )
@@ -284,27 +223,21 @@ def _print_found(
     plan_path: Path,
 ) -> None:
     for name, group in tiers.items():
-        for one in group:
-            release = one.probe.page.facts.get("engine_versions", "")
-            title = " ".join(filter(None, (one.probe.engine.title, release)))
-            print(
-                f"found    {one.probe.url}: {title}, {one.probe.model or 'model unknown'}, tier {name} ({one.candidate.evidence})"
-            )
-            if one.probe.holds:
-                print(f"         {one.probe.holds}: each is a replica of the tier")
-    products = {gpu.product for gpu in gpus}
-    print(f"GPUs     {len(gpus)}: {', '.join(sorted(products))}" if gpus else "GPUs     none seen")
+        for engine in group:
+            probe, evidence = engine.probe, engine.candidate.evidence
+            title = f"{probe.engine.title} {probe.page.facts.get('engine_versions', '')}".strip()
+            print(f"found    {probe.url}: {title}, {probe.model or 'model unknown'}, tier {name} ({evidence})")
+            if probe.holds:
+                print(f"         {probe.holds}: each is a replica of the tier")
+    products = ", ".join(sorted({gpu.product for gpu in gpus}))
+    print(f"GPUs     {len(gpus)}: {products}" if gpus else "GPUs     none seen")
     if sum(map(len, tiers.values())) > 1 and gpus:
         print(f"         which engine owns which is not known: add gpus to the targets in {config_path}")
-    told = (
-        f"alerts are posted to {ALERTMANAGER}"
-        if alertmanager
-        else f"no Alertmanager at {urlsplit(ALERTMANAGER).netloc}"
-    )
-    print(f"alerts   {told}")
+    nobody = f"no Alertmanager at {urlsplit(ALERTMANAGER).netloc}"
+    print(f"alerts   {f'are posted to {ALERTMANAGER}' if alertmanager else nobody}")
     print(f"wrote    {config_path}, {plan_path}")
     print(f"assumed  lines marked ASSUMED in {plan_path}: GPUs of a replica, and a TTFT P99 of 2 s")
     where = f" -c {shlex.quote(str(config_path))}" if config_path.parent != Path() else ""
     print(f"next     sizewatch run{where}      then http://127.0.0.1:9095/")
-    tier = next(iter(tiers))
-    print(f"then     sizewatch plan import RESULTS... --into {shlex.quote(str(plan_path))} --tier {shlex.quote(tier)}")
+    tier = shlex.quote(next(iter(tiers)))
+    print(f"then     sizewatch plan import RESULTS... --into {shlex.quote(str(plan_path))} --tier {tier}")

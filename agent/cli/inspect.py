@@ -5,7 +5,6 @@ Each signal has a value or the reason for its absence.
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from dataclasses import replace
@@ -14,11 +13,11 @@ from types import SimpleNamespace
 
 import click
 
-from agent.cli.arguments import FINE, FORMAT, connection_options, target_options
+from agent.cli.arguments import FINE, FORMAT, connection_options, print_result, ways_in
 from agent.errors import ConfigError, RecordingError, ScrapeError
 from agent.gpu.collector import samples
 from agent.http_client.errors import place_of
-from agent.http_client.options import DEFAULT_MAX_BYTES
+from agent.http_client.options import DEFAULT_MAX_BYTES, TargetOptions
 from agent.http_client.page import fetch_page, wrong_content
 from agent.scrape.exposition import SeriesReader
 from agent.scrape.scrapers import PageReader
@@ -44,16 +43,17 @@ _OMITTED = re.compile(rb"^[ \t]*(?:\.{3,}|\xe2\x80\xa6)[ \t]*\r?$", re.MULTILINE
 """Line of dots alone, which marks lines omitted by the publisher of a page."""
 
 
-def render_engine_page(
-    body: bytes, page_name: str, engine: str | None, *, live: bool, as_json: bool, notes: tuple[str, ...]
-) -> str:
-    """Return the whole output. `notes` are earlier problems. Raise ScrapeError for a page of no known engine."""
-    reader = PageReader(engine)
+def _print_engine_page(options: SimpleNamespace, body: bytes, page_name: str, notes: tuple[str, ...]) -> None:
+    """Print every engine of a page. `notes` are earlier problems. Raise ScrapeError for a page of no known engine."""
+    reader = PageReader(options.engine)
     engines = reader.read_engines(body, time.time())
-    documents, texts = {}, [f"{page_name}: {told}, each is a replica"] if (told := reader.describe_engines()) else []
+    documents, texts = {}, []
+    holds = reader.describe_engines()
+    if holds:
+        texts.append(f"{page_name}: {holds}, each is a replica")
     for name, page in engines.items():
         page = replace(page, problems=(*notes, *page.problems))
-        table, why_no_rate = reader.engine_of(name), _why_no_rate(page, live)
+        table, why_no_rate = reader.engine_of(name), _why_no_rate(page, live="://" in options.page)
         readings = {
             signal: _named(BY_NAME[signal], value, table, page, why_no_rate)
             for signal, value in read_all(window_since_start(page)).items()
@@ -61,13 +61,11 @@ def render_engine_page(
         documents[name] = inspect_json(table.name, page, readings, reader.uses)
         title = f"{name or page_name}: {table.title}, generation {table.release_line}"
         texts.append(inspect_text(title, page, readings, reader.uses))
-    if as_json:
-        several = {"schema": 1, "holds": told, "engines": documents}
-        return json.dumps(several if told else documents[""], indent=2)
-    return "\n\n".join(texts)
+    document = {"schema": 1, "holds": holds, "engines": documents} if holds else documents[""]
+    print_result(options, document, "\n\n".join(texts))
 
 
-def _why_no_rate(page: Snapshot, live: bool) -> str:
+def _why_no_rate(page: Snapshot, *, live: bool) -> str:
     """Return the reason the page gives no rates, or "". Rates need the process start and the time of the page."""
     if not live:
         return "a saved page does not tell when it was saved"
@@ -94,19 +92,19 @@ def _named(signal: Signal, value: SignalValue, engine: EngineTable, page: Snapsh
     return replace(value, text=f"{title}: {why}" if release or engine.title not in why else why)
 
 
-def render_gpu_page(body: bytes, page_name: str, *, as_json: bool, notes: tuple[str, ...]) -> str | None:
-    """Return the whole output, or None for a page of no GPU exporter. Raise ScrapeError for an invalid page."""
+def _print_gpu_page(options: SimpleNamespace, body: bytes, page_name: str, notes: tuple[str, ...]) -> bool:
+    """Print a page of a GPU exporter. Return whether it is one. Raise ScrapeError for an invalid page."""
     parsed = SeriesReader(lambda name: any(exporter.wanted(name) for exporter in EXPORTERS)).read(body)
     series = tuple(samples(parsed))
     exporter = detect_exporter((name, labels) for name, labels, _ in series)
     if exporter is None:
-        return None
+        return False
     page = exporter.read(series, time.time())
     page = replace(page, problems=(*notes, *page.problems))
     uses = explain_families(exporter, parsed.families)
-    if as_json:
-        return json.dumps(inspect_gpus_json(exporter, page, uses), indent=2)
-    return inspect_gpus_text(f"{page_name}: {exporter.title}", exporter, page, uses)
+    text = inspect_gpus_text(f"{page_name}: {exporter.title}", exporter, page, uses)
+    print_result(options, inspect_gpus_json(exporter, page, uses), text)
+    return True
 
 
 def parameters() -> tuple[click.Parameter, ...]:
@@ -120,66 +118,50 @@ def run(options: SimpleNamespace) -> int:
     known = sorted({engine.name for engine in ENGINES})
     if options.engine not in (None, *known):
         raise ConfigError((f"--engine {options.engine}: is none that sizewatch reads; there is {', '.join(known)}",))
-    live = "://" in options.page
     body, notes = read_page_body(options, options.page)
-    as_json = options.format == "json"
     # The query of an address may be a secret.
-    name = place_of(options.page) if live else options.page
+    name = place_of(options.page) if "://" in options.page else options.page
     try:
-        text = render_gpu_page(body, name, as_json=as_json, notes=notes) if options.engine is None else None
-        print(text or render_engine_page(body, name, options.engine, live=live, as_json=as_json, notes=notes))
+        if options.engine is not None or not _print_gpu_page(options, body, name, notes):
+            _print_engine_page(options, body, name, notes)
     except ScrapeError as error:
         raise ScrapeError(error.kind, f"{name}: {error.text}") from error
     return FINE
 
 
 def read_page_body(options: SimpleNamespace, page: str) -> tuple[bytes, tuple[str, ...]]:
-    """Return a live or saved page with notes on omitted lines. Raise ScrapeError or RecordingError."""
+    """Return a live or saved page with notes on omitted lines. Raise ScrapeError or RecordingError.
+
+    Lines of dots are omissions in a saved page. In a live page they remain an error.
+    """
     if "://" in page:
-        return fetch_page(target_options(options, page)), ()
-    return _without_omissions(_saved(page))
-
-
-def _without_omissions(body: bytes) -> tuple[bytes, tuple[str, ...]]:
-    """Replace lines of dots in a saved page, and return notes on them. In a live page they remain an error."""
-    found = [body.count(b"\n", 0, match.start()) + 1 for match in _OMITTED.finditer(body)]
-    notes = tuple(f"line {number} is dots alone: the page is an excerpt, and lines were left out" for number in found)
+        return fetch_page(TargetOptions(url=page, **ways_in(options))), ()
+    try:
+        with Path(page).open("rb") as file:
+            body = file.read(DEFAULT_MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise RecordingError(page, f"cannot be read: {getattr(error, 'strerror', error)}") from error
+    if len(body) > DEFAULT_MAX_BYTES:
+        raise RecordingError(page, f"is larger than {DEFAULT_MAX_BYTES >> 20} MiB: is this a saved page?")
+    if wrong := wrong_content(page, "", body[:100]):
+        raise wrong
+    numbers = [body.count(b"\n", 0, match.start()) + 1 for match in _OMITTED.finditer(body)]
+    notes = tuple(f"line {number} is dots alone: the page is an excerpt, and lines were left out" for number in numbers)
     return _OMITTED.sub(b"#", body), notes
 
 
-def _saved(name: str) -> bytes:
-    try:
-        with Path(name).open("rb") as file:
-            body = file.read(DEFAULT_MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise RecordingError(name, f"cannot be read: {getattr(error, 'strerror', error)}") from error
-    if len(body) > DEFAULT_MAX_BYTES:
-        raise RecordingError(name, f"is larger than {DEFAULT_MAX_BYTES >> 20} MiB: is this a saved page?")
-    if wrong := wrong_content(name, "", body[:100]):
-        raise wrong
-    return body
-
-
 def parameters_signals() -> tuple[click.Parameter, ...]:
-    engine = click.Option(
-        ["--engine"],
-        metavar="NAME",
-        help="one engine, or one generation of it (vllm/v0), with the reason for every gap",
-    )
-    return engine, *FORMAT
+    text = "one engine, or one generation of it (vllm/v0), with the reason for every gap"
+    return click.Option(["--engine"], metavar="NAME", help=text), *FORMAT
 
 
 def run_signals(options: SimpleNamespace) -> int:
     """Print the table. An unknown engine raises ConfigError (exit 2)."""
     wanted = options.engine
-    engines = [e for e in ENGINES if wanted in (None, e.name, f"{e.name}/{e.generation}")]
+    engines = [table for table in ENGINES if wanted in (None, table.name, f"{table.name}/{table.generation}")]
     if not engines:
         known = ", ".join(f"{engine.name}/{engine.generation}" for engine in ENGINES)
         raise ConfigError((f"--engine {wanted}: is none that sizewatch reads; there is {known}",))
-    if options.format == "json":
-        print(json.dumps(engines_json(engines), indent=2))
-    elif wanted is None:
-        print(engines_text(engines))
-    else:
-        print("\n\n".join(engines_text([engine]) for engine in engines))
+    tables = [engines] if wanted is None else [[engine] for engine in engines]
+    print_result(options, engines_json(engines), "\n\n".join(map(engines_text, tables)))
     return FINE

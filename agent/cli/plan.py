@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
 import time
@@ -25,24 +24,20 @@ from agent.cli.arguments import (
     Keyword,
     connection_options,
     make_command,
+    number,
     output_folder,
     since_option,
-    target_options,
     tier_option,
+    ways_in,
 )
 from agent.cli.inspect import read_page_body
+from agent.cli.loading import load_config, open_history
 from agent.config.files import fill_architectures, load_plan, read_document
-from agent.config.load import (
-    build_tier_contexts,
-    find,
-    history_path,
-    load,
-    parse_config,
-    select_tier,
-    unknown_tier_error,
-)
+from agent.config.load import build_tier_contexts, find, parse_config, select_tier, unknown_tier_error
 from agent.errors import ConfigError, PlanError, ScrapeError
+from agent.history.daily_queries import read_production
 from agent.http_client.errors import place_of
+from agent.http_client.options import TargetOptions
 from agent.scrape.engine_probe import EngineProbe, differences, probe_engine
 from agent.scrape.scrapers import PageReader, Target
 from exporters.documents.plan_diff import plan_diff
@@ -61,8 +56,6 @@ from rules.telemetry.windows import HOUR_SECONDS
 from rules.telemetry.wording import format_count
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-TIMEOUT_SECONDS = 10.0
-MOST_REQUESTS = 100_000
 PAGE = "page"
 
 
@@ -86,13 +79,9 @@ def run_init(options: SimpleNamespace) -> int:
 def _given(options: SimpleNamespace) -> list[Target]:
     if options.config:
         raise ConfigError(("give addresses or -c, not both",))
+    ways = ways_in(options)
     return [
-        Target(
-            tier=options.tier or "",
-            replica=place_of(url),
-            pool="mixed",
-            options=target_options(options, url, TIMEOUT_SECONDS),
-        )
+        Target(tier=options.tier or "", replica=place_of(url), pool="mixed", options=TargetOptions(url=url, **ways))
         for url in dict.fromkeys(options.url)
     ]
 
@@ -115,11 +104,21 @@ def _configured(options: SimpleNamespace) -> list[Target]:
 
 
 def _facts(name: str | None, targets: list[Target], gpus: tuple[GpuReadout, ...]) -> TierFacts:
-    running = _asked(targets)
-    here = gpus if all(urlsplit(t.options.url).hostname in LOOPBACK for t in targets) else ()
-    pools = tuple(pool for pool in ("mixed", "prefill", "decode") if any(t.pool == pool for t in targets))
-    alone = len(targets) == 1 and len(here) == 1
-    return replace(tier_facts(name, running, here, per_replica=1 if alone else None), pools=pools)
+    running: list[EngineProbe] = []
+    failed: list[str] = []
+    for target in targets:
+        try:
+            running.append(probe_engine(target.options, target.engine))
+        except ScrapeError as error:
+            failed.append(str(error))
+    if not running:
+        raise ConfigError(tuple(failed))
+    for text in failed:
+        print(f"sizewatch plan: left out: {text}", file=sys.stderr)
+    here = gpus if all(urlsplit(target.options.url).hostname in LOOPBACK for target in targets) else ()
+    pools = tuple(pool for pool in ("mixed", "prefill", "decode") if any(target.pool == pool for target in targets))
+    per_replica = 1 if len(targets) == len(here) == 1 else None
+    return replace(tier_facts(name, tuple(running), here, per_replica=per_replica), pools=pools)
 
 
 def tier_facts(
@@ -149,21 +148,6 @@ def tier_facts(
         remarks=(*differences(running), *remarks),
         assumed=assumed,
     )
-
-
-def _asked(targets: list[Target]) -> tuple[EngineProbe, ...]:
-    running: list[EngineProbe] = []
-    failed: list[str] = []
-    for target in targets:
-        try:
-            running.append(probe_engine(target.options, target.engine))
-        except ScrapeError as error:
-            failed.append(str(error))
-    if not running:
-        raise ConfigError(tuple(failed))
-    for text in failed:
-        print(f"sizewatch plan: left out: {text}", file=sys.stderr)
-    return tuple(running)
 
 
 def tier_name(product: str, model: str) -> str:
@@ -248,26 +232,23 @@ def _diff(options: SimpleNamespace) -> int:
 
 def _workload(options: SimpleNamespace) -> int:
     """Print production's workload for a benchmark, and write its files. Exit 3 if production shows no workload."""
-    if not 1 <= options.requests <= MOST_REQUESTS or not 0 < (1 if options.top is None else options.top) < math.inf:
-        raise ConfigError((f"--requests must be 1 to {MOST_REQUESTS:,}, and --top requests per second above 0",))
     seen = _recorded(options) if options.recording else _from_history(options)
-    found = derive_benchmark(seen, options.requests, options.top) if seen else "nothing was seen"
-    if isinstance(found, str) or seen is None:
-        print(f"sizewatch plan: {found}", file=sys.stderr)
+    workload = derive_benchmark(seen, options.requests, options.top) if seen else "nothing was seen"
+    if isinstance(workload, str) or seen is None:
+        print(f"sizewatch plan: {workload}", file=sys.stderr)
         return CANNOT_JUDGE
     tier, closed = seen.context.tier, options.loop == "closed"
-    if closed and found.loads[0].clients is None:
-        raise ConfigError(
-            (f"{tier}: requests in the system are not exposed, so no number of clients: give --loop open",)
-        )
-    print(workload_text(tier, seen, found))
+    if closed and workload.loads[0].clients is None:
+        text = "requests in the system are not exposed, so no number of clients: give --loop open"
+        raise ConfigError((f"{tier}: {text}",))
+    print(workload_text(tier, seen, workload))
     if options.out:
         model = seen.context.plan.model if seen.context.plan else ""
         ended = datetime.fromtimestamp(seen.until, UTC)
         head = f"Tier {tier}, {format_duration(seen.observed_seconds)} up to {ended:%Y-%m-%d %H:%M} UTC."
         try:
             options.out.mkdir(parents=True, exist_ok=True)
-            for name, text in workload_files(found, options.tool, model, head, closed).items():
+            for name, text in workload_files(workload, options.tool, model, head, closed).items():
                 (options.out / name).write_text(text)
         except OSError as error:
             raise PlanError((f"{options.out} cannot be written: {error.strerror}; give another --out",)) from None
@@ -276,34 +257,28 @@ def _workload(options: SimpleNamespace) -> int:
 
 
 def _from_history(options: SimpleNamespace) -> ProductionSummary:
-    # On demand: other subcommands need no history.
-    from agent.history import reader
-    from agent.history.daily_queries import read_production
-    from agent.history.store import HistoryStore
-
-    loaded = load(find(options.config))
+    loaded = load_config(options)
     tier, now = select_tier(loaded, options.tier), time.time()
-    with HistoryStore.open_reader(history_path(loaded, "ask")) as store:
-        reader.print_simulated_notice(store)
-        context = build_tier_contexts(loaded)[tier]
+    with open_history(loaded, "ask") as store:
         # The history sums by full hours; the present hour counts as far as it went.
         since = (now - options.since) // HOUR_SECONDS * HOUR_SECONDS
-        return read_production(store, context, since, now)
+        return read_production(store, build_tier_contexts(loaded)[tier], since, now)
 
 
 def _recorded(options: SimpleNamespace) -> ProductionSummary | None:
+    # On demand: other subcommands need no replay.
     from agent.replay.replay import replay
     from agent.sources.recording import load as load_recording
 
     recording, problems = load_recording(options.recording)
-    found = replay(recording, load_plan(options.plan) if options.plan else None, problems=problems)
-    for problem in found.problems:
+    result = replay(recording, load_plan(options.plan) if options.plan else None, problems=problems)
+    for problem in result.problems:
         print(f"sizewatch plan: {problem}", file=sys.stderr)
-    tier = options.tier or ("" if len(found.contexts) != 1 else min(found.contexts))
-    if tier not in found.contexts:
-        raise unknown_tier_error(tier or "without --tier", found.contexts)
-    several = (one.window for one in found.windows if one.tier == tier and one.replica is None)
-    return summarize_windows(found.contexts[tier], several)
+    tier = options.tier or (min(result.contexts) if len(result.contexts) == 1 else "")
+    if tier not in result.contexts:
+        raise unknown_tier_error(tier or "without --tier", result.contexts)
+    windows = (window.window for window in result.windows if window.tier == tier and window.replica is None)
+    return summarize_windows(result.contexts[tier], windows)
 
 
 PLAN = click.Argument(["plan"], type=PATH, metavar="PLAN", help="sizing plan (YAML or JSON)")
@@ -333,8 +308,12 @@ WORKLOAD = (
     ),
     click.Option(["--tool"], type=Keyword(tuple(LOAD_GENERATORS)), default="vllm-bench", help="which load generator"),
     click.Option(["--loop"], type=Keyword(("open", "closed")), default="open", help="arrivals at a rate, or clients"),
-    click.Option(["--requests"], type=int, default=300, metavar="N", help="of each load (default 300)"),
-    click.Option(["--top"], type=float, metavar="RPS", help="highest load of a replica; default twice production's"),
+    click.Option(
+        ["--requests"], type=click.IntRange(1, 100_000), default=300, metavar="N", help="of each load (default 300)"
+    ),
+    click.Option(
+        ["--top"], type=number(1e-9, 1e7), metavar="RPS", help="highest load of a replica; default twice production's"
+    ),
 )
 
 BEFORE_AND_AFTER = (

@@ -21,10 +21,8 @@ class RenderError(SizewatchError):
 
 def parameters() -> tuple[click.Parameter, ...]:
     check = click.Option(["--check"], is_flag=True, help="change nothing; name the files that would change")
-    root = click.Option(
-        ["--root"], type=PATH, default=".", metavar="DIR", help="the checkout (default: the current folder)"
-    )
-    return check, root
+    text = "the checkout (default: the current folder)"
+    return check, click.Option(["--root"], type=PATH, default=".", metavar="DIR", help=text)
 
 
 def run(options: SimpleNamespace) -> int:
@@ -36,9 +34,13 @@ def run(options: SimpleNamespace) -> int:
     for path, text in changes.items():
         if options.check:
             print(f"{path} differs from what the program renders; write it anew: sizewatch render")
-        else:
-            _write(options.root / path, text)
-            print(f"{path}: written")
+            continue
+        try:
+            (options.root / path).parent.mkdir(parents=True, exist_ok=True)
+            (options.root / path).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise RenderError(f"{options.root / path}: cannot be written: {error.strerror}") from error
+        print(f"{path}: written")
     if not changes:
         print(f"{len(ARTEFACTS)} files are as rendered")
     return FINDING if options.check and changes else FINE
@@ -47,30 +49,13 @@ def run(options: SimpleNamespace) -> int:
 def list_stale_files(root: Path) -> dict[str, str]:
     """Return the new text of every outdated generated file, by path from `root`. Raise RenderError."""
     sources = RenderInputs(config_schema=config_schema(), command_line=main.command_line())
-    found = {}
+    stale = {}
     for path, render in ARTEFACTS.items():
-        present = _read(root / path)
         try:
+            present = (root / path).read_text(encoding="utf-8") if (root / path).exists() else ""
             text = render(sources, present)
-        except RunbookError as problem:
-            raise RenderError(f"{root / path}: {problem}") from problem
+        except (OSError, UnicodeDecodeError, RunbookError) as error:
+            raise RenderError(f"{root / path}: {error}") from error
         if text != present:
-            found[path] = text
-    return found
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise RenderError(f"{path}: cannot be read: {error}") from error
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise RenderError(f"{path}: cannot be written: {error.strerror}") from error
+            stale[path] = text
+    return stale

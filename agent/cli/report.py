@@ -6,15 +6,17 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import click
 
 from agent.cli.arguments import CANNOT_JUDGE, CONFIG, FINDING, FINE, output_folder, since_option
+from agent.cli.loading import load_config
 from agent.cli.terminal import tell_progress
-from agent.config.load import LoadedConfig, find, load
+from agent.config.load import LoadedConfig
 from agent.durations import duration_text
 from agent.errors import ConfigError, SizewatchError
 from agent.files import EVERYBODY_READS, open_new_file
@@ -33,13 +35,8 @@ class ReportOutputError(SizewatchError):
 
 
 def parameters() -> tuple[click.Parameter, ...]:
-    out = click.Option(
-        ["--out"],
-        type=output_folder,
-        required=True,
-        metavar="DIR",
-        help="where to write it; made where it is not",
-    )
+    text = "where to write it; made where it is not"
+    out = click.Option(["--out"], type=output_folder, required=True, metavar="DIR", help=text)
     deliver = click.Option(["--deliver"], is_flag=True, help="send it to every destination of report.deliver too, once")
     return CONFIG, since_option("how far back, in full hours"), out, deliver
 
@@ -52,25 +49,30 @@ def run(options: SimpleNamespace) -> int:
     collect_rarely()
     from agent.reporting.generate import files_of, load_report_inputs
 
-    loaded = load(find(options.config))
+    loaded = load_config(options)
     if options.deliver and not loaded.config.report.deliver:
         raise ConfigError((f"{loaded.path}: report.deliver: names no destination to send the report to",))
-    if options.out.exists() and not options.out.is_dir():
-        raise ReportOutputError(f"{options.out} is a file and cannot be written into; give with --out a directory")
-    _make(options.out)
-    texts, found = files_of(load_report_inputs(loaded, options.since, time.time(), tell_progress))
-    files = {name: text.encode("utf-8", "replace") for name, text in texts.items()}
-    _write(options.out, files)
-    if found.simulated:
+    with _writing(options.out):
+        # Before the work of half a minute.
+        options.out.mkdir(parents=True, exist_ok=True)
+    texts, report = files_of(load_report_inputs(loaded, options.since, time.time(), tell_progress))
+    with _writing(options.out):
+        for name, text in texts.items():
+            # A reader never sees a part of a file.
+            unfinished = options.out / f".{name}.{os.getpid()}"
+            with open_new_file(unfinished, EVERYBODY_READS) as file:
+                file.write(text.encode("utf-8", "replace"))
+            unfinished.replace(options.out / name)
+    if report.simulated:
         print(reader.NOTE, file=sys.stderr)
-    print(found.headline)
-    for tier in found.tiers:
+    print(report.headline)
+    for tier in report.tiers:
         print(f"  {tier.verdict}")
-    print(f"{', '.join(files)} of the last {describe_span(found.until - found.since, options.since)} in {options.out}")
-    arrived = not options.deliver or _deliver(loaded, options.out.absolute())
-    if not arrived:
+    span = describe_span(report.until - report.since, options.since)
+    print(f"{', '.join(texts)} of the last {span} in {options.out}")
+    if options.deliver and not _deliver(loaded, options.out.absolute()):
         return FINDING
-    return FINE if any(tier.quality.hours_seen > 0 for tier in found.tiers) else CANNOT_JUDGE
+    return FINE if any(tier.quality.hours_seen > 0 for tier in report.tiers) else CANNOT_JUDGE
 
 
 def describe_span(used: float, asked: float) -> str:
@@ -85,35 +87,20 @@ def _deliver(loaded: LoadedConfig, out: Path) -> bool:
     """Send to every destination despite failures. Return whether all succeeded."""
     all_sent = True
     with tempfile.TemporaryDirectory(prefix="sizewatch-deliver-") as own:
-        for one in loaded.config.report.deliver:
+        for destination in loaded.config.report.deliver:
             # A receipt of its own: a manual delivery is sent every time.
-            receipt = Path(own) / one.name
-            job = DeliveryJob(folder=out.parent, name=out.name, destination=one, link="", receipt=receipt)
+            receipt = Path(own) / destination.name
+            job = DeliveryJob(folder=out.parent, name=out.name, destination=destination, link="", receipt=receipt)
             trouble = JobRunner().run(job).trouble
-            print(f"{one.name}: {f'not sent: {trouble}' if trouble else 'sent'}")
+            print(f"{destination.name}: {f'not sent: {trouble}' if trouble else 'sent'}")
             all_sent = all_sent and not trouble
     return all_sent
 
 
-def _make(place: Path) -> None:
-    """Make the directory before the work of half a minute."""
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        yield
     except OSError as error:
-        raise _unwritable(place, error) from error
-
-
-def _unwritable(place: Path, error: OSError) -> ReportOutputError:
-    return ReportOutputError(f"{place} cannot be written: {error.strerror or error}; give another --out")
-
-
-def _write(place: Path, files: Mapping[str, bytes]) -> None:
-    """Write each file atomically, so that a reader never sees a partial one."""
-    try:
-        for name, content in files.items():
-            unfinished = place / f".{name}.{os.getpid()}"
-            with open_new_file(unfinished, EVERYBODY_READS) as opened:
-                opened.write(content)
-            unfinished.replace(place / name)
-    except OSError as error:
-        raise _unwritable(place, error) from error
+        text = f"{folder} cannot be written: {error.strerror}; give another --out"
+        raise ReportOutputError(text) from error

@@ -1,8 +1,7 @@
-"""`sizewatch init`: engines by ports and processes of a made /proc, the files it writes, and what it says without one."""
+"""`sizewatch init`: engines by ports and command lines of a made /proc, the files it writes, and what it says without one."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,80 +14,56 @@ from agent.cli import init
 from agent.cli.main import main
 from agent.config.load import load
 
-HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 
-
-def row(address: str, port: int, inode: int, state: str = "0A") -> str:
-    return (
-        f"   0: {address}:{port:04X} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000  0  0 {inode} 1 0 0\n"
-    )
-
-
-def process(
-    proc: Path, pid: int, command: str, tcp: str, *, net: str = "net:[1]", inodes: tuple[int, ...] = ()
-) -> Path:
-    folder = proc / str(pid)
-    (folder / "net").mkdir(parents=True)
-    (folder / "fd").mkdir()
-    (folder / "ns").mkdir()
-    (folder / "cmdline").write_bytes(command.replace(" ", "\0").encode() + b"\0")
-    (folder / "net" / "tcp").write_text(HEAD + tcp)
-    os.symlink(net, folder / "ns" / "net")
-    for number, inode in enumerate(inodes):
-        os.symlink(f"socket:[{inode}]", folder / "fd" / str(number))
-    return folder
+def process(proc: Path, pid: int, command: str) -> None:
+    (proc / str(pid)).mkdir(parents=True)
+    (proc / str(pid) / "cmdline").write_bytes(command.replace(" ", "\0").encode() + b"\0")
 
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
-    """This process in namespace 1, where 8000, 30000 (all addresses), 3000 (another address) and 8080 (connected) are."""
-    made = tmp_path / "proc"
-    tcp = (
-        row("0100007F", 8000, 11)
-        + row("00000000", 30000, 12)
-        + row("0200000A", 3000, 13)
-        + row("0100007F", 8080, 14, "01")
-    )
-    process(made, 1, "/sbin/init", tcp)
-    os.symlink("1", made / "self")
-    return made
+    process(tmp_path / "proc", 1, "/sbin/init")
+    (tmp_path / "proc" / "2").mkdir()
+    return tmp_path / "proc"
 
 
-def places(found: tuple[init.Candidate, ...]) -> list[tuple[str, int, str]]:
-    return [(one.host, one.port, one.evidence) for one in found]
+def places(found: tuple[init.Candidate, ...]) -> list[tuple[int, str, int | None]]:
+    return [(candidate.port, candidate.evidence, candidate.parallel) for candidate in found]
 
 
-def test_usual_ports_that_listen_on_loopback_are_asked(proc: Path) -> None:
-    assert places(init.find_candidates(proc)) == [("127.0.0.1", 8000, "port 8000"), ("127.0.0.1", 30000, "port 30000")]
+USUAL = [(port, f"port {port}", None) for port in (8000, 30000, 8080, 3000)]
 
 
-def test_an_engine_on_an_odd_port_is_found_by_its_process_with_its_parallelism(proc: Path) -> None:
-    command = (
-        "python -m vllm.entrypoints.openai.api_server --port 9999 --tensor-parallel-size 4 --pipeline-parallel-size=2"
-    )
-    process(proc, 77, command, row("00000000", 9999, 21) + row("00000000", 8000, 11), inodes=(21,))
-    found = init.find_candidates(proc)
-    assert places(found)[0] == ("127.0.0.1", 9999, "process 77")
-    assert [one.parallel for one in found] == [8, None, None]
+def test_the_usual_ports_are_asked(proc: Path) -> None:
+    assert places(init.find_candidates(proc)) == USUAL
 
 
-def test_an_engine_in_a_pod_is_asked_at_the_address_of_the_pod(proc: Path) -> None:
-    folder = process(proc, 78, "sglang serve --tp 2", row("00000000", 30000, 31), net="net:[2]", inodes=(31,))
-    (folder / "net" / "fib_trie").write_text(
-        "Local:\n  |-- 10.4.0.9\n     /32 host LOCAL\n  |-- 127.0.0.1\n     /32 host LOCAL\n"
-    )
-    assert ("10.4.0.9", 30000, "process 78") in places(init.find_candidates(proc))
+@pytest.mark.parametrize(
+    ("command", "port", "parallel"),
+    [
+        ("python -m vllm.x --port 9999 --tensor-parallel-size 4 --pipeline-parallel-size=2", 9999, 8),
+        ("sglang serve --tp 2 --port=31000", 31000, 2),
+        ("tritonserver --http-port 9002", 9002, None),
+        ("/usr/bin/llama-server --metrics", 8080, None),
+        ("vllm serve m -tp 8", 8000, 8),
+    ],
+)
+def test_an_engine_is_asked_at_the_port_of_its_command_line_or_at_its_usual_one(
+    proc: Path, command: str, port: int, parallel: int | None
+) -> None:
+    process(proc, 77, command)
+    others = [place for place in USUAL if place[0] != port]
+    assert places(init.find_candidates(proc)) == [(port, "process 77", parallel), *others]
 
 
-def test_a_process_whose_sockets_may_not_be_seen_is_asked_on_the_usual_ports(proc: Path) -> None:
-    folder = process(proc, 79, "/usr/bin/llama-server --metrics", row("0100007F", 8080, 41) + row("0100007F", 5432, 42))
-    (folder / "fd").rmdir()
-    assert ("127.0.0.1", 8080, "process 79") in places(init.find_candidates(proc))
-    assert 5432 not in [one.port for one in init.find_candidates(proc)]
+def test_a_process_without_a_known_port_is_not_asked(proc: Path) -> None:
+    process(proc, 77, "tritonserver --model-repository /models")
+    process(proc, 78, "python -m vllm.x --port 99999")
+    assert places(init.find_candidates(proc)) == USUAL
 
 
 def candidates(*served: Engine) -> tuple[init.Candidate, ...]:
-    return tuple(init.Candidate(host="127.0.0.1", port=one.port, evidence=f"port {one.port}") for one in served)
+    return tuple(init.Candidate(port=one.port, evidence=f"port {one.port}") for one in served)
 
 
 @pytest.fixture

@@ -149,8 +149,8 @@ def test_from_a_history_the_present_hour_counts_too(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ((*PREFIX, "--top", "0"), 2, "--top requests per second above 0"),
-        ((*PREFIX, "--requests", "0"), 2, "--requests must be 1 to 100,000"),
+        ((*PREFIX, "--top", "0"), 2, "must be from 1e-09 to 1e+07"),
+        ((*PREFIX, "--requests", "0"), 2, "0 is not in the range 1<=x<=100000"),
         ((*PREFIX, "--tier", "other"), 2, "there is no tier other; there are cpu-small"),
         (("--recording", str(recorded.folder("mixed_tier"))), 2, "there is no tier"),
         (("--recording", str(recorded.folder("llamacpp"))), 3, "the engine counts no requests"),

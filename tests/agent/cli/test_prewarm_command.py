@@ -147,9 +147,9 @@ def test_the_maximum_is_twice_the_most_wanted_unless_it_is_said(live: Path, caps
         (("--format", "keda", "--workload", "Deployment/Chat!"), "is no Kubernetes name"),
         (("--format", "keda", "--workload", "Deployment/chat", "--prometheus", "ftp://x"), "is no address"),
         (("--format", "keda", "--workload", "chat"), "is no KIND/NAME"),
-        (("--usable-rps", "0"), "is no number above 0"),
-        (("--usable-rps", "nan"), "is no number above 0"),
-        (("--maximum", "0"), "is no whole number above 0"),
+        (("--usable-rps", "0"), "must be from 1e-09 to 1e+09"),
+        (("--usable-rps", "nan"), "must be from 1e-09 to 1e+09"),
+        (("--maximum", "0"), "0 is not in the range x>=1"),
         (("--token-secret", "a"), "is no NAME/KEY"),
     ],
 )

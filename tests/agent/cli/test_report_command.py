@@ -263,7 +263,7 @@ def test_a_file_in_the_place_of_the_directory_is_refused_before_anything_is_read
     config = configured(tmp_path, [])
     (tmp_path / "history.db").unlink()
     assert main.main(["report", "-c", str(config), "--out", str(config)]) == 2
-    assert f"{config} is a file and cannot be written into; give with --out a directory" in capsys.readouterr().err
+    assert f"{config} cannot be written: File exists; give another --out" in capsys.readouterr().err
 
 
 def test_a_history_without_that_time_exits_with_3_and_still_writes_the_report(tmp_path: Path) -> None:

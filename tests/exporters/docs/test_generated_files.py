@@ -65,7 +65,7 @@ def test_a_threshold_changed_by_hand_in_the_runbook_is_found_and_set_right(tmp_p
             lambda root: (root / "docs/runbooks.md").write_text("# Runbooks\n"),
             "runbooks.md: no block for TtftDivergence",
         ),
-        (lambda root: (root / "docs/signals.md").write_bytes(b"\xff"), "signals.md: cannot be read"),
+        (lambda root: (root / "docs/signals.md").write_bytes(b"\xff"), "signals.md: 'utf-8' codec"),
     ],
 )
 def test_a_folder_that_cannot_be_rendered_is_refused_in_words(
