@@ -20,7 +20,7 @@ from agent.fleet.engine_sums import EngineSums
 from agent.fleet.stored_pages import USUAL_SECONDS, PageReaderProtocol, ReplicaPage, TierPages
 from agent.fleet.sums import AgentSums
 from agent.prometheus.answers import StoreError, StoreErrorKind
-from agent.prometheus.api import QueryClient
+from agent.prometheus.api import QueryClient, SampleClient
 from rules.gpu_sources.registry import BY_NAME as EXPORTERS
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, TierContext
@@ -179,7 +179,7 @@ class ReplicaReader:
         tier: str,
         selector: str,
         reader: PageReaderProtocol,
-        api: QueryClient,
+        api: SampleClient,
         usual_seconds: float = USUAL_SECONDS,
         beside: tuple[str, ...] = (),
     ) -> None:
@@ -284,7 +284,7 @@ def build_tier_reader(
     return AdaptiveTierReader(each, summed, _counted(tier, source), fleet.each_up_to, api)
 
 
-def build_replica_reader(tier: str, source: TierSource, context: TierContext, api: QueryClient) -> ReplicaReader:
+def build_replica_reader(tier: str, source: TierSource, context: TierContext, api: SampleClient) -> ReplicaReader:
     """Return the reader of a tier replica by replica."""
     matchers = source.selector or ""
     if source.source == "agents":

@@ -223,8 +223,14 @@ def _stamp(seconds: float) -> str:
     return f"{seconds:.3f}"
 
 
-class QueryClient(Protocol):
-    """Interface of `agent.prometheus.api.StoreApi` for its callers."""
+class SampleClient(Protocol):
+    """Interface of `StoreApi` for readers of raw samples."""
+
+    def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]: ...
+
+
+class QueryClient(SampleClient, Protocol):
+    """Interface of `StoreApi` for its callers."""
 
     place: str
     counts: QueryCounters
@@ -232,7 +238,5 @@ class QueryClient(Protocol):
     def query(self, expr: str, t: float) -> tuple[InstantSample, ...]: ...
 
     def query_rows(self, expr: str, t: float, label: str) -> Rows: ...
-
-    def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]: ...
 
     def query_range(self, expr: str, start: float, end: float, step: float) -> tuple[MatrixSeries, ...]: ...

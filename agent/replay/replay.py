@@ -16,11 +16,11 @@ from agent.config.load import LoadedConfig, build_tier_contexts
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.fleet.tier_readers import AGENTS, build_replica_reader
 from agent.prometheus.answers import StoreError
-from agent.prometheus.api import QueryClient
+from agent.prometheus.api import SampleClient
 from agent.scrape.page_engines import name_replica
 from agent.scrape.scrapers import PageReader
 from agent.sources.past_store import PastQueryClient, PastReader
-from agent.sources.recording import Recording, Scrape, scrapes, tell
+from agent.sources.recording import Recording, Scrape, add_problem, scrapes
 from rules.engines.registry import ENGINES, itl_comparable
 from rules.evaluator import long_rules
 from rules.evaluator.observation import Observation, ReplicaScrape
@@ -114,7 +114,7 @@ class ReplayRun:
             self._grid.book(tier, replica, window, self._start)
 
     def finish(
-        self, name: str, engines: Mapping[str, tuple[str, ...]], problems: Sequence[str], cut_short: str = ""
+        self, name: str, engines: Mapping[str, Iterable[str]], problems: Sequence[str], cut_short: str = ""
     ) -> ReplayResult:
         ended, lasting = len(self._ended), self.state.open_findings()
         self.evaluator.flush(self.state)
@@ -135,7 +135,7 @@ class ReplayRun:
             ended=tuple(self._ended),
             rule_states=tuple(self.state.rules.values()),
             contexts=self.evaluator.tiers,
-            engines=engines,
+            engines={tier: tuple(labels) for tier, labels in engines.items()},
             problems=tuple(problems),
             of_cut_minute=(*(one for one in self._ended[ended:] if isinstance(one, Finding)), *began.values()),
             cut_short=cut_short,
@@ -146,55 +146,40 @@ def replay(
     recording: Recording, plan: Plan | None, step_seconds: float = DEFAULT_STEP_SECONDS, problems: tuple[str, ...] = ()
 ) -> ReplayResult:
     """Evaluate a recording against a plan. Unusable lines and pages are listed in the result's problems."""
-    met = [*problems, *_unplanned(recording, plan)]
-    run = ReplayRun(_contexts(recording, plan), step_seconds)
+    tiers, met = plan.tiers if plan is not None else {}, list(problems)
+    contexts: dict[str, TierContext] = {}
+    for target in recording.targets:
+        tier = tiers.get(target.tier)
+        comparable = itl_comparable(target.engine or (tier.engine if tier else None))
+        pools = {other.replica: other.pool for other in recording.targets if other.tier == target.tier}
+        contexts[target.tier] = build_tier_context(target.tier, tier, comparable, pools=pools)
+    if plan is not None:
+        text = "is not in the plan: it is compared with nothing"
+        met += [f"{recording.folder}: tier {tier} {text}" for tier in sorted(contexts.keys() - tiers.keys())]
+    run = ReplayRun(contexts, step_seconds)
     readers = [PageReader(target.engine, target.engine_version) for target in recording.targets]
     for cycle in _cycles(scrapes(recording, met)):
         read = tuple(one for scrape in cycle for one in _read(recording, readers, scrape, met))
         run.evaluate(Observation(now=cycle[-1].t, scrapes=read))
-    return run.finish(recording.name, _engines(recording, readers), met)
+    engines: dict[str, dict[str, None]] = {}
+    for target, reader in zip(recording.targets, readers, strict=True):
+        if reader.families:
+            engines.setdefault(target.tier, {})[reader.engine.label] = None
+    return run.finish(recording.name, engines, met)
 
 
-def _cycles(several: Iterable[Scrape]) -> Iterator[list[Scrape]]:
+def _cycles(recorded: Iterable[Scrape]) -> Iterator[list[Scrape]]:
     """Yield the scrapes of each cycle. A target's second scrape begins the next one.
 
     A tier whose replicas are evaluated one by one would be judged by minutes that only some of them have closed."""
     cycle: list[Scrape] = []
-    for scrape in several:
+    for scrape in recorded:
         if any(scrape.target == one.target for one in cycle):
             yield cycle
             cycle = []
         cycle.append(scrape)
     if cycle:
         yield cycle
-
-
-def _contexts(recording: Recording, plan: Plan | None) -> dict[str, TierContext]:
-    contexts = {}
-    for target in recording.targets:
-        tier = plan.tiers.get(target.tier) if plan else None
-        comparable = itl_comparable(target.engine or (tier.engine if tier else None))
-        pools = {other.replica: other.pool for other in recording.targets if other.tier == target.tier}
-        contexts[target.tier] = build_tier_context(target.tier, tier, comparable, pools=pools)
-    return contexts
-
-
-def _engines(recording: Recording, readers: list[PageReader]) -> dict[str, tuple[str, ...]]:
-    labels: dict[str, dict[str, None]] = {}
-    for target, reader in zip(recording.targets, readers, strict=True):
-        if reader.families:
-            labels.setdefault(target.tier, {})[reader.engine.label] = None
-    return {tier: tuple(names) for tier, names in labels.items()}
-
-
-def _unplanned(recording: Recording, plan: Plan | None) -> list[str]:
-    tiers = sorted({target.tier for target in recording.targets})
-    known = plan.tiers if plan is not None else tiers
-    return [
-        f"{recording.folder}: tier {tier} is not in the plan: it is compared with nothing"
-        for tier in tiers
-        if tier not in known
-    ]
 
 
 def _read(
@@ -211,7 +196,7 @@ def _read(
                 )
             return
         except ScrapeError as error:
-            tell(problems, f"{target.path}: page at {scrape.t:.3f}: {error}")
+            add_problem(problems, f"{target.path}: page at {scrape.t:.3f}: {error}")
             error_text, kind = str(error), error.kind
     yield ReplicaScrape(
         tier=target.tier,
@@ -246,7 +231,7 @@ class _Grid:
 
 
 def replay_store(
-    loaded: LoadedConfig, api: QueryClient, since: float, until: float, step_seconds: float, only: str | None = None
+    loaded: LoadedConfig, api: SampleClient, since: float, until: float, step_seconds: float, only: str | None = None
 ) -> ReplayResult:
     """Evaluate (since, until] (unix seconds) of a store: all tiers of the configuration, or only the tier `only`.
 
@@ -257,30 +242,25 @@ def replay_store(
         [
             build_replica_reader(tier, loaded.config.tiers.get(tier, AGENTS), context, past)
             for tier, context in contexts.items()
-        ]
+        ],
+        since,
     )
     run = ReplayRun(contexts, step_seconds)
-    engines: dict[str, dict[tuple[str, str], None]] = {}
+    labels = {(engine.name, engine.generation): engine.label for engine in ENGINES}
+    # Agents report no generation.
+    labels |= {(engine.name, ""): engine.title for engine in ENGINES}
+    engines: dict[str, dict[str, None]] = {}
     cut_short = ""
     try:
-        for observation in reader.observations(since, until):
+        for observation in reader.observations(until):
             for scrape in observation.scrapes:
                 met = engines.setdefault(scrape.tier, {})
                 if scrape.snapshot is not None:
-                    met[scrape.snapshot.engine, scrape.snapshot.generation] = None
+                    page = scrape.snapshot
+                    met[labels.get((page.engine, page.generation), page.engine)] = None
             run.evaluate(observation)
     except StoreError as error:
-        cut_short = f"{error}; the replay ends at {_local(reader.reached)} instead of {_local(until)}"
+        begin, end = (datetime.fromtimestamp(t).astimezone().isoformat(" ", "seconds") for t in (reader.reached, until))
+        cut_short = f"{error}; the replay ends at {begin} instead of {end}"
     problems = [f"{tier}: the store has nothing of it in that time" for tier in contexts if tier not in engines]
-    return run.finish(" and ".join(contexts), _engine_labels(engines), () if cut_short else problems, cut_short)
-
-
-def _local(t: float) -> str:
-    return datetime.fromtimestamp(t).astimezone().isoformat(" ", "seconds")
-
-
-def _engine_labels(met: Mapping[str, Iterable[tuple[str, str]]]) -> dict[str, tuple[str, ...]]:
-    """Return the engine labels by tier. Agents report no generation."""
-    names = {(engine.name, engine.generation): engine.label for engine in ENGINES}
-    names |= {(engine.name, ""): engine.title for engine in ENGINES}
-    return {tier: tuple(names.get(key, key[0]) for key in keys) for tier, keys in met.items()}
+    return run.finish(" and ".join(contexts), engines, () if cut_short else problems, cut_short)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,20 +117,6 @@ def test_the_body_of_a_gigabyte_is_not_unpacked(monkeypatch: pytest.MonkeyPatch)
         codec.decode_window(body[:-10])
 
 
-def test_a_line_of_a_recording_without_end_is_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import gzip
-
-    from agent.sources import recording
-
-    monkeypatch.setattr(recording, "MOST_LINE_BYTES", 1000)
-    (tmp_path / "recording.yaml").write_text("targets: [{file: a.gz, tier: t, replica: r}]", encoding="utf-8")
-    (tmp_path / "a.gz").write_bytes(gzip.compress(b'{"t": 1, "error": "x"}\n' + b"a" * 5000))
-    found, _ = load(tmp_path)
-    problems: list[str] = []
-    assert [one.t for one in recording.scrapes(found, problems)] == [1.0]
-    assert "line 2: is longer" in problems[0]
-
-
 def test_of_a_recording_of_broken_lines_so_many_are_told_as_anybody_reads(tmp_path: Path) -> None:
     import gzip
 
@@ -143,17 +128,3 @@ def test_of_a_recording_of_broken_lines_so_many_are_told_as_anybody_reads(tmp_pa
     assert list(scrapes(load(tmp_path)[0], problems)) == []
     assert len(problems) == MOST_PROBLEMS + 1
     assert problems[-1] == "further problems are not told"
-
-
-def test_a_file_of_a_few_bytes_that_unpacks_to_millions_of_broken_lines_is_left(tmp_path: Path) -> None:
-    import gzip
-
-    from agent.sources.recording import MOST_BROKEN, scrapes
-
-    (tmp_path / "recording.yaml").write_text("targets: [{file: a.gz, tier: t, replica: r}]", encoding="utf-8")
-    (tmp_path / "a.gz").write_bytes(gzip.compress(b'{"t": 1, "error": "x"}\n' + b"\n" * 20_000_000, compresslevel=1))
-    problems: list[str] = []
-    begun = time.process_time()
-    assert [one.t for one in scrapes(load(tmp_path)[0], problems)] == [1.0]
-    assert time.process_time() - begun < 1.0
-    assert len(problems) == MOST_BROKEN + 1
