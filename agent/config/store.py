@@ -112,9 +112,7 @@ class TierSource(ConfigSection):
         description="From engines: a label whose value is the pool, mixed, prefill or decode; default all are mixed.",
     )
     engine: EngineName | None = Field(None, description="From engines: its name, such as vllm; default the plan's.")
-    gpus: GpuSource | None = Field(
-        None, description="From engines: where their GPUs are told of; a tier that is read as sums has none."
-    )
+    gpus: GpuSource | None = Field(None, description="From engines: where their GPUs are told of.")
 
     def contradictions(self, plan: Plan | None) -> Contradictions:
         """Yield keys that the source does not use, or lacks."""
@@ -134,7 +132,7 @@ class FleetConfig(ConfigSection):
     )
     each_up_to: Annotated[int, Field(ge=0, le=10_000)] = Field(
         32,
-        description="Tiers of at most so many replicas are read replica by replica, larger ones as sums by load.",
+        description="From agents: tiers of at most so many replicas are read replica by replica, larger ones as sums by load.",
     )
     back_fill_seconds: BackFill = Field(
         28 * 86_400.0,

@@ -48,6 +48,11 @@ def engine_selector(engine: str | None, matchers: str) -> str:
     return f'{{__name__=~"{source_names_regex(stems | {PROCESS_START, UP}, engines)}"{more}}}'
 
 
+def replica_count_query(matchers: str, replica_label: str) -> str:
+    """Return the PromQL for the number of scraped replicas."""
+    return f"count(max by ({replica_label}) ({UP}{{{matchers}}}))"
+
+
 def engines_of(engine: str | None) -> tuple[EngineTable, ...]:
     """Return all generations of an engine, without a name of all engines."""
     return tuple(one for one in ENGINES if engine in (None, one.name))
@@ -100,12 +105,7 @@ class EnginePages:
         self._engines = engines_of(engine)
         self._layouts: dict[tuple[Name, ...], SeriesLayout | None] = {}
         self._last: dict[str, float] = {}
-        self._series: dict[str, tuple[Name, ...]] = {}
         self._known: dict[str, bool] = {}
-
-    def series_of(self, replica: str) -> tuple[Name, ...]:
-        """Return the series of a replica's last page, with the names of the page. Empty without a page of an engine."""
-        return self._series.get(replica, ())
 
     def pages(self, several: Iterable[MatrixSeries]) -> Iterator[StoredPage]:
         """Yield the new pages of a response, replica by replica, each in order of time."""
@@ -127,7 +127,6 @@ class EnginePages:
         """Drop the state of replicas."""
         for replica in replicas:
             self._last.pop(replica, None)
-            self._series.pop(replica, None)
         if self._gpus is not None:
             self._gpus.forget(replicas)
 
@@ -157,8 +156,6 @@ class EnginePages:
             return StoredPage(t=t, replica=replica, pool=pool, snapshot=None, error="its scrape failed (up is 0)")
         names = tuple(name for name, _ in row)
         layout = self._layout(names)
-        if self._series.get(replica) != names:
-            self._series[replica] = names
         if layout is None:
             text = "no series of an engine that sizewatch reads"
             return StoredPage(t=t, replica=replica, pool=pool, snapshot=None, error=text)

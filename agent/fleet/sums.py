@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -24,12 +24,13 @@ from rules.telemetry.histograms import Histogram
 from rules.telemetry.snapshots import GPU_NAMES
 from rules.telemetry.windows import Window
 
-MAX_MATCHER_CHARACTERS = 12_000
 MAX_QUERY_CHARACTERS = 15_000
-"""Limits of one query. VictoriaMetrics accepts 16 KiB (-search.maxQueryLen), Prometheus more."""
+"""Limit of one query. VictoriaMetrics accepts 16 KiB (-search.maxQueryLen), Prometheus more."""
 
-GROUP, WHAT = "sizewatch_group", "sizewatch_what"
-"""Labels that a query adds to its parts."""
+OR = " or "
+
+WHAT = "sizewatch_what"
+"""Label of replicas that several agents export."""
 
 PART = "sizewatch_part"
 """Label that a query adds to its parts: group, lot of replicas, and aggregation."""
@@ -44,19 +45,19 @@ MOST_NAMES = MAX_QUERY_CHARACTERS / COPIES - 400
 LEVELS: Mapping[str, str] = {"least": "min", "most": "max"}
 """Further aggregations of GPU gauges, by the name of their part."""
 
-EACH_COUNTERS = (
+_EACH_COUNTERS = (
     *("requests_finished", "requests_arrived", "admission_rejections", "preemptions", "engine_steps"),
     *("prompt_tokens", "generation_tokens", "prefix_queried_tokens", "prefix_hit_tokens"),
     *("expert_balance_sum", "expert_balance_passes", "restarts", "cold_starts", "cold_start_seconds"),
 )
 """Counter families read from every replica: for its load, the cascade, and rules that compare replicas."""
 
-EACH_HISTOGRAMS = ("ttft_seconds", "e2e_seconds", "prompt_tokens_per_request")
+_EACH_HISTOGRAMS = ("ttft_seconds", "e2e_seconds", "prompt_tokens_per_request")
 """Histogram families read from every replica: count, sum and the buckets around an objective."""
 
 _EACH = (
-    *(names.FAMILY[name].name for name in EACH_COUNTERS),
-    *(f"{names.FAMILY[name].name}_{part}" for name in EACH_HISTOGRAMS for part in ("bucket", "sum")),
+    *(names.FAMILY[name].name for name in _EACH_COUNTERS),
+    *(f"{names.FAMILY[name].name}_{part}" for name in _EACH_HISTOGRAMS for part in ("bucket", "sum")),
     *(
         metric.name
         for name, metric in names.FAMILY.items()
@@ -112,11 +113,6 @@ def _escaped_length(name: str) -> int:
     return len(quote_value(re.escape(name)))
 
 
-def set_label(expr: str, group: str, what: str) -> str:
-    """Return an expression that adds the labels GROUP and WHAT to its series."""
-    return f'label_replace(label_replace({expr}, "{GROUP}", "{group}", "", ""), "{WHAT}", "{what}", "", "")'
-
-
 def split_members(members: Iterable[str], most_characters: float) -> Iterator[tuple[str, ...]]:
     """Split members into lots with a limited length of their regular expression."""
     lot: list[str] = []
@@ -134,20 +130,16 @@ def split_members(members: Iterable[str], most_characters: float) -> Iterator[tu
         yield tuple(lot)
 
 
-def join_expressions(texts: Iterable[str], most_characters: int = MAX_MATCHER_CHARACTERS) -> Iterator[str]:
+def _join_expressions(texts: Iterable[str]) -> Iterator[str]:
     """Join expressions to queries, as many as fit into each."""
-    return map(" or ".join, _split(texts, lambda lot: sum(map(len, lot)) > most_characters))
-
-
-def _split(texts: Iterable[str], is_too_long: Callable[[Sequence[str]], bool]) -> Iterator[tuple[str, ...]]:
-    lot: list[str] = []
+    query = ""
     for text in texts:
-        if lot and is_too_long([*lot, text]):
-            yield tuple(lot)
-            lot = []
-        lot.append(text)
-    if lot:
-        yield tuple(lot)
+        if query and len(query) + len(text) > MAX_QUERY_CHARACTERS - len(OR):
+            yield query
+            query = ""
+        query += f"{OR}{text}" if query else text
+    if query:
+        yield query
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,9 +160,7 @@ class AgentSums:
             for place, group in enumerate(groups)
             for part, members in enumerate(split_members(group, MOST_NAMES))
         ]
-        yield from join_expressions(
-            (" or ".join(self._parts(name, members)) for name, members in parts), MAX_QUERY_CHARACTERS
-        )
+        yield from _join_expressions(OR.join(self._parts(name, members)) for name, members in parts)
 
     def histogram_by_replica_query(self, family: str, members: Iterable[str]) -> Iterator[str]:
         """Yield the queries for the buckets and sums of one histogram by replica."""

@@ -14,9 +14,8 @@ from types import MappingProxyType
 
 from agent.config.config import Config
 from agent.config.store import FleetConfig, TierSource
-from agent.fleet import agent_series, engine_series, engine_sums
-from agent.fleet.aggregates import AgentAggregates, EngineAggregates
-from agent.fleet.engine_sums import EngineSums
+from agent.fleet import agent_series, engine_series
+from agent.fleet.aggregates import AgentAggregates
 from agent.fleet.stored_pages import USUAL_SECONDS, PageReaderProtocol, ReplicaPage, TierPages
 from agent.fleet.sums import AgentSums
 from agent.prometheus.answers import StoreError, StoreErrorKind
@@ -63,7 +62,7 @@ TierReaderKey = tuple[Hashable, str]
 class AggregatedTierReader:
     """Reader of a tier of many replicas as sums by load."""
 
-    def __init__(self, tier: str, summing: AgentAggregates | EngineAggregates, turn_seconds: float) -> None:
+    def __init__(self, tier: str, summing: AgentAggregates, turn_seconds: float) -> None:
         self.tier = tier
         self._summing = summing
         self._turn = turn_seconds
@@ -278,9 +277,13 @@ TierReader = ReplicaReader | AdaptiveTierReader
 def build_tier_reader(
     tier: str, source: TierSource, context: TierContext, fleet: FleetConfig, api: QueryClient
 ) -> TierReader:
-    """Return the reader of a tier that adapts to its size."""
+    """Return the reader of a tier. That of agents' series adapts to the size of the tier."""
     each = build_replica_reader(tier, source, context, api)
-    summed = AggregatedTierReader(tier, _summing(tier, source, context, api), fleet.turn_seconds)
+    if source.source == "engines":
+        return each
+    sums = AgentSums(tier=tier, matchers=source.selector or "")
+    aggregates = AgentAggregates(sums, context.basis.ttft_slo_seconds, api)
+    summed = AggregatedTierReader(tier, aggregates, fleet.turn_seconds)
     return AdaptiveTierReader(each, summed, _counted(tier, source), fleet.each_up_to, api)
 
 
@@ -299,21 +302,11 @@ def build_replica_reader(tier: str, source: TierSource, context: TierContext, ap
     return ReplicaReader(tier, engine_series.engine_selector(engine, matchers), pages, api, beside=beside)
 
 
-def _summing(
-    tier: str, source: TierSource, context: TierContext, api: QueryClient
-) -> AgentAggregates | EngineAggregates:
-    slo, matchers = context.basis.ttft_slo_seconds, source.selector or ""
-    if source.source == "agents":
-        return AgentAggregates(AgentSums(tier=tier, matchers=matchers), slo, api)
-    sums = EngineSums(engine=_engine(source, context), matchers=matchers, replica_label=source.replica_label)
-    return EngineAggregates(sums, source.pool_label or "", slo, api)
-
-
 def _counted(tier: str, source: TierSource) -> str:
     """Return the PromQL for the number of replicas of a tier."""
     if source.source == "agents":
         return agent_series.replica_count_query(tier, source.selector or "")
-    return engine_sums.scrape_count_query(source.selector or "", source.replica_label)
+    return engine_series.replica_count_query(source.selector or "", source.replica_label)
 
 
 def uses_agent_series(config: Config, tier: str) -> bool:

@@ -39,7 +39,6 @@ from agent.config.web import Web, WebFile, read_web_file
 from agent.errors import ScrapeError, SizewatchError
 from agent.fleet.agent_series import AgentPages
 from agent.fleet.engine_series import EnginePages, GpuPages
-from agent.fleet.engine_sums import ReleaseGroup, part_sums, replica_windows
 from agent.fleet.sums import group_sums, replica_parts
 from agent.forecasting.csv_series import read_trace
 from agent.gpu.collector import samples
@@ -67,7 +66,6 @@ from agent.sources.recording import load as load_recording
 from exporters.alertmanager.payload import AlertPayload
 from exporters.render.text import one_line
 from exporters.report.build import message
-from rules.engines.registry import ENGINES
 from rules.gpu_sources.registry import EXPORTERS
 from rules.plan.schema import BenchmarkCurve, Point
 from rules.replicas import starts
@@ -201,13 +199,6 @@ def store(bench: Bench, data: bytes) -> None:
     for exporter in EXPORTERS:
         list(EnginePages("instance", gpus=GpuPages(exporter, "instance")).pages(series))
     group_sums(series, *times)
-    groups = [
-        ReleaseGroup(key=f"{n}", engine=engine, repeated=False, members=("a:1", "b:1"))
-        for n, engine in enumerate(ENGINES)
-    ]
-    part_sums(series, groups, times)
-    for group in groups:
-        replica_windows(series, group, frozenset(row.family for row in group.engine.rows), "instance", times)
     replica_parts(series, *times)
 
 

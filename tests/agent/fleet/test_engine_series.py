@@ -9,10 +9,10 @@ from store_servers import victoria_metrics
 from stored_recordings import MemoryStore, Sample, engine_samples
 from test_fleet_turns import TIER, VIEW, Away, Fleet, times
 
-from agent.config.store import GpuSource, TierSource
+from agent.config.store import FleetConfig, GpuSource, TierSource
 from agent.fleet import engine_series
 from agent.fleet.engine_series import GpuPages
-from agent.fleet.tier_readers import build_replica_reader
+from agent.fleet.tier_readers import build_replica_reader, build_tier_reader
 from agent.prometheus.api import StoreApi
 from agent.prometheus.options import StoreOptions
 from rules.gpu_sources.registry import BY_NAME, EXPORTERS
@@ -83,6 +83,34 @@ def test_a_replica_has_the_gpus_that_the_exporter_says_are_its_own() -> None:
     _, without = watched(engines, SOURCE.model_copy(update={"gpus": None}))
     assert not any(name.startswith("gpu_") for name in (*without.counters, *without.gauges))
     assert without.counters == {f: v for f, v in whole.counters.items() if f in without.counters}
+
+
+def test_a_label_that_the_target_moved_away_is_read_under_its_own_name() -> None:
+    samples = list(engine_samples("sglang", "vllm"))
+    moved = [
+        (name, {("exported_endpoint" if key == "endpoint" else key): text for key, text in labels.items()}, t, value)
+        for name, labels, t, value in samples
+    ]
+    source = SOURCE.model_copy(update={"engine": "sglang", "gpus": None})
+    _, plain = watched(samples, source)
+    operated = [(name, {**labels, "endpoint": "metrics"}, t, value) for name, labels, t, value in moved]
+    _, whole = watched(operated, source)
+    assert whole.counters["http_requests_ok"] == plain.counters["http_requests_ok"] > 0
+
+
+def test_a_tier_of_engines_is_read_replica_by_replica_whatever_its_size() -> None:
+    samples = [
+        (name, {**labels, "instance": f"{labels['instance']}-{number}"}, t, value)
+        for number in range(3)
+        for name, labels, t, value in engine_samples("steady", "vllm")
+    ]
+    api = Away(MemoryStore.of(samples))
+    reader = build_tier_reader(TIER, SOURCE, VIEW, FleetConfig(each_up_to=0), api)  # type: ignore[arg-type]
+    fleet = Fleet(api, reader, times(samples)[0] - 1.0)
+    fleet.go(3)
+    assert reader.sums is False
+    assert len(fleet.source.targets) == 3
+    assert {closed.replica for closed in fleet.closed} == {target.replica for target in fleet.source.targets}
 
 
 def test_what_overlapping_answers_repeat_counts_once() -> None:
