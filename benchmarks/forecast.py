@@ -27,7 +27,7 @@ os.environ.update(ONE_THREAD)  # before numpy is loaded
 
 import numpy as np
 
-from agent.cli.backtest import durations
+from agent.cli.forecast import durations
 from agent.durations import parse_duration
 from agent.errors import SizewatchError
 from agent.forecasting.csv_series import read_trace

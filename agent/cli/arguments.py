@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,28 +36,23 @@ class Keyword(click.Choice[str]):
         return f"there is no {str(value)!r}; {hint}"
 
 
-def duration(least: float = 0.001, most: float = LONGEST_SECONDS) -> Callable[[str], float]:
-    """Return the parser of a duration in this range, in seconds. click makes a ValueError a usage message and exit 2."""
+def number(
+    least: float, most: float, parse: Callable[[str], float] = float, show: Callable[[float], str] = "{:g}".format
+) -> Callable[[str], float]:
+    """Return the parser of a number in this range. click makes a ValueError a usage message, and lets NaN pass itself."""
 
-    def parse(text: str) -> float:
-        seconds = parse_duration(text)
-        if not least <= seconds <= most:
-            raise ValueError(f"must be from {duration_text(least)} to {duration_text(most)}")
-        return seconds
-
-    return parse
-
-
-def number(least: float, most: float) -> Callable[[str], float]:
-    """Return the parser of a number in this range. click.FloatRange takes NaN too."""
-
-    def parse(text: str) -> float:
-        value = float(text)
+    def read(text: str) -> float:
+        value = parse(text)
         if not least <= value <= most:
-            raise ValueError(f"must be from {least:g} to {most:g}")
+            raise ValueError(f"must be from {show(least)} to {show(most)}")
         return value
 
-    return parse
+    return read
+
+
+def duration(least: float = 0.001, most: float = LONGEST_SECONDS) -> Callable[[str], float]:
+    """Return the parser of a duration in this range, in seconds."""
+    return number(least, most, parse_duration, duration_text)
 
 
 def output_folder(text: str) -> Path:
@@ -72,33 +68,24 @@ def _store(context: click.Context, parameter: click.Parameter, value: Any) -> No
         setattr(context.obj, str(parameter.name), value)
 
 
+_FLAG: dict[str, Any] = {"is_flag": True, "expose_value": False}
+_COLOR = "severity words in colour (default auto: on a terminal, unless NO_COLOR is set)"
+_NO_PAGER = "do not show long output in $PAGER (default less), which is done on a terminal only"
 EVERYWHERE: tuple[click.Parameter, ...] = (
+    click.Option(["-q", "--quiet"], callback=_store, help="neither remarks nor progress", **_FLAG),
     click.Option(
-        ["-q", "--quiet"], is_flag=True, callback=_store, expose_value=False, help="neither remarks nor progress"
+        ["--color"], type=Keyword(("auto", "always", "never")), callback=_store, expose_value=False, help=_COLOR
     ),
-    click.Option(
-        ["--color"],
-        type=Keyword(("auto", "always", "never")),
-        callback=_store,
-        expose_value=False,
-        help="severity words in colour (default auto: on a terminal, unless NO_COLOR is set)",
-    ),
-    click.Option(
-        ["--no-pager"],
-        is_flag=True,
-        expose_value=False,
-        help="do not show long output in $PAGER (default less), which is done on a terminal only",
-    ),
+    click.Option(["--no-pager"], help=_NO_PAGER, **_FLAG),
 )
 """Options of every command."""
-
 
 HELP_OPTION: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 
-def help_of(text: str, exits: Iterable[str]) -> dict[str, Any]:
-    """Return the help of a command for click, with its exit codes. Each text of `exits` begins with its code."""
-    codes = {BAD_INPUT: f"{BAD_INPUT} bad input or configuration", **{int(told[0]): told for told in exits}}
+def help_of(text: str, exits: str) -> dict[str, Any]:
+    """Return the help of a command for click, with its exit codes, such as `0 done; 1 not done`. Code 2 has a default."""
+    codes = {"2": "2 bad input or configuration"} | {told[0]: told for told in re.split(r"; (?=\d)", exits)}
     return {
         "help": text[0].upper() + text[1:] + ("" if text.endswith("?") else "."),
         "short_help": text,
@@ -112,7 +99,7 @@ def make_command(
     text: str,
     parameters: Iterable[click.Parameter],
     run: Callable[[SimpleNamespace], int],
-    exits: Iterable[str] = ("0 done",),
+    exits: str = "0 done",
     output: Output = "kept",
 ) -> click.Command:
     """Return the command that calls `run` with its options, by their names, and `words`, the whole command line."""

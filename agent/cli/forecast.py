@@ -1,6 +1,6 @@
-"""Command `sizewatch forecast`: expected demand, its uncertainty, and the accuracy of the last day.
+"""Commands `sizewatch forecast` and `sizewatch backtest`: expected demand, and a test against naive baselines.
 
-The forecast libraries are imported on demand.
+The series is a CSV, or the tier's demand from the history. The forecast libraries are imported on demand.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from types import SimpleNamespace
 import click
 
 from agent.cli.arguments import CONFIG, FINE, FORMAT, PATH, duration, print_result, tier_option
+from agent.cli.terminal import tell_progress
+from agent.errors import SizewatchError
 from agent.worker.process import ONE_THREAD
 
 DAY_SECONDS = 86_400.0
@@ -49,4 +51,53 @@ def run(options: SimpleNamespace) -> int:
     given = input_from_options(options)
     forecast = forecast_now(options.tier or given.name, given, options.horizon)
     print_result(options, forecast_json(forecast), forecast_text(forecast))
+    return FINE
+
+
+def parameters_backtest() -> tuple[click.Parameter, ...]:
+    horizons = "how far ahead; 6h and more: all bins up to there, every 6 hours (default: 15m,24h)"
+    days = "the newest days are tested (default: 4; 14 where bins are half an hour or longer)"
+    return (
+        *HISTORY,
+        tier_option("whose demand is read where no CSV is given; default the only one"),
+        click.Option(["--horizons"], type=durations, default="15m,24h", metavar="LIST", help=horizons),
+        click.Option(["--test-days"], type=int, metavar="DAYS", help=days),
+        click.Option(["--requests"], is_flag=True, help="test the requests, not their work by tokens"),
+        click.Option(["--emit"], type=PATH, metavar="FILE", help="every forecast of every method as CSV"),
+        *FORMAT,
+    )
+
+
+def durations(text: str) -> tuple[float, ...]:
+    """Parse comma-separated durations of at most a day to seconds."""
+    return tuple(dict.fromkeys(map(duration(most=DAY_SECONDS), map(str.strip, text.split(",")))))
+
+
+def run_backtest(options: SimpleNamespace) -> int:
+    os.environ.update(ONE_THREAD)
+    from agent.forecasting.input_series import input_from_options
+    from agent.forecasting.results import backtest_report, must_be_writable, write_forecasts
+    from exporters.documents.forecast import backtest_json, backtest_text
+    from forecast.backtest.walk import walk
+    from forecast.backtest.window import CannotTest
+
+    if options.emit is not None:
+        must_be_writable(options.emit)
+    given = input_from_options(options)
+    tested = given.requests if options.requests and given.requests is not None else given.series
+    try:
+        walked = walk(
+            tested,
+            options.horizons,
+            test_days=options.test_days,
+            sundays=given.sundays,
+            factors=given.factors,
+            progress=lambda method, done, total: tell_progress(done / total, method),
+        )
+    except CannotTest as error:
+        raise SizewatchError(f"{given.name}: {error}") from error
+    report = backtest_report(given.name, walked, given.notes if tested is given.series else given.notes[:-1])
+    if options.emit is not None:
+        write_forecasts(options.emit, walked, given.time_text)
+    print_result(options, backtest_json(report), backtest_text(report))
     return FINE

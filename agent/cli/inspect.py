@@ -5,7 +5,6 @@ Each signal has a value or the reason for its absence.
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +12,8 @@ from types import SimpleNamespace
 
 import click
 
-from agent.cli.arguments import FINE, FORMAT, connection_options, print_result, ways_in
-from agent.errors import ConfigError, RecordingError, ScrapeError
+from agent.cli.arguments import FINE, FORMAT, Keyword, connection_options, print_result, ways_in
+from agent.errors import RecordingError, ScrapeError
 from agent.gpu.collector import samples
 from agent.http_client.errors import place_of
 from agent.http_client.options import DEFAULT_MAX_BYTES, TargetOptions
@@ -39,12 +38,9 @@ from rules.telemetry.snapshots import Snapshot
 
 GPU_FAMILIES = frozenset({"tensor_active", "dram_active"})
 
-_OMITTED = re.compile(rb"^[ \t]*(?:\.{3,}|\xe2\x80\xa6)[ \t]*\r?$", re.MULTILINE)
-"""Line of dots alone, which marks lines omitted by the publisher of a page."""
 
-
-def _print_engine_page(options: SimpleNamespace, body: bytes, page_name: str, notes: tuple[str, ...]) -> None:
-    """Print every engine of a page. `notes` are earlier problems. Raise ScrapeError for a page of no known engine."""
+def _print_engine_page(options: SimpleNamespace, body: bytes, page_name: str) -> None:
+    """Print every engine of a page. Raise ScrapeError for a page of no known engine."""
     reader = PageReader(options.engine)
     engines = reader.read_engines(body, time.time())
     documents, texts = {}, []
@@ -52,8 +48,10 @@ def _print_engine_page(options: SimpleNamespace, body: bytes, page_name: str, no
     if holds:
         texts.append(f"{page_name}: {holds}, each is a replica")
     for name, page in engines.items():
-        page = replace(page, problems=(*notes, *page.problems))
-        table, why_no_rate = reader.engine_of(name), _why_no_rate(page, live="://" in options.page)
+        why_no_rate = "" if page.started_at is not None else "the page does not tell when its process started"
+        if "://" not in options.page:
+            why_no_rate = "a saved page does not tell when it was saved"
+        table = reader.engine_of(name)
         readings = {
             signal: _named(BY_NAME[signal], value, table, page, why_no_rate)
             for signal, value in read_all(window_since_start(page)).items()
@@ -63,13 +61,6 @@ def _print_engine_page(options: SimpleNamespace, body: bytes, page_name: str, no
         texts.append(inspect_text(title, page, readings, reader.uses))
     document = {"schema": 1, "holds": holds, "engines": documents} if holds else documents[""]
     print_result(options, document, "\n\n".join(texts))
-
-
-def _why_no_rate(page: Snapshot, *, live: bool) -> str:
-    """Return the reason the page gives no rates, or "". Rates need the process start and the time of the page."""
-    if not live:
-        return "a saved page does not tell when it was saved"
-    return "" if page.started_at is not None else "the page does not tell when its process started"
 
 
 def _named(signal: Signal, value: SignalValue, engine: EngineTable, page: Snapshot, why_no_rate: str) -> SignalValue:
@@ -92,7 +83,7 @@ def _named(signal: Signal, value: SignalValue, engine: EngineTable, page: Snapsh
     return replace(value, text=f"{title}: {why}" if release or engine.title not in why else why)
 
 
-def _print_gpu_page(options: SimpleNamespace, body: bytes, page_name: str, notes: tuple[str, ...]) -> bool:
+def _print_gpu_page(options: SimpleNamespace, body: bytes, page_name: str) -> bool:
     """Print a page of a GPU exporter. Return whether it is one. Raise ScrapeError for an invalid page."""
     parsed = SeriesReader(lambda name: any(exporter.wanted(name) for exporter in EXPORTERS)).read(body)
     series = tuple(samples(parsed))
@@ -100,7 +91,6 @@ def _print_gpu_page(options: SimpleNamespace, body: bytes, page_name: str, notes
     if exporter is None:
         return False
     page = exporter.read(series, time.time())
-    page = replace(page, problems=(*notes, *page.problems))
     uses = explain_families(exporter, parsed.families)
     text = inspect_gpus_text(f"{page_name}: {exporter.title}", exporter, page, uses)
     print_result(options, inspect_gpus_json(exporter, page, uses), text)
@@ -109,33 +99,28 @@ def _print_gpu_page(options: SimpleNamespace, body: bytes, page_name: str, notes
 
 def parameters() -> tuple[click.Parameter, ...]:
     page = click.Argument(["page"], metavar="FILE-or-URL", help="a saved page, or the address of a live one")
-    engine = click.Option(["--engine"], metavar="NAME", help="instead of recognising it from the page")
+    names = Keyword(sorted({table.name for table in ENGINES}))
+    engine = click.Option(["--engine"], type=names, metavar="NAME", help="instead of recognising it from the page")
     return page, engine, *connection_options(), *FORMAT
 
 
 def run(options: SimpleNamespace) -> int:
     """Print the page. An unreadable page raises ScrapeError or RecordingError, which name it (exit 2)."""
-    known = sorted({engine.name for engine in ENGINES})
-    if options.engine not in (None, *known):
-        raise ConfigError((f"--engine {options.engine}: is none that sizewatch reads; there is {', '.join(known)}",))
-    body, notes = read_page_body(options, options.page)
+    body = read_page_body(options, options.page)
     # The query of an address may be a secret.
     name = place_of(options.page) if "://" in options.page else options.page
     try:
-        if options.engine is not None or not _print_gpu_page(options, body, name, notes):
-            _print_engine_page(options, body, name, notes)
+        if options.engine is not None or not _print_gpu_page(options, body, name):
+            _print_engine_page(options, body, name)
     except ScrapeError as error:
         raise ScrapeError(error.kind, f"{name}: {error.text}") from error
     return FINE
 
 
-def read_page_body(options: SimpleNamespace, page: str) -> tuple[bytes, tuple[str, ...]]:
-    """Return a live or saved page with notes on omitted lines. Raise ScrapeError or RecordingError.
-
-    Lines of dots are omissions in a saved page. In a live page they remain an error.
-    """
+def read_page_body(options: SimpleNamespace, page: str) -> bytes:
+    """Return a live or saved page. Raise ScrapeError or RecordingError."""
     if "://" in page:
-        return fetch_page(TargetOptions(url=page, **ways_in(options))), ()
+        return fetch_page(TargetOptions(url=page, **ways_in(options)))
     try:
         with Path(page).open("rb") as file:
             body = file.read(DEFAULT_MAX_BYTES + 1)
@@ -145,23 +130,18 @@ def read_page_body(options: SimpleNamespace, page: str) -> tuple[bytes, tuple[st
         raise RecordingError(page, f"is larger than {DEFAULT_MAX_BYTES >> 20} MiB: is this a saved page?")
     if wrong := wrong_content(page, "", body[:100]):
         raise wrong
-    numbers = [body.count(b"\n", 0, match.start()) + 1 for match in _OMITTED.finditer(body)]
-    notes = tuple(f"line {number} is dots alone: the page is an excerpt, and lines were left out" for number in numbers)
-    return _OMITTED.sub(b"#", body), notes
+    return body
 
 
 def parameters_signals() -> tuple[click.Parameter, ...]:
     text = "one engine, or one generation of it (vllm/v0), with the reason for every gap"
-    return click.Option(["--engine"], metavar="NAME", help=text), *FORMAT
+    names = Keyword(sorted({name for table in ENGINES for name in (table.name, f"{table.name}/{table.generation}")}))
+    return click.Option(["--engine"], type=names, metavar="NAME", help=text), *FORMAT
 
 
 def run_signals(options: SimpleNamespace) -> int:
-    """Print the table. An unknown engine raises ConfigError (exit 2)."""
     wanted = options.engine
     engines = [table for table in ENGINES if wanted in (None, table.name, f"{table.name}/{table.generation}")]
-    if not engines:
-        known = ", ".join(f"{engine.name}/{engine.generation}" for engine in ENGINES)
-        raise ConfigError((f"--engine {wanted}: is none that sizewatch reads; there is {known}",))
     tables = [engines] if wanted is None else [[engine] for engine in engines]
     print_result(options, engines_json(engines), "\n\n".join(map(engines_text, tables)))
     return FINE

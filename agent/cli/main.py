@@ -25,25 +25,21 @@ from agent.version import VERSION
 
 
 class Command(NamedTuple):
-    """Command with its help text and exit codes; each exit text begins with its digit. Code 2 has a default text.
-
-    `file` is the module name if it differs from the command.
-    """
+    """Command with its help text and exit codes. `file` is the module name if it differs from the command."""
 
     name: str
     text: str
-    exits: tuple[str, ...]
+    exits: str
     file: str = ""
     output: Output = "kept"
 
     def load(self) -> click.Command:
         """Return the command out of its module, which has `run`, or `run_signals` where several commands share it."""
         module = importlib.import_module(f"agent.cli.{self.file or self.name}")
-        end = f"_{self.name}" if self.file else ""
         if hasattr(module, "SUBCOMMANDS"):
-            return click.Group(
-                self.name, commands=module.SUBCOMMANDS, params=[*EVERYWHERE], **help_of(self.text, self.exits)
-            )
+            options = help_of(self.text, self.exits)
+            return click.Group(self.name, commands=module.SUBCOMMANDS, params=[*EVERYWHERE], **options)
+        end = f"_{self.name}" if self.file else ""
         parameters, run = (getattr(module, f"{verb}{end}") for verb in ("parameters", "run"))
         return make_command(self.name, self.text, parameters(), run, self.exits, self.output)
 
@@ -53,123 +49,102 @@ GROUPS: Mapping[str, tuple[Command, ...]] = {
         Command(
             "init",
             "a configuration and a plan from the engines that run on this machine; asks nothing",
-            ("0 both files are written", "3 no engine was found"),
+            "0 both files are written; 3 no engine was found",
         ),
         Command(
             "run",
             "the daemon: watch targets, judge them against the plan, serve the status page",
-            ("0 ended by SIGTERM or SIGINT", "71 no threads or memory to start with"),
+            "0 ended by SIGTERM or SIGINT; 71 no threads or memory to start with",
             output="log",
         ),
         Command(
             "demo",
             "recorded engines served over HTTP and watched live; no GPU, no server needed",
-            ("0 ended by Ctrl-C or after --seconds",),
+            "0 ended by Ctrl-C or after --seconds",
             output="streamed",
         ),
         Command(
             "doctor",
             "check this installation and print advice",
-            (
-                "0 sound, perhaps with warnings",
-                "1 at least one line fails",
-                "2 wrong arguments, or a configuration that cannot be used",
-            ),
+            "0 sound, perhaps with warnings; 1 at least one line fails; "
+            "2 wrong arguments, or a configuration that cannot be used",
         ),
     ),
     "Judge production": (
         Command(
             "check",
             "does production confirm the benchmark?",
-            ("0 it does, as far as it could be judged", "1 in some tier it does not", "3 no tier could be judged"),
+            "0 it does, as far as it could be judged; 1 in some tier it does not; 3 no tier could be judged",
         ),
         Command(
             "status",
             "each tier of a running daemon in one table: replicas now and recommended, money, certainty, incident",
-            (
-                "0 no incident is open",
-                "1 an incident is open",
-                "3 no daemon answers, or it refuses the credentials",
-            ),
+            "0 no incident is open; 1 an incident is open; 3 no daemon answers, or it refuses the credentials",
         ),
         Command(
             "timeline",
             "what happened: findings, alerts of others, restarts, changes of plan and configuration, a line each",
-            ("0 the timeline was printed",),
+            "0 the timeline was printed",
             "status",
         ),
         Command(
             "replay",
             "evaluate a recording or the past of a Prometheus-compatible store",
-            (
-                "0 nothing was found",
-                "1 something was found",
-                "3 there is nothing to judge, or the store failed on the way: up to when was printed",
-            ),
+            "0 nothing was found; 1 something was found; "
+            "3 there is nothing to judge, or the store failed on the way: up to when was printed",
         ),
         Command(
             "explain",
             "what a rule means, how it is judged, and what to do: its runbook",
-            ("0 the runbook was printed", "2 there is no such rule"),
+            "0 the runbook was printed; 2 there is no such rule",
         ),
     ),
     "Plan and size": (
         Command(
             "plan",
             "check or show a sizing plan, import its benchmark, print the schema, tell two apart",
-            (
-                "0 a valid plan, or done",
-                "1 two plans differ, or a grave mistake was found",
-                "3 nothing was seen of the workload",
-            ),
+            "0 a valid plan, or done; 1 two plans differ, or a grave mistake was found; 3 nothing was seen of the workload",
         ),
         Command(
             "report",
             "the re-size report: what production showed against the plan, and the plan that follows",
-            (
-                "0 the report is written, and sent where that was asked for",
-                "1 a destination did not take it",
-                "3 it is written, and nothing was seen in that time",
-            ),
+            "0 the report is written, and sent where that was asked for; 1 a destination did not take it; "
+            "3 it is written, and nothing was seen in that time",
         ),
         Command(
             "whatif",
             "another number of replicas, another load: what would be seen, cost and break first?",
-            ("0 the SLO would hold", "1 it would break", "3 nobody can tell; what is missing was printed"),
+            "0 the SLO would hold; 1 it would break; 3 nobody can tell; what is missing was printed",
         ),
     ),
     "Look ahead": (
         Command(
             "forecast",
             "what is expected to arrive, and how well such forecasts did in the last day",
-            ("0 the forecast was printed, or why there is none yet",),
+            "0 the forecast was printed, or why there is none yet",
         ),
-        Command(
-            "backtest",
-            "backtest the forecaster against naive baselines",
-            ("0 the table was printed",),
-        ),
+        Command("backtest", "backtest the forecaster against naive baselines", "0 the table was printed", "forecast"),
         Command(
             "prewarm",
             "how many replicas must be warm one cold start from now, why, and what it was worth; as manifests too",
-            ("0 the recommendation was printed", "3 there is none; what is missing was printed"),
+            "0 the recommendation was printed; 3 there is none; what is missing was printed",
         ),
     ),
     "Look into pages": (
-        Command("inspect", "what a page exposes, signal by signal", ("0 the page was read",)),
+        Command("inspect", "what a page exposes, signal by signal", "0 the page was read"),
         Command(
             "signals",
             "which signal each engine can give: known, bounded, or not exposed and why",
-            ("0 the table was printed",),
+            "0 the table was printed",
             "inspect",
         ),
     ),
     "Publish": (
-        Command("dashboards", "put the dashboards into a Grafana", ("0 all of them are there",), output="streamed"),
+        Command("dashboards", "put the dashboards into a Grafana", "0 all of them are there", output="streamed"),
         Command(
             "render",
             "regenerate the files of a checkout: schemas, rules, dashboards and tables of the documentation",
-            ("0 written, or nothing to write", "1 with --check: a file differs"),
+            "0 written, or nothing to write; 1 with --check: a file differs",
         ),
     ),
 }

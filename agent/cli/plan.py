@@ -193,7 +193,7 @@ def _with_engine_tokens(plan: Plan, options: SimpleNamespace) -> tuple[Plan, tup
     if len(plan.tiers) > 1:
         raise PlanError((f"{options.plan}: has several tiers; say whose page it is with --tier",))
     name, tier = next(iter(plan.tiers.items()))
-    page = PageReader().read(read_page_body(options, options.page)[0], time.time())
+    page = PageReader().read(read_page_body(options, options.page), time.time())
     wrong = [text for text in page.problems if text.partition(": ")[0] in page.contradictory]
     found = [PlanWarning(severity="warning", path=PAGE, text=text) for text in wrong]
     models = [model for model in page.facts.get("model", "").split(",") if model]
@@ -327,7 +327,7 @@ SUBCOMMANDS = (
         "every problem of a plan, and what weakens it",
         (PLAN, TIER, RUNNING_ENGINE, *connection_options("the page")),
         _check,
-        ("0 a valid plan", "1 a grave mistake was found"),
+        "0 a valid plan; 1 a grave mistake was found",
     ),
     make_command("show", "the curve as a table, with C_max, usable rps and the fleet arithmetic", (PLAN, TIER), _show),
     make_command("schema", "the JSON Schema of plans", (), _schema),
@@ -336,7 +336,7 @@ SUBCOMMANDS = (
         "a tier's benchmark curve out of the result files of a load generator",
         plan_import.parameters(),
         plan_import.run,
-        ("0 imported", "1 imported, with a grave mistake in the plan or a contradiction in the telemetry"),
+        "0 imported; 1 imported, with a grave mistake in the plan or a contradiction in the telemetry",
     ),
     make_command("init", "a plan to fill in, from what is running now", INIT, run_init),
     make_command(
@@ -344,13 +344,13 @@ SUBCOMMANDS = (
         "production's lengths, loads and prefix hits as a benchmark for a load generator",
         WORKLOAD,
         _workload,
-        ("0 printed", "3 nothing was seen of the workload"),
+        "0 printed; 3 nothing was seen of the workload",
     ),
     make_command(
         "diff",
         "what changed between two plans, in words, and what it costs",
         BEFORE_AND_AFTER,
         _diff,
-        ("0 they say the same", "1 they differ"),
+        "0 they say the same; 1 they differ",
     ),
 )

@@ -23,7 +23,7 @@ from paths import TESTS
 from store_servers import prometheus_with_blocks, victoria_metrics
 from stored_recordings import RECORDINGS, Sample, agent_samples, engine_samples
 
-from agent.cli.store_arguments import open_store_query, store_options
+from agent.cli.replay import open_store_query, store_options
 from agent.config.files import load_plan
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord

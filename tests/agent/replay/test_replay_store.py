@@ -16,7 +16,7 @@ from store_servers import victoria_metrics
 from stored_recordings import RECORDINGS, MemoryStore, engine_samples
 
 from agent.cli import main
-from agent.cli.store_arguments import moment, store_options
+from agent.cli.replay import moment, store_options
 from agent.config.files import load_plan
 from agent.config.load import LoadedConfig, parse_config
 from agent.prometheus.answers import StoreErrorKind

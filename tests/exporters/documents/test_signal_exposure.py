@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from engine_server import engines
-from gpu_pages import MADE, MADE_PAGES, SHARED_PAGES, page_path
+from gpu_pages import MADE, MADE_PAGES, SHARED_PAGES, page_text
 
 from agent.cli import main
 from exporters.documents.signal_exposure import LISTED
@@ -32,9 +32,10 @@ ALL_PAGES = {**MADE_PAGES, **SHARED_PAGES}
 
 @pytest.mark.parametrize("name", ALL_PAGES)
 def test_every_page_names_its_exporter_and_of_every_gpu_every_quantity_with_its_value_or_the_reason(
-    name: str, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = str(page_path(name))
+    path = str(tmp_path / "page")
+    (tmp_path / "page").write_text(page_text(name), encoding="utf-8")
     found = as_json(capsys, path)
     assert (found["schema"], found["exporter"]) == (1, ALL_PAGES[name])
     assert found["gpus"]
@@ -106,39 +107,9 @@ def test_a_live_page_is_read_like_a_saved_one(capsys: pytest.CaptureFixture[str]
         assert as_json(capsys, engine.url) == saved
 
 
-def excerpt() -> bytes:
+def test_a_line_that_is_none_refuses_a_saved_page(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     lines = (MADE / "made-nvidia-smi-h200.prom").read_bytes().splitlines(keepends=True)
-    return b"".join([*lines[:4], b"...\n", *lines[4:], b"  ...\r\n", "\u2026\n".encode()])
-
-
-def test_lines_of_dots_in_a_saved_page_are_named_and_the_rest_is_read(
-    tmp_path: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "page").write_bytes(excerpt())
-    found = as_json(capsys, str(tmp_path / "page"))
-    whole = as_json(capsys, str(MADE / "made-nvidia-smi-h200.prom"))
-    assert found["gpus"] == whole["gpus"]
-    last = excerpt().count(b"\n")
-    assert found["problems"] == [
-        f"line {number} is dots alone: the page is an excerpt, and lines were left out"
-        for number in (5, last - 1, last)
-    ]
-    _, out, _ = inspected(capsys, str(tmp_path / "page"))
-    assert "line 5 is dots alone" in out
-
-
-def test_a_live_page_with_such_a_line_stays_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with engines() as (engine,):
-        engine.pages = (excerpt(),)
-        code, out, err = inspected(capsys, engine.url)
-    assert (code, out) == (2, "")
-    assert "line 5 is not a line of an exposition page" in err
-
-
-def test_any_other_line_that_is_none_refuses_a_saved_page_too(
-    tmp_path: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "page").write_bytes(excerpt().replace(b"...\n", b".. and so on\n", 1))
+    (tmp_path / "page").write_bytes(b"".join([*lines[:4], b"...\n", *lines[4:]]))
     code, out, err = inspected(capsys, str(tmp_path / "page"))
     assert (code, out) == (2, "")
     assert "line 5 is not a line of an exposition page" in err
