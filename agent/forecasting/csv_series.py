@@ -255,7 +255,8 @@ def _read_times(path: Path, cells: pd.Series[str], zone: str) -> tuple[pd.Series
         try:
             times = times.dt.tz_localize(zone, ambiguous="infer", nonexistent="raise").dt.tz_convert("UTC")
         except ValueError as error:
-            raise TraceError(path, f"{TIME}: by the clock in {zone}: {error} {UTC_ADVICE}") from None
+            reason = str(error).rstrip(".")
+            raise TraceError(path, f"{TIME}: by the clock in {zone}: {reason}; {UTC_ADVICE}") from None
     return times, False
 
 
