@@ -80,24 +80,14 @@ def track(recording: Recording, name: str, begin: float) -> RecordedTrack:
     return RecordedTrack(name=name, scrapes=found, begin=begin)
 
 
-class Player:
+class Player(PageServer):
     """Serves `/NAME/metrics` of each track at the demo's time, which begins with the first page that is asked for."""
 
     def __init__(self, tracks: tuple[RecordedTrack, ...], clock: Callable[[], float]) -> None:
         self._tracks = {t.name: t for t in tracks}
         self._clock = clock
         self._begin: float | None = None
-        self._server = PageServer(self._tracks, self.page)
-
-    def start(self) -> None:
-        self._server.start()
-
-    def url(self, name: str) -> str:
-        return self._server.url(name)
-
-    def stop(self) -> None:
-        """Closes the port; also of a player that was never started."""
-        self._server.stop()
+        super().__init__(self._tracks, self.page)
 
     def rounds(self) -> dict[str, int]:
         """Return how often each recording has begun anew."""
@@ -120,6 +110,7 @@ class Player:
 PRODUCT = "stand-in GPU (simulated)"
 MEMORY_BYTES = 80e9
 IDLE_WATTS, FULL_WATTS = 90.0, 650.0
+GPU_SUMS = ("gpu_busy_seconds", "gpu_busy_covered_seconds", "gpu_energy_joules", "gpu_energy_covered_seconds")
 
 
 class StandInGpus:
@@ -131,15 +122,7 @@ class StandInGpus:
         self._busy = busy
         self._products = products or {}
         self._last: float | None = None
-        self._sums = {
-            name: {
-                "gpu_busy_seconds": 0.0,
-                "gpu_busy_covered_seconds": 0.0,
-                "gpu_energy_joules": 0.0,
-                "gpu_energy_covered_seconds": 0.0,
-            }
-            for name in busy
-        }
+        self._sums = {name: dict.fromkeys(GPU_SUMS, 0.0) for name in busy}
 
     def read(self, now: float) -> tuple[tuple[GpuReadout, ...], tuple[str, ...]]:
         """Readouts at `now` (unix seconds)."""

@@ -7,7 +7,9 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from agent.demo.simulation.folder import SimulatedHistory, fill
+from simulation_truth import fill_with_truth
+
+from agent.demo.simulation.folder import SimulatedHistory
 from agent.demo.simulation.scenario import DAY, HOUR
 
 END = 1_795_248_000.0
@@ -21,7 +23,7 @@ class PastFleet:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._past = fill(folder, seconds=SECONDS, end=END + 61.0, seed=3, fine_seconds=HOUR)
+        self._past = fill_with_truth(folder, seconds=SECONDS, end=END + 61.0, seed=3, fine_seconds=HOUR)
         # What goes on from here are the engines; the store is closed, and neither can go to another process.
         del self._past.filling._store, self._past.filling._keeping
 

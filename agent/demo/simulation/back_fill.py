@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from agent.demo.simulation import scenario
 from agent.demo.simulation.evaluation import CascadeRun, SimulatedEvaluation
 from agent.demo.simulation.scenario import DAY, HOUR, QUARTER, TierScenario, stories, weekday
 from agent.demo.simulation.tier_run import TierRun
@@ -62,9 +60,9 @@ class HistorySimulation:
     ) -> None:
         self._store, self._plan, self._begin, self._end = store, plan, begin, end
         self._seed, self._fine_from = seed, end - fine_seconds
-        self._stories = stories(begin, end, seed)
-        self._outage = _outage(begin, end)
-        self._tiers = {story.tier: self._made(story) for story in self._stories}
+        self.stories = stories(begin, end, seed)
+        self.outage = _outage(begin, end)
+        self._tiers = {story.tier: self._made(story) for story in self.stories}
         self._keeping = HistoryService(lambda: store)
         self._events: list[TimelineEvent] = []
         self._spans: list[Span] = []
@@ -83,9 +81,9 @@ class HistorySimulation:
         """The tiers' engines, which may go on from the end."""
         return {name: tier.run for name, tier in self._tiers.items()}
 
-    def run(self, progress: Progress = lambda share: None) -> dict[str, Any]:
-        """Fills, and returns the truth. `progress` is told what share of the weeks is done."""
-        replicas = sum(story.replicas for story in self._stories)
+    def run(self, progress: Progress = lambda share: None) -> None:
+        """Fill the history. `progress` is called with the share of the weeks that is done."""
+        replicas = sum(story.replicas for story in self.stories)
         began = f"sizewatch {VERSION} began to watch {format_count(replicas, 'target')}"
         self._say(TimelineEvent(t=self._begin, kind=TimelineKind.START, tier=None, replica=None, text=began))
         hour = self._begin
@@ -95,13 +93,10 @@ class HistorySimulation:
             hour = until
             progress((hour - self._begin) / (self._end - self._begin))
         self._store.save_episode(*(one for tier in self._tiers.values() for one in tier.judging.open))
-        tallies = {name: tier.run.tally for name, tier in self._tiers.items()}
-        about = {"seed": self._seed, "begin": self._begin, "end": self._end}
-        return scenario.document(self._stories, tallies, [self._outage], **about)
 
     def _hour(self, hour: float, until: float, began: str) -> None:
         watched = not self._out(hour)
-        if self._outage[0] == hour:
+        if self.outage[0] == hour:
             text = "sizewatch ended in order"
             self._say(TimelineEvent(t=hour, kind=TimelineKind.STOP, tier=None, replica=None, text=text))
         bookings: list[MinuteRecord] = []
@@ -118,12 +113,12 @@ class HistorySimulation:
             close = tier.run.scene(hour) or tier.run.scene(until - 1)
             seen = [one.slice for one in taken]
             self._spans += tier.judging.hour(seen, until, tier.starts, close) if watched else ()
-        if hour < self._outage[1] <= until:
-            self._say(TimelineEvent(t=self._outage[1], kind=TimelineKind.START, tier=None, replica=None, text=began))
+        if hour < self.outage[1] <= until:
+            self._say(TimelineEvent(t=self.outage[1], kind=TimelineKind.START, tier=None, replica=None, text=began))
         self._book(bookings, until)
 
     def _out(self, quarter: float) -> bool:
-        return self._outage[0] <= quarter < self._outage[1]
+        return self.outage[0] <= quarter < self.outage[1]
 
     def _quarter(self, tier: _FilledTier, quarter: float) -> list[ClosedMinute]:
         """A quarter of an hour of one tier, by whoever watches it now."""
@@ -131,25 +126,24 @@ class HistorySimulation:
         context = tier.judging.context
         if cascade is not None and tier.run.scene(quarter) and tier.scene is None:
             tier.scene = CascadeRun(tier.run, context, cascade)
-            closed += self._turned(tier, tier.scene.step(quarter, tier.run.pages()))
+            closed += self._take(tier.scene.step(quarter, tier.run.pages()))
         for t in tier.run.ticks(quarter):
             tier.run.advance(t)
             if tier.scene is not None:
-                closed += self._turned(tier, tier.scene.step(t, tier.run.pages()))
+                closed += self._take(tier.scene.step(t, tier.run.pages()))
             else:
                 closed += tier.run.bin_minutes(tier.run.scrape(t), context)
                 tier.starts = tier.run.detect_events(t, tier.starts, self._say)
         if tier.scene is not None and not tier.run.scene(quarter + QUARTER):
-            closed += self._turned(tier, tier.scene.end(quarter + QUARTER))
+            closed += self._take(tier.scene.end(quarter + QUARTER))
             tier.run.resume()
             tier.scene = None
         return closed
 
-    def _turned(
-        self, tier: _FilledTier, turn: tuple[tuple[Span, ...], tuple[ClosedMinute, ...]]
-    ) -> tuple[ClosedMinute, ...]:
-        self._spans += turn[0]
-        return turn[1]
+    def _take(self, cycle: tuple[tuple[Span, ...], tuple[ClosedMinute, ...]]) -> tuple[ClosedMinute, ...]:
+        spans, closed = cycle
+        self._spans += spans
+        return closed
 
     def _replan(self, tier: _FilledTier, hour: float) -> None:
         story = tier.run.story
@@ -158,7 +152,7 @@ class HistorySimulation:
         plan = self._plan.tiers[story.tier]
         before, tier.version = tier.version, plan_version(plan)
         tier.judging.replanned(load_bins.build_tier_context(story.tier, plan), hour)
-        replicas = sum(one.replicas for one in self._stories)
+        replicas = sum(one.replicas for one in self.stories)
         again = f"the configuration was read again: {replicas} targets"
         self._say(TimelineEvent(t=hour, kind=TimelineKind.RELOAD, tier=None, replica=None, text=again))
         text = f"the plan of {story.tier} changed from version {before} to {tier.version}"

@@ -20,35 +20,13 @@ from rules.telemetry.snapshots import Snapshot
 Z95, Z99 = 1.6449, 2.3263
 """Standard deviations above the median at which P95 and P99 of a normal distribution lie."""
 
-_REQUEST = (
-    0.3,
-    0.5,
-    0.8,
-    1.0,
-    1.5,
-    2.0,
-    2.5,
-    5.0,
-    10.0,
-    15.0,
-    20.0,
-    30.0,
-    40.0,
-    50.0,
-    60.0,
-    120.0,
-    240.0,
-    480.0,
-    960.0,
-)
-_FIRST = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
-_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
-_LENGTH = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0)
+_TO_MINUTES = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0)
+_TO_SECONDS = (0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
 
-REQUEST_EDGES = (*_REQUEST, 1920.0, 7680.0, math.inf)
-FIRST_TOKEN_EDGES = (*_FIRST, 160.0, 640.0, 2560.0, math.inf)
-TOKEN_EDGES = (*_TOKEN, math.inf)
-LENGTH_EDGES = (*_LENGTH, math.inf)
+REQUEST_EDGES = (*_TO_MINUTES, 960.0, 1920.0, 7680.0, math.inf)
+FIRST_TOKEN_EDGES = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, *_TO_SECONDS, 160.0, 640.0, 2560.0, math.inf)
+TOKEN_EDGES = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, *_TO_SECONDS[2:], math.inf)
+LENGTH_EDGES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0, math.inf)
 """As a page of vLLM 0.32 prints them (vllm/v1/metrics/loggers.py); lengths for a model of 16384 tokens."""
 
 
@@ -118,13 +96,11 @@ class Loads:
 
 def _loaded(curve: Curve, rps: float) -> SimulatedLoad:
     bin = curve.place(rps, None).bin
-    if bin is None:
-        raise ValueError(f"the curve of a simulated tier has no place for {rps} rps")
 
     def at(metric: str) -> float:
+        assert bin is not None, "the curve of a simulated tier has a place for every load"
         found = curve.expectation(bin, metric, rps)
-        if found is None:
-            raise ValueError(f"the curve of a simulated tier has no {metric}")
+        assert found is not None, "the curve of a simulated tier has every metric"
         return found.interpolated
 
     each = LogNormal.from_quantiles(at("tpot_p50_seconds"), at("tpot_p99_seconds"))
@@ -138,9 +114,10 @@ def _loaded(curve: Curve, rps: float) -> SimulatedLoad:
 
 
 def lengths(planned: TokenQuantiles | None) -> LogNormal:
-    """Lengths as they are planned: what sends them differs only where the story says so."""
-    if planned is None or planned.p50 is None or planned.p95 is None:
-        raise ValueError("the plan of a simulated tier has P50 and P95 of its lengths")
+    """Return planned lengths as a distribution: requests differ from the plan only where the scenario says so."""
+    assert planned is not None, "a simulated tier has lengths"
+    assert planned.p50 is not None, "a simulated tier has lengths"
+    assert planned.p95 is not None, "a simulated tier has lengths"
     return LogNormal.from_quantiles(planned.p50, planned.p95, Z95)
 
 

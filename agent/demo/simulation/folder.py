@@ -1,4 +1,4 @@
-"""Folder of a simulated fleet: history, plan, configuration and ground truth. A folder with any file is refused."""
+"""Folder of a simulated fleet: history, plan and configuration. A folder with any file is refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -29,18 +28,17 @@ SEED = 7
 ENGINES_PORT = 9096
 """Where the configuration of a folder that is only filled looks for engines; nobody serves there."""
 
-CONFIG, HISTORY, TRUTH = "sizewatch.yaml", "history.db", "truth.json"
+CONFIG, HISTORY = "sizewatch.yaml", "history.db"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedHistory:
-    """What was filled: the plan, the engines as they stand at `end`, the truth."""
+    """What was filled: the plan and the engines as they stand at `end` (unix seconds)."""
 
     plan: Plan
     filling: HistorySimulation
     begin: float
     end: float
-    truth: Mapping[str, Any]
 
     @property
     def seconds(self) -> float:
@@ -88,10 +86,9 @@ def _fill(
         about = {"text": NOTE, "seed": seed, "begin": begin, "end": end}
         store.keep(KEPT, json.dumps(about))
         filling = HistorySimulation(store, plan, begin, end, seed, fine_seconds)
-        truth = filling.run(progress)
-    (folder / TRUTH).write_text(json.dumps(truth, indent=1) + "\n", encoding="utf-8")
+        filling.run(progress)
     shutil.copyfile(PLAN, folder / "plan.yaml")
-    return SimulatedHistory(plan=plan, filling=filling, begin=begin, end=end, truth=truth)
+    return SimulatedHistory(plan=plan, filling=filling, begin=begin, end=end)
 
 
 def unserved_url(replica: str) -> str:
@@ -121,7 +118,7 @@ def next_steps_text(folder: Path) -> str:
     config = folder / CONFIG
     lines = (
         f"{NOTE}",
-        f"The history is in {folder}; what really happened stands in {folder / TRUTH}.",
+        f"The history is in {folder}.",
         "Look at it:",
         f"  sizewatch check -c {config} --since 7d",
         f"  sizewatch timeline -c {config} --since 28d",

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+
+from prometheus_client import generate_latest
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from agent.config.load import LoadedConfig, parse_config
 from agent.demo.engines import PageServer, StandInGpus
@@ -23,26 +27,26 @@ from rules.plan.schema import TierPlan
 from rules.telemetry.snapshots import Snapshot
 
 COUNTERS = (
-    ("prompt_tokens", "prompt_tokens_total", ""),
-    ("prompt_tokens_computed", "prompt_tokens_by_source_total", 'source="local_compute"'),
-    ("generation_tokens", "generation_tokens_total", ""),
-    ("preemptions", "num_preemptions_total", ""),
-    ("prefix_queried_tokens", "prefix_cache_queries_total", ""),
-    ("prefix_hit_tokens", "prefix_cache_hits_total", ""),
-    ("admission_rejections", "admission_rejections_total", 'reason="max_num_queued_reqs"'),
-    ("requests_ended_by_length", "request_success_total", 'finished_reason="length"'),
-    ("requests_aborted", "request_success_total", 'finished_reason="abort"'),
-    ("requests_failed", "request_success_total", 'finished_reason="error"'),
+    ("prompt_tokens", "prompt_tokens", None),
+    ("prompt_tokens_computed", "prompt_tokens_by_source", ("source", "local_compute")),
+    ("generation_tokens", "generation_tokens", None),
+    ("preemptions", "num_preemptions", None),
+    ("prefix_queried_tokens", "prefix_cache_queries", None),
+    ("prefix_hit_tokens", "prefix_cache_hits", None),
+    ("admission_rejections", "admission_rejections", ("reason", "max_num_queued_reqs")),
+    ("requests_ended_by_length", "request_success", ("finished_reason", "length")),
+    ("requests_aborted", "request_success", ("finished_reason", "abort")),
+    ("requests_failed", "request_success", ("finished_reason", "error")),
 )
 """Family, name after `vllm:`, further label. All other finished requests ended with `stop`."""
 
 GAUGES = (
-    ("requests_running", "num_requests_running", ""),
-    ("requests_waiting", "num_requests_waiting", ""),
-    ("requests_waiting_capacity", "num_requests_waiting_by_reason", 'reason="capacity"'),
-    ("requests_waiting_deferred", "num_requests_waiting_by_reason", 'reason="deferred"'),
-    ("kv_utilization", "kv_cache_usage_perc", ""),
-    ("engine_awake", "engine_sleep_state", 'sleep_state="awake"'),
+    ("requests_running", "num_requests_running", None),
+    ("requests_waiting", "num_requests_waiting", None),
+    ("requests_waiting_capacity", "num_requests_waiting_by_reason", ("reason", "capacity")),
+    ("requests_waiting_deferred", "num_requests_waiting_by_reason", ("reason", "deferred")),
+    ("kv_utilization", "kv_cache_usage_perc", None),
+    ("engine_awake", "engine_sleep_state", ("sleep_state", "awake")),
 )
 
 HISTOGRAMS = (
@@ -61,51 +65,45 @@ _ENDED = ("requests_ended_by_length", "requests_aborted")
 
 
 def text(page: Snapshot) -> bytes:
-    return ("\n".join(_lines(page)) + "\n").encode()
+    """Return the page of a simulated engine."""
+    return generate_latest(SimpleNamespace(collect=lambda: _metrics(page)))
 
 
-def _lines(page: Snapshot) -> Iterator[str]:
-    engine = f'engine="0",model_name="{page.facts.get("model", "")}"'
-    yield "# A simulated engine of sizewatch demo --history; no request was ever served."
+def _metrics(page: Snapshot) -> Iterator[Metric]:
+    note = "A simulated engine of sizewatch demo --history; no request was ever served."
+    engine = {"engine": "0", "model_name": page.facts.get("model", "")}
     if page.started_at is not None:
-        yield from _typed("process_start_time_seconds", "gauge", f"process_start_time_seconds {page.started_at!r}")
-    if page.ready_at is not None:
-        yield f"vllm:prompt_tokens_created{{{engine}}} {page.ready_at!r}"
+        yield GaugeMetricFamily("process_start_time_seconds", note, page.started_at)
     stopped = page.counters["requests_finished"] - math.fsum(page.counters[family] for family in _ENDED)
-    said = [(name, label, page.counters[family]) for family, name, label in COUNTERS]
-    said.append(("request_success_total", 'finished_reason="stop"', stopped))
-    for name in sorted({name for name, _, _ in said}):
-        samples = (_sample(name, engine, label, value) for n, label, value in said if n == name)
-        yield from _typed(f"vllm:{name}", "counter", *samples)
-    for name in sorted({name for _, name, _ in GAUGES}):
-        samples = (_sample(n, engine, label, page.gauges[family]) for family, n, label in GAUGES if n == name)
-        yield from _typed(f"vllm:{name}", "gauge", *samples)
+    counted = [(name, label, page.counters[family]) for family, name, label in COUNTERS]
+    counted.append(("request_success", ("finished_reason", "stop"), stopped))
+    metrics: dict[str, Metric] = {}
+    for name, label, value in counted:
+        metric = metrics.setdefault(name, Metric(f"vllm:{name}", note, "counter"))
+        metric.add_sample(f"vllm:{name}_total", engine | dict([label] if label else []), value)
+    if page.ready_at is not None:
+        metrics["prompt_tokens"].add_sample("vllm:prompt_tokens_created", engine, page.ready_at)
+    for family, name, label in GAUGES:
+        metric = metrics.setdefault(name, Metric(f"vllm:{name}", note, "gauge"))
+        metric.add_sample(f"vllm:{name}", engine | dict([label] if label else []), page.gauges[family])
+    yield from metrics.values()
     for family, name in HISTOGRAMS:
-        yield from _histogram(page, family, name, engine)
+        found = page.histograms[family]
+        buckets = [
+            ("+Inf" if edge == math.inf else repr(edge), count)
+            for edge, count in zip(found.edges, found.counts, strict=True)
+        ]
+        yield _histogram(name, note, engine, buckets, found.total or 0.0)
     steps = page.counters["engine_steps"]
-    yield "# TYPE vllm:iteration_tokens_total histogram"
-    yield f'vllm:iteration_tokens_total_bucket{{{engine},le="+Inf"}} {steps!r}'
-    yield f"vllm:iteration_tokens_total_sum{{{engine}}} {page.counters['generation_tokens']!r}"
-    yield f"vllm:iteration_tokens_total_count{{{engine}}} {steps!r}"
+    yield _histogram("iteration_tokens_total", note, engine, [("+Inf", steps)], page.counters["generation_tokens"])
 
 
-def _typed(name: str, kind: str, *samples: str) -> Iterator[str]:
-    yield f"# TYPE {name} {kind}"
-    yield from samples
-
-
-def _sample(name: str, engine: str, label: str, value: float) -> str:
-    return f"vllm:{name}{{{engine}{f',{label}' if label else ''}}} {float(value)!r}"
-
-
-def _histogram(page: Snapshot, family: str, name: str, engine: str) -> Iterator[str]:
-    of = page.histograms[family]
-    yield f"# TYPE vllm:{name} histogram"
-    for edge, count in zip(of.edges, of.counts, strict=True):
-        told = "+Inf" if edge == math.inf else repr(edge)
-        yield f'vllm:{name}_bucket{{{engine},le="{told}"}} {count!r}'
-    yield f"vllm:{name}_sum{{{engine}}} {of.total!r}"
-    yield f"vllm:{name}_count{{{engine}}} {of.counts[-1]!r}"
+def _histogram(
+    name: str, note: str, engine: Mapping[str, str], buckets: Sequence[tuple[str, float]], total: float
+) -> Metric:
+    metric = HistogramMetricFamily(f"vllm:{name}", note, labels=list(engine))
+    metric.add_metric(list(engine.values()), buckets=buckets, sum_value=total)
+    return metric
 
 
 STEP_SECONDS = 60.0

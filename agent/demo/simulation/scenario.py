@@ -1,8 +1,7 @@
-"""Scenario of the simulated weeks: request rates, incidents per tier, and the ground truth of what happened.
+"""Scenario of the simulated weeks: request rates and incidents per tier.
 
 All times count back from the end, so that the newest days are those before now. A rate depends on time and seed only.
-A new incident is a field of `Story`, a line in the functions of `STORIES`, its effect on a replica in `conditions`, and
-an entry of the ground truth. The truth comes from the simulation, never from windows: verdicts are compared with it.
+A new incident is a field of `TierScenario`, a line in a function of `stories`, and its effect in `conditions`.
 """
 
 from __future__ import annotations
@@ -10,9 +9,7 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from agent.demo.simulation.engine import Conditions
 
@@ -260,89 +257,3 @@ def _restart(replica: int, at: float, cold: float, rng: random.Random) -> Restar
     gone = round(at) + rng.uniform(1, 14)
     started = gone + rng.uniform(3, 9)
     return Restart(replica=replica, gone=gone, started=started, ready=started + cold * rng.lognormvariate(0.0, 0.08))
-
-
-SCHEMA = 1
-
-
-@dataclass(slots=True)
-class DayTotals:
-    """What one tier did in a day: seconds that are simulated, replica-seconds due, requests and tokens."""
-
-    seconds: float = 0.0
-    replica_seconds: float = 0.0
-    arrived: int = 0
-    finished: int = 0
-    prompt_tokens: float = 0.0
-    generation_tokens: float = 0.0
-
-
-@dataclass(slots=True)
-class TierTotals:
-    """One tier, day by day (by the begin of the day)."""
-
-    tier: str
-    days: dict[float, DayTotals] = field(default_factory=dict)
-
-    def add_step(self, t: float, seconds: float, replicas: int) -> None:
-        """A step that ended at `t`."""
-        sums = self._day(t)
-        sums.seconds += seconds
-        sums.replica_seconds += seconds * replicas
-
-    def add_replica_step(
-        self, t: float, arrived: int, finished: int, prompt_tokens: float, generation_tokens: float
-    ) -> None:
-        """What one replica did in a step that ended at `t`."""
-        sums = self._day(t)
-        sums.arrived += arrived
-        sums.finished += finished
-        sums.prompt_tokens += prompt_tokens
-        sums.generation_tokens += generation_tokens
-
-    def _day(self, t: float) -> DayTotals:
-        # A step that ends at midnight belongs to the day before.
-        return self.days.setdefault((t - 1e-3) // DAY * DAY, DayTotals())
-
-
-def document(
-    stories: Iterable[TierScenario],
-    tallies: Mapping[str, TierTotals],
-    outages: Iterable[tuple[float, float]],
-    **about: Any,
-) -> dict[str, Any]:
-    """The truth; `about` says what was simulated (seed, begin, end)."""
-    return {
-        "schema": SCHEMA,
-        "simulated": True,
-        **about,
-        "not_watched": [{"begin": begin, "end": end} for begin, end in outages],
-        "tiers": {story.tier: _tier(story, tallies[story.tier]) for story in stories},
-    }
-
-
-def _tier(story: TierScenario, tally: TierTotals) -> dict[str, Any]:
-    drift, cascade, demand = story.drift, story.cascade, story.demand
-    changed = None
-    if demand.then is not None:
-        changed = {"at": demand.changes_at, "before": asdict(demand.pattern), "after": asdict(demand.then)}
-    return {
-        "replicas": story.replicas,
-        "utilization_trap": story.idle,
-        "prompt_drift": None if drift is None else asdict(drift),
-        "kv_cascade": None if cascade is None else asdict(cascade),
-        "demand": asdict(demand.pattern),
-        "demand_changed": changed,
-        "plan_changed_at": story.replanned_at,
-        "restarts": [asdict(one) | {"cold_start_seconds": one.ready - one.started} for one in story.restarts],
-        "days": [{"day": day, **asdict(sums), **_means(sums)} for day, sums in sorted(tally.days.items())],
-    }
-
-
-def _means(sums: DayTotals) -> dict[str, float | None]:
-    if sums.finished == 0:
-        return {"prompt_tokens_mean": None, "generation_tokens_mean": None}
-    return {
-        "prompt_tokens_mean": sums.prompt_tokens / sums.finished,
-        "generation_tokens_mean": sums.generation_tokens / sums.finished,
-    }

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from agent.demo.simulation.engine import SimulatedEngine
-from agent.demo.simulation.scenario import CASCADE_SECONDS, QUARTER, Restart, TierScenario, TierTotals, conditions
+from agent.demo.simulation.scenario import CASCADE_SECONDS, QUARTER, Restart, TierScenario, conditions
 from rules.evaluator import timeline
 from rules.evaluator.observation import ClosedMinute
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
@@ -103,7 +103,6 @@ class TierRun:
             for n in range(story.replicas)
         )
         self._restarts = {n: [r for r in story.restarts if r.replica == n] for n in range(story.replicas)}
-        self.tally = TierTotals(tier=story.tier)
         self.t = begin
         self.scrape(begin)
 
@@ -130,23 +129,24 @@ class TierRun:
 
     def advance(self, t: float) -> None:
         """Every engine up to `t`: requests go to those that are ready, evenly but for chance."""
-        dt = t - self.t
         rate = self.story.demand.rate((self.t + t) / 2, self._seed)
         ready = [n for n in range(self.story.replicas) if self.current_restart(n, t) is None]
-        self.tally.add_step(t, dt, self.story.replicas)
-        for n, follower in enumerate(self.followers):
-            restart = self.current_restart(n, t)
-            if restart is not None:
-                continue
-            begun = next((r for r in self._restarts[n] if self.t < r.ready <= t), None)
-            if begun is not None:
-                follower.engine.restart(begun.started, begun.ready)
-            mean = rate * (t - follower.engine.t) / len(ready)
-            arrivals = max(0, round(mean + self._rng.gauss(0.0, 1.0) * math.sqrt(mean)))
-            now = conditions(self.story, n, t)
-            done = follower.engine.advance(t, arrivals, now)
-            self.tally.add_replica_step(t, arrivals, *done)
+        for n in ready:
+            self.advance_replica(n, t, rate, len(ready))
         self.t = t
+
+    def advance_replica(self, replica: int, t: float, rate: float, ready: int) -> tuple[int, int, float, float]:
+        """Advance one of the `ready` replicas of a tier at `rate` requests per second.
+
+        Return its arrived and finished requests, their prompt and their generated tokens.
+        """
+        engine = self.followers[replica].engine
+        begun = next((r for r in self._restarts[replica] if self.t < r.ready <= t), None)
+        if begun is not None:
+            engine.restart(begun.started, begun.ready)
+        mean = rate * (t - engine.t) / ready
+        arrivals = max(0, round(mean + self._rng.gauss(0.0, 1.0) * math.sqrt(mean)))
+        return arrivals, *engine.advance(t, arrivals, conditions(self.story, replica, t))
 
     def skip(self) -> None:
         """A quarter of an hour with nobody watching: what the engines did is on their pages, and in no window."""

@@ -1,4 +1,4 @@
-"""What the demo says: in full once, shorter when it is back, and readable in a narrow terminal."""
+"""What the demo says of its findings, and that it is readable in a narrow terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from agent.cli.terminal import highlight
-from agent.demo.runner import NARROWEST, WIDEST, DemoConsole, TerminalStyle
+from agent.demo.runner import NARROWEST, WIDEST, DemoConsole, terminal_width
 from rules.confidence import Certainty
 from rules.telemetry.signals import Gap, Missing
 from rules.verdicts.finding import Finding, RuleState, Transition
@@ -55,7 +55,7 @@ class Told:
 
     def __init__(self, width: int = WIDEST) -> None:
         self.said: list[str] = []
-        self.narrator = DemoConsole(T, TerminalStyle(width), self.said.append)
+        self.narrator = DemoConsole(T, width, self.said.append)
         self._ended: list[Finding] = []
 
     def hear(self, *opened: Finding, ended: Finding | None = None) -> list[str]:
@@ -63,7 +63,7 @@ class Told:
         if ended is not None:
             self._ended.append(ended)
         before = len(self.said)
-        self.narrator.listen([RuleState(result=e.worst, finding=e) for e in opened], self._ended)
+        self.narrator.show_findings([RuleState(result=e.worst, finding=e) for e in opened], self._ended)
         return self.said[before:]
 
 
@@ -100,24 +100,6 @@ def test_what_is_over_is_told_once_with_how_long_it_took_and_only_if_it_was_told
     assert told.hear(ended=finding(rule="KvEviction", ended=250.0)) == []
 
 
-def test_what_comes_back_is_one_line_for_each_step() -> None:
-    told = Told()
-    told.hear(finding(certainty=Certainty.CERTAIN))
-    told.hear(ended=finding(ended=240.0))
-    back = [
-        told.hear(finding(started=300.0)),
-        told.hear(finding(started=300.0, certainty=Certainty.CERTAIN)),
-        told.hear(finding(started=300.0, told=315.0, stage=3, status=Status.CRITICAL)),
-        told.hear(ended=finding(started=300.0, ended=400.0)),
-    ]
-    assert back == [
-        ["  5:00  LIKELY KvCacheCascade again in cascade/cascade-0, stage 1 (filling)"],
-        [],
-        ["  5:15  LIKELY KvCacheCascade now in cascade/cascade-0, stage 3 (queueing)"],
-        ["  6:40  OVER KvCacheCascade in cascade/cascade-0, after 1:40"],
-    ]
-
-
 def test_an_episode_that_follows_at_once_is_told_as_another() -> None:
     told = Told()
     told.hear(finding())
@@ -146,11 +128,11 @@ def test_the_severity_is_where_the_terminal_colours_it() -> None:
 def test_a_recording_that_begins_anew_is_told_once() -> None:
     told = Told()
     for rounds in ({"quiet": 0}, {"quiet": 1}, {"quiet": 1}, {"quiet": 2}):
-        told.narrator.played(T + 250, rounds)
+        told.narrator.show_rounds(T + 250, rounds)
     assert told.said == ["  4:10  quiet: the recording begins anew, as an engine that restarts"] * 2
 
 
 def test_the_paper_is_that_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for columns, width in (("20", NARROWEST), ("80", 79), ("300", WIDEST)):
         monkeypatch.setenv("COLUMNS", columns)
-        assert TerminalStyle.detect_terminal() == TerminalStyle(width)
+        assert terminal_width() == width

@@ -19,11 +19,12 @@ import jsonschema
 import pytest
 import yaml
 from building import build_once
+from simulation_truth import TRUTH, fill_with_truth
 
 from agent.config.load import build_tier_contexts, plan_versions
 from agent.config.load import load as load_config
 from agent.demo.simulation.engine import PREFILL_EXPONENT
-from agent.demo.simulation.folder import HISTORY, TRUTH, configuration, fill, unserved_url, write_configuration
+from agent.demo.simulation.folder import HISTORY, configuration, unserved_url, write_configuration
 from agent.demo.simulation.scenario import DAY, HOUR, Pattern, ScriptedDemand
 from agent.history.store import HistoryStore
 from agent.reporting.generate import ReportQuery, files_of, prewarming, query_report_inputs
@@ -96,7 +97,7 @@ def report_on_four_weeks(tmp_path_factory: pytest.TempPathFactory) -> Told:
 
 def told_of(folder: Path) -> Told:
     """Minutes of the last hour alone: what they are is known to the demand of every minute, and filling takes half as long."""
-    past = fill(folder, seconds=28 * DAY, end=END + 61.0, fine_seconds=HOUR)
+    past = fill_with_truth(folder, seconds=28 * DAY, end=END + 61.0, fine_seconds=HOUR)
     targets = [
         {"tier": name, "replica": one.name, "url": unserved_url(one.name)}
         for name, run in past.filling.runs.items()

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from past_fleet import END, SECONDS, PastFleet
+from simulation_truth import TRUTH
 from waiting import wait_for
 
 from agent.cli.main import main
@@ -20,7 +21,7 @@ from agent.config.files import load_plan
 from agent.config.load import load as load_config
 from agent.daemon.daemon import Daemon
 from agent.demo.runner import watch
-from agent.demo.simulation.folder import CONFIG, HISTORY, PLAN, TRUTH, SimulatedHistory, fill
+from agent.demo.simulation.folder import CONFIG, HISTORY, PLAN, SimulatedHistory, fill
 from agent.demo.simulation.live_fleet import continue_simulation
 from agent.demo.simulation.scenario import DAY, HOUR, weekday
 from agent.errors import ConfigError
@@ -251,7 +252,6 @@ def test_the_history_says_that_it_is_simulated_and_the_files_beside_it_too(
     folder, _ = filled
     with HistoryStore.open_reader(folder / HISTORY) as store:
         assert simulated_notice(store) == NOTE
-    assert json.loads((folder / TRUTH).read_text())["simulated"] is True
     with HistoryStore(folder / "other.db") as real:
         assert simulated_notice(real) == ""
     assert all("(simulated)" in tier.gpu.product for tier in load_plan(PLAN).tiers.values())

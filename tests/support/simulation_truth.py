@@ -1,0 +1,122 @@
+"""The truth of the simulated weeks: counted by the simulated engines, never from windows, so that verdicts are held against it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from agent.demo.simulation import back_fill
+from agent.demo.simulation.folder import SimulatedHistory, fill
+from agent.demo.simulation.scenario import DAY, TierScenario
+from agent.demo.simulation.tier_run import TierRun
+
+TRUTH = "truth.json"
+
+
+@dataclass(slots=True)
+class DayTotals:
+    """What one tier did in a day: seconds that are simulated, replica-seconds due, requests and tokens."""
+
+    seconds: float = 0.0
+    replica_seconds: float = 0.0
+    arrived: int = 0
+    finished: int = 0
+    prompt_tokens: float = 0.0
+    generation_tokens: float = 0.0
+
+
+@dataclass(slots=True)
+class TierTotals:
+    """One tier, day by day (by the begin of the day)."""
+
+    tier: str
+    days: dict[float, DayTotals] = field(default_factory=dict)
+
+    def add_step(self, t: float, seconds: float, replicas: int) -> None:
+        """A step that ended at `t`."""
+        sums = self._day(t)
+        sums.seconds += seconds
+        sums.replica_seconds += seconds * replicas
+
+    def add_replica_step(
+        self, t: float, arrived: int, finished: int, prompt_tokens: float, generation_tokens: float
+    ) -> None:
+        """What one replica did in a step that ended at `t`."""
+        sums = self._day(t)
+        sums.arrived += arrived
+        sums.finished += finished
+        sums.prompt_tokens += prompt_tokens
+        sums.generation_tokens += generation_tokens
+
+    def _day(self, t: float) -> DayTotals:
+        # A step that ends at midnight belongs to the day before.
+        return self.days.setdefault((t - 1e-3) // DAY * DAY, DayTotals())
+
+
+class CountedRun(TierRun):
+    """A tier that counts what its engines do."""
+
+    def __init__(self, story: TierScenario, *rest: Any) -> None:
+        self.tally = TierTotals(tier=story.tier)
+        super().__init__(story, *rest)
+
+    def advance(self, t: float) -> None:
+        self.tally.add_step(t, t - self.t, self.story.replicas)
+        super().advance(t)
+
+    def advance_replica(self, replica: int, t: float, rate: float, ready: int) -> tuple[int, int, float, float]:
+        done = super().advance_replica(replica, t, rate, ready)
+        self.tally.add_replica_step(t, *done)
+        return done
+
+
+def fill_with_truth(folder: Path, *, seed: int = 7, **keys: Any) -> SimulatedHistory:
+    """`fill`, and the truth as JSON beside it."""
+    with patch.object(back_fill, "TierRun", CountedRun):
+        past = fill(folder, seed=seed, **keys)
+    truth = document(past, seed)
+    (folder / TRUTH).write_text(json.dumps(truth, indent=1), encoding="utf-8")
+    return past
+
+
+def document(past: SimulatedHistory, seed: int) -> Mapping[str, Any]:
+    begin, end = past.filling.outage
+    tallies = {name: run.tally for name, run in past.filling.runs.items() if isinstance(run, CountedRun)}
+    return {
+        "seed": seed,
+        "begin": past.begin,
+        "end": past.end,
+        "not_watched": [{"begin": begin, "end": end}],
+        "tiers": {story.tier: _tier(story, tallies[story.tier]) for story in past.filling.stories},
+    }
+
+
+def _tier(story: TierScenario, tally: TierTotals) -> dict[str, Any]:
+    drift, cascade, demand = story.drift, story.cascade, story.demand
+    changed = None
+    if demand.then is not None:
+        changed = {"at": demand.changes_at, "before": asdict(demand.pattern), "after": asdict(demand.then)}
+    return {
+        "replicas": story.replicas,
+        "utilization_trap": story.idle,
+        "prompt_drift": None if drift is None else asdict(drift),
+        "kv_cascade": None if cascade is None else asdict(cascade),
+        "demand": asdict(demand.pattern),
+        "demand_changed": changed,
+        "plan_changed_at": story.replanned_at,
+        "restarts": [asdict(one) | {"cold_start_seconds": one.ready - one.started} for one in story.restarts],
+        "days": [{"day": day, **asdict(sums), **_means(sums)} for day, sums in sorted(tally.days.items())],
+    }
+
+
+def _means(sums: DayTotals) -> dict[str, float | None]:
+    if sums.finished == 0:
+        return {"prompt_tokens_mean": None, "generation_tokens_mean": None}
+    return {
+        "prompt_tokens_mean": sums.prompt_tokens / sums.finished,
+        "generation_tokens_mean": sums.generation_tokens / sums.finished,
+    }
