@@ -112,12 +112,18 @@ def make_command(
     return click.Command(name, callback=call, params=[*parameters, *EVERYWHERE], **help_of(text, exits))
 
 
-CONFIG = click.Option(
-    ["-c", "--config"],
-    type=click.Path(),
-    metavar="FILE",
-    help="configuration; default ./sizewatch.yaml, then /etc/sizewatch/sizewatch.yaml",
-)
+def option(names: str, metavar: str, text: str, kind: Any = str, **more: Any) -> click.Option:
+    """Return an option with a value. `names` are separated by blanks."""
+    return click.Option(names.split(), type=kind, metavar=metavar, help=text, **more)
+
+
+def flag(names: str, text: str) -> click.Option:
+    """Return an option without a value."""
+    return click.Option(names.split(), is_flag=True, help=text)
+
+
+_SEARCHED = "configuration; default ./sizewatch.yaml, then /etc/sizewatch/sizewatch.yaml"
+CONFIG = option("-c --config", "FILE", _SEARCHED, click.Path())
 
 JSON = click.Option(["--json", "format"], flag_value="json", help="the same as --format json")
 """Stands beside every `--format`."""
@@ -130,13 +136,12 @@ FORMAT = (
 
 def since_option(text: str = "how far back", least: float = 0.001) -> click.Option:
     """Return `--since 7d`, of at least so many seconds."""
-    text = f"{text} (default 7d; 13 weeks are kept)"
-    return click.Option(["--since"], type=duration(least), default="7d", metavar="7d", help=text)
+    return option("--since", "7d", f"{text} (default 7d; 13 weeks are kept)", duration(least), default="7d")
 
 
 def tier_option(text: str = "one tier; default all of the plan") -> click.Option:
     """Return `--tier T`."""
-    return click.Option(["--tier"], metavar="T", help=text)
+    return option("--tier", "T", text)
 
 
 WAYS_IN = (
@@ -153,12 +158,7 @@ WAYS_IN = (
 def connection_options(whose: str = "the address") -> tuple[click.Option, ...]:
     """Return the connection options, by the names of TargetOptions and StoreOptions."""
     return tuple(
-        click.Option(
-            [option(name)],
-            type=click.Path() if metavar == "FILE" else str,
-            metavar=metavar,
-            help=text.format(whose=whose),
-        )
+        option(spelling(name), metavar, text.format(whose=whose), click.Path() if metavar == "FILE" else str)
         for name, metavar, text in WAYS_IN
     )
 
@@ -168,8 +168,8 @@ def ways_in(options: SimpleNamespace) -> dict[str, Any]:
     return {name: value for name, _, _ in WAYS_IN if (value := getattr(options, name, None)) is not None}
 
 
-def option(name: str) -> str:
-    """Return the command line spelling."""
+def spelling(name: str) -> str:
+    """Return the name of an option on the command line."""
     return f"--{name.replace('_', '-')}"
 
 

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import click
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from agent.cli.arguments import FINE, connection_options, make_command, ways_in
-from agent.errors import ScrapeError, SizewatchError
+from agent.cli.arguments import FINE, connection_options, make_command, option, ways_in
+from agent.errors import SizewatchError
 from agent.http_client.client import HttpClient
 from agent.http_client.errors import place_of
 from agent.http_client.options import TargetOptions
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class GrafanaError(SizewatchError):
-    """Grafana is unreachable or refused a request."""
+    """Grafana refused a request, or something else answered."""
 
 
 class Folder(BaseModel):
@@ -44,16 +44,13 @@ class SavedDashboard(BaseModel):
 
 
 class GrafanaClient:
-    """Client of one server. Methods raise GrafanaError, whose text begins with the address."""
+    """Client of one server. Methods raise ScrapeError, or GrafanaError for an answer that Grafana does not give."""
 
     def __init__(self, options: TargetOptions) -> None:
         """Read the files with credentials. `url` is Grafana's address, including its path if it has one."""
         self._url = place_of(options.url).rstrip("/")
         self._client = HttpClient(options)
-        try:
-            self._client.load_if_changed()
-        except ScrapeError as error:
-            raise GrafanaError(error.text) from None
+        self._client.load_if_changed()
 
     def folder(self, title: str) -> str:
         """Return the uid of the folder with this title. Create it if missing."""
@@ -73,12 +70,9 @@ class GrafanaClient:
         where = f"{self._url}{path.partition('?')[0]}"
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         content = None if body is None else json.dumps(body).encode()
-        try:
-            with self._client.send(self._client.prepare(method, f"{self._url}{path}", headers, content)) as response:
-                status = response.status_code
-                answer = self._client.read(response) if status == 200 else b""
-        except ScrapeError as error:
-            raise GrafanaError(error.text) from error
+        with self._client.send(self._client.prepare(method, f"{self._url}{path}", headers, content)) as response:
+            status = response.status_code
+            answer = self._client.read(response) if status == 200 else b""
         if status != 200:
             hint = "is this Grafana's own address, and may the token or user edit dashboards? Its log says more"
             raise GrafanaError(f"{where}: answered {status}: {hint}")
@@ -91,19 +85,15 @@ class GrafanaClient:
 def _push_parameters() -> tuple[click.Parameter, ...]:
     token = "holds the token of a service account that may edit dashboards"
     return (
-        click.Option(
-            ["--url"], required=True, metavar="URL", help="Grafana's address, such as https://grafana.example"
-        ),
-        click.Option(["--token-file", "bearer_token_file"], type=click.Path(), metavar="FILE", help=token),
-        *(one for one in connection_options("Grafana") if one.name not in ("bearer_token_file", "server_name")),
-        click.Option(
-            ["--folder"], default=FOLDER, metavar="TITLE", help=f"made where there is none (default {FOLDER})"
-        ),
+        option("--url", "URL", "Grafana's address, such as https://grafana.example", required=True),
+        option("--token-file bearer_token_file", "FILE", token, click.Path()),
+        *(way for way in connection_options("Grafana") if way.name not in ("bearer_token_file", "server_name")),
+        option("--folder", "TITLE", f"made where there is none (default {FOLDER})", default=FOLDER),
     )
 
 
 def _push(options: SimpleNamespace) -> int:
-    """Save every dashboard. GrafanaError means exit code 2; dashboards saved before it stay."""
+    """Save every dashboard. An error means exit code 2; dashboards saved before it stay."""
     if options.bearer_token_file is None and options.username is None:
         raise GrafanaError("--token-file: give it, or --username and --password-file instead")
     grafana = GrafanaClient(TargetOptions(url=options.url, timeout_seconds=TIMEOUT_SECONDS, **ways_in(options)))

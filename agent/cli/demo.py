@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import click
 
-from agent.cli.arguments import FINE, PATH, duration, number
+from agent.cli.arguments import FINE, PATH, duration, flag, number, option
 from agent.cli.terminal import tell_progress
 from agent.config.config import Logging
 from agent.config.files import load_plan
@@ -33,18 +33,14 @@ DAY_SECONDS = 86_400.0
 def parameters() -> tuple[click.Parameter, ...]:
     port = "port of the status page on 127.0.0.1; 0: any free one"
     speed = f"how many times faster time runs (default {SPEED:g}; 1 with --out)"
-    seconds = "end after N seconds; default: until Ctrl-C"
-    history = "a simulated fleet with so much past (4w), not recorded engines"
-    out = "with --history: keep it in a new folder; default: thrown away at the end"
-    fill_only = "with --history and --out: end after filling, and say what to run next"
     past = duration(14 * DAY_SECONDS, 84 * DAY_SECONDS)
     return (
-        click.Option(["--port"], type=click.IntRange(0, 65535), default=9095, metavar="PORT", help=port),
-        click.Option(["--speed"], type=number(0.1, 60), metavar="SPEED", help=speed),
-        click.Option(["--seconds"], type=number(0.1, 1e6), metavar="N", help=seconds),
-        click.Option(["--history"], type=past, metavar="LENGTH", help=history),
-        click.Option(["--out"], type=PATH, metavar="DIR", help=out),
-        click.Option(["--fill-only"], is_flag=True, help=fill_only),
+        option("--port", "PORT", port, click.IntRange(0, 65535), default=9095),
+        option("--speed", "SPEED", speed, number(0.1, 60)),
+        option("--seconds", "N", "end after N seconds; default: until Ctrl-C", number(0.1, 1e6)),
+        option("--history", "LENGTH", "a simulated fleet with so much past (4w), not recorded engines", past),
+        option("--out", "DIR", "with --history: keep it in a new folder; default: thrown away at the end", PATH),
+        flag("--fill-only", "with --history and --out: end after filling, and say what to run next"),
     )
 
 

@@ -10,34 +10,22 @@ from types import SimpleNamespace
 
 import click
 
-from agent.cli.arguments import CONFIG, FINE, FORMAT, PATH, duration, print_result, tier_option
+from agent.cli.arguments import CONFIG, FINE, FORMAT, PATH, duration, flag, option, print_result, tier_option
 from agent.cli.terminal import tell_progress
 from agent.errors import SizewatchError
 from agent.worker.process import ONE_THREAD
 
 DAY_SECONDS = 86_400.0
 
-HISTORY = (
-    click.Option(
-        ["--history"],
-        type=PATH,
-        metavar="CSV",
-        help="timestamp,requests[,...], also gzipped; without it the demand that the daemon has kept of the tier",
-    ),
-    CONFIG,
-    click.Option(
-        ["--bin"],
-        type=duration(),
-        metavar="DURATION",
-        help="sums over so long are forecast, such as 5m (default: the configuration's, or 5m)",
-    ),
-)
+_CSV = "timestamp,requests[,...], also gzipped; without it the demand that the daemon has kept of the tier"
+_BIN = "sums over so long are forecast, such as 5m (default: the configuration's, or 5m)"
+HISTORY = (option("--history", "CSV", _CSV, PATH), CONFIG, option("--bin", "DURATION", _BIN, duration()))
 """Where the demand comes from."""
 
 
 def parameters() -> tuple[click.Parameter, ...]:
     text = "how far ahead, at most 24h (default: 15m)"
-    ahead = click.Option(["--horizon"], type=duration(most=DAY_SECONDS), default="15m", metavar="15m", help=text)
+    ahead = option("--horizon", "15m", text, duration(most=DAY_SECONDS), default="15m")
     return tier_option("whose demand; default the only one"), *HISTORY, ahead, *FORMAT
 
 
@@ -60,10 +48,10 @@ def parameters_backtest() -> tuple[click.Parameter, ...]:
     return (
         *HISTORY,
         tier_option("whose demand is read where no CSV is given; default the only one"),
-        click.Option(["--horizons"], type=durations, default="15m,24h", metavar="LIST", help=horizons),
-        click.Option(["--test-days"], type=int, metavar="DAYS", help=days),
-        click.Option(["--requests"], is_flag=True, help="test the requests, not their work by tokens"),
-        click.Option(["--emit"], type=PATH, metavar="FILE", help="every forecast of every method as CSV"),
+        option("--horizons", "LIST", horizons, durations, default="15m,24h"),
+        option("--test-days", "DAYS", days, int),
+        flag("--requests", "test the requests, not their work by tokens"),
+        option("--emit", "FILE", "every forecast of every method as CSV", PATH),
         *FORMAT,
     )
 

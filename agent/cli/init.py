@@ -23,7 +23,7 @@ import click
 
 from agent.cli import plan
 from agent.cli import run as run_command
-from agent.cli.arguments import CANNOT_JUDGE, FINE, output_folder
+from agent.cli.arguments import CANNOT_JUDGE, FINE, flag, option, output_folder
 from agent.config.discovery import PORTS
 from agent.config.load import load
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure
@@ -31,7 +31,7 @@ from agent.gpu.owners import PROC
 from agent.http_client.options import TargetOptions
 from agent.http_client.page import JSON, fetch_page
 from agent.scrape.engine_probe import EngineProbe, probe_engine
-from exporters.documents.plan_files import scalar, skeleton
+from exporters.documents.plan_files import config_text, skeleton
 from exporters.render.text import blank_unprintable, shorten
 
 if TYPE_CHECKING:
@@ -75,9 +75,9 @@ class FoundEngine:
 
 def parameters() -> tuple[click.Parameter, ...]:
     return (
-        click.Option(["--out"], type=output_folder, default=".", metavar="DIR", help="where to write (default: here)"),
-        click.Option(["--force"], is_flag=True, help="replace sizewatch.yaml and plan.yaml that are there"),
-        click.Option(["--run", "start"], is_flag=True, help="then start the daemon, as `sizewatch run` does"),
+        option("--out", "DIR", "where to write (default: here)", output_folder, default="."),
+        flag("--force", "replace sizewatch.yaml and plan.yaml that are there"),
+        flag("--run start", "then start the daemon, as `sizewatch run` does"),
     )
 
 
@@ -101,7 +101,9 @@ def run(options: SimpleNamespace) -> int:
     try:
         options.out.mkdir(parents=True, exist_ok=True)
         plan_path.write_text(plan_text(tiers, gpus, when), encoding="utf-8")
-        config_path.write_text(config_text(tiers, gpus, alertmanager, when), encoding="utf-8")
+        urls = {name: [engine.probe.url for engine in group] for name, group in tiers.items()}
+        text = config_text(urls, when, gpus=bool(gpus), alertmanager=ALERTMANAGER if alertmanager else "")
+        config_path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError((f"{options.out}: cannot be written: {error.strerror}",)) from error
     load(config_path)
@@ -186,21 +188,6 @@ def plan_text(tiers: Mapping[str, list[FoundEngine]], gpus: tuple[GpuReadout, ..
         per_replica = group[0].candidate.parallel or share
         facts.append(plan.tier_facts(name, probes, gpus, per_replica=per_replica, assumed=True))
     return skeleton(tuple(facts), when, ", ".join(engine.probe.url for group in tiers.values() for engine in group))
-
-
-def config_text(
-    tiers: Mapping[str, list[FoundEngine]], gpus: tuple[GpuReadout, ...], alertmanager: bool, when: str
-) -> str:
-    """Return the configuration in YAML."""
-    lines = [f"# Written by `sizewatch init`, {when}. All keys: `sizewatch` documentation, configuration."]
-    lines += ["plan: plan.yaml", "data_dir: sizewatch-data", "targets:"]
-    for name, group in tiers.items():
-        lines += [f"  - {{url: {json.dumps(engine.probe.url)}, tier: {scalar(name)}}}" for engine in group]
-    if not gpus:
-        lines.append("gpus: {source: none}  # no NVIDIA driver answers here")
-    if alertmanager:
-        lines.append(f"alerting: {{path: posts, alertmanagers: [{{url: {json.dumps(ALERTMANAGER)}}}]}}")
-    return "\n".join(map(blank_unprintable, lines)) + "\n"
 
 
 def _print_nothing(refusals: tuple[str, ...]) -> None:

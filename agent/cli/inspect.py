@@ -6,13 +6,12 @@ Each signal has a value or the reason for its absence.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import click
 
-from agent.cli.arguments import FINE, FORMAT, Keyword, connection_options, print_result, ways_in
+from agent.cli.arguments import FINE, FORMAT, Keyword, connection_options, option, print_result, ways_in
 from agent.errors import RecordingError, ScrapeError
 from agent.gpu.collector import samples
 from agent.http_client.errors import place_of
@@ -23,20 +22,17 @@ from agent.scrape.scrapers import PageReader
 from exporters.documents.signal_exposure import (
     engines_json,
     engines_text,
+    explain_gap,
     inspect_gpus_json,
     inspect_gpus_text,
     inspect_json,
     inspect_text,
 )
 from rules.engines.registry import ENGINES
-from rules.engines.table import EngineTable
 from rules.gpu_sources.exporter import explain_families
 from rules.gpu_sources.registry import EXPORTERS, detect_exporter
 from rules.telemetry.readings import read_all, window_since_start
-from rules.telemetry.signals import BY_NAME, RATES, Gap, Missing, Signal, SignalValue
-from rules.telemetry.snapshots import Snapshot
-
-GPU_FAMILIES = frozenset({"tensor_active", "dram_active"})
+from rules.telemetry.signals import BY_NAME
 
 
 def _print_engine_page(options: SimpleNamespace, body: bytes, page_name: str) -> None:
@@ -53,7 +49,7 @@ def _print_engine_page(options: SimpleNamespace, body: bytes, page_name: str) ->
             why_no_rate = "a saved page does not tell when it was saved"
         table = reader.engine_of(name)
         readings = {
-            signal: _named(BY_NAME[signal], value, table, page, why_no_rate)
+            signal: explain_gap(BY_NAME[signal], value, table, page, why_no_rate)
             for signal, value in read_all(window_since_start(page)).items()
         }
         documents[name] = inspect_json(table.name, page, readings, reader.uses)
@@ -61,26 +57,6 @@ def _print_engine_page(options: SimpleNamespace, body: bytes, page_name: str) ->
         texts.append(inspect_text(title, page, readings, reader.uses))
     document = {"schema": 1, "holds": holds, "engines": documents} if holds else documents[""]
     print_result(options, document, "\n\n".join(texts))
-
-
-def _named(signal: Signal, value: SignalValue, engine: EngineTable, page: Snapshot, why_no_rate: str) -> SignalValue:
-    """Add to a missing signal the engine release and the reason for its absence."""
-    if not isinstance(value, Missing):
-        needs_time = why_no_rate and signal.unit in RATES
-        return Missing(gap=Gap.NOT_EXPOSED, text=why_no_rate) if needs_time else value
-    if value.gap is not Gap.NOT_EXPOSED or value.text:
-        return value
-    if any(family.startswith("gpu_") or family in GPU_FAMILIES for family in signal.families):
-        return replace(value, text="read from the GPU, not from an engine's page")
-    if "in_system_change" in signal.families:
-        return replace(value, text="one page tells no change")
-    reasons = dict(engine.not_exposed)
-    why = next((reasons[family] for family in signal.families if family in reasons), "")
-    release = page.facts.get("engine_versions", "")
-    title = f"{engine.title} {release}".strip()
-    if not why:
-        return replace(value, text=f"{title} does not have it, or it is not switched on")
-    return replace(value, text=f"{title}: {why}" if release or engine.title not in why else why)
 
 
 def _print_gpu_page(options: SimpleNamespace, body: bytes, page_name: str) -> bool:
@@ -100,7 +76,7 @@ def _print_gpu_page(options: SimpleNamespace, body: bytes, page_name: str) -> bo
 def parameters() -> tuple[click.Parameter, ...]:
     page = click.Argument(["page"], metavar="FILE-or-URL", help="a saved page, or the address of a live one")
     names = Keyword(sorted({table.name for table in ENGINES}))
-    engine = click.Option(["--engine"], type=names, metavar="NAME", help="instead of recognising it from the page")
+    engine = option("--engine", "NAME", "instead of recognising it from the page", names)
     return page, engine, *connection_options(), *FORMAT
 
 
@@ -136,7 +112,7 @@ def read_page_body(options: SimpleNamespace, page: str) -> bytes:
 def parameters_signals() -> tuple[click.Parameter, ...]:
     text = "one engine, or one generation of it (vllm/v0), with the reason for every gap"
     names = Keyword(sorted({name for table in ENGINES for name in (table.name, f"{table.name}/{table.generation}")}))
-    return click.Option(["--engine"], type=names, metavar="NAME", help=text), *FORMAT
+    return option("--engine", "NAME", text, names), *FORMAT
 
 
 def run_signals(options: SimpleNamespace) -> int:

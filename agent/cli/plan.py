@@ -25,6 +25,7 @@ from agent.cli.arguments import (
     connection_options,
     make_command,
     number,
+    option,
     output_folder,
     since_option,
     tier_option,
@@ -284,36 +285,27 @@ def _recorded(options: SimpleNamespace) -> ProductionSummary | None:
 PLAN = click.Argument(["plan"], type=PATH, metavar="PLAN", help="sizing plan (YAML or JSON)")
 TIER = tier_option("one tier; default all")
 
-RUNNING_ENGINE = click.Option(
-    ["--page"], metavar="FILE-or-URL", help="page of a running engine: its own number of KV tokens is checked"
-)
+_PAGE = option("--page", "FILE-or-URL", "page of a running engine: its own number of KV tokens is checked")
+_URLS = "metrics pages of one tier's replicas; default: the targets"
 
 INIT = (
-    click.Argument(
-        ["url"], nargs=-1, metavar="[URL]...", help="metrics pages of one tier's replicas; default: the targets"
-    ),
+    click.Argument(["url"], nargs=-1, metavar="[URL]...", help=_URLS),
     CONFIG,
     tier_option("name of the tier, or which of the configured ones; default: all"),
     *connection_options("the addresses"),
 )
 
 WORKLOAD = (
-    click.Option(["--recording"], type=PATH, metavar="FOLDER", help="a recording in place of the history"),
-    click.Option(["--plan"], type=PATH, metavar="PLAN", help="plan of the recording, for the model's name"),
+    option("--recording", "FOLDER", "a recording in place of the history", PATH),
+    option("--plan", "PLAN", "plan of the recording, for the model's name", PATH),
     tier_option("which tier; default the only one"),
     since_option("how much of the history"),
     CONFIG,
-    click.Option(
-        ["--out"], type=output_folder, metavar="DIR", help="write run.sh and the requests there; else print only"
-    ),
+    option("--out", "DIR", "write run.sh and the requests there; else print only", output_folder),
     click.Option(["--tool"], type=Keyword(tuple(LOAD_GENERATORS)), default="vllm-bench", help="which load generator"),
     click.Option(["--loop"], type=Keyword(("open", "closed")), default="open", help="arrivals at a rate, or clients"),
-    click.Option(
-        ["--requests"], type=click.IntRange(1, 100_000), default=300, metavar="N", help="of each load (default 300)"
-    ),
-    click.Option(
-        ["--top"], type=number(1e-9, 1e7), metavar="RPS", help="highest load of a replica; default twice production's"
-    ),
+    option("--requests", "N", "of each load (default 300)", click.IntRange(1, 100_000), default=300),
+    option("--top", "RPS", "highest load of a replica; default twice production's", number(1e-9, 1e7)),
 )
 
 BEFORE_AND_AFTER = (
@@ -325,7 +317,7 @@ SUBCOMMANDS = (
     make_command(
         "check",
         "every problem of a plan, and what weakens it",
-        (PLAN, TIER, RUNNING_ENGINE, *connection_options("the page")),
+        (PLAN, TIER, _PAGE, *connection_options("the page")),
         _check,
         "0 a valid plan; 1 a grave mistake was found",
     ),

@@ -12,7 +12,18 @@ from types import SimpleNamespace
 
 import click
 
-from agent.cli.arguments import CANNOT_JUDGE, FINE, JSON, Keyword, duration, number, print_result, tier_option
+from agent.cli.arguments import (
+    CANNOT_JUDGE,
+    FINE,
+    JSON,
+    Keyword,
+    duration,
+    flag,
+    number,
+    option,
+    print_result,
+    tier_option,
+)
 from agent.cli.forecast import HISTORY
 from agent.cli.loading import load_config, open_history
 from agent.config.load import build_tier_contexts, select_tier
@@ -30,32 +41,25 @@ PROMETHEUS = "http://prometheus.monitoring:9090"
 
 
 def parameters() -> tuple[click.Parameter, ...]:
-    usable = "what one replica carries; default what it takes now"
     start = "how long a start takes, such as 3m; default the P95 of those measured"
-    warning, told = "how long before its end a spot instance is told (default: 2m)", duration_text(SPOT_WARNING_SECONDS)
-    explain = "also what pre-warming was worth on the last week"
+    warning, shortest = "how long before its end a spot instance is told", duration_text(SPOT_WARNING_SECONDS)
     formats = "for people, for programs, or as manifests for an autoscaler"
-    namespace = "of the workload in a manifest (default: default)"
-    workload = f"what a manifest scales: {', '.join(WORKLOADS)}"
-    most = "replicas at most in a manifest; default twice the most wanted"
     prometheus = f"where the autoscaler reads the number (default: {PROMETHEUS})"
-    secret = "Secret that holds a bearer token for Prometheus"
-    steps = "the cluster knows an HPA's tolerance (Kubernetes 1.35)"
     return (
         tier_option("which tier; default the only one"),
         *HISTORY,
-        click.Option(["--usable-rps"], type=number(1e-9, 1e9), metavar="N", help=usable),
-        click.Option(["--start"], type=duration(), metavar="DURATION", help=start),
-        click.Option(["--spot-warning"], type=duration(), default=told, metavar="DURATION", help=warning),
-        click.Option(["--explain"], is_flag=True, help=explain),
+        option("--usable-rps", "N", "what one replica carries; default what it takes now", number(1e-9, 1e9)),
+        option("--start", "DURATION", start, duration()),
+        option("--spot-warning", "DURATION", f"{warning} (default: {shortest})", duration(), default=shortest),
+        flag("--explain", "also what pre-warming was worth on the last week"),
         click.Option(["--format"], type=Keyword(("text", "json", *FORMATS)), default="text", help=formats),
         JSON,
-        click.Option(["--namespace"], default="default", metavar="NS", help=namespace),
-        click.Option(["--workload"], type=reference, metavar="KIND/NAME", help=workload),
-        click.Option(["--maximum"], type=click.IntRange(1), metavar="N", help=most),
-        click.Option(["--prometheus"], default=PROMETHEUS, metavar="URL", help=prometheus),
-        click.Option(["--token-secret", "token"], type=secret_key, metavar="NAME/KEY", help=secret),
-        click.Option(["--exact-steps"], is_flag=True, help=steps),
+        option("--namespace", "NS", "of the workload in a manifest (default: default)", default="default"),
+        option("--workload", "KIND/NAME", f"what a manifest scales: {', '.join(WORKLOADS)}", reference),
+        option("--maximum", "N", "replicas at most in a manifest; default twice the most wanted", click.IntRange(1)),
+        option("--prometheus", "URL", prometheus, default=PROMETHEUS),
+        option("--token-secret token", "NAME/KEY", "Secret that holds a bearer token for Prometheus", secret_key),
+        flag("--exact-steps", "the cluster knows an HPA's tolerance (Kubernetes 1.35)"),
     )
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import click
 
 from agent.cli import main
-from agent.cli.arguments import FINDING, FINE, PATH
+from agent.cli.arguments import FINDING, FINE, PATH, flag, option
 from agent.config.load import config_schema
 from agent.errors import SizewatchError
 from exporters.docs.generated_files import ARTEFACTS, RenderInputs
@@ -20,9 +20,8 @@ class RenderError(SizewatchError):
 
 
 def parameters() -> tuple[click.Parameter, ...]:
-    check = click.Option(["--check"], is_flag=True, help="change nothing; name the files that would change")
-    text = "the checkout (default: the current folder)"
-    return check, click.Option(["--root"], type=PATH, default=".", metavar="DIR", help=text)
+    root = option("--root", "DIR", "the checkout (default: the current folder)", PATH, default=".")
+    return flag("--check", "change nothing; name the files that would change"), root
 
 
 def run(options: SimpleNamespace) -> int:

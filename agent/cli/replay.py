@@ -27,6 +27,7 @@ from agent.cli.arguments import (
     connection_options,
     duration,
     option,
+    spelling,
     tier_option,
     ways_in,
 )
@@ -67,13 +68,12 @@ OF_A_STORE = ("prometheus", "config", "tier", "since", *OF_SERIES, *OF_PROMETHEU
 
 def parameters() -> tuple[click.Parameter, ...]:
     recording = "folder with recording.yaml and its scrapes; or a store, by --prometheus or -c, and --from"
-    plan = "sizing plan (YAML or JSON); without it nothing is compared"
     step = "width of the windows that are shown; the judgement does not depend on it"
     return (
         click.Argument(["recording"], required=False, type=PATH, metavar="[RECORDING]", help=recording),
-        click.Option(["--plan"], type=PATH, metavar="PLAN", help=plan),
+        option("--plan", "PLAN", "sizing plan (YAML or JSON); without it nothing is compared", PATH),
         *FORMAT,
-        click.Option(["--step"], type=duration(), default="60s", metavar="60s", help=step),
+        option("--step", "60s", step, duration(), default="60s"),
         *store_options(),
     )
 
@@ -112,7 +112,7 @@ def run(options: SimpleNamespace) -> int:
 def _of_recording(options: SimpleNamespace) -> ReplayResult:
     for name in OF_A_STORE:
         if getattr(options, name) is not None:
-            raise ConfigError((f"{options.recording} is a recording: {option(name)} is for a store",))
+            raise ConfigError((f"{options.recording} is a recording: {spelling(name)} is for a store",))
     plan = load_plan(options.plan) if options.plan else None
     recording, problems = load(options.recording)
     return replay(recording, plan, options.step, problems)
@@ -168,20 +168,19 @@ def moment(text: str) -> float:
 
 def store_options(*, to: str = "now") -> tuple[click.Option, ...]:
     """Return `--prometheus`, `-c`, `--from`, `--to`, the series options and the connection options."""
-    address = "what the Prometheus API of the store is served under; default store: of -c"
     when = "ISO 8601, unix seconds, or back from now such as -7d"
     source = "whose series the tier is read from: those of node agents, or the engines' own"
     source += " (default where --engine, --replica-label or --pool-label is given)"
     return (
-        click.Option(["--prometheus"], metavar="URL", help=address),
+        option("--prometheus", "URL", "what the Prometheus API of the store is served under; default store: of -c"),
         CONFIG,
-        click.Option(["--from", "since"], type=moment, metavar="TIME", help=f"{when}; required"),
-        click.Option(["--to", "until"], type=moment, default=to, metavar="TIME", help=f"the same; default {to}"),
+        option("--from since", "TIME", f"{when}; required", moment),
+        option("--to until", "TIME", f"the same; default {to}", moment, default=to),
         tier_option("one tier; default all of the plan and of tiers:"),
         click.Option(["--source"], type=Keyword(("agents", "engines")), help=source),
-        *(click.Option([option(name)], metavar=metavar, help=text) for name, metavar, text in SERIES),
+        *(option(spelling(name), metavar, text) for name, metavar, text in SERIES),
         *connection_options("the store"),
-        click.Option(["--org-id"], metavar="TENANT", help="of a store of several, sent as X-Scope-OrgID"),
+        option("--org-id", "TENANT", "of a store of several, sent as X-Scope-OrgID"),
     )
 
 
@@ -217,7 +216,7 @@ def _contradictions(options: SimpleNamespace) -> Iterator[str]:
         (options.source == "agents", OF_ENGINES, "is for --source engines"),
     )
     for applies, names, text in others:
-        yield from (f"{option(name)} {text}" for name in names if applies and getattr(options, name) is not None)
+        yield from (f"{spelling(name)} {text}" for name in names if applies and getattr(options, name) is not None)
 
 
 def _loaded(options: SimpleNamespace) -> LoadedConfig:

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import click
 
-from agent.cli.arguments import CANNOT_JUDGE, CONFIG, FINDING, FINE, output_folder, since_option
+from agent.cli.arguments import CANNOT_JUDGE, CONFIG, FINDING, FINE, flag, option, output_folder, since_option
 from agent.cli.loading import load_config
 from agent.cli.terminal import tell_progress
 from agent.config.load import LoadedConfig
@@ -25,9 +25,6 @@ from agent.history import reader
 from agent.reporting.jobs import JobRunner
 from agent.reporting.records import DeliveryJob
 from agent.worker.process import ONE_THREAD
-from rules.telemetry.windows import HOUR_SECONDS
-
-FIRST_HOUR = "the history is younger than an hour, and reports are of full hours from then on"
 
 
 class ReportOutputError(SizewatchError):
@@ -35,9 +32,8 @@ class ReportOutputError(SizewatchError):
 
 
 def parameters() -> tuple[click.Parameter, ...]:
-    text = "where to write it; made where it is not"
-    out = click.Option(["--out"], type=output_folder, required=True, metavar="DIR", help=text)
-    deliver = click.Option(["--deliver"], is_flag=True, help="send it to every destination of report.deliver too, once")
+    out = option("--out", "DIR", "where to write it; made where it is not", output_folder, required=True)
+    deliver = flag("--deliver", "send it to every destination of report.deliver too, once")
     return CONFIG, since_option("how far back, in full hours"), out, deliver
 
 
@@ -77,10 +73,8 @@ def run(options: SimpleNamespace) -> int:
 
 def describe_span(used: float, asked: float) -> str:
     """Return the report's length, and why it is not the one asked for. Both are in seconds."""
-    if used == asked:
-        return duration_text(used)
-    limits = "a report is of full hours, at least 1 and at most 13 weeks"
-    return f"{duration_text(used)} (not {duration_text(asked)}: {FIRST_HOUR if used < HOUR_SECONDS else limits})"
+    why = f" (not {duration_text(asked)}: a report is of full hours of the history, at most 13 weeks)"
+    return duration_text(used) + (why if used != asked else "")
 
 
 def _deliver(loaded: LoadedConfig, out: Path) -> bool:

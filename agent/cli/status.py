@@ -17,6 +17,8 @@ from agent.cli.arguments import (
     FINE,
     FORMAT,
     connection_options,
+    flag,
+    option,
     print_result,
     since_option,
     tier_option,
@@ -41,8 +43,7 @@ MOST_BYTES = 256 * 1024 * 1024
 
 
 def parameters() -> tuple[click.Parameter, ...]:
-    text = "address of the status page; default: web.listen of the configuration"
-    url = click.Option(["--url"], metavar="URL", help=text)
+    url = option("--url", "URL", "address of the status page; default: web.listen of the configuration")
     return CONFIG, url, *connection_options("the status page"), *FORMAT
 
 
@@ -93,7 +94,7 @@ def _target(options: SimpleNamespace) -> TargetOptions:
 
 
 def parameters_timeline() -> tuple[click.Parameter, ...]:
-    findings = click.Option(["--findings"], is_flag=True, help="the findings of each incident too, below it")
+    findings = flag("--findings", "the findings of each incident too, below it")
     chosen = tier_option("one tier, and what is about the whole installation; default all")
     return CONFIG, since_option(), chosen, findings, *FORMAT
 

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import sys
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Any, Literal, TextIO
 
 import click
@@ -43,46 +43,35 @@ class UnwritableOutput(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-class _SafeStream:
-    """Stream that escapes and colours what is written. `write` and `flush` raise UnwritableOutput."""
+class _Stream:
+    """Standard output or error of a command, which removes control characters and colours what is written.
 
-    def __init__(self, stream: TextIO, terminal: Terminal) -> None:
-        self._stream, self._terminal = stream, terminal
+    An error of output raises UnwritableOutput. Remarks that cannot be written are lost: a log's disk may have room again.
+    """
+
+    def __init__(self, terminal: Terminal, stream: TextIO, *, remarks: bool = False) -> None:
+        self._terminal, self._stream, self._remarks = terminal, stream, remarks
 
     def write(self, text: str) -> int:
-        self._terminal.end_progress()
-        try:
-            self._stream.write(self._terminal.shown(text, self._stream))
-        except OSError as error:
-            raise UnwritableOutput(error, self._stream) from error
+        if self._remarks and self._terminal.quiet:
+            self._terminal.remarks.append(text)
+        else:
+            self._terminal.end_progress()
+            self._try(lambda: self._stream.write(self._terminal.shown(text, self._stream)))
         return len(text)
 
     def flush(self) -> None:
+        self._try(self._stream.flush)
+
+    def _try(self, call: Callable[[], object]) -> None:
         try:
-            self._stream.flush()
+            call()
         except OSError as error:
-            raise UnwritableOutput(error, self._stream) from error
+            if not self._remarks:
+                raise UnwritableOutput(error, self._stream) from error
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-class _Remarks(_SafeStream):
-    """Standard error. With `--quiet` it is kept for a command that fails. Where it cannot be written, nothing changes:
-    the disk of a log may have room again."""
-
-    def write(self, text: str) -> int:
-        if self._terminal.quiet:
-            self._terminal.remarks.append(text)
-            return len(text)
-        self._terminal.end_progress()
-        with suppress(OSError):
-            self._stream.write(self._terminal.shown(text, self._stream))
-        return len(text)
-
-    def flush(self) -> None:
-        with suppress(OSError):
-            self._stream.flush()
 
 
 class Terminal:
@@ -97,20 +86,19 @@ class Terminal:
         self._bar: Any = None
 
     def __enter__(self) -> Terminal:
-        remarks: Any = _Remarks(self._stderr, self)
+        remarks: Any = _Stream(self, self._stderr, remarks=True)
         sys.stdout, sys.stderr = self._kept, remarks
         return self
 
     def __exit__(self, *error: object) -> None:
-        with suppress(UnwritableOutput):
-            _SafeStream(self._stderr, self).flush()
+        sys.stderr.flush()
         sys.stdout, sys.stderr = self._stdout, self._stderr
 
     def begin(self, output: Output) -> None:
         """Print at once from here on, unless the output is kept."""
         self.quiet = self.quiet and output != "log"
         if output != "kept":
-            stream: Any = _SafeStream(self._stdout, self)
+            stream: Any = _Stream(self, self._stdout)
             sys.stdout = stream
 
     def is_coloured(self, stream: TextIO) -> bool:
@@ -132,7 +120,7 @@ class Terminal:
             sys.stderr.write("".join(self.remarks))
         text = self._kept.getvalue()
         if not (paged and self._is_long(text) and self._page(text)):
-            stream = _SafeStream(self._stdout, self)
+            stream = _Stream(self, self._stdout)
             stream.write(text)
             # Flushed here, because nobody handles an error at process exit.
             stream.flush()

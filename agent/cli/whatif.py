@@ -19,6 +19,7 @@ from agent.cli.arguments import (
     FINE,
     FORMAT,
     number,
+    option,
     print_result,
     since_option,
     tier_option,
@@ -40,12 +41,11 @@ MOST_REPLICAS = 100_000
 
 
 def parameters() -> tuple[click.Parameter, ...]:
-    replicas = "so many replicas, or PREFILL+DECODE such as 2+6"
     rps = "requests per second of the whole tier; default the peak seen"
     return (
         tier_option("which tier; default the only one"),
-        click.Option(["--instances"], type=_instances, required=True, metavar="N", help=replicas),
-        click.Option(["--rps"], type=number(1e-9, 1e7), metavar="R", help=rps),
+        option("--instances", "N", "so many replicas, or PREFILL+DECODE such as 2+6", _instances, required=True),
+        option("--rps", "R", rps, number(1e-9, 1e7)),
         since_option("how far back the peak is looked for"),
         CONFIG,
         *FORMAT,

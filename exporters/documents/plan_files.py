@@ -1,8 +1,7 @@
-"""Plan YAML for people: benchmark curves with comments, and a skeleton plan to fill in; and files of load generators.
+"""Files for people: benchmark curves with comments, a skeleton plan, a first configuration, files of load generators.
 
 Numbers follow YAML 1.1, as common parsers do (`1e-05` would be text). Required unknown values of a skeleton stay empty,
-so that `sizewatch plan check` names their line. Optional unknown values are comments. Observed values are never written
-as planned values.
+so that `plan check` names their line. Optional unknown values are comments. Observed values are no planned ones.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ LOAD = ("concurrency", "requested_rps", "completed_rps", "requests")
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./+@-]*")
 _NOT_TEXT = re.compile(r"(?i)[-+.0-9_:eox]*|\.?(inf|nan)|y|n|yes|no|on|off|true|false|null|0x[0-9a-f_]+|[0-9-]+(t.*)?")
 """Pattern of text that a YAML 1.1 parser may take for a number, date or truth value. It matches slightly more."""
-
 
 _ESCAPES = {'"': '\\"', "\\": "\\\\"}
 
@@ -159,6 +157,19 @@ class TierFacts:
     remarks: tuple[str, ...] = ()
     assumed: bool = False
     """Whether required keys that nobody knows from here get a value, marked as assumed."""
+
+
+def config_text(urls: Mapping[str, Iterable[str]], when: str, *, gpus: bool, alertmanager: str) -> str:
+    """Return a configuration of these pages by tier. `alertmanager` is its address, "" without one."""
+    lines = [f"# Written by `sizewatch init`, {when}. All keys: `sizewatch` documentation, configuration."]
+    lines += ["plan: plan.yaml", "data_dir: sizewatch-data", "targets:"]
+    for tier, pages in urls.items():
+        lines += [f"  - {{url: {json.dumps(url)}, tier: {scalar(tier)}}}" for url in pages]
+    if not gpus:
+        lines.append("gpus: {source: none}  # no NVIDIA driver answers here")
+    if alertmanager:
+        lines.append(f"alerting: {{path: posts, alertmanagers: [{{url: {json.dumps(alertmanager)}}}]}}")
+    return "\n".join(map(blank_unprintable, lines)) + "\n"
 
 
 def skeleton(tiers: tuple[TierFacts, ...], when: str, source: str) -> str:

@@ -7,6 +7,7 @@ in `rules.engines.coverage`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from exporters.documents.replay import reading_json
@@ -16,7 +17,7 @@ from rules.engines.table import EngineTable
 from rules.gpu_sources.devices import BY_CODE, FAULTS
 from rules.gpu_sources.exporter import GpuExporter, GpuExporterPage
 from rules.telemetry.gpu_windows import COVERED
-from rules.telemetry.signals import BY_NAME, Gap, Missing, SignalValue
+from rules.telemetry.signals import BY_NAME, RATES, Gap, Missing, Signal, SignalValue
 from rules.telemetry.snapshots import GPU_NAMES, GpuReadout, Snapshot
 from rules.telemetry.wording import format_count, number, quantity
 
@@ -25,6 +26,31 @@ HEADS = {
     Use.IGNORED: "Families left alone",
     Use.UNKNOWN: "Families not known",
 }
+
+GPU_FAMILIES = frozenset({"tensor_active", "dram_active"})
+"""Families of a GPU without `gpu_` in front."""
+
+
+def explain_gap(
+    signal: Signal, value: SignalValue, engine: EngineTable, page: Snapshot, why_no_rate: str
+) -> SignalValue:
+    """Add to a missing signal the engine release and the reason for its absence."""
+    if not isinstance(value, Missing):
+        needs_time = why_no_rate and signal.unit in RATES
+        return Missing(gap=Gap.NOT_EXPOSED, text=why_no_rate) if needs_time else value
+    if value.gap is not Gap.NOT_EXPOSED or value.text:
+        return value
+    if any(family.startswith("gpu_") or family in GPU_FAMILIES for family in signal.families):
+        return replace(value, text="read from the GPU, not from an engine's page")
+    if "in_system_change" in signal.families:
+        return replace(value, text="one page tells no change")
+    reasons = dict(engine.not_exposed)
+    why = next((reasons[family] for family in signal.families if family in reasons), "")
+    release = page.facts.get("engine_versions", "")
+    title = f"{engine.title} {release}".strip()
+    if not why:
+        return replace(value, text=f"{title} does not have it, or it is not switched on")
+    return replace(value, text=f"{title}: {why}" if release or engine.title not in why else why)
 
 
 def inspect_text(title: str, page: Snapshot, readings: Mapping[str, SignalValue], uses: Iterable[FamilyUse]) -> str:

@@ -95,13 +95,13 @@ def test_a_file_without_a_token_is_refused_before_anything_is_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
     assert push(tmp_path, "http://127.0.0.1:9", token=text) == 2
-    told(capsys, f"bearer_token_file {tmp_path / 'token'}: ")
+    told(capsys, f"auth: bearer_token_file {tmp_path / 'token'}: ")
 
 
 def test_a_token_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missing = tmp_path / "none"
     assert main.main(["dashboards", "push", "--url", "http://127.0.0.1:9", "--token-file", str(missing)]) == 2
-    told(capsys, f"bearer_token_file {missing}: No such file or directory")
+    told(capsys, f"auth: bearer_token_file {missing}: No such file or directory")
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_nobody_at_the_address_is_told(tmp_path: Path, capsys: pytest.CaptureFix
     with socket.create_server(("127.0.0.1", 0)) as closing:
         port = closing.getsockname()[1]
     assert push(tmp_path, f"http://127.0.0.1:{port}") == 2
-    told(capsys, f"http://127.0.0.1:{port}: connection refused")
+    told(capsys, f"connect: http://127.0.0.1:{port}: connection refused")
 
 
 Otherwise = tuple[int, dict[str, str], bytes]
@@ -226,7 +226,7 @@ def test_a_certificate_is_trusted_with_its_ca_and_not_without(
         server.socket = context.wrap_socket(server.socket, server_side=True)
         url = server.url.replace("http://", "https://")
         assert push(tmp_path, url) == 2
-        told(capsys, f"{url}: ")
+        told(capsys, f"tls: {url}: ")
         assert push(tmp_path, url, "--ca-file", str(ca)) == 0
         assert len(server.saved) == len(DASHBOARDS)
     assert push(tmp_path, url, "--ca-file", str(tmp_path / "no.pem")) == 2

@@ -212,8 +212,8 @@ def test_a_simulated_history_says_so_once_however_many_tiers_and_weeks_were_aske
 @pytest.mark.parametrize(
     ("since", "said"),
     [
-        ("10m", "of the last 1h (not 10m: a report is of full hours, at least 1 and at most 13 weeks) in "),
-        ("90m", "of the last 1h (not 90m: a report is of full hours, at least 1 and at most 13 weeks) in "),
+        ("10m", "of the last 1h (not 10m: a report is of full hours of the history, at most 13 weeks) in "),
+        ("90m", "of the last 1h (not 90m: a report is of full hours of the history, at most 13 weeks) in "),
         ("1h", "of the last 1h in "),
     ],
 )
@@ -247,9 +247,7 @@ def test_one_full_hour_ends_the_report_and_the_next_hour_waits(tmp_path: Path) -
 
 
 def test_a_report_of_the_first_hour_says_why_it_is_short() -> None:
-    assert describe_span(1200.0, HOUR) == (
-        "20m (not 1h: the history is younger than an hour, and reports are of full hours from then on)"
-    )
+    assert describe_span(1200.0, HOUR) == ("20m (not 1h: a report is of full hours of the history, at most 13 weeks)")
 
 
 def test_a_longer_time_than_is_kept_is_one_of_thirteen_weeks(tmp_path: Path) -> None:
