@@ -90,15 +90,15 @@ def read(lines: Iterable[str]) -> Life:
 
 def _tell(end: int) -> None:
     """From now on bookings of this process are told before and after."""
+    from agent.history.codec import group_demand
     from agent.history.store import HistoryStore
-    from agent.history.write_buffer import group_by_tier_minute
 
     book = HistoryStore.book
 
     def told_book(self: HistoryStore, minutes: Iterable[object]) -> None:
         bookings = tuple(minutes)
         amount = sum(one.slice.window.counters.get(FINISHED, 0.0) for one in bookings)  # type: ignore[attr-defined]
-        parts = group_by_tier_minute(bookings).values()  # type: ignore[arg-type]
+        parts = group_demand(bookings).values()  # type: ignore[arg-type]
         served = sum(part.completed for minute in parts for part in minute)
         os.write(end, f"begin {amount!r} {served!r}\n".encode())
         book(self, bookings)  # type: ignore[arg-type]

@@ -18,10 +18,10 @@ import yaml
 
 from agent.config.files import load_plan
 from agent.demo.simulation.folder import PLAN
-from agent.history.codec import NO_BIN, bin_code, decode_window, encode_window
+from agent.history.codec import SeriesKey, bin_code, decode_window, encode_window
 from agent.history.schema import HOURS, MINUTES, QUARTERS, SumTable
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import DEMAND_UPSERT, MinuteRecord, RowKey, demand_values
+from agent.history.write_buffer import MinuteRecord
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
 from rules.confidence import Certainty
@@ -213,7 +213,7 @@ class Filling:
             self._store.book(self._booking(tier, replica, float(t)) for replica in tier.replicas[:MADE_REPLICAS])
 
     def _series(self, tier: Tier, replica: str) -> int:
-        return self._store._series(RowKey(self._now, tier.name, tier.version, replica, NO_BIN))
+        return self._store._series_id(SeriesKey(tier.name, tier.version, replica), self._now)
 
     def _spread(self, tier: Tier, kind: SumTable) -> None:
         """Rows of every replica and day that is kept, from those of yesterday."""
@@ -280,10 +280,10 @@ class Filling:
 
     def _demand(self, tier: Tier) -> None:
         # Demand is the same under any plan.
-        series, curve = self._store._series(RowKey(self._now, tier.name, "", "", NO_BIN)), tier.context.curve
+        curve = tier.context.curve
         assert curve is not None
-        connection = self._store._connection
-        connection.execute("DELETE FROM demand WHERE series = ?", (series,))
+        series = self._store._series_id(SeriesKey(tier.name, ""), self._now)
+        self._store._connection.execute("DELETE FROM demand WHERE series = ?", (series,))
         count = len(tier.replicas)
         first = self._begin // 60 * 60
         # One window an hour tells what a minute holds; each minute has its own load.
@@ -296,8 +296,8 @@ class Filling:
                     name: getattr(parts, name) * share
                     for name in ("requests", "completed", "prompt_tokens", "generation_tokens", "waiting")
                 }
-                one = replace(parts, start=float(t), first=float(t), last=t + 60.0, **scaled)
-                connection.execute(DEMAND_UPSERT, (t, series, *demand_values(one)))
+                minute = replace(parts, start=float(t), first=float(t), last=t + 60.0, **scaled)
+                self._store._insert_demand(tier.name, minute, "ON CONFLICT DO NOTHING")
 
     def _episodes(self, tier: Tier) -> Iterator[Finding]:
         for number, start in enumerate(range(self._begin, self._now, DAY // EPISODES_A_DAY)):

@@ -1,4 +1,4 @@
-"""Encoding of stored values: windows as compressed JSON, spans as JSON.
+"""Rows of the history: keys of closed minutes, windows as compressed JSON, spans as JSON.
 
 A new field of a span or a window needs a default, or a new format version of the file.
 """
@@ -7,86 +7,127 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Iterable
 from dataclasses import asdict, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import TypeAdapter
 
+from agent.history.schema import SumTable
+from agent.history.write_buffer import MinuteRecord
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.plan import load_bins
-from rules.plan.load_bins import BinnedWindow
+from rules.plan.load_bins import APART, BinnedWindow
+from rules.telemetry import arrivals, windows
+from rules.telemetry.arrivals import MinuteSums
 from rules.telemetry.window_record import from_record, to_record
 from rules.telemetry.windows import Window
 from rules.verdicts.finding import ClosedSpan, Finding, UnknownSpan
 
 NO_BIN = -1
-"""No load bin known: no curve, or no load (a gap)."""
-
-MOST_BYTES = 4 * 1024 * 1024
-"""Of a body unpacked: a window with every family and the finest buckets is below 100 KiB."""
+"""Code of an unknown load bin: no curve, or no load (a gap)."""
 
 BEYOND = -2
-"""The load was beyond the benchmark."""
+"""Code of a load beyond the benchmark."""
+
+MOST_BYTES = 4 * 1024 * 1024
+"""Maximum size of an unpacked body. A window with every family and the finest buckets is below 100 KiB."""
+
+T = TypeVar("T")
 
 
-def bin_code(one: BinnedWindow) -> int:
-    """The slice's load bin as rows hold it."""
-    if one.bin is not None:
-        return one.bin
-    return BEYOND if one.beyond else NO_BIN
+class SeriesKey(NamedTuple):
+    """Series of rows. An empty replica stands for the whole tier; it may be a pool's name. Only hours have a release and a
+    precision."""
+
+    tier: str
+    plan_version: str
+    replica: str = ""
+    release: str = ""
+    precision: str = ""
+
+
+def sum_key(table: SumTable, record: MinuteRecord) -> tuple[int, SeriesKey, int]:
+    """Return start (unix seconds), series and bin of the row that a minute goes into.
+
+    The middle of its window decides on the row.
+    """
+    start = int(windows.minute_of(record.slice.window) // table.seconds * table.seconds)
+    if table.per_replica:
+        series = SeriesKey(record.tier, record.plan_version, record.slice.replica or "")
+    else:
+        pool = record.pool if record.pool in APART else ""
+        series = SeriesKey(record.tier, record.plan_version, pool, record.release, record.precision)
+    return start, series, bin_code(record.slice)
+
+
+def group_demand(records: Iterable[MinuteRecord]) -> dict[tuple[str, int], list[MinuteSums]]:
+    """Return the parts of each minute of a tier, by tier and start (unix seconds).
+
+    A prefill pool has none: each of its requests goes on to the decode pool, which counts it, and its prompt, again.
+    """
+    parts: dict[tuple[str, int], list[MinuteSums]] = {}
+    for record in records:
+        if record.pool == "prefill":
+            continue
+        for part in arrivals.split_by_minute(record.slice.window):
+            parts.setdefault((record.tier, int(part.start)), []).append(part)
+    return parts
+
+
+def bin_code(binned: BinnedWindow) -> int:
+    """Return the load bin as rows hold it."""
+    if binned.bin is not None:
+        return binned.bin
+    return BEYOND if binned.beyond else NO_BIN
 
 
 def encode_window(window: Window) -> bytes:
-    """A row's body."""
+    """Return the body of a row."""
     return zlib.compress(json.dumps(to_record(window), separators=(",", ":"), allow_nan=False).encode())
 
 
 def decode_window(body: bytes) -> Window:
-    """The window in a row's body. Raises ValueError, saying what is wrong, where it holds none."""
+    """Return the window in the body of a row. Raise ValueError for a damaged body."""
     unpacking = zlib.decompressobj()
     try:
         data = unpacking.decompress(body, MOST_BYTES)
-        if not unpacking.eof:
-            raise ValueError("a row that does not unpack (cut off, or larger than any that was written)")
-        return from_record(json.loads(data))
-    except (zlib.error, RecursionError) as error:
+    except zlib.error as error:
         raise ValueError(f"a row that does not unpack ({error})") from error
+    if not unpacking.eof:
+        raise ValueError("a row that does not unpack (cut off, or larger than any that was written)")
+    return from_record(json.loads(data))
 
 
 def decode_slice(replica: str, bin: int, beyond: str, body: bytes) -> BinnedWindow:
-    """The slice in a row, its load worked out anew. Raises ValueError where the body holds no window."""
+    """Return the slice of a row with the load of its window. Raise ValueError for a damaged body."""
     placed = load_bins.bin_window(decode_window(body), None, replica or None, bin if bin >= 0 else None)
     return replace(placed, beyond=beyond) if bin == BEYOND else placed
 
 
-EPISODE, UNKNOWN, FOREIGN = "episode", "unknown", "foreign"
+FINDING, UNKNOWN, EXTERNAL = "episode", "unknown", "foreign"
+"""Kinds of spans in the file."""
 
 Span = ClosedSpan | ExternalAlert
-"""What has a beginning and, some time, an end."""
+"""Finding, unknown span or external alert: it has a start and, some time, an end."""
 
-
-T = TypeVar("T")
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (Finding, UnknownSpan, ExternalAlert)}
-Row = tuple[str, str, str, str, float, float | None, str]
 
 
-def row(span: Span) -> Row:
-    """Kind, rule, tier, replica, start, end and text. All but the last two never change; empty is none."""
+def span_row(span: Span) -> tuple[str, str, str, str, float, float | None, str]:
+    """Return kind, rule, tier, replica, start, end and JSON of a span. All but the last two never change; empty is none."""
     if isinstance(span, ExternalAlert):
         # Two alerts of one name may begin at the same instant.
-        name = f"{span.name}/{span.identity}"
-        return FOREIGN, name, span.tier or "", span.replica or "", span.started_at, span.ended_at, encode_span(span)
-    kind = EPISODE if isinstance(span, Finding) else UNKNOWN
-    subject = span.subject
-    return kind, span.rule, subject.tier, subject.replica or "", span.started_at, span.ended_at, encode_span(span)
-
-
-def encode_span(span: Span) -> str:
-    """The span as JSON; a bound of a reading may be infinite, which Python's JSON writes and reads as Infinity."""
-    return json.dumps(asdict(span), separators=(",", ":"))
+        kind, rule, tier, replica = EXTERNAL, f"{span.name}/{span.identity}", span.tier, span.replica
+    else:
+        kind = FINDING if isinstance(span, Finding) else UNKNOWN
+        rule, tier, replica = span.rule, span.subject.tier, span.subject.replica
+    # A bound of a reading may be infinite, which Python's JSON writes and reads as Infinity.
+    body = json.dumps(asdict(span), separators=(",", ":"))
+    return kind, rule, tier or "", replica or "", span.started_at, span.ended_at, body
 
 
 def decode_span(kind: type[T], text: str) -> T:
-    """Return the span of a text. Raise ValueError for anything else."""
-    found: T = _ADAPTERS[kind].validate_python(json.loads(text))
-    return found
+    """Return the span of a JSON text. Raise ValueError for anything else."""
+    span: T = _ADAPTERS[kind].validate_python(json.loads(text))
+    return span

@@ -23,7 +23,6 @@ from rules.resize.overload import (
 )
 from rules.resize.production_summary import ProductionSummary, ProductionSummaryBuilder
 from rules.telemetry import windows
-from rules.telemetry.arrivals import MinuteDemand
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS, Window
 from rules.telemetry.work import Capacity
 from rules.verdicts.verdict import RuleResult
@@ -50,7 +49,7 @@ def choose_period(store: Reader, tiers: Iterable[str], seconds: float, now: floa
 
 
 def evaluate_days(store: Reader, context: TierContext, version: str, now: float) -> tuple[RuleResult, ...]:
-    """What the rules over days say about a tier whose plan has this version now. Raises HistoryError."""
+    """Return the results of the rules over days for a tier with this plan version. Raise HistoryError."""
     since = now - long_rules.LOOK_BACK_SECONDS
     others = set(store.plan_versions(context.tier, since, now)) - {version}
     every = _hours(store, context.tier, since, now, None)
@@ -59,31 +58,28 @@ def evaluate_days(store: Reader, context: TierContext, version: str, now: float)
 
 
 def _hours(store: Reader, tier: str, since: float, until: float, version: str | None) -> tuple[BinnedWindow, ...]:
-    found: list[BinnedWindow] = []
+    hours: list[BinnedWindow] = []
     for begin, end in pieces(since, until, DAY_SECONDS):
-        found += long_rules.sum_by_hour(store.bins(tier, begin, end, version))
-    return tuple(found)
+        hours += long_rules.sum_by_hour(store.bins(tier, begin, end, version))
+    return tuple(hours)
 
 
 def pieces(since: float, until: float, seconds: float) -> Iterator[tuple[float, float]]:
-    """[since, until) cut at full multiples of `seconds`, so that no hour (or minute) is asked for in two parts."""
+    """Return [since, until) cut at full multiples of `seconds`, so that no hour or minute is read in two parts."""
     while since < until:
         end = min(until, (since // seconds + 1) * seconds)
         yield since, end
         since = end
 
 
-def demand(store: Reader, tier: str, since: float, until: float, with_tokens: bool = False) -> tuple[MinuteDemand, ...]:
-    """Return the arrivals minute by minute, of weeks without tokens: they take three times as long."""
-    return store.demand(tier, since, until) if with_tokens else store.requests(tier, since, until)
-
-
 def sum_by_hour(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
-    """The load bins of each hour added up at once; one after the other they would take most of a report's time."""
+    """Return the sum of the load bins of each hour and pool.
+
+    It adds them all at once: bin after bin would take most of a report's time.
+    """
     grouped: dict[tuple[float, str | None], list[Window]] = {}
-    for one in binned:
-        middle = (one.window.start + one.window.end) / 2
-        grouped.setdefault((middle // HOUR_SECONDS, one.replica), []).append(one.window)
+    for part in binned:
+        grouped.setdefault((part.window.middle // HOUR_SECONDS, part.replica), []).append(part.window)
     return tuple(
         BinnedWindow(replica=pool, window=windows.sum_windows(group), rps=None, in_system=None)
         for (_, pool), group in grouped.items()
@@ -95,7 +91,7 @@ def read_production(store: Reader, context: TierContext, since: float, until: fl
     collected = ProductionSummaryBuilder(context=context, since=since, until=until)
     for begin, end in pieces(since, until, DAY_SECONDS):
         hours = sum_by_hour(store.bins(context.tier, begin, end))
-        collected.add(hours, (), demand(store, context.tier, begin, end, with_tokens=True))
+        collected.add(hours, (), store.demand(context.tier, begin, end))
     return collected.build(())
 
 

@@ -6,39 +6,34 @@ import json
 import sqlite3
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from agent.history import codec
-from agent.history.errors import MOST_QUOTED, HistoryErrorKind, translate_sqlite_errors, trouble
+from agent.history.errors import MOST_QUOTED, HistoryError, translate_sqlite_errors
 from agent.history.schema import HOURS, MINUTES, QUARTERS, SumTable
-from agent.history.write_buffer import (
-    DEMAND_SELECT,
-    REQUESTS_SELECT,
-    TOLD_SELECT,
-    minute_sums,
-    numbers,
-    requests_of,
-)
 from exporters.render.text import quote_external_text
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan.load_bins import BinnedWindow
 from rules.replicas.track import Spans, add_spans
 from rules.telemetry import arrivals
-from rules.telemetry.arrivals import MinuteDemand
+from rules.telemetry.arrivals import ADDED, MinuteDemand, MinuteSums
 from rules.verdicts.finding import Finding, UnknownSpan
 
 T = TypeVar("T")
 
+DEMAND_COLUMNS = ("first", "last", *ADDED)
+
 
 class Reader:
-    """Answers from one history file. Safe to call from several threads; each call waits for the one before it.
+    """Queries of one history file. Safe to call from several threads; each call waits for the one before it.
 
-    Made by `Store.open_reader`, or as the reading half of a Store. Every method may raise HistoryError.
+    Made by `HistoryStore.open_reader`, or as the reading half of a store. Every method may raise HistoryError. Times are unix
+    seconds; a span is [since, until).
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
@@ -47,7 +42,7 @@ class Reader:
         self._lock = threading.RLock()
 
     def close(self) -> None:
-        """Lets go of the file; a second call does nothing."""
+        """Close the file. A second call does nothing."""
         with self._lock, translate_sqlite_errors(self._path):
             self._connection.close()
 
@@ -62,41 +57,25 @@ class Reader:
     def minutes(
         self, tier: str, since: float, until: float, plan_version: str | None = None
     ) -> tuple[BinnedWindow, ...]:
-        """The minutes of each replica that begin in [since, until), oldest first.
+        """Return the minutes of each replica that begin in the span, oldest first.
 
         Bins are those of the curve that each minute was booked under. A minute seen at two loads (an agent restarted
         within it) is two slices.
         """
         return self._slices(MINUTES, tier, since, until, plan_version)
 
-    def has_rows_since(self, tier: str, since: float) -> bool:
-        """Return whether a minute of any of the tier's replicas that began then or later was booked; none is read."""
-        statement = (
-            f"SELECT EXISTS (SELECT 1 FROM {MINUTES.table} AS row CROSS JOIN series ON series.id = row.series"
-            " WHERE start >= ? AND tier = ?)"
-        )
-        return bool(self._ask(statement, (since, tier))[0][0])
-
     def replica_bins(
         self, tier: str, since: float, until: float, plan_version: str | None = None
     ) -> tuple[BinnedWindow, ...]:
-        """The quarters of an hour of each replica and load bin that begin in [since, until), oldest first."""
+        """Return the quarters of an hour of each replica and load bin that begin in the span, oldest first."""
         return self._slices(QUARTERS, tier, since, until, plan_version)
 
     def bins(self, tier: str, since: float, until: float, plan_version: str | None = None) -> tuple[BinnedWindow, ...]:
-        """The hours of each load bin of the whole tier that begin in [since, until), oldest first.
+        """Return the hours of each load bin of the whole tier that begin in the span, oldest first.
 
         Without `plan_version` all versions: compare bins only within one (`plan_versions`), for each has its own curve.
         """
         return self._slices(HOURS, tier, since, until, plan_version)
-
-    def plan_versions(self, tier: str, since: float, until: float) -> tuple[str, ...]:
-        """The plan versions under which hours of [since, until) were booked, the newest hour's last."""
-        statement = (
-            f"SELECT plan FROM {HOURS.table} AS row CROSS JOIN series ON series.id = row.series"
-            " WHERE start >= ? AND start < ? AND tier = ? GROUP BY plan ORDER BY max(start), plan"
-        )
-        return tuple(plan for (plan,) in self._ask(statement, (since, until, tier)))
 
     def _slices(
         self, kind: SumTable, tier: str, since: float, until: float, plan: str | None
@@ -107,103 +86,129 @@ class Reader:
             " WHERE start >= :since AND start < :until AND tier = :tier AND (:plan IS NULL OR plan = :plan)"
             " ORDER BY start, replica, bin, series.id"
         )
-        rows = self._ask(statement, {"tier": tier, "since": since, "until": until, "plan": plan})
-        return self._read(rows, codec.decode_slice, kind.table)
+        rows = self._query(statement, {"tier": tier, "since": since, "until": until, "plan": plan})
+        with self._decoding(kind.table):
+            return tuple(codec.decode_slice(*row) for row in rows)
+
+    def has_rows_since(self, tier: str, since: float) -> bool:
+        """Return whether a minute of any replica of the tier that began at `since` or later was booked."""
+        statement = (
+            f"SELECT EXISTS (SELECT 1 FROM {MINUTES.table} AS row CROSS JOIN series ON series.id = row.series"
+            " WHERE start >= ? AND tier = ?)"
+        )
+        return bool(self._query(statement, (since, tier))[0][0])
+
+    def plan_versions(self, tier: str, since: float, until: float) -> tuple[str, ...]:
+        """Return the plan versions under which hours of the span were booked, that of the newest hour last."""
+        statement = (
+            f"SELECT plan FROM {HOURS.table} AS row CROSS JOIN series ON series.id = row.series"
+            " WHERE start >= ? AND start < ? AND tier = ? GROUP BY plan ORDER BY max(start), plan"
+        )
+        return tuple(plan for (plan,) in self._query(statement, (since, until, tier)))
 
     @property
     def newest_minute_end(self) -> float | None:
-        """The end of the newest minute, unix seconds; None where there is none."""
-        (start,) = self._ask("SELECT max(start) FROM minutes", ())[0]
+        """Return the end of the newest minute, None if there is none."""
+        (start,) = self._query("SELECT max(start) FROM minutes", ())[0]
         return None if start is None else float(start + MINUTES.seconds)
 
     def demand(self, tier: str, since: float, until: float) -> tuple[MinuteDemand, ...]:
-        """What arrived at the tier in each minute that begins in [since, until), oldest first; minutes of which nothing was
-        booked are left out.
+        """Return the arrivals of each booked minute that begins in the span, oldest first.
 
-        The newest minutes are still growing: a minute is whole when every replica has booked the one after it, two scrape
+        The newest minutes still grow: a minute is whole when every replica has booked the minute after it, two scrape
         intervals after its end.
         """
-        before = since - arrivals.REQUEST_MINUTES * MINUTES.seconds
-        rows = self._ask(DEMAND_SELECT, (before, until, tier))
-        sums = self._read(rows, minute_sums, "demand")
-        return tuple(one for one in arrivals.list_demand(sums) if one.start >= since)
-
-    def list_booked_times(self, tier: str, since: float) -> Spans:
-        """When, from `since` on (unix seconds), something was booked of a tier: as its demand tells, and so nothing of a tier that
-        has prefill pools alone."""
-        found = self._ask(TOLD_SELECT, {"tier": tier, "since": since})
-        found = list(self._read(found, numbers, "demand"))
-        return add_spans((), ((max(first, since), last) for first, last in found))
+        sums = self._minute_sums(tier, since - arrivals.REQUEST_MINUTES * MINUTES.seconds, until)
+        with self._decoding("demand"):
+            return tuple(minute for minute in arrivals.list_demand(sums) if minute.start >= since)
 
     def requests(self, tier: str, since: float, until: float) -> tuple[MinuteDemand, ...]:
-        """The same without tokens and waiting requests, which are missing in it: of many weeks a third of the time."""
-        rows = self._ask(REQUESTS_SELECT, (since, until, tier))
-        return self._read(rows, requests_of, "demand")
+        """Return the same without tokens and waiting requests."""
+        sums = self._minute_sums(tier, since, until)
+        with self._decoding("demand"):
+            return tuple(map(arrivals.demand_from_requests, sums))
+
+    def _minute_sums(self, tier: str, since: float, until: float) -> list[MinuteSums]:
+        columns = ", ".join(f"demand.{name}" for name in DEMAND_COLUMNS)
+        statement = (
+            f"SELECT start, {columns} FROM demand CROSS JOIN series ON series.id = demand.series"
+            " WHERE start >= ? AND start < ? AND tier = ? ORDER BY start"
+        )
+        return [
+            MinuteSums(start=float(start), **dict(zip(DEMAND_COLUMNS, values, strict=True)))
+            for start, *values in self._query(statement, (since, until, tier))
+        ]
+
+    def list_booked_times(self, tier: str, since: float) -> Spans:
+        """Return the times from `since` on with booked demand of a tier. A tier of prefill pools alone has none."""
+        statement = (
+            "SELECT demand.first, demand.last FROM demand CROSS JOIN series ON series.id = demand.series"
+            f" WHERE demand.start > :since - {MINUTES.seconds} AND demand.last > :since AND tier = :tier"
+        )
+        rows = self._query(statement, {"tier": tier, "since": since})
+        with self._decoding("demand"):
+            return add_spans((), [(max(first, since), last) for first, last in rows])
 
     def findings(self, since: float, tier: str | None = None) -> tuple[Finding, ...]:
-        """The episodes that lasted into [since, ...), oldest first; open ones have no `ended_at`."""
-        return self._spans(codec.EPISODE, Finding, since, tier)
+        """Return the findings that lasted into [since, ...), oldest first; open ones have no `ended_at`."""
+        return self._spans(codec.FINDING, Finding, since, tier)
 
     def unknowns(self, since: float, tier: str | None = None) -> tuple[UnknownSpan, ...]:
-        """The spans of [since, ...) in which a rule could not judge, oldest first; open ones have no `ended_at`."""
+        """Return the unknown spans that lasted into [since, ...), oldest first; open ones have no `ended_at`."""
         return self._spans(codec.UNKNOWN, UnknownSpan, since, tier)
 
     def foreign_alerts(self, since: float, tier: str | None = None) -> tuple[ExternalAlert, ...]:
-        """The alerts of others that lasted into [since, ...), oldest first; those that fire have no `ended_at`."""
-        return self._spans(codec.FOREIGN, ExternalAlert, since, tier)
+        """Return the external alerts that lasted into [since, ...), oldest first; firing ones have no `ended_at`."""
+        return self._spans(codec.EXTERNAL, ExternalAlert, since, tier)
 
     def _spans(self, kind: str, span: type[T], since: float, tier: str | None) -> tuple[T, ...]:
-        rows = self._ask(
+        rows = self._query(
             "SELECT body FROM spans WHERE kind = :kind AND (ended_at IS NULL OR ended_at >= :since)"
             " AND (:tier IS NULL OR tier = :tier) ORDER BY started_at, tier, replica, rule",
             {"kind": kind, "since": since, "tier": tier},
         )
-        return self._read(rows, partial(codec.decode_span, span), "spans")
-
-    def _read(self, rows: Sequence[tuple[Any, ...]], read: Callable[..., T], table: str) -> tuple[T, ...]:
-        try:
-            return tuple(read(*row) for row in rows)
-        except (ValueError, RecursionError) as error:
-            raise trouble(
-                HistoryErrorKind.CORRUPT, self._path, f"{table} holds {quote_external_text(str(error), MOST_QUOTED)}"
-            ) from error
+        with self._decoding("spans"):
+            return tuple(codec.decode_span(span, body) for (body,) in rows)
 
     def events(self, since: float) -> tuple[TimelineEvent, ...]:
-        """The events of [since, ...), oldest first."""
-        rows = self._ask("SELECT t, kind, tier, replica, text FROM events WHERE t >= ? ORDER BY t, id", (since,))
-        return self._read(rows, _event, "events")
+        """Return the events of [since, ...), oldest first."""
+        rows = self._query("SELECT t, kind, tier, replica, text FROM events WHERE t >= ? ORDER BY t, id", (since,))
+        names = ("t", "kind", "tier", "replica", "text")
+        return tuple(TimelineEvent(**dict(zip(names, row, strict=True))) for row in rows)
 
     def read_value(self, name: str) -> str | None:
-        """The JSON text kept under a name, None where nothing is."""
-        rows = self._ask("SELECT value FROM kept WHERE name = ?", (name,))
+        """Return the JSON text kept under a name, None if there is none."""
+        rows = self._query("SELECT value FROM kept WHERE name = ?", (name,))
         return rows[0][0] if rows else None
 
-    def _ask(self, statement: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    def _query(self, statement: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
         with self._lock, translate_sqlite_errors(self._path):
             return self._connection.execute(statement, values).fetchall()
 
-
-def _event(t: float, kind: str, tier: str | None, replica: str | None, text: str) -> TimelineEvent:
-    numbers(t)
-    if not all(isinstance(one, str) for one in (kind, tier or "", replica or "", text)):
-        raise ValueError("an event whose words are no text")
-    return TimelineEvent(t=t, kind=kind, tier=tier, replica=replica, text=text)
+    @contextmanager
+    def _decoding(self, table: str) -> Iterator[None]:
+        """Raise HistoryError for damaged rows. SQLite returns what a damaged file holds, of whatever type."""
+        try:
+            yield
+        except (ValueError, TypeError, RecursionError) as error:
+            text = quote_external_text(str(error), MOST_QUOTED)
+            raise HistoryError(self._path, f"is damaged: {table} holds {text}") from error
 
 
 KEPT = "simulated"
-"""Under this name a simulated history holds `text`, `seed`, `begin` and `end`; one of a real fleet has nothing there."""
+"""Name of the value that a simulated history holds: `text`, `seed`, `begin` and `end`. A real history has no such value."""
 
 NOTE = "SIMULATED: made-up traffic, engines, GPUs and prices (sizewatch demo --history). None of it was ever measured."
 
 
 def simulated_notice(history: Reader) -> str:
-    """What to say of a history whose weeks were made up; "" of a real one. Raises HistoryError."""
+    """Return the notice of a simulated history, "" of a real one. Raise HistoryError."""
     kept = history.read_value(KEPT)
     return "" if kept is None else str(json.loads(kept)["text"])
 
 
 def print_simulated_notice(history: Reader) -> None:
-    """Says it on stderr before a command prints what it found there; nothing of a real history."""
+    """Print the notice of a simulated history to stderr, before a command prints its results."""
     text = simulated_notice(history)
     if text:
         print(text, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""History service of the daemon and its Sink: order of writes, buffer, retention and the kept result of Step 13.
+"""History service of the daemon and its sink: order of writes, buffer, retention and the kept result of Step 13.
 
 No failure of the history stops a cycle. After a clock change, minutes that are already in the history are not added
 twice.
@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import TypeVar
 
 from agent.history import daily_queries
 from agent.history.booked_minutes import BookedMinutes
@@ -27,7 +28,7 @@ from rules.evaluator.benchmark_check import FIRST_WEEK_SECONDS, Step13, check_be
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.observation import ClosedMinute, ReplicaKey, StepResult
 from rules.evaluator.timeline import TimelineEvent
-from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.plan.load_bins import TierContext
 from rules.resize.production_summary import ProductionSummaryBuilder
 from rules.resize.workload import list_guardrails, measure_workload
 from rules.telemetry.signals import Gap
@@ -39,27 +40,27 @@ from rules.verdicts.finding import ClosedSpan, Finding
 from rules.verdicts.verdict import RuleResult
 
 MOST_WAITING = 1000
-"""Ended episodes, spans, alerts of others and events that wait for a history that cannot be written; older ones are lost."""
+"""Maximum number of spans and of events that wait for a history that cannot be written. Older ones are lost."""
 
 ALIVE_SECONDS = 3600.0
-"""An earlier run that booked a minute within so long was interrupted rather than ended: its episodes go on."""
+"""Time in seconds for which an earlier run counts as interrupted after its last minute: its findings go on."""
 
 MINUTES_BELOW_SECONDS = 43_200.0
-"""A check over less than half a day is made from minutes: hours are too few to tell a burst from a habit."""
+"""Length in seconds below which a check reads minutes: hours are too few to tell a burst from a habit."""
 
 PIECE_OF_MINUTES_SECONDS = 600.0
-"""What of the minutes of some hundred replicas is in memory at once when a budget is filled again."""
+"""Span of the minutes of some hundred replicas that are in memory at once, in seconds."""
 
 NO_POOLS: Mapping[ReplicaKey, str] = MappingProxyType({})
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviousRun:
-    """What an earlier run left: `past` ended, `unfinished` did not; `seen` says whether it ran until a short while ago.
-    `foreign` are alerts of others, `events` what it told.
-    """
+    """State of an earlier run: its ended and open findings, external alerts and events. `seen`: it ran until lately."""
 
     past: tuple[Finding, ...] = ()
     unfinished: tuple[Finding, ...] = ()
@@ -69,46 +70,42 @@ class PreviousRun:
 
 
 class HistoryService:
-    """The daemon's side of one history file. `trouble` says in words why it cannot be written now, None when it can.
+    """Daemon's side of one history file. `error` is the text of the last failure, None after a success.
 
-    `opened` makes the store. What it raises as HistoryOpenError rises: a person must act. What it raises as HistoryError
-    (a full disk, a locked file) is told, and it is asked again each turn. `let_go` is called last, on closing. `notice` says in
-    words that the file of another format was renamed, None otherwise.
+    `open_store` opens the file. Its HistoryOpenError is raised: a person must act. After any other HistoryError (a full
+    disk, a locked file) it is called again each cycle. `release` is called last, on closing. `notice` is the text on a
+    renamed file of another format, None without one.
     """
 
-    def __init__(self, opened: Callable[[], HistoryStore], let_go: Callable[[], None] = lambda: None) -> None:
-        self._opened = opened
-        self._let_go = let_go
+    def __init__(self, open_store: Callable[[], HistoryStore], release: Callable[[], None] = lambda: None) -> None:
+        self._open_store = open_store
+        self._release = release
         self._store: HistoryStore | None = None
         self._opening = threading.Lock()
         self._waiting: list[Span] = []
         self._events: list[TimelineEvent] = []
-        self._told = BookedMinutes()
-        self._measuring = threading.Lock()
-        self._daily: dict[str, Capacity | None] = {}
-        self._daily_key: tuple[float, tuple[tuple[str, str], ...]] | None = None
+        self._booked = BookedMinutes()
+        self._daily: tuple[object, dict[str, Capacity | None]] = (None, {})
         self.buffer = WriteBuffer()
         self.error: str | None = None
         self.notice: str | None = None
         try:
-            self._open()
+            self.store()
+        except HistoryOpenError:
+            raise
         except HistoryError as error:
             self.error = str(error)
 
-    def _open(self) -> HistoryStore:
-        """The store, opened now where it could not be before. Raises HistoryError."""
+    def store(self) -> HistoryStore:
+        """Return the store. Open it if it could not be opened before. Raise HistoryError. Any thread may call it."""
         with self._opening:
             if self._store is None:
-                self._store = self._opened()
+                self._store = self._open_store()
                 if former := self._store.renamed:
                     self.notice = (
                         f"The history began anew: the former one is of another format and is named {former} now"
                     )
             return self._store
-
-    def store(self) -> HistoryStore:
-        """The store, for what is booked beside the turns. Raises HistoryError or HistoryOpenError."""
-        return self._open()
 
     def write_cycle(
         self,
@@ -119,56 +116,48 @@ class HistoryService:
         pools: Mapping[ReplicaKey, str] = NO_POOLS,
         now: float | None = None,
     ) -> None:
-        """Books closed minutes under their tiers' plan versions and saves episodes, alerts of others and events.
+        """Book closed minutes under the plan versions of their tiers, and save spans and events.
 
-        `pools` says to which part of its tier a replica belongs, where that is not "mixed". By `now` (unix seconds) it is known
-        whether a minute was booked before (`agent.history.service`); without it all are taken to be new.
-        What cannot be written waits for the next turn. A defect rises, and what it was about is dropped and counted.
+        `pools` has the pool of each replica that is not mixed. `now` (unix seconds) decides which minutes were booked
+        before; without it all are new. What cannot be written waits for the next cycle. A defect is raised, and its rows
+        are dropped and counted.
         """
         if now is not None:
-            self._told.start_cycle(now)
+            self._booked.start_cycle(now)
         self._waiting.extend(ended)
-        new = [
+        records = [
             MinuteRecord(
-                tier=one.tier,
-                plan_version=versions.get(one.tier, ""),
-                slice=one.slice,
-                pool=pools.get((one.tier, one.replica), "mixed"),
-                release=one.release,
-                precision=one.precision,
+                tier=minute.tier,
+                plan_version=versions.get(minute.tier, ""),
+                slice=minute.slice,
+                pool=pools.get((minute.tier, minute.replica), "mixed"),
+                release=minute.release,
+                precision=minute.precision,
             )
-            for one in closed
+            for minute in closed
         ]
         lasting = tuple(still_open)
-        if not (new or self.buffer or self._waiting or self._events or lasting) and self._store is not None:
+        if self._store is not None and not (records or self.buffer or self._waiting or self._events or lasting):
             return
         try:
-            store = self._open_or_keep(new)
-            self.buffer.drain(lambda several: self._book(store, several), new)
-            self._save(store, lasting)
+            self.buffer.drain(self._book, records)
+            self._save(lasting)
             self.error = None
-        except (HistoryError, HistoryOpenError) as error:
+        except HistoryError as error:
             self.error = str(error)
-            self._drop(len(self._waiting) - MOST_WAITING, len(self._events) - MOST_WAITING)
+            self._drop_oldest(len(self._waiting) - MOST_WAITING, len(self._events) - MOST_WAITING)
 
-    def _book(self, store: HistoryStore, several: Sequence[MinuteRecord]) -> None:
-        new = self._told.select_new_minutes(store, several)
+    def _book(self, records: Sequence[MinuteRecord]) -> None:
+        store = self.store()
+        new = self._booked.select_new_minutes(store, records)
         try:
             store.book(new)
         except HistoryError:
-            self._told.forget_last()
+            self._booked.forget_last()
             raise
 
-    def _open_or_keep(self, new: Sequence[MinuteRecord]) -> HistoryStore:
-        """Return the store. Where it cannot be opened, for whatever reason, let the new minutes wait and raise."""
-        try:
-            return self._open()
-        except BaseException:
-            self.buffer.add(new)
-            raise
-
-    def _save(self, store: HistoryStore, lasting: tuple[Finding, ...]) -> None:
-        waiting, events = tuple(self._waiting), tuple(self._events)
+    def _save(self, lasting: tuple[Finding, ...]) -> None:
+        store, waiting, events = self.store(), tuple(self._waiting), tuple(self._events)
         try:
             if waiting or lasting:
                 store.save_episode(*waiting, *lasting)
@@ -177,103 +166,109 @@ class HistoryService:
         except HistoryError:
             raise
         except Exception:
-            # What cannot be put into a row now never can, and would stand in the way of all that follows.
-            self._drop(len(waiting), len(events))
+            # A defect would block all that follows.
+            self._drop_oldest(len(waiting), len(events))
             raise
-        self._drop(len(waiting), len(events))
+        self._drop_oldest(len(waiting), len(events))
 
-    def _drop(self, waiting: int, events: int) -> None:
-        """The oldest of each: another thread may have added to the events meanwhile."""
+    def _drop_oldest(self, waiting: int, events: int) -> None:
+        """Drop the oldest of each. Another thread may have added events."""
         del self._waiting[: max(0, waiting)], self._events[: max(0, events)]
 
     def event(self, t: float, kind: str, text: str, tier: str | None = None, replica: str | None = None) -> None:
-        """Something that explains numbers later; written with the next turn."""
+        """Add an event that explains numbers later. It is written with the next cycle. Any thread may call it."""
         self._events.append(TimelineEvent(t=t, kind=kind, tier=tier, replica=replica, text=text))
 
-    def load_previous_run(self, since: float, now: float) -> PreviousRun:
-        """What is known since then, for a daemon that starts anew; nothing where the history cannot be read."""
+    def _query(self, query: Callable[[HistoryStore], T], otherwise: T) -> T:
+        """Return the result of a query, `otherwise` and the error in `error` if the history fails."""
         try:
-            store = self._open()
-            found = store.findings(since)
-            unfinished = tuple(e for e in found if e.ended_at is None)
-            tiers = {finding.subject.tier for finding in unfinished}
-            seen = any(store.has_rows_since(tier, now - ALIVE_SECONDS) for tier in tiers)
-            foreign, events = store.foreign_alerts(since), store.events(since)
+            return query(self.store())
         except HistoryError as error:
             self.error = str(error)
-            return PreviousRun()
-        past = tuple(e for e in found if e.ended_at is not None)
-        return PreviousRun(past=past, unfinished=unfinished, seen=seen, foreign=foreign, events=events)
+            return otherwise
+
+    def load_previous_run(self, since: float, now: float) -> PreviousRun:
+        """Return the state of an earlier run from `since` on, an empty one if the history cannot be read."""
+
+        def load(store: HistoryStore) -> PreviousRun:
+            findings = store.findings(since)
+            unfinished = tuple(finding for finding in findings if finding.ended_at is None)
+            tiers = {finding.subject.tier for finding in unfinished}
+            return PreviousRun(
+                past=tuple(finding for finding in findings if finding.ended_at is not None),
+                unfinished=unfinished,
+                seen=any(store.has_rows_since(tier, now - ALIVE_SECONDS) for tier in tiers),
+                foreign=store.foreign_alerts(since),
+                events=store.events(since),
+            )
+
+        return self._query(load, PreviousRun())
 
     def budget(self, context: TierContext, now: float) -> Budget | None:
-        """A tier's error budget as far as it was booked: hours, and minutes of the last one or two. None where the history
-        cannot be read."""
-        cut = (now - HOUR_SECONDS) // HOUR_SECONDS * HOUR_SECONDS
-        try:
-            store = self._open()
-            return error_budget.restore_budget(
-                context,
-                _hours(store, context.tier, now - error_budget.KEPT_SECONDS, cut),
-                _minutes(store, context.tier, cut, now),
-            )
-        except HistoryError as error:
-            self.error = str(error)
-            return None
+        """Return the booked error budget of a tier: hours, and minutes of the last one or two.
+
+        None if the history cannot be read.
+        """
+
+        def load(store: HistoryStore) -> Budget | None:
+            tier, cut = context.tier, (now - HOUR_SECONDS) // HOUR_SECONDS * HOUR_SECONDS
+            hours = daily_queries.sum_by_hour(store.bins(tier, now - error_budget.KEPT_SECONDS, cut))
+            pieces = daily_queries.pieces(cut, now, PIECE_OF_MINUTES_SECONDS)
+            minutes = (minute for begin, end in pieces for minute in store.minutes(tier, begin, end))
+            return error_budget.restore_budget(context, hours, minutes)
+
+        return self._query(load, None)
 
     def upkeep(
         self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float
     ) -> dict[str, str] | None:
-        """Retention, and Step 13 of every plan version whose first week is over; returns the sentence of each tier.
+        """Apply the retention. Return the Step 13 sentence of each tier whose plan version is older than its first week.
 
-        None where the history does not take or give anything now.
+        None if the history fails.
         """
-        try:
-            store = self._open()
+
+        def run(store: HistoryStore) -> dict[str, str]:
             store.prune(now, gradually=True)
-            found = {tier: _step13(store, contexts[tier], version, now) for tier, version in versions.items()}
-        except (HistoryError, HistoryOpenError) as error:
-            self.error = str(error)
-            return None
-        return {tier: text for tier, text in found.items() if text is not None}
+            sentences = {tier: _first_week(store, contexts[tier], version, now) for tier, version in versions.items()}
+            return {tier: text for tier, text in sentences.items() if text is not None}
+
+        return self._query(run, None)
 
     def measured_views(
         self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float
     ) -> dict[str, TierContext] | None:
-        """The views with what a replica can take by now; None where the history cannot be asked.
+        """Return the contexts with the measured capacity of a replica at `now`. None if the history cannot be read.
 
         The estimates of the last midnight are read once a day and plan.
         """
-        key = (now // daily_queries.DAY_SECONDS, tuple(sorted(versions.items())))
-        try:
-            store = self._open()
-            with self._measuring:
-                if key != self._daily_key:
-                    self._daily = daily_queries.read_daily_capacities(store, contexts, versions, now)
-                    self._daily_key = key
-                daily = self._daily
-            return daily_queries.measured_views(store, contexts, versions, now, daily)
-        except (HistoryError, HistoryOpenError) as error:
-            self.error = str(error)
-            return None
+
+        def measure(store: HistoryStore) -> dict[str, TierContext]:
+            key = (now // daily_queries.DAY_SECONDS, tuple(sorted(versions.items())))
+            if key != self._daily[0]:
+                self._daily = key, daily_queries.read_daily_capacities(store, contexts, versions, now)
+            return daily_queries.measured_views(store, contexts, versions, now, self._daily[1])
+
+        return self._query(measure, None)
 
     def long_answers(
         self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float
     ) -> tuple[RuleResult, ...]:
-        """What rules over days say of each tier; unknown where the history cannot be asked now."""
-        try:
-            store = self._open()
-            told = [
+        """Return the results of the rules over days of each tier, unknown ones if the history cannot be read."""
+
+        def evaluate(store: HistoryStore) -> list[tuple[RuleResult, ...]]:
+            return [
                 daily_queries.evaluate_days(store, context, versions.get(tier, ""), now)
                 for tier, context in contexts.items()
             ]
-        except (HistoryError, HistoryOpenError) as error:
-            self.error = str(error)
-            text = f"the history cannot be read: {error}"
-            told = [long_rules.unknown_results(context, now, Gap.STALE, text) for context in contexts.values()]
-        return tuple(result for results in told for result in results)
+
+        results = self._query(evaluate, None)
+        if results is None:
+            text = f"the history cannot be read: {self.error}"
+            results = [long_rules.unknown_results(context, now, Gap.STALE, text) for context in contexts.values()]
+        return tuple(result for of_tier in results for result in of_tier)
 
     def close(self) -> None:
-        """Lets go of the file. What still waits is lost, and told."""
+        """Close the file. What still waits is lost, and logged."""
         lost = len(self.buffer) + len(self._waiting) + len(self._events)
         if lost:
             _log.error('lost unwritten history records=%d error="%s"', lost, self.error)
@@ -281,58 +276,50 @@ class HistoryService:
             if self._store is not None:
                 self._store.close()
         finally:
-            self._let_go()
+            self._release()
 
 
-def _hours(store: Reader, tier: str, since: float, until: float) -> Iterator[BinnedWindow]:
-    for begin, end in daily_queries.pieces(since, until, daily_queries.DAY_SECONDS):
-        yield from daily_queries.sum_by_hour(store.bins(tier, begin, end))
+def _first_week(store: HistoryStore, context: TierContext, version: str, now: float) -> str | None:
+    """Return the kept sentence of Step 13. Check now if the first week of this plan version is over, else return None.
 
-
-def _minutes(store: Reader, tier: str, since: float, until: float) -> Iterator[BinnedWindow]:
-    for begin, end in daily_queries.pieces(since, until, PIECE_OF_MINUTES_SECONDS):
-        yield from store.minutes(tier, begin, end)
-
-
-def _step13(store: HistoryStore, context: TierContext, version: str, now: float) -> str | None:
-    """The kept answer, or the answer now if the first week of this plan version is over, or None.
-
-    What was kept by a clock that was ahead more than an hour is kept anew: its week was none.
+    A value that a clock kept which was more than an hour ahead is replaced: its week was none.
     """
-    seen, answered = f"first-seen/{context.tier}/{version}", f"step13/{context.tier}/{version}"
-    kept = json.loads(store.read_value(answered) or "null")
+    seen_name, result_name = f"first-seen/{context.tier}/{version}", f"step13/{context.tier}/{version}"
+    kept = json.loads(store.read_value(result_name) or "null")
     if kept is not None and kept.get("t", now) <= now + ALIVE_SECONDS:
         return str(kept["sentence"])
-    first = json.loads(store.read_value(seen) or "null")
+    first = json.loads(store.read_value(seen_name) or "null")
     if first is None or first > now + ALIVE_SECONDS:
-        store.keep(seen, json.dumps(now))
+        store.keep(seen_name, json.dumps(now))
         return None
     if now - first < FIRST_WEEK_SECONDS:
         return None
-    found = check_tier(store, context, version, first, now)
-    store.keep(answered, json.dumps({"sentence": headline(found), "t": now, **check_json([found])}))
-    store.add_event(TimelineEvent(t=now, kind="step13", tier=context.tier, replica=None, text=headline(found)))
-    return headline(found)
+    result = check_tier(store, context, version, first, now)
+    sentence = headline(result)
+    store.keep(result_name, json.dumps({"sentence": sentence, "t": now, **check_json([result])}))
+    store.add_event(TimelineEvent(t=now, kind="step13", tier=context.tier, replica=None, text=sentence))
+    return sentence
 
 
 def check_tier(store: Reader, context: TierContext, version: str, since: float, now: float) -> Step13:
-    """Step 13 of a tier over [since, now), from the hour sums (of a short history, the minutes) of its plan version.
+    """Return Step 13 of a tier over [since, now), from the hours of its plan version (of a short history, the minutes).
 
-    Raises HistoryError.
+    Raise HistoryError.
     """
-    binned = store.bins(context.tier, since, now, version) if now - since >= MINUTES_BELOW_SECONDS else ()
-    begin, period = min((one.window.start for one in binned), default=since), HOUR_SECONDS
+    tier = context.tier
+    binned = store.bins(tier, since, now, version) if now - since >= MINUTES_BELOW_SECONDS else ()
+    begin, period = min((hour.window.start for hour in binned), default=since), HOUR_SECONDS
     if now - begin < MINUTES_BELOW_SECONDS:
-        binned, period = store.minutes(context.tier, begin, now, version), MINUTE_SECONDS
-    summary = ProductionSummaryBuilder(context=context, since=begin, until=now)
-    summary.add(binned, (), daily_queries.demand(store, context.tier, begin, now))
-    seen = summary.build(())
-    found = check_benchmark(context, binned, now, period)
+        binned, period = store.minutes(tier, begin, now, version), MINUTE_SECONDS
+    builder = ProductionSummaryBuilder(context=context, since=begin, until=now)
+    builder.add(binned, (), store.requests(tier, begin, now))
+    summary = builder.build(())
+    result = check_benchmark(context, binned, now, period)
     recent = now - MINUTES_BELOW_SECONDS
-    if not binned and not store.minutes(context.tier, recent, now, version):
-        others = store.minutes(context.tier, recent, now)
-        found = found.wait_for_plan(max(minute.window.end for minute in others)) if others else found
-    return replace(found, guardrails=list_guardrails(seen, measure_workload(seen)))
+    if not binned and not store.minutes(tier, recent, now, version):
+        others = store.minutes(tier, recent, now)
+        result = result.wait_for_plan(max(minute.window.end for minute in others)) if others else result
+    return replace(result, guardrails=list_guardrails(summary, measure_workload(summary)))
 
 
 class HistorySink:
@@ -360,7 +347,7 @@ class HistorySink:
         if result.observation is not None or result.closed:
             self._open = result.open
         # Not `+=`: another thread may publish an event while a cycle ends.
-        self._minutes.extend(one for one in result.minutes if one.kept)
+        self._minutes.extend(minute for minute in result.minutes if minute.kept)
         self._closed.extend(result.closed)
 
     def end_cycle(self, now: float) -> None:

@@ -125,7 +125,7 @@ def _tier(store: Reader, asked: ReportQuery, context: TierContext) -> _TierResul
         collected.add(
             hours,
             _as_needed(asked, until, every, hours, present),
-            daily_queries.demand(store, context.tier, since, until),
+            store.requests(context.tier, since, until),
         )
         if since >= asked.until - JUDGED_SECONDS:
             recent += every

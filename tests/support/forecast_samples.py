@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 
 from agent.forecasting.messages import ForecastRequest
-from agent.history.codec import NO_BIN
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import RowKey
 from forecast.series.binned import Series
 from rules.plan.capacity import stated_capacity
 from rules.telemetry.arrivals import MinuteSums
@@ -44,20 +42,23 @@ def series(minutes: int, end: float = SETTLED, **changes: Any) -> Series:
 
 def keep(path: Path, minutes: int, end: float = SETTLED, tier: str = TIER, seen: float = 60.0) -> Path:
     """A history that holds this demand, `seen` seconds of each minute watched."""
-    with HistoryStore(path) as store, store._transaction():
-        for t, amount in amounts(minutes, end):
-            key = RowKey(start=int(t), tier=tier, plan_version="", replica="", bin=NO_BIN)
-            sums = MinuteSums(
-                start=t,
-                first=t,
-                last=t + 60.0,
-                expected_seconds=60.0,
-                covered_seconds=seen,
-                requests=amount,
-                requests_seconds=seen,
-                completed=amount,
-            )
-            store._add_demand(key, [sums])
+    with HistoryStore(path) as store:
+        store.fill_demand(
+            tier,
+            (
+                MinuteSums(
+                    start=t,
+                    first=t,
+                    last=t + 60.0,
+                    expected_seconds=60.0,
+                    covered_seconds=seen,
+                    requests=amount,
+                    requests_seconds=seen,
+                    completed=amount,
+                )
+                for t, amount in amounts(minutes, end)
+            ),
+        )
     return path
 
 

@@ -126,7 +126,7 @@ with HistoryStore(Path(sys.argv[1])) as store:
         try:
             store.book([booking(1)])
         except HistoryError as trouble:
-            print(trouble.kind)
+            print(trouble)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     store.book([booking(1)])
     print(finished(store.minutes("h100", 0.0, 1e11)), finished(store.bins("h100", 0.0, 1e11)))
@@ -135,7 +135,7 @@ with HistoryStore(Path(sys.argv[1])) as store:
 
 def test_a_file_that_may_not_grow_keeps_nothing_of_a_booking_and_takes_it_once_it_may(tmp_path: Path) -> None:
     told = python(FILE_MAY_NOT_GROW, str(tmp_path / "history.db")).splitlines()
-    assert told[:3] in (["io"] * 3, ["full"] * 3)
+    assert all("(SQLITE_" in line for line in told[:3])
     assert told[3] == "120.0 120.0"
 
 
@@ -155,7 +155,7 @@ def test_a_disk_without_room_for_another_file_is_waited_for_and_ends_nothing(tmp
     with small_disk(tmp_path, nr_inodes=2) as disk:
         (disk / "last").touch()
         keeping = HistoryService(lambda: HistoryStore(disk / "history.db"))
-        assert "cannot be made (No space left on device): free space on its disk" in str(keeping.error)
+        assert "cannot be made (No space left on device)" in str(keeping.error)
         subprocess.run(["mount", "-o", "remount,nr_inodes=20", str(disk)], check=True)
         keeping.write_cycle((), {}, (), ())
         assert keeping.error is None
@@ -237,7 +237,6 @@ def test_a_file_that_was_cut_short_is_told_and_nothing_is_booked_into_it(tmp_pat
     keeping = HistoryService(lambda: HistoryStore(path))
     closed = ClosedMinute(tier="h100", replica="r0", slice=booking(41).slice)
     keeping.write_cycle([closed], {}, (), ())
-    assert "corrupt" in str(keeping.error)
-    assert "move the file with its -wal and -shm away" in str(keeping.error)
+    assert "SQLITE_CORRUPT" in str(keeping.error)
     assert len(keeping.buffer) == 1
     keeping.close()

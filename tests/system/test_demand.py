@@ -21,10 +21,11 @@ from paths import ROOT
 from agent.forecasting.history_input import demand_series
 from agent.forecasting.requests import settled_time
 from agent.history.errors import HistoryOpenError
+from agent.history.reader import DEMAND_COLUMNS
 from agent.history.schema import DAY, TABLES
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import COLUMNS, MinuteRecord, WriteBuffer
+from agent.history.write_buffer import MinuteRecord, WriteBuffer
 from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
 from rules.telemetry import arrivals
@@ -171,8 +172,8 @@ def test_the_tables_columns_are_those_that_add_up() -> None:
     connection.execute(TABLES["demand"])
     columns = [row[1] for row in connection.execute("PRAGMA table_info(demand)")]
     connection.close()
-    assert columns == ["start", "series", *COLUMNS]
-    assert ("first", "last", *arrivals.ADDED) == COLUMNS
+    assert columns == ["start", "series", *DEMAND_COLUMNS]
+    assert ("first", "last", *arrivals.ADDED) == DEMAND_COLUMNS
 
 
 def test_the_history_loads_nothing_of_the_forecasts() -> None:

@@ -15,10 +15,8 @@ from judging_samples import context
 from agent.config.forecast import ForecastConfig
 from agent.forecasting.history_input import HistoryForecasts
 from agent.forecasting.requests import build_request
-from agent.history.codec import NO_BIN
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import RowKey
 from exporters.documents.prewarm import Recommendation
 from rules.catalogue.registry import margin_of
 from rules.plan.load_bins import TierContext
@@ -96,7 +94,7 @@ def flat_days(path: Path, tier: str) -> None:
                 computed_seconds=MINUTE,
                 **whole,
             )
-            store._add_demand(RowKey(start=int(t), tier=tier, plan_version="", replica="", bin=NO_BIN), [sums])
+            store._insert_demand(tier, sums, "ON CONFLICT DO NOTHING")
 
 
 @dataclass(frozen=True, slots=True)

@@ -305,7 +305,7 @@ def test_a_history_that_becomes_unwritable_is_told_and_its_minutes_are_booked_la
         daemon = stepped.daemon
         with locked(history):
             assert stepped.steps_until(lambda: health(daemon)["unbooked_minutes"] >= 2, 5.0, 40)
-            assert "another process holds it" in health(daemon)["history_trouble"]
+            assert "database is locked" in health(daemon)["history_trouble"]
             assert metric(daemon, "sizewatch_history_up") == 0
             assert b"History write failed" in ask(daemon)
             stepped.step(5.0)

@@ -370,7 +370,7 @@ def test_the_history_is_opened(tmp_path: Path) -> None:
     (tmp_path / "history.db").chmod(0o600)
     (bad,) = about(run_checks(loaded(tmp_path, data_dir=".")), "history")
     assert bad.level is CheckLevel.FAIL
-    assert "is no history (not a SQLite file)" in bad.text
+    assert "is no history (file is not a database)" in bad.text
 
 
 def web(folder: Path, listen: str, **keys: Any) -> list[CheckResult]:

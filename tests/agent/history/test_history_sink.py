@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from making import START, window
 
-from agent.history.errors import HistoryError, HistoryErrorKind
+from agent.history.errors import HistoryError
 from agent.history.service import HistoryService, HistorySink
 from agent.history.store import HistoryStore
 from rules.evaluator.observation import ClosedMinute, StepResult
@@ -61,7 +61,7 @@ def test_a_history_that_cannot_be_written_is_one_line_and_its_recovery_another(
     book = store.book
 
     def full(*several: Any) -> None:
-        raise HistoryError(HistoryErrorKind.FULL, "no space left")
+        raise HistoryError(tmp_path, "no space left")
 
     for cycle in range(5):
         monkeypatch.setattr(store, "book", full if cycle in (1, 2) else book)

@@ -13,7 +13,7 @@ from making import snapshot
 
 from agent.config.load import load
 from agent.daemon.factory import assemble
-from agent.history.errors import HistoryErrorKind, trouble
+from agent.history.errors import HistoryError
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
@@ -240,7 +240,7 @@ def test_a_daemon_that_starts_anew_or_gets_another_promise_judges_the_hour_befor
 
 def test_of_a_history_that_cannot_be_read_nothing_is_known(tmp_path: Path) -> None:
     def locked() -> HistoryStore:
-        raise trouble(HistoryErrorKind.LOCKED, tmp_path, "locked")
+        raise HistoryError(tmp_path, "locked")
 
     keeping = HistoryService(locked)
     assert keeping.budget(tier(), START) is None
