@@ -163,17 +163,16 @@ def _check(options: SimpleNamespace) -> int:
     check; a weakness does not."""
     plan, problems = fill_architectures(_chosen(options), options.plan)
     plan, of_page = (plan, ()) if options.page is None else _with_engine_tokens(plan, options)
-    found = (*problems, *of_page, *check_plan(plan, CATALOGUE))
-    found = tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
-    for finding in found:
+    findings = sorted(
+        (*problems, *of_page, *check_plan(plan, CATALOGUE)), key=lambda each: SEVERITIES.index(each.severity)
+    )
+    for finding in findings:
         print(f"{finding.severity}: {finding.path}: {finding.text}")
-    mistakes = sum(finding.severity == "mistake" for finding in found)
-    remarks = len(found) - mistakes
-    counted = f"{format_count(len(plan.tiers), 'tier')}, {format_count(remarks, 'remark')}"
+    mistakes = sum(finding.severity == "mistake" for finding in findings)
+    counted = f"{format_count(len(plan.tiers), 'tier')}, {format_count(len(findings) - mistakes, 'remark')}"
     if mistakes:
-        print(
-            f"{options.plan}: {format_count(mistakes, 'grave mistake')}; correct the plan before anything follows it ({counted})"
-        )
+        grave = format_count(mistakes, "grave mistake")
+        print(f"{options.plan}: {grave}; correct the plan before anything follows it ({counted})")
         return FINDING
     print(f"{options.plan}: a valid plan of {counted}")
     return FINDING if any(finding.path == PAGE for finding in of_page) else FINE
@@ -195,20 +194,20 @@ def _with_engine_tokens(plan: Plan, options: SimpleNamespace) -> tuple[Plan, tup
         raise PlanError((f"{options.plan}: has several tiers; say whose page it is with --tier",))
     name, tier = next(iter(plan.tiers.items()))
     page = PageReader().read(read_page_body(options, options.page), time.time())
-    wrong = [text for text in page.problems if text.partition(": ")[0] in page.contradictory]
-    found = [PlanWarning(severity="warning", path=PAGE, text=text) for text in wrong]
+    wrong = [(PAGE, text) for text in page.problems if text.partition(": ")[0] in page.contradictory]
     models = [model for model in page.facts.get("model", "").split(",") if model]
     if models and not any(same_model(model, tier.model) for model in models):
         text = f"is {tier.model}, the page is of {', '.join(models)}: its KV cache is another model's"
-        found.append(PlanWarning(severity="warning", path=f"tiers.{name}.model", text=text))
+        wrong.append((f"tiers.{name}.model", text))
     tokens = engine_kv_tokens(page.facts, tier.architecture)
-    if tokens is None and engine_kv_tokens(page.facts):
-        path = f"tiers.{name}.architecture.kv_tokens"
-        return plan, (*found, PlanWarning(severity="warning", path=path, text=f"is not known: {BLOCKS_OF_HYBRID}"))
-    if tokens is None:
+    if tokens is not None:
+        shape = (tier.architecture or Architecture.model_validate({})).model_copy(update={"kv_tokens": tokens})
+        plan = plan.model_copy(update={"tiers": {name: tier.model_copy(update={"architecture": shape})}})
+    elif engine_kv_tokens(page.facts):
+        wrong.append((f"tiers.{name}.architecture.kv_tokens", f"is not known: {BLOCKS_OF_HYBRID}"))
+    else:
         raise ConfigError((f"{options.page}: tells no number of KV tokens ({page.engine})",))
-    shape = (tier.architecture or Architecture.model_validate({})).model_copy(update={"kv_tokens": tokens})
-    return plan.model_copy(update={"tiers": {name: tier.model_copy(update={"architecture": shape})}}), tuple(found)
+    return plan, tuple(PlanWarning(severity="warning", path=path, text=text) for path, text in wrong)
 
 
 def _show(options: SimpleNamespace) -> int:

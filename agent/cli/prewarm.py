@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import TypeVar
 
 import click
 
@@ -37,6 +39,8 @@ from rules.catalogue.registry import margin_of
 from rules.plan.replica_count import count_pools
 from rules.replicas.drain import SPOT_WARNING_SECONDS
 
+T = TypeVar("T")
+
 PROMETHEUS = "http://prometheus.monitoring:9090"
 
 
@@ -44,6 +48,8 @@ def parameters() -> tuple[click.Parameter, ...]:
     start = "how long a start takes, such as 3m; default the P95 of those measured"
     warning, shortest = "how long before its end a spot instance is told", duration_text(SPOT_WARNING_SECONDS)
     formats = "for people, for programs, or as manifests for an autoscaler"
+    reference = _pair(lambda kind, name: ObjectReference(kind=kind, name=name), "KIND/NAME, such as Deployment/chat")
+    secret_key = _pair(lambda name, key: Secret(name=name, key=key), "NAME/KEY of a Secret")
     prometheus = f"where the autoscaler reads the number (default: {PROMETHEUS})"
     return (
         tier_option("which tier; default the only one"),
@@ -63,23 +69,16 @@ def parameters() -> tuple[click.Parameter, ...]:
     )
 
 
-def _pair(text: str, what: str) -> tuple[str, str]:
-    first, _, second = text.partition("/")
-    if not (first and second):
-        raise ValueError(f"{text!r} is no {what}")
-    return first, second
+def _pair(make: Callable[[str, str], T], what: str) -> Callable[[str], T]:
+    """Return the parser of two names with a slash between them."""
 
+    def read(text: str) -> T:
+        first, _, second = text.partition("/")
+        if not (first and second):
+            raise ValueError(f"{text!r} is no {what}")
+        return make(first, second)
 
-def reference(text: str) -> ObjectReference:
-    """Parse an object by kind and name."""
-    kind, name = _pair(text, "KIND/NAME, such as Deployment/chat")
-    return ObjectReference(kind=kind, name=name)
-
-
-def secret_key(text: str) -> Secret:
-    """Parse a Secret by name and key."""
-    name, key = _pair(text, "NAME/KEY of a Secret")
-    return Secret(name=name, key=key)
+    return read
 
 
 def run(options: SimpleNamespace) -> int:

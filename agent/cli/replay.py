@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -121,13 +121,14 @@ def _of_recording(options: SimpleNamespace) -> ReplayResult:
 def _of_store(options: SimpleNamespace) -> ReplayResult:
     if options.prometheus is None and options.config is None:
         raise click.UsageError("give a RECORDING, or a store: --prometheus URL or -c FILE")
-    query = open_store_query(options)
     from agent.replay.replay import replay_store
 
-    with closing(query.api):
-        result = replay_store(query.loaded, query.api, query.since, query.until, options.step, options.tier)
-    begin = datetime.fromtimestamp(query.since).astimezone()
-    return replace(result, name=f"{query.api.place} from {begin.isoformat(' ', 'seconds')}")
+    loaded, api = open_store(options)
+    since, until = round(options.since, 3), round(options.until, 3)
+    with closing(api):
+        result = replay_store(loaded, api, since, until, options.step, options.tier)
+    begin = datetime.fromtimestamp(since).astimezone()
+    return replace(result, name=f"{api.place} from {begin.isoformat(' ', 'seconds')}")
 
 
 def _exit_code(result: ReplayResult) -> int:
@@ -139,16 +140,6 @@ def _exit_code(result: ReplayResult) -> int:
     if any(BY_NAME[finding.rule].loudness is not Severity.REPORT for finding in findings):
         return FINDING
     return CANNOT_JUDGE if result.unseen() else FINE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreQuery:
-    """Store query: `loaded` holds the tiers, `api` the store. Times are unix seconds with milliseconds."""
-
-    loaded: LoadedConfig
-    api: StoreApi
-    since: float
-    until: float
 
 
 def moment(text: str) -> float:
@@ -184,8 +175,8 @@ def store_options(*, to: str = "now") -> tuple[click.Option, ...]:
     )
 
 
-def open_store_query(options: SimpleNamespace) -> StoreQuery:
-    """Return the query of these options. Raise ConfigError or PlanError with every problem."""
+def open_store(options: SimpleNamespace) -> tuple[LoadedConfig, StoreApi]:
+    """Return the tiers and the store of these options. Raise ConfigError or PlanError with every problem."""
     # On demand: it imports the HTTP client, which a command on a recording does not need.
     from agent.prometheus.api import StoreApi
     from agent.sources.past_store import MOST_SAMPLES
@@ -201,8 +192,7 @@ def open_store_query(options: SimpleNamespace) -> StoreQuery:
         store = loaded.config.store.options()
     else:
         raise ConfigError((f"{loaded.path}: store: is missing; give --prometheus URL",))
-    api = StoreApi(replace(store, most_samples=min(store.most_samples, MOST_SAMPLES)))
-    return StoreQuery(loaded=loaded, api=api, since=round(options.since, 3), until=round(options.until, 3))
+    return loaded, StoreApi(replace(store, most_samples=min(store.most_samples, MOST_SAMPLES)))
 
 
 def _contradictions(options: SimpleNamespace) -> Iterator[str]:

@@ -23,7 +23,7 @@ from paths import TESTS
 from store_servers import prometheus_with_blocks, victoria_metrics
 from stored_recordings import RECORDINGS, Sample, agent_samples, engine_samples
 
-from agent.cli.replay import open_store_query, store_options
+from agent.cli.replay import open_store, store_options
 from agent.config.files import load_plan
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
@@ -106,11 +106,12 @@ def options(url: str, name: str, source: str, folder: Path) -> SimpleNamespace:
 
 
 def from_store(url: str, name: str, source: str, folder: Path) -> ReplayResult:
-    asked = open_store_query(options(url, name, source, folder))
+    given = options(url, name, source, folder)
+    loaded, api = open_store(given)
     recording, _, _, _ = recorded(name)
     only = recording.targets[0].tier if len({target.tier for target in recording.targets}) == 1 else None
-    with closing(asked.api):
-        return replay_store(asked.loaded, asked.api, asked.since, asked.until, 60.0, only)
+    with closing(api):
+        return replay_store(loaded, api, given.since, given.until, 60.0, only)
 
 
 def differing(a: Window, b: Window, basis: PlanFacts, tolerance: float, source: str = "engines") -> list[str]:
@@ -251,9 +252,10 @@ def test_a_history_that_role_fleet_keeps_is_the_one_that_a_daemon_at_the_engines
     urls: dict[str, str], tmp_path: Path, name: str, source: str
 ) -> None:
     closed = closed_minutes(name)
-    asked = open_store_query(options(urls["Prometheus"], name, source, tmp_path))
-    with closing(asked.api), HistoryStore(tmp_path / "history.db") as store:
-        assert book_past(asked.loaded, asked.api, store, asked.since - 600, asked.until + 600) == len(closed)
+    given = options(urls["Prometheus"], name, source, tmp_path)
+    loaded, api = open_store(given)
+    with closing(api), HistoryStore(tmp_path / "history.db") as store:
+        assert book_past(loaded, api, store, given.since - 600, given.until + 600) == len(closed)
         for tier, context in recorded(name)[1].contexts.items():
             found = in_order(store.minutes(tier, 0.0, 4e9))
             wanted = in_order(one.slice for one in closed if one.tier == tier)
