@@ -1,4 +1,4 @@
-"""Service of the weekly reports in the daemon: due reports, retries and pending deliveries.
+"""Service of the weekly reports in the daemon: what is due, retries and pending deliveries. `agent.daemon.jobs` calls it.
 
 `agent.reporting.storage` holds the stored state. Each step runs in a process of its own (`agent.reporting.jobs`),
 because the libraries of pages and numbers must not load in the daemon. One thread calls `run` when a report is due and
@@ -103,7 +103,7 @@ class ReportService:
         weekly = self.weekly(loaded)
         try:
             now = clock()
-            self._set_right(weekly, loaded, now)
+            self._correct_state(weekly, loaded, now)
             self._make(weekly, loaded, now)
             self._deliver(loaded, clock)
             self._trouble = ""
@@ -122,7 +122,7 @@ class ReportService:
         """Kill the running job. Its work is repeated after the next start."""
         self._runner.kill()
 
-    def _set_right(self, weekly: WeeklyTrigger, loaded: LoadedConfig, now: float) -> None:
+    def _correct_state(self, weekly: WeeklyTrigger, loaded: LoadedConfig, now: float) -> None:
         """Read the stored state once, and correct times that a wrong clock left."""
         state = self._state if self._state is not None else self._read(now)
         longest = now + LAST_RETRY_SECONDS

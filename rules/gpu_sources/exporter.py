@@ -1,7 +1,7 @@
 """Types of a GPU exporter (table rows, page, exporter), and the use of each family of its page.
 
-An exporter is one file in this folder with one `GpuExporter`, listed in `rules.gpu_sources.registry`. No other code
-depends on an exporter's name. The use of families is for people: `sizewatch inspect` and the tests that compare tables
+An exporter is one file in this folder with one `GpuExporter`, listed in `rules.gpu_sources.registry`. Beside it
+only the configuration names exporters. The use of families is for people: `sizewatch inspect` and the tests that compare tables
 and pages. Only names and types count.
 """
 

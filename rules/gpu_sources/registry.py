@@ -1,6 +1,7 @@
 """Registry of GPU exporters.
 
-To add an exporter: a file in this folder, a row here and a key in `gpus`.
+To add an exporter: a file in this folder, a row here, a key in `gpus` (`agent.config.targets`), and its name for role
+fleet (`agent.config.store.GpuSource`).
 """
 
 from __future__ import annotations
