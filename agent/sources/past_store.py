@@ -12,7 +12,7 @@ from agent.fleet.tier_readers import TOO_LARGE, ReplicaReader
 from agent.prometheus.answers import MatrixSeries, StoreError
 from agent.prometheus.api import SampleClient
 from agent.sources.store import STEP_SECONDS as FLEET_STEP_SECONDS
-from agent.sources.store import observation_of
+from agent.sources.store import observation_of, read_tier
 from rules.evaluator.observation import Observation
 
 STEP_SECONDS = 60.0
@@ -90,13 +90,10 @@ class PastReader:
             pages: list[ReplicaPage] = []
             silent: dict[str, str] = {}
             for reader in self._readers:
-                pages += reader.ask(max(since, t - STEP_SECONDS - OVERLAP_SECONDS), t)
-                absent = reader.pages.missing_scrapes(t)
-                if reader.pages.all_silent_since is None:
-                    pages += absent
-                else:
-                    seconds = t - reader.pages.all_silent_since
-                    silent[reader.tier] = f"the store has no sample of the tier for {seconds:.0f} s"
+                found, silence = read_tier(reader, max(since, t - STEP_SECONDS - OVERLAP_SECONDS), t)
+                pages += found
+                if silence:
+                    silent[reader.tier] = silence
             gone = frozenset((one.tier, name) for one in self._readers for name in one.pages.pop_gone_replicas(t))
             pools = {one.tier: one.pages.pools for one in self._readers}
             pages.sort(key=lambda one: one.page.t)

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Protocol
 
 from agent.config.load import LoadedConfig
 from agent.errors import ScrapeFailure, SizewatchError
@@ -18,7 +17,7 @@ from agent.fleet.tier_readers import AGENTS, TierReader, TierReaderKey, build_ti
 from agent.garbage import collect_rarely, collector_resting
 from agent.http_client.options import TargetOptions
 from agent.pipeline.interfaces import Closable
-from agent.prometheus.api import QueryCounters, StoreApi
+from agent.prometheus.api import QueryClient, StoreApi
 from agent.scrape.scrapers import Target
 from exporters.status.records import ExportScope, StoreHealth
 from rules.evaluator.observation import (
@@ -52,13 +51,6 @@ MOST_NAMED = 5
 """Maximum number of replicas named in a sentence."""
 
 
-class StoreInfo(Protocol):
-    """Status of a store: `agent.prometheus.api.StoreApi`."""
-
-    place: str
-    counts: QueryCounters
-
-
 @dataclass(slots=True)
 class StoreProgress:
     """What was read of a store. It goes on when the configuration changes.
@@ -80,7 +72,7 @@ class StoreSource:
         self,
         *,
         readers: Mapping[TierReaderKey, TierReader],
-        api: StoreInfo,
+        api: QueryClient,
         agent_tiers: frozenset[str],
         delay_seconds: float,
         interrupt_query: Callable[[], None] = lambda: None,
@@ -168,17 +160,15 @@ class StoreSource:
             known = min(read_until.get(reader.tier, until - GONE_SECONDS), until)
             since = max(known, until - MOST_BEHIND_SECONDS)
             try:
-                found = reader.ask(since - OVERLAP_SECONDS, until)
+                found, silence = read_tier(reader, since - OVERLAP_SECONDS, until)
             except SizewatchError as error:
                 unavailable[reader.tier] = str(error)
                 failed.add(reader.tier)
                 continue
             read_until[reader.tier] = until
-            absent = reader.pages.missing_scrapes(until)
-            silent_since = reader.pages.all_silent_since
-            if silent_since is not None:
-                unavailable[reader.tier] = _describe_silence(until - silent_since)
-            pages += found if silent_since is not None else (*found, *absent)
+            if silence:
+                unavailable[reader.tier] = silence
+            pages += found
         return tuple(sorted(pages, key=lambda one: one.page.t)), unavailable, frozenset(failed)
 
     def _aggregate(self, reader: TierReader, until: float, unavailable: dict[str, str]) -> TierAggregate:
@@ -281,10 +271,18 @@ def observation_of(
     )
 
 
-def _describe_silence(seconds: float) -> str:
-    if math.isfinite(seconds):
-        return f"the store has had no sample of the tier for {seconds:.0f} s"
-    return "the store has no sample of the tier"
+def read_tier(reader: TierReader, since: float, until: float) -> tuple[tuple[ReplicaPage, ...], str]:
+    """Return the new pages and missed scrapes of a tier, and why it is unavailable although the store answers, or "".
+
+    Raise StoreError.
+    """
+    found = reader.ask(since, until)
+    absent, silent_since = reader.pages.missing_scrapes(until), reader.pages.all_silent_since
+    if silent_since is None:
+        return (*found, *absent), ""
+    if math.isfinite(silent_since):
+        return found, f"the store has had no sample of the tier for {until - silent_since:.0f} s"
+    return found, "the store has no sample of the tier"
 
 
 def _gone_event(t: float, tier: str, keys: list[ReplicaKey]) -> TimelineEvent:

@@ -71,23 +71,17 @@ def fill(
     begin = end - seconds // QUARTER * QUARTER
     plan = load_plan(PLAN)
     try:
-        return _fill(folder, plan, begin, end, seed, progress, fine_seconds)
+        with HistoryStore(folder / HISTORY) as store:
+            about = {"text": NOTE, "seed": seed, "begin": begin, "end": end}
+            store.keep(KEPT, json.dumps(about))
+            filling = HistorySimulation(store, plan, begin, end, seed, fine_seconds)
+            filling.run(progress)
+        shutil.copyfile(PLAN, folder / "plan.yaml")
     except BaseException:
         # The folder was empty. Half a history would be in the way of the next try.
         for path in folder.iterdir():
             path.unlink()
         raise
-
-
-def _fill(
-    folder: Path, plan: Plan, begin: float, end: float, seed: int, progress: Progress, fine_seconds: float
-) -> SimulatedHistory:
-    with HistoryStore(folder / HISTORY) as store:
-        about = {"text": NOTE, "seed": seed, "begin": begin, "end": end}
-        store.keep(KEPT, json.dumps(about))
-        filling = HistorySimulation(store, plan, begin, end, seed, fine_seconds)
-        filling.run(progress)
-    shutil.copyfile(PLAN, folder / "plan.yaml")
     return SimulatedHistory(plan=plan, filling=filling, begin=begin, end=end)
 
 
