@@ -33,7 +33,7 @@ sys.path[:0] = [str(ROOT)]
 sys.path.append(str(ROOT / "benchmarks"))
 
 import yaml
-from fleet_replica import Series, replica_series
+from fleet_replica import Series, page_series, replica_series
 from fleet_stores import StoreProcess, Writer, pod_name, status_mib, store
 
 from agent.config.files import load_plan
@@ -100,7 +100,7 @@ def main() -> int:
         server = ends.enter_context(store(options.store, folder / "store", _stand_in(options)))
         clock = Clock(BEGIN)
         history = HistoryService(lambda: HistoryStore(folder / "history.db"))
-        loop, runtime = loop_of(folder, server.url, options.tiers, clock, history, options.each_up_to)
+        loop, runtime = loop_of(folder, server.url, options.tiers, clock, history, options.each_up_to, options.source)
         told = _run(options, server, loop, clock)
         met = _told(options, told, server)
         _page(loop, runtime, clock)
@@ -114,6 +114,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tiers", type=int, default=8)
     parser.add_argument("--gpus", type=int, default=4, help="of each replica")
     parser.add_argument("--each-up-to", type=int, default=32, help="as fleet.each_up_to in the configuration")
+    parser.add_argument("--source", choices=("agents", "engines"), default="agents", help="as tiers.*.from")
     parser.add_argument("--turns", type=int, default=180, help="of a minute each")
     parser.add_argument("--interval", type=float, default=60.0, help="seconds between two samples: 15, 30 or 60")
     parser.add_argument("--store", choices=("victoria-metrics", "prometheus", STAND_IN), default="victoria-metrics")
@@ -124,7 +125,13 @@ def _options() -> argparse.Namespace:
 
 
 def loop_of(
-    folder: Path, url: str, tiers: int, clock: Clock, history: HistoryService | None, each_up_to: int = 0
+    folder: Path,
+    url: str,
+    tiers: int,
+    clock: Clock,
+    history: HistoryService | None,
+    each_up_to: int = 0,
+    source: str = "agents",
 ) -> tuple[EvaluationLoop, RuntimeState]:
     """Role fleet's loop over so many equal tiers, `tier-0` and so on, configured as a user would."""
     plan = yaml.safe_load(PLAN.read_text(encoding="utf-8"))
@@ -138,6 +145,10 @@ def loop_of(
         "store": {"url": url, "timeout": "60s"},
         "fleet": {"delay": "0s", "back_fill": "0s", "each_up_to": each_up_to},
     }
+    if source == "engines":
+        keys["tiers"] = {
+            tier: {"from": source, "selector": f'tier="{tier}"', "replica_label": "replica"} for tier in plan["tiers"]
+        }
     (folder / "sizewatch.yaml").write_text(yaml.safe_dump(keys), encoding="utf-8")
     loaded = load_config(folder / "sizewatch.yaml")
     contexts = build_tier_contexts(loaded)
@@ -168,6 +179,13 @@ def series_of_a_replica(gpus: int) -> tuple[Series, ...]:
     return replica_series(recorded_pages(), build_tier_context(name, plan.tiers[name]), "replica", gpus)
 
 
+def series_of_an_engine() -> tuple[Series, ...]:
+    """Return the series of a recorded vLLM's own page, with `up`."""
+    pages = recorded_pages()
+    up = Series(labels=(("__name__", "up"),), first=1.0, a_minute=0.0, level=True)
+    return up, *page_series(pages[0], pages[-1])
+
+
 def _stand_in(options: argparse.Namespace) -> tuple[str, ...]:
     """The command of the stand-in for a store, none for a real one."""
     if options.store != STAND_IN:
@@ -184,7 +202,7 @@ def pods_of_tiers(replicas: int, tiers: int) -> list[list[str]]:
 
 
 def _writer(options: argparse.Namespace, url: str) -> Writer:
-    series = series_of_a_replica(options.gpus)
+    series = series_of_an_engine() if options.source == "engines" else series_of_a_replica(options.gpus)
     print(
         f"{options.store}: {options.replicas} replicas in {options.tiers} tiers, {len(series)} series each", flush=True
     )

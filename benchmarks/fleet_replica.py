@@ -163,17 +163,18 @@ def replica_series(pages: Sequence[Page], context: TierContext, replica: str, gp
     """Everything that the agent of one replica exports about it, as it begins and what a minute adds."""
     begin = pages[0][0]
     told = list(exported(pages, context, replica, GpuCollector(StandInGpus(gpus, begin - 15.0)) if gpus else None))
-    (start, early), (end, late) = told[2], told[-1]
-    first, last = samples(early), samples(late)
-    found = []
+    return tuple(one for one in page_series(told[2], told[-1]) if dict(one.labels).get("replica") == replica)
+
+
+def page_series(early: Page, late: Page) -> Iterator[Series]:
+    """Yield the series of the later of two pages, as the earlier begins and what a minute adds."""
+    (start, first_body), (end, last_body) = early, late
+    first, last = samples(first_body), samples(last_body)
     for labels, (value, kind) in last.items():
-        if dict(labels).get("replica") != replica:
-            continue
         before = first.get(labels, (0.0, kind))[0]
         level = kind not in ("counter", "histogram")
         rate = 0.0 if level else (value - before) / (end - start) * 60.0
-        found.append(Series(labels=labels, first=value if level else before, a_minute=rate, level=level))
-    return tuple(found)
+        yield Series(labels=labels, first=value if level else before, a_minute=rate, level=level)
 
 
 def renamed(one: Series, changes: dict[str, str]) -> Series:

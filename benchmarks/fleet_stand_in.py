@@ -28,8 +28,8 @@ SELECTOR = re.compile(r'(\w*)\{(?:__name__=~"([^"]*)",)?tier="([^"]*)"(?:,replic
 PART = re.compile(
     r'label_replace\((sum|count|min|max) by \(([\w,]*)\) \((.*?)\), "sizewatch_part", "([^"]*)", "", ""\)'
 )
-EACH = re.compile(r"max by \(([\w,]*)\) \((.*?)\)( or label_replace\(count by .*)?")
-"""Series of every replica. The part of the query that finds replicas of several agents has no result here."""
+EACH = re.compile(r"max by \(([\w,]*)\) \((.*?)\)")
+"""Series of every replica."""
 
 COUNTED = re.compile(r"count\(max by \(replica\) \((.*)\)\)")
 

@@ -10,13 +10,13 @@ import math
 import sys
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from agent.fleet.agent_columns import GPU_INFO, SAMPLES, SeriesColumns
 from agent.fleet.stored_pages import StoredPage
 from agent.fleet.sums import quote_value
-from agent.prometheus.answers import MatrixSeries, Rows, SeriesKind
+from agent.prometheus.answers import MatrixSeries
 from exporters.metrics import names
 from rules.telemetry.histograms import Cumulative
 from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot
@@ -35,9 +35,6 @@ AGENT = ("instance", "job", "pod", "namespace", "node", "container", "endpoint")
 
 CARRIED_SECONDS = 60.0
 """Validity of the last sample of a GPU on another node: Prometheus' usual scrape interval."""
-
-MOST_LAYOUTS = 256
-"""Maximum number of cached layouts, by the kinds of a replica's series."""
 
 _UP, _SEEN, _INFO = names.TARGET_UP.name, names.TARGET_SEEN.name, names.REPLICA_INFO.name
 
@@ -73,73 +70,46 @@ class AgentClock:
 
 
 class CounterContinuity:
-    """Sums of one replica over restarts of its agent. A missing sum is zero."""
+    """Sums of one replica over restarts of its agent. A missing sum is zero. The bases are the sums of earlier agents."""
 
     def __init__(self) -> None:
-        self._base: dict[str, float] = {}
-        self._last: Mapping[str, float] = {}
-        self._base_parts: dict[str, Cumulative] = {}
-        self._last_parts: Mapping[str, Cumulative] = {}
+        self._last: Snapshot | None = None
+        self._counters: dict[str, float] = {}
+        self._histograms: dict[str, Cumulative] = {}
 
     def page(self, page: Snapshot) -> Snapshot:
         """Return the page with the sums of earlier agents added."""
-        if self._of_the_first_agent(page):
-            self._last, self._last_parts = page.counters, page.histograms
+        if self._last is not None:
+            self._add_restarted(self._last, page)
+        self._last = page
+        if not self._counters and not self._histograms:
             return page
-        last, last_parts = dict(self._last), dict(self._last_parts)
-        self._last, self._last_parts = last, last_parts
-        counters = {f: self._counter(last, f, page.counters.get(f, 0.0)) for f in {**last, **page.counters}}
-        for family, part in page.histograms.items():
-            self._part(last_parts, family, part)
-        for family in last_parts.keys() - page.histograms.keys():
-            self._vanished(last_parts, family)
-        parts = {
-            family: _plus(self._base_parts.get(family), self._last_parts.get(family))
-            for family in {**self._base_parts, **self._last_parts}
-        }
-        return replace(page, counters=counters, histograms={f: p for f, p in parts.items() if p is not None})
+        counters = {f: v + page.counters.get(f, 0.0) for f, v in self._counters.items()}
+        parts = {f: _plus(part, page.histograms.get(f)) for f, part in self._histograms.items()}
+        return replace(page, counters={**page.counters, **counters}, histograms={**page.histograms, **parts})
 
-    def _of_the_first_agent(self, page: Snapshot) -> bool:
-        """Return whether no sum has restarted or disappeared so far."""
-        if self._base or self._base_parts:
-            return False
-        counters, parts = page.counters, page.histograms
-        # Hot path: a generator for each of thousands of pages costs more than these loops.
-        for family, last in self._last.items():
-            if counters.get(family, -math.inf) < last:
-                return False
-        for family, last_part in self._last_parts.items():
-            now = parts.get(family)
-            if now is None or (now.edges == last_part.edges and now.counts[-1] < last_part.counts[-1]):
-                return False
-        return True
-
-    def _counter(self, last: dict[str, float], family: str, now: float) -> float:
-        before = last.get(family, 0.0)
-        if now < before:
-            self._base[family] = self._base.get(family, 0.0) + before
-        last[family] = now
-        return self._base.get(family, 0.0) + now
-
-    def _part(self, last_parts: dict[str, Cumulative], family: str, now: Cumulative) -> None:
-        last = last_parts.get(family)
-        if last is not None and last.edges == now.edges and now.counts[-1] < last.counts[-1]:
-            self._vanished(last_parts, family)
-        base = self._base_parts.get(family)
-        if base is not None and base.edges != now.edges:
-            # The engine was replaced by one with other buckets.
-            del self._base_parts[family]
-        last_parts[family] = now
-
-    def _vanished(self, last_parts: dict[str, Cumulative], family: str) -> None:
-        whole = _plus(self._base_parts.get(family), last_parts.pop(family))
-        if whole is not None:
-            self._base_parts[family] = whole
+    def _add_restarted(self, last: Snapshot, page: Snapshot) -> None:
+        """Add the sums of the last page that are smaller or missing now."""
+        for family, value in last.counters.items():
+            if page.counters.get(family, -math.inf) < value:
+                self._counters[family] = self._counters.get(family, 0.0) + value
+        for family, part in last.histograms.items():
+            now = page.histograms.get(family)
+            if now is None or (now.edges == part.edges and now.counts[-1] < part.counts[-1]):
+                base = self._histograms.get(family)
+                self._histograms[family] = _plus(base, part) if base is not None else part
+        for family, now in page.histograms.items():
+            base = self._histograms.get(family)
+            if base is not None and base.edges != now.edges:
+                # The engine was replaced by one with other buckets.
+                del self._histograms[family]
 
 
-def _plus(base: Cumulative | None, last: Cumulative | None) -> Cumulative | None:
-    if base is None or last is None or base.edges != last.edges:
-        return last if last is not None else base
+def _plus(base: Cumulative, last: Cumulative | None) -> Cumulative:
+    if last is None:
+        return base
+    if base.edges != last.edges:
+        return last
     counts = tuple(a + b for a, b in zip(base.counts, last.counts, strict=True))
     total = None if base.total is None or last.total is None else base.total + last.total
     return Cumulative(last.edges, counts, total)
@@ -192,48 +162,21 @@ class AgentPages:
 
     def __init__(self) -> None:
         self._replicas: defaultdict[str, _ReplicaState] = defaultdict(_ReplicaState)
-        self._layouts: dict[tuple[SeriesKind, ...], RowLayout] = {}
-
-    def row_pages(self, rows: Rows, t: float) -> Iterator[StoredPage]:
-        """Yield the new page of every replica in the rows of one time, without labels of agents."""
-        for replica, row in rows.by_name.items():
-            if not replica:
-                continue  # A sum over replicas may keep its metric's name.
-            kinds, values = zip(*row, strict=True)
-            layout = self._layout(kinds)
-            if layout.pool is None:
-                labelled = (({**kind.labels, names.REPLICA: replica}, value) for kind, value in row)
-                yield from self.pages([MatrixSeries(labels, (t,), (value,)) for labels, value in labelled])
-            elif layout.times:
-                layout.fill(values)
-                yield from self._read(sys.intern(replica), layout.pool, layout.columns, (t,), layout.facts)
-
-    def _layout(self, kinds: tuple[SeriesKind, ...]) -> RowLayout:
-        found = self._layouts.get(kinds)
-        if found is None:
-            if len(self._layouts) >= MOST_LAYOUTS:
-                self._layouts.clear()
-            found = self._layouts[kinds] = RowLayout(kinds)
-        return found
 
     def pages(self, several: Iterable[MatrixSeries]) -> Iterator[StoredPage]:
         """Yield the new pages of a response, replica by replica, each in order of time."""
-        for (replica, pool), seen in _by_replica(tuple(several)).items():
+        for (replica, pool), seen in _by_replica(several).items():
             # One text for all minutes of a replica: an hour of thousands is kept.
-            yield from self._of(sys.intern(replica), sys.intern(pool), seen)
+            yield from self._pages_of(sys.intern(replica), sys.intern(pool), seen)
 
     def forget(self, replicas: set[str]) -> None:
         """Drop the state of replicas."""
         for replica in replicas:
             self._replicas.pop(replica, None)
 
-    def _of(self, replica: str, pool: str, seen: _Seen) -> Iterator[StoredPage]:
-        times = seen.scrape_times
-        return self._read(replica, pool, SeriesColumns(seen.by_name, times), times, _facts(seen))
-
-    def _read(
-        self, replica: str, pool: str, read: SeriesColumns, times: tuple[float, ...], facts: Mapping[str, str]
-    ) -> Iterator[StoredPage]:
+    def _pages_of(self, replica: str, pool: str, seen: _Seen) -> Iterator[StoredPage]:
+        times, facts = seen.scrape_times, _facts(seen)
+        read = SeriesColumns(seen.by_name, times)
         state = self._replicas[replica]
         up, at = read.column(_UP), read.column(_SEEN)
         for place, t in enumerate(times):
@@ -251,19 +194,16 @@ class AgentPages:
             yield StoredPage(t=scraped, replica=replica, pool=pool, snapshot=page, gpus=read.gpus(place, scraped))
 
 
-def _by_replica(several: Sequence[MatrixSeries]) -> dict[tuple[str, str], _Seen]:
+def _by_replica(several: Iterable[MatrixSeries]) -> dict[tuple[str, str], _Seen]:
     """Return the series by replica. Of several agents the last one counts; GPUs on other nodes come from their agents."""
     agents: dict[tuple[str, str], dict[tuple[str | None, ...], _Seen]] = {}
-    # Sums over a tier have no labels of agents.
-    known = set().union(*(one.labels for one in several))
-    agent_labels = tuple(label for label in AGENT if label in known)
     for one in several:
         get = one.labels.get
         replica = get(names.REPLICA)
         if replica is None or not one.times:
             continue
         of_replica = agents.setdefault((replica, get(names.POOL, "mixed")), {})
-        agent = tuple(map(get, agent_labels))
+        agent = tuple(map(get, AGENT))
         seen = of_replica.get(agent)
         if seen is None:
             seen = of_replica[agent] = _Seen()
@@ -293,28 +233,6 @@ def _carried(one: MatrixSeries, times: tuple[float, ...]) -> MatrixSeries:
         if place >= 0 and t - one.times[place] <= CARRIED_SECONDS:
             found.append((t, one.values[place]))
     return MatrixSeries(one.labels, tuple(t for t, _ in found), tuple(value for _, value in found))
-
-
-class RowLayout:
-    """Columns of one value for rows of the same kinds of series. `pool` is None if the series have several pools."""
-
-    def __init__(self, kinds: Iterable[SeriesKind]) -> None:
-        several = [kind.labels for kind in kinds]
-        self._cells = [[0.0] for _ in several]
-        seen = _Seen()
-        for labels, cell in zip(several, self._cells, strict=True):
-            series = MatrixSeries(labels, (0.0,), cell)
-            seen.by_name.setdefault(labels.get("__name__", ""), []).append(series)
-        pools = {labels.get(names.POOL, "mixed") for labels in several}
-        self.pool = sys.intern(pools.pop()) if len(pools) == 1 else None
-        self.facts = _facts(seen)
-        self.times = seen.scrape_times
-        self.columns = SeriesColumns(seen.by_name, (0.0,))
-
-    def fill(self, values: Iterable[float]) -> None:
-        """Set the values of a row."""
-        for cell, value in zip(self._cells, values, strict=True):
-            cell[0] = value
 
 
 def _facts(seen: _Seen) -> dict[str, str]:

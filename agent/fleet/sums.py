@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from agent.fleet.agent_columns import SAMPLES, SeriesColumns
 from agent.prometheus.answers import MatrixSeries
 from exporters.metrics import names
-from rules.telemetry import windows
-from rules.telemetry.families import BY_NAME, FamilyKind
+from rules.telemetry import histograms, windows
+from rules.telemetry.families import FamilyKind
 from rules.telemetry.gauges import GaugeSum
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.snapshots import GPU_NAMES
@@ -29,13 +29,10 @@ MAX_QUERY_CHARACTERS = 15_000
 
 OR = " or "
 
-WHAT = "sizewatch_what"
-"""Label of replicas that several agents export."""
-
 PART = "sizewatch_part"
 """Label that a query adds to its parts: group, lot of replicas, and aggregation."""
 
-SUMS, COUNTED, SEVERAL = "sums", "counted", "several"
+SUMS, COUNTED = "sums", "counted"
 COPIES = 4
 """Number of times that a query repeats the names of a group's replicas."""
 
@@ -84,9 +81,8 @@ _KEPT = ("__name__", "le", *sorted(set(names.PARTS.values())))
 REPLICA_FACTS = (names.MODEL, "engine", "engine_version")
 """Labels of the info series of a replica."""
 
-_ASKED_FOR = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
-
-_FAMILY_OF = {metric.name: family for family, metric in names.FAMILY.items()}
+_LOT = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
+"""Name of a lot: group, and lot of its replicas."""
 
 
 def quote_value(value: str) -> str:
@@ -181,21 +177,15 @@ class AgentSums:
             yield _labelled(f"{aggregation} by (__name__) ({gpus})", name, what)
 
     def replica_query(self, edges: Iterable[str]) -> str:
-        """Return the query for the series of every replica without the labels of its agent, which are most of a response.
+        """Return the query for the series of every replica. `edges` are printed bucket edges.
 
-        Replicas that several agents export are named under WHAT: their series must not be mixed.
+        Of the labels of an agent, which are most of a response, it has only the one that tells two agents apart.
         """
-        by = ",".join((*_KEPT, names.REPLICA, names.POOL, *REPLICA_FACTS))
-        up = f'{names.TARGET_UP.name}{{{names.TIER}="{quote_value(self.tier)}"{self._more}}}'
-        several = f'label_replace(count by ({names.REPLICA}) ({up}) > 1, "{WHAT}", "{SEVERAL}", "", "")'
-        return f"max by ({by}) ({self.replica_selector(edges)}) or {several}"
-
-    def replica_selector(self, edges: Iterable[str]) -> str:
-        """Return the selector for the series of every replica. `edges` are printed bucket edges."""
+        by = ",".join((*_KEPT, names.REPLICA, names.POOL, *REPLICA_FACTS, "instance"))
         stems = "|".join(sorted(name.removeprefix(names.PREFIX) for name in _EACH))
-        some = "|".join(("", *(re.escape(edge) for edge in (*edges, "+Inf"))))
+        some = quote_value("|".join(("", *(re.escape(edge) for edge in (*edges, "+Inf")))))
         tier = f'{names.TIER}="{quote_value(self.tier)}"'
-        return f'{{__name__=~"{names.PREFIX}({stems})",{tier},le=~"{quote_value(some)}"{self._more}}}'
+        return f'max by ({by}) ({{__name__=~"{names.PREFIX}({stems})",{tier},le=~"{some}"{self._more}}})'
 
     def _selector(self, name: str, members: str) -> str:
         """Return the selector of series of a name. Both are regular expressions."""
@@ -208,9 +198,9 @@ def _labelled(expr: str, name: str, what: str) -> str:
     return f'label_replace({expr}, "{PART}", "{name}.{what}", "", "")'
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class GroupSums:
-    """Sums of one part of a group between two times, with the gauges of its GPUs.
+    """Sums of one part of a group between two times, with the gauges of its GPUs. Its window covers no time itself.
 
     `mixed` are histogram families whose replicas have different bucket edges. They are not summed.
     """
@@ -219,106 +209,74 @@ class GroupSums:
     mixed: frozenset[str] = frozenset()
 
 
-@dataclass(slots=True)
-class _GroupPart:
-    sums: dict[str, list[MatrixSeries]] = field(default_factory=dict)
-    counted: dict[str, list[MatrixSeries]] = field(default_factory=dict)
-    levels: dict[str, dict[str, MatrixSeries]] = field(default_factory=dict)
+ByName = dict[str, list[MatrixSeries]]
 
 
-@lru_cache(maxsize=1024)
-def _split_part(text: str) -> tuple[str, str]:
-    """Return group and lot, and aggregation, of a part's name. Return "" of what no query asks for."""
-    lot, _, what = text.rpartition(".")
-    return (lot, what) if _ASKED_FOR.fullmatch(lot) else ("", "")
+def group_sums(several: Iterable[MatrixSeries], start: float, end: float) -> dict[int, list[GroupSums]]:
+    """Return the parts of each group from `start` to `end` (unix seconds). Other series are ignored."""
+    lots: dict[str, dict[str, ByName]] = {}
+    for series in several:
+        lot, _, what = series.labels.get(PART, "").rpartition(".")
+        by_name = lots.setdefault(lot, {}).setdefault(what, {})
+        by_name.setdefault(series.labels.get("__name__", ""), []).append(series)
+    groups: dict[int, list[GroupSums]] = {}
+    for lot, parts in sorted(lots.items()):
+        if _LOT.fullmatch(lot):
+            groups.setdefault(int(lot.partition(".")[0]), []).append(_lot_sums(parts, start, end))
+    return groups
 
 
-def group_sums(several: Iterable[MatrixSeries], start: float, end: float) -> dict[int, tuple[GroupSums, ...]]:
-    """Return the parts of each group from `start` to `end` (unix seconds). Their windows cover no time themselves."""
-    parts: dict[str, _GroupPart] = {}
-    for one in several:
-        labels = one.labels
-        lot, what = _split_part(labels.get(PART, ""))
-        if not lot:
-            # The series belongs to no part of the query.
-            continue
-        part = parts.get(lot) or parts.setdefault(lot, _GroupPart())
-        name = labels.get("__name__", "")
-        if what in LEVELS or name in LEVEL_NAMES:
-            part.levels.setdefault(name, {})[what] = one
-        elif what in (SUMS, COUNTED):
-            (part.sums if what == SUMS else part.counted).setdefault(name, []).append(one)
-    found: dict[int, list[GroupSums]] = {}
-    for key, part in sorted(parts.items()):
-        found.setdefault(int(key.partition(".")[0]), []).append(_sums(part, start, end))
-    return {group: tuple(of_group) for group, of_group in found.items()}
-
-
-def _sums(part: _GroupPart, start: float, end: float) -> GroupSums:
-    mixed = frozenset(_family(name) for name, several in part.counted.items() if not _alike(several))
-    kept = {name: several for name, several in part.sums.items() if _family(name) not in mixed}
-    columns = SeriesColumns(kept, (start, end))
-    before, after = (columns.snapshot(place, t, {}) for place, t in enumerate((start, end)))
-    increase = windows.diff_snapshots(*(replace(page, counters=_lasting(page.counters)) for page in (before, after)))
-    gauges = {f: g for name, several in part.levels.items() for f, g in _gauge(name, several, end - start)}
-    return GroupSums(
-        window=replace(increase, expected_seconds=0.0, covered_seconds=0.0, gauges=gauges, short_seconds={}),
-        mixed=mixed,
+def _lot_sums(parts: Mapping[str, ByName], start: float, end: float) -> GroupSums:
+    sums, counted = parts.get(SUMS, {}), parts.get(COUNTED, {})
+    mixed = frozenset(_family(name) for name, several in counted.items() if not _alike(several))
+    increase = _increase({name: several for name, several in sums.items() if _family(name) not in mixed}, start, end)
+    gauges = {}
+    for name in LEVEL_NAMES & sums.keys():
+        series = [parts.get(what, {}).get(name, []) for what in (SUMS, COUNTED, *LEVELS)]
+        gauge = _gauge([several[0] for several in series if several], end - start)
+        if gauge is not None:
+            gauges[_family(name)] = gauge
+    window = replace(
+        increase,
+        expected_seconds=0.0,
+        covered_seconds=0.0,
+        # Replicas that started are in no group.
+        counters={family: value for family, value in increase.counters.items() if family not in windows.STARTS},
+        gauges=gauges,
+        short_seconds={},
     )
+    return GroupSums(window, mixed)
+
+
+def _increase(by_name: Mapping[str, Sequence[MatrixSeries]], start: float, end: float) -> Window:
+    columns = SeriesColumns(by_name, (start, end))
+    return windows.diff_snapshots(columns.snapshot(0, start, {}), columns.snapshot(1, end, {}))
 
 
 def _family(name: str) -> str:
     return SAMPLES.get(name, ("", ""))[0]
 
 
-def _lasting(counters: Mapping[str, float]) -> dict[str, float]:
-    """Drop the start counters: replicas that started are in no group."""
-    return {family: value for family, value in counters.items() if family not in windows.STARTS}
-
-
-def _alike(several: Iterable[MatrixSeries]) -> bool:
+def _alike(several: Sequence[MatrixSeries]) -> bool:
     """Return whether every edge has the same number of series, at both ends."""
-    at_end = [one.values[-1] for one in several]
-    at_start = [one.values[0] for one in several]
-    return len(set(at_end)) <= 1 and len(set(at_start)) <= 1
+    return all(len({series.values[place] for series in several}) <= 1 for place in (0, -1))
 
 
-def _gauge(name: str, several: Mapping[str, MatrixSeries], seconds: float) -> list[tuple[str, GaugeSum]]:
-    family = _FAMILY_OF.get(name, "")
-    if not family or BY_NAME[family].kind is not FamilyKind.GAUGE or not {SUMS, COUNTED, *LEVELS} <= several.keys():
-        return []
-    sums, gpus = (several[what].values for what in (SUMS, COUNTED))
-    if several[SUMS].times != several[COUNTED].times or min(gpus) <= 0:
-        # The number of summed GPUs is unknown.
-        return []
+def _gauge(several: Sequence[MatrixSeries], seconds: float) -> GaugeSum | None:
+    """Return the gauge of a group from its sum, number of GPUs, minimum and maximum. None if the number is unknown."""
+    if len(several) != 4 or several[0].times != several[1].times or min(several[1].values) <= 0:
+        return None
+    sums, gpus, least, most = (series.values for series in several)
     covered = seconds * min(gpus)
     level = math.fsum(total / count for total, count in zip(sums, gpus, strict=True)) / len(gpus)
-    return [
-        (
-            family,
-            GaugeSum(
-                integral=level * covered,
-                seconds=covered,
-                minimum=min(several["least"].values),
-                maximum=max(several["most"].values),
-                samples=min(gpus),
-            ),
-        )
-    ]
+    return GaugeSum(integral=level * covered, seconds=covered, minimum=min(least), maximum=max(most), samples=min(gpus))
 
 
-def replica_parts(
-    several: Iterable[MatrixSeries], start: float, end: float
-) -> dict[str, dict[str, tuple[Histogram, ...]]]:
-    """Return the increases of histograms by replica."""
-    grouped: dict[str, dict[str, list[MatrixSeries]]] = {}
-    for one in several:
-        by_name = grouped.setdefault(one.labels.get(names.REPLICA, ""), {})
-        by_name.setdefault(one.labels.get("__name__", ""), []).append(one)
-    found = {}
-    for replica, by_name in grouped.items():
-        columns = SeriesColumns(by_name, (start, end))
-        found[replica] = dict(
-            windows.diff_snapshots(columns.snapshot(0, start, {}), columns.snapshot(1, end, {})).histograms
-        )
-    return found
+def sum_by_replica(several: Iterable[MatrixSeries], family: str, start: float, end: float) -> tuple[Histogram, ...]:
+    """Return the sum of a histogram's increases by replica, one for each bucket grid."""
+    grouped: dict[str, ByName] = {}
+    for series in several:
+        by_name = grouped.setdefault(series.labels.get(names.REPLICA, ""), {})
+        by_name.setdefault(series.labels.get("__name__", ""), []).append(series)
+    increases = (_increase(by_name, start, end) for by_name in grouped.values())
+    return histograms.sum_histograms(part for each in increases for part in each.histograms.get(family, ()))

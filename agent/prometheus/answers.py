@@ -54,9 +54,6 @@ class StoreError(SizewatchError):
 
 _NUMBERS = frozenset({int, float})
 _TEXTS = frozenset({str})
-MOST_KINDS = 8192
-"""Number of cached label sets above which the cache is emptied."""
-
 _NOT_A_SERIES = "sent a series that is not written as Prometheus does"
 ALWAYS = (-math.inf, math.inf)
 
@@ -76,24 +73,6 @@ class MatrixSeries:
     labels: Mapping[str, str]
     times: tuple[float, ...]
     values: Sequence[float]
-
-
-class SeriesKind:
-    """Labels of a series without the label of its row. A `RowReader` returns the same object for equal labels."""
-
-    __slots__ = ("labels",)
-
-    def __init__(self, labels: Mapping[str, str]) -> None:
-        self.labels = labels
-
-
-@light_dataclass(frozen=True, slots=True)
-class Rows:
-    """Kinds and values of the series by the value of the row label, in the order of the response."""
-
-    by_name: Mapping[str, Sequence[tuple[SeriesKind, float]]]
-    kinds: frozenset[SeriesKind]
-    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,33 +137,6 @@ def matrix(given: ApiResponse, most_samples: int, span: tuple[float, float] = AL
             raise too_many(given.place, most_samples)
         several.append((labels, *_useful(given.place, times, values, span)))
     return tuple(MatrixSeries(*one) for one in several if one[1])
-
-
-class RowReader:
-    """Reader of instant vectors by the value of one label, for one thread at a time."""
-
-    def __init__(self, label: str) -> None:
-        self._label = label
-        self._kinds: dict[tuple[tuple[str, str], ...], SeriesKind] = {}
-
-    @collector_resting()
-    def read(self, given: ApiResponse, most_samples: int) -> Rows:
-        """Return the rows of a response. Raise StoreError."""
-        if len(self._kinds) > MOST_KINDS:
-            self._kinds.clear()
-        rows: dict[str, list[tuple[SeriesKind, float]]] = {}
-        used: set[SeriesKind] = set()
-        samples = vector(given, most_samples)
-        for sample in samples:
-            labels = dict(sample.labels)
-            row = labels.pop(self._label, "")
-            identity = tuple(labels.items())
-            kind = self._kinds.get(identity)
-            if kind is None:
-                kind = self._kinds[identity] = SeriesKind(labels)
-            used.add(kind)
-            rows.setdefault(row, []).append((kind, sample.value))
-        return Rows(rows, frozenset(used), len(samples))
 
 
 def key(labels: Mapping[str, str]) -> frozenset[tuple[str, str]]:

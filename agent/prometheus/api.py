@@ -20,8 +20,6 @@ from agent.prometheus.answers import (
     ApiResponse,
     InstantSample,
     MatrixSeries,
-    RowReader,
-    Rows,
     StoreError,
     StoreErrorKind,
     key,
@@ -73,7 +71,6 @@ class StoreApi:
         self.options = options
         self._clock = clock
         self._runner = QueryRunner(options, login)
-        self._row_readers: dict[str, RowReader] = {}
         self._backoff = Backoff()
         self._slow = 0
         self._last: StoreError | None = None
@@ -86,14 +83,6 @@ class StoreApi:
         found = self._asked(QUERY, {"query": expr, "time": _stamp(t)}, lambda given: vector(given, most))
         self.counts.samples += len(found)
         return found
-
-    def query_rows(self, expr: str, t: float, label: str) -> Rows:
-        """Return the same as `query` by the value of a label. Raise StoreError."""
-        reader = self._row_readers.setdefault(label, RowReader(label))
-        form, most = {"query": expr, "time": _stamp(t)}, self.options.most_samples
-        rows = self._asked(QUERY, form, lambda given: reader.read(given, most))
-        self.counts.samples += rows.count
-        return rows
 
     def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
         """Return all samples in (start, end] with their true times (unix seconds, millisecond resolution).
@@ -236,7 +225,5 @@ class QueryClient(SampleClient, Protocol):
     counts: QueryCounters
 
     def query(self, expr: str, t: float) -> tuple[InstantSample, ...]: ...
-
-    def query_rows(self, expr: str, t: float, label: str) -> Rows: ...
 
     def query_range(self, expr: str, start: float, end: float, step: float) -> tuple[MatrixSeries, ...]: ...

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from stored_recordings import MemoryStore, Sample, engine_samples
 
-from agent.prometheus.answers import InstantSample, MatrixSeries, Rows, StoreError, StoreErrorKind
+from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
 from agent.prometheus.api import QueryCounters
 
 HOUR = 1_700_035_200.0
@@ -39,9 +39,6 @@ class PastStore:
         """The one thing that is asked so is how many replicas there are."""
         assert expr.startswith("count")
         return (InstantSample({}, 1.0),)
-
-    def query_rows(self, expr: str, t: float, label: str) -> Rows:
-        raise AssertionError("a few replicas are not asked for one instant")
 
     def query_range(self, expr: str, start: float, end: float, step: float) -> tuple[MatrixSeries, ...]:
         raise AssertionError("sums are not asked of a few replicas")

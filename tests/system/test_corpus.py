@@ -39,7 +39,7 @@ from agent.config.web import Web, WebFile, read_web_file
 from agent.errors import ScrapeError, SizewatchError
 from agent.fleet.agent_series import AgentPages
 from agent.fleet.engine_series import EnginePages, GpuPages
-from agent.fleet.sums import group_sums, replica_parts
+from agent.fleet.sums import group_sums, sum_by_replica
 from agent.forecasting.csv_series import read_trace
 from agent.gpu.collector import samples
 from agent.history.codec import decode_window
@@ -199,7 +199,7 @@ def store(bench: Bench, data: bytes) -> None:
     for exporter in EXPORTERS:
         list(EnginePages("instance", gpus=GpuPages(exporter, "instance")).pages(series))
     group_sums(series, *times)
-    replica_parts(series, *times)
+    sum_by_replica(series, "ttft_seconds", *times)
 
 
 def request(bench: Bench, data: bytes) -> None:

@@ -56,7 +56,7 @@ def test_eight_tiers_are_asked_with_at_most_40_queries_and_as_many_for_three_tim
     assert {s.replica for batch in minutes.each for s in batch} == {pod_name(0, number) for number in range(12)}
 
 
-def test_tiers_that_are_read_replica_by_replica_are_counted_now_and_then_and_asked_once_a_turn(tmp_path: Path) -> None:
+def test_tiers_that_are_read_replica_by_replica_are_counted_at_the_start_and_asked_once_a_turn(tmp_path: Path) -> None:
     told, _ = asked(tmp_path / "each", 4, each_up_to=32)
     assert max(told) == 2 * TIERS
     assert told[-1] == TIERS

@@ -15,10 +15,10 @@ from stored_recordings import MemoryStore, Sample, agent_samples, engine_samples
 
 from agent.config.files import load_plan
 from agent.fleet import agent_series, engine_series
-from agent.fleet.aggregates import AgentAggregates
+from agent.fleet.summed_reader import SummedReader
 from agent.fleet.sums import AgentSums, group_sums
-from agent.fleet.tier_readers import AdaptiveTierReader, AggregatedTierReader, ReplicaReader, TierReader
-from agent.prometheus.answers import InstantSample, MatrixSeries, Rows, StoreError, StoreErrorKind
+from agent.fleet.tier_readers import AdaptiveReader, ReplicaReader, TierReader
+from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
 from agent.prometheus.api import QueryCounters, StoreApi
 from agent.prometheus.options import StoreOptions
 from agent.sources.store import StoreSource
@@ -269,10 +269,8 @@ def test_sums_over_many_replicas_say_exactly_what_the_replicas_say(tmp_path: Pat
         for way, most in (("each", 1000), ("sums", 0)):
             api = StoreApi(StoreOptions(url=store.url, timeout_seconds=60.0))
             each = ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), NewestOnly(api), 60.0)
-            summed = AggregatedTierReader(
-                TIER, AgentAggregates(AgentSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api), 60.0
-            )
-            sized = AdaptiveTierReader(each, summed, agent_series.replica_count_query(TIER), most, api)
+            summed = SummedReader(TIER, AgentSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api, 60.0)
+            sized = AdaptiveReader(each, summed, agent_series.replica_count_query(TIER), most, api)
             fleet = Fleet(api, sized, BEGIN - 30)
             fleet.go(4)
             fleet.closed += fleet.loop.evaluator.flush(fleet.loop.state)
@@ -322,10 +320,8 @@ def test_replicas_with_other_bucket_edges_are_never_summed_over_le(tmp_path: Pat
         store.write(samples)
         api = StoreApi(StoreOptions(url=store.url, timeout_seconds=60.0))
         each = ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), api)
-        summed = AggregatedTierReader(
-            TIER, AgentAggregates(AgentSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api), 60.0
-        )
-        fleet = Fleet(api, AdaptiveTierReader(each, summed, agent_series.replica_count_query(TIER), 0, api), BEGIN - 30)
+        summed = SummedReader(TIER, AgentSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api, 60.0)
+        fleet = Fleet(api, AdaptiveReader(each, summed, agent_series.replica_count_query(TIER), 0, api), BEGIN - 30)
         fleet.go(4)
         parts = windows.sum_windows(c.slice.window for c in fleet.closed).histograms["ttft_seconds"]
 
@@ -338,6 +334,25 @@ def test_replicas_with_other_bucket_edges_are_never_summed_over_le(tmp_path: Pat
     assert sum(part.n for part in parts) == pytest.approx(finished, rel=0.1)
 
 
+def test_a_tier_that_grows_beyond_the_limit_is_read_as_sums_from_the_next_turn_on(tmp_path: Path) -> None:
+    samples = copies(6, ("steady",), BEGIN)
+    grown = [one for one in samples if one[2] > BEGIN + 75 or one[1]["replica"] in ("r000", "r001")]
+    with victoria_metrics(tmp_path) as store:
+        store.write(grown)
+        api = StoreApi(StoreOptions(url=store.url, timeout_seconds=60.0))
+        each = ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), api)
+        summed = SummedReader(TIER, AgentSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api, 60.0)
+        reader = AdaptiveReader(each, summed, agent_series.replica_count_query(TIER), 3, api)
+        fleet = Fleet(api, reader, BEGIN - 30)
+        read = []
+        for _ in range(4):
+            fleet.go(1)
+            read.append((reader.sums, len(fleet.source.targets)))
+        assert fleet.source.errors == {}
+    assert read == [(False, 2), (False, 6), (True, 6), (True, 6)]
+    assert fleet.result("TierDown").status is Status.OK
+
+
 class FewInstants:
     """An API whose sums fail."""
 
@@ -347,9 +362,6 @@ class FewInstants:
 
     def query(self, expr: str, t: float) -> tuple[InstantSample, ...]:
         return self._api.query(expr, t)
-
-    def query_rows(self, expr: str, t: float, label: str) -> Rows:
-        return self._api.query_rows(expr, t, label)
 
     def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
         return self._api.query_samples(selector, start, end)
@@ -363,10 +375,8 @@ def test_sums_that_the_store_refuses_are_a_gap_of_the_tier(tmp_path: Path) -> No
         store.write(copies(4, ("steady",), BEGIN))
         api = FewInstants(StoreApi(StoreOptions(url=store.url, timeout_seconds=60.0)))
         each = ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), api)
-        summed = AggregatedTierReader(
-            TIER, AgentAggregates(AgentSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api), 60.0
-        )
-        fleet = Fleet(api, AdaptiveTierReader(each, summed, agent_series.replica_count_query(TIER), 0, api), BEGIN - 30)
+        summed = SummedReader(TIER, AgentSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api, 60.0)
+        fleet = Fleet(api, AdaptiveReader(each, summed, agent_series.replica_count_query(TIER), 0, api), BEGIN - 30)
         fleet.go(3)
         assert "too many samples" in fleet.source.errors[TIER]
         assert all(c.slice.window.covered_seconds == 0 for c in fleet.closed)

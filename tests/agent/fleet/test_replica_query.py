@@ -1,21 +1,19 @@
-"""The query for every replica's series: without the labels of agents, except where several agents export a replica."""
+"""The query for every replica's series, with a single label of its agent; and the lots of names in further queries."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from store_servers import prometheus_with_blocks, victoria_metrics
 
-from agent.fleet.aggregates import AgentAggregates
 from agent.fleet.stored_pages import StoredPage
-from agent.fleet.sums import WHAT, AgentSums, regex_any, split_members
-from agent.prometheus.answers import InstantSample, Rows, SeriesKind
+from agent.fleet.summed_reader import SummedReader
+from agent.fleet.sums import AgentSums, regex_any, split_members
 from agent.prometheus.api import StoreApi
 from agent.prometheus.options import StoreOptions
 
@@ -52,13 +50,13 @@ def filled(kind: str, folder: Path, samples: list[Sample]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", ["victoria-metrics", "prometheus"])
-def test_a_response_has_no_labels_of_agents_unless_two_of_them_export_a_replica(kind: str, tmp_path: Path) -> None:
+def test_sums_of_two_agents_that_export_a_replica_are_not_mixed(kind: str, tmp_path: Path) -> None:
     once = [*series("r1", "node-1:9095", 5.0), *series("r2", "node-2:9095", 7.0)]
     with filled(kind, tmp_path / "once", once) as url:
         api = StoreApi(StoreOptions(url=url, timeout_seconds=60.0))
-        rows = api.query_rows(AgentSums(tier=TIER).replica_query(()), T, "replica")
-        assert rows.count == 10
-        assert not any("instance" in kind.labels or WHAT in kind.labels for kind in rows.kinds)
+        found = api.query(AgentSums(tier=TIER).replica_query(()), T)
+        assert len(found) == 10
+        assert not any("namespace" in sample.labels for sample in found)
         pages = pages_of(api)
     assert {name: page.snapshot.counters for name, page in pages.items() if page.snapshot} == {
         "r1": {"requests_finished": 5.0},
@@ -69,8 +67,6 @@ def test_a_response_has_no_labels_of_agents_unless_two_of_them_export_a_replica(
     assert pages["r1"].snapshot.facts == {"model": "llama", "engine_version": "0.32.0"}
     with filled(kind, tmp_path / "twice", [*once, *series("r1", "node-3:9095", 1.0)]) as url:
         api = StoreApi(StoreOptions(url=url, timeout_seconds=60.0))
-        both = api.query_rows(AgentSums(tier=TIER).replica_query(()), T, "replica")
-        assert {WHAT} == {label for kind in both.kinds for label in kind.labels if label.startswith("sizewatch")}
         snapshot = pages_of(api)["r1"].snapshot
     # The sums of one of both agents, not the larger of each.
     assert snapshot is not None
@@ -78,32 +74,8 @@ def test_a_response_has_no_labels_of_agents_unless_two_of_them_export_a_replica(
 
 
 def pages_of(api: StoreApi) -> dict[str, StoredPage]:
-    return {page.replica: page for page in AgentAggregates(AgentSums(tier=TIER), None, api).replica_pages(T)}
-
-
-@dataclass
-class Answers:
-    """A store that says that two agents export a replica."""
-
-    asked: list[str] = field(default_factory=list)
-
-    def query_rows(self, expr: str, t: float, label: str) -> Rows:
-        self.asked.append(expr)
-        several = SeriesKind({WHAT: "several"})
-        return Rows({"r1": [(several, 2.0)]}, frozenset({several}), 1)
-
-    def query(self, expr: str, t: float) -> tuple[InstantSample, ...]:
-        self.asked.append(expr)
-        return (InstantSample({"replica": "r1", "instance": "a", "__name__": "sizewatch_target_up"}, 0.0),)
-
-
-def test_only_then_a_second_query_is_asked() -> None:
-    api = Answers()
-    sums = AgentSums(tier=TIER, matchers='cluster="eu"')
-    (page,) = AgentAggregates(sums, None, api).replica_pages(T)  # type: ignore[arg-type]
-    assert api.asked == [sums.replica_query(()), sums.replica_selector(())]
-    assert (page.replica, page.snapshot) == ("r1", None)
-    assert api.asked[0].count('cluster="eu"') == 2
+    found = SummedReader(TIER, AgentSums(tier=TIER), None, api, 60.0).ask(T - 60.0, T)
+    return {replica_page.page.replica: replica_page.page for replica_page in found}
 
 
 def test_lots_of_names_are_as_long_as_their_expression_may_be() -> None:
