@@ -117,11 +117,10 @@ class EnginePages:
             if replica and one.times:
                 grouped.setdefault(replica, []).append(one)
         for replica, series in sorted(grouped.items()):
-            for page in self._of(replica, series):
-                if page.t > self._last.get(replica, -math.inf):
-                    self._last[replica] = page.t
-                    gpus = self._gpus.pop_readouts_until(replica, page.t) if self._gpus is not None else ()
-                    yield replace(page, gpus=gpus) if gpus else page
+            for page in self._new_pages(replica, series, self._last.get(replica, -math.inf)):
+                self._last[replica] = page.t
+                gpus = self._gpus.pop_readouts_until(replica, page.t) if self._gpus is not None else ()
+                yield replace(page, gpus=gpus) if gpus else page
 
     def forget(self, replicas: set[str]) -> None:
         """Drop the state of replicas."""
@@ -130,19 +129,23 @@ class EnginePages:
         if self._gpus is not None:
             self._gpus.forget(replicas)
 
-    def _of(self, replica: str, several: Sequence[MatrixSeries]) -> Iterator[StoredPage]:
+    def _new_pages(self, replica: str, several: Sequence[MatrixSeries], since: float) -> Iterator[StoredPage]:
         pool = next((s.labels[self._pool] for s in several if self._pool and self._pool in s.labels), "mixed")
         ups = [s for s in several if s.labels.get("__name__") == UP]
         down = {t for s in ups for t, value in zip(s.times, s.values, strict=True) if not value}
-        scraped = sorted((s for s in several if self._means_something(s)), key=_order)
         target = _of_the_target(ups)
+        # One order for all replicas of a release, whose pages then share a layout.
+        scraped = sorted(
+            ((_name(series, target), series) for series in several if self._means_something(series)), key=_order
+        )
         rows: dict[float, list[tuple[Name, float]]] = {t: [] for t in down}
-        for one in scraped:
-            name = _name(one, target)
-            for t, value in zip(one.times, one.values, strict=True):
-                rows.setdefault(t, []).append((name, value))
+        for name, series in scraped:
+            for t, value in zip(series.times, series.values, strict=True):
+                if t > since:
+                    rows.setdefault(t, []).append((name, value))
         for t in sorted(rows):
-            yield self._page(replica, pool, t, () if t in down else rows[t])
+            if t > since:
+                yield self._page(replica, pool, t, () if t in down else rows[t])
 
     def _means_something(self, one: MatrixSeries) -> bool:
         name = one.labels.get("__name__", "")
@@ -171,12 +174,13 @@ class EnginePages:
         return self._layouts[names]
 
 
-def _order(one: MatrixSeries) -> tuple[str, float]:
-    """Order buckets by their edge, as on a page."""
+def _order(named: tuple[Name, MatrixSeries]) -> tuple[str, float, tuple[tuple[str, str], ...]]:
+    """Order series by name, buckets by their edge as on a page, then by their other labels."""
+    (name, labels), series = named
     try:
-        return one.labels.get("__name__", ""), float(one.labels.get("le", "inf"))
+        return name, float(series.labels.get("le", "inf")), labels
     except ValueError:
-        return one.labels.get("__name__", ""), math.inf
+        return name, math.inf, labels
 
 
 def _of_the_target(ups: Sequence[MatrixSeries]) -> frozenset[str]:
