@@ -85,7 +85,7 @@ HELP_OPTION: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 def help_of(text: str, exits: str) -> dict[str, Any]:
     """Return the help of a command for click, with its exit codes, such as `0 done; 1 not done`. Code 2 has a default."""
-    codes = {"2": "2 bad input or configuration"} | {told[0]: told for told in re.split(r"; (?=\d)", exits)}
+    codes = {"2": "2 bad input or configuration"} | {text[0]: text for text in re.split(r"; (?=\d)", exits)}
     return {
         "help": text[0].upper() + text[1:] + ("" if text.endswith("?") else "."),
         "short_help": text,

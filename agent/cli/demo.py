@@ -8,6 +8,7 @@ import signal
 import tempfile
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -73,13 +74,8 @@ def _recorded(options: SimpleNamespace, folder: Path, ends: ExitStack) -> DemoRu
     ends.callback(stage.player.stop)
     plan = load_plan(PLAN)
     targets = [
-        {
-            "url": stage.player.url(part.tier),
-            "tier": part.tier,
-            "replica": f"{part.tier}-0",
-            "gpus": [f"stand-in-{part.tier}"],
-        }
-        for part in CAST
+        {"url": stage.player.url(tier), "tier": tier, "replica": f"{tier}-0", "gpus": [f"stand-in-{tier}"]}
+        for tier in (part.tier for part in CAST)
     ]
     # No forecast: the recordings are minutes long, and it needs days.
     data = {"plan": str(PLAN), "data_dir": str(folder), "scrape_interval": "15s", "forecast": {"enabled": False}}
@@ -103,12 +99,8 @@ def _with_past(options: SimpleNamespace, folder: Path, ends: ExitStack) -> DemoR
     from agent.demo.simulation.live_fleet import continue_simulation, targets
 
     began = time.monotonic()
-    past = fill(
-        folder,
-        seconds=options.history,
-        end=time.time(),
-        progress=lambda share: tell_progress(share, "filling in the past"),
-    )
+    report = partial(tell_progress, note="filling in the past")
+    past = fill(folder, seconds=options.history, end=time.time(), progress=report)
     took = time.monotonic() - began
     print(f"{duration_text(past.seconds)} of three simulated tiers filled in within {took:.0f} s.", flush=True)
     if options.fill_only:

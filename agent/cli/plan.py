@@ -134,14 +134,14 @@ def tier_facts(
     first = running[0]
     products = {gpu.product for gpu in here}
     product = products.pop() if len(products) == 1 else ""
-    remarks = [f"{place_of(one.url)}: {remark}" for one in running for remark in one.remarks]
+    remarks = [f"{place_of(probe.url)}: {remark}" for probe in running for remark in probe.remarks]
     return TierFacts(
         name=name or tier_name(product, first.model),
         engine=first.engine.name,
         title=first.engine.label,
         release=first.page.facts.get("engine_versions", ""),
         model=first.model,
-        pages=tuple(one.page for one in running),
+        pages=tuple(probe.page for probe in running),
         context_tokens=first.context_tokens,
         gpu_product=product,
         gpus_per_replica=per_replica,

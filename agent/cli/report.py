@@ -71,10 +71,10 @@ def run(options: SimpleNamespace) -> int:
     return FINE if any(tier.quality.hours_seen > 0 for tier in report.tiers) else CANNOT_JUDGE
 
 
-def describe_span(used: float, asked: float) -> str:
-    """Return the report's length, and why it is not the one asked for. Both are in seconds."""
-    why = f" (not {duration_text(asked)}: a report is of full hours of the history, at most 13 weeks)"
-    return duration_text(used) + (why if used != asked else "")
+def describe_span(used: float, wanted: float) -> str:
+    """Return the report's length, and why it is not the one wanted. Both are in seconds."""
+    why = f" (not {duration_text(wanted)}: a report is of full hours of the history, at most 13 weeks)"
+    return duration_text(used) + (why if used != wanted else "")
 
 
 def _deliver(loaded: LoadedConfig, out: Path) -> bool:

@@ -50,7 +50,7 @@ def run(options: SimpleNamespace) -> int:
     except StartError as error:
         _log.error("start failed: %s", error)
         logging.shutdown()
-        if any(not one.daemon for one in threading.enumerate() if one is not threading.main_thread()):
+        if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
             # A server that has started by half holds threads that nothing ends.
             os._exit(NO_RESOURCES)
         return NO_RESOURCES

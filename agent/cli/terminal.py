@@ -31,7 +31,7 @@ Output = Literal["kept", "streamed", "log"]
 
 def highlight(text: str) -> str:
     """Return the text with its severity words in colour."""
-    return _SEVERITY.sub(lambda found: click.style(found[0], fg=_COLOUR_OF[found[0].lower()], bold=True), text)
+    return _SEVERITY.sub(lambda word: click.style(word[0], fg=_COLOUR_OF[word[0].lower()], bold=True), text)
 
 
 class UnwritableOutput(OSError):
