@@ -23,12 +23,12 @@ import agent.daemon.daemon as daemon_module
 from agent.alerting import delivery, service
 from agent.alerting.delivery import AlertmanagerClient
 from agent.config.load import load
+from agent.config.store import StoreConfig
 from agent.daemon import jobs
 from agent.daemon.daemon import Daemon, DaemonOptions
 from agent.daemon.factory import assemble
 from agent.daemon.logs import set_up
 from agent.prometheus.api import StoreApi
-from agent.prometheus.options import StoreOptions
 from agent.sources import store
 
 SHORTEST_LOOK_SECONDS = 0.2
@@ -65,8 +65,8 @@ def _speed_up(speed: float) -> None:
             super().__init__(poster, resend_seconds / speed, clock)
 
     class SpedStoreApi(StoreApi):
-        def __init__(self, options: StoreOptions) -> None:
-            super().__init__(options, lambda: time.monotonic() * speed)
+        def __init__(self, store: StoreConfig, *, turn_seconds: float) -> None:
+            super().__init__(store, lambda: time.monotonic() * speed, turn_seconds=turn_seconds)
 
     # What the daemon makes of these names from now on.
     for (module, name), sped in zip(REPLACED, (SpedDelivery, SpedStoreApi), strict=True):

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.daemon.status_builder import StatusInputs, status
 from agent.gpu.collector import GpuCollector
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.pipeline.loop import EvaluationLoop
 from agent.pipeline.runtime_state import RuntimeState
 from agent.scrape.scrapers import PageReader, ScrapeResult, Scrapers, Target
@@ -120,7 +120,7 @@ def exported(
         tier=context.tier,
         replica=replica,
         pool="mixed",
-        options=TargetOptions(url="http://127.0.0.1:1"),
+        peer=Peer(url="http://127.0.0.1:1"),
         gpus=("auto",),
     )
     source = ScrapeSource([target], scrapers, gpus or GpuCollector(None), clock=lambda: scrapers.now)

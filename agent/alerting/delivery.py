@@ -23,7 +23,7 @@ from agent.durations import retry_delay
 from agent.errors import ScrapeError, ScrapeFailure, SizewatchError
 from agent.http_client.client import HttpClient
 from agent.http_client.errors import place_of
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from exporters.alertmanager.payload import AlertPayload
 from exporters.status.records import AlertmanagerHealth
 
@@ -81,9 +81,9 @@ class PostResult:
 class AlertmanagerClient:
     """Client of one Alertmanager. Each round opens a new connection and uses renewed secrets."""
 
-    def __init__(self, options: TargetOptions) -> None:
-        self._client = HttpClient(options)
-        self.place = place_of(options.url).removesuffix(PATH)
+    def __init__(self, peer: Peer) -> None:
+        self._client = HttpClient(peer)
+        self.place = place_of(peer.url).rstrip("/")
 
     def round(self, alerts: Sequence[AlertPayload], suspects: frozenset[str] = frozenset()) -> PostResult:
         """Post all alerts. Post each of `suspects`, which were refused before, in a batch of its own.
@@ -124,8 +124,8 @@ class AlertmanagerClient:
             raise DeliveryError(f"{self.place}: a round of posts did not end within {ROUND_SECONDS:.0f} s")
         client = self._client
         body = json.dumps([alert.body for alert in batch]).encode()
-        request = client.prepare("POST", client.options.url, {"Content-Type": "application/json"}, body)
-        seconds = min(client.options.timeout_seconds, left_seconds)
+        request = client.prepare("POST", client.peer.url.rstrip("/") + PATH, {"Content-Type": "application/json"}, body)
+        seconds = min(client.peer.timeout_seconds, left_seconds)
         try:
             with client.send(request, seconds) as response:
                 client.read(response)

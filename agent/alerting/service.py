@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from agent.alerting.delivery import PATH, AlertDelivery, AlertmanagerClient
+from agent.alerting.delivery import AlertDelivery, AlertmanagerClient
 from agent.alerting.webhook import WebhookReceiver
 from agent.config.alerting import AlertingConfig as Keys
 from agent.config.alerting import WebhookConfig
@@ -152,7 +152,7 @@ class AlertingService:
         else:
             several = keys.alertmanagers if keys.path == "posts" else ()
             self.deliveries = tuple(
-                AlertDelivery(AlertmanagerClient(one.options(PATH)), keys.resend_seconds, clock) for one in several
+                AlertDelivery(AlertmanagerClient(one), keys.resend_seconds, clock) for one in several
             )
         self.receiver: WebhookReceiver | None = None
         if keys.receiver is not None:
@@ -244,7 +244,7 @@ def alert_targets(
 
 def _names(target: Target) -> frozenset[str]:
     """Return the replica name, its address with and without port, and the first part of its host (often the pod)."""
-    address = default_replica(target.options.url)
+    address = default_replica(target.peer.url)
     host = address.rpartition(":")[0]
     pod = host.partition(".")[0] if re.search("[a-z]", host) and not host.startswith("[") else ""
     return frozenset(filter(None, (target.replica, address, host, pod)))

@@ -99,7 +99,7 @@ def _read_store(loaded: LoadedConfig, tier: str, start: float, end: float) -> di
     context = build_tier_contexts(loaded)[tier]
     found: dict[str, ReplicaWindows] = {}
     tracks: dict[str, ScrapeTrack] = {}
-    with closing(StoreApi(loaded.config.store.options())) as api:
+    with closing(StoreApi(loaded.config.store)) as api:
         reader = build_replica_reader(tier, loaded.config.tiers.get(tier, AGENTS), context, api)
         pages = reader.ask(start - BEYOND_SECONDS, end + BEYOND_SECONDS)
     for page, gpus in ((each.page, each.gpus) for each in pages):

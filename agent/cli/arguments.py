@@ -156,7 +156,7 @@ WAYS_IN = (
 
 
 def connection_options(whose: str = "the address") -> tuple[click.Option, ...]:
-    """Return the connection options, by the names of TargetOptions and StoreOptions."""
+    """Return the connection options."""
     return tuple(
         option(spelling(name), metavar, text.format(whose=whose), click.Path() if metavar == "FILE" else str)
         for name, metavar, text in WAYS_IN
@@ -164,8 +164,15 @@ def connection_options(whose: str = "the address") -> tuple[click.Option, ...]:
 
 
 def ways_in(options: SimpleNamespace) -> dict[str, Any]:
-    """Return the connection options that were given."""
-    return {name: value for name, _, _ in WAYS_IN if (value := getattr(options, name, None)) is not None}
+    """Return the given connection options as fields of a Peer."""
+    given = {name: value for name, _, _ in WAYS_IN if (value := getattr(options, name, None)) is not None}
+    fields: dict[str, Any] = {"bearer_token_file": given.pop("bearer_token_file", None)}
+    login = {name: given.pop(name) for name in ("username", "password_file") if name in given}
+    if login:
+        fields["basic_auth"] = login
+    if given:
+        fields["tls"] = {name.removeprefix("client_"): value for name, value in given.items()}
+    return fields
 
 
 def spelling(name: str) -> str:

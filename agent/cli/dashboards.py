@@ -18,7 +18,7 @@ from agent.cli.arguments import FINE, connection_options, make_command, option, 
 from agent.errors import SizewatchError
 from agent.http_client.client import HttpClient
 from agent.http_client.errors import place_of
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from exporters.grafana.dashboard_json import dashboard_json
 from exporters.grafana.files import DASHBOARDS, FOLDER
 
@@ -46,7 +46,7 @@ class SavedDashboard(BaseModel):
 class GrafanaClient:
     """Client of one server. Methods raise ScrapeError, or GrafanaError for an answer that Grafana does not give."""
 
-    def __init__(self, options: TargetOptions) -> None:
+    def __init__(self, options: Peer) -> None:
         """Read the files with credentials. `url` is Grafana's address, including its path if it has one."""
         self._url = place_of(options.url).rstrip("/")
         self._client = HttpClient(options)
@@ -96,7 +96,7 @@ def _push(options: SimpleNamespace) -> int:
     """Save every dashboard. An error means exit code 2; dashboards saved before it stay."""
     if options.bearer_token_file is None and options.username is None:
         raise GrafanaError("--token-file: give it, or --username and --password-file instead")
-    grafana = GrafanaClient(TargetOptions(url=options.url, timeout_seconds=TIMEOUT_SECONDS, **ways_in(options)))
+    grafana = GrafanaClient(Peer.of(url=options.url, timeout_seconds=TIMEOUT_SECONDS, **ways_in(options)))
     folder = grafana.folder(options.folder)
     for dashboard in DASHBOARDS:
         print(f"{dashboard.title}: {grafana.save(dashboard_json(dashboard), folder)}", flush=True)

@@ -27,7 +27,7 @@ from agent.config.discovery import PORTS
 from agent.config.load import load
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure
 from agent.gpu.owners import PROC
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.http_client.page import JSON, fetch_page
 from agent.scrape.engine_probe import EngineProbe, probe_engine
 from exporters.documents.plan_files import config_text, skeleton
@@ -143,7 +143,7 @@ def ask_candidates(candidates: tuple[Candidate, ...]) -> tuple[tuple[FoundEngine
 def _ask(candidate: Candidate) -> FoundEngine | str | None:
     refusal: ScrapeError | None = None
     for path in PATHS:
-        target = TargetOptions(url=f"http://127.0.0.1:{candidate.port}{path}", timeout_seconds=TIMEOUT_SECONDS)
+        target = Peer(url=f"http://127.0.0.1:{candidate.port}{path}", timeout_seconds=TIMEOUT_SECONDS)
         try:
             return FoundEngine(candidate=candidate, probe=probe_engine(target))
         except ScrapeError as error:
@@ -156,7 +156,7 @@ def _ask(candidate: Candidate) -> FoundEngine | str | None:
 
 def has_alertmanager(url: str) -> bool:
     """Return whether an Alertmanager answers there."""
-    target = TargetOptions(url=f"{url}/api/v2/status", timeout_seconds=TIMEOUT_SECONDS)
+    target = Peer(url=f"{url}/api/v2/status", timeout_seconds=TIMEOUT_SECONDS)
     try:
         return b'"versionInfo"' in fetch_page(target, JSON)
     except ScrapeError:

@@ -15,7 +15,7 @@ from agent.cli.arguments import FINE, FORMAT, Keyword, connection_options, optio
 from agent.errors import RecordingError, ScrapeError
 from agent.gpu.collector import samples
 from agent.http_client.errors import place_of
-from agent.http_client.options import DEFAULT_MAX_BYTES, TargetOptions
+from agent.http_client.options import DEFAULT_MAX_BYTES, Peer
 from agent.http_client.page import fetch_page, wrong_content
 from agent.scrape.exposition import SeriesReader
 from agent.scrape.scrapers import PageReader
@@ -96,7 +96,7 @@ def run(options: SimpleNamespace) -> int:
 def read_page_body(options: SimpleNamespace, page: str) -> bytes:
     """Return a live or saved page. Raise ScrapeError or RecordingError."""
     if "://" in page:
-        return fetch_page(TargetOptions(url=page, **ways_in(options)))
+        return fetch_page(Peer.of(url=page, **ways_in(options)))
     try:
         with Path(page).open("rb") as file:
             body = file.read(DEFAULT_MAX_BYTES + 1)

@@ -38,7 +38,7 @@ from agent.config.load import build_tier_contexts, find, parse_config, select_ti
 from agent.errors import ConfigError, PlanError, ScrapeError
 from agent.history.daily_queries import read_production
 from agent.http_client.errors import place_of
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.scrape.engine_probe import EngineProbe, differences, probe_engine
 from agent.scrape.scrapers import PageReader, Target
 from exporters.documents.plan_diff import plan_diff
@@ -73,16 +73,15 @@ def run_init(options: SimpleNamespace) -> int:
     for target in targets:
         tiers.setdefault(target.tier or None, []).append(target)
     facts = tuple(_facts(name, group, gpus) for name, group in tiers.items())
-    print(skeleton(facts, when, ", ".join(place_of(t.options.url) for t in targets)), end="")
+    print(skeleton(facts, when, ", ".join(place_of(t.peer.url) for t in targets)), end="")
     return FINE
 
 
 def _given(options: SimpleNamespace) -> list[Target]:
     if options.config:
         raise ConfigError(("give addresses or -c, not both",))
-    ways = ways_in(options)
     return [
-        Target(tier=options.tier or "", replica=place_of(url), pool="mixed", options=TargetOptions(url=url, **ways))
+        Target(tier=options.tier or "", replica=place_of(url), pool="mixed", peer=Peer.of(url=url, **ways_in(options)))
         for url in dict.fromkeys(options.url)
     ]
 
@@ -109,14 +108,14 @@ def _facts(name: str | None, targets: list[Target], gpus: tuple[GpuReadout, ...]
     failed: list[str] = []
     for target in targets:
         try:
-            running.append(probe_engine(target.options, target.engine))
+            running.append(probe_engine(target.peer, target.engine))
         except ScrapeError as error:
             failed.append(str(error))
     if not running:
         raise ConfigError(tuple(failed))
     for text in failed:
         print(f"sizewatch plan: left out: {text}", file=sys.stderr)
-    here = gpus if all(urlsplit(target.options.url).hostname in LOOPBACK for target in targets) else ()
+    here = gpus if all(urlsplit(target.peer.url).hostname in LOOPBACK for target in targets) else ()
     pools = tuple(pool for pool in ("mixed", "prefill", "decode") if any(target.pool == pool for target in targets))
     per_replica = 1 if len(targets) == len(here) == 1 else None
     return replace(tier_facts(name, tuple(running), here, per_replica=per_replica), pools=pools)

@@ -35,9 +35,9 @@ from agent.cli.loading import load_config
 from agent.config.config import Config
 from agent.config.files import load_plan
 from agent.config.load import LoadedConfig, parse_config
+from agent.config.store import StoreConfig
 from agent.durations import parse_duration
 from agent.errors import ConfigError
-from agent.prometheus.options import StoreOptions
 from agent.replay.replay import ReplayResult, replay
 from agent.sources.recording import load
 from exporters.documents.replay import not_exposed_text, replay_json, replay_text
@@ -187,12 +187,13 @@ def open_store(options: SimpleNamespace) -> tuple[LoadedConfig, StoreApi]:
     loaded = _loaded(options)
     if options.prometheus is not None:
         url, ways = options.prometheus, ways_in(options)
-        store = StoreOptions(url=url, timeout_seconds=TIMEOUT_SECONDS, org_id=options.org_id, **ways)
+        store = StoreConfig.of(url=url, timeout_seconds=TIMEOUT_SECONDS, org_id=options.org_id, **ways)
     elif loaded.config.store is not None:
-        store = loaded.config.store.options()
+        store = loaded.config.store
     else:
         raise ConfigError((f"{loaded.path}: store: is missing; give --prometheus URL",))
-    return loaded, StoreApi(replace(store, most_samples=min(store.most_samples, MOST_SAMPLES)))
+    store = store.model_copy(update={"most_samples": min(store.most_samples, MOST_SAMPLES)})
+    return loaded, StoreApi(store)
 
 
 def _contradictions(options: SimpleNamespace) -> Iterator[str]:

@@ -6,7 +6,6 @@ import json
 import sys
 import time
 from types import SimpleNamespace
-from typing import Any
 
 import click
 
@@ -29,7 +28,7 @@ from agent.config.load import build_tier_contexts, unknown_tier_error
 from agent.config.web import page_url, read_web_file
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.http_client.errors import place_of
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.http_client.page import JSON, fetch_page
 from exporters.documents.timeline import timeline_json, timeline_text
 from exporters.status.tier_overview import overview_text
@@ -64,7 +63,7 @@ def run(options: SimpleNamespace) -> int:
     return CANNOT_JUDGE if all(tier["state"] == Status.UNKNOWN for tier in tiers) else FINE
 
 
-def _explain(target: TargetOptions, error: ScrapeError | ValueError) -> str:
+def _explain(target: Peer, error: ScrapeError | ValueError) -> str:
     """Return the reason without the address and without the hints for engines."""
     if isinstance(error, ValueError):
         return str(error)
@@ -74,13 +73,12 @@ def _explain(target: TargetOptions, error: ScrapeError | ValueError) -> str:
     return f"{reason}. Is `sizewatch run` up? Another address needs --url, its certificate --ca-file"
 
 
-def _target(options: SimpleNamespace) -> TargetOptions:
+def _target(options: SimpleNamespace) -> Peer:
     """Return the address and the credentials: those given, else of the configuration. Raise ConfigError.
 
     The configured token is sent over TLS only, to the configured certificate: any user of this machine may listen on a
     port without TLS.
     """
-    ways: dict[str, Any] = ways_in(options)
     if options.url is not None:
         page = f"{options.url.rstrip('/')}/"
     else:
@@ -88,9 +86,10 @@ def _target(options: SimpleNamespace) -> TargetOptions:
         page = page_url(web, web.address[1])
         tls = read_web_file(web.config_file).tls_server_config
         if tls is not None:
-            token = web.bearer_token_file if "username" not in ways else None
-            ways = {"ca_file": tls.cert_file, "bearer_token_file": token, **ways}
-    return TargetOptions(url=f"{page}api/status", timeout_seconds=TIMEOUT_SECONDS, max_bytes=MOST_BYTES, **ways)
+            options.ca_file = options.ca_file or tls.cert_file
+            if options.username is None:
+                options.bearer_token_file = options.bearer_token_file or web.bearer_token_file
+    return Peer.of(url=f"{page}api/status", timeout_seconds=TIMEOUT_SECONDS, max_bytes=MOST_BYTES, **ways_in(options))
 
 
 def parameters_timeline() -> tuple[click.Parameter, ...]:

@@ -7,20 +7,22 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from agent.config.values import (
+from agent.http_client.options import Peer, Url
+from agent.sections import (
     ConfigSection,
     Contradictions,
     EnvironmentFileName,
-    Peer,
-    Resend,
+    Seconds,
     Text,
     Timeout,
-    Url,
+    duration_range,
     repeats,
 )
-from agent.http_client.options import TargetOptions
 from exporters.alertmanager.payload import OWN_LABELS, AlertSettings
 from rules.plan.schema import Plan
+
+Resend = Annotated[Seconds, duration_range(1.0, 300.0)]
+"""Seconds. An alert expires after four intervals, 20 minutes at most."""
 
 
 class Alertmanager(Peer):
@@ -28,11 +30,6 @@ class Alertmanager(Peer):
 
     url: Url = Field(description="Its address, with the path it is served under; such as http://127.0.0.1:9093.")
     timeout_seconds: Timeout = Field(10.0, description="For one request.")
-
-    def options(self, path: str) -> TargetOptions:
-        """Return the connection options for `path`."""
-        url = self.url.rstrip("/") + path
-        return TargetOptions(url=url, timeout_seconds=self.timeout_seconds, **self.credentials)
 
 
 class WebhookConfig(ConfigSection):

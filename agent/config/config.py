@@ -18,24 +18,30 @@ from agent.config.forecast import ForecastConfig
 from agent.config.report import WRITING_ROLES, ReportConfig
 from agent.config.store import FleetConfig, StoreConfig, TierSource
 from agent.config.targets import GpusConfig, TargetKeys, Targets
-from agent.config.values import (
+from agent.config.web import Web
+from agent.durations import duration_text
+from agent.http_client.options import Peer
+from agent.scrape import scrapers
+from agent.sections import (
     ConfigSection,
     Contradictions,
     FileName,
-    Interval,
     Name,
+    Seconds,
     Timeout,
+    duration_range,
     refuse,
     unknown_key_text,
 )
-from agent.config.web import Web
-from agent.durations import duration_text
-from agent.scrape import scrapers
 from rules.catalogue.registry import CATALOGUE
+from rules.gpu_sources.exporter import GpuExporter
 from rules.plan.schema import Plan
 from rules.thresholds import CatalogueRow
 
 DEFAULT_TIMEOUT_SECONDS = 10.0
+
+Interval = Annotated[Seconds, duration_range(0.5, 60.0)]
+"""Seconds, at most a minute: verdicts and history are per minute."""
 
 HISTORY_FILE = "history.db"
 """History file name in `data_dir`."""
@@ -212,7 +218,7 @@ class Config(ConfigSection):
                 tier=target.tier,
                 replica=target.name,
                 pool=target.pool,
-                options=target.options(self.timeout_seconds(target)),
+                peer=target.model_copy(update={"timeout_seconds": self.timeout_seconds(target)}),
                 engine=target.engine,
                 engine_version=target.engine_version,
                 gpus=("auto",) if target.gpus == "auto" else tuple(str(gpu) for gpu in target.gpus),
@@ -220,6 +226,14 @@ class Config(ConfigSection):
             )
             for target in self.targets
         )
+
+    @property
+    def gpu_exporter(self) -> tuple[GpuExporter, Peer] | None:
+        """Return the configured GPU exporter and its address, or None for another source."""
+        if self.gpus.exporter is None:
+            return None
+        exporter, connection = self.gpus.exporter
+        return exporter, connection.model_copy(update={"timeout_seconds": self.timeout_seconds()})
 
     def timeout_seconds(self, target: TargetKeys | None = None) -> float:
         """Return the time limit of one scrape in seconds."""

@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema
 
-from agent.config.values import (
+from agent.http_client.options import Peer, TlsConfig, Url
+from agent.sections import (
     ConfigSection,
     EnvironmentFileName,
     Name,
     Seconds,
-    Url,
     duration_range,
     validation_error,
 )
@@ -94,6 +94,12 @@ class KubernetesApiConfig(ConfigSection):
     url: Url = Field(description="Its address.")
     bearer_token_file: EnvironmentFileName | None = Field(None, description="File that holds a bearer token.")
     ca_file: EnvironmentFileName | None = Field(None, description="CA that signed its certificate.")
+
+    @property
+    def peer(self) -> Peer:
+        """Return the server as the client takes it. A CA has no use without TLS."""
+        tls = TlsConfig(ca_file=self.ca_file) if self.url.lower().startswith("https:") else None
+        return Peer(url=self.url, bearer_token_file=self.bearer_token_file, tls=tls)
 
 
 class Kubernetes(ConfigSection):

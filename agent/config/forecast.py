@@ -13,7 +13,8 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from agent.config.values import (
+from agent.durations import duration_text
+from agent.sections import (
     ConfigSection,
     Contradictions,
     Name,
@@ -24,7 +25,6 @@ from agent.config.values import (
     repeats,
     validation_error,
 )
-from agent.durations import duration_text
 from rules.plan.schema import Plan
 from rules.problems import find_close_name
 

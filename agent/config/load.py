@@ -11,14 +11,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from agent.config.config import Config, Role
 from agent.config.files import is_plan, load_plan, read_document
-from agent.config.values import DURATION, problems_of
 from agent.config.weaknesses import mistakes, weaknesses
 from agent.durations import duration_text
 from agent.errors import ConfigError, PlanError
+from agent.sections import DURATION
 from rules.catalogue.registry import CATALOGUE
 from rules.engines.registry import itl_comparable
 from rules.light_dataclass import light_dataclass
@@ -70,10 +68,7 @@ def parse_config(
     """
     given = _with_defaults(data, role)
     context = {"folder": folder, "environment": os.environ if environment is None else environment, "plan": plan}
-    try:
-        return Config.model_validate(given, context=context)
-    except ValidationError as error:
-        raise ConfigError(problems_of(error, Config)) from None
+    return Config.read(given, context)
 
 
 def _with_defaults(data: object, role: Role | None) -> object:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, WithJsonSchema
 
 from agent.config.forecast import Zone
-from agent.config.values import (
+from agent.sections import (
     ConfigSection,
     Contradictions,
     EnvironmentFileName,

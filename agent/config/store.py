@@ -7,28 +7,33 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from agent.config.values import (
+from agent.config.targets import EngineName
+from agent.http_client.options import Peer, Url
+from agent.sections import (
     ConfigSection,
     Contradictions,
-    EngineName,
     EnvironmentFileName,
-    Peer,
     Seconds,
     Timeout,
-    Url,
     duration_range,
     full_match,
     validation_error,
 )
-from agent.prometheus.options import (
-    MOST_BYTES,
-    MOST_SAMPLES,
-    TIMEOUT_SECONDS,
-    TURN_SECONDS,
-    StoreOptions,
-    header_problem,
-)
 from rules.plan.schema import Plan
+
+MOST_BYTES = 64 * 1024 * 1024
+MOST_SAMPLES = 2_000_000
+"""Sample limit of one query: about the content of MOST_BYTES (20-30 bytes of JSON each), and 1 s of CPU of this agent.
+
+Prometheus itself limits the samples that a query reads to 50,000,000 (--query.max-samples)."""
+
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_OWN_HEADERS = frozenset(
+    (
+        *("accept", "accept-encoding", "authorization", "connection", "content-length", "content-type", "host"),
+        *("transfer-encoding", "user-agent", "x-scope-orgid"),
+    )
+)
 
 _MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*\s*(=~|!~|!=|=)\s*"(?:[^"\\\n]|\\.)*"'
 
@@ -55,8 +60,10 @@ def _base(value: object) -> object:
 
 
 def _header_name(value: object) -> object:
-    if isinstance(value, str) and (problem := header_problem(value)):
-        raise validation_error(problem)
+    if isinstance(value, str) and not _HEADER_NAME.fullmatch(value):
+        raise validation_error(f"{value[:40]!r} is no name of a header")
+    if isinstance(value, str) and value.lower() in _OWN_HEADERS:
+        raise validation_error(f"{value} is set by other options")
     return value
 
 
@@ -147,12 +154,12 @@ class StoreConfig(Peer):
         description="What its Prometheus API is served under, such as http://prometheus:9090, http://mimir:8080/prometheus or "
         "http://vmselect:8481/select/0/prometheus."
     )
-    timeout_seconds: Timeout = Field(TIMEOUT_SECONDS, description="For one query.")
+    timeout_seconds: Timeout = Field(10.0, description="For one query.")
     most_samples: Annotated[int, Field(ge=1000, le=50_000_000)] = Field(
         MOST_SAMPLES, description="An answer with more samples is refused; long grids are asked in parts of so many."
     )
-    max_answer_bytes: Annotated[int, Field(ge=65536)] = Field(
-        MOST_BYTES, description="A larger answer, after decompression, is refused."
+    max_bytes: Annotated[int, Field(ge=65536)] = Field(
+        MOST_BYTES, alias="max_answer_bytes", description="A larger answer, after decompression, is refused."
     )
     partial_answers: Literal["refuse", "take"] = Field(
         "refuse",
@@ -163,17 +170,3 @@ class StoreConfig(Peer):
     header_files: dict[HeaderName, EnvironmentFileName] = Field(
         {}, description="Further headers, by name: files that hold them."
     )
-
-    def options(self, turn_seconds: float = TURN_SECONDS) -> StoreOptions:
-        """Return the options of the store client. An unavailable store is not queried for cycles of `turn_seconds`."""
-        return StoreOptions(
-            url=self.url,
-            timeout_seconds=self.timeout_seconds,
-            max_bytes=self.max_answer_bytes,
-            most_samples=self.most_samples,
-            turn_seconds=turn_seconds,
-            **self.credentials,
-            org_id=self.org_id,
-            header_files=tuple(self.header_files.items()),
-            partial_response_ok=self.partial_answers == "take",
-        )

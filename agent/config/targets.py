@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from agent.config.values import (
+from agent.http_client.options import Peer, Url
+from agent.sections import (
     ConfigSection,
     Contradictions,
-    EngineName,
     EnvironmentFileName,
-    GpuList,
     Name,
-    Peer,
     Timeout,
-    Url,
     refuse,
     repeats,
+    unknown_key_text,
+    validation_error,
 )
-from agent.http_client.options import TargetOptions
+from rules.engines.registry import ENGINES
 from rules.gpu_sources.exporter import GpuExporter
 from rules.gpu_sources.registry import BY_NAME
 from rules.plan.schema import Plan
@@ -29,19 +29,49 @@ MAX_PAGE_BYTES = 2 * 1024 * 1024
 """Twelve times the largest page of an engine that we know. Thirty such pages at once fit into a node agent's memory."""
 
 
+def _engine(value: str) -> str:
+    known = tuple(dict.fromkeys(engine.name for engine in ENGINES))
+    if value not in known:
+        raise validation_error(unknown_key_text(value, known, "an engine whose pages can be read"))
+    return value
+
+
+EngineName = Annotated[Name, AfterValidator(_engine)]
+
+
+def _gpus(value: object) -> object:
+    if value == "auto":
+        return value
+    if not isinstance(value, list | tuple) or not value:
+        raise validation_error("must be auto or a list of GPUs, by UUID or index")
+    seen: set[str | int] = set()
+    for place, gpu in enumerate(value):
+        is_index = type(gpu) is int and 0 <= gpu < 1024
+        if not is_index and not (isinstance(gpu, str) and re.fullmatch(r"[A-Za-z0-9][\w.:/#-]*", gpu)):
+            raise validation_error(f"[{place}] is neither an index nor a UUID; `nvidia-smi -L` lists both")
+        if gpu in seen:
+            raise validation_error(f"[{place}] names GPU {gpu} again")
+        seen.add(gpu)
+    return tuple(value)
+
+
+_GPU_SCHEMA: dict[str, Any] = {
+    "title": "auto or list of GPUs",
+    "anyOf": [
+        {"const": "auto"},
+        {"type": "array", "minItems": 1, "items": {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}},
+    ],
+}
+GpuList = Annotated[tuple[str | int, ...] | Literal["auto"], BeforeValidator(_gpus), WithJsonSchema(_GPU_SCHEMA)]
+
+
 class Connection(Peer):
     """Address of a metrics page and its credentials."""
 
     url: Url = Field(description="Address of the metrics page; without user, password or ${...}.")
-    max_page_bytes: Annotated[int, Field(ge=1024)] = Field(
-        MAX_PAGE_BYTES, description="A larger page, after decompression, is refused."
+    max_bytes: Annotated[int, Field(ge=1024)] = Field(
+        MAX_PAGE_BYTES, alias="max_page_bytes", description="A larger page, after decompression, is refused."
     )
-
-    def options(self, timeout_seconds: float) -> TargetOptions:
-        """Return the options of the page fetcher."""
-        return TargetOptions(
-            url=self.url, timeout_seconds=timeout_seconds, max_bytes=self.max_page_bytes, **self.credentials
-        )
 
 
 class TargetKeys(Connection):

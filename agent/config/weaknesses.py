@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 from agent.config.config import Config
 from agent.config.targets import default_replica
-from agent.config.values import Peer, repeats, unknown_key_text
 from agent.config.web import find_web_file
-from agent.http_client.options import SECRET_NAME
+from agent.http_client.options import SECRET_NAME, Peer
+from agent.sections import repeats, unknown_key_text
 from rules.plan.schema import Plan
 from rules.problems import cap_problems
 

@@ -6,29 +6,55 @@ supported here is an error that names it.
 
 from __future__ import annotations
 
+import re
 import socket
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from agent.config.files import read_document
-from agent.config.values import (
+from agent.errors import ConfigError
+from agent.sections import (
     ConfigSection,
     Contradictions,
     EnvironmentFileName,
     FileName,
-    Listen,
     Text,
     full_match,
-    problems_of,
-    split_listen,
+    is_text,
+    validation_error,
 )
-from agent.errors import ConfigError
 from rules.plan.schema import Plan
 
 BCRYPT_HASH = r"\$2[aby]\$(0[4-9]|1[0-9])\$[./A-Za-z0-9]{53}"
 """bcrypt with a cost of at most 19: each further one doubles the time of a check, and 19 takes half a minute."""
+
+LISTEN = "must be HOST:PORT such as 127.0.0.1:9095, [::1]:9095 or :9095"
+
+
+def split_listen(value: str) -> tuple[str, int]:
+    """Return host (empty: every address) and port (0: any free one) of HOST:PORT, :PORT or [IPV6]:PORT.
+
+    Raise ValueError otherwise.
+    """
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):([0-9]{1,5})", value)
+    if match is None or int(match[2]) > 65535:
+        raise ValueError(LISTEN)
+    return match[1].strip("[]"), int(match[2])
+
+
+def _listen(value: object) -> str:
+    try:
+        _, port = split_listen(value if is_text(value) else "")
+    except ValueError as error:
+        raise validation_error(str(error)) from None
+    if port == 0:
+        raise validation_error(LISTEN)
+    return str(value)
+
+
+Listen = Annotated[str, BeforeValidator(_listen), WithJsonSchema({"type": "string", "title": "host:port"})]
 
 
 class Web(ConfigSection):
@@ -89,9 +115,9 @@ def read_web_file(path: str | None) -> WebFile:
     if document.problems:
         raise ConfigError(tuple(f"web.config_file: {problem}" for problem in document.problems))
     try:
-        return WebFile.model_validate(document.data, context={"folder": Path(path).parent, "environment": {}})
-    except ValidationError as error:
-        problems = document.located(problems_of(error, WebFile))
+        return WebFile.read(document.data, {"folder": Path(path).parent, "environment": {}})
+    except ConfigError as error:
+        problems = document.located(error.problems)
     supported = (problem.replace("is not a key of the configuration", "is not supported") for problem in problems)
     raise ConfigError(tuple(f"web.config_file: {problem}" for problem in supported))
 

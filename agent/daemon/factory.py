@@ -259,9 +259,9 @@ def _gpu_source(config: Config) -> GpuReader | None:
         from agent.gpu.nvml_reader import NvmlReader
 
         return NvmlReader()
-    if config.gpus.exporter is not None:
-        exporter, connection = config.gpus.exporter
-        return ExporterPage(PageFetcher(connection.options(config.timeout_seconds())), exporter)
+    if config.gpu_exporter is not None:
+        exporter, peer = config.gpu_exporter
+        return ExporterPage(PageFetcher(peer), exporter)
     return None
 
 

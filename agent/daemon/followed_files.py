@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 from agent.config.config import Config
 from agent.config.load import LoadedConfig
 from agent.config.named_files import named_files
-from agent.config.values import ConfigSection
 from agent.config.web import Web, find_web_file
 from agent.errors import ScrapeError
-from agent.http_client.options import TargetOptions, authorization, header_secret, load_tls
+from agent.http_client.options import Peer, authorization, header_secret, load_tls
+from agent.sections import ConfigSection
 
 MARK = "..data"
 """Link in a folder that Kubernetes mounts. The kubelet writes a new folder and moves the link to it (atomic writer)."""
@@ -67,10 +67,13 @@ def web_files(web: Web) -> Iterator[Path]:
 
 def find_broken_files(config: Config) -> Iterator[str]:
     """Yield each problem with the files of a connection. Files that several connections share are read once."""
-    for options in dict.fromkeys(_connections(config)):
+    known: dict[object, Peer] = {}
+    for peer in _peers(config):
+        known.setdefault((urlsplit(peer.url).scheme, peer.bearer_token_file, peer.basic_auth, peer.tls), peer)
+    for peer in known.values():
         try:
-            load_tls(options)
-            authorization(options)
+            load_tls(peer)
+            authorization(peer)
         except ScrapeError as error:
             yield error.text
     for name, path in (config.store.header_files if config.store else {}).items():
@@ -80,17 +83,17 @@ def find_broken_files(config: Config) -> Iterator[str]:
             yield error.text
 
 
-def _connections(config: Config) -> Iterator[TargetOptions]:
-    """Yield the options of every connection with files, without its address."""
-    exporter = (config.gpus.exporter[1],) if config.gpus.exporter is not None else ()
-    store = (config.store,) if config.store is not None else ()
-    for section in (*config.targets, *exporter, *store, *config.alerting.alertmanagers):
-        yield TargetOptions(url=f"{urlsplit(section.url).scheme}://peer", **section.credentials)
+def _peers(config: Config) -> Iterator[Peer]:
+    """Yield every server of the configuration."""
+    yield from config.targets
+    if config.gpus.exporter is not None:
+        yield config.gpus.exporter[1]
+    if config.store is not None:
+        yield config.store
+    yield from config.alerting.alertmanagers
     kubernetes = config.discovery.kubernetes
     if kubernetes is not None and kubernetes.api is not None:
-        api = kubernetes.api
-        scheme = urlsplit(api.url).scheme
-        yield TargetOptions(url=f"{scheme}://peer", bearer_token_file=api.bearer_token_file, ca_file=api.ca_file)
+        yield kubernetes.api.peer
 
 
 def _digest(path: Path) -> str:

@@ -13,7 +13,7 @@ from agent.doctor.check_result import CheckResult, fail, ok
 from agent.errors import ConfigError, ScrapeError
 from agent.fleet.tier_readers import replica_count_query_for
 from agent.http_client.errors import place_of
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.http_client.page import JSON, fetch_page
 from agent.http_server.credentials import read_tokens
 from agent.http_server.interfaces import WEBHOOK
@@ -33,7 +33,7 @@ ANYTHING = "vector(1)"
 def check_alerting(alerting: AlertingConfig) -> Iterator[CheckResult]:
     """Request the status of each Alertmanager in turn, and read the token of the webhook."""
     for alertmanager in alerting.alertmanagers:
-        yield _check_alertmanager(alertmanager.options(STATUS))
+        yield _check_alertmanager(alertmanager)
     if alerting.receiver is None:
         return
     try:
@@ -45,10 +45,11 @@ def check_alerting(alerting: AlertingConfig) -> Iterator[CheckResult]:
         yield ok("alerting", f"alerts of others are taken at {WEBHOOK}")
 
 
-def _check_alertmanager(options: TargetOptions) -> CheckResult:
-    place = place_of(options.url).removesuffix(STATUS)
+def _check_alertmanager(alertmanager: Peer) -> CheckResult:
+    place = place_of(alertmanager.url).rstrip("/")
+    status = alertmanager.model_copy(update={"url": place + STATUS})
     try:
-        version = json.loads(fetch_page(options, JSON))["versionInfo"]["version"]
+        version = json.loads(fetch_page(status, JSON))["versionInfo"]["version"]
     except ScrapeError as error:
         text = error.text
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -63,7 +64,7 @@ def check_store(loaded: LoadedConfig, now: float) -> Iterator[CheckResult]:
     config = loaded.config
     if config.store is None:
         return
-    with closing(StoreApi(config.store.options())) as api:
+    with closing(StoreApi(config.store)) as api:
         started_at = time.monotonic()
         try:
             api.query(ANYTHING, now)

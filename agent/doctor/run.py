@@ -65,9 +65,9 @@ def read_installation(loaded: LoadedConfig, clock: Callable[[], float]) -> Insta
 def _read_gpus(config: Config, clock: Callable[[], float]) -> GpuRead:
     """Read every GPU of the configured source."""
     source: GpuReader
-    if config.gpus.exporter is not None:
-        exporter, connection = config.gpus.exporter
-        source = ExporterPage(PageFetcher(connection.options(config.timeout_seconds())), exporter)
+    if config.gpu_exporter is not None:
+        exporter, peer = config.gpu_exporter
+        source = ExporterPage(PageFetcher(peer), exporter)
     elif config.gpus.source == "nvml":
         source = NvmlReader()
     else:

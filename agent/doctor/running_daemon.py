@@ -18,7 +18,7 @@ from agent.config.web import Web, bind_address, page_url, read_web_file
 from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.errors import ConfigError, ScrapeError
 from agent.http_client.client import HttpClient
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer, TlsConfig
 from agent.http_server.server import read_gate, read_tls
 from agent.version import VERSION
 from exporters.render.text import quote_external_text
@@ -50,9 +50,10 @@ def read_daemon(config: Config) -> DaemonStatus | None:
     """Return the status of the daemon at the web address, None if no sizewatch answers there."""
     web = config.web
     url = f"{page_url(web, web.address[1])}api/status"
-    options = TargetOptions(url=url, timeout_seconds=WEB_SECONDS, max_bytes=MOST_BYTES, insecure_skip_verify=True)
+    tls = TlsConfig(insecure_skip_verify=True) if url.startswith("https:") else None
+    peer = Peer(url=url, timeout_seconds=WEB_SECONDS, max_bytes=MOST_BYTES, tls=tls)
     try:
-        with closing(HttpClient(options, "status")) as client:
+        with closing(HttpClient(peer, "status")) as client:
             client.load_if_changed()
             with client.send(client.prepare("GET", url, {})) as response:
                 if response.headers.get("Server") != "sizewatch":

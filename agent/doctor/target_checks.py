@@ -49,18 +49,18 @@ LOOK = "look at the page: sizewatch inspect URL"
 
 def check_page(page: TargetPage) -> Iterator[CheckResult]:
     """Check that the page is reachable, complete, in time and not too large."""
-    check, options = f"target {page.name}", page.target.options
-    place = place_of(options.url)
+    check, peer = f"target {page.name}", page.target.peer
+    place = place_of(peer.url)
     if page.error is not None:
         yield fail(check, f"{page.error.kind}: {page.error.text}", f"{LOOK}; docs/connections.md has a target's keys")
         return
     size = f"{page.page_bytes / 1000:.1f} kB in {page.seconds * 1000:.0f} ms"
     shared = f"; {page.description}, this is a replica" if page.description else ""
     yield ok(check, f"{place}: {size}{shared}")
-    if page.page_bytes > NEARLY * options.max_bytes:
-        yield warn(check, f"its page of {size} nears max_page_bytes ({options.max_bytes})", "raise max_page_bytes")
-    if page.seconds > NEARLY * options.timeout_seconds:
-        text = f"{size} nears its timeout of {options.timeout_seconds:g} s"
+    if page.page_bytes > NEARLY * peer.max_bytes:
+        yield warn(check, f"its page of {size} nears max_page_bytes ({peer.max_bytes})", "raise max_page_bytes")
+    if page.seconds > NEARLY * peer.timeout_seconds:
+        text = f"{size} nears its timeout of {peer.timeout_seconds:g} s"
         yield warn(check, text, "look at the load of the engine's front end, or raise scrape_timeout")
     if page.difference:
         text = f"several engines answer at {place}: {page.difference}"

@@ -65,7 +65,7 @@ def read_targets(targets: Sequence[Target], clock: Callable[[], float]) -> tuple
 def _read_target(target: Target, clock: Callable[[], float]) -> tuple[TargetPage, ...]:
     reader, started_at, before = PageReader(target.engine), time.monotonic(), clock()
     try:
-        with closing(PageFetcher(target.options)) as fetcher:
+        with closing(PageFetcher(target.peer)) as fetcher:
             body = fetcher.fetch()
             seconds, after = time.monotonic() - started_at, clock()
         engines = reader.read_engines(body, after)
@@ -89,7 +89,7 @@ def _read_target(target: Target, clock: Callable[[], float]) -> tuple[TargetPage
 def _find_difference(target: Target, reader: PageReader, first: Snapshot, clock: Callable[[], float]) -> str:
     for _ in range(FURTHER_PAGES):
         try:
-            other = reader.read(fetch_page(target.options), clock())
+            other = reader.read(fetch_page(target.peer), clock())
         except ScrapeError:
             return ""
         if first.facts.get("model") != other.facts.get("model"):

@@ -27,14 +27,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.http_client.errors import HttpError, is_closed_by_peer, place_of, transport_error
-from agent.http_client.options import (
-    TargetOptions,
-    authorization,
-    header_secret,
-    hidden_in_bodies,
-    list_files,
-    load_tls,
-)
+from agent.http_client.options import Peer, authorization, header_secret, hidden_in_bodies, load_tls
 
 PART_BYTES = 65_536
 _GZIP = 16 + zlib.MAX_WBITS
@@ -157,17 +150,17 @@ class HttpClient:
 
     def __init__(
         self,
-        options: TargetOptions,
+        peer: Peer,
         what: str = "answer",
         header_files: tuple[tuple[str, str], ...] = (),
         socket_options: Sequence[tuple[int, int, int]] | None = None,
     ) -> None:
-        self.options = options
-        self.place = place_of(options.url)
+        self.peer = peer
+        self.place = place_of(peer.url)
         self._what = what
         self._header_files = header_files
         self._files = (
-            *list_files(options),
+            *peer.files,
             *((f"header {name}", path, ScrapeFailure.AUTH) for name, path in header_files),
         )
         self._pool_options: dict[str, Any] = {} if socket_options is None else {"socket_options": socket_options}
@@ -205,10 +198,10 @@ class HttpClient:
     def send(self, request: requests.PreparedRequest, seconds: float | None = None) -> Iterator[requests.Response]:
         """Send a prepared request. Yield its response, whose body `read` or `stream` returns in the same block.
 
-        The exchange ends `seconds` from now, by default after the timeout of the options. Not bounded: the name lookup,
+        The exchange ends `seconds` from now, by default after the timeout of the peer. Not bounded: the name lookup,
         and each further address of a name with several.
         """
-        seconds = max(self.options.timeout_seconds if seconds is None else seconds, 0.001)
+        seconds = max(self.peer.timeout_seconds if seconds is None else seconds, 0.001)
         response = None
         self._begin(seconds)
         try:
@@ -229,7 +222,7 @@ class HttpClient:
 
         The connection can then serve another request.
         """
-        most = self.options.max_bytes
+        most = self.peer.max_bytes
         if (response.raw.length_remaining or 0) > most:
             raise self._too_large()
         packed: bytes = b"".join(self.stream(response, most))
@@ -310,12 +303,15 @@ class HttpClient:
         self._kept = False
 
     def _load(self) -> None:
-        tls = load_tls(self.options)
+        tls = load_tls(self.peer)
         headers = {name: header_secret(f"header {name}", path) for name, path in self._header_files}
-        self._credentials = headers | authorization(self.options)
-        self._secrets = hidden_in_bodies(self._credentials, self.options.url)
+        self._credentials = headers | authorization(self.peer)
+        self._secrets = hidden_in_bodies(self._credentials, self.peer.url)
         if tls is not None:
-            self._pool_options |= {"ssl_context": tls, "server_hostname": self.options.server_name}
+            self._pool_options |= {
+                "ssl_context": tls,
+                "server_hostname": self.peer.tls.server_name if self.peer.tls else None,
+            }
         self.close()
         self._adapter = _Adapter(self._pool_options)
         self._session = _Session(self._adapter)
@@ -346,7 +342,7 @@ class HttpClient:
                 kept = False
 
     def _too_large(self) -> HttpError:
-        text = f" sends more than {self.options.max_bytes} bytes; if that is right, raise max_bytes"
+        text = f" sends more than {self.peer.max_bytes} bytes; if that is right, raise max_bytes"
         return HttpError(ScrapeFailure.TOO_LARGE, self.place, text)
 
 

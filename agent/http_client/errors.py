@@ -11,7 +11,7 @@ import urllib3
 from agent.errors import ScrapeError, ScrapeFailure
 
 _STATUSES = {
-    401: (ScrapeFailure.AUTH, "set bearer_token_file, or username and password_file, or renew what is in them"),
+    401: (ScrapeFailure.AUTH, "set bearer_token_file or basic_auth, or renew what is in them"),
     403: (ScrapeFailure.AUTH, "these credentials may not read the metrics"),
     404: (
         ScrapeFailure.HTTP_STATUS,
@@ -95,7 +95,7 @@ def _tls_reason(causes: tuple[BaseException, ...]) -> str:
     if "WRONG_VERSION_NUMBER" in reason or "RECORD_LAYER_FAILURE" in reason:
         return "answers without TLS; does its url begin with http://?"
     if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason or isinstance(causes[-1], _CLOSED):
-        return "the handshake was refused; does it want a client_cert_file?"
+        return "the handshake was refused; does it want a client certificate (cert_file)?"
     return f"TLS failed ({reason.replace('_', ' ').lower()})"
 
 

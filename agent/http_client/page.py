@@ -9,7 +9,7 @@ import requests
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.http_client.client import HttpClient
 from agent.http_client.errors import status_error
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 
 METRICS = "text/plain;version=0.0.4"
 """A newer version lets prometheus_client rename `vllm:x` to `vllm_x`."""
@@ -45,9 +45,9 @@ class PageFetcher:
     """Fetcher of the page of one target over a kept connection, for one thread at a time. Other bodies than METRICS are
     not checked."""
 
-    def __init__(self, options: TargetOptions, accept: str = METRICS) -> None:
+    def __init__(self, peer: Peer, accept: str = METRICS) -> None:
         self._accept = accept
-        self._client = HttpClient(options, "page")
+        self._client = HttpClient(peer, "page")
         self._request: requests.PreparedRequest | None = None
         self.date = ""
         """Date header of the last response."""
@@ -56,7 +56,7 @@ class PageFetcher:
         """Return one complete page, not yet parsed. Raise ScrapeError."""
         client = self._client
         if client.load_if_changed() or self._request is None:
-            self._request = client.prepare("GET", client.options.url, {"Accept": self._accept})
+            self._request = client.prepare("GET", client.peer.url, {"Accept": self._accept})
         with client.send(self._request) as response:
             self.date = response.headers.get("Date", "")
             if response.status_code != 200:
@@ -80,7 +80,7 @@ class PageFetcher:
         self._client.close()
 
 
-def fetch_page(options: TargetOptions, accept: str = METRICS) -> bytes:
+def fetch_page(peer: Peer, accept: str = METRICS) -> bytes:
     """Fetch one page over a connection of its own. Raise ScrapeError."""
-    with closing(PageFetcher(options, accept)) as fetcher:
+    with closing(PageFetcher(peer, accept)) as fetcher:
         return fetcher.fetch()

@@ -11,7 +11,6 @@ import socket
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -20,7 +19,7 @@ import requests
 
 from agent.errors import ScrapeError, SizewatchError
 from agent.http_client.client import HttpClient
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer, TlsConfig
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Folder of a pod's service account: `token`, which the kubelet renews, and `ca.crt`."""
@@ -60,7 +59,7 @@ class KubernetesApiError(SizewatchError):
         self.status = status
 
 
-def endpoint_from_pod(environment: Mapping[str, str] = os.environ, account: Path = ACCOUNT) -> TargetOptions:
+def endpoint_from_pod(environment: Mapping[str, str] = os.environ, account: Path = ACCOUNT) -> Peer:
     """Return the endpoint of the pod's cluster. Raise KubernetesApiError outside a cluster."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
@@ -68,17 +67,21 @@ def endpoint_from_pod(environment: Mapping[str, str] = os.environ, account: Path
             ": KUBERNETES_SERVICE_HOST is not set: this is no pod; name the API in discovery.kubernetes.api.url"
         )
     host = f"[{host}]" if ":" in host else host
-    return TargetOptions(
-        url=f"https://{host}:{port}", bearer_token_file=str(account / "token"), ca_file=str(account / "ca.crt")
+    return Peer(
+        url=f"https://{host}:{port}",
+        bearer_token_file=str(account / "token"),
+        tls=TlsConfig(ca_file=str(account / "ca.crt")),
     )
 
 
 class KubernetesClient:
     """Client with one account, for one thread at a time. Token and CA are read again when they change."""
 
-    def __init__(self, server: TargetOptions) -> None:
+    def __init__(self, server: Peer) -> None:
         self._server = server
-        self._client = HttpClient(replace(server, max_bytes=MOST_BYTES), "answer", socket_options=_KEEPALIVE)
+        self._client = HttpClient(
+            server.model_copy(update={"max_bytes": MOST_BYTES}), "answer", socket_options=_KEEPALIVE
+        )
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
         """Return an object or a list. Raise KubernetesApiError."""

@@ -18,7 +18,7 @@ from agent.config.load import LoadedConfig
 from agent.config.targets import TargetKeys
 from agent.errors import ScrapeError
 from agent.gpu.owners import GpuAssignment, assign_gpus
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.http_client.page import fetch_page
 from agent.kubernetes import pod_gpus, pod_resources
 from agent.kubernetes.api import KubernetesApiError, KubernetesClient, endpoint_from_pod
@@ -58,7 +58,7 @@ class NodePods:
         if keys.api is None:
             self._server = endpoint_from_pod()
         else:
-            self._server = TargetOptions(**keys.api.model_dump())
+            self._server = keys.api.peer
         self._grace = grace_seconds
         self._clock = clock
         self._watch = watch or PodWatch(KubernetesClient(self._server), keys)
@@ -244,7 +244,7 @@ class NodePods:
             if not (excluded.url and excluded.later) or self._stop.is_set():
                 continue
             try:
-                page = fetch_page(TargetOptions(url=excluded.url, timeout_seconds=PAGE_SECONDS))
+                page = fetch_page(Peer(url=excluded.url, timeout_seconds=PAGE_SECONDS))
                 engines = PageReader().read_engines(page, self._clock())
             except ScrapeError:
                 continue

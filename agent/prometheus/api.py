@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Protocol, TypeVar
 
+from agent.config.store import StoreConfig
 from agent.durations import Backoff
 from agent.prometheus.answers import (
     ApiResponse,
@@ -26,8 +27,7 @@ from agent.prometheus.answers import (
     matrix,
     vector,
 )
-from agent.prometheus.options import StoreOptions
-from agent.prometheus.query import LOGIN, QueryRunner
+from agent.prometheus.query import QueryRunner
 
 T = TypeVar("T")
 
@@ -36,6 +36,8 @@ QUERY_RANGE = "/api/v1/query_range"
 MOST_POINTS = 11_000
 """Maximum points per series in a query_range response (Prometheus: web/api/v1/api.go, "exceeded maximum resolution").
 """
+
+TURN_SECONDS = 60.0
 
 SLOW_IN_A_ROW = 2
 """Consecutive slow queries before the store itself counts as slow. A single slow query may be the cause."""
@@ -64,13 +66,20 @@ class StoreApi:
 
     A query raises StoreError and then returns no part of the response. If the store is unreachable or rejects the
     credentials, later queries in the cycle fail at once with the same text. The backoff then grows
-    (`agent.durations`). A changed credentials file ends it.
+    (`agent.durations`) in cycles of `turn_seconds`. A changed credentials file ends it.
     """
 
-    def __init__(self, options: StoreOptions, clock: Callable[[], float] = time.monotonic, login: str = LOGIN) -> None:
-        self.options = options
+    def __init__(
+        self,
+        store: StoreConfig,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        turn_seconds: float = TURN_SECONDS,
+    ) -> None:
+        self.store = store
+        self.turn_seconds = turn_seconds
         self._clock = clock
-        self._runner = QueryRunner(options, login)
+        self._runner = QueryRunner(store)
         self._backoff = Backoff()
         self._slow = 0
         self._last: StoreError | None = None
@@ -79,7 +88,7 @@ class StoreApi:
 
     def query(self, expr: str, t: float) -> tuple[InstantSample, ...]:
         """Return the value of an expression at `t` (unix seconds), by series. Raise StoreError."""
-        most = self.options.most_samples
+        most = self.store.most_samples
         found = self._asked(QUERY, {"query": expr, "time": _stamp(t)}, lambda given: vector(given, most))
         self.counts.samples += len(found)
         return found
@@ -93,7 +102,7 @@ class StoreApi:
         window = _milliseconds(end) - _milliseconds(start)
         if window <= 0:
             raise ValueError("end must be after start")
-        most, span = self.options.most_samples, (_milliseconds(start) / 1000, _milliseconds(end) / 1000)
+        most, span = self.store.most_samples, (_milliseconds(start) / 1000, _milliseconds(end) / 1000)
         form = {"query": f"{selector}[{window}ms]", "time": _stamp(end)}
         return self._counted(self._asked(QUERY, form, lambda given: matrix(given, most, span)))
 
@@ -112,7 +121,7 @@ class StoreApi:
         if last < 0:
             raise ValueError("step must be 0.001 or more, and end not before start")
         found: dict[frozenset[tuple[str, str]], list[MatrixSeries]] = {}
-        most = self.options.most_samples
+        most = self.store.most_samples
         at, points = 0, min(MOST_POINTS, max(1, most // max(1, series)))
         while at <= last:
             until = min(at + points - 1, last)
@@ -150,7 +159,7 @@ class StoreApi:
             "end": _stamp(end / 1000),
             "step": _stamp(step / 1000),
         }
-        return self._counted(self._asked(QUERY_RANGE, form, lambda given: matrix(given, self.options.most_samples)))
+        return self._counted(self._asked(QUERY_RANGE, form, lambda given: matrix(given, self.store.most_samples)))
 
     def _counted(self, found: tuple[MatrixSeries, ...]) -> tuple[MatrixSeries, ...]:
         self.counts.samples += sum(len(one.times) for one in found)
@@ -189,7 +198,7 @@ class StoreApi:
             return
         self._slow = self._slow + 1 if error.kind is StoreErrorKind.SLOW else 0
         if error.kind in _WHOLE_STORE or self._slow >= SLOW_IN_A_ROW:
-            self._backoff = self._backoff.record_failure(now, self.options.turn_seconds)
+            self._backoff = self._backoff.record_failure(now, self.turn_seconds)
             self._last = error
 
 

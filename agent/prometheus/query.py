@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import urlencode
 
+from agent.config.store import StoreConfig
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.http_client.client import HttpClient
 from agent.http_client.errors import status_error
 from agent.prometheus.answers import ApiResponse, StoreError, StoreErrorKind, parse_answer
-from agent.prometheus.options import StoreOptions
 
 _ADDRESS = "is this the address of a Prometheus server?"
 _STATUSES = {
-    401: (StoreErrorKind.CREDENTIALS, "wants credentials, or takes others: {login}"),
+    401: (
+        StoreErrorKind.CREDENTIALS,
+        "wants credentials: set bearer_token_file or basic_auth, or renew what is in them",
+    ),
     403: (StoreErrorKind.CREDENTIALS, "does not let these credentials query it"),
     404: (StoreErrorKind.WRONG_ANSWER, f"answered 404: {_ADDRESS}"),
     405: (StoreErrorKind.WRONG_ANSWER, f"does not take a query: {_ADDRESS}"),
@@ -66,7 +69,6 @@ _SCRAPES = {
     ScrapeFailure.AUTH: StoreErrorKind.CREDENTIALS,
     ScrapeFailure.TLS: StoreErrorKind.CREDENTIALS,
 }
-LOGIN = "set bearer_token_file or basic_auth, or renew what is in them"
 
 # Ask for no compression: it costs CPU of a shared store, and the network to a nearby store is cheap.
 _HEADERS = {
@@ -111,18 +113,17 @@ def transport_error(place: str, error: ScrapeError) -> StoreError:
 
 
 class QueryRunner:
-    """Sender of queries over one connection, for one thread at a time. `login` is a hint in error messages."""
+    """Sender of queries over one connection, for one thread at a time."""
 
-    def __init__(self, options: StoreOptions, login: str = LOGIN) -> None:
-        self._options = options
-        self._login = login
-        self._client = HttpClient(options, "answer", options.header_files)
+    def __init__(self, store: StoreConfig) -> None:
+        self._store = store
+        self._client = HttpClient(store, "answer", tuple(store.header_files.items()))
         self.place = self._client.place.rstrip("/")
         self._parameters = {
             **EXACT,
-            **({} if options.partial_response_ok else COMPLETE),
+            **({} if store.partial_answers == "take" else COMPLETE),
             # Prometheus reads seconds or 1s, but not 0.5s. The store should stop when the client has stopped waiting.
-            "timeout": f"{options.timeout_seconds:.3f}",
+            "timeout": f"{store.timeout_seconds:.3f}",
         }
         self.bytes = 0
         """Bytes of all response bodies."""
@@ -139,7 +140,7 @@ class QueryRunner:
             raise error_from_body(given, status)
         if status != 200:
             raise error_without_body(self.place, status)
-        if given.partial and not self._options.partial_response_ok:
+        if given.partial and self._store.partial_answers == "refuse":
             raise StoreError(StoreErrorKind.PARTIAL, self.place, given.partial)
         return given
 
@@ -162,15 +163,15 @@ class QueryRunner:
         client = self._client
         client.load_if_changed()
         headers = dict(_HEADERS)
-        if self._options.org_id is not None:
-            headers["X-Scope-OrgID"] = self._options.org_id
+        if self._store.org_id is not None:
+            headers["X-Scope-OrgID"] = self._store.org_id
         with client.send(client.prepare("POST", f"{self.place}{path}", headers, form.encode())) as response:
             status = response.status_code
             if 300 <= status < 400:
                 raise status_error(self.place, status)
             if status in _STATUSES:
                 kind, text = _STATUSES[status]
-                raise StoreError(kind, self.place, text.format(login=self._login))
+                raise StoreError(kind, self.place, text)
             if status != 200 and "json" not in response.headers.get("Content-Type", "").lower():
                 raise error_without_body(self.place, status)
             return client.read(response), status

@@ -64,7 +64,7 @@ class BackFillService:
         self._clock = clock
         self._done = done
         self._stopping = threading.Event()
-        self._api = StoreApi(loaded.config.store.options())
+        self._api = StoreApi(loaded.config.store)
         self._thread = threading.Thread(target=self._run, name="back-fill", daemon=True)
 
     def start(self) -> None:

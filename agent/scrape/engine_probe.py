@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.http_client.page import JSON, fetch_page
 from agent.scrape.scrapers import PageReader
 from exporters.render import text
@@ -50,17 +50,17 @@ class EngineProbe:
     holds: str = ""
 
 
-def probe_engine(options: TargetOptions, engine: str | None = None) -> EngineProbe:
+def probe_engine(peer: Peer, engine: str | None = None) -> EngineProbe:
     """Probe one endpoint. Raise ScrapeError if it has no page of an engine."""
     reader = PageReader(engine)
-    page = next(iter(reader.read_engines(fetch_page(options), time.time()).values()))
+    page = next(iter(reader.read_engines(fetch_page(peer), time.time()).values()))
     holds = reader.describe_engines()
     remarks = [f"{holds}; these facts are of the first"] if holds else []
-    card = _card(options, remarks)
+    card = _card(peer, remarks)
     printed = page.facts.get("max_model_len", "")
     context = _tokens(card.get("max_model_len")) or (_tokens(int(printed)) if printed.isdecimal() else None)
     return EngineProbe(
-        url=options.url,
+        url=peer.url,
         engine=reader.engine,
         page=page,
         model=text.quote_external_text(page.facts.get("model") or str(card.get("id") or ""), MOST_MODEL),
@@ -70,11 +70,11 @@ def probe_engine(options: TargetOptions, engine: str | None = None) -> EnginePro
     )
 
 
-def _card(options: TargetOptions, remarks: list[str]) -> dict[str, Any]:
+def _card(peer: Peer, remarks: list[str]) -> dict[str, Any]:
     """Return the first model card of the server. Without one, add a remark and return an empty dict."""
-    url = urlunsplit(urlsplit(options.url)._replace(path=MODELS, query=""))
+    url = urlunsplit(urlsplit(peer.url)._replace(path=MODELS, query=""))
     try:
-        result = json.loads(fetch_page(replace(options, url=url), JSON))
+        result = json.loads(fetch_page(peer.model_copy(update={"url": url}), JSON))
         cards = [card for card in result["data"] if isinstance(card, dict)]
     except ScrapeError as error:
         gone = error.kind is ScrapeFailure.HTTP_STATUS

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit, urlunsplit
 from agent.durations import Backoff
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.http_client.errors import place_of
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.http_client.page import JSON, PageFetcher
 from agent.scrape.exposition import ExpositionSeries, ParsedPage, SeriesReader
 from agent.scrape.page_split import split_engines
@@ -143,7 +143,7 @@ class Target:
     tier: str
     replica: str
     pool: str
-    options: TargetOptions
+    peer: Peer
     engine: str | None = None
     engine_version: str | None = None
     gpus: tuple[str, ...] = ()
@@ -193,7 +193,7 @@ class _Scraper:
         self.process = (page.started_at,)
         configured = self.target.engine_version or ""
         self.reader.set_version(configured)
-        told, page_url = self.reader.engine.version_path, urlsplit(self.target.options.url)
+        told, page_url = self.reader.engine.version_path, urlsplit(self.target.peer.url)
         # Beside the page: a path in front of both is that of a proxy.
         path = page_url.path.rpartition("/")[0] + told
         self.version_url = urlunsplit(page_url._replace(path=path, query="")) if told else ""
@@ -206,7 +206,7 @@ class _Scraper:
 
     def describe_progress(self) -> str:
         """Return what a scrape that still runs does. Only a name is looked up."""
-        host = urlsplit(self.target.options.url).hostname or ""
+        host = urlsplit(self.target.peer.url).hostname or ""
         if self.parsing:
             return "parsing its page"
         return "connecting or reading" if _is_address(host) else "looking its host's name up, or connecting,"
@@ -238,7 +238,7 @@ class Scrapers:
         self,
         targets: Sequence[Target],
         clock: Callable[[], float] = time.time,
-        fetcher: Callable[[TargetOptions], PageFetcher] = PageFetcher,
+        fetcher: Callable[[Peer], PageFetcher] = PageFetcher,
         turn_seconds: float = float("inf"),
     ) -> None:
         self._clock = clock
@@ -246,7 +246,7 @@ class Scrapers:
         self._interrupted = threading.Event()
         # The release is JSON, which a fetcher of pages refuses.
         self._fetch_json = partial(PageFetcher, accept=JSON) if fetcher is PageFetcher else fetcher
-        self._scrapers = {t.key: _Scraper(t, fetcher(t.options)) for t in targets}
+        self._scrapers = {t.key: _Scraper(t, fetcher(t.peer)) for t in targets}
         self._cycles = 0
         self._threads = ScrapeThreads()
         self._started_at = 0.0
@@ -296,7 +296,7 @@ class Scrapers:
                 return
 
     def _deadline(self, scraper: _Scraper) -> float:
-        return scraper.begun + scraper.target.options.timeout_seconds + GRACE_SECONDS
+        return scraper.begun + scraper.target.peer.timeout_seconds + GRACE_SECONDS
 
     def _result(self, scraper: _Scraper, scrape: Future[ScrapeResult]) -> ScrapeResult | None:
         """Return the result, a timeout after the deadline, or None while the scrape may still end in time."""
@@ -305,7 +305,7 @@ class Scrapers:
         waited = time.monotonic() - scraper.begun
         if time.monotonic() < self._deadline(scraper):
             return None
-        text = f"{place_of(scraper.target.options.url)} gave no page in {waited:.0f} s: "
+        text = f"{place_of(scraper.target.peer.url)} gave no page in {waited:.0f} s: "
         if scrape.cancel():
             text += "it was not asked, because this machine gives no further thread"
         else:
@@ -345,9 +345,9 @@ class Scrapers:
     def _fetch_version(self, scraper: _Scraper) -> str:
         """Return the release that the engine tells, or "": the path may be missing behind a proxy, which is no error."""
         url, scraper.version_url = scraper.version_url, ""
-        options = scraper.target.options
-        seconds = min(options.timeout_seconds, VERSION_SECONDS)
-        fetcher = self._fetch_json(replace(options, url=url, timeout_seconds=seconds))
+        peer = scraper.target.peer
+        seconds = min(peer.timeout_seconds, VERSION_SECONDS)
+        fetcher = self._fetch_json(peer.model_copy(update={"url": url, "timeout_seconds": seconds}))
         try:
             told = json.loads(fetcher.fetch()[:MOST_VERSION_BYTES])
         except (ScrapeError, ValueError, RecursionError):

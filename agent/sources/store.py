@@ -15,7 +15,7 @@ from agent.errors import ScrapeFailure, SizewatchError
 from agent.fleet.stored_pages import GONE_SECONDS, ReplicaPage
 from agent.fleet.tier_readers import AGENTS, TierReader, TierReaderKey, build_tier_reader, uses_agent_series
 from agent.garbage import collect_rarely, collector_resting
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.pipeline.interfaces import Closable
 from agent.prometheus.api import QueryClient, StoreApi
 from agent.scrape.scrapers import Target
@@ -199,10 +199,10 @@ class StoreSource:
         return {tier: keys for tier, keys in gone.items() if keys}
 
     def _list_targets(self) -> Iterator[Target]:
-        options = TargetOptions(url=self.api.place)
+        peer = Peer(url=self.api.place)
         for reader in self._readers:
             for name, pool in sorted(reader.pages.pools.items()):
-                yield Target(tier=reader.tier, replica=name, pool=pool, options=options)
+                yield Target(tier=reader.tier, replica=name, pool=pool, peer=peer)
 
     def describe(self) -> str:
         """Return the number of tiers and the store."""
@@ -300,14 +300,14 @@ def build_store_source(
     collect_rarely()
     keys = loaded.config
     assert keys.store is not None, "role fleet has a store"
-    options = keys.store.options(keys.turn_seconds)
-    kept = before.api if before is not None else None
-    api = kept if isinstance(kept, StoreApi) and kept.options == options else StoreApi(options)
+    api = before.api if before is not None else None
+    if not isinstance(api, StoreApi) or (api.store, api.turn_seconds) != (keys.store, keys.turn_seconds):
+        api = StoreApi(keys.store, turn_seconds=keys.turn_seconds)
     known: dict[TierReaderKey, TierReader] = before.readers if before is not None else {}
     readers: dict[TierReaderKey, TierReader] = {}
     for tier, context in contexts.items():
         source = keys.tiers.get(tier, AGENTS)
-        depends_on = (source, options, keys.fleet, context.basis.ttft_slo_seconds)
+        depends_on = (source, api, keys.fleet, context.basis.ttft_slo_seconds)
         readers[depends_on, tier] = known.get((depends_on, tier)) or build_tier_reader(
             tier, source, context, keys.fleet, api
         )

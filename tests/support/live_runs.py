@@ -14,7 +14,7 @@ import yaml
 from loops import scrape_loop
 
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.scrape.scrapers import Scrapers, Target
 from agent.sources.recording import Recording, Scrape, load, scrapes
 from rules.plan.load_bins import TierContext
@@ -90,14 +90,14 @@ def live_findings(folder: Path, contexts: dict[str, TierContext], times: Sequenc
     clock = Clock()
     targets, engines = [], {}
     for place, one in enumerate(recording.targets):
-        options = TargetOptions(url=f"http://127.0.0.1/{place}/metrics", timeout_seconds=60.0)
+        options = Peer(url=f"http://127.0.0.1/{place}/metrics", timeout_seconds=60.0)
         engines[options.url] = RecordedEngine([line for line in lines if line.target == place], clock)
         targets.append(
             Target(
                 tier=one.tier,
                 replica=one.replica,
                 pool=one.pool,
-                options=options,
+                peer=options,
                 engine=one.engine,
                 engine_version=one.engine_version,
             )

@@ -15,7 +15,7 @@ from paths import TESTS
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.prometheus.answers import MatrixSeries
 from agent.scrape.scrapers import PageReader, ScrapeResult, Scrapers, Target
 from agent.sources.recording import Recording, Scrape, load, scrapes
@@ -90,7 +90,7 @@ def _of_agent(name: str | Path, plan: Plan | None, late_seconds: float) -> Itera
     tiers = {target.tier for target in recording.targets}
     parts = scrape_loop(
         [
-            Target(tier=t.tier, replica=t.replica, pool=t.pool, options=TargetOptions(url="http://127.0.0.1:1"))
+            Target(tier=t.tier, replica=t.replica, pool=t.pool, peer=Peer(url="http://127.0.0.1:1"))
             for t in recording.targets
         ],
         {tier: build_tier_context(tier, plan.tiers.get(tier) if plan else None) for tier in tiers},

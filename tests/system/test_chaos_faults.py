@@ -23,7 +23,7 @@ from waiting import CEILING_SECONDS, free_port, wait_for
 from agent.alerting.delivery import AlertDelivery, AlertmanagerClient, DeliveryError
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.scrape.scrapers import Scrapers, Target
 from rules.evaluator.observation import ClosedMinute
 
@@ -70,8 +70,8 @@ def test_an_engine_that_is_well_again_is_seen_within_two_turns_however_long_it_w
 ) -> None:
     with engines(1) as (engine,):
         hurried = act in (hangs, hangs_mid_page)
-        options = TargetOptions(url=engine.url, timeout_seconds=0.25 if hurried else CEILING_SECONDS)
-        scrapers = Scrapers([Target(tier="t", replica="r0", pool="mixed", options=options)])
+        options = Peer(url=engine.url, timeout_seconds=0.25 if hurried else CEILING_SECONDS)
+        scrapers = Scrapers([Target(tier="t", replica="r0", pool="mixed", peer=options)])
         engine.act = act
         during = [scrapers.collect_results(scrapers.start_scrapes())["t", "r0"].snapshot for _ in range(turns)]
         engine.act = None
@@ -184,9 +184,7 @@ def refusing() -> Iterator[str]:
 
 
 def test_an_alertmanager_that_is_away_is_known_before_the_first_alert() -> None:
-    delivery = AlertDelivery(
-        AlertmanagerClient(TargetOptions(url=f"http://127.0.0.1:{free_port()}/api/v2/alerts")), 60.0
-    )
+    delivery = AlertDelivery(AlertmanagerClient(Peer(url=f"http://127.0.0.1:{free_port()}")), 60.0)
     delivery.offer(lambda: (), ())
     try:
         assert wait_for(lambda: delivery.health.failures >= 1)
@@ -198,7 +196,7 @@ def test_an_alertmanager_that_is_away_is_known_before_the_first_alert() -> None:
 
 def test_an_alertmanager_that_refuses_even_an_empty_list_is_told_and_ends() -> None:
     with refusing() as url, pytest.raises(DeliveryError, match="answered an empty list of alerts with 400"):
-        AlertmanagerClient(TargetOptions(url=url)).round([])
+        AlertmanagerClient(Peer(url=url)).round([])
 
 
 def test_a_daemon_that_was_suspended_goes_on_when_it_may(tmp_path: Path) -> None:

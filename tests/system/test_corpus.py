@@ -27,7 +27,7 @@ from paths import TESTS
 from result_files import read_results
 from status_samples import agent_status
 
-from agent.alerting.delivery import PATH, AlertmanagerClient
+from agent.alerting.delivery import AlertmanagerClient
 from agent.alerting.webhook import PayloadError, TokenBucket, WebhookReceiver
 from agent.alerting.webhook import read as read_alerts
 from agent.benchmarks.plan_edit import chosen_tier, open_plan, replace_curve
@@ -35,6 +35,7 @@ from agent.cli.dashboards import GrafanaClient
 from agent.config.files import load_plan
 from agent.config.load import load as load_config
 from agent.config.load import parse_config
+from agent.config.store import StoreConfig
 from agent.config.web import Web, WebFile, read_web_file
 from agent.errors import ScrapeError, SizewatchError
 from agent.fleet.agent_series import AgentPages
@@ -43,7 +44,7 @@ from agent.fleet.sums import group_sums, sum_by_replica
 from agent.forecasting.csv_series import read_trace
 from agent.gpu.collector import samples
 from agent.history.codec import decode_window
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.http_client.page import PageFetcher
 from agent.http_server.credentials import Authenticator
 from agent.http_server.interfaces import TurnProgress
@@ -56,7 +57,6 @@ from agent.kubernetes.pod_tier import TierCandidates
 from agent.kubernetes.pods import parse_pod
 from agent.prometheus.answers import matrix, parse_answer, vector
 from agent.prometheus.api import StoreApi
-from agent.prometheus.options import StoreOptions
 from agent.replay.replay import replay
 from agent.reporting import storage
 from agent.scrape.engine_probe import probe_engine
@@ -234,7 +234,7 @@ def kubelet(bench: Bench, data: bytes) -> None:
 
 def answer(bench: Bench, data: bytes) -> None:
     bench.said[0] = data
-    options = TargetOptions(url=f"{bench.url}/metrics", timeout_seconds=SECONDS, max_bytes=MOST_BYTES)
+    options = Peer(url=f"{bench.url}/metrics", timeout_seconds=SECONDS, max_bytes=MOST_BYTES)
     with closing(PageFetcher(options)) as fetcher:
         assert len(fetcher.fetch()) <= MOST_BYTES
 
@@ -243,25 +243,25 @@ def peer(bench: Bench, data: bytes) -> None:
     """The first byte chooses who asks."""
     bench.said[0], url, choice = data[1:], bench.url, data[0] % 6
     if choice == 0:
-        grafana = GrafanaClient(TargetOptions(url=url, bearer_token_file=str(bench.folder / "token")))
+        grafana = GrafanaClient(Peer(url=url, bearer_token_file=str(bench.folder / "token")))
         grafana.folder("sizewatch")
         check_words([grafana.save({"uid": "a"}, "f")])
     elif choice == 1:
         alert = AlertPayload(title="A", firing=True, body={"labels": {"alertname": "A"}})
-        client = AlertmanagerClient(TargetOptions(url=url + PATH, timeout_seconds=SECONDS))
+        client = AlertmanagerClient(Peer(url=url, timeout_seconds=SECONDS))
         check_words(client.round((alert,)).refused.values())
     elif choice in (2, 3):
-        with closing(KubernetesClient(TargetOptions(url=url, timeout_seconds=SECONDS))) as kube:
+        with closing(KubernetesClient(Peer(url=url, timeout_seconds=SECONDS))) as kube:
             if choice == 2:
                 kube.get("/api/v1/pods")
             else:
                 with kube.watch("/api/v1/pods", 1.0) as events:
                     list(itertools.islice(events, 1000))
     elif choice == 4:
-        with closing(StoreApi(StoreOptions(url=url, timeout_seconds=SECONDS, max_bytes=MOST_BYTES))) as api:
+        with closing(StoreApi(StoreConfig(url=url, timeout_seconds=SECONDS, max_bytes=MOST_BYTES))) as api:
             api.query("up", 1.0)
     else:
-        found = probe_engine(TargetOptions(url=f"{url}/metrics", timeout_seconds=SECONDS))
+        found = probe_engine(Peer(url=f"{url}/metrics", timeout_seconds=SECONDS))
         check_words((found.model, *found.remarks))
 
 

@@ -14,11 +14,11 @@ from store_servers import Sample, victoria_metrics
 
 from agent.config.files import load_plan
 from agent.config.load import LoadedConfig, build_tier_contexts, parse_config, plan_versions
+from agent.config.store import StoreConfig
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
 from agent.prometheus.api import StoreApi
-from agent.prometheus.options import StoreOptions
 from rules.confidence import Certainty
 from rules.plan.load_bins import TierContext, bin_window
 from rules.verdicts.verdict import Status, Verdict
@@ -85,7 +85,7 @@ def test_the_tier_that_idles_is_in_the_trap_and_its_neighbour_is_not(tmp_path: P
     )
     with victoria_metrics(tmp_path) as there, HistoryStore(tmp_path / "history.db") as store:
         there.write(told())
-        api = StoreApi(StoreOptions(url=there.url, timeout_seconds=30.0))
+        api = StoreApi(StoreConfig(url=there.url, timeout_seconds=30.0))
         store.book(days_before(build_tier_contexts(loaded), plan_versions(loaded)))
         book_past(loaded, api, store, STORED, END)
     keeping = HistoryService(lambda: HistoryStore(tmp_path / "history.db"))

@@ -15,9 +15,9 @@ from mortal_alertmanager import Pager, pager
 from paths import ROOT
 from waiting import wait_for
 
-from agent.alerting.delivery import PATH, AlertmanagerClient
+from agent.alerting.delivery import AlertmanagerClient
 from agent.config.files import load_plan
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
 from exporters.alertmanager.payload import AlertPayload, AlertSettings, present
@@ -157,7 +157,7 @@ def test_a_cascade_pages_once_by_posts_and_is_resolved(tmp_path: Path) -> None:
             receivers_at(sped_up(SAMPLE.read_text(encoding="utf-8"), ROUTE_TIMES, 1000), called.url), encoding="utf-8"
         )
         with alertmanager(tmp_path, routes) as manager:
-            client = AlertmanagerClient(TargetOptions(url=f"{manager}{PATH}"))
+            client = AlertmanagerClient(Peer(url=manager))
             page = ("pages", "KvCacheCascade")
             # What is watched ends now, so that every end lies behind Alertmanager's clock.
             ever: list[AlertPayload] = []

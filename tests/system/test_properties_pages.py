@@ -12,7 +12,7 @@ from page_checks import NOW, check_snapshot, check_window, engine_pages
 from waiting import CEILING_SECONDS
 
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.http_client.page import PageFetcher
 from agent.scrape.scrapers import PageReader
 from rules.telemetry import windows
@@ -34,7 +34,7 @@ def chunked(page: bytes) -> bytes:
 def test_an_answer_cut_anywhere_is_no_page(framed: object) -> None:
     said = [b""]
     with answering(said) as url:
-        fetcher = PageFetcher(TargetOptions(url=f"{url}/metrics", timeout_seconds=CEILING_SECONDS))
+        fetcher = PageFetcher(Peer(url=f"{url}/metrics", timeout_seconds=CEILING_SECONDS))
 
         @settings(max_examples=30, deadline=None)
         @given(st.integers(0, 5), st.floats(0, 1, exclude_max=True))

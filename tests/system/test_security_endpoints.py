@@ -25,7 +25,7 @@ from waiting import CEILING_SECONDS
 from agent.alerting.webhook import WebhookReceiver
 from agent.config.load import load
 from agent.errors import ConfigError
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.http_server.credentials import Authenticator
 from agent.http_server.server import WebServer
 from agent.kubernetes.api import (
@@ -220,7 +220,7 @@ def test_a_token_of_the_service_account_that_is_no_text_is_told_without_it(tmp_p
     token = tmp_path / "token"
     token.write_bytes(b"s3cret\xff\xfe-token")
     with pytest.raises(KubernetesApiError, match="is not UTF-8") as caught:
-        KubernetesClient(TargetOptions(url="http://127.0.0.1:1", bearer_token_file=str(token))).get("/x")
+        KubernetesClient(Peer(url="http://127.0.0.1:1", bearer_token_file=str(token))).get("/x")
     assert caught.value.__cause__ is not None
     assert caught.value.__cause__.__cause__ is None
     assert "s3cret" not in str(caught.value)

@@ -11,14 +11,15 @@ import pytest
 from engine_server import Engine, Handler, engines
 from hostile_store import give as give_json
 from hostile_store import serving
+from peers import peer_fields
 
 from agent.alerting.delivery import AlertmanagerClient, DeliveryError
+from agent.config.store import StoreConfig
 from agent.errors import ConfigError, ScrapeError
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.http_client.page import PageFetcher
 from agent.prometheus.answers import StoreError
 from agent.prometheus.api import StoreApi
-from agent.prometheus.options import StoreOptions
 
 
 @contextmanager
@@ -40,11 +41,11 @@ def test_a_redirect_to_a_host_that_is_called_like_our_secret_does_not_tell_it(tm
     file.write_text(secret)
     for spelled in (secret, secret.upper()):
         with moved(place.format(spelled)) as engine, pytest.raises(ScrapeError, match="redirects") as caught:
-            PageFetcher(TargetOptions(url=engine.url, bearer_token_file=str(file))).fetch()
+            PageFetcher(Peer(url=engine.url, bearer_token_file=str(file))).fetch()
         # A host's name has no case; what a server changes on purpose it could as well say in the clear elsewhere.
         assert secret not in str(caught.value)
     with moved(place.format("another-secret9")) as engine, pytest.raises(ScrapeError, match="redirects") as caught:
-        PageFetcher(TargetOptions(url=f"{engine.url}?token=another-secret9")).fetch()
+        PageFetcher(Peer(url=f"{engine.url}?token=another-secret9")).fetch()
     assert "another-secret9" not in str(caught.value)
 
 
@@ -54,7 +55,7 @@ def test_a_store_that_redirects_does_not_bring_our_token_into_a_message(tmp_path
     with serving() as store:
         store.act = lambda handler: give_json(handler, b"", 302, Location=f"https://{secret}.evil.example/")
         with pytest.raises(StoreError) as caught:
-            StoreApi(StoreOptions(url=store.url, bearer_token_file=str(file))).query("up", time.time())
+            StoreApi(StoreConfig(url=store.url, bearer_token_file=str(file))).query("up", time.time())
     assert "redirects" in caught.value.text
     assert secret not in caught.value.text
 
@@ -76,7 +77,7 @@ def test_the_type_and_the_packing_of_an_answer_do_not_tell_it_either(tmp_path: P
         with engines(1) as served:
             served[0].act = act
             with pytest.raises(ScrapeError) as caught:
-                PageFetcher(TargetOptions(url=served[0].url, bearer_token_file=str(file))).fetch()
+                PageFetcher(Peer(url=served[0].url, bearer_token_file=str(file))).fetch()
         assert secret not in str(caught.value)
 
 
@@ -93,7 +94,7 @@ def test_a_page_that_repeats_a_secret_is_read_without_it(tmp_path: Path) -> None
             ({"username": "ada", "password_file": str(password)}, "YWRhOmh1bnRlcjItaXMtbWluZQ"),
         ):
             served[0].pages = ((said % secret).encode(),)
-            page = PageFetcher(TargetOptions(url=url, **login)).fetch()
+            page = PageFetcher(Peer(**peer_fields(url=url, **login))).fetch()
             assert page == b'x{a="[secret]",b="[secret]",c="llama-3.3-70b"} 1\n'
 
 
@@ -103,7 +104,7 @@ def test_a_password_that_is_a_word_of_the_page_changes_nothing_that_is_read(tmp_
     file.write_text(password)
     with engines(1) as served:
         served[0].pages = (page := served[0].pages[0] + f"# {password}\n".encode(),)
-        options = TargetOptions(url=served[0].url, username="ada", password_file=str(file))
+        options = Peer(**peer_fields(url=served[0].url, username="ada", password_file=str(file)))
         assert PageFetcher(options).fetch() == page
 
 
@@ -111,7 +112,7 @@ def test_the_words_of_an_alertmanager_are_not_quoted() -> None:
     with serving() as server:
         server.act = lambda handler: give_json(handler, b'"no: abcd-1234-secret"', 400)
         with pytest.raises(DeliveryError) as caught:
-            AlertmanagerClient(TargetOptions(url=f"{server.url}?key=abcd-1234-secret")).round(())
+            AlertmanagerClient(Peer(url=f"{server.url}?key=abcd-1234-secret")).round(())
     assert "with 400" in str(caught.value)
     assert "secret" not in str(caught.value)
 
@@ -130,6 +131,6 @@ def test_the_words_of_an_alertmanager_are_not_quoted() -> None:
 )
 def test_an_address_that_nothing_can_be_asked_at_is_refused_before_the_first_turn(url: str) -> None:
     """It was a defect in every turn, told with its traceback."""
-    with pytest.raises(ConfigError, match="no host can be called") as caught:
-        TargetOptions(url=f"{url}?key=abcd-1234-secret")
+    with pytest.raises(ConfigError, match=r"no host can be called|no blank|an address") as caught:
+        Peer.of(url=f"{url}?key=abcd-1234-secret")
     assert "secret" not in str(caught.value)

@@ -39,7 +39,7 @@ def configured(data: dict[str, Any], folder: Path) -> Config:
 def a_target(url: str, keys: dict[str, Any], folder: Path) -> None:
     config = configured({"targets": [{"url": f"{url}/metrics", "tier": "t", **keys}]}, folder)
     (target,) = config.list_targets()
-    assert PageFetcher(target.options).fetch() == PAGE
+    assert PageFetcher(target.peer).fetch() == PAGE
 
 
 def a_targets_clock(url: str, keys: dict[str, Any], folder: Path) -> None:
@@ -51,12 +51,12 @@ def a_targets_clock(url: str, keys: dict[str, Any], folder: Path) -> None:
 def a_gpu_exporter(url: str, keys: dict[str, Any], folder: Path) -> None:
     config = configured({"gpus": {"source": "dcgm", "dcgm": {"url": f"{url}/gpus", **keys}}}, folder)
     assert config.gpus.exporter is not None
-    assert PageFetcher(config.gpus.exporter[1].options(2.0)).fetch() == GPUS
+    assert PageFetcher(config.gpu_exporter[1]).fetch() == GPUS
 
 
 def an_alertmanager(url: str, keys: dict[str, Any], folder: Path) -> None:
     config = configured({"alerting": {"path": "posts", "alertmanagers": [{"url": url, **keys}]}}, folder)
-    poster = AlertmanagerClient(config.alerting.alertmanagers[0].options(PATH))
+    poster = AlertmanagerClient(config.alerting.alertmanagers[0])
     alert = AlertPayload(title="A", body={"labels": {"alertname": "A"}}, firing=True)
     assert poster.round([alert]).taken == 1
 
@@ -64,7 +64,7 @@ def an_alertmanager(url: str, keys: dict[str, Any], folder: Path) -> None:
 def the_store(url: str, keys: dict[str, Any], folder: Path) -> None:
     config = configured({"role": "fleet", "store": {"url": url, **keys}}, folder)
     assert config.store is not None
-    assert StoreApi(config.store.options()).query_samples("x", 1.0, 2.0) == ()
+    assert StoreApi(config.store).query_samples("x", 1.0, 2.0) == ()
 
 
 def flags(keys: Mapping[str, Any], folder: Path) -> list[str]:

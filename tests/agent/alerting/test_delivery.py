@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 import trustme
 from mortal_alertmanager import alertmanager
+from peers import peer_fields
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.alerting import delivery as posting
 from agent.alerting.delivery import BATCH, AlertDelivery, AlertmanagerClient, DeliveryError, PostResult
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from exporters.alertmanager.payload import AlertPayload, timestamp
 
 OK = (200, b"")
@@ -42,7 +43,7 @@ class Manager(ThreadingHTTPServer):
 
     def poster(self, **options: Any) -> AlertmanagerClient:
         url = f"http://127.0.0.1:{self.server_address[1]}/api/v2/alerts"
-        return AlertmanagerClient(TargetOptions(url=url, **{"timeout_seconds": CEILING_SECONDS, **options}))
+        return AlertmanagerClient(Peer(**peer_fields(url=url, **{"timeout_seconds": CEILING_SECONDS, **options})))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that gave up hangs up; that is what is tested."""
@@ -148,7 +149,7 @@ def test_one_that_does_not_answer_is_left_after_its_timeout_and_one_that_is_away
             there.poster(timeout_seconds=0.3).round([one("A")])
         there.hold.set()
     with pytest.raises(DeliveryError, match="refused; is the target up"):
-        AlertmanagerClient(TargetOptions(url=f"http://127.0.0.1:{free_port()}/api/v2/alerts")).round([one("A")])
+        AlertmanagerClient(Peer(url=f"http://127.0.0.1:{free_port()}")).round([one("A")])
 
 
 def test_a_round_has_an_end_however_slow_each_answer_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,14 +193,14 @@ def test_a_certificate_is_checked_against_the_ca_that_is_named(tmp_path: Path) -
         authority.issue_cert("localhost").configure_cert(context)
         there.socket = context.wrap_socket(there.socket, server_side=True, do_handshake_on_connect=False)
         url = f"https://localhost:{there.server_address[1]}/api/v2/alerts"
-        trusting = AlertmanagerClient(TargetOptions(url=url, ca_file=str(tmp_path / "ca.pem")))
+        trusting = AlertmanagerClient(Peer(**peer_fields(url=url, ca_file=str(tmp_path / "ca.pem"))))
         assert trusting.round([one("A")]).taken == 1
         for options, said in (
             ({"ca_file": str(tmp_path / "other.pem")}, "not trusted"),
             ({"ca_file": "nowhere"}, "ca_file"),
         ):
             with pytest.raises(DeliveryError, match=said):
-                AlertmanagerClient(TargetOptions(url=url, **options)).round([one("B")])
+                AlertmanagerClient(Peer(**peer_fields(url=url, **options))).round([one("B")])
         assert [names(body) for body in there.bodies] == [["A"]]
 
 
@@ -207,7 +208,7 @@ def test_a_certificate_is_checked_against_the_ca_that_is_named(tmp_path: Path) -
 def test_a_real_alertmanager_names_the_bad_alert_and_holds_the_good_ones(tmp_path: Path) -> None:
     bad = one("Bad", **{"bad-name": "x"})
     with alertmanager(tmp_path) as real:
-        poster = AlertmanagerClient(TargetOptions(url=f"{real.url}/api/v2/alerts"))
+        poster = AlertmanagerClient(Peer(url=f"{real.url}"))
         done = poster.round([one("A"), bad, one("B"), one("Over", firing=False)])
         assert done.taken == 3
         assert done.refused == {"Bad": "400: Alertmanager's log has the reason"}
@@ -269,7 +270,7 @@ def test_one_that_is_down_is_asked_at_growing_intervals_told_once_and_given_the_
     monkeypatch.setattr("agent.alerting.delivery.FIRST_RETRY_SECONDS", 0.05)
     caplog.set_level(logging.INFO)
     port = free_port()
-    poster = AlertmanagerClient(TargetOptions(url=f"http://127.0.0.1:{port}/api/v2/alerts"))
+    poster = AlertmanagerClient(Peer(url=f"http://127.0.0.1:{port}"))
     with delivering(poster) as delivery:
         offer(delivery, one("A"))
         assert wait_for(lambda: delivery.health.failures >= 4)

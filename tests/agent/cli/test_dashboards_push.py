@@ -187,14 +187,17 @@ def test_a_user_and_password_do_instead_of_a_token(tmp_path: Path, capsys: pytes
     ("more", "words"),
     [
         ([], "--token-file: give it, or --username and --password-file instead"),
-        (["--username", "a"], "username: basic authentication needs"),
+        (["--username", "a"], "basic_auth.password_file: is missing"),
         (["--password-file", "a"], "--token-file: give it, or"),
-        (["--token-file", "a", "--username", "a", "--password-file", "b"], "bearer_token_file: give either this"),
-        (["--token-file", "a", "--client-key-file", "k"], "client_key_file: needs client_cert_file"),
+        (
+            ["--token-file", "a", "--username", "a", "--password-file", "b"],
+            "basic_auth: is given beside bearer_token_file",
+        ),
+        (["--token-file", "a", "--client-key-file", "k"], "tls.key_file: needs cert_file"),
     ],
 )
 def test_ways_in_that_contradict_are_refused(capsys: pytest.CaptureFixture[str], more: list[str], words: str) -> None:
-    assert main.main(["dashboards", "push", "--url", "http://127.0.0.1:9", *more]) == 2
+    assert main.main(["dashboards", "push", "--url", "https://127.0.0.1:9", *more]) == 2
     told(capsys, words)
 
 

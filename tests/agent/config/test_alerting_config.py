@@ -14,6 +14,7 @@ from paths import ROOT
 from agent.config.load import load, parse_config
 from agent.config.weaknesses import weaknesses
 from agent.errors import ConfigError
+from agent.http_client.options import BasicAuth, TlsConfig
 
 TARGET = {"url": "http://127.0.0.1:8000/metrics", "tier": "t"}
 MANAGER = {"url": "http://127.0.0.1:9093"}
@@ -53,11 +54,13 @@ def test_every_key_of_an_alertmanager_reaches_the_poster(tmp_path: Path) -> None
         ],
     }
     alerting = parse_config({"targets": [TARGET], "alerting": data}, folder=tmp_path).alerting
-    first, second = (one.options("/api/v2/alerts") for one in alerting.alertmanagers)
-    assert first.url == "https://am.example/prefix/api/v2/alerts"
-    assert (first.timeout_seconds, first.username, first.password_file) == (5, "me", str(tmp_path / "password"))
-    assert (first.ca_file, first.client_cert_file) == (str(tmp_path / "ca.pem"), str(tmp_path / "c.pem"))
-    assert (first.client_key_file, first.server_name) == (str(tmp_path / "k.pem"), "am")
+    first, second = alerting.alertmanagers
+    assert first.url == "https://am.example/prefix/"
+    assert first.timeout_seconds == 5
+    assert first.basic_auth == BasicAuth(username="me", password_file=str(tmp_path / "password"))
+    names = {"ca_file": "ca.pem", "cert_file": "c.pem", "key_file": "k.pem"}
+    files = {name: str(tmp_path / file) for name, file in names.items()}
+    assert first.tls == TlsConfig(**files, server_name="am")
     assert (second.bearer_token_file, second.timeout_seconds) == (str(tmp_path / "token"), 10)
     settings = alerting.settings()
     assert (settings.resend_seconds, settings.external_labels) == (30, {"cluster": "eu-1"})

@@ -12,9 +12,8 @@ from paths import TESTS
 from agent.config.config import Config
 from agent.config.files import load_plan, read_document
 from agent.config.load import find, load, parse_config
-from agent.config.targets import MAX_PAGE_BYTES
 from agent.errors import ConfigError, PlanError
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import BasicAuth, TlsConfig
 from agent.scrape import scrapers
 
 SECRET = "hunter2"
@@ -252,7 +251,7 @@ def test_a_target_and_an_interval_are_enough_and_the_rest_has_defaults() -> None
             tier="cpu-small",
             replica="127.0.0.1:8000",
             pool="mixed",
-            options=TargetOptions(url=TARGET["url"], timeout_seconds=5.0, max_bytes=MAX_PAGE_BYTES),
+            peer=plain.targets[0].model_copy(update={"timeout_seconds": 5.0}),
             gpus=("auto",),
         ),
     )
@@ -286,18 +285,13 @@ def test_every_key_of_a_target_reaches_the_collector() -> None:
         engine="vllm",
         engine_version="0.32.0",
         gpus=("3", "GPU-1"),
-        options=TargetOptions(
-            url="https://[::1]/metrics",
-            timeout_seconds=0.5,
-            max_bytes=2048,
-            ca_file="/ca",
-            insecure_skip_verify=True,
-            username="u",
-            password_file="/p",
-            client_cert_file="/c",
-            client_key_file="/k",
-            server_name="n",
-        ),
+        peer=watched.peer,
+    )
+    peer = watched.peer
+    assert (peer.url, peer.timeout_seconds, peer.max_bytes) == ("https://[::1]/metrics", 0.5, 2048)
+    assert peer.basic_auth == BasicAuth(username="u", password_file="/p")
+    assert peer.tls == TlsConfig(
+        ca_file="/ca", cert_file="/c", key_file="/k", server_name="n", insecure_skip_verify=True
     )
 
 

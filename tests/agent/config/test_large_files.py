@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from agent.config import files, values
+from agent import sections
+from agent.config import files, targets
 from agent.config.load import build_tier_contexts, load
 from agent.errors import ConfigError, PlanError
 from rules.plan.load_bins import build_tier_context
@@ -80,7 +81,7 @@ def test_no_more_suggestions_are_looked_for_than_are_told(
     assert len(problems) == MOST_PROBLEMS + 1
     assert problems[-1] == FURTHER
     assert len(suggestions) <= 2 * MOST_PROBLEMS
-    assert max(suggestions) <= values.MOST_COMPARED
+    assert max(suggestions) <= sections.MOST_COMPARED
     assert max(map(len, problems)) < 2_000
 
 
@@ -95,7 +96,7 @@ def test_a_plan_of_many_wrong_tiers_is_told_as_far_as_anybody_reads(tmp_path: Pa
 
 def test_repeated_gpus_are_found_without_comparing_each_with_each() -> None:
     keys = [Counting(f"key{n}") for n in range(MANY)]
-    assert values._gpus(keys) == tuple(keys)
+    assert targets._gpus(keys) == tuple(keys)
     # Beside each repeated key, only keys of one place in the table are compared.
     assert Counting.compared < 20 * MANY
 

@@ -6,17 +6,18 @@ from typing import Any
 import pytest
 
 from agent.config.load import parse_config
+from agent.config.store import StoreConfig
 from agent.config.weaknesses import weaknesses
 from agent.errors import ConfigError
-from agent.prometheus.options import StoreOptions
+from agent.http_client.options import BasicAuth, TlsConfig
 
 URL = "http://127.0.0.1:9090"
 
 
-def store_options(store: dict[str, Any], folder: Path = Path("/etc")) -> StoreOptions:
+def store_of(store: dict[str, Any], folder: Path = Path("/etc")) -> StoreConfig:
     config = parse_config({"role": "fleet", "store": store}, folder=folder)
     assert config.store is not None
-    return config.store.options(30.0)
+    return config.store
 
 
 def problems(**store: Any) -> tuple[str, ...]:
@@ -31,7 +32,7 @@ def weak(**store: Any) -> tuple[str, ...]:
 
 
 def test_an_address_is_enough() -> None:
-    assert store_options({"url": URL}) == StoreOptions(url=URL, turn_seconds=30.0)
+    assert store_of({"url": URL}) == StoreConfig(url=URL)
 
 
 def test_every_key_reaches_the_client(tmp_path: Path) -> None:
@@ -46,26 +47,27 @@ def test_every_key_reaches_the_client(tmp_path: Path) -> None:
         "org_id": "a|b",
         "header_files": {"X-Api-Key": "key"},
     }
-    assert store_options(store, tmp_path) == StoreOptions(
+    assert store_of(store, tmp_path) == StoreConfig(
         url="https://mimir.example/prometheus",
         timeout_seconds=5.0,
         max_bytes=100_000,
         most_samples=5000,
-        turn_seconds=30.0,
-        username="me",
-        password_file=str(tmp_path / "password"),
-        ca_file=str(tmp_path / "ca.pem"),
-        client_cert_file=str(tmp_path / "c.pem"),
-        client_key_file=str(tmp_path / "k.pem"),
-        server_name="mimir.example",
+        basic_auth=BasicAuth(username="me", password_file=str(tmp_path / "password")),
+        tls=TlsConfig(
+            ca_file=str(tmp_path / "ca.pem"),
+            cert_file=str(tmp_path / "c.pem"),
+            key_file=str(tmp_path / "k.pem"),
+            server_name="mimir.example",
+        ),
         org_id="a|b",
-        header_files=(("X-Api-Key", str(tmp_path / "key")),),
-        partial_response_ok=True,
+        header_files={"X-Api-Key": str(tmp_path / "key")},
+        partial_answers="take",
     )
-    second = store_options({"url": URL, "bearer_token_file": "token"}, tmp_path)
+    second = store_of({"url": URL, "bearer_token_file": "token"}, tmp_path)
     assert second.bearer_token_file == str(tmp_path / "token")
-    unchecked = store_options({"url": "https://x", "tls": {"insecure_skip_verify": True}})
-    assert unchecked.insecure_skip_verify
+    unchecked = store_of({"url": "https://x", "tls": {"insecure_skip_verify": True}})
+    assert unchecked.tls is not None
+    assert unchecked.tls.insecure_skip_verify
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from agent.doctor.check_result import CheckLevel, CheckResult, exit_code, format
 from agent.doctor.run import CHECKS, run_checks
 from agent.errors import ScrapeError
 from agent.history.store import HistoryStore
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.http_client.page import PageFetcher
 
 CANARY = "canary-7f3a91c2d4e5b6a7"
@@ -283,7 +283,7 @@ def test_a_log_that_cannot_be_read_for_want_of_room_is_a_full_disk_and_not_a_bro
 def test_an_engine_is_not_asked_with_a_token_that_is_a_pipe_and_nobody_waits_for_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "token")
     with serving() as port:
-        options = TargetOptions(url=f"http://127.0.0.1:{port}/metrics", bearer_token_file=str(tmp_path / "token"))
+        options = Peer(url=f"http://127.0.0.1:{port}/metrics", bearer_token_file=str(tmp_path / "token"))
         with pytest.raises(ScrapeError, match=r"bearer_token_file .*token: is no file"):
             PageFetcher(options).fetch()
 

@@ -13,7 +13,7 @@ from agent.doctor.machine import check_gpus
 from agent.doctor.target_checks import check_page, check_plan_match, check_signals
 from agent.doctor.target_pages import TargetPage
 from agent.gpu.owners import GpuAssignment
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.scrape.scrapers import PageReader, Target
 from rules.plan.schema import Plan, TierPlan, parse_plan
 from rules.telemetry.snapshots import GpuReadout
@@ -28,7 +28,7 @@ def page(body: bytes = PAGE, **changes: Any) -> TargetPage:
     """A target whose page was read at NOW; `target` keys go to the target."""
     reader = PageReader()
     keys = changes.pop("target", {})
-    target = Target(tier="t", replica="r", pool="mixed", options=TargetOptions(url="http://x/metrics"), **keys)
+    target = Target(tier="t", replica="r", pool="mixed", peer=Peer(url="http://x/metrics"), **keys)
     read = {"page_bytes": len(body), "seconds": 0.01, "snapshot": reader.read(body, NOW), "clock_ahead_seconds": 0.0}
     return TargetPage(**{"target": target, "t": NOW, "families": dict(reader.families), **read, **changes})
 

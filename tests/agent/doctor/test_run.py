@@ -28,7 +28,7 @@ from agent.doctor.target_checks import check_clock, check_page, check_plan_match
 from agent.doctor.target_pages import read_targets
 from agent.errors import ConfigError
 from agent.history.store import HistoryStore
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.scrape.scrapers import Target
 from rules.plan.schema import parse_plan
 
@@ -172,8 +172,8 @@ def test_a_page_of_two_workers_is_two_replicas_and_a_routers_page_none(tmp_path:
 
 def test_a_target_by_its_address_alone_is_checked_without_configuration_and_plan() -> None:
     with serving() as port:
-        options = TargetOptions(url=f"http://127.0.0.1:{port}/metrics")
-        (page,) = read_targets([Target(tier="", replica=f"127.0.0.1:{port}", pool="mixed", options=options)], time.time)
+        peer = Peer(url=f"http://127.0.0.1:{port}/metrics")
+        (page,) = read_targets([Target(tier="", replica=f"127.0.0.1:{port}", pool="mixed", peer=peer)], time.time)
     found = [line for check in (check_page, check_signals, check_clock, check_plan_match) for line in check(page)]
     assert [line.check.partition(" ")[0] for line in found if line.level is CheckLevel.OK] == [
         "target",

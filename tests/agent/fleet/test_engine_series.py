@@ -9,12 +9,11 @@ from store_servers import victoria_metrics
 from stored_recordings import MemoryStore, Sample, engine_samples
 from test_fleet_turns import TIER, VIEW, Away, Fleet, times
 
-from agent.config.store import FleetConfig, GpuSource, TierSource
+from agent.config.store import FleetConfig, GpuSource, StoreConfig, TierSource
 from agent.fleet import engine_series
 from agent.fleet.engine_series import GpuPages
 from agent.fleet.tier_readers import build_replica_reader, build_tier_reader
 from agent.prometheus.api import StoreApi
-from agent.prometheus.options import StoreOptions
 from rules.gpu_sources.registry import BY_NAME, EXPORTERS
 from rules.telemetry import readings, windows
 from rules.telemetry.windows import Window
@@ -135,7 +134,7 @@ def test_a_real_store_takes_the_selector_of_every_exporter(exporter: object, tmp
     begin = 1_790_000_000.0
     with victoria_metrics(tmp_path) as store:
         store.write((name, {"job": "gpus"}, begin, 1.0) for name in (*names, "stranger"))
-        api = StoreApi(StoreOptions(url=store.url, timeout_seconds=60.0))
+        api = StoreApi(StoreConfig(url=store.url, timeout_seconds=60.0))
         found = api.query_samples(engine_series.exporter_selector(known, 'job="gpus"'), begin - 10, begin + 10)
     assert sorted(one.labels["__name__"] for one in found) == names
 

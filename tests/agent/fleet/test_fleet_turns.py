@@ -14,13 +14,13 @@ from store_servers import victoria_metrics
 from stored_recordings import MemoryStore, Sample, agent_samples, engine_samples
 
 from agent.config.files import load_plan
+from agent.config.store import StoreConfig
 from agent.fleet import agent_series, engine_series
 from agent.fleet.summed_reader import SummedReader
 from agent.fleet.sums import AgentSums, group_sums
 from agent.fleet.tier_readers import AdaptiveReader, ReplicaReader, TierReader
 from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
 from agent.prometheus.api import QueryCounters, StoreApi
-from agent.prometheus.options import StoreOptions
 from agent.sources.store import StoreSource
 from exporters.metrics import exposition
 from rules.evaluator.observation import StepResult
@@ -267,7 +267,7 @@ def test_sums_over_many_replicas_say_exactly_what_the_replicas_say(tmp_path: Pat
         store.write(copies(24, ("steady", "cascade_fast", "prefix"), BEGIN))
         found = {}
         for way, most in (("each", 1000), ("sums", 0)):
-            api = StoreApi(StoreOptions(url=store.url, timeout_seconds=60.0))
+            api = StoreApi(StoreConfig(url=store.url, timeout_seconds=60.0))
             each = ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), NewestOnly(api), 60.0)
             summed = SummedReader(TIER, AgentSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api, 60.0)
             sized = AdaptiveReader(each, summed, agent_series.replica_count_query(TIER), most, api)
@@ -318,7 +318,7 @@ def test_replicas_with_other_bucket_edges_are_never_summed_over_le(tmp_path: Pat
     samples = regridded(copies(6, ("steady",), BEGIN), "r002")
     with victoria_metrics(tmp_path) as store:
         store.write(samples)
-        api = StoreApi(StoreOptions(url=store.url, timeout_seconds=60.0))
+        api = StoreApi(StoreConfig(url=store.url, timeout_seconds=60.0))
         each = ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), api)
         summed = SummedReader(TIER, AgentSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api, 60.0)
         fleet = Fleet(api, AdaptiveReader(each, summed, agent_series.replica_count_query(TIER), 0, api), BEGIN - 30)
@@ -339,7 +339,7 @@ def test_a_tier_that_grows_beyond_the_limit_is_read_as_sums_from_the_next_turn_o
     grown = [one for one in samples if one[2] > BEGIN + 75 or one[1]["replica"] in ("r000", "r001")]
     with victoria_metrics(tmp_path) as store:
         store.write(grown)
-        api = StoreApi(StoreOptions(url=store.url, timeout_seconds=60.0))
+        api = StoreApi(StoreConfig(url=store.url, timeout_seconds=60.0))
         each = ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), api)
         summed = SummedReader(TIER, AgentSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api, 60.0)
         reader = AdaptiveReader(each, summed, agent_series.replica_count_query(TIER), 3, api)
@@ -373,7 +373,7 @@ class FewInstants:
 def test_sums_that_the_store_refuses_are_a_gap_of_the_tier(tmp_path: Path) -> None:
     with victoria_metrics(tmp_path) as store:
         store.write(copies(4, ("steady",), BEGIN))
-        api = FewInstants(StoreApi(StoreOptions(url=store.url, timeout_seconds=60.0)))
+        api = FewInstants(StoreApi(StoreConfig(url=store.url, timeout_seconds=60.0)))
         each = ReplicaReader(TIER, agent_series.selector(TIER), agent_series.AgentPages(), api)
         summed = SummedReader(TIER, AgentSums(tier=TIER), VIEW.basis.ttft_slo_seconds, api, 60.0)
         fleet = Fleet(api, AdaptiveReader(each, summed, agent_series.replica_count_query(TIER), 0, api), BEGIN - 30)

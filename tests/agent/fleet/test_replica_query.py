@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from store_servers import prometheus_with_blocks, victoria_metrics
 
+from agent.config.store import StoreConfig
 from agent.fleet.stored_pages import StoredPage
 from agent.fleet.summed_reader import SummedReader
 from agent.fleet.sums import AgentSums, regex_any, split_members
 from agent.prometheus.api import StoreApi
-from agent.prometheus.options import StoreOptions
 
 T = 1_790_000_000.0
 TIER = "chat"
@@ -53,7 +53,7 @@ def filled(kind: str, folder: Path, samples: list[Sample]) -> Iterator[str]:
 def test_sums_of_two_agents_that_export_a_replica_are_not_mixed(kind: str, tmp_path: Path) -> None:
     once = [*series("r1", "node-1:9095", 5.0), *series("r2", "node-2:9095", 7.0)]
     with filled(kind, tmp_path / "once", once) as url:
-        api = StoreApi(StoreOptions(url=url, timeout_seconds=60.0))
+        api = StoreApi(StoreConfig(url=url, timeout_seconds=60.0))
         found = api.query(AgentSums(tier=TIER).replica_query(()), T)
         assert len(found) == 10
         assert not any("namespace" in sample.labels for sample in found)
@@ -66,7 +66,7 @@ def test_sums_of_two_agents_that_export_a_replica_are_not_mixed(kind: str, tmp_p
     assert pages["r1"].snapshot is not None
     assert pages["r1"].snapshot.facts == {"model": "llama", "engine_version": "0.32.0"}
     with filled(kind, tmp_path / "twice", [*once, *series("r1", "node-3:9095", 1.0)]) as url:
-        api = StoreApi(StoreOptions(url=url, timeout_seconds=60.0))
+        api = StoreApi(StoreConfig(url=url, timeout_seconds=60.0))
         snapshot = pages_of(api)["r1"].snapshot
     # The sums of one of both agents, not the larger of each.
     assert snapshot is not None

@@ -17,7 +17,7 @@ from agent.errors import ScrapeError, ScrapeFailure
 from agent.gpu.collector import UNREAD_SECONDS, ExporterPage, GpuCollector
 from agent.gpu.nvml_reader import NvmlReader
 from agent.gpu.owners import MOST_GENERATIONS, GpuAssignment, Lineage, PidFileError, assign_gpus, lineage, read_pid
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.scrape.scrapers import Target
 from rules.gpu_sources.amd import AMD
 from rules.gpu_sources.dcgm import DCGM as DCGM_EXPORTER
@@ -30,7 +30,7 @@ def target(replica: str, *gpus: str, pid_file: Path | None = None) -> Target:
         tier="t",
         replica=replica,
         pool="mixed",
-        options=TargetOptions(url="http://127.0.0.1:1/metrics"),
+        peer=Peer(url="http://127.0.0.1:1/metrics"),
         gpus=gpus,
         pid_file=str(pid_file) if pid_file else None,
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from gpu_samples import by_uuid, readout
 
 from agent.gpu.owners import assign_gpus
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.scrape.scrapers import Target
 
 FIRST, SECOND = "MIG-1c1e9a04-1a57-5b0e-8f6c-5f1d2b6a9c11", "MIG-2c1e9a04-1a57-5b0e-8f6c-5f1d2b6a9c22"
@@ -20,7 +20,7 @@ def target(replica: str, *gpus: str, pid_file: Path | None = None) -> Target:
         tier="t",
         replica=replica,
         pool="mixed",
-        options=TargetOptions(url="http://127.0.0.1:1/metrics"),
+        peer=Peer(url="http://127.0.0.1:1/metrics"),
         gpus=gpus,
         pid_file=str(pid_file) if pid_file else None,
     )

@@ -15,13 +15,14 @@ import certifi
 import pytest
 import trustme
 import urllib3
+from peers import peer_fields
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure
 from agent.http_client import client as client_module
 from agent.http_client.client import HttpClient
 from agent.http_client.errors import HttpError, is_closed_by_peer, transport_error
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import BasicAuth, Peer, TlsConfig
 from agent.http_client.page import PageFetcher
 
 PAGE = b"# TYPE x gauge\nx 12\n"
@@ -136,7 +137,7 @@ def _fetched(fetcher: PageFetcher) -> bytes:
 
 
 def failure(url: str, timeout_seconds: float = CEILING_SECONDS, **options: object) -> ScrapeError:
-    fetcher = PageFetcher(TargetOptions(url=url, timeout_seconds=timeout_seconds, **options))  # type: ignore[arg-type]
+    fetcher = PageFetcher(Peer(**peer_fields(url=url, timeout_seconds=timeout_seconds, **options)))
     with pytest.raises(ScrapeError) as caught:
         fetcher.fetch()
     fetcher.close()
@@ -148,14 +149,14 @@ Serve = Callable[..., Server]
 
 def test_a_whole_page_comes_back_over_one_kept_connection(serve: Serve) -> None:
     server = serve(sends())
-    fetcher = PageFetcher(TargetOptions(url=server.url))
+    fetcher = PageFetcher(Peer(url=server.url))
     assert [fetcher.fetch() for _ in range(3)] == [PAGE] * 3
     assert server.connections == 1
 
 
 def test_the_plain_text_format_is_asked_for_and_gzip_allowed(serve: Serve) -> None:
     server = serve(sends())
-    PageFetcher(TargetOptions(url=server.url + "?part=1")).fetch()
+    PageFetcher(Peer(url=server.url + "?part=1")).fetch()
     lines = server.requests[0].split("\r\n")
     assert lines[0] == "GET /metrics?part=1 HTTP/1.1"
     assert {"Accept: text/plain;version=0.0.4", "Accept-Encoding: gzip"} <= set(lines)
@@ -165,14 +166,14 @@ def test_the_plain_text_format_is_asked_for_and_gzip_allowed(serve: Serve) -> No
 def test_a_proxy_in_the_environment_is_not_used(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("all_proxy", "http://127.0.0.1:9")
-    assert PageFetcher(TargetOptions(url=serve(sends()).url)).fetch() == PAGE
+    assert PageFetcher(Peer(url=serve(sends()).url)).fetch() == PAGE
 
 
 def test_a_password_of_the_user_is_not_sent(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password s3cret\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     server = serve(sends())
-    PageFetcher(TargetOptions(url=server.url)).fetch()
+    PageFetcher(Peer(url=server.url)).fetch()
     assert "Authorization" not in server.requests[0]
 
 
@@ -182,7 +183,7 @@ def test_a_server_that_closes_after_every_answer_costs_only_a_new_connection(ser
         connection.close()
 
     server = serve(result)
-    fetcher = PageFetcher(TargetOptions(url=server.url))
+    fetcher = PageFetcher(Peer(url=server.url))
     assert [fetcher.fetch() for _ in range(3)] == [PAGE] * 3
 
 
@@ -192,7 +193,7 @@ def test_a_connection_closed_at_the_moment_of_its_next_use_is_tried_anew(
 ) -> None:
     results = iter([sends(), lambda connection: connection.close(), sends()])
     server = serve(lambda connection: next(results)(connection), server_side(authority) if over_tls else None)
-    fetcher = PageFetcher(TargetOptions(url=server.url, insecure_skip_verify=over_tls))
+    fetcher = PageFetcher(Peer(**peer_fields(url=server.url, insecure_skip_verify=over_tls or None)))
     assert [fetcher.fetch() for _ in range(2)] == [PAGE] * 2
     assert server.connections == 2
 
@@ -248,7 +249,7 @@ def test_after_a_timeout_the_next_fetch_starts_on_a_new_connection(serve: Serve)
     gone = threading.Event()
     results = iter([lambda connection: gone.wait(), sends()])
     server = serve(lambda connection: next(results)(connection))
-    fetcher = PageFetcher(TargetOptions(url=server.url, timeout_seconds=SOON))
+    fetcher = PageFetcher(Peer(url=server.url, timeout_seconds=SOON))
     with pytest.raises(ScrapeError):
         fetcher.fetch()
     gone.set()
@@ -275,7 +276,7 @@ def test_a_page_announced_beyond_the_limit_is_not_even_read(serve: Serve) -> Non
 
 
 def test_a_page_of_just_the_limit_is_read(serve: Serve) -> None:
-    assert PageFetcher(TargetOptions(url=serve(sends()).url, max_bytes=len(PAGE))).fetch() == PAGE
+    assert PageFetcher(Peer(url=serve(sends()).url, max_bytes=len(PAGE))).fetch() == PAGE
 
 
 @pytest.mark.parametrize(
@@ -305,7 +306,7 @@ def test_a_page_in_chunks_is_read_whole_and_the_connection_kept(serve: Serve) ->
         connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n4\r\nx 1\n\r\n5\r\ny 12\n\r\n0\r\n\r\n")
 
     server = serve(result)
-    fetcher = PageFetcher(TargetOptions(url=server.url))
+    fetcher = PageFetcher(Peer(url=server.url))
     assert [fetcher.fetch(), fetcher.fetch()] == [b"x 1\ny 12\n"] * 2
     assert server.connections == 1
 
@@ -341,12 +342,12 @@ def test_what_is_no_page_of_metrics_is_refused_with_a_hint(serve: Serve, result:
 )
 def test_a_text_page_of_any_version_or_of_no_type_is_accepted(serve: Serve, headers: tuple[str, ...]) -> None:
     page = PAGE + b"# EOF\n"
-    assert PageFetcher(TargetOptions(url=serve(sends(page, *headers)).url)).fetch() == page
+    assert PageFetcher(Peer(url=serve(sends(page, *headers)).url)).fetch() == page
 
 
 def test_an_openmetrics_page_without_its_end_is_cut_off_each_time(serve: Serve) -> None:
     """Not only the first time, after one that had it: no reader of pages need remember."""
-    fetcher = PageFetcher(TargetOptions(url=serve(sends(PAGE, "Content-Type: application/openmetrics-text")).url))
+    fetcher = PageFetcher(Peer(url=serve(sends(PAGE, "Content-Type: application/openmetrics-text")).url))
     for _ in range(2):
         with pytest.raises(ScrapeError, match="does not end in # EOF") as refused:
             fetcher.fetch()
@@ -372,7 +373,7 @@ def test_any_status_but_200_is_a_failure(serve: Serve, status: str, kind: Scrape
 
 def test_after_an_error_the_next_good_page_is_read(serve: Serve) -> None:
     results = iter([sends(b"oops" * 1000, status="500 Internal Server Error"), sends()])
-    fetcher = PageFetcher(TargetOptions(url=serve(lambda connection: next(results)(connection)).url))
+    fetcher = PageFetcher(Peer(url=serve(lambda connection: next(results)(connection)).url))
     with pytest.raises(ScrapeError):
         fetcher.fetch()
     assert fetcher.fetch() == PAGE
@@ -398,7 +399,7 @@ def test_a_redirect_to_anywhere_is_a_redirect(serve: Serve, location: str) -> No
 def test_a_compressed_page_is_unpacked(serve: Serve) -> None:
     packed = gzip.compress(PAGE)
     server = serve(sends(packed, "Content-Encoding: gzip", "Content-Type: text/plain"))
-    assert PageFetcher(TargetOptions(url=server.url)).fetch() == PAGE
+    assert PageFetcher(Peer(url=server.url)).fetch() == PAGE
 
 
 def test_a_bomb_is_refused_without_being_unpacked(serve: Serve) -> None:
@@ -416,7 +417,7 @@ def test_a_page_that_arrives_in_parts_is_whole(
     monkeypatch.setattr(client_module, "PART_BYTES", part_bytes)
     body = PAGE + b"".join(b"# a comment %d\n" % n for n in range(50))
     server = serve(sends(gzip.compress(body) if headers else body, *headers))
-    fetcher = PageFetcher(TargetOptions(url=server.url))
+    fetcher = PageFetcher(Peer(url=server.url))
     assert [fetcher.fetch() for _ in range(2)] == [body] * 2
     assert server.connections == 1
 
@@ -449,7 +450,7 @@ def test_a_bearer_token_is_sent_and_read_again_when_its_file_changes(serve: Serv
     server = serve(sends())
     token = tmp_path / "token"
     token.write_text("first-s3cret\n")
-    fetcher = PageFetcher(TargetOptions(url=server.url, bearer_token_file=str(token)))
+    fetcher = PageFetcher(Peer(url=server.url, bearer_token_file=str(token)))
     fetcher.fetch()
     fetcher.fetch()
     token.write_text("second\n")
@@ -463,7 +464,7 @@ def test_basic_authentication_is_sent(serve: Serve, tmp_path: Path) -> None:
     server = serve(sends())
     password = tmp_path / "password"
     password.write_text("open sesame\n")
-    PageFetcher(TargetOptions(url=server.url, username="me", password_file=str(password))).fetch()
+    PageFetcher(Peer(url=server.url, basic_auth=BasicAuth(username="me", password_file=str(password)))).fetch()
     assert "Authorization: Basic bWU6b3BlbiBzZXNhbWU=" in server.requests[0]
 
 
@@ -474,7 +475,7 @@ def test_a_token_file_that_breaks_leaves_the_token_before_in_use(
     server = serve(sends())
     token = tmp_path / "token"
     token.write_text("first")
-    fetcher = PageFetcher(TargetOptions(url=server.url, bearer_token_file=str(token)))
+    fetcher = PageFetcher(Peer(url=server.url, bearer_token_file=str(token)))
     fetcher.fetch()
     if broken is None:
         token.unlink()
@@ -505,7 +506,7 @@ def test_a_token_that_cannot_be_used_is_named_by_its_file_and_never_shown(
 def test_no_secret_stands_in_a_message_or_a_repr(serve: Serve, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("s3cret")
-    fetcher = PageFetcher(TargetOptions(url=serve(sends(status="401 No")).url, bearer_token_file=str(token)))
+    fetcher = PageFetcher(Peer(url=serve(sends(status="401 No")).url, bearer_token_file=str(token)))
     with pytest.raises(ScrapeError) as caught:
         fetcher.fetch()
     assert caught.value.kind is ScrapeFailure.AUTH
@@ -533,7 +534,7 @@ def test_a_page_comes_over_tls_from_a_server_of_our_own_authority(
     serve: Serve, authority: trustme.CA, tmp_path: Path
 ) -> None:
     server = serve(sends(), server_side(authority))
-    fetcher = PageFetcher(TargetOptions(url=server.url, ca_file=written(authority, tmp_path)))
+    fetcher = PageFetcher(Peer(url=server.url, tls=TlsConfig(ca_file=written(authority, tmp_path))))
     assert [fetcher.fetch(), fetcher.fetch()] == [PAGE, PAGE]
     assert server.connections == 1
 
@@ -565,7 +566,7 @@ def test_a_certificate_for_another_address_is_refused(serve: Serve, authority: t
 
 def test_whoever_asks_for_it_gets_a_page_unverified(serve: Serve, authority: trustme.CA) -> None:
     server = serve(sends(), server_side(authority, "elsewhere.example"))
-    assert PageFetcher(TargetOptions(url=server.url, insecure_skip_verify=True)).fetch() == PAGE
+    assert PageFetcher(Peer(url=server.url, tls=TlsConfig(insecure_skip_verify=True))).fetch() == PAGE
 
 
 def test_https_to_a_port_of_plain_http_says_so() -> None:
@@ -604,15 +605,13 @@ def test_a_client_certificate_is_shown_where_one_is_wanted(serve: Serve, authori
     ca_file = written(authority, tmp_path)
     error = failure(server.url, ca_file=ca_file)
     assert error.kind is ScrapeFailure.TLS
-    assert "client_cert_file" in error.text
+    assert "cert_file" in error.text
     client = authority.issue_cert("agent.example")
     client.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
     client.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
-    options = TargetOptions(
+    options = Peer(
         url=server.url,
-        ca_file=ca_file,
-        client_cert_file=str(tmp_path / "cert.pem"),
-        client_key_file=str(tmp_path / "key.pem"),
+        tls=TlsConfig(ca_file=ca_file, cert_file=str(tmp_path / "cert.pem"), key_file=str(tmp_path / "key.pem")),
     )
     assert PageFetcher(options).fetch() == PAGE
 
@@ -621,7 +620,7 @@ def test_a_tls_connection_ended_while_we_write_is_taken_for_a_refusal() -> None:
     error = urllib3.exceptions.SSLError(ssl.SSLEOFError(8, "EOF occurred in violation of protocol"))
     assert is_closed_by_peer(error)
     ours = transport_error(error, "https://host/metrics", 1.0, "page", expired=False, status=None)
-    assert (ours.kind, "client_cert_file" in ours.text) == (ScrapeFailure.TLS, True)
+    assert (ours.kind, "cert_file" in ours.text) == (ScrapeFailure.TLS, True)
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
@@ -630,7 +629,7 @@ def test_any_thread_ends_an_exchange_and_no_later_one_begins(
 ) -> None:
     server = serve(drips(b"HTTP/1.1 200 OK\r\n\r\n", b"x"), server_side(authority) if tls else None)
     ca_file = written(authority, tmp_path) if tls else None
-    client = HttpClient(TargetOptions(url=server.url, ca_file=ca_file, timeout_seconds=CEILING_SECONDS))
+    client = HttpClient(Peer(**peer_fields(url=server.url, ca_file=ca_file, timeout_seconds=CEILING_SECONDS)))
     client.load_if_changed()
     request = client.prepare("GET", server.url, {})
     threading.Timer(0.2, client.abort).start()
@@ -644,7 +643,7 @@ def test_any_thread_ends_an_exchange_and_no_later_one_begins(
 @pytest.mark.parametrize("status", ["200 OK", "302 Found"])
 def test_no_cookie_is_stored(serve: Serve, status: str) -> None:
     server = serve(sends(PAGE, "Set-Cookie: a=1; Path=/", status=status))
-    client = HttpClient(TargetOptions(url=server.url))
+    client = HttpClient(Peer(url=server.url))
     client.load_if_changed()
     for _ in range(2):
         with client.send(client.prepare("GET", server.url, {})) as response:
@@ -672,23 +671,17 @@ def test_a_ca_file_that_is_missing_or_holds_no_certificate_is_named(serve: Serve
     assert "ca_file" in empty.text
 
 
-def test_every_mistake_in_the_options_is_reported_at_once() -> None:
+def test_every_mistake_in_an_address_and_its_limits_is_reported_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        TargetOptions(
-            url="ftp://me:s3cret@host/metrics",
-            timeout_seconds=0,
-            max_bytes=-1,
-            bearer_token_file="token",
-            username="me",
-            client_key_file="key.pem",
-        )
+        Peer.of(url="ftp://me:s3cret@host/metrics", timeout_seconds=0.0, max_bytes=-1, basic_auth={"username": "me"})
     fields = [problem.partition(":")[0] for problem in caught.value.problems]
-    expected = ["url", "url", "timeout_seconds", "max_bytes", "username", "bearer_token_file", "client_key_file"]
-    assert fields == expected
+    assert len(fields) == 4
+    assert fields[0] == "url"
+    assert fields[3] == "basic_auth.password_file"
     assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["http://", "http://host:many/metrics", "//host/metrics", "host:8000/metrics"])
-def test_an_address_that_is_none_is_a_mistake_in_the_options(url: str) -> None:
+def test_an_address_that_is_none_is_a_mistake(url: str) -> None:
     with pytest.raises(ConfigError, match="url: "):
-        TargetOptions(url=url)
+        Peer.of(url=url)

@@ -16,7 +16,7 @@ from kube_standin import Kube, pod, serving
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.config.load import parse_config
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.kubernetes import api as api_module
 from agent.kubernetes import pod_watch
 from agent.kubernetes.api import KubernetesApiError, KubernetesClient, endpoint_from_pod
@@ -43,7 +43,7 @@ def token(tmp_path: Path) -> Path:
 
 def client(kube: Kube, token: Path | None, seconds: float = CEILING_SECONDS) -> KubernetesClient:
     return KubernetesClient(
-        TargetOptions(url=kube.url, bearer_token_file=str(token) if token else None, timeout_seconds=seconds)
+        Peer(url=kube.url, bearer_token_file=str(token) if token else None, timeout_seconds=seconds)
     )
 
 

@@ -16,7 +16,7 @@ from loops import LoopParts, scrape_loop
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.gpu.collector import GpuCollector, GpuReader
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.pipeline.change_log import ChangeLog
 from agent.pipeline.loop import EvaluationLoop
 from agent.pipeline.runtime_state import RuntimeState
@@ -53,7 +53,7 @@ class Watched:
                 tier="t",
                 replica=f"r{n}",
                 pool="mixed",
-                options=TargetOptions(url=engine.url, timeout_seconds=timeout),
+                peer=Peer(url=engine.url, timeout_seconds=timeout),
                 **target,
             )
             for n, engine in enumerate(served)

@@ -27,9 +27,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from waiting import CEILING_SECONDS
 
+from agent.config.store import StoreConfig
 from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
 from agent.prometheus.api import StoreApi
-from agent.prometheus.options import StoreOptions
 
 MOST_BYTES = 20_000
 UP = {"metric": {"__name__": "up"}, "value": [5, "1"]}
@@ -49,7 +49,7 @@ def api_of(server: Server, **options: Any) -> StoreApi:
         "most_samples": 100,
         **options,
     }
-    return StoreApi(StoreOptions(url=server.url, **given))
+    return StoreApi(StoreConfig(url=server.url).model_copy(update=given))
 
 
 def error(kind: str, text: str) -> bytes:
@@ -226,7 +226,7 @@ def test_a_series_of_which_nothing_is_left_is_not_there(server: Server) -> None:
 
 def test_a_store_may_leave_out_a_part_of_itself_only_where_that_was_allowed(server: Server) -> None:
     server.act = lambda handler: give(handler, vector(UP, isPartial=True, warnings=["no store"]))
-    api = api_of(server, partial_response_ok=True)
+    api = api_of(server, partial_answers="take")
     assert api.query("up", 5.0) == (InstantSample({"__name__": "up"}, 1.0),)
     assert api.counts.partial == 1
     assert "partial_response" not in server.asked[0][2]

@@ -11,9 +11,9 @@ import pytest
 from hostile_store import give, serving, vector
 from store_servers import Sample, prometheus_with_blocks, steady, victoria_metrics
 
+from agent.config.store import StoreConfig
 from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
 from agent.prometheus.api import MOST_POINTS, StoreApi
-from agent.prometheus.options import StoreOptions
 from exporters.render.text import one_line
 
 pytestmark = pytest.mark.server
@@ -45,7 +45,7 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def api(url: str) -> Iterator[StoreApi]:
-    made = StoreApi(StoreOptions(url=url))
+    made = StoreApi(StoreConfig(url=url))
     yield made
     made.close()
 
@@ -106,7 +106,7 @@ def test_a_long_grid_is_asked_in_parts_that_the_store_takes_and_joined_without_a
 
 
 def test_a_grid_of_many_series_keeps_each_query_within_its_budget(url: str) -> None:
-    api = StoreApi(StoreOptions(url=url, most_samples=1000))
+    api = StoreApi(StoreConfig(url=url, most_samples=1000))
     found = api.query_range("requests_total", T, T + 2999 * 15, 15.0)
     assert [one.times for one in found] == [tuple(T + 15 * place for place in range(3000))] * 2
     assert api.counts.troubles[StoreErrorKind.TOO_MUCH] > 0
@@ -135,7 +135,7 @@ def test_a_query_that_is_none_is_refused_by_its_status(api: StoreApi, query: str
     ("start", "end", "step"), [(T, T - 1, 1.0), (T, T + 1, 0.0), (T, T + 1, -1.0), (T, T + 1, 0.0004)]
 )
 def test_a_span_that_is_none_is_a_mistake_of_who_asks(start: float, end: float, step: float) -> None:
-    api = StoreApi(StoreOptions(url="http://127.0.0.1:1"))
+    api = StoreApi(StoreConfig(url="http://127.0.0.1:1"))
     with pytest.raises(ValueError):
         api.query_range("x", start, end, step)
     with pytest.raises(ValueError):
@@ -145,7 +145,7 @@ def test_a_span_that_is_none_is_a_mistake_of_who_asks(start: float, end: float, 
 def test_what_reads_more_than_the_store_allows_is_too_much(tmp_path: Path) -> None:
     with victoria_metrics(tmp_path, "-search.maxSamplesPerQuery=1000") as store:
         store.write(samples())
-        api = StoreApi(StoreOptions(url=store.url))
+        api = StoreApi(StoreConfig(url=store.url))
         with pytest.raises(StoreError) as raised:
             api.query("sum(increase(requests_total[14h]))", T + 50_000)
         assert raised.value.kind is StoreErrorKind.TOO_MUCH
@@ -156,7 +156,7 @@ def test_the_newest_samples_of_a_store_that_hides_them_from_its_cache_are_seen(t
     with victoria_metrics(tmp_path, "-search.latencyOffset=30s") as store:
         now = round(time.time())
         store.write(steady("fresh", {}, now - 5, 6, 1.0, 1.0))
-        api = StoreApi(StoreOptions(url=store.url))
+        api = StoreApi(StoreConfig(url=store.url))
         assert api.query("fresh", now) == (InstantSample({"__name__": "fresh"}, 5.0),)
         assert api.query_samples("fresh", now - 2, now)[0].times == (now - 1, now)
         assert api.query_range("fresh", now - 60, now, 60.0)[0].values == (5.0,)
@@ -177,7 +177,7 @@ def test_a_store_that_was_stopped_is_left_alone_for_the_turn_and_asked_again_in_
     clock = Clock()
     with victoria_metrics(tmp_path) as store:
         store.write(steady("x", {}, T, 2, 1.0, 1.0))
-        api = StoreApi(StoreOptions(url=store.url, turn_seconds=60.0), clock)
+        api = StoreApi(StoreConfig(url=store.url), clock)
         assert api.query("x", T + 1)
         store.stop()
         for _ in range(5):
@@ -196,7 +196,7 @@ def test_a_store_that_was_stopped_is_left_alone_for_the_turn_and_asked_again_in_
 
 def test_a_store_that_stays_away_is_asked_every_second_turn() -> None:
     clock = Clock()
-    api = StoreApi(StoreOptions(url="http://127.0.0.1:1", turn_seconds=60.0), clock)
+    api = StoreApi(StoreConfig(url="http://127.0.0.1:1"), clock)
     asked = []
     for _ in range(20):
         with pytest.raises(StoreError):
@@ -209,7 +209,7 @@ def test_a_store_that_stays_away_is_asked_every_second_turn() -> None:
 def test_an_answer_ends_what_was_held_against_the_store() -> None:
     slow, clock = b'{"status":"error","errorType":"timeout","error":"query timed out"}', Clock()
     with serving() as server:
-        api = StoreApi(StoreOptions(url=server.url), clock)
+        api = StoreApi(StoreConfig(url=server.url), clock)
         for _ in range(3):
             server.act = lambda handler: give(handler, slow, 503)
             with pytest.raises(StoreError):
@@ -234,7 +234,7 @@ def test_an_answer_ends_what_was_held_against_the_store() -> None:
 
 def test_one_slow_query_does_not_take_the_others_with_it_and_two_in_a_row_do() -> None:
     with serving() as server:
-        api = StoreApi(StoreOptions(url=server.url), Clock())
+        api = StoreApi(StoreConfig(url=server.url), Clock())
         slow = b'{"status":"error","errorType":"timeout","error":"query timed out"}'
         server.act = lambda handler: give(handler, slow, 503)
         kinds = []

@@ -16,13 +16,13 @@ from waiting import wait_for
 
 from agent.config.forecast import ForecastConfig
 from agent.config.load import LoadedConfig, load
+from agent.config.store import StoreConfig
 from agent.daemon.assembly import Assembly
 from agent.daemon.factory import assemble
 from agent.forecasting.history_input import HistoryForecasts
 from agent.forecasting.requests import build_request
 from agent.history.store import HistoryStore
 from agent.prometheus.api import StoreApi
-from agent.prometheus.options import StoreOptions
 from agent.replay.back_fill import fill_demand
 from rules.plan.load_bins import build_tier_context
 from rules.telemetry.arrivals import MinuteDemand, MinuteSums
@@ -107,7 +107,7 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def fill(keys: LoadedConfig, url: str, folder: Path, begin: float, end: float) -> tuple[int, tuple[MinuteDemand, ...]]:
     """The number of filled minutes, and the demand that the history has then."""
     with HistoryStore(folder / "history.db") as store:
-        filled = sum(fill_demand(keys, StoreApi(StoreOptions(url=url)), store, begin, end))
+        filled = sum(fill_demand(keys, StoreApi(StoreConfig(url=url)), store, begin, end))
         return filled, store.demand(TIER, 0.0, 4e9)
 
 
@@ -128,7 +128,7 @@ def test_demand_is_what_arrived_at_the_pools_that_answer(tmp_path: Path, past: s
 def test_demand_is_that_of_the_cycles_that_would_have_read_it(tmp_path: Path) -> None:
     with victoria_metrics(tmp_path) as there:
         there.write(s for n in range(14) for s in moved("steady", HOUR + 255.0 * n))
-        keys, api = loaded(tmp_path, there.url), StoreApi(StoreOptions(url=there.url))
+        keys, api = loaded(tmp_path, there.url), StoreApi(StoreConfig(url=there.url))
         _, demand = fill(keys, there.url, tmp_path, HOUR, HOUR + 3600)
         with HistoryStore(tmp_path / "cycles.db") as store:
             book_past(keys, api, store, HOUR, HOUR + 3600)

@@ -227,7 +227,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
             "is for --source engines",
         ),
         (["--prometheus", "ftp://x", "--from", "-1h", *TIER], "url: "),
-        (["--prometheus", "http://127.0.0.1:1", "--from", "-1h", *TIER, "--ca-file", "/nowhere"], "/nowhere"),
+        (["--prometheus", "http://127.0.0.1:1", "--from", "-1h", *TIER, "--ca-file", "/nowhere"], "tls: is given, but"),
         ([str(RECORDINGS / "steady"), "--tier", "t"], "is a recording: --tier is for a store"),
         (["-c", "/nowhere.yaml", "--from", "-1h"], "there is no such file"),
     ],

@@ -32,7 +32,7 @@ from paths import TESTS
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.http_client.page import PageFetcher
 from agent.scrape import scrapers as scrapers_module
 from agent.scrape.scrapers import PageReader, ScrapeResult, Scrapers, Target
@@ -48,7 +48,7 @@ def targets(served: Sequence[Engine], hanging: Collection[int] = ()) -> list[Tar
             tier="t",
             replica=f"r{place}",
             pool="mixed",
-            options=TargetOptions(url=engine.url, timeout_seconds=TIMEOUT if place in hanging else CEILING_SECONDS),
+            peer=Peer(url=engine.url, timeout_seconds=TIMEOUT if place in hanging else CEILING_SECONDS),
         )
         for place, engine in enumerate(served)
     ]
@@ -275,12 +275,12 @@ def _no_bytes() -> bytes:
 def test_a_defect_in_one_targets_path_costs_that_target_and_is_logged_with_its_traceback(
     fetch: Callable[[], bytes], name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fetcher(options: TargetOptions) -> PageFetcher:
+    def fetcher(options: Peer) -> PageFetcher:
         return Defective(fetch) if options.url.endswith("broken") else PageFetcher(options)
 
     with engines(1) as served:
         sound = targets(served)[0]
-        broken = Target(tier="t", replica="b", pool="mixed", options=TargetOptions(url=f"{served[0].url}/broken"))
+        broken = Target(tier="t", replica="b", pool="mixed", peer=Peer(url=f"{served[0].url}/broken"))
         scrapers = Scrapers([broken, sound], fetcher=fetcher)
         with caplog.at_level(logging.ERROR):
             turn = run_cycle(scrapers)
@@ -306,9 +306,7 @@ def test_an_engine_that_restarts_behind_the_same_address_is_read_on(three: tuple
 
 def test_more_targets_than_threads_are_all_scraped() -> None:
     with engines(1) as served:
-        many = [
-            Target(tier="t", replica=f"r{n}", pool="mixed", options=TargetOptions(url=served[0].url)) for n in range(40)
-        ]
+        many = [Target(tier="t", replica=f"r{n}", pool="mixed", peer=Peer(url=served[0].url)) for n in range(40)]
         scrapers = Scrapers(many)
         turn = run_cycle(scrapers)
         scrapers.close()
@@ -335,11 +333,11 @@ def half_held(count: int) -> Iterator[tuple[Scrapers, threading.Event]]:
     free, at_once = threading.Event(), threading.Event()
     at_once.set()
 
-    def fetcher(options: TargetOptions) -> Any:
+    def fetcher(options: Peer) -> Any:
         return Held(free if "held" in options.url else at_once, pages()[0])
 
     both = [
-        Target(tier="t", replica=f"{kind}{n}", pool="mixed", options=TargetOptions(url=f"http://{kind}{n}/metrics"))
+        Target(tier="t", replica=f"{kind}{n}", pool="mixed", peer=Peer(url=f"http://{kind}{n}/metrics"))
         for n in range(count)
         for kind in ("held", "well")
     ]
@@ -417,7 +415,7 @@ def test_an_address_is_not_said_to_be_looked_up(monkeypatch: pytest.MonkeyPatch)
     free = threading.Event()
     hosts = {"127.0.0.1": "connecting or reading", "[::1]": "connecting or reading", "a.example": "host's name up"}
     held = [
-        Target(tier="t", replica=host, pool="", options=TargetOptions(url=f"http://{host}/m", timeout_seconds=TIMEOUT))
+        Target(tier="t", replica=host, pool="", peer=Peer(url=f"http://{host}/m", timeout_seconds=TIMEOUT))
         for host in hosts
     ]
     scrapers = Scrapers(held, fetcher=lambda options: Held(free, pages()[0]))  # type: ignore[arg-type, return-value]
@@ -446,9 +444,9 @@ def test_dripping_targets_fail_at_their_deadline_and_leave_no_thread() -> None:
     before = {thread for thread in threading.enumerate() if thread.name == "scrape"}
     with engines(2) as served:
         served[0].act = drip
-        slow, well = (TargetOptions(url=engine.url, timeout_seconds=timeout_seconds) for engine in served)
-        several = [Target(tier="t", replica=f"drip{n}", pool="mixed", options=slow) for n in range(dripping)]
-        scrapers = Scrapers([*several, Target(tier="t", replica="well", pool="mixed", options=well)])
+        slow, well = (Peer(url=engine.url, timeout_seconds=timeout_seconds) for engine in served)
+        several = [Target(tier="t", replica=f"drip{n}", pool="mixed", peer=slow) for n in range(dripping)]
+        scrapers = Scrapers([*several, Target(tier="t", replica="well", pool="mixed", peer=well)])
         for _ in range(3):
             turn = run_cycle(scrapers)
             assert kinds(turn)[-1] == "page"
@@ -482,7 +480,7 @@ def test_a_host_whose_name_is_looked_up_for_ever_costs_the_others_nothing(
     monkeypatch.setattr(socket, "getaddrinfo", looked_up)
     with engines(1) as served:
         url = "http://engine.example:8000/metrics"
-        away = Target(tier="t", replica="a", pool="mixed", options=TargetOptions(url=url, timeout_seconds=0.2))
+        away = Target(tier="t", replica="a", pool="mixed", peer=Peer(url=url, timeout_seconds=0.2))
         scrapers = Scrapers([away, *targets(served)])
         turn = run_cycle(scrapers)
         assert not found.is_set()
@@ -547,7 +545,7 @@ def test_the_release_is_asked_for_beside_the_page_of_a_proxy() -> None:
     asked: list[str] = []
 
     class Fetcher(PageFetcher):
-        def __init__(self, options: TargetOptions) -> None:
+        def __init__(self, options: Peer) -> None:
             super().__init__(options)
             self.url = options.url
 
@@ -555,8 +553,8 @@ def test_the_release_is_asked_for_beside_the_page_of_a_proxy() -> None:
             asked.append(self.url)
             return pages()[0]
 
-    options = TargetOptions(url="https://api/proxy/pod/metrics?token=x", timeout_seconds=1.0)
-    scrapers = Scrapers([Target(tier="t", replica="r", pool="mixed", options=options)], fetcher=Fetcher)
+    options = Peer(url="https://api/proxy/pod/metrics?token=x", timeout_seconds=1.0)
+    scrapers = Scrapers([Target(tier="t", replica="r", pool="mixed", peer=options)], fetcher=Fetcher)
     run_cycle(scrapers)
     run_cycle(scrapers)
     assert asked[-1] == "https://api/proxy/pod/version"

@@ -13,7 +13,7 @@ from paths import TESTS
 
 from agent.config.files import load_plan
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.replay.replay import replay
 from agent.scrape.page_engines import GONE_SECONDS
 from agent.scrape.scrapers import Scrapers, Target
@@ -43,8 +43,8 @@ class Sidecar:
         """Nothing is held."""
 
     def loop(self, pool: str = "mixed") -> LoopParts:
-        options = TargetOptions(url="http://127.0.0.1:1/metrics", timeout_seconds=60.0)
-        target = Target(tier="t", replica="a", pool=pool, options=options)
+        options = Peer(url="http://127.0.0.1:1/metrics", timeout_seconds=60.0)
+        target = Target(tier="t", replica="a", pool=pool, peer=options)
         scrapers = Scrapers([target], clock=lambda: self.now, fetcher=lambda options: self)  # type: ignore[arg-type, return-value]
         return scrape_loop([target], {"t": build_tier_context("t", None)}, scrapers, lambda: self.now)
 

@@ -14,7 +14,7 @@ from test_alert_state import CERTAIN, CRITICAL, LIKELY, OK, WARNING, result
 from agent.alerting import service as memory
 from agent.alerting.service import LOGGED, AlertingService, ExternalAlertStore, alert_targets
 from agent.config.load import parse_config
-from agent.http_client.options import TargetOptions
+from agent.http_client.options import Peer
 from agent.scrape.scrapers import Target
 from rules.confidence import Certainty
 from rules.evaluator.external_alerts import AFTERMATH_SECONDS, AlertTargets, ExternalAlert, assign_tier, attach_finding
@@ -38,7 +38,7 @@ def alert(name: str = "ApiLatencyHigh", after: float = 0.0, ended: float | None 
 
 
 def target(tier: str, replica: str, url: str) -> Target:
-    return Target(tier=tier, replica=replica, pool="mixed", options=TargetOptions(url=url), engine=None)
+    return Target(tier=tier, replica=replica, pool="mixed", peer=Peer(url=url), engine=None)
 
 
 TARGETS = (
