@@ -4,9 +4,7 @@ Alerts are state. A failed post is not stored: the next round posts the state of
 alert starts, escalates or ends, and before posted alerts expire. After a failure the retry interval doubles up to the
 resend interval.
 
-Alertmanager's API v2 answers 400 for a batch with one bad alert, but stores the good alerts (api/v2/api.go, 0.25). A
-proxy may refuse the whole batch. Posting is idempotent, so a refused batch is halved and posted again. Halving ends
-when the refusal belongs to a single alert.
+Alertmanager's API v2 answers 400 for a batch with one bad alert, but stores the good alerts (api/v2/api.go, 0.25).
 """
 
 from __future__ import annotations
@@ -17,12 +15,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from agent.durations import retry_delay
-from agent.errors import ScrapeError, ScrapeFailure, SizewatchError
+from agent.errors import ScrapeError
 from agent.http_client.client import HttpClient
-from agent.http_client.errors import place_of
+from agent.http_client.errors import place_of, status_error
 from agent.http_client.options import Peer
 from exporters.alertmanager.payload import AlertPayload
 from exporters.status.records import AlertmanagerHealth
@@ -31,22 +29,8 @@ PATH = "/api/v2/alerts"
 BATCH = 64
 """Alerts per request. Prometheus posts up to 256. This size stays below the 1 MB limit of a proxy."""
 
-ROUND_SECONDS = 30.0
-"""Time limit in seconds for all requests of one round together."""
-
 REFUSALS = frozenset({400, 413, 422})
-"""HTTP status codes that refuse the body, not the sender. A smaller batch may be accepted."""
-
-_MOVED = "it redirects, which is not followed: give the final address as url"
-HINTS = {
-    **dict.fromkeys((301, 302, 303, 307, 308), _MOVED),
-    401: "set bearer_token_file or basic_auth of this Alertmanager, or renew what is in them",
-    403: "these credentials may not post alerts",
-    404: "is the url that of an Alertmanager 0.16 or newer, with the path it is served under?",
-    405: "is the url that of an Alertmanager?",
-    429: "it takes no more at the moment",
-}
-
+"""HTTP status codes that refuse the body, not the sender. Other batches may be accepted."""
 
 Present = Callable[[], Sequence[AlertPayload]]
 """Builder of the present alerts. It runs when a round begins, so that the payload is current."""
@@ -58,26 +42,6 @@ CLOSE_SECONDS = 2.0
 _log = logging.getLogger(__name__)
 
 
-class DeliveryError(SizewatchError):
-    """Failed round. The next round posts all alerts again."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
-
-
-class _Refused(Exception):
-    """Refused body, with the status."""
-
-
-@dataclass(slots=True)
-class PostResult:
-    """Result of one round: the number of accepted alerts, and the reason for each refused alert by title."""
-
-    taken: int = 0
-    refused: dict[str, str] = field(default_factory=dict)
-
-
 class AlertmanagerClient:
     """Client of one Alertmanager. Each round opens a new connection and uses renewed secrets."""
 
@@ -85,67 +49,33 @@ class AlertmanagerClient:
         self._client = HttpClient(peer)
         self.place = place_of(peer.url).rstrip("/")
 
-    def round(self, alerts: Sequence[AlertPayload], suspects: frozenset[str] = frozenset()) -> PostResult:
-        """Post all alerts. Post each of `suspects`, which were refused before, in a batch of its own.
+    def round(self, alerts: Sequence[AlertPayload]) -> dict[str, str]:
+        """Post all alerts in batches. Return the reason for each alert of a refused batch, by title.
 
         Post an empty list if there are no alerts, to detect an unavailable Alertmanager before the first alert. Raise
-        DeliveryError if the round fails.
+        ScrapeError if the round fails.
         """
-        done = PostResult()
-        deadline = time.monotonic() + ROUND_SECONDS
-        try:
-            self._client.load_if_changed()
-        except ScrapeError as error:
-            raise DeliveryError(error.text) from error
-        good = [one for one in alerts if one.title not in suspects]
-        batches = [good[place : place + BATCH] for place in range(0, len(good), BATCH)]
-        batches += [[one] for one in alerts if one.title in suspects]
-        waiting = batches or [[]]
+        refused: dict[str, str] = {}
+        self._client.load_if_changed()
         with closing(self._client):
-            while waiting:
-                batch = waiting.pop(0)
-                try:
-                    self._post(batch, deadline)
-                    done.taken += len(batch)
-                except _Refused as refused:
-                    if not batch:
-                        text = f"{self.place} answered an empty list of alerts with {refused}"
-                        raise DeliveryError(text) from refused
-                    if len(batch) == 1:
-                        done.refused[batch[0].title] = str(refused)
-                    else:
-                        middle = len(batch) // 2
-                        waiting[:0] = batch[:middle], batch[middle:]
-        return done
+            for begin in range(0, max(1, len(alerts)), BATCH):
+                batch = alerts[begin : begin + BATCH]
+                status = self._post(batch)
+                if status in REFUSALS and batch:
+                    reason = f"its batch was answered with {status}: Alertmanager's log has the reason"
+                    refused.update(dict.fromkeys((alert.title for alert in batch), reason))
+                elif not 200 <= status < 300:
+                    raise status_error(self.place, status)
+        return refused
 
-    def _post(self, batch: Sequence[AlertPayload], deadline: float) -> None:
-        left_seconds = deadline - time.monotonic()
-        if left_seconds <= 0:
-            raise DeliveryError(f"{self.place}: a round of posts did not end within {ROUND_SECONDS:.0f} s")
-        client = self._client
+    def _post(self, batch: Sequence[AlertPayload]) -> int:
+        """Post a batch. Return the HTTP status."""
         body = json.dumps([alert.body for alert in batch]).encode()
-        request = client.prepare("POST", client.peer.url.rstrip("/") + PATH, {"Content-Type": "application/json"}, body)
-        seconds = min(client.peer.timeout_seconds, left_seconds)
-        try:
-            with client.send(request, seconds) as response:
-                client.read(response)
-        except ScrapeError as error:
-            if error.kind is ScrapeFailure.TIMEOUT:
-                raise DeliveryError(f"{self.place} did not answer within {seconds:g} s") from error
-            raise DeliveryError(error.text) from error
-        status = response.status_code
-        if status in REFUSALS:
-            raise _Refused(f"{status}: Alertmanager's log has the reason")
-        if not 200 <= status < 300:
-            raise DeliveryError(f"{self.place} answered {status}: {HINTS.get(status, 'look into its log')}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Offer:
-    """State to post. `marks` are the titles of all alerts, and whether each fires."""
-
-    present: Present
-    marks: frozenset[tuple[str, bool]]
+        url, headers = self._client.peer.url.rstrip("/") + PATH, {"Content-Type": "application/json"}
+        request = self._client.prepare("POST", url, headers, body)
+        with self._client.send(request) as response:
+            self._client.read(response)
+        return response.status_code
 
 
 class AlertDelivery:
@@ -158,88 +88,84 @@ class AlertDelivery:
         self._resend_seconds = resend_seconds
         self._clock = clock
         self._changed = threading.Condition()
-        self._offer: _Offer | None = None
+        self._present: Present | None = None
+        self._marks: frozenset[tuple[str, bool]] = frozenset()
+        """Titles of all alerts, and whether each fires."""
         self._posted: frozenset[tuple[str, bool]] | None = None
         self._closed = False
-        self._suspects: frozenset[str] = frozenset()
         self._failures_in_a_row = 0
         self._thread: threading.Thread | None = None
         self.health = AlertmanagerHealth(alertmanager=poster.place)
 
     def offer(self, present: Present, alerts: Sequence[AlertPayload]) -> None:
         """Set the state after a cycle. `present` builds the payload when it is posted; `alerts` is the state now."""
-        marks = frozenset((one.title, one.firing) for one in alerts)
         with self._changed:
-            self._offer = _Offer(present=present, marks=marks)
+            self._present = present
+            self._marks = frozenset((alert.title, alert.firing) for alert in alerts)
             self._changed.notify()
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._run, name="alertmanager", daemon=True)
                 self._thread.start()
 
-    def end(self) -> None:
-        """Signal the thread to end. Firing alerts are not resolved: they expire if no agent comes back."""
+    def close(self) -> None:
+        """End the thread, and wait up to CLOSE_SECONDS for it."""
         with self._changed:
             self._closed = True
             self._changed.notify()
-
-    def join(self) -> None:
-        """Wait up to CLOSE_SECONDS for the thread to end."""
         if self._thread is not None:
             self._thread.join(CLOSE_SECONDS)
 
     def _run(self) -> None:
         due = time.monotonic()
-        while (offer := self._awaited(due)) is not None:
+        while self._wait_until_due(due):
             try:
-                self._round(offer)
+                self._round()
+            except ScrapeError as error:
+                self._fail(error.text)
             except Exception as error:  # noqa: BLE001 - a defect costs one round; it is logged, counted and retried
                 _log.exception("alert delivery crashed alertmanager=%s", self._poster.place)
-                self._failed(f"defect in sizewatch: {type(error).__name__}, see its log")
-            due = time.monotonic() + self._pause()
+                self._fail(f"defect in sizewatch: {type(error).__name__}, see its log")
+            due = time.monotonic() + self._resend_seconds
+            if self._failures_in_a_row:
+                delay = retry_delay(self._failures_in_a_row, FIRST_RETRY_SECONDS, self._resend_seconds)
+                due = time.monotonic() + delay
 
-    def _awaited(self, due: float) -> _Offer | None:
-        """Wait for the next due offer and return it. Return None at shutdown."""
+    def _wait_until_due(self, due: float) -> bool:
+        """Wait for the next round. Return False at shutdown."""
         with self._changed:
             while not self._closed:
                 left = due - time.monotonic()
                 # After a failure a change waits too: an unavailable Alertmanager gets no request in every cycle.
-                changed = self._offer is not None and self._offer.marks != self._posted
-                if self._offer is not None and (left <= 0 or (changed and not self._failures_in_a_row)):
-                    return self._offer
-                self._changed.wait(max(left, 0.0) if self._offer is not None else None)
-        return None
+                if left <= 0 or (self._marks != self._posted and not self._failures_in_a_row):
+                    return True
+                self._changed.wait(left)
+        return False
 
-    def _pause(self) -> float:
-        if not self._failures_in_a_row:
-            return self._resend_seconds
-        return retry_delay(self._failures_in_a_row, FIRST_RETRY_SECONDS, self._resend_seconds)
-
-    def _round(self, offer: _Offer) -> None:
-        alerts = tuple(offer.present())
-        try:
-            done = self._poster.round(alerts, self._suspects)
-        except DeliveryError as error:
-            self._failed(error.text)
-            return
+    def _round(self) -> None:
+        with self._changed:
+            present, marks = self._present, self._marks
+        assert present is not None, "an offer starts the thread"
+        alerts = tuple(present())
+        reasons = self._poster.round(alerts)
         if self.health.trouble is not None:
             _log.info("alert delivery recovered alertmanager=%s", self._poster.place)
-        for title, reason in done.refused.items():
-            if title not in self._suspects:
-                _log.error('alert refused alertmanager=%s alert=%s error="%s"', self._poster.place, title, reason)
+        refused = tuple(f"{title}: {reason}" for title, reason in reasons.items())
+        for text in sorted(set(refused) - set(self.health.refused)):
+            _log.error('alert refused alertmanager=%s error="%s"', self._poster.place, text)
+        taken = [alert for alert in alerts if alert.title not in reasons]
         self._failures_in_a_row = 0
-        self._suspects = frozenset(done.refused)
-        self._posted = offer.marks
+        self._posted = marks
         self.health = replace(
             self.health,
             posts=self.health.posts + 1,
-            alerts=self.health.alerts + done.taken,
-            firing=sum(one.firing for one in alerts) - sum(one.firing for one in alerts if one.title in done.refused),
-            refused=tuple(f"{title}: {reason}" for title, reason in done.refused.items()),
+            alerts=self.health.alerts + len(taken),
+            firing=sum(alert.firing for alert in taken),
+            refused=refused,
             trouble=None,
             last_success_at=self._clock(),
         )
 
-    def _failed(self, text: str) -> None:
+    def _fail(self, text: str) -> None:
         if self.health.trouble is None:
             _log.error('alert delivery failed, retrying error="%s"', text)
         self._failures_in_a_row += 1

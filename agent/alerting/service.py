@@ -6,11 +6,10 @@ and the webhook has a queue.
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from agent.alerting.delivery import AlertDelivery, AlertmanagerClient
 from agent.alerting.webhook import WebhookReceiver
@@ -39,28 +38,25 @@ SILENT_SECONDS = 48 * 3600.0
 KEPT_SECONDS = 86_400.0
 """Time in seconds for which an ended alert is shown."""
 
-LOGGED = 20
-"""Maximum number of external alerts logged per cycle. An alert storm must not fill a disk."""
-
-Key = tuple[str, float]
-
-_log = logging.getLogger(__name__)
-
 
 class ExternalAlertStore:
     """External alerts by identity and start, for the cycle thread only. `left_out` counts the alerts beyond MOST.
 
-    `watched_since` is the time of the first update, when the agent began to watch (unix seconds)."""
+    It goes on when the configuration changes, and so do `incident_alerts`, the alerts of the incidents. `watched_since` is
+    the time of the first update, when the agent began to watch (unix seconds).
+    """
 
     def __init__(self) -> None:
         self.left_out = 0
         self.watched_since: float | None = None
-        self._alerts: dict[Key, ExternalAlert] = {}
+        self.incident_alerts: tuple[IncidentAlert, ...] = ()
+        self._alerts: dict[tuple[str, float], ExternalAlert] = {}
 
     def resume(self, kept: Iterable[ExternalAlert], now: float) -> None:
         """Restore the alerts of an earlier run. Firing alerts count as received at `now` (unix seconds)."""
         for alert in kept:
-            self._alerts[_key(alert)] = alert if alert.ended_at is not None else replace(alert, heard_at=now)
+            key = alert.identity, alert.started_at
+            self._alerts[key] = alert if alert.ended_at is not None else replace(alert, heard_at=now)
 
     @property
     def alerts(self) -> tuple[ExternalAlert, ...]:
@@ -79,60 +75,39 @@ class ExternalAlertStore:
         if not (arrived or self._alerts):
             return ()
         before = dict(self._alerts)
-        known = fleet() if arrived else None
-        for alert in arrived:
-            self._take(alert if known is None else assign_tier(alert, known))
-        for key, alert in self._alerts.items():
+        if arrived:
+            targets = fleet()
+            for alert in arrived:
+                self._take(assign_tier(alert, targets))
+        changed = []
+        for key, alert in tuple(self._alerts.items()):
             if alert.ended_at is None or now - alert.ended_at <= AFTERMATH_SECONDS:
-                self._alerts[key] = _end_if_silent(attach_finding(alert, findings, now, self.watched_since), now)
-        changed = tuple(
-            alert
-            for key, alert in self._alerts.items()
-            if _without_receive_time(before.get(key)) != _without_receive_time(alert)
-        )
-        self._alerts = {
-            key: alert
-            for key, alert in self._alerts.items()
-            if alert.ended_at is None or now - alert.ended_at <= KEPT_SECONDS
-        }
-        return changed
+                alert = attach_finding(alert, findings, now, self.watched_since)
+            if alert.ended_at is None and now - alert.heard_at > SILENT_SECONDS:
+                alert = replace(alert, ended_at=alert.heard_at)
+            self._alerts[key] = alert
+            known = before.get(key)
+            # A new receive time alone needs no row of the history.
+            if known is None or replace(known, heard_at=alert.heard_at) != alert:
+                changed.append(alert)
+            if alert.ended_at is not None and now - alert.ended_at > KEPT_SECONDS:
+                del self._alerts[key]
+        return tuple(changed)
 
     def _take(self, alert: ExternalAlert) -> None:
-        known = self._alerts.get(_key(alert))
+        key = alert.identity, alert.started_at
+        known = self._alerts.get(key)
         if known is not None:
-            self._alerts[_key(alert)] = replace(
-                known, ended_at=alert.ended_at, heard_at=alert.heard_at, summary=alert.summary or known.summary
-            )
+            summary = alert.summary or known.summary
+            self._alerts[key] = replace(known, ended_at=alert.ended_at, heard_at=alert.heard_at, summary=summary)
         elif len(self._alerts) < MOST:
-            self._alerts[_key(alert)] = alert
+            self._alerts[key] = alert
         else:
             self.left_out += 1
 
 
 def _read_gate(keys: WebhookConfig) -> Authenticator:
     return Authenticator(read_tokens("alerting.receiver.bearer_token_file", keys.bearer_token_file))
-
-
-def _key(alert: ExternalAlert) -> Key:
-    return alert.identity, alert.started_at
-
-
-def _end_if_silent(alert: ExternalAlert, now: float) -> ExternalAlert:
-    silent = alert.ended_at is None and now - alert.heard_at > SILENT_SECONDS
-    return replace(alert, ended_at=alert.heard_at) if silent else alert
-
-
-def _without_receive_time(alert: ExternalAlert | None) -> ExternalAlert | None:
-    """Replace the last receive time, whose change alone needs no history row."""
-    return replace(alert, heard_at=alert.started_at) if alert is not None else None
-
-
-@dataclass(slots=True)
-class AlertMemory:
-    """External alerts and the alerts of incidents. It goes on when the configuration changes."""
-
-    foreign: ExternalAlertStore = field(default_factory=ExternalAlertStore)
-    alerts: tuple[IncidentAlert, ...] = ()
 
 
 class AlertingService:
@@ -150,20 +125,15 @@ class AlertingService:
         if before is not None and before._posts == self._posts:
             self.deliveries: tuple[AlertDelivery, ...] = before.deliveries
         else:
-            several = keys.alertmanagers if keys.path == "posts" else ()
+            peers = keys.alertmanagers if keys.path == "posts" else ()
             self.deliveries = tuple(
-                AlertDelivery(AlertmanagerClient(one), keys.resend_seconds, clock) for one in several
+                AlertDelivery(AlertmanagerClient(peer), keys.resend_seconds, clock) for peer in peers
             )
         self.receiver: WebhookReceiver | None = None
         if keys.receiver is not None:
             self._gate = _read_gate(keys.receiver)
             self.receiver = (before and before.receiver) or WebhookReceiver(self._gate, clock)
-        self.memory: AlertMemory = before.memory if before is not None else AlertMemory()
-
-    @property
-    def foreign(self) -> ExternalAlertStore:
-        """Return the external alerts."""
-        return self.memory.foreign
+        self.foreign: ExternalAlertStore = before.foreign if before is not None else ExternalAlertStore()
 
     def activate(self) -> None:
         """Ask for this configuration's tokens from the next request on."""
@@ -180,28 +150,17 @@ class AlertingService:
     def _posts(self) -> tuple[object, ...]:
         return self._keys.path, self._keys.alertmanagers, self._keys.resend_seconds
 
-    def receive(
-        self, findings: Sequence[Finding], fleet: Callable[[], AlertTargets], now: float
-    ) -> tuple[ExternalAlert, ...]:
-        """Add the received alerts and return the external alerts that changed."""
-        arrived = self.receiver.waiting() if self.receiver is not None else ()
-        changed = self.foreign.update(arrived, findings, now, fleet)
-        for alert in changed[:LOGGED]:
-            _log.info("external alert: %s", _describe_alert(alert))
-        if len(changed) > LOGGED:
-            _log.info("external alerts changed, not logged count=%d", len(changed) - LOGGED)
-        return changed
-
     def post(self, incidents: Iterable[Incident], waiting: Callable[[str], float | None], now: float) -> None:
         """Update the alerts of the incidents and offer them for delivery.
 
         `waiting` returns the requests in the queues of a tier."""
-        self.memory.alerts = alerts = step_incident_alerts(self.memory.alerts, incidents, now)
-        foreign, settings = self.foreign.alerts, self._settings
-        queues = {one.incident.tier: waiting(one.incident.tier) for one in alerts}
+        alerts = step_incident_alerts(self.foreign.incident_alerts, incidents, now)
+        self.foreign.incident_alerts = alerts
+        foreign = self.foreign.alerts
+        queues = {alert.incident.tier: waiting(alert.incident.tier) for alert in alerts}
 
         def made() -> tuple[AlertPayload, ...]:
-            return present(alerts, foreign, self._clock(), settings, queues)
+            return present(alerts, foreign, self._clock(), self._settings, queues)
 
         offered = made()
         for delivery in self.deliveries:
@@ -215,15 +174,7 @@ class AlertingService:
     def close(self) -> None:
         """End the threads. Firing alerts are not resolved: they expire if no agent comes back."""
         for delivery in self.deliveries:
-            delivery.end()
-        for delivery in self.deliveries:
-            delivery.join()
-
-
-def _describe_alert(alert: ExternalAlert) -> str:
-    where = "/".join(filter(None, (alert.tier or "of no tier", alert.replica)))
-    state = "fires" if alert.ended_at is None else "is over"
-    return f"{alert.name} ({where}) {state}" + (f": {alert.diagnosis.sentence}" if alert.diagnosis else "")
+            delivery.close()
 
 
 def alert_targets(
@@ -232,7 +183,7 @@ def alert_targets(
     """Return the tiers, replicas and models an alert can refer to. `models` holds (tier, served model) pairs."""
     targets = tuple(targets)
     serving: dict[str, set[str]] = {}
-    planned = ((name, one.plan.model) for name, one in contexts.items() if one.plan is not None)
+    planned = ((name, context.plan.model) for name, context in contexts.items() if context.plan is not None)
     for tier, model in (*planned, *models):
         serving.setdefault(model, set()).add(tier)
     return AlertTargets(
@@ -279,10 +230,16 @@ class AlertingSink:
             return
         self._due = False
         findings = (*self._state.open_findings(), *self._past())
-        self._changed += self.service.receive(findings, self._targets, now)
+        receiver = self.service.receiver
+        arrived = receiver.waiting() if receiver is not None else ()
+        self._changed += self.service.foreign.update(arrived, findings, now, self._targets)
         if self.service.deliveries:
-            told = [one for one in findings if self._source.export_scope(one.subject.tier).has_alerts(one.subject)]
-            incidents = group_incidents(told, (one.result for one in self._state.rules.values()), now)
+            exported = [
+                finding
+                for finding in findings
+                if self._source.export_scope(finding.subject.tier).has_alerts(finding.subject)
+            ]
+            incidents = group_incidents(exported, (rule.result for rule in self._state.rules.values()), now)
             self.service.post(incidents, self._state.requests_waiting, now)
 
     def pop_changed(self) -> tuple[ExternalAlert, ...]:

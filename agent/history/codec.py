@@ -92,11 +92,11 @@ def decode_window(body: bytes) -> Window:
     unpacking = zlib.decompressobj()
     try:
         data = unpacking.decompress(body, MOST_BYTES)
-    except zlib.error as error:
+        if not unpacking.eof:
+            raise ValueError("a row that does not unpack (cut off, or larger than any that was written)")
+        return from_record(json.loads(data))
+    except (zlib.error, RecursionError) as error:
         raise ValueError(f"a row that does not unpack ({error})") from error
-    if not unpacking.eof:
-        raise ValueError("a row that does not unpack (cut off, or larger than any that was written)")
-    return from_record(json.loads(data))
 
 
 def decode_slice(replica: str, bin: int, beyond: str, body: bytes) -> BinnedWindow:

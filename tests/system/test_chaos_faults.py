@@ -20,7 +20,8 @@ from history_samples import booking
 from paths import ROOT, SUPPORT
 from waiting import CEILING_SECONDS, free_port, wait_for
 
-from agent.alerting.delivery import AlertDelivery, AlertmanagerClient, DeliveryError
+from agent.alerting.delivery import AlertDelivery, AlertmanagerClient
+from agent.errors import ScrapeError
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from agent.http_client.options import Peer
@@ -190,12 +191,11 @@ def test_an_alertmanager_that_is_away_is_known_before_the_first_alert() -> None:
         assert wait_for(lambda: delivery.health.failures >= 1)
         assert "connection refused" in str(delivery.health.trouble)
     finally:
-        delivery.end()
-        delivery.join()
+        delivery.close()
 
 
 def test_an_alertmanager_that_refuses_even_an_empty_list_is_told_and_ends() -> None:
-    with refusing() as url, pytest.raises(DeliveryError, match="answered an empty list of alerts with 400"):
+    with refusing() as url, pytest.raises(ScrapeError, match="answered 400"):
         AlertmanagerClient(Peer(url=url)).round([])
 
 

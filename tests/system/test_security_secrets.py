@@ -13,7 +13,7 @@ from hostile_store import give as give_json
 from hostile_store import serving
 from peers import peer_fields
 
-from agent.alerting.delivery import AlertmanagerClient, DeliveryError
+from agent.alerting.delivery import AlertmanagerClient
 from agent.config.store import StoreConfig
 from agent.errors import ConfigError, ScrapeError
 from agent.http_client.options import Peer
@@ -111,9 +111,9 @@ def test_a_password_that_is_a_word_of_the_page_changes_nothing_that_is_read(tmp_
 def test_the_words_of_an_alertmanager_are_not_quoted() -> None:
     with serving() as server:
         server.act = lambda handler: give_json(handler, b'"no: abcd-1234-secret"', 400)
-        with pytest.raises(DeliveryError) as caught:
+        with pytest.raises(ScrapeError) as caught:
             AlertmanagerClient(Peer(url=f"{server.url}?key=abcd-1234-secret")).round(())
-    assert "with 400" in str(caught.value)
+    assert "answered 400" in str(caught.value)
     assert "secret" not in str(caught.value)
 
 

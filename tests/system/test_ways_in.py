@@ -58,7 +58,7 @@ def an_alertmanager(url: str, keys: dict[str, Any], folder: Path) -> None:
     config = configured({"alerting": {"path": "posts", "alertmanagers": [{"url": url, **keys}]}}, folder)
     poster = AlertmanagerClient(config.alerting.alertmanagers[0])
     alert = AlertPayload(title="A", body={"labels": {"alertname": "A"}}, firing=True)
-    assert poster.round([alert]).taken == 1
+    assert poster.round([alert]) == {}
 
 
 def the_store(url: str, keys: dict[str, Any], folder: Path) -> None:

@@ -76,7 +76,7 @@ def test_a_defect_while_alerts_are_handed_over_costs_no_minute(
     with manager() as there, engines() as served:
         path = write(tmp_path, configuration(served, alerting=alerting(there)))
         with running(path) as daemon, monkeypatch.context() as patched:
-            patched.setattr(AlertingService, "receive", broken)
+            patched.setattr(AlertingService, "post", broken)
             further(daemon, 2)
             assert daemon.loop.defects >= 2
     assert "sink failed sink=AlertingSink" in caplog.text
@@ -153,7 +153,7 @@ def test_alerts_have_the_newest_sentence_and_the_findings_that_this_agent_alerts
     sink = AlertingSink(service(), source, state, {}, list)
     sink.accept(Evaluator({}).step(EvaluatorState(), Observation(now=60.0)))
     sink.end_cycle(60.0)
-    alert = sink.service.memory.alerts[0]
+    alert = sink.service.foreign.incident_alerts[0]
     assert [one.rule for one in alert.incident.findings] == told
     assert alert.incident.sentence.startswith("It goes on since")
 
@@ -167,4 +167,4 @@ def test_after_a_reload_an_alert_keeps_the_name_it_was_sent_with() -> None:
     before.post(group_incidents([first, later]), lambda tier: None, 90.0)
     after = service(before)
     after.post(group_incidents([later]), lambda tier: None, 100.0)
-    assert [one.key.rule for one in after.memory.alerts] == ["TpotDivergence"]
+    assert [one.key.rule for one in after.foreign.incident_alerts] == ["TpotDivergence"]

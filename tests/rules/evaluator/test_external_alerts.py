@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from test_alert_state import CERTAIN, CRITICAL, LIKELY, OK, WARNING, result
 
 from agent.alerting import service as memory
-from agent.alerting.service import LOGGED, AlertingService, ExternalAlertStore, alert_targets
-from agent.config.load import parse_config
+from agent.alerting.service import ExternalAlertStore, alert_targets
 from agent.http_client.options import Peer
 from agent.scrape.scrapers import Target
 from rules.confidence import Certainty
@@ -254,16 +251,3 @@ def test_after_a_restart_one_that_fires_counts_as_just_heard_of() -> None:
 
 def test_a_fleet_without_replicas_has_no_alerts() -> None:
     assert assign_tier(alert(tier="a"), AlertTargets(tiers=frozenset(), replicas={})).tier is None
-
-
-def test_a_storm_of_alerts_is_a_few_lines_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "token").write_text("t" * 20)
-    keys = parse_config({"alerting": {"receiver": {"bearer_token_file": "token"}}}, folder=tmp_path).alerting
-    both = AlertingService(keys)
-    assert both.receiver is not None
-    several = [alert(f"Storm{n}", fingerprint=str(n)) for n in range(300)]
-    with caplog.at_level(logging.INFO):
-        both.receiver._waiting.extend(several)
-        assert len(both.receive((), lambda: FLEET, T + 1.0)) == 300
-    assert len(caplog.records) == LOGGED + 1
-    assert caplog.records[-1].getMessage() == "external alerts changed, not logged count=280"
