@@ -17,8 +17,8 @@ from agent.http_client.options import Peer
 from agent.http_client.page import JSON, fetch_page
 from agent.http_server.credentials import read_tokens
 from agent.http_server.interfaces import WEBHOOK
-from agent.prometheus.answers import StoreError
 from agent.prometheus.api import StoreApi
+from agent.prometheus.errors import StoreError
 from exporters.render.text import quote_external_text
 from rules.telemetry.wording import format_count
 

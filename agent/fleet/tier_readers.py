@@ -10,8 +10,8 @@ from agent.fleet import agent_series, engine_series
 from agent.fleet.stored_pages import USUAL_SECONDS, PageReaderProtocol, ReplicaPage, TierPages
 from agent.fleet.summed_reader import Minute, SummedReader
 from agent.fleet.sums import AgentSums
-from agent.prometheus.answers import StoreError, StoreErrorKind
 from agent.prometheus.api import QueryClient, SampleClient
+from agent.prometheus.errors import StoreError, StoreErrorKind
 from rules.gpu_sources.registry import BY_NAME as EXPORTERS
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry.windows import Window

@@ -11,46 +11,15 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import chain
 from typing import Any, NoReturn
 
 import orjson
 
-from agent.errors import SizewatchError
 from agent.garbage import collector_resting
+from agent.prometheus.errors import StoreError, StoreErrorKind
 from exporters.render.text import one_line
 from rules.light_dataclass import light_dataclass
-
-
-class StoreErrorKind(StrEnum):
-    """Kind of a store error, as counted and exported."""
-
-    AWAY = "away"
-    """Store unreachable, or reported as out of service."""
-    SLOW = "slow"
-    """No complete response in time, a query timeout of the store, or a store that is too busy."""
-    CREDENTIALS = "credentials"
-    """Credentials rejected, certificate not trusted, or a credentials file unusable."""
-    REFUSED = "refused"
-    """Query rejected."""
-    TOO_MUCH = "too_much"
-    """Query above a limit of the store or of this agent."""
-    PARTIAL = "partial"
-    """Response without a part of the store. It is not used as data."""
-    WRONG_ANSWER = "wrong_answer"
-    """Response incomplete or not in the format of the Prometheus API."""
-
-
-class StoreError(SizewatchError):
-    """Failed query; no part of its response is used. `text` contains no secret."""
-
-    def __init__(self, kind: StoreErrorKind, place: str, text: str) -> None:
-        super().__init__(f"{place}: {text}")
-        self.kind = kind
-        self.place = place
-        self.text = text
-
 
 _NUMBERS = frozenset({int, float})
 _TEXTS = frozenset({str})
@@ -137,11 +106,6 @@ def matrix(given: ApiResponse, most_samples: int, span: tuple[float, float] = AL
             raise too_many(given.place, most_samples)
         several.append((labels, *_useful(given.place, times, values, span)))
     return tuple(MatrixSeries(*one) for one in several if one[1])
-
-
-def key(labels: Mapping[str, str]) -> frozenset[tuple[str, str]]:
-    """Return the identity of a series."""
-    return frozenset(labels.items())
 
 
 def too_many(place: str, most_samples: int) -> StoreError:

@@ -1,33 +1,42 @@
 """Query API of a Prometheus-compatible store: an instant vector, raw samples, and a range of points.
 
 Holds the query forms that make a response exact and bounded, the backoff of an unavailable store, and the query
-counters. It has no metric names. `agent.prometheus.query` sends requests and maps errors; `agent.prometheus.answers`
-parses responses. Nothing is cached: a past time may still gain samples from late writers or a back-fill. Callers keep
-their results. API: prometheus.io/docs/prometheus/latest/querying/api.
+counters. It has no metric names. `agent.prometheus.errors` maps errors, `agent.prometheus.answers` parses responses.
+Nothing is cached: a past time may still gain samples from late writers or a back-fill. Callers keep their results.
+API: prometheus.io/docs/prometheus/latest/querying/api.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Protocol, TypeVar
+from urllib.parse import urlencode
 
 from agent.config.store import StoreConfig
 from agent.durations import Backoff
+from agent.errors import ScrapeError
+from agent.http_client.client import HttpClient
+from agent.http_client.errors import status_error as redirect_error
 from agent.prometheus.answers import (
     ApiResponse,
     InstantSample,
     MatrixSeries,
-    StoreError,
-    StoreErrorKind,
-    key,
     matrix,
+    parse_answer,
     vector,
 )
-from agent.prometheus.query import QueryRunner
+from agent.prometheus.errors import (
+    StoreError,
+    StoreErrorKind,
+    is_final_status,
+    response_error,
+    status_error,
+    transport_error,
+)
 
 T = TypeVar("T")
 
@@ -36,6 +45,22 @@ QUERY_RANGE = "/api/v1/query_range"
 MOST_POINTS = 11_000
 """Maximum points per series in a query_range response (Prometheus: web/api/v1/api.go, "exceeded maximum resolution").
 """
+
+# Ask for no compression: it costs CPU of a shared store, and the network to a nearby store is cheap.
+_HEADERS = {
+    "Accept": "application/json",
+    "Accept-Encoding": "identity",
+    "Content-Type": "application/x-www-form-urlencoded",
+    "User-Agent": "sizewatch",
+}
+EXACT = {"nocache": "1", "latency_offset": "1ms"}
+"""Parameters for exact results from VictoriaMetrics.
+
+With its cache it moves times to multiples of the step, and instants of the newest 30 s back. It replaces the newest 30
+s of a range (older releases ignore latency_offset)."""
+
+COMPLETE = {"partial_response": "false", "deny_partial_response": "1"}
+"""Parameters that make Thanos and a VictoriaMetrics cluster fail in place of a partial response. Others ignore both."""
 
 TURN_SECONDS = 60.0
 
@@ -79,11 +104,18 @@ class StoreApi:
         self.store = store
         self.turn_seconds = turn_seconds
         self._clock = clock
-        self._runner = QueryRunner(store)
+        self._client = HttpClient(store, "answer", tuple(store.header_files.items()))
+        self._headers = {**_HEADERS, **({"X-Scope-OrgID": store.org_id} if store.org_id else {})}
+        self._parameters = {
+            **EXACT,
+            **({} if store.partial_answers == "take" else COMPLETE),
+            # Prometheus reads seconds or 1s, but not 0.5s. The store should stop when the client has stopped waiting.
+            "timeout": f"{store.timeout_seconds:.3f}",
+        }
         self._backoff = Backoff()
         self._slow = 0
         self._last: StoreError | None = None
-        self.place = self._runner.place
+        self.place = self._client.place.rstrip("/")
         self.counts = QueryCounters()
 
     def query(self, expr: str, t: float) -> tuple[InstantSample, ...]:
@@ -135,22 +167,18 @@ class StoreApi:
             if at == 0 and until == last:
                 return part
             for one in part:
-                found.setdefault(key(one.labels), []).append(one)
+                found.setdefault(frozenset(one.labels.items()), []).append(one)
             points = min(points, max(1, most // max(1, len(part))))
             at = until + 1
         return tuple(_joined(parts) for parts in found.values())
 
-    def load(self) -> None:
-        """Read the credentials files, as every query does. Raise StoreError if a file is unusable."""
-        self._runner.reload_credentials()
-
     def close(self) -> None:
         """Close the kept connection. A later query opens a new one."""
-        self._runner.close()
+        self._client.close()
 
     def interrupt(self) -> None:
         """Let the present query fail at once, and all later ones. Any thread may call it."""
-        self._runner.interrupt()
+        self._client.abort()
 
     def _part(self, expr: str, start: int, end: int, step: int) -> tuple[MatrixSeries, ...]:
         form = {
@@ -171,12 +199,11 @@ class StoreApi:
             self._leave_alone(began)
             self.counts.queries += 1
             try:
-                given = self._runner.ask(path, form)
+                given = self._send(path, form)
                 found = read(given)
                 self.counts.partial += bool(given.partial)
             finally:
                 self.counts.seconds += self._clock() - began
-                self.counts.bytes = self._runner.bytes
         except StoreError as error:
             self.counts.troubles[error.kind] += 1
             self._failed(error, self._clock())
@@ -184,9 +211,40 @@ class StoreApi:
         self._slow, self._backoff, self._last = 0, Backoff(), None
         return found
 
+    def _send(self, path: str, form: Mapping[str, str]) -> ApiResponse:
+        """Send a query as a POST of a form, so that a long query fits. Return its response with data."""
+        client, body = self._client, urlencode({**form, **self._parameters}).encode()
+        try:
+            with client.send(client.prepare("POST", f"{self.place}{path}", self._headers, body)) as response:
+                status = response.status_code
+                if 300 <= status < 400:
+                    raise redirect_error(self.place, status)
+                readable = status == 200 or "json" in response.headers.get("Content-Type", "").lower()
+                if is_final_status(status) or not readable:
+                    raise status_error(self.place, status)
+                answer = client.read(response)
+        except ScrapeError as error:
+            raise transport_error(self.place, error) from error
+        self.counts.bytes += len(answer)
+        given = parse_answer(self.place, answer)
+        if given.error is not None:
+            raise response_error(self.place, status, given.error_type, given.error)
+        if status != 200:
+            raise status_error(self.place, status)
+        if given.partial and self.store.partial_answers == "refuse":
+            raise StoreError(StoreErrorKind.PARTIAL, self.place, given.partial)
+        return given
+
+    def _reload_credentials(self) -> bool:
+        """Read the credentials files if they changed. Return whether they did. Raise StoreError."""
+        try:
+            return self._client.load_if_changed()
+        except ScrapeError as error:
+            raise transport_error(self.place, error) from error
+
     def _leave_alone(self, now: float) -> None:
         """Raise the last error again while the backoff lasts."""
-        if self._runner.reload_credentials() or self._last is None or self._backoff.is_due(now):
+        if self._reload_credentials() or self._last is None or self._backoff.is_due(now):
             return
         self.counts.spared += 1
         seconds = math.ceil(self._backoff.skip_until - now)

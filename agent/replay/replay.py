@@ -15,8 +15,8 @@ from datetime import datetime
 from agent.config.load import LoadedConfig, build_tier_contexts
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.fleet.tier_readers import AGENTS, build_replica_reader
-from agent.prometheus.answers import StoreError
 from agent.prometheus.api import SampleClient
+from agent.prometheus.errors import StoreError
 from agent.scrape.page_engines import name_replica
 from agent.scrape.scrapers import PageReader
 from agent.sources.past_store import PastQueryClient, PastReader

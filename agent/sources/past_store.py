@@ -9,8 +9,9 @@ from itertools import groupby
 
 from agent.fleet.stored_pages import ReplicaPage
 from agent.fleet.tier_readers import TOO_LARGE, ReplicaReader
-from agent.prometheus.answers import MatrixSeries, StoreError
+from agent.prometheus.answers import MatrixSeries
 from agent.prometheus.api import SampleClient
+from agent.prometheus.errors import StoreError
 from agent.sources.store import STEP_SECONDS as FLEET_STEP_SECONDS
 from agent.sources.store import observation_of, read_tier
 from rules.evaluator.observation import Observation

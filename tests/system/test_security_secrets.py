@@ -18,8 +18,8 @@ from agent.config.store import StoreConfig
 from agent.errors import ConfigError, ScrapeError
 from agent.http_client.options import Peer
 from agent.http_client.page import PageFetcher
-from agent.prometheus.answers import StoreError
 from agent.prometheus.api import StoreApi
+from agent.prometheus.errors import StoreError
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from agent.benchmarks.points import BenchmarkMeasurement
 from agent.benchmarks.run_model import Setup
 from agent.benchmarks.telemetry import read_run
 from agent.errors import BenchmarkError
-from agent.prometheus.answers import StoreError
+from agent.prometheus.errors import StoreError
 
 SERVER = pytest.mark.server
 

@@ -19,8 +19,9 @@ from agent.fleet import agent_series, engine_series
 from agent.fleet.summed_reader import SummedReader
 from agent.fleet.sums import AgentSums, group_sums
 from agent.fleet.tier_readers import AdaptiveReader, ReplicaReader, TierReader
-from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
+from agent.prometheus.answers import InstantSample, MatrixSeries
 from agent.prometheus.api import QueryCounters, StoreApi
+from agent.prometheus.errors import StoreError, StoreErrorKind
 from agent.sources.store import StoreSource
 from exporters.metrics import exposition
 from rules.evaluator.observation import StepResult

@@ -28,8 +28,9 @@ from hypothesis import strategies as st
 from waiting import CEILING_SECONDS
 
 from agent.config.store import StoreConfig
-from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
+from agent.prometheus.answers import InstantSample, MatrixSeries
 from agent.prometheus.api import StoreApi
+from agent.prometheus.errors import StoreError, StoreErrorKind
 
 MOST_BYTES = 20_000
 UP = {"metric": {"__name__": "up"}, "value": [5, "1"]}
@@ -136,7 +137,7 @@ USELESS = [
     (lambda h: give(h, b"", 429, "text/plain"), K.SLOW, "answered 429$"),
     (lambda h: give(h, b"", 413, "text/plain"), K.TOO_MUCH, "answered 413$"),
     (lambda h: give(h, b"", 401), K.CREDENTIALS, "set bearer_token_file or basic_auth"),
-    (lambda h: give(h, b"", 403), K.CREDENTIALS, "does not let these credentials"),
+    (lambda h: give(h, b"", 403), K.CREDENTIALS, "answered 403, wants credentials"),
     (lambda h: give(h, error("x", "no org id"), 400), K.CREDENTIALS, "set its org_id"),
     (lambda h: give(h, b"", 404, "text/plain"), K.WRONG_ANSWER, "is this the address of a Prometheus server"),
     (

@@ -12,8 +12,9 @@ from hostile_store import give, serving, vector
 from store_servers import Sample, prometheus_with_blocks, steady, victoria_metrics
 
 from agent.config.store import StoreConfig
-from agent.prometheus.answers import InstantSample, MatrixSeries, StoreError, StoreErrorKind
+from agent.prometheus.answers import InstantSample, MatrixSeries
 from agent.prometheus.api import MOST_POINTS, StoreApi
+from agent.prometheus.errors import StoreError, StoreErrorKind
 from exporters.render.text import one_line
 
 pytestmark = pytest.mark.server

@@ -14,8 +14,8 @@ from peers import peer_fields
 
 from agent.config.store import StoreConfig
 from agent.errors import ConfigError
-from agent.prometheus.answers import StoreError, StoreErrorKind
 from agent.prometheus.api import StoreApi
+from agent.prometheus.errors import StoreError, StoreErrorKind
 
 CANARY = "c4n4ry-s3cret"
 

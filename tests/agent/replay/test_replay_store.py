@@ -19,7 +19,7 @@ from agent.cli import main
 from agent.cli.replay import moment, store_options
 from agent.config.files import load_plan
 from agent.config.load import LoadedConfig, parse_config
-from agent.prometheus.answers import StoreErrorKind
+from agent.prometheus.errors import StoreErrorKind
 from agent.replay.replay import replay, replay_store
 from agent.sources.recording import load
 from rules.telemetry.signals import Gap
