@@ -76,7 +76,7 @@ def main() -> int:
         assemble=lambda loaded, before: assemble(loaded, before, clock=clock),
         clock=clock,
         speed=SPEED,
-        on_turn=clock.on,
+        on_cycle=clock.on,
     )
     daemon = Daemon(loaded, surroundings)
     if "--trace" in sys.argv:

@@ -54,7 +54,7 @@ class _StoppingError(Exception):
 class DaemonOptions:
     """Replaceable parts of a daemon for demos and tests.
 
-    `web` returns None to serve no pages. `on_start` is called when the port is open, `on_turn` after each cycle. With
+    `web` returns None to serve no pages. `on_start` is called when the port is open, `on_cycle` after each cycle. With
     `reloads` SIGHUP reloads the configuration; otherwise it ends the daemon, as a closed terminal does.
     """
 
@@ -65,7 +65,7 @@ class DaemonOptions:
     web: Callable[[LoadedConfig], Web | None] = lambda loaded: loaded.config.web
     reloads: bool = True
     on_start: Callable[[Daemon], None] = field(default=lambda daemon: None)
-    on_turn: Callable[[Daemon], None] = field(default=lambda daemon: None)
+    on_cycle: Callable[[Daemon], None] = field(default=lambda daemon: None)
 
 
 class Daemon:
@@ -85,12 +85,12 @@ class Daemon:
         self._clock = self.surroundings.clock
         self._started_at = self._clock()
         # Held by a cycle and by upkeep while they run. A configuration change waits for both.
-        self._turning, self._keeping = threading.Lock(), threading.Lock()
+        self._cycle_lock, self._upkeep_lock = threading.Lock(), threading.Lock()
         self._stopping = self._reloading = False
         # `put` may interrupt a `get` of the same thread, as in a signal handler. `Event.set` may not.
         # A number is the time (unix seconds) of the next attempt of the weekly report.
         self._wake: queue.SimpleQueue[float | None] = queue.SimpleQueue()
-        functions = {CYCLE: self._turn, UPKEEP: self._upkeep, FORECAST: self._forecast, REPORT: self._report}
+        functions = {CYCLE: self._run_cycle, UPKEEP: self._upkeep, FORECAST: self._forecast, REPORT: self._report}
         self.jobs = DaemonJobs(functions, self._count_skipped, speed=self.surroundings.speed)
         self._assembly: Assembly | None = None
         self._reloaded = FollowedFiles(reloaded_files(loaded))
@@ -202,9 +202,9 @@ class Daemon:
             _log.error('secrets not reloaded, previous in use error="%s"', trouble)
 
     def _change_pods(self) -> None:
-        with self._hold(self._keeping):
+        with self._hold(self._upkeep_lock):
             assembly = self.surroundings.assemble(self.loaded, self._assembly)
-        with self._hold(self._keeping, self._turning):
+        with self._hold(self._upkeep_lock, self._cycle_lock):
             assembly.take_state(self.assembly, self._clock(), pods_only=True)
             self._assembly = assembly
             self._receive()
@@ -275,9 +275,9 @@ class Daemon:
                 ends.callback(self.assembly.reports.stop)
         _log.info("stopped cycles=%d", self.counts.turns)
 
-    def _turn(self) -> None:
+    def _run_cycle(self) -> None:
         start = time.monotonic()
-        with self._turning:
+        with self._cycle_lock:
             try:
                 self.loop.run_cycle()
                 self.counts.failed_in_row = 0
@@ -289,10 +289,10 @@ class Daemon:
                 _log.exception("cycle failed")
             self.counts.turns += 1
             self.counts.last_turn_seconds = time.monotonic() - start
-        self.surroundings.on_turn(self)
+        self.surroundings.on_cycle(self)
 
     def _upkeep(self) -> None:
-        with suppress(_StoppingError), self._hold(self._keeping):
+        with suppress(_StoppingError), self._hold(self._upkeep_lock):
             try:
                 self.assembly.upkeep(self._clock())
             except Exception:  # noqa: BLE001 - as above
@@ -328,7 +328,7 @@ class Daemon:
         fresh = load(self.loaded.path, role=self.loaded.given_role)
         if self.web is not None:
             self.web.reload()
-        with self._hold(self._keeping):
+        with self._hold(self._upkeep_lock):
             return fresh, self.surroundings.assemble(fresh, self._assembly)
 
     def _take_new_configuration(self, prepared: Future[tuple[LoadedConfig, Assembly]]) -> None:
@@ -352,7 +352,7 @@ class Daemon:
 
     def _change_to(self, fresh: LoadedConfig, assembly: Assembly) -> None:
         before = self.loaded
-        with self._hold(self._keeping, self._turning):
+        with self._hold(self._upkeep_lock, self._cycle_lock):
             assembly.take_state(self.assembly, self._clock())
             self._assembly, self.loaded = assembly, fresh
             self._receive()

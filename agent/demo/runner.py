@@ -147,7 +147,7 @@ def watch(show: DemoRun, port: int, seconds: float | None, ends: ExitStack) -> N
         web=lambda loaded: Web.model_construct(listen=f"127.0.0.1:{port}"),
         reloads=False,
         on_start=begin,
-        on_turn=listen,
+        on_cycle=listen,
     )
     daemon = Daemon(show.loaded, options)
     try:

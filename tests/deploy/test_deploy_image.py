@@ -93,13 +93,13 @@ from agent.config.load import load
 from agent.daemon.daemon import Daemon, DaemonOptions
 from agent.config.web import Web
 
-def on_turn(daemon):
+def on_cycle(daemon):
     for page in ("", "metrics", "api/status", "healthz"):
         urllib.request.urlopen(daemon.web.url + page, timeout=120).read()
     daemon.stop()
 
 loaded = load(Path(sys.argv[1]), role="node")
-Daemon(loaded, DaemonOptions(web=lambda _: Web.model_construct(listen="127.0.0.1:0"), on_turn=on_turn)).run()
+Daemon(loaded, DaemonOptions(web=lambda _: Web.model_construct(listen="127.0.0.1:0"), on_cycle=on_cycle)).run()
 print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 """
 

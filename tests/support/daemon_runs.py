@@ -107,7 +107,7 @@ class Stepped:
     def step(self, seconds: float) -> None:
         """A turn so many seconds later."""
         self.clock.now += seconds
-        self.daemon._turn()
+        self.daemon._run_cycle()
 
     def steps_until(self, what: Callable[[], Any], seconds: float, most: int) -> Any:
         """What the function gives as soon as that is true after a turn, or at the end of so many."""

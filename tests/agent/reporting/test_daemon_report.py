@@ -33,7 +33,7 @@ from agent.config.web import Web
 def page(daemon, path):
     return urllib.request.urlopen(daemon.web.url + path, timeout=120).read().decode()
 
-def on_turn(daemon):
+def on_cycle(daemon):
     if daemon.status() is None:
         return
     status = json.loads(page(daemon, "api/status"))
@@ -49,7 +49,8 @@ def on_turn(daemon):
 loaded = load(Path(sys.argv[1]))
 start, began = float(sys.argv[2]), time.time()
 surroundings = DaemonOptions(
-    web=lambda _: Web.model_construct(listen="127.0.0.1:0"), on_turn=on_turn, speed=10.0, clock=lambda: start + time.time() - began
+    web=lambda _: Web.model_construct(listen="127.0.0.1:0"), on_cycle=on_cycle, speed=10.0,
+    clock=lambda: start + time.time() - began,
 )
 Daemon(loaded, surroundings).run()
 """
