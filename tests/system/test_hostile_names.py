@@ -293,7 +293,7 @@ def test_a_recording_of_somebody_else_cannot_name_itself_so_either(tmp_path: Pat
     (tmp_path / "x.jsonl.gz").write_bytes(b"")
     entry = {"file": "x.jsonl.gz", "tier": "t", "replica": PAGE}
     (tmp_path / "recording.yaml").write_text(yaml.safe_dump({"targets": [entry]}))
-    with pytest.raises(RecordingError, match="replica must be one line"):
+    with pytest.raises(RecordingError, match="replica: must be one line"):
         load_recording(tmp_path)
 
 

@@ -154,7 +154,7 @@ def test_what_is_watched_no_more_ends_with_a_new_configuration(tmp_path: Path) -
 def test_a_configuration_that_cannot_be_used_changes_nothing_and_is_told_until_it_is_mended(tmp_path: Path) -> None:
     with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
         data = configuration(served)
-        write(tmp_path, {**data, "scrape_intervall": "5s", "role": "fleet"})
+        write(tmp_path, {**data, "scrape_intervall": "5s", "role": "planet"})
         daemon.ask_reload()
         trouble = wait_for(lambda: daemon.counts.config_trouble)
         assert "scrape_intervall" in trouble
