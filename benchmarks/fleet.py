@@ -63,7 +63,7 @@ STAND_IN = "stand-in"
 HOUR = 60
 """Turns of the hour that rules look back. Memory is full some turns later."""
 
-MOST_QUERIES, MOST_CPU_SECONDS, MOST_MIB = 40, 1.0, 300.0
+MOST_QUERIES, MOST_CPU_SECONDS, MOST_MIB = 40, 2.0, 400.0
 MOST_GROWTH_MIB = 1.0
 """Of resident memory over the last hour of three: what is left of a slope when it is flat."""
 

@@ -9,9 +9,9 @@ from contextlib import closing
 
 from agent.config.alerting import AlertingConfig
 from agent.config.load import LoadedConfig, build_tier_contexts
-from agent.doctor.check_result import CheckResult, fail, ok
+from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.errors import ConfigError, ScrapeError
-from agent.fleet.tier_readers import replica_count_query_for
+from agent.fleet.tier_readers import MOST_ENGINES, replica_count_query_for, uses_agent_series
 from agent.http_client.errors import place_of
 from agent.http_client.options import Peer
 from agent.http_client.page import JSON, fetch_page
@@ -25,6 +25,8 @@ from rules.telemetry.wording import format_count
 STATUS = "/api/v2/status"
 
 TIER_ADVICE = "let the store scrape the node agents of it, or name its engines' series in tiers (docs/fleet.md)"
+
+ENGINES_ADVICE = "run node agents beside its engines: the store adds up what they export (docs/scaling.md)"
 
 ANYTHING = "vector(1)"
 """Query without samples that every PromQL server answers."""
@@ -72,7 +74,11 @@ def check_store(loaded: LoadedConfig, now: float) -> Iterator[CheckResult]:
             yield ok("store", f"{api.place}: answered in {milliseconds:.0f} ms")
             for tier in build_tier_contexts(loaded) if config.role == "fleet" else ():
                 samples = api.query(replica_count_query_for(config, tier), now - config.fleet.delay_seconds)
-                if replicas := round(sum(sample.value for sample in samples)):
+                replicas = round(sum(sample.value for sample in samples))
+                if replicas > MOST_ENGINES and not uses_agent_series(config, tier):
+                    text = f"{tier}: {replicas} replicas from engines, more than the measured {MOST_ENGINES}"
+                    yield warn("store", text, ENGINES_ADVICE)
+                elif replicas:
                     yield ok("store", f"{tier}: {format_count(replicas, 'replica')} in it")
                 else:
                     yield fail("store", f"{tier}: nothing is told of it", TIER_ADVICE)

@@ -50,7 +50,6 @@ class SeriesColumns:
     def __init__(self, by_name: Mapping[str, Sequence[MatrixSeries]], times: tuple[float, ...]) -> None:
         self.times = times
         self._by_name = by_name
-        self._nothing = (math.nan,) * len(self.times)
         self._plain: list[tuple[str, bool, Sequence[float]]] = []
         self._of_gpus: dict[str, list[tuple[str, bool, Sequence[float]]]] = {}
         buckets: dict[str, dict[float, Sequence[float]]] = {}
@@ -61,7 +60,7 @@ class SeriesColumns:
                 continue
             is_gauge = _KINDS[family] is FamilyKind.GAUGE
             for one in several:
-                column = one.values if one.times == times else self._aligned(one)
+                column = self._aligned(one)
                 if not is_gauge and column and math.isnan(column[0]):
                     column = _from_nothing(column)
                 if part == "bucket":
@@ -89,15 +88,15 @@ class SeriesColumns:
             self._plain.append((full, gauge, column))
 
     def _aligned(self, one: MatrixSeries) -> Sequence[float]:
+        if one.times == self.times:
+            return one.values
         known = dict(zip(one.times, one.values, strict=True))
         return [known.get(t, math.nan) for t in self.times]
 
     def column(self, name: str) -> Sequence[float]:
         """Return the values of a series that exists once per replica."""
         several = self._by_name.get(name, ())
-        if not several:
-            return self._nothing
-        return several[0].values if several[0].times == self.times else self._aligned(several[0])
+        return self._aligned(several[0]) if several else (math.nan,) * len(self.times)
 
     def snapshot(self, place: int, t: float, facts: Mapping[str, str]) -> Snapshot:
         """Return the page at one of the times."""

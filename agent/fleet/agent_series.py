@@ -115,12 +115,10 @@ def _plus(base: Cumulative, last: Cumulative | None) -> Cumulative:
     return Cumulative(last.edges, counts, total)
 
 
-def selector(tier: str, matchers: str = "", families: Iterable[str] = names.FAMILY) -> str:
+def selector(tier: str, matchers: str = "") -> str:
     """Return the PromQL selector of the series of a tier's pages, narrowed by `matchers`."""
-    wanted = set(families)
-    stems = [name for name, (family, _) in SAMPLES.items() if family in wanted]
-    stems += [_UP, _SEEN, _INFO, GPU_INFO]
-    alternatives = "|".join(sorted(stem.removeprefix(names.PREFIX) for stem in stems))
+    stems = sorted(name.removeprefix(names.PREFIX) for name in (*SAMPLES, _UP, _SEEN, _INFO, GPU_INFO))
+    alternatives = "|".join(stems)
     more = f",{matchers}" if matchers else ""
     return f'{{__name__=~"{names.PREFIX}({alternatives})",{names.TIER}="{quote_value(tier)}"{more}}}'
 

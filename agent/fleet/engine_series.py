@@ -231,12 +231,12 @@ class GpuPages:
                 continue
             replica, scraped = one.labels.get(self._label), one.labels.get("instance", "")
             for t, value in zip(one.times, one.values, strict=True):
-                if replica and t > self._of(replica).until.get(scraped, -math.inf):
+                if replica and t > self._replicas[replica].until.get(scraped, -math.inf):
                     sample = (one.labels.get("__name__", ""), one.labels, value)
                     scrapes.setdefault((replica, t), {}).setdefault(scraped, []).append(sample)
         for (replica, t), by_exporter in sorted(scrapes.items()):
             for scraped, samples in by_exporter.items():
-                known = self._of(replica)
+                known = self._replicas[replica]
                 known.until[scraped] = t
                 self._read(known, samples, t)
         return others
@@ -254,9 +254,6 @@ class GpuPages:
         """Drop the state of replicas."""
         for replica in replicas:
             self._replicas.pop(replica, None)
-
-    def _of(self, replica: str) -> _Replica:
-        return self._replicas[replica]
 
     def _read(self, known: _Replica, samples: list[Sample], t: float) -> None:
         page = self._exporter.read(samples, t)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -92,11 +92,8 @@ class TierPages:
         self._last_seen = -math.inf
 
     def take(self, series: Iterable[MatrixSeries]) -> tuple[ReplicaPage, ...]:
-        """Return the pages of a response in order of time, with the missing scrapes."""
-        return self.take_pages(list(self._reader.pages(series)))
-
-    def take_pages(self, pages: Sequence[StoredPage]) -> tuple[ReplicaPage, ...]:
-        """Return new pages in order of time, with the missing scrapes."""
+        """Return the new pages of a response in order of time, with the missing scrapes."""
+        pages = list(self._reader.pages(series))
         usual = self._intervals(pages)
         found = [one for page in pages for one in self._add_page(page, usual)]
         return tuple(sorted(found, key=lambda one: one.page.t))
@@ -140,11 +137,6 @@ class TierPages:
     def pools(self) -> dict[str, str]:
         """Return the pool of every known replica."""
         return {name: known.pool for name, known in self._known.items()}
-
-    def gpus(self, replica: str) -> dict[str, GpuReadout]:
-        """Return the last readout of each GPU of a replica."""
-        known = self._known.get(replica)
-        return known.gpus if known is not None else {}
 
     def _add_page(self, page: StoredPage, usual: Mapping[str, float]) -> Iterator[ReplicaPage]:
         known = self._known.get(page.replica)

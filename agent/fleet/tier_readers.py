@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Mapping
 
 from agent.config.config import Config
@@ -15,6 +16,11 @@ from agent.prometheus.errors import StoreError, StoreErrorKind
 from rules.gpu_sources.registry import BY_NAME as EXPORTERS
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry.windows import Window
+
+_log = logging.getLogger(__name__)
+
+MOST_ENGINES = 100
+"""Maximum replicas of a tier from engines that hold 2 s of CPU a cycle and 400 MiB. A larger tier is read whole too."""
 
 PIECE_SECONDS = 900.0
 """Maximum time range of a query after an outage of the store."""
@@ -39,7 +45,10 @@ TierReaderKey = tuple[Hashable, str]
 
 
 class ReplicaReader:
-    """Reader of a tier replica by replica. `beside` are further selectors, such as that of a GPU exporter."""
+    """Reader of a tier replica by replica. `beside` are further selectors, such as that of a GPU exporter.
+
+    A tier of more than `most` replicas is logged once.
+    """
 
     def __init__(
         self,
@@ -49,12 +58,14 @@ class ReplicaReader:
         api: SampleClient,
         usual_seconds: float = USUAL_SECONDS,
         beside: tuple[str, ...] = (),
+        most: int | None = None,
     ) -> None:
         self.tier = tier
         self.sums = False
         self._selectors = (selector, *beside)
         self._api = api
         self._taken: list[ReplicaPage] = []
+        self._most = most
         self.pages = TierPages(tier, reader, usual_seconds)
 
     def ask(self, since: float, until: float) -> tuple[ReplicaPage, ...]:
@@ -69,6 +80,10 @@ class ReplicaReader:
             self._take(at - OVERLAP_SECONDS if at > since else at, end)
             at = end
         found, self._taken = tuple(self._taken), []
+        count = len(self.pages.pools)
+        if self._most is not None and count > self._most:
+            _log.warning("tier larger than measured tier=%s replicas=%d limit=%d", self.tier, count, self._most)
+            self._most = None
         return found
 
     def minute(
@@ -140,9 +155,10 @@ def build_tier_reader(
     each = build_replica_reader(tier, source, context, api)
     if source.source == "engines":
         return each
-    sums = AgentSums(tier=tier, matchers=source.selector or "")
+    matchers = source.selector or ""
+    sums = AgentSums(tier=tier, matchers=matchers)
     summed = SummedReader(tier, sums, context.basis.ttft_slo_seconds, api, fleet.turn_seconds)
-    return AdaptiveReader(each, summed, _counted(tier, source), fleet.each_up_to, api)
+    return AdaptiveReader(each, summed, agent_series.replica_count_query(tier, matchers), fleet.each_up_to, api)
 
 
 def build_replica_reader(tier: str, source: TierSource, context: TierContext, api: SampleClient) -> ReplicaReader:
@@ -150,21 +166,17 @@ def build_replica_reader(tier: str, source: TierSource, context: TierContext, ap
     matchers = source.selector or ""
     if source.source == "agents":
         return ReplicaReader(tier, agent_series.selector(tier, matchers), agent_series.AgentPages(), api)
-    engine, gpus = _engine(source, context), None
+    engine = source.engine or (context.plan.engine if context.plan is not None else None)
+    gpus = None
     beside: tuple[str, ...] = ()
     if source.gpus is not None:
         exporter = EXPORTERS[source.gpus.exporter]
         gpus = engine_series.GpuPages(exporter, source.gpus.replica_label)
         beside = (engine_series.exporter_selector(exporter, source.gpus.selector),)
     pages = engine_series.EnginePages(source.replica_label, source.pool_label or "", engine, gpus)
-    return ReplicaReader(tier, engine_series.engine_selector(engine, matchers), pages, api, beside=beside)
-
-
-def _counted(tier: str, source: TierSource) -> str:
-    """Return the PromQL for the number of replicas of a tier."""
-    if source.source == "agents":
-        return agent_series.replica_count_query(tier, source.selector or "")
-    return engine_series.replica_count_query(source.selector or "", source.replica_label)
+    return ReplicaReader(
+        tier, engine_series.engine_selector(engine, matchers), pages, api, beside=beside, most=MOST_ENGINES
+    )
 
 
 def uses_agent_series(config: Config, tier: str) -> bool:
@@ -174,8 +186,7 @@ def uses_agent_series(config: Config, tier: str) -> bool:
 
 def replica_count_query_for(config: Config, tier: str) -> str:
     """Return the PromQL for the number of replicas of a tier in the store."""
-    return _counted(tier, config.tiers.get(tier, AGENTS))
-
-
-def _engine(source: TierSource, context: TierContext) -> str | None:
-    return source.engine or (context.plan.engine if context.plan is not None else None)
+    source = config.tiers.get(tier, AGENTS)
+    if source.source == "agents":
+        return agent_series.replica_count_query(tier, source.selector or "")
+    return engine_series.replica_count_query(source.selector or "", source.replica_label)

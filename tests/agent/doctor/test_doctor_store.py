@@ -40,6 +40,7 @@ def test_each_tier_is_counted_in_the_store_and_one_of_which_nothing_is_told_says
     tiers = {
         "mine": {"from": "engines", "selector": 'job="mine"'},
         "lost": {"from": "engines", "selector": 'job="lost"'},
+        "large": {"from": "engines", "selector": 'job="large"'},
         "told": {},
         "untold": {},
     }
@@ -48,6 +49,7 @@ def test_each_tier_is_counted_in_the_store_and_one_of_which_nothing_is_told_says
         there.write(
             [
                 *(("up", {"job": "mine", "instance": f"i{n}"}, now - 31, 1.0) for n in range(3)),
+                *(("up", {"job": "large", "instance": f"i{n}"}, now - 31, 1.0) for n in range(101)),
                 ("sizewatch_target_up", {"tier": "told", "replica": "r"}, now - 31, 1.0),
             ]
         )
@@ -56,6 +58,8 @@ def test_each_tier_is_counted_in_the_store_and_one_of_which_nothing_is_told_says
     texts = {one.text: one for one in found}
     assert texts["mine: 3 replicas in it"].level is CheckLevel.OK
     assert texts["told: 1 replica in it"].level is CheckLevel.OK
+    large = texts["large: 101 replicas from engines, more than the measured 100"]
+    assert (large.level, "node agents" in large.advice) == (CheckLevel.WARN, True)
     for tier in ("lost", "untold"):
         line = texts[f"{tier}: nothing is told of it"]
         assert (line.level, "docs/fleet.md" in line.advice) == (CheckLevel.FAIL, True)

@@ -112,6 +112,17 @@ def test_a_tier_of_engines_is_read_replica_by_replica_whatever_its_size() -> Non
     assert {closed.replica for closed in fleet.closed} == {target.replica for target in fleet.source.targets}
 
 
+def test_a_tier_of_more_engines_than_measured_is_read_whole_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    begin = 1_790_000_000.0
+    up = [("up", {"instance": f"e{n}", "job": "vllm"}, begin + 15.0 * k, 0.0) for n in range(101) for k in range(20)]
+    reader = build_replica_reader(TIER, SOURCE, VIEW, MemoryStore.of(up))
+    for turn in range(3):
+        pages = reader.ask(begin + 60.0 * turn, begin + 60.0 * (turn + 1))
+        assert len({replica_page.page.replica for replica_page in pages}) == 101
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == [f"tier larger than measured tier={TIER} replicas=101 limit=100"]
+
+
 def test_what_overlapping_answers_repeat_counts_once() -> None:
     reader = GpuPages(BY_NAME["dcgm"], "exported_pod")
     begin = 1_790_000_000.0
