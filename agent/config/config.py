@@ -235,6 +235,19 @@ class Config(ConfigSection):
         exporter, connection = self.gpus.exporter
         return exporter, connection.model_copy(update={"timeout_seconds": self.timeout_seconds()})
 
+    def peers(self) -> Iterator[tuple[str, Peer]]:
+        """Yield the key and the section of every server of the configuration."""
+        yield from ((f"targets[{place}]", target) for place, target in enumerate(self.targets))
+        if self.gpus.exporter is not None:
+            yield f"gpus.{self.gpus.source}", self.gpus.exporter[1]
+        for place, alertmanager in enumerate(self.alerting.alertmanagers):
+            yield f"alerting.alertmanagers[{place}]", alertmanager
+        if self.store is not None:
+            yield "store", self.store
+        kubernetes = self.discovery.kubernetes
+        if kubernetes is not None and kubernetes.api is not None:
+            yield "discovery.kubernetes.api", kubernetes.api.peer
+
     def timeout_seconds(self, target: TargetKeys | None = None) -> float:
         """Return the time limit of one scrape in seconds."""
         given = (target and target.scrape_timeout_seconds) or self.scrape_timeout_seconds

@@ -175,13 +175,11 @@ def plan_versions(loaded: LoadedConfig) -> dict[str, str]:
 def select_tier(loaded: LoadedConfig, tier: str | None) -> str:
     """Return the given tier, or the only one. Raise ConfigError."""
     tiers = sorted(build_tier_contexts(loaded))
-    if tier is None and len(tiers) == 1:
-        return tiers[0]
-    if tier is None:
+    if tier is None and len(tiers) != 1:
         raise ConfigError((f"say with --tier which one; there are {', '.join(tiers) or 'none'}",))
-    if tier not in tiers:
+    if tier is not None and tier not in tiers:
         raise unknown_tier_error(tier, tiers)
-    return tier
+    return tier or tiers[0]
 
 
 def unknown_tier_error(tier: str, known: Iterable[str]) -> ConfigError:

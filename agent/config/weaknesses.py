@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from agent.config.config import Config
 from agent.config.targets import default_replica
 from agent.config.web import find_web_file
-from agent.http_client.options import SECRET_NAME, Peer
+from agent.http_client.options import SECRET_NAME
 from agent.sections import repeats, unknown_key_text
 from rules.plan.schema import Plan
 from rules.problems import cap_problems
@@ -97,33 +97,19 @@ def _other_engine(config: Config, plan: Plan | None) -> Iterator[str]:
 
 def _weak_connections(config: Config, _: Plan | None) -> Iterator[str]:
     """Yield servers whose certificate is not checked, and secrets on the way to a server."""
-    peers: list[tuple[str, Peer]] = [(f"targets[{place}]", target) for place, target in enumerate(config.targets)]
-    if config.gpus.exporter is not None:
-        peers.append((f"gpus.{config.gpus.source}", config.gpus.exporter[1]))
-    peers += [(f"alerting.alertmanagers[{n}]", manager) for n, manager in enumerate(config.alerting.alertmanagers)]
-    if config.store is not None:
-        peers.append(("store", config.store))
-        if config.store.partial_answers == "take":
-            text = "take judges by what is there: a store that lost a half of itself halves the traffic"
-            yield f"store.partial_answers: {text}"
-    for path, peer in peers:
+    if config.store is not None and config.store.partial_answers == "take":
+        text = "take judges by what is there: a store that lost a half of itself halves the traffic"
+        yield f"store.partial_answers: {text}"
+    for path, peer in config.peers():
         if peer.tls and peer.tls.insecure_skip_verify:
             yield f"{path}.tls.insecure_skip_verify: anyone on the way can answer for it; use ca_file"
-        headers = config.store.header_files if config.store is peer else None
-        yield from _secrets_on_the_way(path, peer.url, bool(peer.bearer_token_file or peer.basic_auth or headers))
-    kubernetes = config.discovery.kubernetes
-    if kubernetes is not None and kubernetes.api is not None:
-        api = kubernetes.api
-        yield from _secrets_on_the_way("discovery.kubernetes.api", api.url, bool(api.bearer_token_file))
-
-
-def _secrets_on_the_way(path: str, url: str, sends_credentials: bool) -> Iterator[str]:
-    parts = urlsplit(url)
-    if sends_credentials and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
-        yield f"{path}.url: credentials go to another machine without TLS; use https://"
-    if names := secret_parameters(url):
-        text = f"its query holds a secret ({', '.join(names)}), which proxies log and pages repeat"
-        yield f"{path}.url: {text}; use a token file"
+        parts = urlsplit(peer.url)
+        sends_credentials = peer.files or (path == "store" and config.store and config.store.header_files)
+        if sends_credentials and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+            yield f"{path}.url: credentials go to another machine without TLS; use https://"
+        if names := secret_parameters(peer.url):
+            text = f"its query holds a secret ({', '.join(names)}), which proxies log and pages repeat"
+            yield f"{path}.url: {text}; use a token file"
 
 
 def secret_parameters(url: str) -> tuple[str, ...]:

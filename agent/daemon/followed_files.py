@@ -68,7 +68,7 @@ def web_files(web: Web) -> Iterator[Path]:
 def find_broken_files(config: Config) -> Iterator[str]:
     """Yield each problem with the files of a connection. Files that several connections share are read once."""
     known: dict[object, Peer] = {}
-    for peer in _peers(config):
+    for _, peer in config.peers():
         known.setdefault((urlsplit(peer.url).scheme, peer.bearer_token_file, peer.basic_auth, peer.tls), peer)
     for peer in known.values():
         try:
@@ -81,19 +81,6 @@ def find_broken_files(config: Config) -> Iterator[str]:
             header_secret(f"header {name}", path)
         except ScrapeError as error:
             yield error.text
-
-
-def _peers(config: Config) -> Iterator[Peer]:
-    """Yield every server of the configuration."""
-    yield from config.targets
-    if config.gpus.exporter is not None:
-        yield config.gpus.exporter[1]
-    if config.store is not None:
-        yield config.store
-    yield from config.alerting.alertmanagers
-    kubernetes = config.discovery.kubernetes
-    if kubernetes is not None and kubernetes.api is not None:
-        yield kubernetes.api.peer
 
 
 def _digest(path: Path) -> str:

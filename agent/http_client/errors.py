@@ -18,18 +18,9 @@ _STATUSES = {
         "is the path right? vLLM and SGLang (with --enable-metrics) use /metrics, trtllm-serve /prometheus/metrics",
     ),
 }
-_NAME_A_CA = "name the CA that signed it in ca_file"
-# X509_V_ERR_* of OpenSSL's x509_vfy.h
-_UNTRUSTED = {
-    7: f"is signed by a different key than that of the trusted CA of this name; {_NAME_A_CA}",
-    10: "has expired",
-    18: f"is self-signed; {_NAME_A_CA}, which may be the certificate itself",
-    19: f"leads to a self-signed CA that is not trusted; {_NAME_A_CA}",
-    20: f"is signed by a CA that is not trusted; {_NAME_A_CA}",
-    21: f"is signed by a CA that is not trusted; {_NAME_A_CA}",
-    62: "is for another host name",
-    64: "is for another IP address",
-}
+_UNKNOWN_CA = frozenset({7, 18, 19, 20, 21})
+"""Codes (X509_V_ERR_* of OpenSSL's x509_vfy.h) of a certificate that no trusted CA signed."""
+
 _CLOSED = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
@@ -90,7 +81,8 @@ def _is_timeout(causes: tuple[BaseException, ...]) -> bool:
 def _tls_reason(causes: tuple[BaseException, ...]) -> str:
     for cause in causes:
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return f"its certificate {_UNTRUSTED.get(cause.verify_code, f'is refused: {cause.verify_message}')}"
+            hint = "; name the CA that signed it in ca_file" if cause.verify_code in _UNKNOWN_CA else ""
+            return f"its certificate is refused ({cause.verify_message}){hint}"
     reason = next(str(getattr(cause, "reason", None) or cause) for cause in causes if isinstance(cause, ssl.SSLError))
     if "WRONG_VERSION_NUMBER" in reason or "RECORD_LAYER_FAILURE" in reason:
         return "answers without TLS; does its url begin with http://?"

@@ -173,7 +173,7 @@ def test_a_certificate_is_checked_against_the_ca_that_is_named(tmp_path: Path) -
         trusting = AlertmanagerClient(Peer(**peer_fields(url=url, ca_file=str(tmp_path / "ca.pem"))))
         assert trusting.round([one("A")]) == {}
         for options, said in (
-            ({"ca_file": str(tmp_path / "other.pem")}, "not trusted"),
+            ({"ca_file": str(tmp_path / "other.pem")}, "name the CA"),
             ({"ca_file": "nowhere"}, "ca_file"),
         ):
             with pytest.raises(ScrapeError, match=said):
