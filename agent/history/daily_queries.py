@@ -37,7 +37,7 @@ def choose_period(store: Reader, tiers: Iterable[str], seconds: float, now: floa
     """Return [since, until) of a report at `now`, in unix seconds: full hours, at least one.
 
     The history keeps load bins by the hour. In the first hour of all tiers there is no full one, so the period ends with
-    the last full minute. Raises HistoryError.
+    the last full minute. Raise HistoryError.
     """
     hour = now // HOUR_SECONDS * HOUR_SECONDS
     span = min(LONGEST_SECONDS, max(HOUR_SECONDS, seconds // HOUR_SECONDS * HOUR_SECONDS))
@@ -87,7 +87,7 @@ def sum_by_hour(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
 
 
 def read_production(store: Reader, context: TierContext, since: float, until: float) -> ProductionSummary:
-    """Return what was seen in [since, until) (unix seconds, from a full hour on) under any plan. Raises HistoryError."""
+    """Return what was seen in [since, until) (unix seconds, from a full hour on) under any plan. Raise HistoryError."""
     collected = ProductionSummaryBuilder(context=context, since=since, until=until)
     for begin, end in pieces(since, until, DAY_SECONDS):
         hours = sum_by_hour(store.bins(context.tier, begin, end))
@@ -101,7 +101,7 @@ def read_capacity(
     """Return the capacity of one replica at `now` (unix seconds), from hours under the present plan.
 
     `daily` is the estimate of the last midnight (UTC). The newest overload of LOOK_BACK_SECONDS bounds it until
-    production carries more. So do the lengths of the last two hours. None where nothing tells. Raises HistoryError.
+    production carries more. So do the lengths of the last two hours. None where nothing tells. Raise HistoryError.
     """
     if daily is None or not context.serves_whole_requests:
         return daily
@@ -122,7 +122,7 @@ def read_capacity(
 
 
 def read_capacity_days(store: Reader, tier: str, version: str, now: float) -> Iterator[tuple[BinnedWindow, ...]]:
-    """Yield the load bins of each day that the capacity at `now` (unix seconds) rests on, oldest first. Raises HistoryError."""
+    """Yield the load bins of each day that the capacity at `now` (unix seconds) rests on, oldest first. Raise HistoryError."""
     until = now // DAY_SECONDS * DAY_SECONDS
     begins = (until - age * DAY_SECONDS for age in range(DAYS, 0, -1))
     return (sum_by_bin(store.bins(tier, begin, begin + DAY_SECONDS, version)) for begin in begins)
@@ -131,7 +131,7 @@ def read_capacity_days(store: Reader, tier: str, version: str, now: float) -> It
 def read_daily_capacities(
     store: Reader, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float
 ) -> dict[str, Capacity | None]:
-    """Return the estimate of the last midnight (UTC) for each tier with a plan. Raises HistoryError."""
+    """Return the estimate of the last midnight (UTC) for each tier with a plan. Raise HistoryError."""
     return {
         tier: capacity_now(contexts[tier], read_capacity_days(store, tier, version, now))
         for tier, version in versions.items()

@@ -14,19 +14,17 @@ from typing import Any, Self, TypeVar
 
 from agent.history import codec
 from agent.history.errors import MOST_QUOTED, HistoryError, translate_sqlite_errors
-from agent.history.schema import HOURS, MINUTES, QUARTERS, SumTable
+from agent.history.schema import DEMAND_COLUMNS, HOURS, MINUTES, QUARTERS, SumTable
 from exporters.render.text import quote_external_text
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan.load_bins import BinnedWindow
 from rules.replicas.track import Spans, add_spans
 from rules.telemetry import arrivals
-from rules.telemetry.arrivals import ADDED, MinuteDemand, MinuteSums
+from rules.telemetry.arrivals import MinuteDemand, MinuteSums
 from rules.verdicts.finding import Finding, UnknownSpan
 
 T = TypeVar("T")
-
-DEMAND_COLUMNS = ("first", "last", *ADDED)
 
 
 class Reader:

@@ -23,6 +23,7 @@ from agent.history.errors import (
     translate_sqlite_errors,
 )
 from exporters.render.text import quote_external_text
+from rules.telemetry.arrivals import ADDED
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +58,9 @@ SUMS = (MINUTES, QUARTERS, HOURS)
 KEEP_SECONDS = 91 * DAY
 """Retention of demand, ended findings, ended unknown spans and events in seconds."""
 
+DEMAND_COLUMNS = ("first", "last", *ADDED)
+"""Columns of `demand`: the fields of `MinuteSums`. A field that comes or goes is a new format."""
+
 # `start` first: the newest rows go to the end of the tree, and the oldest go in one stretch.
 _SUM_TABLE = """CREATE TABLE IF NOT EXISTS {table} (
     start INTEGER NOT NULL, series INTEGER NOT NULL, bin INTEGER NOT NULL, beyond TEXT NOT NULL, body BLOB NOT NULL,
@@ -74,13 +78,9 @@ TABLES = {
         id INTEGER PRIMARY KEY, t REAL NOT NULL, kind TEXT NOT NULL, tier TEXT, replica TEXT, text TEXT NOT NULL)""",
     "kept": "CREATE TABLE IF NOT EXISTS kept (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
     # A row is a minute of a tier, whatever the plan: numbers, so that it is added to without being read.
-    "demand": """CREATE TABLE IF NOT EXISTS demand (
-        start INTEGER NOT NULL, series INTEGER NOT NULL, first REAL NOT NULL, last REAL NOT NULL,
-        expected_seconds REAL NOT NULL, covered_seconds REAL NOT NULL, requests REAL NOT NULL,
-        requests_seconds REAL NOT NULL, completed REAL NOT NULL, prompt_tokens REAL NOT NULL,
-        prompt_seconds REAL NOT NULL, generation_tokens REAL NOT NULL, generation_seconds REAL NOT NULL,
-        waiting REAL NOT NULL, waiting_seconds REAL NOT NULL, computed_tokens REAL NOT NULL,
-        computed_seconds REAL NOT NULL, PRIMARY KEY (start, series))""",
+    "demand": f"""CREATE TABLE IF NOT EXISTS demand (
+        start INTEGER NOT NULL, series INTEGER NOT NULL, {" REAL NOT NULL, ".join(DEMAND_COLUMNS)} REAL NOT NULL,
+        PRIMARY KEY (start, series))""",
 }
 """Statement that creates each table. `series.last` is the hour of its newest row; an empty replica stands for the tier, an
 empty plan for all. Only series of hours have a release and a precision."""

@@ -15,8 +15,8 @@ from pathlib import Path
 from agent.history import codec, schema
 from agent.history.codec import SeriesKey, Span
 from agent.history.errors import HistoryError, translate_sqlite_errors
-from agent.history.reader import DEMAND_COLUMNS, Reader
-from agent.history.schema import HOURS, KEEP_SECONDS, SUMS, SumTable
+from agent.history.reader import Reader
+from agent.history.schema import DEMAND_COLUMNS, HOURS, KEEP_SECONDS, SUMS, SumTable
 from agent.history.write_buffer import MinuteRecord
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan.load_bins import BinnedWindow

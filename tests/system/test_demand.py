@@ -21,14 +21,12 @@ from paths import ROOT
 from agent.forecasting.history_input import demand_series
 from agent.forecasting.requests import settled_time
 from agent.history.errors import HistoryOpenError
-from agent.history.reader import DEMAND_COLUMNS
-from agent.history.schema import DAY, TABLES
+from agent.history.schema import DAY, DEMAND_COLUMNS, VERSION
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord, WriteBuffer
 from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
-from rules.telemetry import arrivals
 from rules.telemetry.arrivals import MinuteDemand
 
 EVER = (0.0, START + 1000 * DAY)
@@ -167,13 +165,13 @@ def test_four_weeks_of_a_tier_are_read_in_a_moment_and_a_minute_takes_little_roo
     assert path.stat().st_size < 10_080 * 200
 
 
-def test_the_tables_columns_are_those_that_add_up() -> None:
-    connection = sqlite3.connect(":memory:")
-    connection.execute(TABLES["demand"])
-    columns = [row[1] for row in connection.execute("PRAGMA table_info(demand)")]
-    connection.close()
-    assert columns == ["start", "series", *DEMAND_COLUMNS]
-    assert ("first", "last", *arrivals.ADDED) == DEMAND_COLUMNS
+def test_the_columns_are_those_of_this_format() -> None:
+    """A column that comes or goes needs another VERSION, or a history of today is no longer read."""
+    assert VERSION == 5
+    assert ", ".join(DEMAND_COLUMNS) == (
+        "first, last, expected_seconds, covered_seconds, requests, requests_seconds, completed, prompt_tokens,"
+        " prompt_seconds, generation_tokens, generation_seconds, waiting, waiting_seconds, computed_tokens, computed_seconds"
+    )
 
 
 def test_the_history_loads_nothing_of_the_forecasts() -> None:
