@@ -16,28 +16,22 @@ METRICS = "text/plain;version=0.0.4"
 
 JSON = "application/json"
 
-_HINTS = {
-    "json": (
-        "is JSON, not a page of metrics; trtllm-serve exposes its metrics at /prometheus/metrics, not at /metrics,"
-        " and only with return_perf_metrics: true in its options"
-    ),
-    "html": "is an HTML page; is there a login, a proxy or a web interface at this address, or is the path wrong?"
-    " Metrics are mostly at /metrics",
-}
+_PATHS = (
+    "; is there a login or a proxy, or is the path wrong? Most engines use /metrics, trtllm-serve /prometheus/metrics,"
+    " and only with return_perf_metrics: true in its options"
+)
 
 
 def wrong_content(place: str, content_type: str, start: bytes = b"") -> ScrapeError | None:
     """Return the error for a wrong content type or a wrong start of a page, or None. A missing type is accepted."""
     lowered = content_type.lower()
     first = start.lstrip()[:1]
-    for sort, mark in (("json", b"["), ("html", b"<")):
-        if sort in lowered or first == mark:
-            return ScrapeError(ScrapeFailure.CONTENT_TYPE, f"{place} {_HINTS[sort]}")
+    for sort, mark in (("JSON", b"["), ("HTML", b"<")):
+        if sort.lower() in lowered or first == mark:
+            return ScrapeError(ScrapeFailure.CONTENT_TYPE, f"{place} is {sort}, not a page of metrics{_PATHS}")
     if not lowered or lowered.startswith("text/plain") or "openmetrics" in lowered:
         return None
     text = f"{place} sent no text page of metrics, by its Content-Type"
-    if "octet-stream" in lowered:
-        text += "; a file server such as `python -m http.server` sends a saved page as text if its name ends in .txt"
     return ScrapeError(ScrapeFailure.CONTENT_TYPE, text)
 
 

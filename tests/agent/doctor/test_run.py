@@ -192,7 +192,7 @@ HTML, JSON = "text/html", "application/json"
         ({"status": 404}, "http_status: {url} answered 404: is the path right?"),
         ({"status": 401}, "auth: {url} answered 401"),
         ({"status": 302}, "redirect: {url} redirects"),
-        ({"body": b"<html>", "content_type": HTML}, "content_type: {url} is an HTML page"),
+        ({"body": b"<html>", "content_type": HTML}, "content_type: {url} is HTML"),
         ({"body": b"[]", "content_type": JSON}, "content_type: {url} is JSON"),
         ({"body": b"up 1\n"}, "inconsistent: no page of an engine that sizewatch reads (Dynamo frontend, "),
         ({"body": PAGE[:-3]}, "cut_off: "),

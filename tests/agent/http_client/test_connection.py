@@ -321,7 +321,7 @@ def test_a_page_in_chunks_is_read_whole_and_the_connection_kept(serve: Serve) ->
         (sends(b"\n<!doctype html>\n", "Content-Type: text/plain"), "login"),
         (
             sends(PAGE, "Content-Type: application/octet-stream"),
-            "Content-Type; a file server such as `python -m http.server` sends",
+            "by its Content-Type",
         ),
         (sends(PAGE, "Content-Encoding: br"), "only gzip"),
     ],
