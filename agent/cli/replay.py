@@ -112,7 +112,9 @@ def run(options: SimpleNamespace) -> int:
 def _of_recording(options: SimpleNamespace) -> ReplayResult:
     for name in OF_A_STORE:
         if getattr(options, name) is not None:
-            raise ConfigError((f"{options.recording} is a recording: {spelling(name)} is for a store",))
+            raise ConfigError(
+                (f"{options.recording} is a recording: {spelling('from' if name == 'since' else name)} is for a store",)
+            )
     plan = load_plan(options.plan) if options.plan else None
     recording, problems = load(options.recording)
     return replay(recording, plan, options.step, problems)

@@ -30,7 +30,8 @@ MOST_VALUES = 1_000_000
 _LONGEST_PATH = 500
 
 # Quotes of the file in parser messages. Single characters and parser words ('<stream end>') may be shown.
-_QUOTED = re.compile(r"'(?!\\?[^']'|<[a-z ]+>')[^']*'|\"[^\"]{2,}\"")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]{2,}\"")
+_SHOWN = re.compile(r"'(\\?.|<[a-z ]+>)'")
 
 OF_A_CONFIGURATION = frozenset({"plan", "targets", "store", "role", "data_dir", "scrape_interval"})
 """Keys that only a configuration has."""
@@ -219,7 +220,7 @@ def _read_yaml(name: str, text: str) -> Document:
         return _unusable(name, str(error), error.line)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        why = f"is not YAML: {_QUOTED.sub('something', error.problem or error.context or 'it cannot be parsed')}"
+        why = f"is not YAML: {_QUOTED.sub(_hide, error.problem or error.context or 'it cannot be parsed')}"
         if "another document" in why:
             why = "holds several documents (---); one is expected"
         return _unusable(name, why, mark.line + 1 if mark else None)
@@ -247,3 +248,7 @@ def _read_json(name: str, text: str) -> Document:
         return _unusable(name, f"is not JSON: {error.msg}", error.lineno)
     except ValueError:
         return _unusable(name, "is not JSON: a number has too many digits")
+
+
+def _hide(quote: re.Match[str]) -> str:
+    return quote[0] if _SHOWN.fullmatch(quote[0]) else "something"

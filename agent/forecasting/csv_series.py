@@ -171,6 +171,9 @@ def _read_cells(path: Path) -> tuple[pd.DataFrame, list[str]]:
         long_row = re.search(r"in line (\d+), saw (\d+)", str(error))
         if long_row is not None:
             raise _too_many_cells(path, int(long_row[2]), width, int(long_row[1])) from None
+        open_quote = re.search(r"inside string starting at row (\d+)", str(error))
+        if open_quote is not None:
+            raise TraceError(path, "has a quote that is never closed", int(open_quote[1]) + 1) from None
         raise TraceError(path, f"is no CSV: {error}") from None
     cells.index += 1
     cells = cells[(cells != "").any(axis=1)]

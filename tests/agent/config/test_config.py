@@ -351,6 +351,7 @@ def test_json_is_read_as_well(tmp_path: Path) -> None:
     [
         ("role: node\nweb:\n\tlisten: ':1'\n", ":3: is not YAML: found character '\\t' that cannot start any token"),
         ("role: node\ntargets: [\n", ":3: is not YAML: expected the node content, but found '<stream end>'"),
+        ("targets: [a, b}\n", ":1: is not YAML: expected ',' or ']', but got '}'"),
         ("a: 1\n---\nb: 2\n", ":2: holds several documents (---); one is expected"),
         (
             "role: !!python/object:os.system x\n",

@@ -274,6 +274,9 @@ NO_UTF_8 = ": is not a text file in UTF-8"
         pytest.param("t.csv", "timestamp,requests\n0,1\n".encode("utf-16"), NO_UTF_8, id="UTF-16"),
         pytest.param("t.csv", b"timestamp,requests\n0,1\n60,\xff\n120,3\n", NO_UTF_8, id="a byte of Latin-1"),
         pytest.param("t.csv", b"timestamp,requests\n0,1\n60,5\x00\n120,3\n", "", id="a zero byte"),
+        pytest.param(
+            "t.csv", b'timestamp,requests\n0,1\n60,"5\n', ":3: has a quote that is never closed", id="a quote"
+        ),
     ],
 )
 def test_files_that_are_no_csv_are_refused_in_words(tmp_path: Path, name: str, body: bytes, said: str) -> None:
