@@ -184,9 +184,8 @@ def detect_start(track: ScrapeTrack, page: Snapshot, replica: str) -> ReplicaSta
 
     `track` is the replica's before this page. A process that was already running counts by its own page.
     """
-    if track.seen is not None and page.t <= track.seen:
-        return None
-    if track.last is not None and not windows.is_restart(track.last, page):
+    # A first page may be dated before a cycle that closed while it was still parsed.
+    if track.last is not None and (page.t <= (track.seen or 0.0) or not windows.is_restart(track.last, page)):
         return None
     told = _told(page, replica)
     came = track.last.t if track.last is not None else track.silent_since

@@ -118,6 +118,13 @@ def test_a_process_that_was_met_running_counts_by_what_its_page_tells_and_nothin
     assert walk(OLD, told(15, -1000, -900)).start == walk(OLD).start
 
 
+def test_a_first_page_that_was_parsed_after_its_cycle_closed_has_its_start() -> None:
+    replica, _, _ = apply_failed_scrape(ReplicaState(tier="t", name="a"), START + 100.2)
+    replica = walk(told(100.1, started=-4000.0, ready=-3960.0), replica=replica)
+    assert replica.start is not None
+    assert replica.start.started_at == START - 4000
+
+
 def test_an_address_that_leads_to_two_processes_makes_no_new_starts() -> None:
     other = walk(OLD, told(15, -800, -750)).start
     assert other is not None
