@@ -16,6 +16,7 @@ from agent.pipeline.runtime_state import RuntimeState
 from rules.evaluator import long_rules
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.telemetry.signals import Gap
+from rules.verdicts.error_budget import Budget
 from rules.verdicts.verdict import RuleResult
 
 if TYPE_CHECKING:
@@ -125,12 +126,13 @@ class Assembly:
                 self.event(event.t, event.kind, event.text, event.tier)
             self.loop.state.set_projections(self.forecasts.projections())
 
-    def load_error_budgets(self, tiers: Container[str], now: float) -> None:
-        """Load the error budgets of three days from the history in place of those in memory."""
-        for tier, context in self.loop.monitored_contexts().items():
-            known = self.history.budget(context, now) if self.history is not None and tier in tiers else None
-            if known is not None:
-                self.loop.state.restore_error_budget(tier, known)
+    def read_error_budgets(self, tiers: Container[str], now: float) -> dict[str, Budget]:
+        """Return the error budgets of three days that the history has of these tiers."""
+        if self.history is None:
+            return {}
+        contexts = self.loop.monitored_contexts().items()
+        known = {tier: self.history.budget(context, now) for tier, context in contexts if tier in tiers}
+        return {tier: budget for tier, budget in known.items() if budget is not None}
 
     def on_back_fill_done(self, text: str, now: float) -> None:
         """Record the end of the back-fill. Any thread may call it."""
@@ -150,6 +152,9 @@ class Assembly:
         same, with other pods. No cycle may run in either of them.
         """
         loop, source = self.loop, self.loop.source
+        changed = {tier for tier, version in self.versions.items() if before.versions.get(tier) != version}
+        # Before the lock, which the pages wait for: it reads three days.
+        budgets = self.read_error_budgets(changed, now)
         with loop.memory:
             contexts, earlier = self.loop.monitored_contexts(), before.loop.evaluator.tiers
             loop.evaluator.set_capacities(
@@ -165,8 +170,8 @@ class Assembly:
             self.runtime.retain(keys | {worker.key for worker in self.workers()}, self.agent_tiers)
             self.log.retain(keys)
             loop.defects = before.loop.defects
-            changed = {tier for tier, version in self.versions.items() if before.versions.get(tier) != version}
-            self.load_error_budgets(changed, now)
+            for tier, budget in budgets.items():
+                loop.state.restore_error_budget(tier, budget)
             self.step13 = {tier: text for tier, text in before.step13.items() if tier not in changed} | self.step13
             if self.forecasts is None:
                 loop.state.set_projections({})

@@ -19,13 +19,13 @@ from agent.config.load import LoadedConfig, build_tier_contexts, plan_versions
 from agent.daemon.assembly import Assembly
 from agent.errors import FORECAST_MODULE, find_missing
 from agent.files import DataDir
-from agent.gpu.collector import ExporterPage, GpuCollector, GpuReader
-from agent.http_client.page import PageFetcher
+from agent.gpu.collector import GpuCollector, GpuReader
 from agent.pipeline.change_log import ChangeLog
 from agent.pipeline.interfaces import Sink, Source
 from agent.pipeline.loop import EvaluationLoop
 from agent.pipeline.runtime_state import DAY_SECONDS, RuntimeState
 from agent.scrape.scrapers import Scrapers
+from agent.sources.gpu_reader import make_gpu_reader
 from agent.sources.scrape import ScrapeSource
 from agent.version import VERSION
 from rules.evaluator.external_alerts import ExternalAlert
@@ -161,7 +161,7 @@ def _source(
     source = ScrapeSource(
         targets,
         Scrapers(targets, clock=clock, turn_seconds=loaded.config.turn_seconds),
-        gpus or GpuCollector(gpu_source or _gpu_source(loaded.config)),
+        gpus or GpuCollector(gpu_source or make_gpu_reader(loaded.config)),
         pods,
         clock,
         whole_tiers=loaded.config.tier_verdicts,
@@ -197,7 +197,8 @@ def _resume(assembly: Assembly, now: float) -> None:
     loop.restore_starts(history.load_previous_run(now - KEPT_SECONDS, now).events)
     assembly.event(now, "start", f"sizewatch {VERSION} began to watch {loop.source.describe()}")
     loop.restore_findings(earlier.unfinished, earlier.past, now, earlier.seen)
-    assembly.load_error_budgets(loop.source.tiers, now)
+    for tier, budget in assembly.read_error_budgets(loop.source.tiers, now).items():
+        loop.state.restore_error_budget(tier, budget)
 
 
 def _alerting(config: Config, before: Assembly | None, clock: Callable[[], float]) -> AlertingService | None:
@@ -248,21 +249,6 @@ def _back_fill(assembly: Assembly, clock: Callable[[], float]) -> BackFillServic
     begun = BackFillService(loaded, history, clock, assembly.on_back_fill_done)
     begun.start()
     return begun
-
-
-def _gpu_source(config: Config) -> GpuReader | None:
-    kubernetes = config.discovery.kubernetes
-    if kubernetes is not None and kubernetes.scope == "pod" and config.gpus.source == "nvml":
-        # NVML shows a sidecar the whole node, without the owner of each GPU.
-        return None
-    if config.gpus.source == "nvml":
-        from agent.gpu.nvml_reader import NvmlReader
-
-        return NvmlReader()
-    if config.gpu_exporter is not None:
-        exporter, peer = config.gpu_exporter
-        return ExporterPage(PageFetcher(peer), exporter)
-    return None
 
 
 def _history(loaded: LoadedConfig, before: Assembly | None) -> HistoryService | None:

@@ -34,7 +34,8 @@ class FollowedFiles:
     def follow(self, paths: Iterable[Path]) -> None:
         """Set the files to follow. New files start with their present contents, known files keep their last seen
         contents."""
-        self._digests = {path: self._digests.get(path) or _digest(path) for path in paths}
+        known = self._digests
+        self._digests = {path: known[path] if path in known else _digest(path) for path in paths}
 
     def changed(self) -> bool:
         """Return whether any file has new contents since the last call. Each change is reported once."""

@@ -24,10 +24,9 @@ from agent.doctor.running_daemon import DaemonStatus, check_daemon, check_web, r
 from agent.doctor.target_checks import check_clock, check_page, check_plan_match, check_signals
 from agent.doctor.target_pages import NO_GPUS, TargetPage, read_targets
 from agent.errors import ConfigError
-from agent.gpu.collector import ExporterPage, GpuRead, GpuReader
-from agent.gpu.nvml_reader import NvmlReader
+from agent.gpu.collector import GpuRead
 from agent.gpu.owners import assign_gpus
-from agent.http_client.page import PageFetcher
+from agent.sources.gpu_reader import make_gpu_reader
 from agent.version import VERSION
 
 Results = Iterable[CheckResult]
@@ -64,13 +63,8 @@ def read_installation(loaded: LoadedConfig, clock: Callable[[], float]) -> Insta
 
 def _read_gpus(config: Config, clock: Callable[[], float]) -> GpuRead:
     """Read every GPU of the configured source."""
-    source: GpuReader
-    if config.gpu_exporter is not None:
-        exporter, peer = config.gpu_exporter
-        source = ExporterPage(PageFetcher(peer), exporter)
-    elif config.gpus.source == "nvml":
-        source = NvmlReader()
-    else:
+    source = make_gpu_reader(config)
+    if source is None:
         return (), ()
     with closing(source):
         return source.read(clock())

@@ -286,6 +286,14 @@ def test_a_pipe_is_never_read_and_a_change_is_told_once(tmp_path: Path) -> None:
     assert (followed.changed(), followed.changed()) == (True, False)
 
 
+def test_a_file_that_appears_while_the_list_is_made_anew_is_a_change(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    followed = FollowedFiles([missing])
+    missing.write_text("a")
+    followed.follow([missing])
+    assert followed.changed()
+
+
 def test_a_token_file_that_is_removed_opens_the_pages_to_nobody(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(FIRST)
