@@ -1,22 +1,20 @@
 """Reader of AIPerf's `profile_export_aiperf.json` (ai-dynamo/aiperf, export schema 1.0 to 1.5), also for GenAI-Perf.
 
 Every metric is an object with a `unit`. An unknown unit is refused. `inter_token_latency` is (last - first) / (n - 1) of
-a request, which is TPOT. `inter_chunk_latency` is per gap (PEERS 3.2, item 5a). Rules for all tools are in
-`agent.benchmarks.points`.
+a request, which is TPOT. `inter_chunk_latency` is per gap (PEERS 3.2, item 5a).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, Field, model_validator
 
-from agent.benchmarks import points
 from agent.benchmarks.run_model import (
     NOTHING,
-    REQUIRED,
+    TRACE,
     BenchmarkRun,
     Count,
     Distribution,
@@ -29,21 +27,15 @@ from agent.benchmarks.run_model import (
 )
 from exporters.render.text import quote_external_text
 
-NAME = "aiperf"
-
 SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
 """Seconds per unit of time (aiperf/common/enums/metric_enums.py)."""
+
+IN_TIME = ("request_latency", "time_to_first_token", "inter_token_latency", "inter_chunk_latency", "benchmark_duration")
 
 UNITS: dict[str, dict[str, float]] = {
     "request_throughput": dict.fromkeys(("requests/sec", "requests/s", "req/s"), 1.0),
     "output_token_throughput": dict.fromkeys(("tokens/sec", "tokens/s"), 1.0),
-    **dict.fromkeys(
-        (
-            *("request_latency", "time_to_first_token", "inter_token_latency", "inter_chunk_latency"),
-            "benchmark_duration",
-        ),
-        SECONDS,
-    ),
+    **dict.fromkeys(IN_TIME, SECONDS),
 }
 """Factor to the base unit by metric and unit."""
 
@@ -52,8 +44,6 @@ HUGE = 1e300
 
 UNSTEADY = ("fixed_schedule", "user_centric")
 """Arrival patterns (`input_config.phases[].type`, newer files) without a steady rate of single requests."""
-
-METRICS = ("request_throughput", "request_latency")
 
 
 class ErrorKind(BaseModel):
@@ -73,9 +63,14 @@ def _time(value: Any) -> Any:
 Time = Annotated[Moment, BeforeValidator(_time)]
 
 
+def _at_any(*places: tuple[str, ...]) -> Any:
+    """Return a field that a file has at the first of these places that it has."""
+    return Field(None, validation_alias=AliasChoices(*(AliasPath(*place) for place in places)))
+
+
 def _load(new: str, old: str) -> Any:
     """Return the field of a load: in phases, `loadgen` (0.x), a sweep's values, or where GenAI-Perf has it."""
-    places = (
+    return _at_any(
         ("input_config", "phases", "profiling", new),
         ("input_config", "loadgen", old),
         ("input_config", "perf_analyzer", "stimulus", old),
@@ -83,13 +78,15 @@ def _load(new: str, old: str) -> Any:
         ("run_info", "variation_values", f"phases.profiling.{new}"),
         ("run_info", "variation_values", f"phases.profiling.{old}"),
     )
-    return Field(None, validation_alias=AliasChoices(*(AliasPath(*place) for place in places)))
 
 
 class ProfileRun(BenchmarkRun):
     """One run. With a rate, concurrency is only its cap. Without both, the loop is not known."""
 
-    completed_rps: Number = at("request_throughput", "avg", default=REQUIRED)
+    tool: ClassVar[str] = "aiperf"
+    title: ClassVar[str] = "AIPerf"
+
+    completed_rps: Number = at("request_throughput", "avg", default=...)
     requests: Count = Field(
         validation_alias=AliasChoices(AliasPath("request_count", "avg"), AliasPath("request_latency", "count"))
     )
@@ -110,14 +107,11 @@ class ProfileRun(BenchmarkRun):
     errors: Annotated[list[ErrorKind], BeforeValidator(lambda v: v or [])] = Field(
         default_factory=list, validation_alias="error_summary"
     )
-    models: Any = Field(
-        None,
-        validation_alias=AliasChoices(
-            AliasPath("input_config", "endpoint", "model_names"),
-            AliasPath("input_config", "endpoint", "model"),
-            AliasPath("input_config", "model_names"),
-            AliasPath("input_config", "model"),
-        ),
+    models: Any = _at_any(
+        ("input_config", "endpoint", "model_names"),
+        ("input_config", "endpoint", "model"),
+        ("input_config", "model_names"),
+        ("input_config", "model"),
     )
 
     @model_validator(mode="before")
@@ -153,17 +147,14 @@ class ProfileRun(BenchmarkRun):
         self.failed = self.failed or sum(kind.count for kind in self.errors)
         if self.pattern in UNSTEADY:
             self.requested_rps = self.clients = None
-            self.remarks.append(points.TRACE.format(kind=f"of pattern {self.pattern}"))
-        elif self.requested_rps:
-            self.loop, self.clients = "open", None
-        elif self.clients:
-            self.loop = "closed"
+            self.remarks.append(TRACE.format(kind=f"of pattern {self.pattern}"))
         else:
-            self.remarks.append(points.NO_LOAD)
+            self.set_loop()
         return self
 
-
-def recognises(data: Mapping[str, Any]) -> bool:
-    """Return whether the metrics are objects with a unit, at the top or under `records` (the first releases)."""
-    blocks = [place.get(name) for place in (data, data.get("records")) if isinstance(place, dict) for name in METRICS]
-    return any(isinstance(block, dict) and "unit" in block for block in blocks)
+    @classmethod
+    def recognises(cls, data: Mapping[str, Any]) -> bool:
+        """Return whether the metrics are objects with a unit, at the top or under `records` (the first releases)."""
+        places = [place for place in (data, data.get("records")) if isinstance(place, dict)]
+        blocks = [place.get(name) for place in places for name in ("request_throughput", "request_latency")]
+        return any(isinstance(block, dict) and "unit" in block for block in blocks)

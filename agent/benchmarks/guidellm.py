@@ -3,24 +3,22 @@
 Keys ending in `_ms` are milliseconds; `request_latency` is in seconds. Each entry of `benchmarks` is a load.
 `inter_token_latency_ms` is (last - first) / (n - 1) of a request, which is TPOT. The report has no gap between two
 tokens. `time_per_output_token_ms` changed its meaning between the versions (PEERS 3.2, item 5a). Requests per second
-are the mean: their percentiles are of single intervals (item 4). Rules for all tools are in `agent.benchmarks.points`.
+are the mean: their percentiles are of single intervals (item 4).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from agent.benchmarks import points
 from agent.benchmarks.run_model import (
     NOTHING,
-    REQUIRED,
+    TRACE,
     BenchmarkRun,
     Count,
     Distribution,
-    Loop,
     Measured,
     Milliseconds,
     Moment,
@@ -31,17 +29,7 @@ from agent.benchmarks.run_model import (
     at,
     unusable,
 )
-
-NAME = "guidellm"
-
-STRATEGIES: dict[str, Loop] = {
-    "constant": "open",
-    "poisson": "open",
-    "synchronous": "closed",
-    "concurrent": "closed",
-    "throughput": "closed",
-}
-"""Loop per strategy (guidellm/scheduler/strategies.py). Throughput without a limit sends all requests at once."""
+from agent.errors import NotAResultError
 
 
 def _total(name: str, default: Any = 0) -> Any:
@@ -63,8 +51,11 @@ class SendingStrategy(BaseModel):
 class EntryRun(BenchmarkRun):
     """One entry of `benchmarks`. Requests in flight at the end are `incomplete`; too many are refused in `points`."""
 
-    completed_rps: Number = at("metrics", "requests_per_second", "successful", "mean", default=REQUIRED)
-    requests: Count = _total("successful", REQUIRED)
+    tool: ClassVar[str] = "guidellm"
+    title: ClassVar[str] = "GuideLLM"
+
+    completed_rps: Number = at("metrics", "requests_per_second", "successful", "mean", default=...)
+    requests: Count = _total("successful", ...)
     failed: Tally = _total("errored")
     cut_off: Tally = _total("incomplete")
     duration_seconds: Measured = at("duration")
@@ -88,50 +79,57 @@ class EntryRun(BenchmarkRun):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         kind = self.strategy.kind
-        self.loop = STRATEGIES.get(kind)
-        if self.loop is None:
-            known = points.TRACE.format(kind=f"of strategy {kind[:40]}") if kind else points.NO_LOAD
-            self.remarks.append(known)
-        elif self.loop == "open":
+        closed = {
+            "synchronous": 1.0,
+            "concurrent": self.strategy.streams,
+            "throughput": self.strategy.max_concurrency,
+        }
+        if kind in ("constant", "poisson"):
             self.requested_rps = self.strategy.rate
             if self.requested_rps is None:
                 raise unusable("has a strategy without its rate")
-        else:
-            limits = {
-                "synchronous": 1.0,
-                "concurrent": self.strategy.streams,
-                "throughput": self.strategy.max_concurrency,
-            }
-            self.clients = limits[kind]
+        elif kind in closed:
+            self.clients = closed[kind]
+            # Throughput without a limit sends all requests at once.
             self.burst = self.clients is None
+        elif kind:
+            self.remarks.append(TRACE.format(kind=f"of strategy {kind[:40]}"))
+        if not self.burst and not self.remarks:
+            self.set_loop()
         if self.duration_seconds is None and self.started_at and self.ended_at:
             self.duration_seconds = max(self.ended_at - self.started_at, 0.0) or None
         return self
 
+    @classmethod
+    def recognises(cls, data: Mapping[str, Any]) -> bool:
+        """Return whether the entries of `benchmarks`, or the metadata, are marked as GuideLLM's."""
+        entries, about = data.get("benchmarks"), data.get("metadata")
+        if isinstance(about, dict) and "guidellm_version" in about:
+            return isinstance(entries, list)
+        first = entries[0] if isinstance(entries, list) and entries else None
+        metrics = first.get("metrics") if isinstance(first, dict) else None
+        return isinstance(metrics, dict) and "requests_per_second" in metrics
 
-def recognises(data: Mapping[str, Any]) -> bool:
-    """Return whether the entries of `benchmarks`, or the metadata, are marked as GuideLLM's."""
-    entries, about = data.get("benchmarks"), data.get("metadata")
-    if isinstance(about, dict) and "guidellm_version" in about:
-        return isinstance(entries, list)
-    first = entries[0] if isinstance(entries, list) and entries else None
-    metrics = first.get("metrics") if isinstance(first, dict) else None
-    return isinstance(metrics, dict) and "requests_per_second" in metrics
+    @classmethod
+    def split(cls, part: ResultPart) -> list[ResultPart]:
+        """Return the benchmarks of a report."""
+        before = f"{part.place}: " if part.place else ""
+        return [
+            ResultPart(source=part.source, place=f"{before}benchmarks[{index}]", data=data)
+            for index, data in enumerate(part.data["benchmarks"])
+        ]
 
+    @classmethod
+    def read_all(cls, part: ResultPart, others: list[NotAResultError]) -> list[tuple[ResultPart, Self]]:
+        """Return the runs of a report. Beside open loops, a closed one has none.
 
-def split(part: ResultPart) -> list[ResultPart]:
-    """Return the benchmarks of a report."""
-    return [part.inside(f"benchmarks[{index}]", data) for index, data in enumerate(part.data["benchmarks"])]
-
-
-def adjust(runs: Sequence[BenchmarkRun]) -> None:
-    """Clear the loop of closed-loop runs in a report that also has open loops.
-
-    GuideLLM's sweep begins with one client and then all requests at once, to find the rates between. One client has no
-    queue and is the lowest load. More clients are a burst. Neither makes the curve a closed loop.
-    """
-    if any(run.loop == "open" for run in runs):
-        for run in runs:
-            if run.loop == "closed":
+        GuideLLM's sweep begins with one client and then all requests at once, to find the rates between. One client has
+        no queue and is the lowest load. More clients are a burst. Neither makes the curve a closed loop.
+        """
+        runs = super().read_all(part, others)
+        if any(run.loop == "open" for _, run in runs):
+            for run in (run for _, run in runs if run.loop == "closed"):
                 run.loop, run.burst = None, run.clients != 1
-                run.remarks += [] if run.burst else [points.BESIDE_RATES]
+                if not run.burst:
+                    run.remarks.append("one client at a time, the lowest load of a sweep whose others are open loops")
+        return runs

@@ -16,6 +16,7 @@ from agent.benchmarks.run_model import (
     NOTHING,
     UNKNOWN,
     BenchmarkRun,
+    Located,
     Loop,
     ResultPart,
     Setup,
@@ -25,13 +26,8 @@ from exporters.render.text import copy_fields
 from rules.plan.checks import GENERATOR_LIMITED
 from rules.plan.curve import LIMITED
 from rules.plan.schema import Point
-from rules.plan.validation import problems_of
+from rules.plan.validation import cross_problems, problems_of
 from rules.telemetry.contradictions import OF_MEANS, at_once_contradiction, find_contradictions
-
-NO_LOAD = "the file tells neither rate nor concurrency, so neither an open nor a closed loop"
-BESIDE_RATES = "one client at a time, the lowest load of a sweep whose others are open loops"
-TRACE = "arrivals were {kind}, not a steady rate"
-LOCAL_CLOCK = "the file's date has no time zone and was read as UTC"
 
 FEW_FOR_P99 = 1000
 """Minimum number of requests for a P99 that rests on ten or more of them (PEERS 3.2, item 10)."""
@@ -43,19 +39,12 @@ CHUNKED = 0.1
 """Ratio of median gap to TPOT below which a chunk has several tokens (PEERS 3.2, item 5: 0.04 ms of 3.5 to 16 ms)."""
 
 LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", *LIMITED[1:])
-CARRIED = ("output_tokens_per_second", "prefix_hit_ratio", "speculative_acceptance")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchmarkMeasurement:
-    """Load of one run.
+class BenchmarkMeasurement(Located):
+    """Load of one run. Times are unix seconds, None if the file has none. `remarks` are for readers of the curve."""
 
-    `source` is the file as named, `place` the position in it (empty: the whole file). Times are unix seconds, None if
-    the file has none. `remarks` are sentences for readers of the curve.
-    """
-
-    source: str
-    place: str = ""
     tool: str
     loop: Loop | None
     point: Point
@@ -67,13 +56,8 @@ class BenchmarkMeasurement:
     generation_tokens: Statistics = NOTHING
     remarks: tuple[str, ...] = ()
 
-    @property
-    def location(self) -> str:
-        """Return file and place for messages."""
-        return f"{self.source}: {self.place}" if self.place else self.source
 
-
-def build_measurement(part: ResultPart, tool: str, run: BenchmarkRun) -> BenchmarkMeasurement:
+def build_measurement(part: ResultPart, run: BenchmarkRun) -> BenchmarkMeasurement:
     """Return the point of one load.
 
     Raise NotAResultError if no request succeeded, or fewer than failed or than were cut off, for a value outside the
@@ -87,42 +71,46 @@ def build_measurement(part: ResultPart, tool: str, run: BenchmarkRun) -> Benchma
     for count, what in ((run.failed, "failed"), (run.cut_off, "were cut off")):
         if count > run.requests:
             raise part.left_out(f"is of a failed run: {count} of {run.sent} requests {what}")
-    burst = run.burst or (run.loop == "closed" and (run.clients or 0) > max(1, run.sent - 1))
-    remarks = [*run.remarks, *_drop_contradictions(part, run, burst)]
-    censored = not burst and _generator_limited(run)
+    if run.loop == "closed" and (run.clients or 0) > max(1, run.sent - 1):
+        run.burst = True
+    remarks = [*run.remarks, *_drop_contradictions(part, run)]
+    sent = sent_rps(run)
+    # PEERS 3.2, item 9.
+    slow = bool(run.requested_rps and sent is not None and sent < GENERATOR_LIMITED * run.requested_rps)
     times = {"ttft": run.ttft, "tpot": run.tpot, "itl": run.itl, "e2e": run.latency}
     latencies = {f"{name}_p50_seconds": times[name].p50 for name in ("ttft", "tpot")}
     latencies |= {f"{name}_p99_seconds": each.p99 for name, each in times.items()}
     try:
         point = Point(
             completed_rps=run.completed_rps,
-            concurrency=None if burst else mean_concurrency(run),
+            concurrency=None if run.burst else mean_concurrency(run),
             requested_rps=run.requested_rps,
             requests=run.requests,
-            censored=censored,
+            censored=slow and not run.burst,
             prompt_tokens_mean=run.prompt_tokens.mean,
-            **(latencies if not burst else {}),
-            **copy_fields(run, *CARRIED),
+            **(latencies if not run.burst else {}),
+            **copy_fields(run, "output_tokens_per_second", "prefix_hit_ratio", "speculative_acceptance"),
         )
     except ValidationError as error:
         raise part.left_out(f"does not make a point of a curve: {problems_of(error, Point)[0]}") from None
+    if problems := cross_problems(point.model_dump()):
+        raise part.left_out(f"contradicts itself: {problems[0]}, {CONTRADICTION}")
     return BenchmarkMeasurement(
         **copy_fields(part, "source", "place"),
-        tool=tool,
-        loop=None if burst else run.loop,
+        loop=None if run.burst else run.loop,
         point=point,
-        **copy_fields(run, "started_at", "ended_at", "model", "setup", "prompt_tokens", "generation_tokens"),
-        remarks=(*_remarks(run, burst, censored), *remarks),
+        **copy_fields(run, "tool", "started_at", "ended_at", "model", "setup", "prompt_tokens", "generation_tokens"),
+        remarks=(*_remarks(run, sent, point.censored), *remarks),
     )
 
 
-def _drop_contradictions(part: ResultPart, run: BenchmarkRun, burst: bool) -> Iterator[str]:
+def _drop_contradictions(part: ResultPart, run: BenchmarkRun) -> Iterator[str]:
     """Clear the times that are surely wrong, with a remark: TPOT and ITL, and TTFT if answers were not streamed.
 
     A TPOT is surely wrong if the clients of a closed loop confirm the E2E. Raise NotAResultError if nothing tells which
     of the numbers is wrong.
     """
-    tokens, e2e, clients = run.generation_tokens.mean, run.latency.mean, None if burst else run.clients
+    tokens, e2e, clients = run.generation_tokens.mean, run.latency.mean, None if run.burst else run.clients
     tpot = run.tpot.mean or run.tpot.p50
     found = [*find_contradictions(ttft=run.ttft.mean, e2e=e2e, tpot=tpot, tokens=tokens)]
     if run.ttft_requests is None:
@@ -175,34 +163,21 @@ def sent_rps(run: BenchmarkRun) -> float | None:
     return run.sent / (run.duration_seconds - run.latency.max)
 
 
-def _generator_limited(run: BenchmarkRun) -> bool:
-    """Return whether less than 0.98 of the requested rate was sent (PEERS 3.2, item 9)."""
-    sent = sent_rps(run)
-    return bool(run.requested_rps and sent is not None and sent < GENERATOR_LIMITED * run.requested_rps)
-
-
-def _remarks(run: BenchmarkRun, burst: bool, censored: bool) -> Iterator[str]:
-    if burst:
+def _remarks(run: BenchmarkRun, sent: float | None, censored: bool) -> Iterator[str]:
+    if run.burst:
         text = f"{run.sent} requests were sent as fast as possible: a queue that drains is no load"
         yield f"{text}, so its latencies are left out"
     else:
-        yield from _load_remarks(run, censored)
+        if censored:
+            yield f"the generator sent {sent:.4g} of {run.requested_rps:.4g} requested rps: the server is at least this bad"
+        elif run.requested_rps and run.completed_rps < GENERATOR_LIMITED * run.requested_rps:
+            why = "the file does not show whether the generator was the limit"
+            if sent is not None:
+                why = "the generator kept up, so there is a backlog, or the run was short"
+            yield f"completed {run.completed_rps:.4g} of {run.requested_rps:.4g} requested rps; {why}"
         yield from _tail_remarks(run)
-    if run.failed:
-        yield f"{run.failed} of {run.sent} requests did not succeed and are not in the latencies"
-    if run.cut_off:
-        yield f"{run.cut_off} of {run.sent} requests were under way at the end and are not in the latencies"
-
-
-def _load_remarks(run: BenchmarkRun, censored: bool) -> Iterator[str]:
-    asked, sent = run.requested_rps, sent_rps(run)
-    if censored:
-        yield f"the generator sent {sent:.4g} of {asked:.4g} requested rps: the server is at least this bad"
-    elif asked and run.completed_rps < GENERATOR_LIMITED * asked:
-        why = "whether generator or server was the limit is not told"
-        if sent is not None:
-            why = "the generator kept up, so there is a backlog, or the run was short"
-        yield f"completed {run.completed_rps:.4g} of {asked:.4g} requested rps; {why}"
+    if lost := run.failed + run.cut_off:
+        yield f"{lost} of {run.sent} requests failed or were under way at the end, and are not in the latencies"
 
 
 def _tail_remarks(run: BenchmarkRun) -> Iterator[str]:

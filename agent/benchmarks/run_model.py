@@ -1,4 +1,4 @@
-"""Load of one run as a pydantic model, which a model a tool fills from its file by aliases, and parts of a file.
+"""Load of one run as a pydantic model, which the model of each tool fills from its file by aliases, and parts of a file.
 
 Times are seconds, rates per second. Absent, null and zero are None: tools write 0 for no measurement.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -28,6 +28,9 @@ from rules.plan.validation import path_text
 
 CONTRADICTION = "which cannot be"
 """Phrase in every remark about values that exclude each other and are dropped."""
+
+LOCAL_CLOCK = "the file's date has no time zone and was read as UTC"
+TRACE = "arrivals were {kind}, not a steady rate"
 
 Loop = Literal["open", "closed"]
 
@@ -70,9 +73,6 @@ Milliseconds = Annotated[Distribution, AfterValidator(Statistics.in_seconds)]
 
 NOTHING = Statistics()
 
-REQUIRED: Any = ...
-
-
 UNUSABLE = "unusable"
 
 
@@ -82,7 +82,7 @@ def unusable(text: str) -> PydanticCustomError:
 
 
 def at(*keys: str, default: Any = None) -> Any:
-    """Return a field that a file has under these keys."""
+    """Return a field that a file has under these keys. A default of `...` makes it required."""
     return Field(default, validation_alias=AliasPath(*keys))
 
 
@@ -110,14 +110,20 @@ UNKNOWN = Setup()
 class BenchmarkRun(BaseModel):
     """Load as reported by a file. A tool's model adds the aliases of its file; a field without one is worked out.
 
-    `requests` succeeded; `failed` and `cut_off` (in flight at the end) are extra. `clients` is set for a closed loop.
-    `sent_rps` is the rate the generator reached, if recorded. `burst`: all requests were sent at once. `ttft_requests`
-    is the number of requests behind the TTFT if the start was excluded. `at_once` is the mean number of requests in the
-    system as reported. `itl` are gaps between two chunks, `tpot` is per request. Times of day are unix seconds.
+    `requests` succeeded; `failed` and `cut_off` (in flight at the end) are extra. `clients` of a closed loop are its
+    load, of an open one their limit. `sent_rps` is the rate the generator reached, if recorded. `burst`: all requests
+    were sent at once. `ttft_requests` is the number of requests behind the TTFT if the start was excluded. `at_once` is
+    the mean number of requests in the system as reported. `itl` are gaps between two chunks, `tpot` is per request.
+    Times of day are unix seconds.
     """
 
     # No key of a file is called so: a field without an alias of its own is never read.
     model_config = ConfigDict(strict=True, alias_generator=AliasGenerator(validation_alias=lambda name: f"={name}"))
+
+    tool: ClassVar[str]
+    """Name of the tool for `--from`."""
+    title: ClassVar[str]
+    """The tool's own name."""
 
     completed_rps: Number = math.nan
     requests: Count = 0
@@ -151,43 +157,72 @@ class BenchmarkRun(BaseModel):
         """Return the number of requests sent."""
         return self.requests + self.failed + self.cut_off
 
+    @classmethod
+    def recognises(cls, data: Mapping[str, Any]) -> bool:
+        """Return whether a document is this tool's."""
+        raise NotImplementedError
 
-Run = TypeVar("Run", bound=BenchmarkRun)
+    @classmethod
+    def split(cls, part: ResultPart) -> list[ResultPart]:
+        """Return the loads of a document."""
+        return [part]
+
+    @classmethod
+    def read_all(cls, part: ResultPart, others: list[NotAResultError]) -> list[tuple[ResultPart, Self]]:
+        """Return the runs of a document with their places. Append an error to `others` for each that is left out."""
+        runs = []
+        for entry in cls.split(part):
+            try:
+                runs.append((entry, cls._read(entry)))
+            except NotAResultError as error:
+                others.append(error)
+        return runs
+
+    @classmethod
+    def _read(cls, part: ResultPart) -> Self:
+        """Return the run. Raise NotAResultError with the place of the first wrong value."""
+        try:
+            return cls.model_validate(part.data)
+        except ValidationError as error:
+            wrong = error.errors(include_url=False)[0]
+            if wrong["type"] == UNUSABLE:
+                raise part.left_out(wrong["msg"]) from None
+            what = "is missing" if wrong["type"] == "missing" else wrong["msg"][0].lower() + wrong["msg"][1:]
+            end = f", {CONTRADICTION}" if wrong["type"] == "greater_than_equal" else ""
+            raise part.left_out(f"has a wrong value: {path_text(wrong['loc'])}: {what}{end}") from None
+
+    def set_loop(self) -> None:
+        """Take a rate as the load of an open loop, or else clients as the load of a closed one."""
+        if self.requested_rps:
+            self.loop = "open"
+        elif self.clients:
+            self.loop = "closed"
+        else:
+            self.remarks.append("the file tells neither rate nor concurrency, so neither an open nor a closed loop")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResultPart:
-    """Object of a file at a place in it: `line 2`, `benchmarks[1]`, or "" for the whole file."""
+class Located:
+    """File as named, and a place in it: `line 2`, `benchmarks[1]`, or "" for the whole file."""
 
     source: str
-    place: str
-    data: Mapping[str, Any]
+    place: str = ""
 
     @property
     def location(self) -> str:
         """Return file and place for messages."""
         return f"{self.source}: {self.place}" if self.place else self.source
 
-    def inside(self, place: str, data: Any) -> ResultPart:
-        """Return a part of this part."""
-        return ResultPart(source=self.source, place=f"{self.place}: {place}" if self.place else place, data=data)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultPart(Located):
+    """Object of a file."""
+
+    data: Mapping[str, Any]
 
     def left_out(self, text: str) -> NotAResultError:
         """Return the error for a load without a place in a curve, beside which others may have one."""
         return NotAResultError(self.location, text)
-
-    def read(self, model: type[Run]) -> Run:
-        """Return the run by a tool's model. Raise NotAResultError with the place of the first wrong value."""
-        try:
-            return model.model_validate(self.data)
-        except ValidationError as error:
-            wrong = error.errors(include_url=False)[0]
-            if wrong["type"] == UNUSABLE:
-                raise self.left_out(wrong["msg"]) from None
-            what = "is missing" if wrong["type"] == "missing" else wrong["msg"][0].lower() + wrong["msg"][1:]
-            text = f"{path_text(wrong['loc'])}: {what}"
-            end = f", {CONTRADICTION}" if wrong["type"] == "greater_than_equal" else ""
-            raise self.left_out(f"has a wrong value: {text}{end}") from None
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:

@@ -1,21 +1,16 @@
 """Reader of `python -m sglang.bench_serving --output-file` (SGLang 0.3 to 0.5): a line per run.
 
-The script is derived from vLLM's, so a run is translated to vLLM's keys and read as such. Rules for all tools are in
-`agent.benchmarks.points`.
+The script is derived from vLLM's, so a run is translated to vLLM's keys and read as such.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import model_validator
 
 from agent.benchmarks.vllm_bench import VllmRun
-
-NAME = "sglang-bench"
-
-MARKS = ("request_throughput", "completed", "mean_e2e_latency_ms")
 
 SERVER = ("version", "tp_size", "pp_size", "dp_size", "max_running_requests")
 """Keys of `server_info`, written where the server is SGLang, that vLLM's reader takes from metadata."""
@@ -24,11 +19,14 @@ SERVER = ("version", "tp_size", "pp_size", "dp_size", "max_running_requests")
 class SglangRun(VllmRun):
     """One run. A rate of "trace" repeats the times of a trace, which is no steady rate."""
 
+    tool: ClassVar[str] = "sglang-bench"
+    title: ClassVar[str] = "sglang.bench_serving"
+
     @model_validator(mode="before")
     @classmethod
     def _as_vllm(cls, data: Any) -> Any:
         """Return the data by vLLM's keys. An infinite rate is written `Infinity`."""
-        server, backend, errors = data.get("server_info"), data.get("backend"), data.get("errors")
+        server, errors = data.get("server_info"), data.get("errors")
         server = server if isinstance(server, dict) else {}
         names = (server.get("served_model_name"), server.get("model_path"))
         values = {
@@ -36,15 +34,17 @@ class SglangRun(VllmRun):
             **{key.replace("e2e_latency", "e2el"): value for key, value in data.items()},
             "model_id": next((name for name in names if isinstance(name, str)), ""),
             "mean_concurrency": data.get("concurrency"),
-            "backend": "sglang" if isinstance(backend, str) and backend.startswith("sglang") else backend,
         }
+        if str(data.get("backend")).startswith("sglang"):
+            values["backend"] = "sglang"
         if values.get("request_rate") == "trace":
             values["request_rate"] = None
         if "failed" not in values and isinstance(errors, list):
             values["failed"] = sum(bool(error) for error in errors)
         return values
 
-
-def recognises(data: Mapping[str, Any]) -> bool:
-    """Return whether the flat keys are SGLang's: the latency of a request has another key than vLLM's."""
-    return all(key in data for key in MARKS) and "model_id" not in data
+    @classmethod
+    def recognises(cls, data: Mapping[str, Any]) -> bool:
+        """Return whether the flat keys are SGLang's: the latency of a request has another key than vLLM's."""
+        marks = ("request_throughput", "completed", "mean_e2e_latency_ms")
+        return all(key in data for key in marks) and "model_id" not in data

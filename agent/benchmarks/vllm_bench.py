@@ -1,7 +1,6 @@
 """Reader of `vllm bench serve --save-result` and `--append-result` (vllm/benchmarks/serve.py, vLLM 0.6 to 0.32).
 
-Keys ending in `_ms` are milliseconds; `duration` and the arrays are seconds. Each run is an object, one per line with
-`--append-result`. Rules for all tools are in `agent.benchmarks.points`.
+Keys ending in `_ms` are milliseconds; `duration` and the arrays are seconds.
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from statistics import fmean
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from agent.benchmarks import points
 from agent.benchmarks.run_model import (
+    LOCAL_CLOCK,
     NOTHING,
-    REQUIRED,
     UNKNOWN,
     BenchmarkRun,
     Count,
@@ -37,23 +35,18 @@ from agent.benchmarks.run_model import (
 )
 from rules.sizing import acceptance_from_mean_accepted
 
-NAME = "vllm-bench"
-
-MARKS = ("request_throughput", "completed", "model_id")
-ORIGINS = ("backend", "endpoint_type")
-
 WHOLE_DRAFT = 0.01
 """Relative distance from a whole number within which all drafts had that mean length."""
 
+WARM_UP = re.compile(r"warm[-_ ]?up(?![a-z])", re.IGNORECASE)
+
 LONGEST_DRAFT = 128
-"""Longest plausible draft in tokens; bounds the sum below."""
+"""Longest plausible draft in tokens."""
 
-NO_ACCEPTANCE = "acceptance per drafted token is left out"
-
-GPU = ("gpu", "gpu_type", "gpu_product", "gpu_name", "accelerator", "hw")
-ENGINE = ("engine", "framework", "backend")
-VERSION = ("engine_version", "vllm_version", "sglang_version", "version")
-COUNTS: Mapping[str, tuple[str, ...]] = {
+SETUP = {
+    "gpu": ("gpu", "gpu_type", "gpu_product", "gpu_name", "accelerator", "hw"),
+    "engine": ("engine", "framework", "backend"),
+    "engine_version": ("engine_version", "vllm_version", "sglang_version", "version"),
     "tensor_parallel": ("tp", "tp_size", "tensor_parallel_size", "tensor_parallel"),
     "pipeline_parallel": ("pp", "pp_size", "pipeline_parallel_size", "pipeline_parallel"),
     "data_parallel": ("dp", "dp_size", "data_parallel_size", "data_parallel"),
@@ -86,8 +79,11 @@ class VllmRun(BenchmarkRun):
     A rate with `max_concurrency` is an open loop; if the limit binds, the point is `censored`.
     """
 
-    completed_rps: Number = at("request_throughput", default=REQUIRED)
-    requests: Count = at("completed", default=REQUIRED)
+    tool: ClassVar[str] = "vllm-bench"
+    title: ClassVar[str] = "vllm bench serve"
+
+    completed_rps: Number = at("request_throughput", default=...)
+    requests: Count = at("completed", default=...)
     reported_failed: Count | None = at("failed")
     num_prompts: Tally = at("num_prompts", default=0)
     clients: Measured = at("max_concurrency")
@@ -118,7 +114,15 @@ class VllmRun(BenchmarkRun):
     @model_validator(mode="before")
     @classmethod
     def _by_field(cls, data: Any) -> Any:
-        """Return the data with the statistics of each time together, the setup, and an unlimited rate told apart."""
+        """Return the data with the statistics of each time together, the setup, and an unlimited rate told apart.
+
+        Refuse a warm-up run. `vllm bench sweep` numbers it -1; users name it by tag or label.
+        """
+        number, names = data.get("run_number"), [data.get(key) for key in ("tag", "label", "phase")]
+        if isinstance(number, int) and number < 0:
+            raise unusable(f"is a warm-up run (run_number {number})")
+        if named := next((name for name in names if isinstance(name, str) and WARM_UP.match(name)), ""):
+            raise unusable(f"is a warm-up run ({named[:40]})")
         times = {
             field: {name: data.get(f"{name}_{word}_ms") for name in ("mean", "median", "p99")}
             for field, word in TIMES.items()
@@ -135,36 +139,28 @@ class VllmRun(BenchmarkRun):
         self.failed = max(self.num_prompts - self.requests, 0)
         if self.reported_failed is not None:
             self.failed = self.reported_failed
-        if self.requested_rps:
-            self.loop = "open"
-        elif self.clients:
-            self.loop = "closed"
-        elif self.unlimited:
-            self.burst = True
-        else:
-            self.remarks.append(points.NO_LOAD)
+        self.burst = self.unlimited and not self.clients
+        if not self.burst:
+            self.set_loop()
         if self.ended_at:
             begin = self.ended_at - (self.duration_seconds or self.ended_at)
             self.started_at = begin if begin > 0 else None
-            self.remarks.append(points.LOCAL_CLOCK)
+            self.remarks.append(LOCAL_CLOCK)
         span = max(self.start_times) - min(self.start_times) if self.start_times else 0.0
         self.sent_rps = len(self.start_times) / span if span > 0 else None
-        self._add_latencies()
-        self._leave_out_start()
-        self.prompt_tokens = self._lengths(self.input_tokens, self.input_lens)
-        self.generation_tokens = self._lengths(self.output_tokens, self.output_lens)
-        self._add_acceptance()
-        return self
-
-    def _add_latencies(self) -> None:
-        """Take end-to-end times from the array of 0.32 and newer, where the file has no statistics."""
         answered = sorted(value for value in self.latencies if value > 0)
         if answered:
+            # The array of 0.32 and newer, where the file has no statistics of it.
             self.latency = Statistics(
                 mean=self.latency.mean or fmean(answered),
                 p99=self.latency.p99 or answered[math.ceil(0.99 * len(answered)) - 1],
                 max=answered[-1],
             )
+        self._leave_out_start()
+        self.prompt_tokens = self._lengths(self.input_tokens, self.input_lens)
+        self.generation_tokens = self._lengths(self.output_tokens, self.output_lens)
+        self.speculative_acceptance = self._acceptance()
+        return self
 
     def _succeeded(self, values: list[float]) -> list[float]:
         """Return the values of the requests with an empty error text."""
@@ -194,48 +190,41 @@ class VllmRun(BenchmarkRun):
         p50, p95, p99 = (percentile(values, share) for share in (0.5, 0.95, 0.99))
         return Statistics(mean=tokens / self.requests if tokens and self.requests else None, p50=p50, p95=p95, p99=p99)
 
-    def _add_acceptance(self) -> None:
-        """Set the acceptance per drafted token.
+    def _acceptance(self) -> float | None:
+        """Return the acceptance per drafted token, None where it does not follow.
 
-        `spec_decode_acceptance_rate` is accepted / drafted in percent. DESIGN 3.7 does not use it: after the first
-        rejected token the rest of a draft is discarded. `spec_decode_acceptance_length` is 1 + accepted / drafts, so the
-        drafts had (length - 1) / rate tokens. Both give the per-token acceptance
-        (`rules.sizing.acceptance_from_mean_accepted`) if all drafts had the same length, which n-gram drafts do not.
+        `spec_decode_acceptance_rate` is accepted / drafted in percent: after the first rejected token the rest of a
+        draft is discarded (DESIGN 3.7). `spec_decode_acceptance_length` is 1 + accepted / drafts, so the drafts had
+        (length - 1) / rate tokens. Both give the acceptance per token if all drafts had the same length, which n-gram
+        drafts do not.
         """
-        length, percent = self.acceptance_length, self.acceptance_percent
-        if not length or percent is None:
-            return
-        accepted = max(length - 1, 0.0)
-        if not accepted:
-            self.speculative_acceptance = 0.0
-        elif not percent:
-            self.remarks.append(f"{NO_ACCEPTANCE}: the file does not tell how long the drafts were")
-        else:
-            drafts = min(accepted / (percent / 100), 2.0 * LONGEST_DRAFT)
-            whole = round(drafts)
-            if 1 <= whole <= LONGEST_DRAFT and abs(drafts - whole) <= WHOLE_DRAFT * whole:
-                self.speculative_acceptance = acceptance_from_mean_accepted(min(accepted, whole), whole)
-            else:
-                self.remarks.append(f"{NO_ACCEPTANCE}: drafts were {drafts:.3g} tokens long on average")
+        if not self.acceptance_length or self.acceptance_percent is None:
+            return None
+        accepted = max(self.acceptance_length - 1, 0.0)
+        if not accepted or not self.acceptance_percent:
+            return None if accepted else 0.0
+        drafts = min(accepted / (self.acceptance_percent / 100), 2.0 * LONGEST_DRAFT)
+        whole = round(drafts)
+        if not 1 <= whole <= LONGEST_DRAFT or abs(drafts - whole) > WHOLE_DRAFT * whole:
+            return None
+        return acceptance_from_mean_accepted(min(accepted, whole), whole)
+
+    @classmethod
+    def recognises(cls, data: Mapping[str, Any]) -> bool:
+        """Return whether the flat keys are vLLM's. SGLang's bench_serving, derived from it, has no model_id."""
+        flat = all(key in data for key in ("request_throughput", "completed", "model_id"))
+        return (
+            flat and ("backend" in data or "endpoint_type" in data) and not isinstance(data["request_throughput"], dict)
+        )
 
 
 def setup_of(data: Mapping[str, Any]) -> Setup:
     """Return the setup from `--metadata gpu=h100 tp=4`, or from a backend specific to one engine."""
-
-    def first(keys: tuple[str, ...]) -> str:
-        return next((str(data[key]).strip() for key in keys if data.get(key)), "")
-
-    counts = {field: first(keys) for field, keys in COUNTS.items()}
-    version = first(VERSION)
+    told = {field: next((str(data[key]).strip() for key in keys if data.get(key)), "") for field, keys in SETUP.items()}
+    gpu, engine, version = told.pop("gpu"), told.pop("engine"), told.pop("engine_version")
     return Setup(
-        engine=ENGINES.get(first(ENGINE).casefold(), ""),
-        gpu=first(GPU),
+        engine=ENGINES.get(engine.casefold(), ""),
+        gpu=gpu,
         engine_version=version if re.fullmatch(r"\S{1,60}", version) else "",
-        **{field: int(text) for field, text in counts.items() if re.fullmatch(r"[0-9]{1,5}", text) and int(text)},
+        **{field: int(text) for field, text in told.items() if re.fullmatch(r"[0-9]{1,5}", text) and int(text)},
     )
-
-
-def recognises(data: Mapping[str, Any]) -> bool:
-    """Return whether the flat keys are vLLM's. SGLang's bench_serving, derived from it, has no model_id."""
-    flat = all(key in data for key in MARKS) and any(key in data for key in ORIGINS)
-    return flat and not isinstance(data["request_throughput"], dict)

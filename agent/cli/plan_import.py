@@ -25,8 +25,8 @@ from agent.benchmarks.plan_edit import (
     replace_curve,
     write,
 )
-from agent.benchmarks.points import LOCAL_CLOCK, BenchmarkMeasurement
-from agent.benchmarks.run_model import CONTRADICTION
+from agent.benchmarks.points import BenchmarkMeasurement
+from agent.benchmarks.run_model import CONTRADICTION, LOCAL_CLOCK
 from agent.cli.arguments import FINDING, FINE, FORMAT, PATH, Keyword, tier_option
 from agent.config.load import LoadedConfig, load, parse_config, select_tier
 from agent.errors import ConfigError, PlanError
@@ -159,7 +159,11 @@ def _imported(options: SimpleNamespace, target: _Target | None) -> ImportedCurve
 
 def _with_subject(text: str) -> str:
     """Return a sentence about a file or load: its place, or a word for the whole."""
-    return f"it {text}" if text.startswith(("is ", "has ", "holds ", "tells ", "does ", "ramps ")) else text
+    return (
+        f"it {text}"
+        if text.startswith(("is ", "has ", "holds ", "tells ", "does ", "ramps ", "contradicts "))
+        else text
+    )
 
 
 def _with_measured(imported: ImportedCurve, given: Sequence[str]) -> ImportedCurve:

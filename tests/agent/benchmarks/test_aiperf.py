@@ -150,7 +150,7 @@ def test_a_load_that_is_not_told_or_not_steady_is_said(tmp_path: Path) -> None:
 
 def test_the_error_summary_is_a_list_of_kinds_and_its_counts_are_added_up(tmp_path: Path) -> None:
     kinds = [{"error_details": {"code": 500}, "count": 30}, {"error_details": {"code": 429}, "count": 20}]
-    said = "50 of 2050 requests did not succeed and are not in the latencies"
+    said = "50 of 2050 requests failed or were under way at the end, and are not in the latencies"
     assert said in read(tmp_path, error_summary=kinds).remarks
     assert said in read(tmp_path, error_summary=kinds[:1], error_request_count=metric("requests", 50.0)).remarks
 

@@ -161,12 +161,6 @@ def test_nothing_is_no_curve() -> None:
         curve_of([])
 
 
-def test_a_file_that_contradicts_itself_is_refused() -> None:
-    with pytest.raises(BenchmarkError) as caught:
-        curve_of([load("a", ttft_p50_seconds=0.6)])
-    assert "a: contradicts itself: ttft_p99_seconds: must be at least ttft_p50_seconds (0.6)" in str(caught.value)
-
-
 def test_a_measurement_that_is_there_twice_is_taken_once_and_said() -> None:
     twice = curve_of([load("a"), load("a"), load("copy of a")])
     assert len(twice.curve.points) == 1

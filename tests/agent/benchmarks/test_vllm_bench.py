@@ -148,7 +148,7 @@ def test_a_short_run_is_not_censored_for_the_answers_that_came_last(tmp_path: Pa
     assert any(text.startswith("completed 2.7 of 3 requested rps; the generator kept up") for text in one.remarks)
     untold = read(tmp_path, PLAIN, **short)
     assert not untold.point.censored
-    assert any(text.endswith("whether generator or server was the limit is not told") for text in untold.remarks)
+    assert any(text.endswith("the file does not show whether the generator was the limit") for text in untold.remarks)
 
 
 def test_a_generator_that_sent_too_slowly_censors_the_point(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_failed_request_has_no_ttft_after_the_start_burst(tmp_path: Path) -> N
     failed = {"ttfts": [0.0, *detail["ttfts"][1:]], "errors": ["timeout", *detail["errors"][1:]]}
     one = read(tmp_path, PLAIN, **{**detail, **failed}, failed=1)
     assert "TTFT is of the 191 requests after the start burst of 8" in one.remarks
-    assert "1 of 201 requests did not succeed and are not in the latencies" in one.remarks
+    assert "1 of 201 requests failed or were under way at the end, and are not in the latencies" in one.remarks
 
 
 def test_the_start_burst_stays_and_is_said_where_it_cannot_be_left_out(tmp_path: Path) -> None:
@@ -232,10 +232,8 @@ def test_acceptance_per_drafted_token_follows_from_length_and_rate(tmp_path: Pat
 def test_acceptance_is_left_out_where_the_length_of_the_drafts_does_not_follow(tmp_path: Path) -> None:
     uneven = read(tmp_path, PLAIN, spec_decode_acceptance_length=2.0, spec_decode_acceptance_rate=40.0)
     assert uneven.point.speculative_acceptance is None
-    assert any("drafts were 2.5 tokens long on average" in text for text in uneven.remarks)
     unknown = read(tmp_path, PLAIN, spec_decode_acceptance_length=2.0, spec_decode_acceptance_rate=0.0)
     assert unknown.point.speculative_acceptance is None
-    assert any("does not tell how long the drafts were" in text for text in unknown.remarks)
     assert "input should be less than or equal to 100" in refusal(
         tmp_path, spec_decode_acceptance_length=2, spec_decode_acceptance_rate=101
     )
@@ -279,7 +277,7 @@ def test_failed_runs_ramps_and_impossible_values_are_refused_in_a_sentence(tmp_p
 def test_older_files_without_failed_count_what_is_missing_to_the_prompts(tmp_path: Path) -> None:
     old = {key: value for key, value in PLAIN.items() if key != "failed"}
     assert (
-        "20 of 2000 requests did not succeed and are not in the latencies"
+        "20 of 2000 requests failed or were under way at the end, and are not in the latencies"
         in read(tmp_path, old, completed=1980).remarks
     )
 
