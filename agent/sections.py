@@ -34,7 +34,7 @@ from rules.plan.validation import Path, path_text, problem_text
 from rules.problems import MOST_PROBLEMS, cap_problems, find_close_name
 
 MOST_COMPARED = 100
-"""Maximum number of known names that an unknown name is compared with. Its message names no more either."""
+"""Maximum number of known names that an unknown name is compared with, and that its message names."""
 
 Contradictions = Iterator[tuple[Path, str]]
 """Path within a section, and text, of each problem that several valid values have together."""
@@ -114,11 +114,9 @@ def refuse(problems: Contradictions) -> None:
 
 def unknown_key_text(name: str, known: tuple[str, ...], what: str) -> str:
     """Return the problem text for an unknown `name`, with the closest or all known names."""
-    close = find_close_name(name, known[:MOST_COMPARED])
-    if close:
-        return f"is not {what}; did you mean {close}?"
-    more = f" and {len(known) - MOST_COMPARED} more" if len(known) > MOST_COMPARED else ""
-    return f"is not {what}; known: {', '.join(known[:MOST_COMPARED])}{more}"
+    known = known[:MOST_COMPARED]
+    close = find_close_name(name, known)
+    return f"is not {what}; " + (f"did you mean {close}?" if close else f"known: {', '.join(known)}")
 
 
 def repeats(names: Iterable[Hashable]) -> Iterator[tuple[int, int]]:
@@ -163,26 +161,21 @@ Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_name)
 """Display name on pages, in labels and in logs."""
 
 
-def parse_seconds(value: object, low: float, high: float) -> float:
-    """Return a duration in seconds. Raise a validation error unless it is from `low` to `high`."""
-    if not isinstance(value, str):
-        raise validation_error(f"must be {EXPECTED}" + (f", not {value}" if type(value) in (int, float) else ""))
-    try:
-        seconds = parse_duration(value)
-    except ValueError as error:
-        raise validation_error(str(error)) from None
-    if not low <= seconds <= high:
-        raise validation_error(f"must be from {duration_text(low)} to {duration_text(high)}, not {value}")
-    return seconds
-
-
 def duration_range(low: float, high: float) -> BeforeValidator:
     """Return a validator of durations from `low` to `high` seconds. Code gives seconds."""
 
     def read(value: object, info: ValidationInfo) -> float:
         if info.context is None and isinstance(value, float):
             return value
-        return parse_seconds(value, low, high)
+        if not isinstance(value, str):
+            raise validation_error(f"must be {EXPECTED}" + (f", not {value}" if type(value) in (int, float) else ""))
+        try:
+            seconds = parse_duration(value)
+        except ValueError as error:
+            raise validation_error(str(error)) from None
+        if not low <= seconds <= high:
+            raise validation_error(f"must be from {duration_text(low)} to {duration_text(high)}, not {value}")
+        return seconds
 
     return BeforeValidator(read)
 

@@ -116,7 +116,7 @@ def _yaml_value(path: Path, text: str) -> Any:
     if len(text) > MAX_YAML_BYTES:
         raise NotAResultError(path, f"is neither JSON nor YAML of less than {MAX_YAML_BYTES >> 20} MiB")
     try:
-        return files.parse_yaml(text)
+        return files.parse_yaml(text)[0]
     except (yaml.YAMLError, ValueError):
         raise NotAResultError(path, "is neither JSON nor one YAML document") from None
 

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
 
 from agent.errors import PlanError
+from agent.sections import repeats
 from exporters.render.text import STAND_IN
 from rules.plan.checks import PlanWarning
 from rules.plan.memory import read_model_config
@@ -29,9 +31,8 @@ MOST_VALUES = 1_000_000
 
 _LONGEST_PATH = 500
 
-# Quotes of the file in parser messages. Single characters and parser words ('<stream end>') may be shown.
-_QUOTED = re.compile(r"'[^']*'|\"[^\"]{2,}\"")
-_SHOWN = re.compile(r"'(\\?.|<[a-z ]+>)'")
+# Quotes of the file in parser messages. Single characters and parser words ('<stream end>') are shown.
+_QUOTED = re.compile(r"('(?:\\?.|<[a-z ]+>)')|'[^']*'|\"[^\"]{2,}\"")
 
 OF_A_CONFIGURATION = frozenset({"plan", "targets", "store", "role", "data_dir", "scrape_interval"})
 """Keys that only a configuration has."""
@@ -47,58 +48,39 @@ class RepeatedKeyError(yaml.YAMLError):
         self.line = line
 
 
-class UniqueKeyLoader(yaml.SafeLoader):
-    """Safe loader that refuses a key given twice, and notes the line of every key and entry."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.lines: dict[tuple[str | int, ...], int] = {}
-        self._path: tuple[str | int, ...] = ()
-        self._values, self._sizes = 0, dict[int, int]()
-
-    def compose_node(self, parent: Any, index: Any) -> yaml.Node | None:
-        """Return the next node. `index` is the key node of a value, the number of an entry, None for keys."""
-        if index is None:
-            return self._counted(parent, index)
-        above = self._path
-        if isinstance(index, yaml.Node):
-            line, self._path = index.start_mark.line + 1, (*above, str(index.value))
-            if self._path in self.lines and index.tag != "tag:yaml.org,2002:merge":
-                first = self.lines[self._path]
-                raise RepeatedKeyError(f"{path_text(self._path)}: is given twice, first in line {first}", line)
-        else:
-            line, self._path = self.peek_event().start_mark.line + 1, (*above, index)  # type: ignore[no-untyped-call]
-        self.lines[self._path] = line
-        node = self._counted(parent, index)
-        self._path = above
-        return node
-
-    def _counted(self, parent: Any, index: Any) -> yaml.Node | None:
-        """Return the next node. An alias counts as many values as its part: a few bytes can say billions."""
-        before, is_alias = self._values, self.check_event(yaml.AliasEvent)
-        self._values += 1
-        node = super().compose_node(parent, index)
-        if is_alias:
-            self._values += self._sizes.get(id(node), 0)
-        self._sizes.setdefault(id(node), self._values - before)
-        if self._values > MOST_VALUES:
-            raise yaml.YAMLError(f"says more than {MOST_VALUES} values once its aliases (*name) are written out")
-        return node
+Lines = dict[tuple[str | int, ...], int]
+"""Line of every key and entry of a YAML document, by its path."""
 
 
-def parse_yaml(text: str) -> Any:
-    """Return one document as `yaml.safe_load` does. Raise YAMLError, also for impossible dates, or RecursionError."""
-    return _parse(UniqueKeyLoader(text))
-
-
-def _parse(loader: UniqueKeyLoader) -> Any:
+def parse_yaml(text: str) -> tuple[Any, Lines]:
+    """Return the one document in `text`, and its lines. Raise YAMLError, also for impossible dates, or RecursionError."""
+    loader, lines = yaml.SafeLoader(text), Lines()
     try:
-        return loader.get_single_data()
+        root = loader.get_single_node()
+        _note_lines(root, (), lines)
+        return (loader.construct_document(root) if root else None), lines
     except (ValueError, OverflowError) as error:
         # PyYAML reads 2026-13-45 as a date, which datetime refuses.
         raise yaml.YAMLError(f"holds a value that YAML reads as a date or number it cannot be ({error})") from error
     finally:
         loader.dispose()
+
+
+def _note_lines(node: yaml.Node | None, path: tuple[str | int, ...], lines: Lines) -> None:
+    """Note the lines within a node. Aliases count as often as they stand there: a few bytes can say billions of values."""
+    if len(lines) > MOST_VALUES:
+        raise yaml.YAMLError(f"says more than {MOST_VALUES} values once its aliases (*name) are written out")
+    entries: Iterable[tuple[str | int, yaml.Node, yaml.Node]] = ()
+    if isinstance(node, yaml.MappingNode):
+        entries = ((str(key.value), key, value) for key, value in node.value)
+    elif isinstance(node, yaml.SequenceNode):
+        entries = ((place, value, value) for place, value in enumerate(node.value))
+    for name, marked, value in entries:
+        place, line = (*path, name), marked.start_mark.line + 1
+        if place in lines and marked.tag != "tag:yaml.org,2002:merge":
+            raise RepeatedKeyError(f"{path_text(place)}: is given twice, first in line {lines[place]}", line)
+        lines[place] = line
+        _note_lines(value, place, lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,10 +119,9 @@ def read_document(path: Path) -> Document:
         if len(content) > MAX_BYTES:
             return _unusable(name, f"is larger than {MAX_BYTES} bytes: is this the right file?")
         text = content.decode("utf-8-sig")
-    except FileNotFoundError:
-        return _unusable(name, "there is no such file")
     except OSError as error:
-        return _unusable(name, f"cannot be read: {error.strerror}")
+        missing = isinstance(error, FileNotFoundError)
+        return _unusable(name, "there is no such file" if missing else f"cannot be read: {error.strerror}")
     except UnicodeDecodeError:
         return _unusable(name, "is not a text file in UTF-8")
     except ValueError:
@@ -208,40 +189,47 @@ def fill_architectures(plan: Plan, path: Path) -> tuple[Plan, tuple[PlanWarning,
     return plan.model_copy(update={"tiers": tiers}), tuple(warnings)
 
 
-def _unusable(name: str, why: str, line: int | None = None) -> Document:
+def named_files(part: object, left_out: frozenset[str], place: str = "") -> Iterator[tuple[str, str]]:
+    """Yield key and path of every file that a section names: keys in `_file` but those of `left_out`, and in `_files`."""
+    key = place.rpartition(".")[2]
+    if isinstance(part, BaseModel):
+        part = part.model_dump()
+    if isinstance(part, Mapping):
+        for name, value in part.items():
+            yield from named_files(value, left_out, f"{place}.{name}".removeprefix("."))
+    elif isinstance(part, list | tuple):
+        for number, entry in enumerate(part):
+            yield from named_files(entry, left_out, f"{place}[{number}]")
+    elif isinstance(part, str) and ("_files." in place or (key.endswith("_file") and key not in left_out)):
+        yield place, part
+
+
+def _unusable(name: str, why: str, line: int = 0) -> Document:
     return Document(name=name, problems=(f"{name}:{line}: {why}" if line else f"{name}: {why}",))
 
 
 def _read_yaml(name: str, text: str) -> Document:
     try:
-        loader = UniqueKeyLoader(text)
-        data = _parse(loader)
+        data, lines = parse_yaml(text)
     except RepeatedKeyError as error:
         return _unusable(name, str(error), error.line)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        why = f"is not YAML: {_QUOTED.sub(_hide, error.problem or error.context or 'it cannot be parsed')}"
-        if "another document" in why:
+        text = error.problem or error.context or "it cannot be parsed"
+        why = f"is not YAML: {_QUOTED.sub(lambda quote: quote[1] or 'something', text)}"
+        if "another document" in text:
             why = "holds several documents (---); one is expected"
-        return _unusable(name, why, mark.line + 1 if mark else None)
+        return _unusable(name, why, mark.line + 1 if mark else 0)
     except yaml.reader.ReaderError as error:
         return _unusable(name, f"is not YAML: character {error.position + 1} may not stand in a text file")
     except yaml.YAMLError as error:
         return _unusable(name, str(error))
-    return Document(name=name, data=data, lines={path_text(path): line for path, line in loader.lines.items()})
+    return Document(name=name, data=data, lines={path_text(path): line for path, line in lines.items()})
 
 
 def _read_json(name: str, text: str) -> Document:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        keys: set[str] = set()
-        for key, _ in pairs:
-            if key in keys:
-                raise RepeatedKeyError(f"{path_text((key,))}: is given twice")
-            keys.add(key)
-        return dict(pairs)
-
     try:
-        return Document(name=name, data=json.loads(text, object_pairs_hook=unique))
+        return Document(name=name, data=json.loads(text, object_pairs_hook=_unique))
     except RepeatedKeyError as error:
         return _unusable(name, str(error))
     except json.JSONDecodeError as error:
@@ -250,5 +238,7 @@ def _read_json(name: str, text: str) -> Document:
         return _unusable(name, "is not JSON: a number has too many digits")
 
 
-def _hide(quote: re.Match[str]) -> str:
-    return quote[0] if _SHOWN.fullmatch(quote[0]) else "something"
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    for place, _ in repeats(key for key, _ in pairs):
+        raise RepeatedKeyError(f"{path_text((pairs[place][0],))}: is given twice")
+    return dict(pairs)

@@ -5,13 +5,14 @@ Only the forecast itself can check a subdivision of a country.
 
 from __future__ import annotations
 
-import math
 import re
-from datetime import date, datetime
+from collections import Counter
+from datetime import date, datetime, time
+from itertools import islice
 from typing import Annotated
 from zoneinfo import ZoneInfo, available_timezones
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from agent.durations import duration_text
 from agent.sections import (
@@ -21,7 +22,6 @@ from agent.sections import (
     Seconds,
     Text,
     duration_range,
-    parse_seconds,
     repeats,
     validation_error,
 )
@@ -36,22 +36,8 @@ YEARS = range(2000, 2200)
 MOST_A_DAY = 24
 """Maximum number of occurrences per day: each is expanded, and bins are minutes long."""
 
-_FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY")
-"""Frequencies of RFC 5545, 3.3.10, of a day and more. Shorter ones are lists: BYHOUR=8,12,16."""
-
-_OF_A_DAY = frozenset({"BYHOUR", "BYMINUTE", "BYSECOND"})
-
-_LIMITS = {
-    "INTERVAL": (1, 9999),
-    "COUNT": (1, 99_999),
-    "BYMONTH": (1, 12),
-    "BYMONTHDAY": (-31, 31),
-    "BYYEARDAY": (-366, 366),
-    "BYWEEKNO": (-53, 53),
-}
-"""Limits that dateutil does not check: it looks for the month 13 until the year 9999."""
-
 _RULE_TEXT = re.compile(r"(RRULE:)?[A-Z]+=[A-Z0-9,+-]+(;[A-Z]+=[A-Z0-9,+-]+)*", re.ASCII)
+_A_DAY_OR_MORE = re.compile("FREQ=(YEARLY|MONTHLY|WEEKLY|DAILY)(;|$)")
 
 
 def _zone(value: object) -> str:
@@ -81,76 +67,71 @@ def _country(value: object) -> str:
     known = holidays.list_supported_countries(include_aliases=False)
     if match[1] not in known:
         meant = "GB" if match[1] == "UK" else find_close_name(match[1], known)
-        raise validation_error(f"{match[1]} is no country of ISO 3166{f'; did you mean {meant}?' if meant else ''}")
+        raise validation_error(f"{match[1]} is no country of ISO 3166" + (f"; did you mean {meant}?" if meant else ""))
     return match[0]
 
 
-_COUNTRY = WithJsonSchema({"type": "string", "title": "country", "pattern": r"^[A-Z]{2}(-.+)?$"})
-
-Country = Annotated[str, BeforeValidator(_country), _COUNTRY]
+Country = Annotated[
+    str,
+    BeforeValidator(_country),
+    WithJsonSchema({"type": "string", "title": "country", "pattern": r"^[A-Z]{2}(-.+)?$"}),
+]
 
 
 def _local_time(value: object) -> datetime:
     """Parse a local time. YAML itself parses an unquoted time."""
-    given = value
-    if isinstance(value, str):
-        try:
-            given = datetime.fromisoformat(value) if re.match(r"\d{4}-\d\d-\d\d", value) else None
-        except ValueError:
-            given = None
-    if isinstance(given, date) and not isinstance(given, datetime):
-        given = datetime(given.year, given.month, given.day)
-    if not isinstance(given, datetime):
+    try:
+        given = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        given = None
+    if not isinstance(given, date):
         raise validation_error("must be a day or a time such as 2026-11-27 or 2026-11-27T08:00")
-    if given.tzinfo is not None:
+    start = given if isinstance(given, datetime) else datetime.combine(given, time())
+    if start.tzinfo is not None:
         raise validation_error("must have no offset: it is what the clock in forecast.zone shows")
-    if given.year not in YEARS:
+    if start.year not in YEARS:
         raise validation_error(f"must be in a year from {YEARS[0]} to {YEARS[-1]}")
-    return given
+    return start
 
 
+_TIME_PATTERN = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?)?$"
 LocalTime = Annotated[
     datetime,
     BeforeValidator(_local_time),
-    WithJsonSchema(
-        {"type": "string", "title": "day or time", "pattern": r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?)?$"},
-    ),
+    WithJsonSchema({"type": "string", "title": "day or time", "pattern": _TIME_PATTERN}),
 ]
 """Time without a zone, by the clock in `forecast.zone`."""
 
 
 def _recurrence(value: object) -> str:
     text = value.upper() if isinstance(value, str) else ""
-    if not _RULE_TEXT.fullmatch(text):
-        raise validation_error("must be a recurrence rule such as FREQ=WEEKLY;BYDAY=MO or FREQ=MONTHLY;BYMONTHDAY=1")
-    pairs = [part.split("=") for part in text.removeprefix("RRULE:").split(";")]
-    parts = dict(pairs)
-    if parts.get("FREQ") not in _FREQUENCIES:
-        raise validation_error(f"needs FREQ, one of {', '.join(_FREQUENCIES)} (more often than daily: BYHOUR=8,12,16)")
-    if len(parts) < len(pairs) or {"COUNT", "UNTIL"} <= parts.keys():
-        raise validation_error("has a part twice, or both COUNT and UNTIL")
-    a_day = math.prod(len(set(parts[name].split(","))) for name in _OF_A_DAY & parts.keys())
-    if a_day > MOST_A_DAY:
-        raise validation_error(f"comes {a_day} times a day; at most {MOST_A_DAY}: one event may last longer")
+    if not _RULE_TEXT.fullmatch(text) or not _A_DAY_OR_MORE.search(text):
+        more = "FREQ is YEARLY, MONTHLY, WEEKLY or DAILY (more often: BYHOUR=8,12,16)"
+        raise validation_error(f"must be a recurrence rule such as FREQ=WEEKLY;BYDAY=MO; {more}")
+    names = re.findall(r"(\w+)=", text)
+    if len(set(names)) < len(names) or {"COUNT", "UNTIL"} <= set(names) or re.search(r"INTERVAL=(0|-)", text):
+        raise validation_error("has a part twice, both COUNT and UNTIL, or an INTERVAL below 1")
     from dateutil.rrule import rrulestr
 
+    begin = datetime(YEARS[0], 1, 1)
+    # dateutil looks for the month 13 until the year 9999; in 28 years every date of the calendar comes.
+    bounded = f"{re.sub(r';?(COUNT|UNTIL)=[^;]*', '', text)};UNTIL=20280101"
     try:
-        rrulestr(text, dtstart=datetime(YEARS[0], 1, 1))
-        wrong = [name for name in _LIMITS.keys() & parts.keys() if not _within(parts[name], *_LIMITS[name])]
+        rrulestr(text, dtstart=begin)
+        days = Counter(start.date() for start in islice(rrulestr(bounded, dtstart=begin), 1000))
     except (ValueError, OverflowError) as error:
         raise validation_error(f"is no recurrence rule of RFC 5545 in local time ({error})") from None
-    if wrong:
-        raise validation_error(f"{wrong[0]} of the rule is not as RFC 5545 has it")
+    most = max(days.values(), default=0)
+    if not 1 <= most <= MOST_A_DAY:
+        raise validation_error(f"comes {most} times a day; it must be 1 to {MOST_A_DAY}: one event may last longer")
     return text
 
 
-def _within(numbers: str, low: int, high: int) -> bool:
-    return all(low <= int(number) <= high and int(number) != 0 for number in numbers.split(","))
-
-
-_RULE = WithJsonSchema({"type": "string", "title": "recurrence rule", "pattern": "FREQ="})
-
-Recurrence = Annotated[str, BeforeValidator(_recurrence), _RULE]
+Recurrence = Annotated[
+    str,
+    BeforeValidator(_recurrence),
+    WithJsonSchema({"type": "string", "title": "recurrence rule", "pattern": "FREQ="}),
+]
 """RRULE of RFC 5545; `start` sets its beginning."""
 
 Length = Annotated[Seconds, duration_range(60.0, 92 * DAY_SECONDS)]
@@ -159,17 +140,15 @@ Length = Annotated[Seconds, duration_range(60.0, 92 * DAY_SECONDS)]
 Hold = Annotated[Seconds, duration_range(0.0, DAY_SECONDS)]
 
 
-def _bin(value: object) -> float:
-    # Single minutes would give too many bins for a day ahead.
-    seconds = parse_seconds(value, 120.0, 3600.0)
+def _bin(seconds: float) -> float:
     if seconds % 60 or 3600 % seconds:
-        raise validation_error(
-            f"must be whole minutes that an hour holds a whole number of, such as 2m, 5m or 15m, not {duration_text(seconds)}"
-        )
+        why = "must be whole minutes that an hour holds a whole number of, such as 2m, 5m or 15m"
+        raise validation_error(f"{why}, not {duration_text(seconds)}")
     return seconds
 
 
-Bin = Annotated[Seconds, BeforeValidator(_bin)]
+# Single minutes would give too many bins for a day ahead.
+Bin = Annotated[Seconds, AfterValidator(_bin), duration_range(120.0, 3600.0)]
 """Bin width in seconds."""
 
 
@@ -197,23 +176,17 @@ class ForecastConfig(ConfigSection):
         None, description="Whose public holidays count as Sundays: DE, or DE-BY of a part of a country; default none."
     )
     events: Annotated[tuple[EventConfig, ...], Field(strict=False)] = Field((), description="Known events.")
-    bin_seconds: Bin = Field(
-        300.0,
-        description="The traffic is forecast in sums over so long.",
-    )
+    bin_seconds: Bin = Field(300.0, description="The traffic is forecast in sums over so long.")
     quantile: Annotated[float, Field(ge=0.5, le=0.999)] | None = Field(
         None,
-        description="Share of the time in which the forecast demand must be enough, where no costs say it; default what is "
-        "worth its price by the lead (docs/prewarming.md).",
+        description="Share of the time with enough capacity, where no costs say it; default: by price (docs/prewarming.md).",
     )
     late_request_cost: dict[Text, Annotated[float, Field(gt=0)]] = Field(
-        {},
-        description="By tier: what a request costs that comes while no replica has room for it, in the plan's currency.",
+        {}, description="By tier: what a request costs that no replica has room for, in the plan's currency."
     )
     scale_down_hold_seconds: Hold | None = Field(
         None,
-        description="Replicas are given up only when none of the time before needed them; default a lead and a minute, and "
-        "never less: one that is given up earlier has not served.",
+        description="How long a replica is unneeded before it is given up; default and least: a lead and a minute.",
     )
 
     def contradictions(self, plan: Plan | None) -> Contradictions:

@@ -11,8 +11,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from agent.config.config import Config
+from agent.config.files import named_files
 from agent.config.load import LoadedConfig
-from agent.config.named_files import named_files
 from agent.config.web import Web, find_web_file
 from agent.errors import ScrapeError
 from agent.http_client.options import Peer, authorization, header_secret, load_tls

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agent.config.config import Config
+from agent.config.files import named_files
 from agent.config.load import LoadedConfig
-from agent.config.named_files import named_files
 from agent.config.web import find_web_file
 from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.doctor.target_checks import NO_GPU

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Annotated
 
 import orjson
-import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from agent.config import files
@@ -84,15 +83,14 @@ class Recording:
 def load(folder: Path) -> tuple[Recording, tuple[str, ...]]:
     """Load a recording and its problems. Raise RecordingError if no part of it is usable."""
     index = folder / "recording.yaml"
-    try:
-        data = files.parse_yaml(index.read_text("utf-8"))
-    except FileNotFoundError:
-        raise RecordingError(str(folder), "has no recording.yaml: is this the folder of a recording?") from None
-    except NotADirectoryError:
-        raise RecordingError(str(folder), "is a file; a recording is a folder with recording.yaml") from None
-    except (OSError, RecursionError, UnicodeDecodeError, yaml.YAMLError) as error:
-        text = quote_external_text(str(error), LONGEST_TEXT)
-        raise RecordingError(str(index), f"cannot be read: {text}") from error
+    if folder.is_file():
+        raise RecordingError(str(folder), "is a file; a recording is a folder with recording.yaml")
+    if not index.exists():
+        raise RecordingError(str(folder), "has no recording.yaml: is this the folder of a recording?")
+    document = files.read_document(index)
+    if document.problems:
+        raise RecordingError(*document.problems[0].split(": ", 1))
+    data = document.data
     entries = data.get("targets") if isinstance(data, dict) else None
     if not isinstance(entries, list) or not entries:
         raise RecordingError(str(index), "has no list `targets`")
