@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +22,6 @@ from agent.files import EVERYBODY_READS, open_new_file
 from agent.garbage import collect_rarely
 from agent.history import reader
 from agent.reporting.jobs import JobRunner
-from agent.reporting.records import DeliveryJob
 from agent.worker.process import ONE_THREAD
 
 
@@ -80,14 +78,10 @@ def describe_span(used: float, wanted: float) -> str:
 def _deliver(loaded: LoadedConfig, out: Path) -> bool:
     """Send to every destination despite failures. Return whether all succeeded."""
     all_sent = True
-    with tempfile.TemporaryDirectory(prefix="sizewatch-deliver-") as own:
-        for destination in loaded.config.report.deliver:
-            # A receipt of its own: a manual delivery is sent every time.
-            receipt = Path(own) / destination.name
-            job = DeliveryJob(folder=out.parent, name=out.name, destination=destination, link="", receipt=receipt)
-            trouble = JobRunner().run(job).trouble
-            print(f"{destination.name}: {f'not sent: {trouble}' if trouble else 'sent'}")
-            all_sent = all_sent and not trouble
+    for destination in loaded.config.report.deliver:
+        trouble = JobRunner().deliver(out, destination, "").trouble
+        print(f"{destination.name}: {f'not sent: {trouble}' if trouble else 'sent'}")
+        all_sent = all_sent and not trouble
     return all_sent
 
 

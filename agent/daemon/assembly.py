@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from agent.kubernetes.discovery import DiscoveredPod
     from agent.kubernetes.node_pods import PodSource
     from agent.replay.back_fill import BackFillService
-    from agent.reporting.service import ReportService, WeeklyTrigger
+    from agent.reporting.service import ReportService
 
 
 @dataclass(slots=True)
@@ -89,11 +89,6 @@ class Assembly:
         if self.loaded.config.history_path is None:
             return "not exposed: this agent keeps no history"
         return "forecasting is off (forecast.enabled: false)" if self.forecasts is None else ""
-
-    @property
-    def weekly_times(self) -> WeeklyTrigger | None:
-        """Return the times of the weekly report, or None without reports."""
-        return self.reports.weekly(self.loaded) if self.reports is not None else None
 
     def forecast(self, now: float) -> None:
         """Forecast every watched tier and set the projections for the rules. Block until the forecasts are done."""

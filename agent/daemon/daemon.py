@@ -11,8 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import field
 
 from agent.config.load import LoadedConfig, load
@@ -21,10 +20,9 @@ from agent.daemon import status_builder
 from agent.daemon.agent_health import DaemonCounters
 from agent.daemon.assembly import Assembly
 from agent.daemon.factory import Assemble, assemble
-from agent.daemon.followed_files import FollowedFiles, find_broken_files, reloaded_files, secret_files, web_files
-from agent.daemon.jobs import CYCLE, FORECAST, REPORT, UPKEEP, UPKEEP_SECONDS, DaemonJobs
+from agent.daemon.followed_files import FollowedFiles, reloaded_files, secret_files
+from agent.daemon.jobs import CYCLE, FORECAST, REPORT, UPKEEP, DaemonJobs
 from agent.daemon.logs import set_up
-from agent.daemon.reload import join_problems, prepare_in_thread
 from agent.daemon.status_builder import StatusInputs
 from agent.errors import ConfigError, SizewatchError, StartError
 from agent.http_server.server import WebServer
@@ -37,17 +35,10 @@ from rules.light_dataclass import light_dataclass
 CLOCK_SECONDS = 5.0
 """Interval of the clock check in seconds."""
 
-REPORT_RETRY_SECONDS = 60.0
-"""Wait in seconds after a defect in a check of the weekly report."""
-
-LOCK_SECONDS = 0.2
-"""Interval in seconds at which a wait for a cycle looks whether the daemon stops."""
+MOST_SHOWN = 20
+"""Maximum number of problems of a configuration in one log line and on the status page."""
 
 _log = logging.getLogger(__name__)
-
-
-class _StoppingError(Exception):
-    """Wait that ended because the daemon stops."""
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,14 +79,12 @@ class Daemon:
         self._cycle_lock, self._upkeep_lock = threading.Lock(), threading.Lock()
         self._stopping = self._reloading = False
         # `put` may interrupt a `get` of the same thread, as in a signal handler. `Event.set` may not.
-        # A number is the time (unix seconds) of the next attempt of the weekly report.
-        self._wake: queue.SimpleQueue[float | None] = queue.SimpleQueue()
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         functions = {CYCLE: self._run_cycle, UPKEEP: self._upkeep, FORECAST: self._forecast, REPORT: self._report}
         self.jobs = DaemonJobs(functions, self._count_skipped, speed=self.surroundings.speed)
         self._assembly: Assembly | None = None
         self._reloaded = FollowedFiles(reloaded_files(loaded))
-        self._secrets = FollowedFiles([*web_files(loaded.config.web), *secret_files(loaded.config)])
-        self._prepared: Future[tuple[LoadedConfig, Assembly]] | None = None
+        self._secrets = FollowedFiles(secret_files(loaded.config.web, loaded.config))
 
     @property
     def loop(self) -> EvaluationLoop:
@@ -124,42 +113,29 @@ class Daemon:
             try:
                 self.surroundings.on_start(self)
                 while not self._stopping:
-                    with suppress(_StoppingError):
-                        self._wait()
+                    self._wait()
             finally:
-                if self._prepared is not None:
-                    _log.warning("configuration reload abandoned, stopping")
                 self.close()
 
     def _wait(self) -> None:
-        next_report: float | None = None
         try:
-            next_report = self._wake.get(timeout=CLOCK_SECONDS)
+            self._wake.get(timeout=CLOCK_SECONDS)
         except queue.Empty:
             self.jobs.follow_clock()
-            if self._prepared is None:
+            with self._guard("update of secrets or pods"):
                 self._look_around()
-        if next_report is not None:
-            self.jobs.advance_report(next_report - self._clock())
-        if self._prepared is not None and self._prepared.done():
-            prepared, self._prepared = self._prepared, None
-            self._take_new_configuration(prepared)
-        if self._reloading and self._prepared is None and not self._stopping:
+        if self._reloading and not self._stopping:
             self._reloading = False
-            # Files are read now: a change until here needs no reload of its own.
-            self._reloaded.changed()
-            self._prepared = prepare_in_thread(self._prepare_configuration, lambda: self._wake.put(None))
+            self._reload()
 
     @contextmanager
-    def _hold(self, *locks: threading.Lock) -> Iterator[None]:
-        """Hold locks that cycles or upkeep may keep for long. Raise _StoppingError if the daemon stops before."""
-        with ExitStack() as held:
-            for lock in locks:
-                while not lock.acquire(timeout=LOCK_SECONDS):
-                    if self._stopping:
-                        raise _StoppingError
-                held.callback(lock.release)
+    def _guard(self, work: str) -> Iterator[None]:
+        """Count and log a defect: it costs this run of the work, not the daemon."""
+        try:
             yield
+        except Exception:  # noqa: BLE001 - see above
+            self.counts.errors += 1
+            _log.exception("job failed job=%s", work)
 
     def _look_around(self) -> None:
         """Take up changes of the plan, of a mounted configuration, of secrets and of pods."""
@@ -167,25 +143,19 @@ class Daemon:
             _log.info("plan or configuration changed, reloading")
             self._reloading = True
             return
-        try:
-            changed = self.surroundings.reloads and self._secrets.changed()
-            if changed or self.counts.secret_trouble:
-                self._read_secrets()
+        if self.surroundings.reloads and self._secrets.changed():
+            self._read_secrets()
             # A broken secret may be what the configuration was refused for.
-            self._reloading = self._reloading or bool(changed and self.counts.config_trouble)
-            if self.assembly.has_pod_changes(self.loaded):
-                self._change_pods()
-        except _StoppingError:
-            raise
-        except Exception:  # noqa: BLE001 - a defect costs this check, not the daemon
-            self.counts.errors += 1
-            _log.exception("update of secrets or pods failed retry_seconds=%.0f", CLOCK_SECONDS)
+            self._reloading = self.counts.config_trouble is not None
+        if self.assembly.has_pod_changes(self.loaded):
+            self._change_to(self.loaded, pods_only=True)
+            _log.info("pod discovery changed targets=%d", len(self.loop.source.targets))
 
     def _read_secrets(self) -> None:
         """Read secrets and certificates again. What a file cannot give keeps its value before, and is reported."""
         alerting = self.assembly.alerting
         # The web configuration file may name other files now.
-        self._secrets.follow([*web_files(self._started_with.web), *secret_files(self.loaded.config)])
+        self._secrets.follow(secret_files(self._started_with.web, self.loaded.config))
         problems: list[str] = []
         for reload in (self.web and self.web.reload, alerting and alerting.reload):
             try:
@@ -193,22 +163,11 @@ class Daemon:
                     reload()
             except ConfigError as error:
                 problems += error.problems
-        problems += find_broken_files(self.loaded.config)
-        before, trouble = self.counts.secret_trouble, "; ".join(problems) or None
-        self.counts.secret_trouble = trouble
-        if trouble is None:
+        self.counts.secret_trouble = "; ".join(problems) or None
+        if problems:
+            _log.error('secrets not reloaded, previous in use error="%s"', self.counts.secret_trouble)
+        else:
             _log.info("secrets reloaded")
-        elif trouble != before:
-            _log.error('secrets not reloaded, previous in use error="%s"', trouble)
-
-    def _change_pods(self) -> None:
-        with self._hold(self._upkeep_lock):
-            assembly = self.surroundings.assemble(self.loaded, self._assembly)
-        with self._hold(self._upkeep_lock, self._cycle_lock):
-            assembly.take_state(self.assembly, self._clock(), pods_only=True)
-            self._assembly = assembly
-            self._receive()
-        _log.info("pod discovery changed targets=%d", len(assembly.loop.source.targets))
 
     def start(self) -> None:
         """Start the web server and the cycles. Raise SizewatchError with everything closed."""
@@ -221,7 +180,7 @@ class Daemon:
                 undo.callback(lambda: self.assembly.close(self._clock()))
                 self._receive()
                 undo.callback(self.jobs.shutdown)
-                self.jobs.start(self._interval, self.assembly.weekly_times)
+                self.jobs.start(self._interval)
                 undo.pop_all()
         except (RuntimeError, MemoryError) as error:
             reason = str(error) or "out of memory"
@@ -292,51 +251,37 @@ class Daemon:
         self.surroundings.on_cycle(self)
 
     def _upkeep(self) -> None:
-        with suppress(_StoppingError), self._hold(self._upkeep_lock):
-            try:
-                self.assembly.upkeep(self._clock())
-            except Exception:  # noqa: BLE001 - as above
-                self.counts.errors += 1
-                _log.exception("upkeep failed retry_seconds=%.0f", UPKEEP_SECONDS)
+        with self._guard(UPKEEP), self._upkeep_lock:
+            self.assembly.upkeep(self._clock())
 
     def _forecast(self) -> None:
-        try:
+        with self._guard(FORECAST):
             self.assembly.forecast(self._clock())
-        except Exception:  # noqa: BLE001 - as above
-            self.counts.errors += 1
-            _log.exception("forecast failed")
 
     def _report(self) -> None:
         parts = self.assembly
-        if parts.reports is None:
-            return
-        try:
-            next_report = parts.reports.run(parts.loaded, self._clock)
-        except Exception:  # noqa: BLE001 - as above
-            self.counts.errors += 1
-            next_report = self._clock() + REPORT_RETRY_SECONDS
-            _log.exception("weekly report check failed retry_seconds=%.0f", REPORT_RETRY_SECONDS)
-        # The main thread schedules it: `shutdown` holds the scheduler's lock until this run ends.
-        self._wake.put(next_report)
+        if parts.reports is not None:
+            with self._guard(REPORT):
+                parts.reports.run(parts.loaded, self._clock)
 
     def _count_skipped(self, why: str) -> None:
         self.counts.overruns += 1
         _log.warning('cycle left out reason="%s"', why)
 
-    def _prepare_configuration(self) -> tuple[LoadedConfig, Assembly]:
-        """Load the configuration and its parts beside the cycles. Raise SizewatchError for an unusable one."""
-        fresh = load(self.loaded.path, role=self.loaded.given_role)
-        if self.web is not None:
-            self.web.reload()
-        with self._hold(self._upkeep_lock):
-            return fresh, self.surroundings.assemble(fresh, self._assembly)
-
-    def _take_new_configuration(self, prepared: Future[tuple[LoadedConfig, Assembly]]) -> None:
-        """Change to a configuration. An unusable one changes nothing; it is logged and counted."""
+    def _reload(self) -> None:
+        """Change to the configuration on disk. An unusable one changes nothing; it is logged and counted."""
+        # Files are read now: a change until here needs no reload of its own.
+        self._reloaded.changed()
+        before = self.loaded
         try:
-            fresh, assembly = prepared.result()
+            fresh = load(before.path, role=before.given_role)
+            if self.web is not None:
+                self.web.reload()
+            self._change_to(fresh)
         except SizewatchError as error:
-            self.counts.config_trouble = join_problems(error)
+            problems = str(error).splitlines()
+            more = f"; and {len(problems) - MOST_SHOWN} more" if len(problems) > MOST_SHOWN else ""
+            self.counts.config_trouble = "; ".join(problems[:MOST_SHOWN]) + more
             _log.error(
                 'configuration reload failed, previous configuration active error="%s"', self.counts.config_trouble
             )
@@ -347,18 +292,11 @@ class Daemon:
             _log.exception("configuration reload failed, previous configuration active")
             return
         self._reloaded.follow(reloaded_files(fresh))
-        self._secrets.follow([*web_files(self._started_with.web), *secret_files(fresh.config)])
-        self._change_to(fresh, assembly)
-
-    def _change_to(self, fresh: LoadedConfig, assembly: Assembly) -> None:
-        before = self.loaded
-        with self._hold(self._upkeep_lock, self._cycle_lock):
-            assembly.take_state(self.assembly, self._clock())
-            self._assembly, self.loaded = assembly, fresh
-            self._receive()
+        self._secrets.follow(secret_files(self._started_with.web, fresh.config))
         self.counts.reloads += 1
-        self.counts.config_trouble = None
-        self.jobs.change(self._interval, assembly.weekly_times)
+        self.counts.config_trouble = self.counts.secret_trouble = None
+        if fresh.config.turn_seconds != before.config.turn_seconds:
+            self.jobs.schedule(self._interval)
         if fresh.config.logging != before.config.logging:
             set_up(fresh.config.logging)
         for mistake in fresh.grave:
@@ -368,6 +306,15 @@ class Daemon:
         if fresh.config.web != before.config.web:
             _log.warning("web options changed, active after restart file=%s", fresh.path)
         _log.info('configuration reloaded watching="%s"', self.loop.source.describe())
+
+    def _change_to(self, loaded: LoadedConfig, *, pods_only: bool = False) -> None:
+        """Make the parts of a configuration beside the cycles, and change to them between two cycles."""
+        with self._upkeep_lock:
+            assembly = self.surroundings.assemble(loaded, self._assembly)
+            with self._cycle_lock:
+                assembly.take_state(self.assembly, self._clock(), pods_only=pods_only)
+                self._assembly, self.loaded = assembly, loaded
+                self._receive()
 
     def status(self) -> AgentStatus | None:
         """Return the status for the pages, or None before the end of the first cycle."""

@@ -1,6 +1,6 @@
-"""Files that the daemon follows: the plan, a mounted configuration, and all files with secrets and certificates.
+"""Files that the daemon follows: the plan, a mounted configuration, and the secrets of its own pages and webhook.
 
-Connections read their own files again at each use (`agent.http_client`). This module reports a file that they cannot use.
+Connections to others read their files again at each use (`agent.http_client`).
 """
 
 from __future__ import annotations
@@ -8,15 +8,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from agent.config.config import Config
 from agent.config.files import named_files
 from agent.config.load import LoadedConfig
 from agent.config.web import Web, find_web_file
-from agent.errors import ScrapeError
-from agent.http_client.options import Peer, authorization, header_secret, load_tls
-from agent.sections import ConfigSection
 
 MARK = "..data"
 """Link in a folder that Kubernetes mounts. The kubelet writes a new folder and moves the link to it (atomic writer)."""
@@ -55,33 +51,10 @@ def reloaded_files(loaded: LoadedConfig) -> Iterator[Path]:
         yield loaded.path
 
 
-def secret_files(section: ConfigSection) -> Iterator[Path]:
-    """Yield every file with a secret or a certificate that a section names."""
-    yield from (Path(path) for _, path in named_files(section, NOT_SECRET))
-
-
-def web_files(web: Web) -> Iterator[Path]:
-    """Yield every file of the web server, also those that its web configuration file names."""
-    yield from secret_files(web)
-    yield from secret_files(find_web_file(web.config_file))
-
-
-def find_broken_files(config: Config) -> Iterator[str]:
-    """Yield each problem with the files of a connection. Files that several connections share are read once."""
-    known: dict[object, Peer] = {}
-    for _, peer in config.peers():
-        known.setdefault((urlsplit(peer.url).scheme, peer.bearer_token_file, peer.basic_auth, peer.tls), peer)
-    for peer in known.values():
-        try:
-            load_tls(peer)
-            authorization(peer)
-        except ScrapeError as error:
-            yield error.text
-    for name, path in (config.store.header_files if config.store else {}).items():
-        try:
-            header_secret(f"header {name}", path)
-        except ScrapeError as error:
-            yield error.text
+def secret_files(web: Web, config: Config) -> Iterator[Path]:
+    """Yield every file with a secret or a certificate of the pages and of the webhook."""
+    for section in (web, find_web_file(web.config_file), config.alerting.receiver):
+        yield from (Path(path) for _, path in named_files(section, NOT_SECRET))
 
 
 def _digest(path: Path) -> str:

@@ -1,25 +1,19 @@
-"""Jobs of the daemon on APScheduler: cycle, upkeep, forecast and weekly report.
+"""Jobs of the daemon on APScheduler: cycle, upkeep, forecast and the check whether a weekly report is due.
 
-Each job has a thread from the start and never runs twice at once. A run that is due during the previous one is skipped.
-APScheduler follows the system clock, so all jobs are scheduled again after a clock jump.
+A job never runs twice at once: a run that is due during the previous one is skipped. APScheduler follows the system
+clock, so all jobs are scheduled again after a clock jump.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from apscheduler.events import EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED, JobEvent
-from apscheduler.executors.pool import BasePoolExecutor
-from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
-from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 UPKEEP_SECONDS = 3600.0
@@ -28,8 +22,8 @@ UPKEEP_SECONDS = 3600.0
 FORECAST_SECONDS = 60.0
 """Interval of replica counts in seconds: a lead is a few minutes. The forecast itself changes once per bin."""
 
-SOONEST_SECONDS = 1.0
-"""Shortest wait in seconds for another attempt of the weekly report."""
+REPORT_SECONDS = 60.0
+"""Interval in seconds at which the reports are checked for what is due."""
 
 JUMP_SECONDS = 5.0
 """Clock change in seconds, against monotonic time, that counts as a jump (clock set, or machine slept)."""
@@ -43,37 +37,17 @@ _log = logging.getLogger(__name__)
 
 
 class GridTrigger(IntervalTrigger):  # type: ignore[misc]  # APScheduler has no types
-    """Times of an interval without drift. Of missed times it returns the last only.
+    """Times of an interval without drift, without the missed ones.
 
     IntervalTrigger lists every missed time: a clock that is set forward by years would fill the memory.
     """
 
     def get_next_fire_time(self, previous_fire_time: datetime | None, now: datetime) -> datetime:
-        """Return the last missed time after the previous one, or the next time."""
-        if previous_fire_time is None:
-            first: datetime = super().get_next_fire_time(None, now)
-            return first
-        interval: timedelta = self.interval
-        return previous_fire_time + interval * max(1, (now - previous_fire_time) // interval)
-
-
-class JobThreads(BasePoolExecutor):  # type: ignore[misc]
-    """Executor of APScheduler whose threads are all started with it: a later start could fail."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        super().__init__(ThreadPoolExecutor(count, thread_name_prefix="job"))
-
-    def start(self, scheduler: BackgroundScheduler, alias: str) -> None:
-        """Start all threads. Raise RuntimeError if the machine gives no thread."""
-        super().start(scheduler, alias)
-        together = threading.Barrier(self.count)
-        try:
-            for _ in range(self.count):
-                self._pool.submit(together.wait)
-        except (RuntimeError, MemoryError):
-            together.abort()
-            raise
+        """Return the first time after the previous one that is not before `now`."""
+        if previous_fire_time is not None:
+            now = max(now, previous_fire_time + timedelta(milliseconds=1))
+        following: datetime = super().get_next_fire_time(None, now)
+        return following
 
 
 class DaemonJobs:
@@ -89,46 +63,38 @@ class DaemonJobs:
         self._on_skipped = on_skipped
         self._speed = speed
         self._interval = 0.0
-        self._weekly: BaseTrigger | None = None
         self._clock_offset = clock_offset()
-        self._threads = JobThreads(len(functions))
-        self._is_started = False
         # The listeners report skipped cycles in one line of ours.
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
         self.scheduler = BackgroundScheduler(
             timezone=UTC,
-            executors={"default": self._threads},
             # A late run of upkeep, forecast or report is better than none. A cycle has a limit of its own.
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
         )
         self.scheduler.add_listener(self._report_skipped, EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES)
 
-    def start(self, interval_seconds: float, weekly: BaseTrigger | None) -> None:
-        """Start, with a first cycle and report check at once. Raise RuntimeError if the machine gives no thread.
+    def start(self, interval_seconds: float) -> None:
+        """Start, with a first cycle and report check at once. Raise RuntimeError if the machine gives no thread."""
+        self.scheduler.start()
+        self.schedule(interval_seconds)
 
-        `interval_seconds` is the interval of cycles. `weekly` has the times of the report, None without reports."""
-        try:
-            self.scheduler.start()
-        except (RuntimeError, MemoryError):
-            self._threads.shutdown()
-            raise
-        self._is_started = True
-        self._schedule_grid(interval_seconds)
-        self._schedule_report(weekly)
+    def schedule(self, interval_seconds: float) -> None:
+        """Set the interval of cycles, with the first one at once."""
+        self._interval = interval_seconds
+        now, minute = datetime.now(UTC), FORECAST_SECONDS / self._speed
+        # A minute is complete at most two intervals after its end.
+        settled = 2 * interval_seconds
+        whole = (now.timestamp() - settled) // minute * minute + minute + settled
+        grace = max(1, int(interval_seconds / 2))
+        self._add(CYCLE, interval_seconds, now, next_run_time=now, misfire_grace_time=grace)
+        hour = UPKEEP_SECONDS / self._speed
+        self._add(UPKEEP, hour, now + timedelta(seconds=hour))
+        self._add(FORECAST, minute, datetime.fromtimestamp(whole, UTC))
+        self._add(REPORT, REPORT_SECONDS / self._speed, now, next_run_time=now)
 
-    def change(self, interval_seconds: float, weekly: BaseTrigger | None) -> None:
-        """Set other times. The same interval keeps the grid. The report is checked at once."""
-        if interval_seconds != self._interval:
-            self._schedule_grid(interval_seconds)
-        self._schedule_report(weekly)
-
-    def advance_report(self, wait_seconds: float) -> None:
-        """Run the report after so many seconds if its next run is clearly later."""
-        job = self.scheduler.get_job(REPORT)
-        due = datetime.now(UTC) + timedelta(seconds=max(SOONEST_SECONDS, wait_seconds) / self._speed)
-        if job is not None and due < job.next_run_time - timedelta(seconds=SOONEST_SECONDS):
-            with suppress(JobLookupError):  # `shutdown` removed it meanwhile
-                job.modify(next_run_time=due)
+    def _add(self, name: str, seconds: float, start: datetime, **options: Any) -> None:
+        trigger = GridTrigger(seconds=seconds, start_date=start)
+        self.scheduler.add_job(self._functions[name], trigger, id=name, name=name, replace_existing=True, **options)
 
     def follow_clock(self) -> None:
         """Reschedule after a clock jump; call regularly. A clock set back by an hour would stop cycles for an hour."""
@@ -136,43 +102,16 @@ class DaemonJobs:
         if abs(jump) > JUMP_SECONDS:
             _log.warning("clock jumped, cycles rescheduled jump_seconds=%.0f", jump)
             self._clock_offset += jump
-            self._schedule_grid(self._interval)
-            self._schedule_report(self._weekly)
+            self.schedule(self._interval)
 
     def shutdown(self) -> None:
         """Stop all jobs and wait for the running ones."""
-        if self._is_started:
+        if self.scheduler.running:
             self.scheduler.shutdown()
-
-    def _schedule_grid(self, interval_seconds: float) -> None:
-        self._interval = interval_seconds
-        now, hour, minute = datetime.now(UTC), UPKEEP_SECONDS / self._speed, FORECAST_SECONDS / self._speed
-        grace = max(1, int(interval_seconds / 2))
-        self._add(
-            CYCLE, GridTrigger(seconds=interval_seconds, start_date=now), next_run_time=now, misfire_grace_time=grace
-        )
-        self._add(UPKEEP, GridTrigger(seconds=hour, start_date=now + timedelta(seconds=hour)))
-        # A minute is complete at most two intervals after its end.
-        settled = 2 * interval_seconds
-        whole = (now.timestamp() - settled) // minute * minute + minute + settled
-        self._add(FORECAST, GridTrigger(seconds=minute, start_date=datetime.fromtimestamp(whole, UTC)))
-
-    def _schedule_report(self, weekly: BaseTrigger | None) -> None:
-        self._weekly = weekly
-        if weekly is not None:
-            self._add(REPORT, weekly, next_run_time=datetime.now(UTC))
-        elif self.scheduler.get_job(REPORT) is not None:
-            self.scheduler.remove_job(REPORT)
-
-    def _add(self, name: str, trigger: BaseTrigger, **options: Any) -> None:
-        self.scheduler.add_job(self._functions[name], trigger, id=name, name=name, replace_existing=True, **options)
 
     def _report_skipped(self, event: JobEvent) -> None:
         if event.job_id == CYCLE:
             self._on_skipped(STILL_RAN if event.code == EVENT_JOB_MAX_INSTANCES else TOO_BUSY)
-        elif event.job_id == REPORT:
-            # The check of a reload or a retry must not wait for the next week.
-            self.advance_report(SOONEST_SECONDS)
 
 
 def clock_offset() -> float:

@@ -12,13 +12,13 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from logging.handlers import BufferingHandler
 from pathlib import Path
 
 from apprise import Apprise, AppriseAsset, AppriseAttachment, NotifyFormat
 
 from agent.config.report import Destination
-from agent.reporting.records import DeliveryJob
-from agent.reporting.storage import write_atomically
+from agent.errors import SizewatchError
 from exporters.report.build import message
 
 MOST_BYTES = 8192
@@ -32,24 +32,19 @@ ATTACHED = {
 }
 
 REASONS: tuple[tuple[str, str], ...] = (
-    (r"error=(\d{3})", "it answered {0}"),
-    (r"\b(401|403|404|413|429|500|502|503|504)\b .*(?:Error|for url)", "it answered {0}"),
+    (r"error=(\d{3})|\b([45]\d\d)\b .*(?:Error|for url)", "it answered {0}"),
     (r"refused", "the connection was refused"),
     (r"name or service not known|failed to resolve|nodename|name resolution", "its host is not known"),
     (r"certificate", "its certificate cannot be trusted"),
-    (r"authentication|\b535\b|username and password", "it does not take the credentials"),
+    (r"authentication|\b535\b", "it does not take the credentials"),
     (r"timed out|timeout", "it did not answer in time"),
-    (r"unreachable|no route", "its host cannot be reached"),
-    (r"closed|reset|aborted|disconnected", "it ended the connection"),
-    (r"recipient|\b55\d\b", "it does not take the recipient"),
-    (r"too large|exceed", "it does not take so much"),
 )
 """Patterns of library messages and the texts to show. Only three-digit numbers are copied."""
 
 NOT_TAKEN = "it did not take the report"
 
 
-class AddressError(Exception):
+class AddressError(SizewatchError):
     """Unreadable address. The text contains no part of it."""
 
 
@@ -74,17 +69,6 @@ def address(destination: Destination) -> str:
     return text.strip()
 
 
-def send(job: DeliveryJob) -> str:
-    """Send a report unless its receipt exists. Return "" if it was accepted, else the reason."""
-    if job.receipt.exists():
-        return ""
-    trouble = deliver(job.folder / job.name, job.destination, job.link)
-    if not trouble:
-        job.receipt.parent.mkdir(mode=0o700, exist_ok=True)
-        write_atomically(job.receipt, b"")
-    return trouble
-
-
 def deliver(place: Path, destination: Destination, link: str) -> str:
     """Deliver the report in a folder. Return "" if it was accepted, else the reason."""
     try:
@@ -97,62 +81,43 @@ def deliver(place: Path, destination: Destination, link: str) -> str:
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         return "its report.json is damaged; `sizewatch report` makes it anew"
     with _captured_logs() as logs:
-        asset = _asset()
+        asset = AppriseAsset(
+            app_id="sizewatch", app_desc="sizewatch", app_url="", async_mode=False, secure_logging=True, plugin_paths=[]
+        )
         plugin = Apprise.instantiate(url, asset=asset)
         if plugin is None:
             return "its address is none that Apprise understands (such as mailtos://, slack://, json://)"
         sender = Apprise(asset=asset)
         sender.add(plugin)
+        paths = [place / ATTACHED[part] for part in destination.attached]
+        files = AppriseAttachment([str(path) for path in paths if path.is_file()], asset=asset)
         accepted = sender.notify(
-            title=text.subject, body=text.body, body_format=NotifyFormat.TEXT, attach=_files(place, destination, asset)
+            title=text.subject, body=text.body, body_format=NotifyFormat.TEXT, attach=files or None
         )
     return "" if accepted else _reason(logs)
 
 
-def _asset() -> AppriseAsset:
-    return AppriseAsset(
-        app_id="sizewatch", app_desc="sizewatch", app_url="", async_mode=False, secure_logging=True, plugin_paths=[]
-    )
-
-
-def _files(place: Path, destination: Destination, asset: AppriseAsset) -> AppriseAttachment | None:
-    found = [str(place / ATTACHED[part]) for part in destination.attached if (place / ATTACHED[part]).is_file()]
-    return AppriseAttachment(found, asset=asset) if found else None
-
-
-class _LogList(logging.Handler):
-    """Log handler that keeps library messages in memory, to match them with REASONS."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if len(self.texts) < 200:
-            self.texts.append(record.getMessage()[:2000])
-
-
 @contextmanager
-def _captured_logs() -> Iterator[list[str]]:
+def _captured_logs() -> Iterator[list[logging.LogRecord]]:
     """Redirect the logs of Apprise and its HTTP libraries to a list, away from all other handlers."""
-    loggers, captured = [logging.getLogger(name) for name in ("apprise", "urllib3", "requests")], _LogList()
+    loggers, captured = [logging.getLogger(name) for name in ("apprise", "urllib3", "requests")], BufferingHandler(1000)
     before = [(logger.level, logger.propagate, logger.handlers) for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.DEBUG)
         logger.propagate, logger.handlers = False, [captured]
     try:
-        yield captured.texts
+        yield captured.buffer
     finally:
         for logger, (level, propagate, handlers) in zip(loggers, before, strict=True):
             logger.setLevel(level)
             logger.propagate, logger.handlers = propagate, handlers
 
 
-def _reason(logs: list[str]) -> str:
+def _reason(logs: list[logging.LogRecord]) -> str:
     """Return the text of the last message that matches REASONS."""
-    for text in reversed(logs):
+    for record in reversed(logs):
         for pattern, words in REASONS:
-            found = re.search(pattern, text, re.IGNORECASE)
-            if found is not None:
-                return words.format(*found.groups())
+            match = re.search(pattern, record.getMessage(), re.IGNORECASE)
+            if match is not None:
+                return words.format(*filter(None, match.groups()))
     return NOT_TAKEN

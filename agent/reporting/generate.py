@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from agent.config.load import LoadedConfig, build_tier_contexts, history_path, plan_versions
 from agent.errors import SizewatchError
@@ -16,7 +17,6 @@ from agent.history import daily_queries
 from agent.history.reader import Reader
 from agent.history.store import HistoryStore
 from agent.reporting import storage
-from agent.reporting.records import GenerateJob
 from agent.version import VERSION
 from exporters.render.text import copy_fields
 from exporters.report.build import report, report_json
@@ -36,9 +36,6 @@ from rules.resize.proposal import Resize, index_by_rule, propose_size
 from rules.resize.tier_move import add_tier_moves
 from rules.telemetry.windows import HOUR_SECONDS, Window
 from rules.verdicts.verdict import RuleResult
-
-JUDGED_SECONDS = RECENT_SECONDS
-"""Maximum span in seconds of the rules that compare with the benchmark. Older problems are no reason to re-size now."""
 
 OVER_THE_TIME = ("WorkloadDrift", "OutputLengthDrift")
 """Live rules that are also evaluated over the hours of the report."""
@@ -122,12 +119,13 @@ def _tier(store: Reader, asked: ReportQuery, context: TierContext) -> _TierResul
         every = store.bins(context.tier, since, until)
         present = every if set(versions) <= {version} else store.bins(context.tier, since, until, version)
         hours = daily_queries.sum_by_hour(every)
-        collected.add(
-            hours,
-            _as_needed(asked, until, every, hours, present),
-            store.requests(context.tier, since, until),
-        )
-        if since >= asked.until - JUDGED_SECONDS:
+        # By load bin while `ProductionSummary` uses bins, else by hour.
+        of_present_plan = present
+        if until <= asked.until - RECENT_SECONDS:
+            of_present_plan = hours if present is every else daily_queries.sum_by_hour(present)
+        collected.add(hours, of_present_plan, store.requests(context.tier, since, until))
+        # Older problems are no reason to re-size now.
+        if since >= asked.until - RECENT_SECONDS:
             recent += every
             of_plan += present
     checked = check_benchmark(context, of_plan, asked.until)
@@ -141,19 +139,6 @@ def _tier(store: Reader, asked: ReportQuery, context: TierContext) -> _TierResul
         context = with_capacity(context, count_present_requests(context.capacity, collected.lately))
     summary = replace(collected.build(versions), context=context, capacity_bins=evidence_of(days))
     return _TierResult(summary=summary, step13=checked, results=results, before=_before(store, asked, context))
-
-
-def _as_needed(
-    asked: ReportQuery,
-    until: float,
-    every: tuple[BinnedWindow, ...],
-    hours: tuple[BinnedWindow, ...],
-    present: tuple[BinnedWindow, ...],
-) -> tuple[BinnedWindow, ...]:
-    """Return a day under the present plan: by load bin while `ProductionSummary` uses bins, else by hour."""
-    if until > asked.until - RECENT_SECONDS:
-        return present
-    return hours if present is every else daily_queries.sum_by_hour(present)
 
 
 def _before(store: Reader, asked: ReportQuery, context: TierContext) -> Window | None:
@@ -252,15 +237,18 @@ def load_report_inputs(
         return query_report_inputs(store, asked)
 
 
-def generate_report(job: GenerateJob) -> str:
-    """Write the report, remove old reports, and return the headline. Raise SizewatchError."""
-    keys = job.loaded.config.report
-    texts, found = files_of(load_report_inputs(job.loaded, keys.since_seconds, job.due))
-    files = {name: text.encode("utf-8", "replace") for name, text in texts.items()}
+def generate_report(loaded: LoadedConfig, due: float, folder: Path, name: str) -> str:
+    """Write the report of the time before `due` (unix seconds) into `folder`/`name`, and remove old reports.
+
+    Return the headline. Raise SizewatchError.
+    """
+    keys = loaded.config.report
+    texts, written = files_of(load_report_inputs(loaded, keys.since_seconds, due))
+    files = {file: text.encode("utf-8", "replace") for file, text in texts.items()}
     try:
-        storage.publish(job.folder, job.name, files)
-        storage.prune(job.folder, keys.keep)
+        storage.publish(folder, name, files)
+        storage.prune(folder, keys.keep)
     except OSError as error:
-        where = f"{job.folder} cannot be written: {error.strerror or error}"
+        where = f"{folder} cannot be written: {error.strerror or error}"
         raise ReportError(f"{where}; make room, or name another report.directory") from error
-    return found.headline
+    return written.headline

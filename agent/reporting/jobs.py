@@ -1,4 +1,4 @@
-"""Runner of the reports' jobs: it starts a process for each.
+"""Jobs of the reports, each in a process of its own: a report is written, or delivered to one destination.
 
 The daemon imports this module, so the libraries of pages and numbers load only where a job runs. A job contains the
 daemon's own configuration: later changes on disk have no effect. The process itself reads the addresses.
@@ -9,11 +9,14 @@ from __future__ import annotations
 import logging
 import resource
 import threading
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from agent.config.load import LoadedConfig
+from agent.config.report import Destination
 from agent.errors import SizewatchError
-from agent.reporting.records import DeliveryJob, GenerateJob, Job, JobResult
 from agent.worker.process import MIB, WorkerError, WorkerFailure, WorkerProcess
 
 REPORT_MEMORY_BYTES = 768 * MIB
@@ -25,15 +28,26 @@ NETWORK = (
 )  # fmt: skip
 """Environment of the processes that send: proxies and certificates."""
 
+GENERATE_SECONDS, DELIVERY_SECONDS = 600.0, 90.0
+"""Time limits of jobs in seconds. A destination that hangs delays the others by this much."""
+
 _log = logging.getLogger("agent.reporting")
 
 
-LIMIT_SECONDS: Mapping[type[Job], float] = {GenerateJob: 600.0, DeliveryJob: 90.0}
-"""Time limits of jobs in seconds. A destination that hangs delays the others by this much."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResult:
+    """Result of a job. `trouble` is "" on success. `headline` is that of a written report."""
+
+    trouble: str = ""
+    headline: str = ""
+    memory_bytes: int = 0
 
 
 class JobRunner:
-    """Runner of one job at a time, each in a process of its own. Any thread may call `kill`; no job starts after it."""
+    """Runner of one job at a time. Any thread may call `kill`; no job starts after it.
+
+    Every error is a `trouble`, never an exception. `seconds` replaces the time limits.
+    """
 
     def __init__(self, seconds: float | None = None) -> None:
         self._seconds = seconds
@@ -41,22 +55,31 @@ class JobRunner:
         self._guard = threading.Lock()
         self._ended = False
 
-    @property
-    def was_killed(self) -> bool:
-        """Return whether `kill` was called."""
-        return self._ended
+    def generate(self, loaded: LoadedConfig, due: float, folder: Path, name: str) -> JobResult:
+        """Write the report of the time before `due` (unix seconds) into `folder`/`name`."""
+        return self._run(run_generate, loaded, due, folder, name, seconds=GENERATE_SECONDS)
 
-    def run(self, job: Job) -> JobResult:
-        """Run a job and return its result. Every error is a `trouble`, never an exception."""
+    def deliver(self, place: Path, destination: Destination, link: str) -> JobResult:
+        """Send the report in the folder `place`. `link` is the address of the full report, or ""."""
+        keep = (*NETWORK, destination.url_env) if destination.url_env else NETWORK
+        # A library's messages about a delivery may contain the address.
+        return self._run(run_delivery, place, destination, link, seconds=DELIVERY_SECONDS, keep=keep, silent=True)
+
+    def _run(
+        self,
+        function: Callable[..., JobResult],
+        *arguments: Any,
+        seconds: float,
+        keep: Collection[str] = (),
+        silent: bool = False,
+    ) -> JobResult:
         process = None
         try:
             with self._guard:
                 if self._ended:
                     return JobResult(trouble="sizewatch is ending")
-                # A library's messages about a delivery may contain the address.
-                silent = not isinstance(job, GenerateJob)
-                process = self._process = WorkerProcess(REPORT_MEMORY_BYTES, keep=_environment(job), silent=silent)
-            result: JobResult = process.call(run_job, job, seconds=self._seconds or LIMIT_SECONDS[type(job)])
+                process = self._process = WorkerProcess(REPORT_MEMORY_BYTES, keep=keep, silent=silent)
+            result: JobResult = process.call(function, *arguments, seconds=self._seconds or seconds)
             return result
         except WorkerError as error:
             if error.fault is WorkerFailure.ERROR:
@@ -64,8 +87,6 @@ class JobRunner:
                 return JobResult(trouble=f"defect: {error}")
             return JobResult(trouble=f"its process {error}")
         finally:
-            with self._guard:
-                self._process = None
             if process is not None:
                 process.close()
 
@@ -77,34 +98,24 @@ class JobRunner:
                 self._process.kill()
 
 
-def _environment(job: Job) -> tuple[str, ...]:
-    """Return the variables that a sending job needs: proxies, certificates and addresses."""
-    if isinstance(job, GenerateJob):
-        return ()
-    address = job.destination.url_env
-    return (*NETWORK, address) if address else NETWORK
+def run_generate(loaded: LoadedConfig, due: float, folder: Path, name: str) -> JobResult:
+    """Write a report in this process."""
+    from agent.reporting.generate import generate_report
 
-
-def run_job(job: Job) -> JobResult:
-    """Run a job in this process. Raise defects of a report alone: another's text may contain an address."""
     try:
-        if isinstance(job, GenerateJob):
-            from agent.reporting.generate import generate_report
-
-            result = JobResult(text=generate_report(job))
-        else:
-            result = _run_delivery_job(job)
+        headline = generate_report(loaded, due, folder, name)
     except SizewatchError as error:
-        result = JobResult(trouble="; ".join(str(error).splitlines()))
-    return replace(result, memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        return JobResult(trouble="; ".join(str(error).splitlines()))
+    return JobResult(headline=headline, memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
-def _run_delivery_job(job: DeliveryJob) -> JobResult:
-    from agent.reporting.delivery import send
+def run_delivery(place: Path, destination: Destination, link: str) -> JobResult:
+    """Send a report in this process. The text of an unexpected error may contain the address: return its type only."""
+    from agent.reporting.delivery import deliver
 
     try:
-        return JobResult(trouble=send(job))
-    except (MemoryError, SizewatchError):
+        return JobResult(trouble=deliver(place, destination, link))
+    except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - only its type may be told
+    except Exception as error:  # noqa: BLE001 - see above
         return JobResult(trouble=f"defect: {type(error).__name__}")

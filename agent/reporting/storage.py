@@ -1,26 +1,19 @@
-"""Storage of reports: a folder per date, the link `latest`, and the state of deliveries.
+"""Storage of reports: a folder per date, the link `latest`, and the state of reports and deliveries.
 
-A report appears complete: it is written to a temporary folder, then moved. Only names in the form of a report are
-touched. Readers follow no link and find the newest report by name.
-
-Every change of state is on disk before the next step. Deliveries are not lost. A delivery repeats only if the machine
-fails between acceptance and the receipt. No address is stored here.
+A report appears complete: it is written to a temporary folder, then renamed. Only names in the form of a report are
+touched. Readers follow no link and find the newest report by name. No address is stored here.
 """
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import re
 import shutil
-import stat
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from agent.files import OWNER_AND_GROUP, OWNER_ONLY, open_new_file
 
@@ -39,52 +32,28 @@ MOST_BYTES = 32 * 1024 * 1024
 STATE_FILE = "reports.json"
 """File in `data_dir`."""
 
-RECEIPTS = "deliveries"
-"""Folder in `data_dir` with a file per accepted delivery, written by the sending process."""
-
-_LINK = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO})
-"""Errors for a link, a path that is no folder, and a pipe or socket without a reader."""
-
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_UNFINISHED = re.compile(r"\.(new|old)-[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_UNFINISHED = ".new-"
 
 
 def names(folder: Path) -> tuple[str, ...]:
     """Return the names of all reports, newest first; empty without a folder. Raise OSError."""
-    try:
-        with os.scandir(folder) as entries:
-            found = [one.name for one in entries if _DATE.fullmatch(one.name) and one.is_dir(follow_symlinks=False)]
-    except (FileNotFoundError, NotADirectoryError):
+    if not folder.is_dir():
         return ()
-    return tuple(sorted(found, reverse=True))
+    return tuple(sorted((path.name for path in folder.iterdir() if _is_report(folder, path.name)), reverse=True))
 
 
-def is_name(text: str) -> bool:
-    """Return whether the text is a valid report name."""
-    return _DATE.fullmatch(text) is not None
+def _is_report(folder: Path, name: str) -> bool:
+    path = folder / name
+    return _DATE.fullmatch(name) is not None and path.is_dir() and not path.is_symlink()
 
 
 def read_report_file(folder: Path, name: str, file: str) -> bytes | None:
     """Return a file of a report. Return None if it is missing, a link, a pipe or too large. Raise OSError."""
-    if file not in FILES or not is_name(name):
+    path = folder / name / file
+    if file not in FILES or not _is_report(folder, name) or not path.is_file() or path.is_symlink():
         return None
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-    try:
-        report = os.open(folder / name, flags | os.O_DIRECTORY)
-        try:
-            found = os.open(file, flags, dir_fd=report)
-        finally:
-            os.close(report)
-    except OSError as error:
-        if isinstance(error, FileNotFoundError | NotADirectoryError) or error.errno in _LINK:
-            return None
-        raise
-    status = os.fstat(found)
-    if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
-        os.close(found)
-        return None
-    with os.fdopen(found, "rb") as opened:
-        return opened.read(status.st_size)
+    return path.read_bytes() if path.stat().st_size <= MOST_BYTES else None
 
 
 def files(folder: Path, name: str) -> tuple[str, ...]:
@@ -100,23 +69,15 @@ def stamp(folder: Path, name: str) -> int:
 def publish(folder: Path, name: str, files: Mapping[str, bytes]) -> None:
     """Move a report to its place, over an existing one, and point `latest` to the newest. Raise OSError."""
     folder.mkdir(mode=0o750, parents=True, exist_ok=True)
-    fresh, old = folder / f".new-{name}", folder / f".old-{name}"
-    _remove(fresh)
-    fresh.mkdir(mode=0o750)
+    unfinished = folder / f"{_UNFINISHED}{name}"
+    _remove(unfinished)
+    unfinished.mkdir(mode=0o750)
     for file, content in files.items():
-        _write_new_file(fresh / file, content, OWNER_AND_GROUP)
-    _remove(old)
-    with suppress(FileNotFoundError):
-        (folder / name).rename(old)
-    fresh.rename(folder / name)
-    _remove(old)
-    _link(folder)
-
-
-def _link(folder: Path) -> None:
+        _write_new_file(unfinished / file, content, OWNER_AND_GROUP)
+    _remove(folder / name)
+    unfinished.rename(folder / name)
     link = folder / f".{LATEST}"
-    with suppress(FileNotFoundError):
-        link.unlink()
+    link.unlink(missing_ok=True)
     link.symlink_to(names(folder)[0])
     link.replace(folder / LATEST)
 
@@ -124,55 +85,52 @@ def _link(folder: Path) -> None:
 def prune(folder: Path, keep: int) -> tuple[str, ...]:
     """Remove all but the newest `keep` reports and unfinished folders. Return the removed names. Raise OSError."""
     gone = names(folder)[keep:]
-    for name in gone:
-        _remove(folder / name)
-    for one in folder.iterdir() if folder.is_dir() else ():
-        if _UNFINISHED.fullmatch(one.name):
-            _remove(one)
+    for path in (*(folder / name for name in gone), *folder.glob(f"{_UNFINISHED}*")):
+        _remove(path)
     return gone
 
 
 def _remove(path: Path) -> None:
-    """Remove a file, link or folder. The target of a link stays."""
-    if path.is_symlink() or path.is_file():
+    """Remove a folder or a link. The target of a link stays."""
+    if path.is_symlink():
         path.unlink()
     elif path.is_dir():
         shutil.rmtree(path)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Delivery:
-    """State of a destination. Times are unix seconds.
+    """Delivery of the newest report to one destination. Times are unix seconds.
 
-    `report` is the one that it has not accepted yet, "" for none; it is given up after `until`. `sent_at` is the last
-    success, `trouble` the reason why the newest report did not arrive.
+    `tried_at` is the time of the last of its `attempts`. `sent_at` is the last success, also of earlier reports.
+    `trouble` is the reason why the newest report did not arrive.
     """
 
-    report: str = ""
+    is_pending: bool = True
     attempts: int = 0
-    next_at: float = 0.0
-    until: float = 0.0
+    tried_at: float = 0.0
     sent_at: float | None = None
     trouble: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ReportState:
     """State of reports and deliveries; times are unix seconds.
 
-    `begun_at` is the first start: earlier due times are ignored. `made_for` is the due time of the last report,
-    `made_at` the time of its writing. `attempts`, `next_at` and `trouble` describe a failing report. `deliveries` are
-    those of each destination by name.
+    `begun_at` is the first start: earlier due times are ignored. The report `newest` was written at `made_at` for the
+    due time `made_for`. `attempts`, `tried_at` and `trouble` describe a later report that fails. `deliveries` has the
+    name of each destination.
     """
 
     begun_at: float
+    newest: str = ""
     made_for: float = 0.0
     made_at: float | None = None
-    attempts: int = 0
-    next_at: float = 0.0
-    trouble: str = ""
     headline: str = ""
-    deliveries: Mapping[str, Delivery] = field(default_factory=dict)
+    attempts: int = 0
+    tried_at: float = 0.0
+    trouble: str = ""
+    deliveries: dict[str, Delivery] = field(default_factory=dict)
 
 
 _STATE = TypeAdapter(ReportState)
@@ -180,36 +138,14 @@ _STATE = TypeAdapter(ReportState)
 
 def read_state(path: Path) -> ReportState | None:
     """Return the stored state, or None without a file. Raise OSError, or ValueError for a damaged file."""
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    try:
-        return _STATE.validate_json(text)
-    except ValidationError:
-        raise ValueError(f"{path} is damaged") from None
+    return _STATE.validate_json(path.read_bytes()) if path.exists() else None
 
 
 def write_state(path: Path, state: ReportState) -> None:
-    """Write the state atomically. Raise OSError."""
-    write_atomically(path, json.dumps(asdict(state), indent=1).encode())
-
-
-def receipt(data_dir: Path, report: str, destination: str) -> Path:
-    """Return the path of the receipt of a delivery."""
-    return data_dir / RECEIPTS / f"{report}.{destination}"
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file atomically and sync it to disk. Raise OSError."""
+    """Write the state atomically and sync it to disk. Raise OSError."""
     unfinished = path.with_name(f".{path.name}.new")
-    _write_new_file(unfinished, content, OWNER_ONLY)
+    _write_new_file(unfinished, _STATE.dump_json(state, indent=1), OWNER_ONLY)
     unfinished.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _write_new_file(path: Path, content: bytes, mode: int) -> None:

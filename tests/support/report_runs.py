@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,9 +13,8 @@ from report_samples import START, TIER, WEEK, book, hours, plan, reported
 
 from agent.config.load import LoadedConfig, load
 from agent.history.store import HistoryStore
-from agent.reporting import jobs, storage
-from agent.reporting.jobs import JobRunner
-from agent.reporting.records import Job, JobResult
+from agent.reporting import storage
+from agent.reporting.jobs import JobResult, JobRunner
 from agent.reporting.storage import STATE_FILE, Delivery, ReportState
 from exporters.report.build import report_json
 
@@ -29,8 +28,8 @@ MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 class InThisProcess(JobRunner):
     """Makes reports here, where the process of their own is not what is tested: that one loads its libraries each time."""
 
-    def run(self, job: Job) -> JobResult:
-        return jobs.run_job(job)
+    def _run(self, function: Callable[..., JobResult], *arguments: Any, **how: Any) -> JobResult:
+        return function(*arguments)
 
 
 def configured(place: Path, deliver: Mapping[str, str] | None = None, **keys: Any) -> LoadedConfig:
@@ -88,10 +87,10 @@ def written(place: Path, name: str = NAME) -> Path:
     return root / name
 
 
-def remembered(place: Path, *waiting: str, until: float = DUE + DAY, **parts: Any) -> None:
+def remembered(place: Path, *waiting: str, **parts: Any) -> None:
     """The state after a report was made at DUE, with these destinations still to be told."""
-    deliveries = {name: Delivery(report=NAME, next_at=DUE, until=until) for name in waiting}
-    whole = {"begun_at": DUE - WEEK, "made_for": DUE, "made_at": DUE, "deliveries": deliveries, **parts}
+    deliveries = {name: Delivery() for name in waiting}
+    whole = {"begun_at": DUE - WEEK, "newest": NAME, "made_for": DUE, "made_at": DUE, "deliveries": deliveries, **parts}
     storage.write_state(place / "data" / STATE_FILE, ReportState(**whole))
 
 

@@ -17,8 +17,7 @@ from agent.errors import ConfigError
 from agent.files import LOCK_FILE, DataDir, open_new_file
 from agent.history.store import HistoryStore
 from agent.reporting import storage
-from agent.reporting.storage import STATE_FILE, ReportState, write_atomically
-from agent.reporting.storage import write_state as write_state
+from agent.reporting.storage import STATE_FILE, ReportState, write_state
 
 
 @pytest.fixture(name="careless")
@@ -66,7 +65,7 @@ def test_a_report_that_was_asked_for_can_be_changed_by_its_owner_alone(tmp_path:
 
 
 TRAPS = {
-    "state": lambda place: write_atomically(place / STATE_FILE, b"mine"),
+    "state": lambda place: write_state(place / STATE_FILE, ReportState(begun_at=1.0)),
     "lock": lambda place: DataDir(place, place / "sizewatch.yaml").close(),
     "file": lambda place: open_new_file(place / "file", 0o600).close(),
 }
@@ -89,7 +88,7 @@ def test_links_in_the_place_of_a_report_are_replaced_and_what_they_lead_to_is_le
     victim.mkdir()
     (victim / "report.html").write_text("precious")
     place.mkdir()
-    for name in (".new-2026-11-23", ".old-2026-11-23", "2026-11-23", f".{storage.LATEST}", storage.LATEST):
+    for name in (".new-2026-11-23", "2026-11-23", f".{storage.LATEST}", storage.LATEST):
         (place / name).symlink_to(victim)
     storage.publish(place, "2026-11-23", {"report.html": b"ours"})
     storage.prune(place, 1)

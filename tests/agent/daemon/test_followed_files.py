@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trustme
 import yaml
-from daemon_runs import PLAN, ask, configuration, further, health, looks_around, metric, running, write
+from daemon_runs import PLAN, ask, configuration, looks_around, metric, running, write
 from engine_server import engines
 from waiting import CEILING_SECONDS, wait_for
 
@@ -233,25 +233,6 @@ def test_tokens_and_users_of_pages_and_webhook_are_followed(way: Callable[[Path]
         change(page=FIRST, users=USERS)
         assert wait_for(lambda: daemon.counts.secret_trouble is None)
         assert admits(FIRST)
-
-
-def test_a_target_whose_token_file_is_emptied_is_read_with_the_token_before_and_it_is_told(tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("one")
-    with engines() as served:
-        data = configuration(served)
-        data["targets"][0]["bearer_token_file"] = str(token)
-        with running(write(tmp_path, data)) as daemon:
-            token.write_text("")
-            assert wait_for(lambda: health(daemon)["config_trouble"]) == f"bearer_token_file {token}: is empty"
-            assert metric(daemon, "sizewatch_config_last_reload_successful") == 0
-            assert b"previous" in ask(daemon)
-            further(daemon, 2)
-            assert served[0].headers["Authorization"] == "Bearer one"
-            assert daemon.runtime.failures == {}
-            token.write_text("two")
-            assert wait_for(lambda: served[0].headers["Authorization"] == "Bearer two")
-            assert wait_for(lambda: metric(daemon, "sizewatch_config_last_reload_successful") == 1)
 
 
 def test_a_configuration_that_was_refused_for_a_secret_is_taken_when_that_is_mended(tmp_path: Path) -> None:

@@ -8,12 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 import pytest
 from apscheduler.executors import base as executors
 from apscheduler.schedulers import base as schedulers
-from apscheduler.triggers.cron import CronTrigger
 from daemon_runs import running
 from report_runs import configured
 from waiting import wait_for
@@ -22,7 +20,6 @@ from agent.daemon import jobs as jobs_module
 from agent.daemon.jobs import CYCLE, FORECAST, REPORT, UPKEEP, DaemonJobs, GridTrigger
 
 INTERVAL = 0.1
-NEVER = CronTrigger(year=2999, timezone=UTC)
 
 
 class Runs:
@@ -56,7 +53,7 @@ def new_runs() -> Runs:
 @pytest.fixture(name="jobs")
 def started(runs: Runs) -> Iterator[DaemonJobs]:
     jobs = runs.jobs(CYCLE)
-    jobs.start(INTERVAL, None)
+    jobs.start(INTERVAL)
     yield jobs
     jobs.shutdown()
 
@@ -89,37 +86,13 @@ class Clock:
         self._patch.setattr(time, "time", lambda: self._time() + jump)
 
 
-def test_a_daemon_has_four_jobs_and_the_report_follows_the_configured_zone(tmp_path: Path) -> None:
-    loaded = configured(tmp_path, report={"weekday": "friday", "at": "16:30", "zone": "Asia/Kathmandu"})
+def test_a_daemon_has_four_jobs_and_the_report_is_checked_every_minute(tmp_path: Path) -> None:
+    loaded = configured(tmp_path)
     with running(loaded.path, turns=1, speed=1.0) as daemon:
         by_name = {job.id: job for job in daemon.jobs.scheduler.get_jobs()}
         assert set(by_name) == {CYCLE, UPKEEP, FORECAST, REPORT}
         assert all(job.max_instances == 1 and job.coalesce for job in by_name.values())
-        assert isinstance(by_name[REPORT].trigger, CronTrigger)
-        assert wait_for(lambda: daemon.jobs.scheduler.get_job(REPORT).next_run_time > datetime.now(UTC))
-        at = daemon.jobs.scheduler.get_job(REPORT).next_run_time.astimezone(ZoneInfo("Asia/Kathmandu"))
-        assert (at.strftime("%A %H:%M"), at.second) == ("Friday 16:30", 0)
-
-
-@pytest.mark.parametrize("given", [0, 2, 4])
-def test_a_start_without_threads_fails_and_can_be_ended(
-    monkeypatch: pytest.MonkeyPatch, runs: Runs, given: int
-) -> None:
-    start, left = threading.Thread.start, [given]
-
-    def few(thread: threading.Thread) -> None:
-        if not left[0]:
-            raise RuntimeError("can't start new thread")
-        left[0] -= 1
-        start(thread)
-
-    jobs = runs.jobs(CYCLE)
-    monkeypatch.setattr(threading.Thread, "start", few)
-    with pytest.raises(RuntimeError, match="can't start new thread"):
-        jobs.start(INTERVAL, None)
-    jobs.shutdown()
-    assert not runs.begun
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("job")]
+        assert by_name[REPORT].trigger.interval == timedelta(minutes=1)
 
 
 def test_the_first_cycle_is_at_once_and_the_others_keep_to_its_grid(runs: Runs, jobs: DaemonJobs) -> None:
@@ -153,7 +126,7 @@ def test_a_cycle_that_begins_too_late_is_skipped_with_that_reason(runs: Runs, mo
             return datetime.now(UTC) + timedelta(seconds=2.0)
 
     monkeypatch.setattr(executors, "datetime", Later)
-    jobs.start(INTERVAL, None)
+    jobs.start(INTERVAL)
     try:
         assert wait_for(lambda: runs.skipped.count("the machine was too busy to begin it in time") >= 2)
         assert not runs.begun
@@ -161,14 +134,10 @@ def test_a_cycle_that_begins_too_late_is_skipped_with_that_reason(runs: Runs, mo
         jobs.shutdown()
 
 
-def test_the_same_interval_leaves_the_grid_and_another_begins_one(runs: Runs, jobs: DaemonJobs) -> None:
+def test_another_interval_begins_a_grid_at_once(runs: Runs, jobs: DaemonJobs) -> None:
     assert wait_for(lambda: len(runs.begun) >= 2)
-    first = due(jobs)
-    for _ in range(3):
-        jobs.change(INTERVAL, None)
-    assert on_one_grid(first, due(jobs))
     before, now = len(runs.begun), time.time()
-    jobs.change(3600.0, None)
+    jobs.schedule(3600.0)
     assert wait_for(lambda: len(runs.begun) > before), "the first of the new grid is at once"
     assert wait_for(lambda: now + 3600.0 <= due(jobs) <= time.time() + 3600.0)
 
@@ -202,7 +171,7 @@ def test_a_run_that_fails_is_logged_and_the_next_one_comes(caplog: pytest.LogCap
         raise ValueError("broken")
 
     jobs = DaemonJobs(dict.fromkeys((CYCLE, UPKEEP, FORECAST, REPORT), fail), lambda why: None)
-    jobs.start(INTERVAL, None)
+    jobs.start(INTERVAL)
     try:
         assert wait_for(lambda: len(begun) >= 3)
     finally:
@@ -210,17 +179,17 @@ def test_a_run_that_fails_is_logged_and_the_next_one_comes(caplog: pytest.LogCap
     assert "ValueError: broken" in caplog.text
 
 
-def test_of_missed_times_the_last_is_due() -> None:
+def test_missed_times_are_left_out_and_the_next_one_is_on_the_grid() -> None:
     start = datetime(2026, 11, 2, tzinfo=UTC)
     trigger = GridTrigger(seconds=10.0, start_date=start)
     after = [trigger.get_next_fire_time(start, start + timedelta(seconds=seconds)) for seconds in (0, 9, 10, 47)]
-    assert [(t - start).total_seconds() for t in after] == [10.0, 10.0, 10.0, 40.0]
+    assert [(t - start).total_seconds() for t in after] == [10.0, 10.0, 10.0, 50.0]
 
 
 def test_the_end_waits_for_a_cycle_that_runs(runs: Runs) -> None:
     runs.seconds = 0.3
     jobs = runs.jobs(CYCLE)
-    jobs.start(10.0, None)
+    jobs.start(10.0)
     assert wait_for(lambda: bool(runs.begun))
     jobs.shutdown()
     assert time.monotonic() - runs.begun[0] >= 0.3
@@ -240,7 +209,7 @@ def test_a_forecast_is_due_once_a_minute_when_the_minute_before_is_whole(
     for module in (schedulers, jobs_module):
         monkeypatch.setattr(module, "datetime", Standing)
     jobs = runs.jobs(FORECAST)
-    jobs.start(15.0, None)
+    jobs.start(15.0)
     try:
         # Two scrapes after the full minute.
         at = datetime.fromtimestamp(due(jobs, FORECAST), UTC)
@@ -253,47 +222,9 @@ def test_a_forecast_is_due_once_a_minute_when_the_minute_before_is_whole(
 def test_forecasts_follow_the_speed_of_time_and_never_overlap(runs: Runs) -> None:
     runs.seconds = 0.15
     jobs = runs.jobs(FORECAST, speed=1000.0)
-    jobs.start(INTERVAL, None)
+    jobs.start(INTERVAL)
     try:
         assert wait_for(lambda: len(runs.begun) >= 3)
-        assert not runs.twice_at_once
-    finally:
-        jobs.shutdown()
-
-
-def test_a_report_is_checked_at_once_after_a_reload_and_after_the_clock_was_set_and_when_a_retry_is_due(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jobs = runs.jobs(REPORT, speed=60.0)
-    jobs.start(3600.0, NEVER)
-    try:
-        assert wait_for(lambda: len(runs.begun) == 1)
-        jobs.advance_report(30.0)
-        assert due(jobs, REPORT) - time.time() <= 0.5
-        jobs.advance_report(900.0)
-        assert due(jobs, REPORT) - time.time() <= 0.5, "a later attempt puts off none"
-        assert wait_for(lambda: len(runs.begun) == 2)
-        jobs.change(3600.0, NEVER)
-        assert wait_for(lambda: len(runs.begun) == 3)
-        Clock(monkeypatch).set(-7200.0)
-        jobs.follow_clock()
-        assert wait_for(lambda: len(runs.begun) == 4)
-        jobs.change(3600.0, None)
-        assert jobs.scheduler.get_job(REPORT) is None
-        jobs.advance_report(0.0)
-    finally:
-        jobs.shutdown()
-    assert not runs.twice_at_once
-
-
-def test_a_check_of_the_report_that_is_due_while_one_runs_comes_after_it(runs: Runs) -> None:
-    runs.seconds = 0.3
-    jobs = runs.jobs(REPORT, speed=10.0)
-    jobs.start(3600.0, NEVER)
-    try:
-        assert wait_for(lambda: len(runs.begun) == 1)
-        jobs.change(3600.0, NEVER)
-        assert wait_for(lambda: len(runs.begun) == 2)
         assert not runs.twice_at_once
     finally:
         jobs.shutdown()
@@ -302,7 +233,7 @@ def test_a_check_of_the_report_that_is_due_while_one_runs_comes_after_it(runs: R
 def test_what_apscheduler_says_of_its_own_work_is_not_logged(runs: Runs, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     jobs = runs.jobs(CYCLE)
-    jobs.start(INTERVAL, None)
+    jobs.start(INTERVAL)
     assert wait_for(lambda: len(runs.begun) >= 2)
     jobs.shutdown()
     assert [record for record in caplog.records if record.name.startswith(("apscheduler", "tzlocal"))] == []

@@ -101,7 +101,7 @@ def test_a_reload_changes_where_reports_go_and_loses_no_delivery(tmp_path: Path)
             assert health(daemon)["reporting"] is None
             with pytest.raises(OSError, match="404"):
                 ask(daemon, "reports/")
-    assert not any(delivery.report for delivery in state_of(tmp_path).deliveries.values())
+    assert not any(delivery.is_pending for delivery in state_of(tmp_path).deliveries.values())
 
 
 def test_a_report_that_cannot_be_made_is_a_metric_and_a_notice_and_costs_no_turn(tmp_path: Path) -> None:
