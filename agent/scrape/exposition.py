@@ -1,34 +1,24 @@
-"""Reader of the exposition pages of one target, with a cache of known lines.
+"""Reader of the exposition pages of one target: prometheus_client parses each line once, and later pages look it up.
 
-Only the first page is slow: prometheus_client parses each line once. A page that repeats the last page's lines with
-other numbers is read without looking at single lines. Otherwise every line is looked up by its text without the number.
-The caller checks values (falling buckets, counts that disagree). No engine is special here.
+A page that repeats the last page's lines with other numbers is read without looking at single lines. The caller checks
+values (falling buckets, counts that disagree). No engine is special here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from types import MappingProxyType
-from typing import Any
+from typing import NamedTuple
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
 
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.scrape.exposition_lines import (
-    NUMBER_BYTES,
-    UNTYPED,
-    ExpositionLine,
-    FamilyLookup,
-    Metadata,
-    Sample,
-    declared_families,
-    parse_line,
-    split_number,
-)
-from exporters.render.text import quote_external_text
+from exporters.render.text import one_line, quote_external_text
 from rules.light_dataclass import light_dataclass
-
-_END = b"# EOF"
 
 MOST_LINES = 20_000
 """Lines of any kind of a page."""
@@ -38,9 +28,6 @@ MOST_LINE_BYTES = 16_384
 
 MOST_SERIES = 10_000
 """Samples of a page. The largest page that we know, of TGI, has 1,900; each new one costs about 2.7 kB."""
-
-MOST_NEW_SERIES = 2_500
-"""New lines of a page after the first: above what a restart under another name brings."""
 
 MOST_LABEL = 256
 """Characters of a label that is kept. Names in Kubernetes have at most 253."""
@@ -52,25 +39,30 @@ MODEL_LABELS = frozenset({"model_name", "model", "model_id"})
 NAME_LISTS = frozenset({"running_lora_adapters", "waiting_lora_adapters"})
 """Labels that list names, which are split before they are kept."""
 
-KnownLines = Mapping[bytes, Sample | Metadata]
-"""Parsed lines by their text without the number."""
+UNTYPED = "untyped"
+SUFFIXES = ("", "_total", "_bucket", "_count", "_sum", "_created", "_info")
+"""Endings of the samples of a family. A family with the sample's full name comes first."""
+
+# float() and the library agree on texts of these bytes. For others (`1_000`, blanks, digits of other scripts) the
+# library decides.
+NUMBER_BYTES = b"0123456789.+-eEINFTYinfaty"
+# Exceptions of the library on invalid lines; not all are ValueError.
+_NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 
 
-@light_dataclass(frozen=True, slots=True)
-class ExpositionSeries:
-    """Series: the sample name as printed, labels sorted by name, and the type from its TYPE line."""
+class ExpositionSeries(NamedTuple):
+    """Sample name as printed, and labels sorted by name, without control characters."""
 
     name: str
     labels: tuple[tuple[str, str], ...]
-    type: str
 
 
 @light_dataclass(frozen=True, slots=True)
 class ParsedPage:
     """Selected series of one page in page order, with their values in parallel.
 
-    `families` maps every family of the page to its type. `series` is another object only when it differs from that of
-    the previous page.
+    `families` maps every family of the page to the type of its TYPE line. `series` is another object only when it
+    differs from that of the previous page.
     """
 
     series: tuple[ExpositionSeries, ...]
@@ -78,15 +70,30 @@ class ParsedPage:
     families: Mapping[str, str]
 
 
+@light_dataclass(frozen=True, slots=True)
+class _Line:
+    """Line without its number: a sample by name (with its series if that is wanted), or a family with its type.
+
+    `prefix` is the text before the number with its blank, or the whole line without a number.
+    """
+
+    prefix: bytes
+    name: str = ""
+    type: str = ""
+    is_sample: bool = False
+    series: ExpositionSeries | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
-    """Content of a page without its numbers. Tuples have an item per line, `is_wanted` an item per sample line."""
+    """Content of a page without its numbers. Tuples have an item per line, `is_wanted` an item per sample line.
+
+    `prefixes` is empty if another number on the page could change more than a value.
+    """
 
     prefixes: tuple[bytes, ...]
     is_sample: tuple[bool, ...]
     is_wanted: tuple[bool, ...]
-    repeatable: bool
-    openmetrics: bool
     series: tuple[ExpositionSeries, ...]
     families: Mapping[str, str]
 
@@ -97,7 +104,7 @@ class _Layout:
         they must have the bytes of the page minus the fixed bytes. A line with another prefix stays whole and breaks
         that sum.
         """
-        if not self.repeatable or len(lines) != len(self.prefixes):
+        if len(lines) != len(self.prefixes):
             return None
         rests = list(map(bytes.removeprefix, lines, self.prefixes))
         texts = list(compress(rests, self.is_sample))
@@ -114,35 +121,16 @@ class _Layout:
 
 
 class SeriesReader:
-    """Parser of exposition pages of ONE target. The library parses each series once; later pages use a cache.
+    """Parser of exposition pages of ONE target. It keeps series whose sample name `wanted` accepts.
 
-    A series is kept if `wanted` accepts its sample name or its family name. A sample `vllm_x` finds its type under `#
-    TYPE vllm:x`: prometheus_client 0.23 to 0.26 prints OpenMetrics pages that way.
-
-    A page above `max_series` samples or above the limits of this module is rejected. They hold a replica's memory well
-    below what deploy/ allows role `node` (128 MiB). When the cache would exceed `max_series`, only lines of the current
-    page stay.
+    A page above the limits of this module is rejected. They hold a replica's memory well below what deploy/ allows role
+    `node` (128 MiB). Only the lines of the last page are known.
     """
 
-    def __init__(self, wanted: Callable[[str], bool], max_series: int = MOST_SERIES) -> None:
+    def __init__(self, wanted: Callable[[str], bool]) -> None:
         self._wanted = wanted
-        self._max_series = max_series
-        self._known: KnownLines = {}
+        self._known: Mapping[bytes, _Line] = {}
         self._layout: _Layout | None = None
-
-    @property
-    def known_lines(self) -> int:
-        """Return the number of cached lines, including unselected lines."""
-        return len(self._known)
-
-    @property
-    def state(self) -> object:
-        """Return the cache state, to restore it if the caller rejects the page."""
-        return self._known, self._layout
-
-    @state.setter
-    def state(self, before: Any) -> None:
-        self._known, self._layout = before
 
     def read(self, body: bytes) -> ParsedPage:
         """Parse a page. Raise ScrapeError (syntax, duplicate, cut_off, too_large) and keep nothing of the page."""
@@ -156,121 +144,121 @@ class SeriesReader:
         layout = self._layout
         values = layout.read_values(body, lines) if layout is not None else None
         if layout is None or values is None:
-            layout, values = self._read_lines(body, lines)
+            layout, values = self._read_lines(lines)
         return ParsedPage(layout.series, values, layout.families)
 
-    def _read_lines(self, body: bytes, lines: list[bytes]) -> tuple[_Layout, tuple[float, ...]]:
-        if max(map(len, lines), default=0) > MOST_LINE_BYTES:
+    def _read_lines(self, lines: list[bytes]) -> tuple[_Layout, tuple[float, ...]]:
+        """Read every line by itself, the known ones by their text before the number."""
+        samples = sum(not line.startswith(b"#") for line in lines)
+        if samples > MOST_SERIES:
+            raise _too_large(f"has {samples} samples, more than {MOST_SERIES}")
+        learned: dict[bytes, _Line] = {}
+        page: list[_Line] = []
+        values: list[float] = []
+        repeatable = True
+        for number, line in enumerate(lines, 1):
+            fixed = not line or line.startswith(b"#")
+            prefix, value = (line, 0.0) if fixed else _split_number(line)
+            parsed = self._known.get(prefix) or learned.get(prefix)
+            if parsed is None or value is None:
+                parsed, value, reusable = self._parse(line, number)
+                repeatable = repeatable and reusable
+                if reusable and fixed != parsed.is_sample:
+                    learned[prefix] = parsed
+            else:
+                learned[prefix] = parsed
+            page.append(parsed)
+            if parsed.series is not None:
+                values.append(value)
+        layout = self._build_layout(page, repeatable)
+        self._known, self._layout = learned, layout
+        return layout, tuple(values)
+
+    def _parse(self, line: bytes, number: int) -> tuple[_Line, float, bool]:
+        """Parse a line with prometheus_client. Return its value, and whether another number changes only that.
+
+        It changes more in samples with a timestamp or exemplar, and where the number is not the text after the last
+        blank. Without text before that blank the library takes the name from the number itself. Raise ScrapeError.
+        """
+        if len(line) > MOST_LINE_BYTES:
             raise _too_large(f"has a line of more than {MOST_LINE_BYTES} bytes")
-        _check_utf8(body)
-        openmetrics = self._is_openmetrics(lines)
-        heads = [line.rpartition(b" ")[0] + b" " for line in lines if not line.startswith(b"#")]
-        if len(heads) > self._max_series:
-            raise _too_large(f"has {len(heads)} samples, more than {self._max_series}")
-        new = sum(head not in self._known for head in heads)
-        if self._layout is not None and new > MOST_NEW_SERIES:
-            raise _too_large(f"has {new} new series since the last page, more than {MOST_NEW_SERIES}")
-        learned: dict[bytes, Sample | Metadata] = {}
-        page = [self._line(line, number, openmetrics, learned) for number, line in enumerate(lines, 1)]
-        layout = self._build_layout(page, openmetrics)
-        both = {**self._known, **learned}
-        self._known, self._layout = (both if len(both) <= self._max_series else learned), layout
-        numbers = (line.value for line in page if isinstance(line.parsed, Sample))
-        return layout, tuple(compress(numbers, layout.is_wanted))
+        try:
+            # llama.cpp prints the mean of nothing so on Windows.
+            text = line.decode().replace(" -nan(ind)", " NaN")
+            family: Metric | None = next(iter(tuple(text_string_to_metric_families(text))), None)
+            if family is None:
+                return _Line(line), 0.0, True
+            if not family.samples:
+                _, keyword, name, *rest = text.split(None, 3)
+                declared = one_line(name.strip('"')) if keyword == "TYPE" else ""
+                return _Line(line, declared, one_line(rest[0].strip()) if declared else ""), 0.0, True
+            sample = family.samples[0]
+            value = float(sample.value)
+        except _NOT_UNDERSTOOD as error:
+            # The line itself may repeat a secret.
+            text = f"line {number} is not a line of an exposition page"
+            raise ScrapeError(ScrapeFailure.SYNTAX, text) from error
+        name = sys.intern(one_line(sample.name))
+        series = ExpositionSeries(name, _labels(sample.labels, number)) if self._wanted(name) else None
+        prefix, plain = _split_number(line)
+        same = plain is not None and repr(plain + 0.0) == repr(value + 0.0)
+        reusable = same and sample.timestamp is None and sample.exemplar is None and bool(prefix.strip())
+        return _Line(prefix, name, "", True, series), value, reusable
 
-    def _is_openmetrics(self, lines: list[bytes]) -> bool:
-        if _END in lines[:-1]:
-            raise ScrapeError(ScrapeFailure.SYNTAX, f"line {lines.index(_END) + 2} stands after # EOF")
-        openmetrics = bool(lines) and lines[-1] == _END
-        if self._layout is not None and self._layout.openmetrics != openmetrics:
-            # Formats may parse the same line differently, and another server may respond now.
-            self._known, self._layout = {}, None
-            if not openmetrics:
-                raise ScrapeError(ScrapeFailure.CUT_OFF, "the page does not end in # EOF as the last one did")
-        return openmetrics
-
-    def _line(
-        self, line: bytes, number: int, openmetrics: bool, learned: dict[bytes, Sample | Metadata]
-    ) -> ExpositionLine:
-        fixed = not line or line.startswith(b"#")
-        key, value = (line, 0.0) if fixed else split_number(line)
-        parsed = learned.get(key) or self._known.get(key) if value is not None else None
-        if parsed is None or value is None:
-            read = parse_line(line, number, openmetrics=openmetrics)
-            if read.reusable and fixed == isinstance(read.parsed, Metadata):
-                learned[read.prefix] = read.parsed
-            return read
-        learned[key] = parsed
-        return ExpositionLine(key, parsed, value, True)
-
-    def _build_layout(self, page: list[ExpositionLine], openmetrics: bool) -> _Layout:
-        families, contradicted = declared_families(line.parsed for line in page)
-        is_wanted, series = self._select_samples(page, families, contradicted)
-        same = self._layout is not None and self._layout.series == series
+    def _build_layout(self, page: Sequence[_Line], repeatable: bool) -> _Layout:
+        first_lines: dict[ExpositionSeries, int] = {}
+        for number, line in enumerate(page, 1):
+            if line.series is None:
+                continue
+            first = first_lines.setdefault(line.series, number)
+            if first != number:
+                repeated = quote_external_text(line.prefix.decode(), 80)
+                text = f"line {number} repeats the series of line {first}: {repeated}"
+                raise ScrapeError(ScrapeFailure.DUPLICATE, text)
+        series = tuple(first_lines)
+        if len({text for one in series for name, text in one.labels if name in MODEL_LABELS}) > MOST_MODELS:
+            raise _too_large(f"names more than {MOST_MODELS} models")
+        families = _families(page)
+        if self._layout is not None and (self._layout.series, self._layout.families) == (series, families):
+            series = self._layout.series
         return _Layout(
-            prefixes=tuple(line.prefix for line in page),
-            is_sample=tuple(isinstance(line.parsed, Sample) for line in page),
-            is_wanted=is_wanted,
-            repeatable=all(line.reusable for line in page),
-            openmetrics=openmetrics,
-            series=self._layout.series if self._layout is not None and same else series,
+            prefixes=tuple(line.prefix for line in page) if repeatable else (),
+            is_sample=tuple(line.is_sample for line in page),
+            is_wanted=tuple(line.series is not None for line in page if line.is_sample),
+            series=series,
             families=MappingProxyType(families),
         )
 
-    def _select_samples(
-        self, page: list[ExpositionLine], families: dict[str, str], contradicted: Mapping[str, str]
-    ) -> tuple[tuple[bool, ...], tuple[ExpositionSeries, ...]]:
-        """Return which samples are selected, and their series. Add families without metadata to `families`."""
-        placing = FamilyLookup(families)
-        choices: dict[str, bool] = {}
-        first_lines: dict[ExpositionSeries, int] = {}
-        models: set[str] = set()
-        is_wanted = []
-        for number, line in enumerate(page, 1):
-            if not isinstance(line.parsed, Sample):
-                continue
-            name = line.parsed.name
-            family, type_ = placing.lookup(name)
-            wanted = choices.get(name)
-            if wanted is None:
-                wanted = choices[name] = self._wanted(name) or self._wanted(family)
-            is_wanted.append(wanted)
-            if not wanted:
-                continue
-            _check_labels(line.parsed, number, models)
-            if family in contradicted:
-                raise ScrapeError(
-                    ScrapeFailure.SYNTAX,
-                    f"family {quote_external_text(family, 80)} has two types: {contradicted[family]}",
-                )
-            first = first_lines.setdefault(ExpositionSeries(name, line.parsed.labels, type_), number)
-            if first != number:
-                repeated = quote_external_text(line.prefix[:320].decode(errors="replace"), 80)
-                text = f"line {number} repeats the series of line {first}: {repeated}"
-                raise ScrapeError(ScrapeFailure.DUPLICATE, text)
-        families.update((name, UNTYPED) for name in placing.unplaced)
-        return tuple(is_wanted), tuple(first_lines)
+
+def _split_number(line: bytes) -> tuple[bytes, float | None]:
+    """Split a line after its last blank. The second item is the plain number, or None for any other text."""
+    head, blank, tail = line.rpartition(b" ")
+    if not blank or tail.translate(None, NUMBER_BYTES):
+        return head + blank, None
+    try:
+        return head + blank, float(tail)
+    except ValueError:
+        return head + blank, None
 
 
-def _check_labels(sample: Sample, number: int, models: set[str]) -> None:
-    """Raise ScrapeError for a label that is too long, or one model too many. Add its model to `models`."""
-    for name, text in sample.labels:
+def _labels(labels: Mapping[str, str], number: int) -> tuple[tuple[str, str], ...]:
+    """Return the labels by name, each a plain line: a control character of a page must not break a line of output."""
+    for name, text in labels.items():
         if len(text) > MOST_LABEL and name not in NAME_LISTS:
             named = quote_external_text(name, 80)
             raise _too_large(f"has a label {named} of {len(text)} characters in line {number}, more than {MOST_LABEL}")
-        if name in MODEL_LABELS:
-            models.add(text)
-            if len(models) > MOST_MODELS:
-                raise _too_large(f"names more than {MOST_MODELS} models")
+    return tuple(sorted((sys.intern(one_line(name)), sys.intern(one_line(text))) for name, text in labels.items()))
+
+
+def _families(page: Sequence[_Line]) -> dict[str, str]:
+    """Return the type of each family. A sample without a TYPE line is its own family; `vllm_x` is of `vllm:x`."""
+    families = {line.name: line.type for line in page if line.name and not line.is_sample}
+    plain = {name.replace(":", "_") for name in families}
+    for name in dict.fromkeys(line.name for line in page if line.is_sample):
+        if not any(name.replace(":", "_").removesuffix(suffix) in plain for suffix in SUFFIXES):
+            families[name] = UNTYPED
+    return families
 
 
 def _too_large(text: str) -> ScrapeError:
     return ScrapeError(ScrapeFailure.TOO_LARGE, f"the page {text}")
-
-
-def _check_utf8(body: bytes) -> None:
-    try:
-        body.decode()
-    except UnicodeDecodeError as error:
-        number = body.count(b"\n", 0, error.start) + 1
-        raise ScrapeError(ScrapeFailure.SYNTAX, f"line {number} is not UTF-8") from error

@@ -83,15 +83,9 @@ class PageReader:
 
     def read_engines(self, body: bytes, t: float) -> dict[str, Snapshot]:
         """Parse the page at `t` (unix seconds) into its engines by name, "" where it is of one. Raise ScrapeError."""
-        before = self._series.state
         parsed = self._series.read(body)
         if not self._layouts or parsed.series is not self._compiled:
-            try:
-                self._compile(parsed, body)
-            except ScrapeError:
-                # A kept format of another server would make the engine's next page look cut off.
-                self._series.state = before
-                raise
+            self._compile(parsed, body)
         return {name: snapshot(layout, parsed.values, t) for name, layout in self._layouts.items()}
 
     def describe_engines(self) -> str:

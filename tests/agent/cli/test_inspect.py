@@ -201,7 +201,7 @@ def test_an_address_that_cannot_be_one_ends_with_2_and_shows_no_password(
     [
         (b"", "cut_off"),
         (b"\x00\x01\x02\n", "is not a line of an exposition page"),
-        (b"\xff\xfe\n", "is not UTF-8"),
+        (b"\xff\xfe\n", "is not a line of an exposition page"),
         (b"hello world, this is no page\n", "is not a line of an exposition page"),
         (b"up 1\n", "no page of an engine"),
         (b"[]", "page is JSON, not a page of metrics; is there a login"),

@@ -190,7 +190,7 @@ def test_a_page_of_something_that_is_no_engine_says_what_could_have_been_read(
         ),
         ("# TYPE sglang:num_running_reqs gauge\n# TYPE sglang:time_to_first_token_seconds histogram\n", "SGLang"),
         ("# TYPE tgi_queue_size gauge\n# TYPE tgi_batch_current_size gauge\nprocess_start_time_seconds 17\n", "TGI"),
-        ("# TYPE ray_vllm_num_requests_running gauge\n# HELP ray_vllm_num_requests_waiting x\nup 1\n", "vLLM"),
+        ("# TYPE ray_vllm_num_requests_running gauge\n# TYPE ray_vllm_num_requests_waiting gauge\nup 1\n", "vLLM"),
     ],
 )
 def test_names_of_an_engine_without_samples_are_that_engine_without_series(page: str, title: str) -> None:
