@@ -1,8 +1,8 @@
 """Parsers of responses of the Prometheus HTTP API by orjson, and the errors of a store.
 
 Format: prometheus.io/docs/prometheus/latest/querying/api, "Format overview" and "Expression query result formats". NaN
-samples are dropped: they mean no value (0/0, or a stale marker of VictoriaMetrics). Infinities stay. Duplicate labels,
-or two values at one time, raise an error because their sum would count twice. No error quotes the response.
+samples are dropped: they mean no value (0/0, or a stale marker of VictoriaMetrics). Infinities stay. Two values at one
+time raise an error: a sum would count twice. No error quotes the response.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, NoReturn
 
 import orjson
@@ -86,10 +85,13 @@ def vector(given: ApiResponse, most_samples: int) -> tuple[InstantSample, ...]:
     elif kind != "vector" or not isinstance(result, list):
         _wrong(given.place, "did not answer as Prometheus does: no vector of samples")
     if len(result) > most_samples:
-        raise too_many(given.place, most_samples)
-    labels = _labels(given, result)
-    values = _values(given.place, result)
-    return tuple(InstantSample(of, value) for of, value in zip(labels, values, strict=True) if value == value)
+        raise _too_many(given.place, most_samples)
+    found = []
+    for entry in result:
+        labels, (times, values) = _labels(given, entry), _numbers(given.place, entry, "value")
+        if times and values[0] == values[0]:
+            found.append(InstantSample(labels, values[0]))
+    return tuple(found)
 
 
 @collector_resting()
@@ -98,18 +100,19 @@ def matrix(given: ApiResponse, most_samples: int, span: tuple[float, float] = AL
     kind, result = _result(given)
     if kind != "matrix" or not isinstance(result, list):
         _wrong(given.place, "did not answer as Prometheus does: no matrix of samples")
-    left, several = most_samples, []
-    for labels, entry in zip(_labels(given, result), result, strict=True):
-        times, values = _samples(given.place, entry)
+    left, found = most_samples, []
+    for entry in result:
+        labels, (times, values) = _labels(given, entry), _numbers(given.place, entry, "values")
         left -= len(times)
         if left < 0:
-            raise too_many(given.place, most_samples)
-        several.append((labels, *_useful(given.place, times, values, span)))
-    return tuple(MatrixSeries(*one) for one in several if one[1])
+            raise _too_many(given.place, most_samples)
+        times, values = _select(given.place, times, values, span)
+        if times:
+            found.append(MatrixSeries(labels, times, values))
+    return tuple(found)
 
 
-def too_many(place: str, most_samples: int) -> StoreError:
-    """Return the error for a response above the sample limit of one query."""
+def _too_many(place: str, most_samples: int) -> StoreError:
     return StoreError(StoreErrorKind.TOO_MUCH, place, f"answers with more than {most_samples} samples")
 
 
@@ -131,54 +134,19 @@ def _result(given: ApiResponse) -> tuple[object, Any]:
     return (data.get("resultType"), data.get("result")) if isinstance(data, dict) else (None, None)
 
 
-def _labels(given: ApiResponse, result: Sequence[Any]) -> list[dict[str, str]]:
-    """Return the labels of all series. Raise StoreError for others than texts, or a series that comes twice."""
-    try:
-        metrics: list[dict[str, str]] = [entry["metric"] for entry in result]
-        texts = chain.from_iterable(map(dict.values, metrics))
-        if not _TEXTS.issuperset(map(type, texts)):
-            raise ValueError("other kinds of value")
-    except (IndexError, KeyError, TypeError, ValueError):
+def _labels(given: ApiResponse, entry: Any) -> dict[str, str]:
+    """Return the labels of a series, each a plain line. Raise StoreError for others than texts."""
+    labels = entry.get("metric") if isinstance(entry, dict) else None
+    if not isinstance(labels, dict) or not _TEXTS.issuperset(map(type, labels.values())):
         _wrong(given.place, _NOT_A_SERIES)
-    if given.odd:
-        metrics = [{one_line(name): one_line(text) for name, text in metric.items()} for metric in metrics]
-    if not _are_distinct(metrics):
-        _wrong(given.place, "sent the same series twice")
-    return metrics
+    return {one_line(name): one_line(text) for name, text in labels.items()} if given.odd else labels
 
 
-def _are_distinct(metrics: Sequence[dict[str, str]]) -> bool:
-    """Return whether no two series have the same labels. A store writes names in one order, so values alone tell most."""
-    orders = set(map(tuple, metrics))
-    in_one_order = len(set(map(frozenset, orders))) == len(orders)
-    if in_one_order and len(set(map(tuple, map(dict.values, metrics)))) == len(metrics):
-        return True
-    return len(set(map(frozenset, map(dict.items, metrics)))) == len(metrics)
-
-
-def _values(place: str, result: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Return the values of an instant vector."""
-    found = []
-    for entry in result:
-        try:
-            t, text = entry["value"]
-            if type(t) not in _NUMBERS or type(text) is not str:
-                raise ValueError("other kinds of value")
-            found.append(float(text))
-        except (KeyError, TypeError, ValueError):
-            _no_histogram(place, entry)
-            _wrong(place, _NOT_A_SERIES)
-    return found
-
-
-def _no_histogram(place: str, entry: Mapping[str, Any]) -> None:
+def _numbers(place: str, entry: Mapping[str, Any], key: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the times and values under `key`: a pair of time and text for "value", a list of pairs for "values"."""
     if "histogram" in entry or "histograms" in entry:
         _wrong(place, "sent native histograms, which are not read: ask for the series that end in _bucket")
-
-
-def _samples(place: str, entry: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    _no_histogram(place, entry)
-    pairs = entry.get("values")
+    pairs = [entry.get(key)] if key == "value" else entry.get(key)
     try:
         if not isinstance(pairs, list):
             raise ValueError("no list")
@@ -188,36 +156,21 @@ def _samples(place: str, entry: Mapping[str, Any]) -> tuple[tuple[float, ...], t
         if not (_NUMBERS.issuperset(map(type, stamps)) and _TEXTS.issuperset(map(type, texts))):
             raise ValueError("other kinds of value")
         return tuple(map(float, stamps)), tuple(map(float, texts))
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError):
         _wrong(place, _NOT_A_SERIES)
 
 
-def _useful(
+def _select(
     place: str, times: tuple[float, ...], values: tuple[float, ...], span: tuple[float, float]
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the samples without NaN, in the span. The usual series has neither problem and stays as it is."""
+    """Return the samples in the span without NaN, those once that two writers stored. The usual series stays as it is."""
     start, end = span
-    if times and not (math.isfinite(times[0]) and math.isfinite(times[-1])):
-        _wrong(place, _NOT_A_SERIES)
-    if not all(map(operator.lt, times, times[1:])):
-        times, values = _once(place, times, values)
-    if times and (times[0] <= start or times[-1] > end or any(map(math.isnan, values))):
-        pairs = [(t, value) for t, value in zip(times, values, strict=True) if start < t <= end and value == value]
-        return tuple(t for t, _ in pairs), tuple(value for _, value in pairs)
-    return times, values
-
-
-def _once(
-    place: str, times: tuple[float, ...], values: tuple[float, ...]
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Drop repeated samples that a second writer stored with the same value."""
+    ordered = all(map(operator.lt, times, times[1:]))
+    if ordered and times and start < times[0] and times[-1] <= end and not any(map(math.isnan, values)):
+        return times, values
     found: dict[float, float] = {}
-    last = -math.inf
-    for t, value in zip(times, values, strict=True):
-        if not t >= last:
-            _wrong(place, "sent samples that are not in order of time")
-        if found.setdefault(t, value) != value and value == value:
+    for t, value in sorted(zip(times, values, strict=True)):
+        if start < t <= end and value == value and found.setdefault(t, value) != value:
             text = "holds two values of one series at one time: several write it; tell their series apart or deduplicate them"
             _wrong(place, text)
-        last = t
     return tuple(found), tuple(found.values())

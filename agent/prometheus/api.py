@@ -21,22 +21,9 @@ from agent.durations import Backoff
 from agent.errors import ScrapeError
 from agent.http_client.client import HttpClient
 from agent.http_client.errors import status_error as redirect_error
-from agent.prometheus.answers import (
-    ApiResponse,
-    InstantSample,
-    MatrixSeries,
-    matrix,
-    parse_answer,
-    vector,
-)
-from agent.prometheus.errors import (
-    StoreError,
-    StoreErrorKind,
-    is_final_status,
-    response_error,
-    status_error,
-    transport_error,
-)
+from agent.prometheus import errors
+from agent.prometheus.answers import ApiResponse, InstantSample, MatrixSeries, matrix, parse_answer, vector
+from agent.prometheus.errors import StoreError, StoreErrorKind
 
 T = TypeVar("T")
 
@@ -73,16 +60,11 @@ _WHOLE_STORE = frozenset({StoreErrorKind.AWAY, StoreErrorKind.CREDENTIALS})
 
 @dataclass(slots=True)
 class QueryCounters:
-    """Totals since the start: queries sent, bytes and samples received, seconds waited, errors by kind.
-
-    `spared` counts queries skipped during backoff. `partial` counts partial responses that the options accept."""
+    """Totals since the start: queries sent, bytes received, seconds waited, errors by kind."""
 
     queries: int = 0
     bytes: int = 0
-    samples: int = 0
     seconds: float = 0.0
-    spared: int = 0
-    partial: int = 0
     troubles: dict[StoreErrorKind, int] = field(default_factory=lambda: dict.fromkeys(StoreErrorKind, 0))
 
 
@@ -121,9 +103,7 @@ class StoreApi:
     def query(self, expr: str, t: float) -> tuple[InstantSample, ...]:
         """Return the value of an expression at `t` (unix seconds), by series. Raise StoreError."""
         most = self.store.most_samples
-        found = self._asked(QUERY, {"query": expr, "time": _stamp(t)}, lambda given: vector(given, most))
-        self.counts.samples += len(found)
-        return found
+        return self._read(QUERY, {"query": expr, "time": _stamp(t)}, lambda given: vector(given, most))
 
     def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
         """Return all samples in (start, end] with their true times (unix seconds, millisecond resolution).
@@ -136,15 +116,12 @@ class StoreApi:
             raise ValueError("end must be after start")
         most, span = self.store.most_samples, (_milliseconds(start) / 1000, _milliseconds(end) / 1000)
         form = {"query": f"{selector}[{window}ms]", "time": _stamp(end)}
-        return self._counted(self._asked(QUERY, form, lambda given: matrix(given, most, span)))
+        return self._read(QUERY, form, lambda given: matrix(given, most, span))
 
-    def query_range(
-        self, expr: str, start: float, end: float, step: float, series: int = 1
-    ) -> tuple[MatrixSeries, ...]:
+    def query_range(self, expr: str, start: float, end: float, step: float) -> tuple[MatrixSeries, ...]:
         """Return the value of an expression at start, start + step, ... up to `end` (unix seconds, to the millisecond).
 
-        The range is split into parts. A part has at most MOST_POINTS points per series and the sample limit of a query.
-        The first part assumes the given number of `series`; later parts use the number received. A part above the limit
+        The range is split into parts of at most MOST_POINTS points per series. A part above the sample limit of a query
         is halved. With a step below a minute the newest 30 s are unreliable: an older VictoriaMetrics repeats the last
         value there. Raise StoreError.
         """
@@ -152,25 +129,31 @@ class StoreApi:
         last = (_milliseconds(end) - first) // width if width > 0 else -1
         if last < 0:
             raise ValueError("step must be 0.001 or more, and end not before start")
-        found: dict[frozenset[tuple[str, str]], list[MatrixSeries]] = {}
         most = self.store.most_samples
-        at, points = 0, min(MOST_POINTS, max(1, most // max(1, series)))
+        found: dict[frozenset[tuple[str, str]], list[MatrixSeries]] = {}
+        at, points = 0, min(MOST_POINTS, most)
         while at <= last:
             until = min(at + points - 1, last)
+            span = {"start": _stamp((first + at * width) / 1000), "end": _stamp((first + until * width) / 1000)}
+            form = {"query": expr, **span, "step": _stamp(width / 1000)}
             try:
-                part = self._part(expr, first + at * width, first + until * width, width)
+                part = self._read(QUERY_RANGE, form, lambda given: matrix(given, most))
             except StoreError as error:
                 if error.kind is not StoreErrorKind.TOO_MUCH or until == at:
                     raise
                 points = (until - at + 1) // 2
                 continue
-            if at == 0 and until == last:
-                return part
-            for one in part:
-                found.setdefault(frozenset(one.labels.items()), []).append(one)
-            points = min(points, max(1, most // max(1, len(part))))
+            for series in part:
+                found.setdefault(frozenset(series.labels.items()), []).append(series)
             at = until + 1
-        return tuple(_joined(parts) for parts in found.values())
+        return tuple(
+            MatrixSeries(
+                parts[0].labels,
+                tuple(chain.from_iterable(part.times for part in parts)),
+                tuple(chain.from_iterable(part.values for part in parts)),
+            )
+            for parts in found.values()
+        )
 
     def close(self) -> None:
         """Close the kept connection. A later query opens a new one."""
@@ -180,34 +163,24 @@ class StoreApi:
         """Let the present query fail at once, and all later ones. Any thread may call it."""
         self._client.abort()
 
-    def _part(self, expr: str, start: int, end: int, step: int) -> tuple[MatrixSeries, ...]:
-        form = {
-            "query": expr,
-            "start": _stamp(start / 1000),
-            "end": _stamp(end / 1000),
-            "step": _stamp(step / 1000),
-        }
-        return self._counted(self._asked(QUERY_RANGE, form, lambda given: matrix(given, self.store.most_samples)))
-
-    def _counted(self, found: tuple[MatrixSeries, ...]) -> tuple[MatrixSeries, ...]:
-        self.counts.samples += sum(len(one.times) for one in found)
-        return found
-
-    def _asked(self, path: str, form: dict[str, str], read: Callable[[ApiResponse], T]) -> T:
+    def _read(self, path: str, form: dict[str, str], parse: Callable[[ApiResponse], T]) -> T:
+        """Send a query unless the backoff lasts, which raises the last error again. Return its parsed response."""
         began = self._clock()
         try:
-            self._leave_alone(began)
-            self.counts.queries += 1
-            try:
-                given = self._send(path, form)
-                found = read(given)
-                self.counts.partial += bool(given.partial)
-            finally:
-                self.counts.seconds += self._clock() - began
+            changed = self._client.load_if_changed()
+        except ScrapeError as error:
+            raise self._failed(errors.transport_error(self.place, error), began) from error
+        if not changed and self._last is not None and not self._backoff.is_due(began):
+            self.counts.troubles[self._last.kind] += 1
+            seconds = math.ceil(self._backoff.skip_until - began)
+            raise StoreError(self._last.kind, self.place, f"{self._last.text} (not asked again for {seconds} s)")
+        self.counts.queries += 1
+        try:
+            found = parse(self._send(path, form))
         except StoreError as error:
-            self.counts.troubles[error.kind] += 1
-            self._failed(error, self._clock())
-            raise
+            raise self._failed(error, self._clock()) from error.__cause__
+        finally:
+            self.counts.seconds += self._clock() - began
         self._slow, self._backoff, self._last = 0, Backoff(), None
         return found
 
@@ -220,55 +193,29 @@ class StoreApi:
                 if 300 <= status < 400:
                     raise redirect_error(self.place, status)
                 readable = status == 200 or "json" in response.headers.get("Content-Type", "").lower()
-                if is_final_status(status) or not readable:
-                    raise status_error(self.place, status)
+                if errors.is_final_status(status) or not readable:
+                    raise errors.status_error(self.place, status)
                 answer = client.read(response)
         except ScrapeError as error:
-            raise transport_error(self.place, error) from error
+            raise errors.transport_error(self.place, error) from error
         self.counts.bytes += len(answer)
         given = parse_answer(self.place, answer)
         if given.error is not None:
-            raise response_error(self.place, status, given.error_type, given.error)
+            raise errors.response_error(self.place, status, given.error_type, given.error)
         if status != 200:
-            raise status_error(self.place, status)
+            raise errors.status_error(self.place, status)
         if given.partial and self.store.partial_answers == "refuse":
             raise StoreError(StoreErrorKind.PARTIAL, self.place, given.partial)
         return given
 
-    def _reload_credentials(self) -> bool:
-        """Read the credentials files if they changed. Return whether they did. Raise StoreError."""
-        try:
-            return self._client.load_if_changed()
-        except ScrapeError as error:
-            raise transport_error(self.place, error) from error
-
-    def _leave_alone(self, now: float) -> None:
-        """Raise the last error again while the backoff lasts."""
-        if self._reload_credentials() or self._last is None or self._backoff.is_due(now):
-            return
-        self.counts.spared += 1
-        seconds = math.ceil(self._backoff.skip_until - now)
-        text = f"{self._last.text} (not asked again for {seconds} s)"
-        raise _SparedError(self._last.kind, self.place, text)
-
-    def _failed(self, error: StoreError, now: float) -> None:
-        if isinstance(error, _SparedError):
-            return
+    def _failed(self, error: StoreError, now: float) -> StoreError:
+        """Count an error, and start the backoff if the next query would get it as well."""
+        self.counts.troubles[error.kind] += 1
         self._slow = self._slow + 1 if error.kind is StoreErrorKind.SLOW else 0
         if error.kind in _WHOLE_STORE or self._slow >= SLOW_IN_A_ROW:
             self._backoff = self._backoff.record_failure(now, self.turn_seconds)
             self._last = error
-
-
-class _SparedError(StoreError):
-    """Query skipped during backoff, with the error that started it."""
-
-
-def _joined(parts: list[MatrixSeries]) -> MatrixSeries:
-    if len(parts) == 1:
-        return parts[0]
-    times = tuple(chain.from_iterable(part.times for part in parts))
-    return MatrixSeries(parts[0].labels, times, tuple(chain.from_iterable(part.values for part in parts)))
+        return error
 
 
 def _milliseconds(seconds: float) -> int:

@@ -40,48 +40,29 @@ class StoreError(SizewatchError):
         self.text = text
 
 
-_LOGIN = "wants credentials: set bearer_token_file or basic_auth, or renew what is in them"
 _KIND_BY_STATUS = {
-    401: StoreErrorKind.CREDENTIALS,
-    403: StoreErrorKind.CREDENTIALS,
-    404: StoreErrorKind.WRONG_ANSWER,
-    405: StoreErrorKind.WRONG_ANSWER,
-    407: StoreErrorKind.CREDENTIALS,
-    408: StoreErrorKind.SLOW,
+    **dict.fromkeys((401, 403, 407), StoreErrorKind.CREDENTIALS),
+    **dict.fromkeys((404, 405), StoreErrorKind.WRONG_ANSWER),
+    **dict.fromkeys((408, 429, 499, 504), StoreErrorKind.SLOW),
     413: StoreErrorKind.TOO_MUCH,
-    429: StoreErrorKind.SLOW,
-    499: StoreErrorKind.SLOW,
-    504: StoreErrorKind.SLOW,
 }
 _HINTS = {
-    StoreErrorKind.CREDENTIALS: f", {_LOGIN}",
+    StoreErrorKind.CREDENTIALS: ", wants credentials: set bearer_token_file or basic_auth, or renew what is in them",
     StoreErrorKind.WRONG_ANSWER: ": is this the address of a Prometheus server?",
 }
 _KIND_BY_TYPE = {
-    "timeout": StoreErrorKind.SLOW,
-    "canceled": StoreErrorKind.SLOW,
-    "unavailable": StoreErrorKind.AWAY,
-    "internal": StoreErrorKind.AWAY,
-    "too_many_requests": StoreErrorKind.SLOW,
-    "bad_data": StoreErrorKind.REFUSED,
-    "execution": StoreErrorKind.REFUSED,
+    **dict.fromkeys(("timeout", "canceled", "too_many_requests"), StoreErrorKind.SLOW),
+    **dict.fromkeys(("unavailable", "internal"), StoreErrorKind.AWAY),
+    **dict.fromkeys(("bad_data", "execution"), StoreErrorKind.REFUSED),
 }
-_WORDS = (
-    ("no org id", StoreErrorKind.CREDENTIALS, "; set its org_id"),
-    ("too many samples", StoreErrorKind.TOO_MUCH, ""),
-    ("maximum resolution", StoreErrorKind.TOO_MUCH, ""),
-    ("-search.max", StoreErrorKind.TOO_MUCH, ""),
-    ("err-mimir-max-", StoreErrorKind.TOO_MUCH, ""),
-    ("exceeded series limit", StoreErrorKind.TOO_MUCH, ""),
-    ("exceeded chunks limit", StoreErrorKind.TOO_MUCH, ""),
-    ("exceeded samples limit", StoreErrorKind.TOO_MUCH, ""),
-    ("query timed out", StoreErrorKind.SLOW, ""),
-    ("deadline exceeded", StoreErrorKind.SLOW, ""),
-    ("vmstorage nodes", StoreErrorKind.PARTIAL, ""),
-    ("receive series from", StoreErrorKind.PARTIAL, ""),
-    ("no store matched", StoreErrorKind.PARTIAL, ""),
-)
-"""Lower-case words of an error, its kind, and a hint to append. The first match counts."""
+_WORDS = {
+    "no org id": StoreErrorKind.CREDENTIALS,
+    **dict.fromkeys(("too many samples", "maximum resolution", "-search.max"), StoreErrorKind.TOO_MUCH),
+    **dict.fromkeys(("err-mimir-max-", "exceeded series limit", "exceeded chunks limit"), StoreErrorKind.TOO_MUCH),
+    **dict.fromkeys(("query timed out", "deadline exceeded"), StoreErrorKind.SLOW),
+    **dict.fromkeys(("vmstorage nodes", "receive series from", "no store matched"), StoreErrorKind.PARTIAL),
+}
+"""Lower-case words of an error and its kind. The first match counts."""
 
 _SCRAPES = {
     ScrapeFailure.TIMEOUT: StoreErrorKind.SLOW,
@@ -106,12 +87,12 @@ def is_final_status(status: int) -> bool:
 def response_error(place: str, status: int, error_type: str, error: str) -> StoreError:
     """Return the error that a response body reports, in words of our own."""
     text = error.lower()
-    kind, hint = _KIND_BY_TYPE.get(error_type) or status_error(place, status).kind, "; its log has the reason"
-    for words, kind_of_words, hint_of_words in _WORDS:
-        if words in text:
-            kind, hint = kind_of_words, f": {words}{hint_of_words}"
-            break
-    return StoreError(kind, place, f"refused the query ({status}){hint}")
+    words = next((words for words in _WORDS if words in text), "")
+    if words:
+        hint = "; set its org_id" if words == "no org id" else ""
+        return StoreError(_WORDS[words], place, f"refused the query ({status}): {words}{hint}")
+    kind = _KIND_BY_TYPE.get(error_type) or status_error(place, status).kind
+    return StoreError(kind, place, f"refused the query ({status}); its log has the reason")
 
 
 def transport_error(place: str, error: ScrapeError) -> StoreError:

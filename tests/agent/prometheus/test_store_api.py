@@ -59,7 +59,6 @@ def test_an_instant_gives_the_value_of_each_series_with_its_labels(api: StoreApi
     ]
     assert api.query("sum(requests_total)", T + 30) == (InstantSample({}, 16.0),)
     assert api.counts.queries == 2
-    assert api.counts.samples == 3
     assert api.counts.bytes > 100
     assert api.counts.seconds > 0
 
@@ -111,11 +110,7 @@ def test_a_grid_of_many_series_keeps_each_query_within_its_budget(url: str) -> N
     found = api.query_range("requests_total", T, T + 2999 * 15, 15.0)
     assert [one.times for one in found] == [tuple(T + 15 * place for place in range(3000))] * 2
     assert api.counts.troubles[StoreErrorKind.TOO_MUCH] > 0
-    assert api.counts.samples == 6000
     assert api.counts.queries <= 20
-    before = (api.counts.queries, api.counts.troubles[StoreErrorKind.TOO_MUCH])
-    assert len(api.query_range("requests_total", T, T + 2999 * 15, 15.0, series=2)) == 2
-    assert (api.counts.queries - before[0], api.counts.troubles[StoreErrorKind.TOO_MUCH]) == (6, before[1])
     with pytest.raises(StoreError, match="more than 1000 samples"):
         api.query_samples("requests_total", T, T + 4000 * 15)
     api.close()
@@ -187,7 +182,6 @@ def test_a_store_that_was_stopped_is_left_alone_for_the_turn_and_asked_again_in_
             assert raised.value.kind is StoreErrorKind.AWAY
         assert "not asked again for 30 s" in str(raised.value)
         assert api.counts.queries == 2
-        assert api.counts.spared == 4
         assert api.counts.troubles[StoreErrorKind.AWAY] == 5
         store.start()
         clock.now += 60
@@ -217,7 +211,6 @@ def test_an_answer_ends_what_was_held_against_the_store() -> None:
                 api.query("x", T)
             server.act = lambda handler: give(handler, vector())
             assert api.query("x", T) == ()
-        assert api.counts.spared == 0
         waits = []
         for _ in range(3):
             server.act = lambda handler: give(handler, b"", 502, "text/plain")
@@ -245,5 +238,4 @@ def test_one_slow_query_does_not_take_the_others_with_it_and_two_in_a_row_do() -
             kinds.append(raised.value.kind)
         assert kinds == [StoreErrorKind.SLOW] * 4
         assert len(server.asked) == 2
-        assert api.counts.spared == 2
         api.close()
