@@ -1,16 +1,6 @@
-"""Errors that sizewatch reports to a user.
+"""Errors that sizewatch reports to a user. Foreign exceptions are translated where they arise.
 
-    SizewatchError
-    ├── StartError(text)               no thread or memory to start with
-    ├── ConfigError(problems)          unusable configuration
-    ├── PlanError(problems)            unusable sizing plan
-    ├── RecordingError(path, text)     unreadable recorded folder or file
-    ├── BenchmarkError(path, text)     unusable benchmark result or telemetry
-    │   └── NotAResultError            file that is no benchmark result
-    └── ScrapeError(kind, text)        no usable page from a target
-
-Foreign exceptions are translated where they arise. Add a new scrape failure as a member of `ScrapeFailure`.
-Add a new class only if a caller must treat it differently.
+Add a new scrape failure as a member of `ScrapeFailure`, and a new class only if a caller must treat it differently.
 """
 
 from collections.abc import Mapping
@@ -107,14 +97,13 @@ FORECAST_MODULE, KUBERNETES_MODULE = "pandas", "grpc"
 
 def find_missing(module: str) -> str | None:
     """Return the advice for one of OPTIONAL_MODULES that is missing, None if it is there."""
-    return _missing_text(module) if find_spec(module) is None else None
+    missing = find_spec(module) is None
+    return explain_missing_module(ModuleNotFoundError(name=module)) if missing else None
 
 
 def explain_missing_module(error: ModuleNotFoundError) -> str | None:
     """Return the advice for one of OPTIONAL_MODULES, None for any other module: that is a defect."""
     name = (error.name or "").partition(".")[0]
-    return _missing_text(name) if name in OPTIONAL_MODULES else None
-
-
-def _missing_text(module: str) -> str:
-    return f"needs {module}, which this installation lacks: {OPTIONAL_MODULES[module]}"
+    if name not in OPTIONAL_MODULES:
+        return None
+    return f"needs {name}, which this installation lacks: {OPTIONAL_MODULES[name]}"

@@ -19,6 +19,8 @@ EVERYBODY_READS = 0o644
 
 NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
 
+_log = logging.getLogger(__name__)
+
 
 def open_new_file(path: Path, mode: int) -> BinaryIO:
     """Create or truncate a file with at most these rights. Raise OSError, with ELOOP if the path is a link.
@@ -30,67 +32,43 @@ def open_new_file(path: Path, mode: int) -> BinaryIO:
 
 LOCK_FILE = "daemon.lock"
 
-_log = logging.getLogger(__name__)
-
 
 class DataDir:
     """Data directory, locked by this daemon until `close`. `named` is the configuration file for error messages.
 
-    Two daemons on one history would count every minute twice. The lock file names the holder; the directory itself is
-    locked as well, because somebody may delete the file. The kernel releases both when the process ends; the file stays.
+    Two daemons on one history would count every minute twice. The lock file names the holder; the kernel releases the
+    lock when the process ends, and the file stays.
     Raise ConfigError if the directory is not writable or another daemon holds it.
     """
 
     def __init__(self, folder: Path, named: Path) -> None:
-        self._folder = folder
-        self._named = named
+        self._place = f"{named}: data_dir: {folder}"
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(folder / LOCK_FILE, os.O_CREAT | os.O_RDWR | NO_LINK, OWNER_ONLY)
-            self._directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except (FileExistsError, NotADirectoryError) as error:
             raise self._problem("is, or lies in, a file; name a folder") from error
         except OSError as error:
             raise self._problem(f"cannot be written ({error.strerror}); make it writable, or name another") from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._lock_directory()
         except OSError as error:
-            holding = _process(self._lock)
+            holder = os.pread(self._lock, 32, 0).decode(errors="replace")
             self.close()
             if isinstance(error, BlockingIOError):
-                raise self._problem(
-                    f"is in use by another sizewatch{holding}; stop that one, or name another"
-                ) from error
+                text = f"is in use by another sizewatch (process {holder}); stop that one, or name another"
+                raise self._problem(text) from error
             raise self._problem(f"cannot be locked ({error.strerror}); it must be on a local disk") from error
-        self._name_holder()
-
-    def _lock_directory(self) -> None:
-        try:
-            fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise
-        except OSError as error:
-            # NFS locks files only.
-            _log.warning('directory not locked, only its file folder=%s error="%s"', self._folder, error.strerror)
-
-    def _name_holder(self) -> None:
-        """Write the process id to the lock file. A full disk costs only the id: the lock needs no space."""
         try:
             os.ftruncate(self._lock, 0)
             os.write(self._lock, str(os.getpid()).encode())
         except OSError as error:
-            _log.warning('lock file without process id file=%s error="%s"', self._folder / LOCK_FILE, error.strerror)
+            # The lock needs no space; a full disk costs only the process id.
+            _log.warning('lock file without process id file=%s error="%s"', folder / LOCK_FILE, error.strerror)
 
     def _problem(self, text: str) -> ConfigError:
-        return ConfigError((f"{self._named}: data_dir: {self._folder} {text}",))
+        return ConfigError((f"{self._place} {text}",))
 
     def close(self) -> None:
-        """Release the locks."""
-        os.close(self._directory)
+        """Release the lock."""
         os.close(self._lock)
-
-
-def _process(lock: int) -> str:
-    pid = os.pread(lock, 32, 0)
-    return f" (process {int(pid)})" if pid.isdigit() else ""

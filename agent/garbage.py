@@ -8,11 +8,7 @@ from contextlib import contextmanager
 
 
 def collect_rarely() -> None:
-    """Let the garbage collector look at 20,000 new objects at a time, and hardly ever at older ones.
-
-    Records have no cycles. By default the collector took a seventh of a report's time, and a tenth of a turn of role fleet.
-    An hour of 2,000 replicas has many: one look at those of forty turns took 0.6 s. Now one comes after 1,000 others.
-    """
+    """Let the collector look at 20,000 new objects at a time, hardly ever at older ones: a tenth of a fleet's CPU."""
     gc.set_threshold(20_000, 1_000, 100)
 
 

@@ -49,14 +49,11 @@ class AlertingConfig(ConfigSection):
     alertmanagers: Annotated[tuple[Alertmanager, ...], Field(strict=False)] = Field(
         (), description="Where to post, for path posts."
     )
-    resend_seconds: Resend = Field(
-        60.0,
-        description="How often an alert that fires is posted again; not posted for four times as long it ends.",
-    )
+    resend_seconds: Resend = Field(60.0, description="How often an alert is posted again; it ends after four times.")
     external_labels: dict[str, Text] = Field({}, description="Labels that every posted alert gets, such as cluster.")
     external_url: Url | None = Field(None, description="The status page's address for people, linked from alerts.")
     runbook_url: Url | None = Field(
-        None, description="A page with the runbooks, linked from alerts in place of /runbooks/ at external_url."
+        None, description="A page with the runbooks, in place of /runbooks/ at external_url."
     )
     receiver: WebhookConfig | None = None
 

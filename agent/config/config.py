@@ -43,12 +43,6 @@ DEFAULT_TIMEOUT_SECONDS = 10.0
 Interval = Annotated[Seconds, duration_range(0.5, 60.0)]
 """Seconds, at most a minute: verdicts and history are per minute."""
 
-HISTORY_FILE = "history.db"
-"""History file name in `data_dir`."""
-
-REPORTS = "reports"
-"""Reports folder name in `data_dir`."""
-
 Role = Literal["standalone", "node", "fleet"]
 
 NEVER_ZERO = frozenset({"above", "allowed_share", "factor", "ratio", "share", "target"})
@@ -83,11 +77,6 @@ def wrong_thresholds(rule: CatalogueRow, numbers: Mapping[str, float]) -> Iterat
             yield "", f"{lower} ({limits[lower]}) must not be above {upper} ({limits[upper]})"
 
 
-def _check_thresholds(thresholds: ThresholdNumbers) -> ThresholdNumbers:
-    refuse(_find_wrong_thresholds(thresholds))
-    return thresholds
-
-
 def _find_wrong_thresholds(thresholds: ThresholdNumbers) -> Contradictions:
     for tier, rules in thresholds.items():
         for name, numbers in rules.items():
@@ -96,6 +85,11 @@ def _find_wrong_thresholds(thresholds: ThresholdNumbers) -> Contradictions:
                 continue
             for threshold, why in wrong_thresholds(CATALOGUE[name], numbers):
                 yield (tier, name, *filter(None, (threshold,))), why
+
+
+def _check_thresholds(thresholds: ThresholdNumbers) -> ThresholdNumbers:
+    refuse(_find_wrong_thresholds(thresholds))
+    return thresholds
 
 
 class Logging(ConfigSection):
@@ -108,32 +102,25 @@ class Config(ConfigSection):
 
     role: Role = Field(
         "standalone",
-        description="standalone: everything here; node: collect and judge, keep nothing; fleet: judge whole tiers from a store.",
+        description="standalone: all here; node: judge, keep nothing; fleet: judge whole tiers from a store.",
     )
     plan: FileName | None = Field(None, description="The sizing plan; without it nothing can be compared with a plan.")
-    scrape_interval_seconds: Interval = Field(
-        15.0,
-        description="Time between two scrapes of a target.",
-    )
+    scrape_interval_seconds: Interval = Field(15.0, description="Time between two scrapes of a target.")
     scrape_timeout_seconds: Timeout | None = Field(
-        None, description="For one scrape; default 10s, or the interval where that is shorter."
+        None, description="For one scrape; default 10s, at most the interval."
     )
     data_dir: FileName | None = Field(
-        None, description="Folder of the history; default sizewatch-data, but for role node no history."
+        None, description="Folder of the history; default sizewatch-data, role node: none."
     )
     targets: Targets = Field((), description="The engines to watch.")
     discovery: Discovery = Discovery()
-    tier_verdicts: bool = Field(
-        True,
-        description="Role node: whether verdicts about whole tiers are told. false where role fleet judges them: a node sees only "
-        "the replicas of its own.",
-    )
+    tier_verdicts: bool = Field(True, description="Role node: judge whole tiers too; false where role fleet does.")
     tiers: dict[Name, TierSource] = Field({}, description="Role fleet: where each tier's series stand in the store.")
     fleet: FleetConfig = FleetConfig()
     store: StoreConfig | None = None
     gpus: GpusConfig = GpusConfig()
     thresholds: Annotated[ThresholdNumbers, AfterValidator(_check_thresholds)] = Field(
-        {}, description="By tier, rule and threshold: numbers that replace those of the catalogue."
+        {}, description="By tier, rule and threshold: numbers in place of the catalogue's."
     )
     web: Web = Web()
     alerting: AlertingConfig = AlertingConfig()
@@ -144,14 +131,14 @@ class Config(ConfigSection):
     @property
     def history_path(self) -> Path | None:
         """Return the history file, or None without a history."""
-        return Path(self.data_dir) / HISTORY_FILE if self.data_dir else None
+        return Path(self.data_dir) / "history.db" if self.data_dir else None
 
     @property
     def report_folder(self) -> Path | None:
         """Return the folder of weekly reports, or None if no reports are written."""
         if self.role not in WRITING_ROLES or not self.data_dir or not self.report.enabled:
             return None
-        return Path(self.report.directory) if self.report.directory else Path(self.data_dir) / REPORTS
+        return Path(self.report.directory) if self.report.directory else Path(self.data_dir) / "reports"
 
     @property
     def turn_seconds(self) -> float:
@@ -191,8 +178,7 @@ class Config(ConfigSection):
         if not self.tier_verdicts and self.role != "node":
             yield ("tier_verdicts",), "may be false in role node only; whoever judges whole tiers tells it"
         if self.role == "node" and self._is_given("report") and self.report.enabled:
-            why = "is given, but role node writes no report: it lacks the history of weeks"
-            yield ("report",), f"{why}; move it to role standalone or fleet"
+            yield ("report",), "is given, but role node writes none; move it to role standalone or fleet"
 
     def _is_given(self, key: str) -> bool:
         section = getattr(self, key)
@@ -203,11 +189,10 @@ class Config(ConfigSection):
         pods = self.discovery.kubernetes
         if plan is None and (self.plan or pods):
             return
-        served = [target.tier for target in self.targets] + [entry.tier for entry in (pods.tiers if pods else ())]
-        known = dict.fromkeys([*served, *(plan.tiers if plan else ())])
-        keys: list[tuple[str, ...]] = [("thresholds", tier) for tier in self.thresholds]
-        keys += [("forecast", "late_request_cost", tier) for tier in self.forecast.late_request_cost]
-        for path in keys:
+        known = dict.fromkeys([target.tier for target in self.targets] + list(plan.tiers if plan else ()))
+        known |= dict.fromkeys(entry.tier for entry in (pods.tiers if pods else ()))
+        costs = (("forecast", "late_request_cost", tier) for tier in self.forecast.late_request_cost)
+        for path in (*(("thresholds", tier) for tier in self.thresholds), *costs):
             if path[-1] not in known:
                 yield path, unknown_key_text(path[-1], tuple(known), "a tier of targets or plan")
 

@@ -25,6 +25,7 @@ PORTS: tuple[str | int, ...] = ("metrics", "http-metrics", "http", "http1", "api
 
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_PORT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
@@ -53,26 +54,17 @@ def _ports(value: object) -> object:
         raise validation_error("must be a list of names or numbers of container ports")
     for place, port in enumerate(value):
         number = type(port) is int and 0 < port <= 65535
-        if not number and not (isinstance(port, str) and re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?", port)):
-            raise validation_error(
-                f"[{place}] is neither the name of a port (at most 15 small letters, digits, -) nor a number"
-            )
+        if not number and not (isinstance(port, str) and _PORT_NAME.fullmatch(port)):
+            raise validation_error(f"[{place}] is neither the name of a port (small letters, digits, -) nor a number")
     return tuple(value)
 
 
-_PORTS: dict[str, Any] = {
-    "title": "list of ports",
-    "type": "array",
-    "minItems": 1,
-    "items": {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 65535}, {"type": "string"}]},
-}
-
 _NAME_SCHEMA = WithJsonSchema({"type": "string", "title": "name"})
-
+ObjectOfNode = Annotated[str, _object_name("node"), _NAME_SCHEMA, Field(validate_default=True)]
+ObjectOfPod = Annotated[str, _object_name("pod"), _NAME_SCHEMA, Field(validate_default=True)]
 Text = Annotated[str, Field(min_length=1, max_length=1000)]
-
 Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
-
+Namespaces = Annotated[tuple[Namespace, ...], Field(strict=False)]
 Keep = Annotated[Seconds, duration_range(30.0, 86_400.0)]
 
 
@@ -81,7 +73,7 @@ class PodTier(ConfigSection):
 
     tier: Name = Field(description="Tier of the plan.")
     labels: dict[Text, Annotated[str, Field(max_length=63)]] = Field({}, description="Labels that the pod has.")
-    namespaces: Annotated[tuple[Namespace, ...], Field(strict=False)] = Field(
+    namespaces: Namespaces = Field(
         (),
         description="One of these. If every entry of the tier has some, the tier takes no other pod, whatever it says of "
         "itself. A pod without a GPU is watched only in a namespace that is named.",
@@ -107,43 +99,27 @@ class Kubernetes(ConfigSection):
 
     scope: Literal["node", "pod"] = Field(
         "node",
-        description="node: a DaemonSet that watches the pods of its node; pod: a sidecar that asks no API, watches the "
-        "targets of the file and takes of the GPUs of gpus.dcgm those of its own pod.",
+        description="node: a DaemonSet that watches its node's pods; pod: a sidecar: the file's targets, and its own pod's GPUs.",
     )
-    node: Annotated[str, _object_name("node"), _NAME_SCHEMA, Field(validate_default=True)] = Field(
-        "${NODE_NAME}", description="Name of the node, for scope node."
-    )
-    pod: Annotated[str, _object_name("pod"), _NAME_SCHEMA, Field(validate_default=True)] = Field(
-        "${POD_NAME}", description="Name of the pod, for scope pod."
-    )
-    namespace: Annotated[str, _object_name("pod"), _NAME_SCHEMA, Field(validate_default=True)] = Field(
-        "${POD_NAMESPACE}", description="Namespace of the pod, for scope pod; its targets are called namespace/pod."
-    )
-    namespaces: Annotated[tuple[Namespace, ...], Field(strict=False)] = Field(
+    node: ObjectOfNode = Field("${NODE_NAME}", description="Name of the node, for scope node.")
+    pod: ObjectOfPod = Field("${POD_NAME}", description="Name of the pod, for scope pod.")
+    namespace: ObjectOfPod = Field("${POD_NAMESPACE}", description="Namespace of the pod, for scope pod.")
+    namespaces: Namespaces = Field(
         (),
-        description="Only pods of these, also without a GPU; default all. With one, a Role of that namespace is enough.",
+        description="Only pods of these, also without a GPU; default all. For one, a Role of that namespace is enough.",
     )
-    selector: Text | None = Field(
-        None, description="Label selector, such as app=vllm: only these pods are looked at, and each is an engine."
-    )
-    ports: Annotated[tuple[str | int, ...], BeforeValidator(_ports), WithJsonSchema(_PORTS)] = Field(
+    selector: Text | None = Field(None, description="Label selector, such as app=vllm; each such pod is an engine.")
+    ports: Annotated[tuple[str | int, ...], BeforeValidator(_ports)] = Field(
         PORTS,
-        description="Container ports, by name or number, that a page is looked for on; the first that the pod has counts.",
-        json_schema_extra={"default": list(PORTS)},
+        title="list of ports",
+        description="Container ports of pages, by name or number; the first of a pod counts.",
     )
     tiers: Annotated[tuple[PodTier, ...], Field(strict=False)] = Field(
-        (), description="Tiers of pods that do not say it themselves (label or annotation sizewatch.io/tier)."
+        (), description="Tiers of pods without the label or annotation sizewatch.io/tier."
     )
-    keep_seconds: Keep = Field(
-        600.0,
-        description="While the API is away, the pods last known are watched for so long.",
-    )
-    pod_resources: EnvironmentFileName = Field(
-        SOCKET, description="Socket of the kubelet that tells which GPU belongs to which pod; used where it is there."
-    )
-    api: KubernetesApiConfig | None = Field(
-        None, description="Default: what a pod finds of itself (its service account)."
-    )
+    keep_seconds: Keep = Field(600.0, description="How long the pods last known are watched while the API is away.")
+    pod_resources: EnvironmentFileName = Field(SOCKET, description="Socket of the kubelet: which GPU is whose.")
+    api: KubernetesApiConfig | None = Field(None, description="Default: the pod's service account.")
 
 
 class Discovery(ConfigSection):

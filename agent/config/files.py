@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from agent.errors import PlanError
 from agent.sections import repeats
-from exporters.render.text import STAND_IN
+from exporters.render.text import one_line
 from rules.plan.checks import PlanWarning
 from rules.plan.memory import read_model_config
 from rules.plan.schema import Architecture, InvalidPlanError, Plan, parse_plan
@@ -33,11 +33,6 @@ _LONGEST_PATH = 500
 
 # Quotes of the file in parser messages. Single characters and parser words ('<stream end>') are shown.
 _QUOTED = re.compile(r"('(?:\\?.|<[a-z ]+>)')|'[^']*'|\"[^\"]{2,}\"")
-
-OF_A_CONFIGURATION = frozenset({"plan", "targets", "store", "role", "data_dir", "scrape_interval"})
-"""Keys that only a configuration has."""
-
-_OF_A_TIER = frozenset({"model", "slo", "curve"})
 
 
 class RepeatedKeyError(yaml.YAMLError):
@@ -112,7 +107,8 @@ class Document:
 
 def read_document(path: Path) -> Document:
     """Read the file at `path`. Report the error of an unusable one in the document's problems and never raise."""
-    name = _shown(path)
+    # A configuration can name any characters as its plan file.
+    name = one_line(str(path))[:_LONGEST_PATH]
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -134,28 +130,11 @@ def read_document(path: Path) -> Document:
         return _unusable(name, "is nested too deeply")
 
 
-def _shown(path: Path) -> str:
-    """Return the path for a message: a configuration can name any characters as its plan file."""
-    name = str(path) if len(str(path)) <= _LONGEST_PATH else f"{str(path)[: _LONGEST_PATH - 1]}…"
-    return "".join(sign if sign.isprintable() else STAND_IN for sign in name)
-
-
-def is_plan(data: object) -> bool:
-    """Return whether the data are a sizing plan, by the keys of its tiers."""
-    tiers = data.get("tiers") if isinstance(data, Mapping) else None
-    entries = tiers.values() if isinstance(tiers, Mapping) else ()
-    return any(isinstance(tier, Mapping) and tier.keys() & _OF_A_TIER for tier in entries)
-
-
 def load_plan(path: Path) -> Plan:
     """Return the sizing plan in a file. Raise PlanError with every problem, each with file, line and path."""
     document = read_document(path)
     if document.problems:
         raise PlanError(document.problems)
-    if isinstance(document.data, Mapping) and document.data.keys() & OF_A_CONFIGURATION:
-        raise PlanError(
-            (f"{document.name}: is a configuration, not a sizing plan: give the plan that it names (plan:)",)
-        )
     try:
         return parse_plan(document.data)
     except InvalidPlanError as error:

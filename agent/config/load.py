@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from agent.config.config import Config, Role
-from agent.config.files import is_plan, load_plan, read_document
+from agent.config.files import load_plan, read_document
 from agent.config.weaknesses import mistakes, weaknesses
 from agent.durations import duration_text
 from agent.errors import ConfigError, PlanError
-from agent.sections import DURATION
+from agent.sections import DURATION, is_text
 from rules.catalogue.registry import CATALOGUE
 from rules.engines.registry import itl_comparable
 from rules.light_dataclass import light_dataclass
@@ -66,18 +66,12 @@ def parse_config(
     `role` overrides the file's role. `plan` is used to check targets and thresholds. Raise ConfigError with every
     problem at once.
     """
-    given = _with_defaults(data, role)
+    if isinstance(data, Mapping):
+        data = {**data, "role": role} if role else dict(data)
+        if data.get("role") != "node" and data.get("data_dir") is None:
+            data["data_dir"] = DEFAULT_DATA_DIR
     context = {"folder": folder, "environment": os.environ if environment is None else environment, "plan": plan}
-    return Config.read(given, context)
-
-
-def _with_defaults(data: object, role: Role | None) -> object:
-    if not isinstance(data, Mapping):
-        return data
-    given = {**data, "role": role} if role else dict(data)
-    if given.get("role", "standalone") != "node" and given.get("data_dir") is None:
-        given["data_dir"] = DEFAULT_DATA_DIR
-    return given
+    return Config.read(data, context)
 
 
 def find(given: Path | str | None) -> Path:
@@ -92,9 +86,8 @@ def find(given: Path | str | None) -> Path:
         if Path(name).is_file():
             seen = os.stat(name)
             if seen.st_uid not in (os.geteuid(), 0) or seen.st_mode & stat.S_IWOTH:
-                raise ConfigError(
-                    (f"{name}: in this folder is another user's, or everybody may write it: name it with -c",)
-                )
+                why = "in this folder is another user's, or everybody may write it: name it with -c"
+                raise ConfigError((f"{name}: {why}",))
             return Path(name)
     raise ConfigError((f"no configuration: there is neither {' nor '.join(SEARCHED)}; name one with -c",))
 
@@ -107,15 +100,14 @@ def load(path: Path, *, role: Role | None = None, environment: Mapping[str, str]
     document = read_document(path)
     if document.problems:
         raise ConfigError(document.problems)
-    if is_plan(document.data):
-        text = "is a sizing plan, not a configuration: name it in a configuration, as plan: FILE"
-        raise ConfigError((f"{document.name}: {text}",))
     problems: list[str] = []
-    plan, plan_path = None, _plan_path(document.data, path.parent)
-    try:
-        plan = load_plan(plan_path) if plan_path else None
-    except PlanError as bad:
-        problems += bad.problems
+    plan, named = None, document.data.get("plan") if isinstance(document.data, Mapping) else None
+    # Read before the configuration is valid, so that problems of both are told.
+    if is_text(named) and named and "${" not in named:
+        try:
+            plan = load_plan(path.parent / named)
+        except PlanError as bad:
+            problems += bad.problems
     try:
         config = parse_config(document.data, folder=path.parent, environment=environment, role=role, plan=plan)
     except ConfigError as bad:
@@ -130,12 +122,6 @@ def load(path: Path, *, role: Role | None = None, environment: Mapping[str, str]
         warnings=document.located(weaknesses(config, plan)),
         mistakes=document.located(mistakes(config, plan)),
     )
-
-
-def _plan_path(data: object, folder: Path) -> Path | None:
-    """Return the plan's path from the raw data, so that plan problems are reported with those of the configuration."""
-    named = data.get("plan") if isinstance(data, Mapping) else None
-    return folder / named if isinstance(named, str) and named and "\0" not in named and "${" not in named else None
 
 
 def config_schema() -> dict[str, Any]:

@@ -5,7 +5,7 @@ A destination's address is a secret, so keys name its file or environment variab
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, WithJsonSchema
 
@@ -30,11 +30,8 @@ LONGEST = 91 * DAY
 WRITING_ROLES = ("standalone", "fleet")
 """Roles with the history a report needs."""
 
-WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-
 Weekday = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
-
-
+WEEKDAYS: tuple[str, ...] = get_args(Weekday)
 Part = Literal["report", "markdown", "json", "plan"]
 
 
@@ -55,17 +52,15 @@ Variable = Annotated[str, full_match(_VARIABLE, _NO_VARIABLE), _schema("environm
 Name = Annotated[str, full_match(_NAME, _NO_NAME), _schema("name", _NAME)]
 
 Since = Annotated[Seconds, duration_range(HOUR, LONGEST)]
-
 RetryFor = Annotated[Seconds, duration_range(60.0, 7 * DAY)]
 
 
 class Destination(ConfigSection):
-    """Each entry is a recipient of the report. Its address is a secret and comes from a file or an environment
-    variable."""
+    """Each entry is a recipient of the report. Its address is a secret, in a file or an environment variable."""
 
     name: Name = Field(description="What it is called on pages, in metrics and in the log.")
     url_file: EnvironmentFileName | None = Field(
-        None, description="File that holds its address, as Apprise writes them: mailtos://..., slack://..., json://..."
+        None, description="File that holds its address, as Apprise writes them, such as mailtos://..."
     )
     url_env: Variable | None = Field(None, description="Environment variable that holds it instead.")
     attached: Annotated[tuple[Part, ...], Field(strict=False)] = Field(
@@ -89,15 +84,9 @@ class ReportConfig(ConfigSection):
     at: At = Field("07:00", description="The time of that day.")
     zone: Zone | None = Field(None, description="The clock of that time; default forecast.zone.")
     since_seconds: Since = Field(7 * DAY, description="How far back it looks.")
-    directory: FileName | None = Field(
-        None, description="Where reports stand, each in a folder of its date; default reports in data_dir."
-    )
+    directory: FileName | None = Field(None, description="Where reports stand, by date; default reports in data_dir.")
     keep: Annotated[int, Field(ge=1, le=1000)] = Field(26, description="How many are kept; the oldest go.")
-    retry_seconds: RetryFor = Field(
-        DAY,
-        alias="retry_for",
-        description="A delivery that fails is tried again, ever more rarely, for so long.",
-    )
+    retry_seconds: RetryFor = Field(DAY, alias="retry_for", description="How long a failed delivery is tried again.")
     deliver: Annotated[tuple[Destination, ...], Field(strict=False)] = Field((), description="To whom it is sent.")
 
     def contradictions(self, plan: Plan | None) -> Contradictions:

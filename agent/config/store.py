@@ -28,26 +28,21 @@ MOST_SAMPLES = 2_000_000
 Prometheus itself limits the samples that a query reads to 50,000,000 (--query.max-samples)."""
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_OWN_HEADERS = frozenset(
-    (
-        *("accept", "accept-encoding", "authorization", "connection", "content-length", "content-type", "host"),
-        *("transfer-encoding", "user-agent", "x-scope-orgid"),
-    )
+_OWN_HEADERS = re.compile(
+    "accept|accept-encoding|authorization|connection|content-(length|type)|host|transfer-encoding|user-agent|x-scope-orgid",
+    re.IGNORECASE,
 )
 
 _MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*\s*(=~|!~|!=|=)\s*"(?:[^"\\\n]|\\.)*"'
 
 _MATCHERS = re.compile(rf"\s*{_MATCHER}(\s*,\s*{_MATCHER})*\s*,?\s*")
-
 _LABEL = r"^[a-zA-Z_][a-zA-Z0-9_]*$"
 
 
 def _matchers(value: object) -> object:
     """Validate label matchers strictly: they are part of every query."""
     if not isinstance(value, str) or not _MATCHERS.fullmatch(value):
-        raise validation_error(
-            'must be label matchers as they stand between { and }, such as job="vllm",cluster=~"a|b"'
-        )
+        raise validation_error('must be label matchers as between { and }, such as job="vllm",cluster=~"a|b"')
     return value.strip().rstrip(",").rstrip()
 
 
@@ -62,19 +57,15 @@ def _base(value: object) -> object:
 def _header_name(value: object) -> object:
     if isinstance(value, str) and not _HEADER_NAME.fullmatch(value):
         raise validation_error(f"{value[:40]!r} is no name of a header")
-    if isinstance(value, str) and value.lower() in _OWN_HEADERS:
+    if isinstance(value, str) and _OWN_HEADERS.fullmatch(value):
         raise validation_error(f"{value} is set by other options")
     return value
 
 
 Matchers = Annotated[str, BeforeValidator(_matchers), WithJsonSchema({"type": "string", "title": "label matchers"})]
-
 Label = Annotated[str, Field(pattern=_LABEL), WithJsonSchema({"type": "string", "title": "label", "pattern": _LABEL})]
-
 Turn = Annotated[Seconds, duration_range(5.0, 300.0)]
-
 Delay = Annotated[Seconds, duration_range(0.0, 600.0)]
-
 BackFill = Annotated[Seconds, duration_range(0.0, 91 * 86_400.0)]
 
 OrgId = Annotated[
@@ -93,10 +84,7 @@ class GpuSource(ConfigSection):
         "dcgm", description="dcgm: dcgm-exporter; amd: device-metrics-exporter; nvidia_smi: nvidia_gpu_exporter."
     )
     selector: Matchers = Field(description="Label matchers of its series.")
-    replica_label: Label = Field(
-        "exported_pod",
-        description="The label of its series that has a replica's name, as the tier's replica_label has it.",
-    )
+    replica_label: Label = Field("exported_pod", description="Its label with a replica's name, as the tier has it.")
 
 
 class TierSource(ConfigSection):
@@ -105,19 +93,11 @@ class TierSource(ConfigSection):
     source: Literal["agents", "engines"] = Field(
         "agents",
         alias="from",
-        description="agents: sizewatch's own series, as role node exports them; engines: the engines' own, where no agent runs.",
+        description="agents: the series of role node; engines: the engines' own, without an agent.",
     )
-    selector: Matchers | None = Field(
-        None,
-        description="Label matchers of the tier's series; from agents tier=... is added, and they narrow it further.",
-    )
-    replica_label: Label = Field(
-        "instance", description="From engines: the label that tells replicas apart, such as pod."
-    )
-    pool_label: Label | None = Field(
-        None,
-        description="From engines: a label whose value is the pool, mixed, prefill or decode; default all are mixed.",
-    )
+    selector: Matchers | None = Field(None, description="Label matchers of its series; from agents beside tier=...")
+    replica_label: Label = Field("instance", description="From engines: the label of a replica, such as pod.")
+    pool_label: Label | None = Field(None, description="From engines: label of the pool; default all are mixed.")
     engine: EngineName | None = Field(None, description="From engines: its name, such as vllm; default the plan's.")
     gpus: GpuSource | None = Field(None, description="From engines: where their GPUs are told of.")
 
@@ -133,40 +113,28 @@ class FleetConfig(ConfigSection):
     """Queries of role fleet to the store."""
 
     turn_seconds: Turn = Field(60.0, description="Time between two turns.")
-    delay_seconds: Delay = Field(
-        30.0,
-        description="How long after a scrape its samples can be asked for: what the way into the store takes.",
-    )
+    delay_seconds: Delay = Field(30.0, description="How long a sample is on its way into the store.")
     each_up_to: Annotated[int, Field(ge=0, le=10_000)] = Field(
-        32,
-        description="From agents: tiers of at most so many replicas are read replica by replica, larger ones as sums by load.",
+        32, description="From agents: larger tiers are read as sums by load, not replica by replica."
     )
-    back_fill_seconds: BackFill = Field(
-        28 * 86_400.0,
-        description="How far back missing demand is filled from the store, for the forecast; 0s: not at all.",
-    )
+    back_fill_seconds: BackFill = Field(28 * 86_400.0, description="How far back missing demand is filled; 0s: not.")
 
 
 class StoreConfig(Peer):
     """A Prometheus-compatible store: Prometheus, Thanos, Mimir, VictoriaMetrics."""
 
     url: Annotated[Url, BeforeValidator(_base)] = Field(
-        description="What its Prometheus API is served under, such as http://prometheus:9090, http://mimir:8080/prometheus or "
-        "http://vmselect:8481/select/0/prometheus."
+        description="Its Prometheus API, such as http://prometheus:9090 or http://vmselect:8481/select/0/prometheus."
     )
     timeout_seconds: Timeout = Field(10.0, description="For one query.")
     most_samples: Annotated[int, Field(ge=1000, le=50_000_000)] = Field(
-        MOST_SAMPLES, description="An answer with more samples is refused; long grids are asked in parts of so many."
+        MOST_SAMPLES, description="An answer with more samples is refused; long ranges are asked in parts."
     )
     max_bytes: Annotated[int, Field(ge=65536)] = Field(
         MOST_BYTES, alias="max_answer_bytes", description="A larger answer, after decompression, is refused."
     )
     partial_answers: Literal["refuse", "take"] = Field(
-        "refuse",
-        description="What to do with an answer that lacks a part of the store (Thanos, Mimir, VictoriaMetrics' cluster): refuse "
-        "makes it a gap; take judges by too little.",
+        "refuse", description="An answer that lacks a part of the store. refuse: a gap; take: judge by too little."
     )
     org_id: OrgId | None = Field(None, description="Tenant, sent as X-Scope-OrgID; a|b of several.")
-    header_files: dict[HeaderName, EnvironmentFileName] = Field(
-        {}, description="Further headers, by name: files that hold them."
-    )
+    header_files: dict[HeaderName, EnvironmentFileName] = Field({}, description="Further headers: files by name.")

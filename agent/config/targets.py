@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from agent.http_client.options import Peer, Url
 from agent.sections import (
@@ -55,14 +55,7 @@ def _gpus(value: object) -> object:
     return tuple(value)
 
 
-_GPU_SCHEMA: dict[str, Any] = {
-    "title": "auto or list of GPUs",
-    "anyOf": [
-        {"const": "auto"},
-        {"type": "array", "minItems": 1, "items": {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}},
-    ],
-}
-GpuList = Annotated[tuple[str | int, ...] | Literal["auto"], BeforeValidator(_gpus), WithJsonSchema(_GPU_SCHEMA)]
+GpuList = Annotated[tuple[str | int, ...] | Literal["auto"], BeforeValidator(_gpus)]
 
 
 class Connection(Peer):
@@ -81,16 +74,12 @@ class TargetKeys(Connection):
     replica: Name | None = Field(None, description="Its name, unique in the tier; default host:port of the url.")
     pool: Literal["mixed", "prefill", "decode"] = Field("mixed", description="Part of the tier it belongs to.")
     engine: EngineName | None = Field(None, description="Such as vllm; default: recognised from the page.")
-    engine_version: Name | None = Field(
-        None, description="Release of the engine, where it does not tell it. vLLM does: /version beside its page."
-    )
+    engine_version: Name | None = Field(None, description="Its release, where it does not tell it (vLLM does).")
     scrape_timeout_seconds: Timeout | None = Field(None, description="Of this target alone; default as above.")
     gpus: GpuList = Field(
-        "auto", description="GPUs it owns, by UUID or index; auto: found by process id where that can be seen."
+        "auto", title="auto or list of GPUs", description="GPUs it owns, by UUID or index; auto: found by process id."
     )
-    pid_file: EnvironmentFileName | None = Field(
-        None, description="File that holds the engine's process id, for gpus: auto."
-    )
+    pid_file: EnvironmentFileName | None = Field(None, description="File with the engine's process id, for gpus: auto.")
 
     @property
     def name(self) -> str:

@@ -1,17 +1,18 @@
 """Grave mistakes and weaknesses of a usable configuration, which `run` logs and `doctor` shows.
 
-Each sentence begins with its path. A new one is a function that yields sentences, and a row in MISTAKES or CHECKS. A
-daemon runs despite mistakes: its other targets are watched.
+Each sentence begins with its path. A daemon runs despite mistakes: its other targets are watched.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterator
-from urllib.parse import urlsplit
+from collections.abc import Iterator
+from itertools import chain
+from urllib.parse import parse_qsl, urlsplit
 
 from agent.config.config import Config
+from agent.config.store import StoreConfig
 from agent.config.targets import default_replica
 from agent.config.web import find_web_file
 from agent.http_client.options import SECRET_NAME
@@ -25,13 +26,21 @@ SHORTEST_SECRET = 4
 
 
 def mistakes(config: Config, plan: Plan | None) -> tuple[str, ...]:
-    """Return every grave mistake, in the order of MISTAKES: a target is watched under a wrong description."""
-    return cap_problems(text for check in MISTAKES for text in check(config, plan))
+    """Return every grave mistake: a target is watched under a wrong description."""
+    return cap_problems(chain(_unplanned(config, plan), _watched_twice(config), _other_engine(config, plan)))
 
 
 def weaknesses(config: Config, plan: Plan | None) -> tuple[str, ...]:
-    """Return every weakness, in the order of CHECKS."""
-    return cap_problems(text for check in CHECKS for text in check(config, plan))
+    """Return every weakness."""
+    return cap_problems(
+        chain(
+            _not_watched(config, plan),
+            _pods_of_any_namespace(config),
+            _weak_connections(config),
+            _open_to_others(config),
+            _needless_forecast(config, plan),
+        )
+    )
 
 
 def is_loopback(host: str) -> bool:
@@ -42,26 +51,14 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _not_watched(config: Config, plan: Plan | None) -> Iterator[str]:
-    """Yield that nothing is watched, and tiers of the plan without a target. A node sees its own machine only."""
-    if config.discovery.kubernetes is not None or config.role == "fleet":
-        return
-    if not config.targets:
-        yield "targets: is empty; nothing is watched"
-    elif plan is not None and config.role == "standalone":
-        watched = {target.tier for target in config.targets}
-        for tier in plan.tiers:
-            if tier not in watched:
-                yield f"targets: none is of the plan's tier {tier}; nothing of it is watched here"
-
-
 def _unplanned(config: Config, plan: Plan | None) -> Iterator[str]:
     """Yield tiers of targets, pods and the store that the plan lacks: their data has no comparison."""
     if plan is None:
         return
-    entries = config.discovery.kubernetes.tiers if config.discovery.kubernetes is not None else ()
+    pods = config.discovery.kubernetes
     named = [(f"targets[{place}].tier", target.tier) for place, target in enumerate(config.targets)]
-    named += [(f"discovery.kubernetes.tiers[{place}].tier", entry.tier) for place, entry in enumerate(entries)]
+    if pods is not None:
+        named += [(f"discovery.kubernetes.tiers[{n}].tier", entry.tier) for n, entry in enumerate(pods.tiers)]
     named += [(f"tiers.{tier}", tier) for tier in config.tiers]
     for path, tier in named:
         if tier not in plan.tiers:
@@ -69,22 +66,19 @@ def _unplanned(config: Config, plan: Plan | None) -> Iterator[str]:
             yield f"{path}: is watched and compared with nothing: {tier} {why}"
 
 
-def _watched_twice(config: Config, _: Plan | None) -> Iterator[str]:
-    for place, before in repeats(_address(target.url) for target in config.targets):
-        there = config.targets[before]
-        whose = f", of tier {there.tier}" if there.tier != config.targets[place].tier else ""
+def _watched_twice(config: Config) -> Iterator[str]:
+    for place, before in repeats(_page(target.url) for target in config.targets):
+        tier = config.targets[before].tier
+        whose = f", of tier {tier}" if tier != config.targets[place].tier else ""
         text = f"is that of targets[{before}]{whose}; what one engine does is counted twice"
         yield f"targets[{place}].url: {text}: write the address of another replica, or remove the entry"
 
 
-def _address(url: str) -> tuple[str, str]:
+def _page(url: str) -> tuple[str, str, str]:
     """Return the normalised location of a page."""
     parts = urlsplit(url)
-    host, _, port = default_replica(url).rpartition(":")
-    return (
-        f"{'localhost' if host in ('127.0.0.1', '[::1]') else host}:{port}",
-        f"{parts.path.rstrip('/')}?{parts.query}",
-    )
+    host = re.sub(r"^(127\.0\.0\.1|\[::1\]):", "localhost:", default_replica(url))
+    return host, parts.path.rstrip("/"), parts.query
 
 
 def _other_engine(config: Config, plan: Plan | None) -> Iterator[str]:
@@ -95,36 +89,40 @@ def _other_engine(config: Config, plan: Plan | None) -> Iterator[str]:
             yield f"targets[{place}].engine: {text}: move the target to a tier of its own, or correct one of the two"
 
 
-def _weak_connections(config: Config, _: Plan | None) -> Iterator[str]:
-    """Yield servers whose certificate is not checked, and secrets on the way to a server."""
-    if config.store is not None and config.store.partial_answers == "take":
-        text = "take judges by what is there: a store that lost a half of itself halves the traffic"
-        yield f"store.partial_answers: {text}"
-    for path, peer in config.peers():
-        if peer.tls and peer.tls.insecure_skip_verify:
-            yield f"{path}.tls.insecure_skip_verify: anyone on the way can answer for it; use ca_file"
-        parts = urlsplit(peer.url)
-        sends_credentials = peer.files or (path == "store" and config.store and config.store.header_files)
-        if sends_credentials and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
-            yield f"{path}.url: credentials go to another machine without TLS; use https://"
-        if names := secret_parameters(peer.url):
-            text = f"its query holds a secret ({', '.join(names)}), which proxies log and pages repeat"
-            yield f"{path}.url: {text}; use a token file"
+def _not_watched(config: Config, plan: Plan | None) -> Iterator[str]:
+    """Yield that nothing is watched, and tiers of the plan without a target. A node sees its own machine only."""
+    if config.discovery.kubernetes is not None or config.role == "fleet":
+        return
+    if not config.targets:
+        yield "targets: is empty; nothing is watched"
+    elif plan is not None and config.role == "standalone":
+        watched = {target.tier for target in config.targets}
+        for tier in filter(lambda tier: tier not in watched, plan.tiers):
+            yield f"targets: none is of the plan's tier {tier}; nothing of it is watched here"
 
 
-def secret_parameters(url: str) -> tuple[str, ...]:
-    """Return the names of query parameters that are secrets by their name."""
-    pairs = (pair.partition("=") for pair in re.split("[&;]", urlsplit(url).query))
-    return tuple(dict.fromkeys(n for n, _, text in pairs if SECRET_NAME.search(n) and len(text) >= SHORTEST_SECRET))
-
-
-def _pods_of_any_namespace(config: Config, _: Plan | None) -> Iterator[str]:
+def _pods_of_any_namespace(config: Config) -> Iterator[str]:
     for name, tier in config.tiers.items():
         if tier.replica_label == "pod" and not re.search(r'(^|,)\s*namespace\s*=\s*"', tier.selector or ""):
             yield f'tiers.{name}.selector: pods of one name in two namespaces are one replica; add namespace="..."'
 
 
-def _open_to_others(config: Config, _: Plan | None) -> Iterator[str]:
+def _weak_connections(config: Config) -> Iterator[str]:
+    """Yield servers whose certificate is not checked, and secrets on the way to a server."""
+    for path, peer in config.peers():
+        if peer.tls and peer.tls.insecure_skip_verify:
+            yield f"{path}.tls.insecure_skip_verify: anyone on the way can answer for it; use ca_file"
+        parts = urlsplit(peer.url)
+        sends_credentials = peer.files or (isinstance(peer, StoreConfig) and peer.header_files)
+        if sends_credentials and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+            yield f"{path}.url: credentials go to another machine without TLS; use https://"
+        query = dict(parse_qsl(parts.query))
+        if names := [n for n, value in query.items() if SECRET_NAME.search(n) and len(value) >= SHORTEST_SECRET]:
+            text = f"its query holds a secret ({', '.join(names)}), which proxies log and pages repeat"
+            yield f"{path}.url: {text}; use a token file"
+
+
+def _open_to_others(config: Config) -> Iterator[str]:
     web = config.web
     if is_loopback(web.address[0]):
         return
@@ -136,10 +134,8 @@ def _open_to_others(config: Config, _: Plan | None) -> Iterator[str]:
         return
     if not (web.bearer_token_file or file.basic_auth_users):
         lacking = "authentication" if tls else "TLS and authentication"
-        yield (
-            f"web.listen: {web.listen} is open to other machines without {lacking}; "
-            f"{SET_TLS}, and web.bearer_token_file or basic_auth_users there, or listen on 127.0.0.1"
-        )
+        remedy = f"{SET_TLS}, and web.bearer_token_file or basic_auth_users there, or listen on 127.0.0.1"
+        yield f"web.listen: {web.listen} is open to other machines without {lacking}; {remedy}"
     elif tls is None:
         yield f"web.listen: {web.listen} takes passwords from other machines without TLS; {SET_TLS}"
 
@@ -147,19 +143,7 @@ def _open_to_others(config: Config, _: Plan | None) -> Iterator[str]:
 def _needless_forecast(config: Config, plan: Plan | None) -> Iterator[str]:
     if config.forecast.enabled and "forecast" in config.model_fields_set and not config.data_dir:
         yield "forecast: has no use without a history; set data_dir"
-    for tier in config.forecast.late_request_cost:
-        planned = plan.tiers.get(tier) if plan else None
-        if planned is None or planned.cost is None:
-            path = f"forecast.late_request_cost.{tier}"
-            yield f"{path}: weighs nothing without the plan's cost.gpu_hour_price of this tier; quantile is used"
-
-
-MISTAKES: tuple[Callable[[Config, Plan | None], Iterator[str]], ...] = (_unplanned, _watched_twice, _other_engine)
-
-CHECKS: tuple[Callable[[Config, Plan | None], Iterator[str]], ...] = (
-    _not_watched,
-    _weak_connections,
-    _pods_of_any_namespace,
-    _open_to_others,
-    _needless_forecast,
-)
+    priced = {name for name, tier in plan.tiers.items() if tier.cost is not None} if plan else set()
+    for tier in filter(lambda tier: tier not in priced, config.forecast.late_request_cost):
+        path = f"forecast.late_request_cost.{tier}"
+        yield f"{path}: weighs nothing without the plan's cost.gpu_hour_price of this tier; quantile is used"

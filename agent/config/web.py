@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from agent.config.files import read_document
 from agent.errors import ConfigError
@@ -23,6 +24,7 @@ from agent.sections import (
     Text,
     full_match,
     is_text,
+    refuse,
     validation_error,
 )
 from rules.plan.schema import Plan
@@ -30,28 +32,20 @@ from rules.plan.schema import Plan
 BCRYPT_HASH = r"\$2[aby]\$(0[4-9]|1[0-9])\$[./A-Za-z0-9]{53}"
 """bcrypt with a cost of at most 19: each further one doubles the time of a check, and 19 takes half a minute."""
 
-LISTEN = "must be HOST:PORT such as 127.0.0.1:9095, [::1]:9095 or :9095"
-
 
 def split_listen(value: str) -> tuple[str, int]:
-    """Return host (empty: every address) and port (0: any free one) of HOST:PORT, :PORT or [IPV6]:PORT.
-
-    Raise ValueError otherwise.
-    """
-    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):([0-9]{1,5})", value)
-    if match is None or int(match[2]) > 65535:
-        raise ValueError(LISTEN)
-    return match[1].strip("[]"), int(match[2])
+    """Return host (empty: every address) and port of a valid HOST:PORT, :PORT or [IPV6]:PORT."""
+    host, _, port = value.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def _listen(value: object) -> str:
-    try:
-        _, port = split_listen(value if is_text(value) else "")
-    except ValueError as error:
-        raise validation_error(str(error)) from None
-    if port == 0:
-        raise validation_error(LISTEN)
-    return str(value)
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):([0-9]{1,5})", value if is_text(value) else "")
+    if match is None:
+        raise validation_error("must be HOST:PORT such as 127.0.0.1:9095, [::1]:9095 or :9095")
+    if not 1 <= int(match[2]) <= 65535:
+        raise validation_error(f"must have a port from 1 to 65535, not {match[2]}")
+    return match[0]
 
 
 Listen = Annotated[str, BeforeValidator(_listen), WithJsonSchema({"type": "string", "title": "host:port"})]
@@ -60,12 +54,8 @@ Listen = Annotated[str, BeforeValidator(_listen), WithJsonSchema({"type": "strin
 class Web(ConfigSection):
     """Metrics, health and the status page."""
 
-    listen: Listen = Field(
-        "127.0.0.1:9095", description="Address to listen on; ':9095' is every address of the machine."
-    )
-    probe_listen: Listen | None = Field(
-        None, description="Second address, without TLS, for /healthz and /readyz alone."
-    )
+    listen: Listen = Field("127.0.0.1:9095", description="Address to listen on; ':9095' is every address.")
+    probe_listen: Listen | None = Field(None, description="Second address, without TLS: /healthz and /readyz alone.")
     config_file: EnvironmentFileName | None = Field(
         None, description="Web configuration file of Prometheus' exporter-toolkit: TLS and users."
     )
@@ -73,6 +63,13 @@ class Web(ConfigSection):
     hosts: Annotated[tuple[Text, ...], Field(strict=False)] = Field(
         (), description="Names that browsers know a loopback address without credentials by, beside localhost."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_tls(cls, data: object) -> object:
+        if isinstance(data, Mapping) and "tls" in data:
+            refuse(iter([(("tls",), "is not a key; TLS is tls_server_config in the file of web.config_file")]))
+        return data
 
     @property
     def address(self) -> tuple[str, int]:

@@ -33,19 +33,6 @@ def test_a_folder_in_use_is_refused_with_the_process_that_has_it(tmp_path: Path)
     ours.close()
 
 
-def test_a_folder_whose_lock_file_somebody_deleted_or_replaced_is_still_in_use(tmp_path: Path) -> None:
-    ours = DataDir(tmp_path, NAMED)
-    (tmp_path / LOCK_FILE).unlink()
-    with pytest.raises(ConfigError, match="is in use by another sizewatch; stop that one"):
-        DataDir(tmp_path, NAMED)
-    (tmp_path / "other").write_text("")
-    os.replace(tmp_path / "other", tmp_path / LOCK_FILE)
-    with pytest.raises(ConfigError, match="is in use by another sizewatch; stop that one"):
-        DataDir(tmp_path, NAMED)
-    ours.close()
-    DataDir(tmp_path, NAMED).close()
-
-
 def test_a_process_that_was_killed_leaves_the_folder_free(tmp_path: Path) -> None:
     code = (
         "import os, signal; from pathlib import Path; from agent.files import DataDir\n"

@@ -22,17 +22,11 @@ def test_a_number_with_its_unit_is_a_duration(text: str, seconds: float) -> None
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "15", "s", "-15s", "15 s", "15S", "1h30m", "1e3s", "٣s", "15s\n"])
+@pytest.mark.parametrize("text", ["", "15", "s", "-15s", "15 s", "15S", "1h30m", "1e3s", "٣s", "15s\n", "99999999999d"])
 def test_anything_else_is_refused_in_words(text: str) -> None:
     with pytest.raises(
         ValueError, match=r"^must be a number with its unit, such as 500ms, 15s, 5m, 1h, 7d or 13w, not '"
     ):
-        parse_duration(text)
-
-
-@pytest.mark.parametrize("text", ["99999999999d", "9" * 400 + "s", "1234567890.5h"])
-def test_a_number_that_is_too_long_is_refused_as_such(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^must have at most 9 digits before its unit, not '"):
         parse_duration(text)
 
 

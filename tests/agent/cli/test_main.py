@@ -412,21 +412,16 @@ def test_a_command_is_loaded_only_when_it_is_asked_for() -> None:
     assert done.stdout.splitlines()[-1] == "False"
 
 
-def test_a_plan_given_as_configuration_is_called_one_and_the_reverse(
+def test_a_plan_given_as_configuration_is_refused_and_the_reverse(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words in (["run", "-c"], ["check", "-c"]):
         assert main.main([*words, str(PLAN)]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.endswith("is a sizing plan, not a configuration: name it in a configuration, as plan: FILE")
+        assert "cpu-small.yaml:1: schema: is not a key of the configuration" in capsys.readouterr().err
     path = tmp_path / "sizewatch.yaml"
-    path.write_text("plan: plan.yaml\ntargets: []\n")
+    path.write_text("targets: []\n")
     assert main.main(["plan", "check", str(path)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line == f"sizewatch plan: {path}: is a configuration, not a sizing plan: give the plan that it names (plan:)"
-    path.write_text("schema: 1\n")
-    assert main.main(["run", "-c", str(path)]) == 2
-    assert "sizewatch.yaml:1: schema: is not a key of the configuration" in capsys.readouterr().err
+    assert "sizewatch.yaml:1: targets: is not a key of a plan" in capsys.readouterr().err
 
 
 def test_an_unfilled_plan_names_the_lines_to_fill_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -181,10 +181,10 @@ def test_a_secret_in_a_wrong_place_is_never_repeated(tmp_path: Path) -> None:
             "gpus.amd.tls: is given, but the url begins with http://; write https://",
         ),
         ({"web": {"listen": "9095"}}, "web.listen: must be HOST:PORT such as 127.0.0.1:9095, [::1]:9095 or :9095"),
-        ({"web": {"listen": ":0"}}, "web.listen: must be HOST:PORT such as 127.0.0.1:9095, [::1]:9095 or :9095"),
+        ({"web": {"listen": ":0"}}, "web.listen: must have a port from 1 to 65535, not 0"),
         (
             {"web": {"tls": {"cert_file": "x"}}},
-            "web.tls: is not a key of the configuration",
+            "web.tls: is not a key; TLS is tls_server_config in the file of web.config_file",
         ),
         (
             {**target(), "thresholds": {"cpu-smal": {}}},

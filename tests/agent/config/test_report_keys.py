@@ -36,7 +36,7 @@ def test_it_can_be_switched_off_and_put_elsewhere() -> None:
 def test_a_node_writes_none_and_says_so_to_whoever_asks_for_one() -> None:
     assert parse_config({"role": "node", "data_dir": "/d"}).report_folder is None
     (problem,) = problems({"keep": 3}, role="node")
-    assert problem.startswith("report: is given, but role node writes no report")
+    assert problem.startswith("report: is given, but role node writes none")
     assert parse_config({"role": "node", "report": {"enabled": False}}).report_folder is None
 
 

@@ -105,7 +105,6 @@ def test_what_weakens_a_store_is_said() -> None:
     assert "without TLS" in weak(url="http://store.example", bearer_token_file="t")[0]
     assert "without TLS" in weak(url="http://store.example", header_files={"X-Key": "k"})[0]
     assert "use ca_file" in weak(tls={"insecure_skip_verify": True})[0]
-    assert "partial_answers" in weak(partial_answers="take")[0]
 
 
 @pytest.mark.parametrize(
