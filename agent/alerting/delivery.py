@@ -56,7 +56,6 @@ class AlertmanagerClient:
         ScrapeError if the round fails.
         """
         refused: dict[str, str] = {}
-        self._client.load_if_changed()
         with closing(self._client):
             for begin in range(0, max(1, len(alerts)), BATCH):
                 batch = alerts[begin : begin + BATCH]
@@ -72,8 +71,7 @@ class AlertmanagerClient:
         """Post a batch. Return the HTTP status."""
         body = json.dumps([alert.body for alert in batch]).encode()
         url, headers = self._client.peer.url.rstrip("/") + PATH, {"Content-Type": "application/json"}
-        request = self._client.prepare("POST", url, headers, body)
-        with self._client.send(request) as response:
+        with self._client.exchange("POST", url, headers, body) as response:
             self._client.read(response)
         return response.status_code
 

@@ -70,7 +70,7 @@ class GrafanaClient:
         where = f"{self._url}{path.partition('?')[0]}"
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         content = None if body is None else json.dumps(body).encode()
-        with self._client.send(self._client.prepare(method, f"{self._url}{path}", headers, content)) as response:
+        with self._client.exchange(method, f"{self._url}{path}", headers, content) as response:
             status = response.status_code
             answer = self._client.read(response) if status == 200 else b""
         if status != 200:

@@ -1,144 +1,120 @@
-"""HTTP client of one host: a `requests.Session` with a deadline, a size limit and credentials from followed files.
+"""HTTP client of one host: an adapter of requests with a deadline, a size limit and credentials from followed files.
 
-A timeout of requests is for each read of a socket, so a server that sends one byte a second is never late. Here one
-thread of the process shuts down the socket of each exchange at its deadline.
+Each read of a socket has what is left of the time of its exchange, so a server that sends one byte a second is late.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
+import http.client
+import io
 import os
 import socket
 import stat
-import threading
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 import requests
 import urllib3
 from requests.adapters import HTTPAdapter
-from requests.cookies import RequestsCookieJar
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.http_client.errors import HttpError, is_closed_by_peer, place_of, transport_error
-from agent.http_client.options import Peer, authorization, header_secret, hidden_in_bodies, load_tls
+from agent.http_client.options import Peer, authorization, header_secret, load_tls
 
 PART_BYTES = 65_536
 _GZIP = 16 + zlib.MAX_WBITS
 
 
-class _Deadlines:
-    """Thread that ends the exchanges of all clients at their deadlines."""
+class _Exchange:
+    """Deadline (of time.monotonic) and socket of the present exchange. After an abort there is none."""
 
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._waiting: list[tuple[float, int, HttpClient]] = []
-        self._thread: threading.Thread | None = None
-
-    def add(self, deadline: float, number: int, client: HttpClient) -> None:
-        """End an exchange that runs at `deadline` (of time.monotonic)."""
-        with self._changed:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="deadlines", daemon=True)
-                self._thread.start()
-            heapq.heappush(self._waiting, (deadline, number, client))
-            if self._waiting[0][1] == number:
-                self._changed.notify()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._forget_ended()
-                while not self._waiting or self._waiting[0][0] > time.monotonic():
-                    self._changed.wait(self._waiting[0][0] - time.monotonic() if self._waiting else None)
-                    self._forget_ended()
-                _, number, client = heapq.heappop(self._waiting)
-            client.expire(number)
-
-    def _forget_ended(self) -> None:
-        """Drop exchanges that have ended, so that the scrapes of a cycle wake this thread once and not each."""
-        while self._waiting and not self._waiting[0][2].is_running(self._waiting[0][1]):
-            heapq.heappop(self._waiting)
-
-
-_DEADLINES = _Deadlines()
-_NUMBERS = itertools.count(1)
-"""Numbers of exchanges."""
-
-
-class _SocketConnection(HTTPConnection):
-    """Connection that keeps its socket: http.client forgets the socket of a response that ends the connection."""
-
+    deadline = 0.0
+    is_aborted = False
     socket: socket.socket | None = None
 
-    def connect(self) -> None:
-        super().connect()
-        self.socket = self.sock
+    def seconds_left(self) -> float:
+        """Return the seconds to the deadline, more than 0. Raise TimeoutError, or ConnectionAbortedError."""
+        if self.is_aborted:
+            raise ConnectionAbortedError
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
 
-
-class _TlsConnection(_SocketConnection, HTTPSConnection):
-    pass
+    def abort(self) -> None:
+        self.is_aborted = True
+        if self.socket is not None:
+            with suppress(OSError):
+                # Not that of SSLSocket, which takes the TLS state away from a running read.
+                socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
 
 
 class _Adapter(HTTPAdapter):
-    """Adapter with one kept connection and its own TLS context. requests would add the bundle of certifi."""
+    """Adapter with one kept connection, without a session: no redirects, cookies, .netrc or proxies of the environment."""
 
-    def __init__(self, pool_options: Mapping[str, Any]) -> None:
-        self._pool_options = dict(pool_options)
-        self.connection: _SocketConnection | None = None
+    def __init__(self, exchange: _Exchange, **pool_options: Any) -> None:
+        self._exchange, self._pool_options = exchange, pool_options
         super().__init__(pool_connections=1, pool_maxsize=1)
 
-    def build_connection_pool_key_attributes(
-        self, request: requests.PreparedRequest, verify: Any, cert: Any = None
-    ) -> tuple[Any, Any]:
-        parts = urlsplit(str(request.url))
-        return {"scheme": parts.scheme, "host": parts.hostname, "port": parts.port}, self._pool_options
+    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **options: Any) -> None:
+        super().init_poolmanager(connections, maxsize, block, **options, **self._pool_options)
 
     def get_connection_with_tls_context(self, *args: Any, **options: Any) -> Any:
         pool: Any = super().get_connection_with_tls_context(*args, **options)
-        pool.ConnectionCls = self._new_connection
+        pool.ConnectionCls = partial(_TlsConnection if pool.scheme == "https" else _Connection, self._exchange)
         return pool
 
     def cert_verify(self, conn: Any, url: Any, verify: Any, cert: Any) -> None:
-        """Leave the connection alone: the TLS context has certificates and trust."""
-
-    def _new_connection(self, **options: Any) -> _SocketConnection:
-        kind = _TlsConnection if "ssl_context" in options else _SocketConnection
-        self.connection = kind(**options)
-        return self.connection
-
-    def shut_down(self) -> None:
-        """End a read or write of the connection at once. Any thread may call it."""
-        sock = self.connection.socket if self.connection is not None else None
-        if sock is not None:
-            with suppress(OSError):
-                # Not that of SSLSocket, which takes the TLS state away from a running read.
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+        """Leave the connection alone: its TLS context has the certificates. requests would add those of certifi."""
 
 
-class _NoCookies(RequestsCookieJar):
-    def extract_cookies(self, response: Any, request: Any) -> None:
-        """Store nothing."""
+class _Connection(HTTPConnection):
+    def __init__(self, exchange: _Exchange, **options: Any) -> None:
+        super().__init__(**options)
+        self._exchange = exchange
+        self.response_class = partial(_Response, exchange)  # type: ignore[assignment]
+
+    def connect(self) -> None:
+        super().connect()
+        self._exchange.socket = self.sock
+        self._exchange.seconds_left()
 
 
-class _Session(requests.Session):
-    """Session that follows no redirect, stores no cookie, and uses neither proxies nor .netrc of the environment."""
+class _TlsConnection(_Connection, HTTPSConnection):
+    pass
 
-    def __init__(self, adapter: _Adapter) -> None:
-        super().__init__()
-        self.trust_env = False
-        self.cookies = _NoCookies()
-        self.mount("http://", adapter)
-        self.mount("https://", adapter)
 
-    def get_redirect_target(self, resp: requests.Response) -> None:
-        """Return None. requests reads the whole body of a redirect, even if it does not follow it."""
+class _Response(http.client.HTTPResponse):
+    def __init__(self, exchange: _Exchange, sock: socket.socket, *args: Any, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        self.fp = io.BufferedReader(_Reader(exchange, sock, self.fp.detach()), PART_BYTES)
+
+
+class _Reader(io.RawIOBase):
+    """Reader of a socket until the deadline of the exchange."""
+
+    def __init__(self, exchange: _Exchange, sock: socket.socket, raw: io.RawIOBase) -> None:
+        self._exchange, self._socket, self._raw = exchange, sock, raw
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._socket.settimeout(self._exchange.seconds_left())
+        size = self._raw.readinto(buffer)
+        if not size:
+            # An abort ends the stream, and so may look like the end of a body without a length.
+            self._exchange.seconds_left()
+        return size
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
 
 
 class HttpClient:
@@ -159,24 +135,18 @@ class HttpClient:
         self.place = place_of(peer.url)
         self._what = what
         self._header_files = header_files
-        self._files = (
-            *peer.files,
-            *((f"header {name}", path, ScrapeFailure.AUTH) for name, path in header_files),
-        )
-        self._pool_options: dict[str, Any] = {} if socket_options is None else {"socket_options": socket_options}
+        self._socket_options = socket_options
+        self._files = (*peer.files, *((f"header {name}", path, ScrapeFailure.AUTH) for name, path in header_files))
         self._loaded: tuple[tuple[int, int, int], ...] | None = None
         self._credentials: dict[str, str] = {}
-        self._secrets: tuple[bytes, ...] = ()
-        self._session: _Session | None = None
-        self._adapter = _Adapter({})
-        self._lock = threading.Lock()
-        self._kept = self._expired = self._aborted = False
-        self._running = 0
+        self._exchange = _Exchange()
+        self._adapter = _Adapter(self._exchange)
+        self._is_kept = False
 
     def load_if_changed(self) -> bool:
         """Read the files at the first call and after a change. Return whether requests must be prepared again."""
         try:
-            stamps = tuple(_stamp(*each) for each in self._files)
+            stamps = tuple(_stamp(*file) for file in self._files)
             if self._loaded == stamps:
                 return False
             self._load()
@@ -194,6 +164,18 @@ class HttpClient:
         headers = {"User-Agent": "sizewatch", "Accept-Encoding": "gzip", **headers, **self._credentials}
         return requests.Request(method, url, headers=headers, data=body).prepare()
 
+    def exchange(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        seconds: float | None = None,
+    ) -> AbstractContextManager[requests.Response]:
+        """Send a request with the credentials of now, as `send` does."""
+        self.load_if_changed()
+        return self.send(self.prepare(method, url, headers, body), seconds)
+
     @contextmanager
     def send(self, request: requests.PreparedRequest, seconds: float | None = None) -> Iterator[requests.Response]:
         """Send a prepared request. Yield its response, whose body `read` or `stream` returns in the same block.
@@ -201,35 +183,30 @@ class HttpClient:
         The exchange ends `seconds` from now, by default after the timeout of the peer. Not bounded: the name lookup,
         and each further address of a name with several.
         """
+        if self._exchange.is_aborted:
+            raise HttpError(ScrapeFailure.CONNECT, self.place, ": is not asked, because this process stops")
         seconds = max(self.peer.timeout_seconds if seconds is None else seconds, 0.001)
         response = None
-        self._begin(seconds)
         try:
             response = self._response(request, seconds)
             yield response
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             status = response.status_code if response is not None else None
-            raise transport_error(
-                error, self.place, seconds, self._what, expired=self._expired, status=status
-            ) from error
+            raise transport_error(error, self.place, seconds, self._what, status) from error
         finally:
-            self._end()
-            if response is not None and not self._kept:
+            if response is not None and not self._is_kept:
                 response.close()
 
     def read(self, response: requests.Response) -> bytes:
-        """Return the complete, decompressed body without the secrets that were sent.
-
-        The connection can then serve another request.
-        """
+        """Return the complete, decompressed body. The connection can then serve another request."""
         most = self.peer.max_bytes
         if (response.raw.length_remaining or 0) > most:
             raise self._too_large()
         packed: bytes = b"".join(self.stream(response, most))
-        self._kept = True
+        self._is_kept = True
         encoding = response.headers.get("Content-Encoding", "").strip().lower()
         if encoding in ("", "identity"):
-            return self.without_secrets(packed)
+            return packed
         if encoding not in ("gzip", "x-gzip"):
             text = " sent a Content-Encoding that was not asked for; only gzip is"
             raise HttpError(ScrapeFailure.CONTENT_TYPE, self.place, text, response.status_code)
@@ -243,7 +220,7 @@ class HttpClient:
             raise self._too_large()
         if not unzip.eof or unzip.unused_data:
             raise self.cut_off(f"its gzip stream does not end with the {self._what}")
-        return self.without_secrets(body)
+        return body
 
     def stream(self, response: requests.Response, most: int) -> Iterator[bytes]:
         """Yield the body as it arrives, not decompressed, of at most so many bytes."""
@@ -262,84 +239,46 @@ class HttpClient:
         except ValueError as error:
             # http.client accepts any integer as the length of a chunk.
             raise self.cut_off("a chunk of it has a length that is none") from error
-        if self._expired or self._aborted:
-            # The end of a body without a length is then that of the socket.
-            raise ConnectionAbortedError
         if response.raw.length_remaining:
             raise self.cut_off(f"{size} of the announced bytes arrived")
-
-    def without_secrets(self, body: bytes) -> bytes:
-        """Return a part of a body without the secrets that were sent. `read` has done it."""
-        for secret in self._secrets:
-            body = body.replace(secret, b"[secret]")
-        return body
 
     def cut_off(self, text: str) -> HttpError:
         """Return the error for an incomplete body."""
         return HttpError(ScrapeFailure.CUT_OFF, self.place, f": {text}")
 
-    def is_running(self, number: int) -> bool:
-        """Return whether an exchange has not ended."""
-        return self._running == number
-
-    def expire(self, number: int) -> None:
-        """Shut down the socket of an exchange, unless it has ended."""
-        with self._lock:
-            if self._running == number:
-                self._expired = True
-                self._adapter.shut_down()
-
     def abort(self) -> None:
         """End the present exchange at once, and refuse all later ones. Any thread may call it."""
-        with self._lock:
-            self._aborted = True
-            if self._running:
-                self._adapter.shut_down()
+        self._exchange.abort()
 
     def close(self) -> None:
         """Close the connection. A later request opens a new one."""
-        if self._session is not None:
-            self._session.close()
-        self._kept = False
+        self._adapter.close()
+        self._is_kept = False
 
     def _load(self) -> None:
-        tls = load_tls(self.peer)
+        options: dict[str, Any] = {}
+        if self._socket_options is not None:
+            options["socket_options"] = self._socket_options
+        if (tls := load_tls(self.peer)) is not None:
+            options |= {"ssl_context": tls, "server_hostname": self.peer.tls and self.peer.tls.server_name}
         headers = {name: header_secret(f"header {name}", path) for name, path in self._header_files}
         self._credentials = headers | authorization(self.peer)
-        self._secrets = hidden_in_bodies(self._credentials, self.peer.url)
-        if tls is not None:
-            self._pool_options |= {
-                "ssl_context": tls,
-                "server_hostname": self.peer.tls.server_name if self.peer.tls else None,
-            }
         self.close()
-        self._adapter = _Adapter(self._pool_options)
-        self._session = _Session(self._adapter)
-
-    def _begin(self, seconds: float) -> None:
-        with self._lock:
-            if self._aborted:
-                raise HttpError(ScrapeFailure.CONNECT, self.place, ": is not asked, because this process stops")
-            self._running, self._expired = next(_NUMBERS), False
-        _DEADLINES.add(time.monotonic() + seconds, self._running, self)
-
-    def _end(self) -> None:
-        with self._lock:
-            self._running = 0
+        self._adapter = _Adapter(self._exchange, **options)
 
     def _response(self, request: requests.PreparedRequest, seconds: float) -> requests.Response:
-        assert self._session is not None, "load_if_changed comes first"
-        end = time.monotonic() + seconds
-        kept, self._kept = self._kept, False
+        self._exchange.deadline = time.monotonic() + seconds
+        is_kept, self._is_kept = self._is_kept, False
+        is_verified = not (self.peer.tls and self.peer.tls.insecure_skip_verify)
         while True:
-            timeout: Any = urllib3.Timeout(total=max(end - time.monotonic(), 0.001))
+            timeout: Any = urllib3.Timeout(total=self._exchange.seconds_left())
             try:
-                return self._session.send(request, stream=True, allow_redirects=False, timeout=timeout)
+                return self._adapter.send(request, stream=True, timeout=timeout, verify=is_verified)
             except requests.RequestException as error:
                 # A server may close an idle connection just when it is used again; retry on a new one.
-                if not kept or self._expired or self._aborted or not is_closed_by_peer(error):
+                if not is_kept or not is_closed_by_peer(error):
                     raise
-                kept = False
+                is_kept = False
 
     def _too_large(self) -> HttpError:
         text = f" sends more than {self.peer.max_bytes} bytes; if that is right, raise max_bytes"

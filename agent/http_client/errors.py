@@ -48,12 +48,10 @@ def status_error(host: str, status: int) -> HttpError:
     return HttpError(kind, host, f" answered {status}: {hint}", status)
 
 
-def transport_error(
-    error: Exception, host: str, seconds: float, what: str, *, expired: bool, status: int | None
-) -> HttpError:
+def transport_error(error: Exception, host: str, seconds: float, what: str, status: int | None) -> HttpError:
     """Map an exception of requests or urllib3. `what` had begun to arrive if there is a `status`."""
     causes = tuple(_causes(error))
-    if expired or _is_timeout(causes):
+    if _is_timeout(causes):
         text = f" gave no complete {what} within {seconds:g} s"
         return HttpError(ScrapeFailure.TIMEOUT, host, text, status)
     if any(isinstance(cause, ssl.SSLError) for cause in causes):
@@ -63,7 +61,7 @@ def transport_error(
         return HttpError(ScrapeFailure.CUT_OFF, host, text, status)
     reasons = (cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror)
     reason = next(reasons, "the answer is not HTTP, or the connection ended before it")
-    return HttpError(ScrapeFailure.CONNECT, host, f": {reason[:1].lower()}{reason[1:]}; is the target up?")
+    return HttpError(ScrapeFailure.CONNECT, host, f": {reason[:1].lower()}{reason[1:]}; is it up?")
 
 
 def is_closed_by_peer(error: Exception) -> bool:

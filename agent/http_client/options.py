@@ -5,11 +5,10 @@ from __future__ import annotations
 import base64
 import re
 import ssl
-from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Self
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 import urllib3
 from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema
@@ -33,8 +32,6 @@ DEFAULT_MAX_BYTES = 16 * 1024 * 1024
 SECRET_NAME = re.compile(r"token|key|secret|passw|pwd|auth|credential|sig|session|jwt|bearer|code", re.IGNORECASE)
 """Part of the name of a query parameter that holds a secret."""
 
-SHORTEST_HIDDEN = 8
-_WORD_OR_NUMBER = re.compile(r"[a-z_:]*|[0-9.]*")
 _HOST = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
 
@@ -171,21 +168,6 @@ def authorization(peer: Peer) -> dict[str, str]:
         pair = f"{peer.basic_auth.username}:{_secret('password_file', peer.basic_auth.password_file)}"
         return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
     return {}
-
-
-def hidden_in_bodies(credentials: Mapping[str, str], url: str) -> tuple[bytes, ...]:
-    """Return the secrets of a request that a response may repeat: of its headers, and of its query by name.
-
-    Short ones, words and numbers are left out: to hide the password `vllm` would change a page.
-    """
-    secrets = {value for name, value in parse_qsl(urlsplit(url).query) if SECRET_NAME.search(name)}
-    for header in credentials.values():
-        scheme, _, value = header.partition(" ")
-        # The padding of base64 is often quoted.
-        secrets.add((value or scheme).rstrip("="))
-        if scheme == "Basic":
-            secrets.add(base64.b64decode(value).decode().partition(":")[2])
-    return tuple(s.encode() for s in secrets if len(s) >= SHORTEST_HIDDEN and not _WORD_OR_NUMBER.fullmatch(s))
 
 
 def header_secret(field: str, path: str) -> str:

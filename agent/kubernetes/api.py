@@ -93,8 +93,7 @@ class KubernetesClient:
         """Watch a list for some seconds. Yield its events as they arrive. Raise KubernetesApiError."""
         query |= {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": f"{seconds:.0f}"}
         with self._send(path, query, seconds + self._server.timeout_seconds) as response:
-            lines = read_lines(self._client.stream(response, sys.maxsize))
-            yield (parse_event(self._client.without_secrets(line)) for line in lines)
+            yield (parse_event(line) for line in read_lines(self._client.stream(response, sys.maxsize)))
 
     def close(self) -> None:
         """Close the connection and its watch for ever. Any thread may call it."""
@@ -106,10 +105,9 @@ class KubernetesClient:
         """Send a GET request and yield its response of status 200. Raise KubernetesApiError."""
         url = self._server.url.rstrip("/") + path + (f"?{urlencode(query)}" if query else "")
         try:
-            self._client.load_if_changed()
             # The lines of a compressed watch would arrive late.
             headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
-            with self._client.send(self._client.prepare("GET", url, headers), seconds) as response:
+            with self._client.exchange("GET", url, headers, seconds=seconds) as response:
                 status = response.status_code
                 if status != 200:
                     raise KubernetesApiError(f" answered {status}{_HINTS.get(status, '')}", status)

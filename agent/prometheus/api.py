@@ -188,7 +188,7 @@ class StoreApi:
         """Send a query as a POST of a form, so that a long query fits. Return its response with data."""
         client, body = self._client, urlencode({**form, **self._parameters}).encode()
         try:
-            with client.send(client.prepare("POST", f"{self.place}{path}", self._headers, body)) as response:
+            with client.exchange("POST", f"{self.place}{path}", self._headers, body) as response:
                 status = response.status_code
                 if 300 <= status < 400:
                     raise redirect_error(self.place, status)

@@ -1,4 +1,7 @@
-"""A server that fails in every way in turn and repeats what it was sent: headers, decoded passwords, address."""
+"""A server that fails in every way in turn and repeats what it was sent: headers, decoded passwords, address.
+
+It repeats nothing as a label of a series: names of series are shown, as every monitor shows them.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import quote
 
 MODES = (
     *("unauthorized", "error", "redirect", "garbage", "moved", "page", "bad json", "forbidden", "cut", "odd type"),
-    *("hangs", "bad request", "odd encoding", "labelled", "cut late"),
+    *("hangs", "bad request", "odd encoding", "cut late"),
 )
 
 
@@ -57,10 +59,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._give(200, b"x 1\n", self._heard())
         elif mode == "odd encoding":
             self._give(200, b"x 1\n", "text/plain", **{"Content-Encoding": self._heard()})
-        elif mode == "labelled":
-            spelled = quote(self._heard(), safe="")
-            page = f'vllm:num_requests_running{{model_name="{self._heard()}",engine="{spelled}"}} 1\n'
-            self._give(200, page.encode(), "text/plain")
         elif mode == "cut late":
             self._give(200, f"x 1\n# {self._heard()}".encode(), "text/plain")
         elif mode in ("garbage", "page", "bad json"):

@@ -11,7 +11,6 @@ import pytest
 from engine_server import Engine, Handler, engines
 from hostile_store import give as give_json
 from hostile_store import serving
-from peers import peer_fields
 
 from agent.alerting.delivery import AlertmanagerClient
 from agent.config.store import StoreConfig
@@ -79,33 +78,6 @@ def test_the_type_and_the_packing_of_an_answer_do_not_tell_it_either(tmp_path: P
             with pytest.raises(ScrapeError) as caught:
                 PageFetcher(Peer(url=served[0].url, bearer_token_file=str(file))).fetch()
         assert secret not in str(caught.value)
-
-
-def test_a_page_that_repeats_a_secret_is_read_without_it(tmp_path: Path) -> None:
-    token, password = tmp_path / "token", tmp_path / "password"
-    token.write_text("s3cret-token-of-ours")
-    password.write_text("hunter2-is-mine")
-    with engines(1) as served:
-        url = f"{served[0].url}?api_key=abcd-1234&model=llama-3.3-70b"
-        said = 'x{a="%s",b="abcd-1234",c="llama-3.3-70b"} 1\n'
-        for login, secret in (
-            ({"bearer_token_file": str(token)}, "s3cret-token-of-ours"),
-            ({"username": "ada", "password_file": str(password)}, "hunter2-is-mine"),
-            ({"username": "ada", "password_file": str(password)}, "YWRhOmh1bnRlcjItaXMtbWluZQ"),
-        ):
-            served[0].pages = ((said % secret).encode(),)
-            page = PageFetcher(Peer(**peer_fields(url=url, **login))).fetch()
-            assert page == b'x{a="[secret]",b="[secret]",c="llama-3.3-70b"} 1\n'
-
-
-@pytest.mark.parametrize("password", ["vllm", "1", "vllm:num_requests_running", "TYPE", "0.0000000001"])
-def test_a_password_that_is_a_word_of_the_page_changes_nothing_that_is_read(tmp_path: Path, password: str) -> None:
-    file = tmp_path / "password"
-    file.write_text(password)
-    with engines(1) as served:
-        served[0].pages = (page := served[0].pages[0] + f"# {password}\n".encode(),)
-        options = Peer(**peer_fields(url=served[0].url, username="ada", password_file=str(file)))
-        assert PageFetcher(options).fetch() == page
 
 
 def test_the_words_of_an_alertmanager_are_not_quoted() -> None:

@@ -138,7 +138,7 @@ def test_one_that_does_not_answer_is_left_after_its_timeout_and_one_that_is_away
         with pytest.raises(ScrapeError, match=r"timeout: .*0\.3 s"):
             there.poster(timeout_seconds=0.3).round([one("A")])
         there.hold.set()
-    with pytest.raises(ScrapeError, match="refused; is the target up"):
+    with pytest.raises(ScrapeError, match="refused; is it up"):
         AlertmanagerClient(Peer(url=f"http://127.0.0.1:{free_port()}")).round([one("A")])
 
 

@@ -183,7 +183,7 @@ def test_an_address_that_gives_no_page_says_why_and_ends_with_2(
 def test_nothing_at_an_address_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = inspected(capsys, "http://127.0.0.1:1/metrics")
     assert code == 2
-    assert "connection refused; is the target up?" in err
+    assert "connection refused; is it up?" in err
 
 
 @pytest.mark.parametrize("address", ["ftp://x/metrics", "http://", "http://u:secret@127.0.0.1:1/", "http://[::1/x"])

@@ -217,7 +217,7 @@ def test_a_closed_port_and_an_unknown_host_are_told_apart(tmp_path: Path) -> Non
     elsewhere = {"url": "http://nowhere.invalid/metrics", "tier": "cpu-small", "replica": "gone"}
     found = run_checks(loaded(tmp_path, target(port), elsewhere))
     closed, unknown = only(found, "target cpu-small/r"), only(found, "target cpu-small/gone")
-    assert closed.text == f"connect: http://127.0.0.1:{port}/metrics: connection refused; is the target up?"
+    assert closed.text == f"connect: http://127.0.0.1:{port}/metrics: connection refused; is it up?"
     assert unknown.text.startswith("connect: http://nowhere.invalid/metrics: ")
     assert "refused" not in unknown.text
 

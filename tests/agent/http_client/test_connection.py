@@ -209,7 +209,7 @@ def test_a_target_that_is_down_is_named_with_the_reason() -> None:
     port = free_port()
     error = failure(f"http://127.0.0.1:{port}/metrics?token=s3cret")
     assert error.kind is ScrapeFailure.CONNECT
-    assert error.text == f"http://127.0.0.1:{port}/metrics: connection refused; is the target up?"
+    assert error.text == f"http://127.0.0.1:{port}/metrics: connection refused; is it up?"
 
 
 def test_a_host_that_has_no_address_is_a_failure_to_connect() -> None:
@@ -619,7 +619,7 @@ def test_a_client_certificate_is_shown_where_one_is_wanted(serve: Serve, authori
 def test_a_tls_connection_ended_while_we_write_is_taken_for_a_refusal() -> None:
     error = urllib3.exceptions.SSLError(ssl.SSLEOFError(8, "EOF occurred in violation of protocol"))
     assert is_closed_by_peer(error)
-    ours = transport_error(error, "https://host/metrics", 1.0, "page", expired=False, status=None)
+    ours = transport_error(error, "https://host/metrics", 1.0, "page", None)
     assert (ours.kind, "cert_file" in ours.text) == (ScrapeFailure.TLS, True)
 
 
@@ -630,12 +630,10 @@ def test_any_thread_ends_an_exchange_and_no_later_one_begins(
     server = serve(drips(b"HTTP/1.1 200 OK\r\n\r\n", b"x"), server_side(authority) if tls else None)
     ca_file = written(authority, tmp_path) if tls else None
     client = HttpClient(Peer(**peer_fields(url=server.url, ca_file=ca_file, timeout_seconds=CEILING_SECONDS)))
-    client.load_if_changed()
-    request = client.prepare("GET", server.url, {})
     threading.Timer(0.2, client.abort).start()
-    with pytest.raises(HttpError), client.send(request) as response:
+    with pytest.raises(HttpError), client.exchange("GET", server.url, {}) as response:
         client.read(response)
-    with pytest.raises(HttpError, match="this process stops"), client.send(request):
+    with pytest.raises(HttpError, match="this process stops"), client.exchange("GET", server.url, {}):
         pass
     client.close()
 
@@ -644,9 +642,8 @@ def test_any_thread_ends_an_exchange_and_no_later_one_begins(
 def test_no_cookie_is_stored(serve: Serve, status: str) -> None:
     server = serve(sends(PAGE, "Set-Cookie: a=1; Path=/", status=status))
     client = HttpClient(Peer(url=server.url))
-    client.load_if_changed()
     for _ in range(2):
-        with client.send(client.prepare("GET", server.url, {})) as response:
+        with client.exchange("GET", server.url, {}) as response:
             client.read(response)
     assert not any("cookie" in request.lower() for request in server.requests)
     client.close()

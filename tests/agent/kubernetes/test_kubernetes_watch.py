@@ -238,20 +238,6 @@ def test_a_list_that_is_cut_off_or_has_no_version_is_trouble_and_no_empty_node(
         assert sees(watch, "a")
 
 
-def test_a_pod_that_holds_the_token_in_a_label_or_annotation_does_not_bring_it_into_a_message(
-    kube: Kube, token: Path
-) -> None:
-    token.write_text("s3cret.token-of-the-agent")
-    kube.tokens = {"s3cret.token-of-the-agent"}
-    kube.put(pod("listed", annotations={"sizewatch.io/tier": "s3cret.token-of-the-agent"}))
-    with watching(kube, token) as watch:
-        assert sees(watch, "listed")
-        kube.put(pod("watched", annotations={"sizewatch.io/tier": "x s3cret.token-of-the-agent"}))
-        assert sees(watch, "listed", "watched")
-        own = {known.name: known.own["tier"] for known in watch.snapshot().pods.values()}
-    assert own == {"listed": "[secret]", "watched": "x [secret]"}
-
-
 def test_a_version_that_is_gone_means_a_new_list_and_no_trouble(kube: Kube, token: Path) -> None:
     kube.put(pod("a"))
     with watching(kube, token) as watch:

@@ -161,7 +161,7 @@ def test_after_an_outage_the_present_state_is_posted_and_nothing_false(tmp_path:
             manager.kill()
             served[1].act, served[2].act = None, answers_500
             assert wait_for(lambda: trouble(daemon) is not None)
-            assert "refused; is the target up?" in str(trouble(daemon))
+            assert "refused; is it up?" in str(trouble(daemon))
             served[2].act = None
             further(daemon, 5)
             turns = daemon.counts.turns
