@@ -74,16 +74,13 @@ def _card(peer: Peer, remarks: list[str]) -> dict[str, Any]:
     """Return the first model card of the server. Without one, add a remark and return an empty dict."""
     url = urlunsplit(urlsplit(peer.url)._replace(path=MODELS, query=""))
     try:
-        result = json.loads(fetch_page(peer.model_copy(update={"url": url}), JSON))
-        cards = [card for card in result["data"] if isinstance(card, dict)]
+        return dict(json.loads(fetch_page(peer.model_copy(update={"url": url}), JSON))["data"][0])
     except ScrapeError as error:
         gone = error.kind is ScrapeFailure.HTTP_STATUS
         remarks.append("it has no /v1/models" if gone else f"model card not read: {error.text}")
-        return {}
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         remarks.append(f"its model card was not read: {url} is not the list of models of an OpenAI-compatible server")
-        return {}
-    return cards[0] if cards else {}
+    return {}
 
 
 def _tokens(value: object) -> int | None:
@@ -92,17 +89,13 @@ def _tokens(value: object) -> int | None:
 
 def differences(running: tuple[EngineProbe, ...]) -> Iterator[str]:
     """Yield the differences between the replicas of a tier: a tier is one configuration, measured once."""
-    several = [
-        {
-            "engine": f"{one.engine.name} {one.engine.generation}",
-            "model": one.model,
-            "context length": str(one.context_tokens or ""),
-            **{fact: one.page.facts.get(fact, "") for fact in FACTS},
-        }
-        for one in running
-    ]
-    for name in several[0]:
-        values = dict.fromkeys(one[name] for one in several)
-        if len(values) > 1:
-            listed = ", ".join(value or "not told" for value in values)
+    values = {
+        "engine": [f"{probe.engine.name} {probe.engine.generation}" for probe in running],
+        "model": [probe.model for probe in running],
+        "context length": [str(probe.context_tokens or "") for probe in running],
+        **{fact: [probe.page.facts.get(fact, "") for probe in running] for fact in FACTS},
+    }
+    for name, texts in values.items():
+        if len(set(texts)) > 1:
+            listed = ", ".join(text or "not told" for text in dict.fromkeys(texts))
             yield f"{name} differs between the replicas: {listed}; a tier is one configuration"

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from agent.errors import ScrapeError, ScrapeFailure
 from rules.engines.layout import SeriesLayout, SeriesName, find_declared_engine
 from rules.engines.registry import PROCESS_START, detect_engine, normalize_name
 from rules.engines.several import SeveralEnginesError, find_router, split_page
 from rules.engines.table import EngineTable
-
-_STORE = "not of an engine: give the engine's own page, or name the server in store.url of role fleet"
-OTHERS: Mapping[str, str] = {
-    "prometheus_tsdb_head_series": f"is of a Prometheus server, {_STORE}",
-    "vm_app_version": f"is of a VictoriaMetrics server, {_STORE}",
-    "sizewatch_build_info": "is of sizewatch itself, not of an engine: give the engine's own page",
-}
-"""Pages that people give by mistake, by a family that only they have."""
 
 
 def split_engines(
@@ -45,5 +37,4 @@ def split_engines(
     elif configured is None:
         known = ", ".join(sorted({e.label for e in engines})) or "none"
         text = f"no page of an engine that sizewatch reads ({known})"
-        text = next((f"the page {said}" for family, said in OTHERS.items() if family in families), text)
     raise ScrapeError(ScrapeFailure.INCONSISTENT, text)

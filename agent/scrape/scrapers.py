@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import field, replace
 from functools import partial
-from ipaddress import ip_address
+from queue import SimpleQueue
 from urllib.parse import urlsplit, urlunsplit
 
 from agent.durations import Backoff
@@ -26,7 +26,6 @@ from agent.http_client.options import Peer
 from agent.http_client.page import JSON, PageFetcher
 from agent.scrape.exposition import ExpositionSeries, ParsedPage, SeriesReader
 from agent.scrape.page_split import split_engines
-from agent.scrape.threads import ScrapeThreads
 from rules.engines.coverage import FamilyUse, explain_families, version_range
 from rules.engines.layout import SeriesLayout, is_mapped_name
 from rules.engines.normalize import snapshot
@@ -164,6 +163,12 @@ class ScrapeResult:
 
 
 class _Scraper:
+    """Scraper of one target, with a thread of its own: no target waits for another.
+
+    `running` is the scrape of this cycle or of an earlier one, `is_late` whether that was given up already. It occupies
+    the connection. As a daemon thread it holds up no exit.
+    """
+
     def __init__(self, target: Target, fetcher: PageFetcher) -> None:
         self.target = target
         self.fetcher = fetcher
@@ -171,10 +176,40 @@ class _Scraper:
         self.version_url = ""
         self.process: tuple[float | None] | None = None
         self.backoff = Backoff()
-        self.late: Future[ScrapeResult] | None = None
         self.running: Future[ScrapeResult] | None = None
+        self.is_late = False
         self.begun = 0.0
-        self.parsing = False
+        self._jobs: SimpleQueue[tuple[Future[ScrapeResult], Callable[[], ScrapeResult]] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def deadline(self) -> float:
+        """Return the time (of time.monotonic) at which the running scrape has failed."""
+        return self.begun + self.target.peer.timeout_seconds + GRACE_SECONDS
+
+    def start(self, scrape: Callable[[], ScrapeResult]) -> None:
+        """Start a scrape in the thread. It fails at once if the machine gives no thread."""
+        self.begun, self.is_late, self.running = time.monotonic(), False, Future()
+        try:
+            if self._thread is None:
+                thread = threading.Thread(target=self._work, name="scrape", daemon=True)
+                thread.start()
+                self._thread = thread
+        except RuntimeError:
+            error = ScrapeError(ScrapeFailure.TIMEOUT, "it was not asked, because this machine gives no further thread")
+            self.running.set_result(_failed(time.time(), 0.0, error))
+        else:
+            self._jobs.put((self.running, scrape))
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            result, scrape = job
+            result.set_result(scrape())
+
+    def close(self) -> None:
+        """Close the connection, and let the thread end after its scrape."""
+        self._jobs.put(None)
+        self.fetcher.close()
 
     def follow_process(self, page: Snapshot) -> Snapshot:
         """Ask for the release with the next scrape if the page is of another process than the last one.
@@ -193,29 +228,6 @@ class _Scraper:
         self.version_url = urlunsplit(page_url._replace(path=path, query="")) if told else ""
         facts = {name: text for name, text in page.facts.items() if name != ENGINE_VERSION}
         return replace(page, facts=facts | ({ENGINE_VERSION: configured} if configured and not told else {}))
-
-    def record(self, result: ScrapeResult, cycle: int) -> None:
-        """Remember whether the target failed in a cycle."""
-        self.backoff = Backoff() if result.error is None else self.backoff.record_failure(cycle, 1.0)
-
-    def describe_progress(self) -> str:
-        """Return what a scrape that still runs does. Only a name is looked up."""
-        host = urlsplit(self.target.peer.url).hostname or ""
-        if self.parsing:
-            return "parsing its page"
-        return "connecting or reading" if _is_address(host) else "looking its host's name up, or connecting,"
-
-    def is_late(self) -> bool:
-        """Return whether a timed-out scrape still runs. It occupies the connection."""
-        return self.late is not None and not self.late.done()
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 StartedScrapes = Mapping[tuple[str, str], Future[ScrapeResult]]
@@ -242,23 +254,21 @@ class Scrapers:
         self._fetch_json = partial(PageFetcher, accept=JSON) if fetcher is PageFetcher else fetcher
         self._scrapers = {t.key: _Scraper(t, fetcher(t.peer)) for t in targets}
         self._cycles = 0
-        self._threads = ScrapeThreads()
         self._started_at = 0.0
 
     def start_scrapes(self) -> StartedScrapes:
-        """Start the scrapes of a cycle without waiting: first those of targets that answered last time."""
+        """Start the scrapes of a cycle without waiting."""
         # Count cycles in place of time: a clock set back must not extend a backoff by hours.
         self._cycles += 1
         self._started_at = time.monotonic()
-        started = {key: scraper.running for key, scraper in self._scrapers.items() if scraper.running is not None}
-        due = [
-            (key, scraper)
-            for key, scraper in self._scrapers.items()
-            if key not in started and scraper.backoff.is_due(self._cycles) and not scraper.is_late()
-        ]
-        for key, scraper in sorted(due, key=lambda one: one[1].backoff.failures):
-            scraper.begun = time.monotonic()
-            scraper.running = started[key] = self._threads.submit(partial(self._scrape, scraper))
+        started = {}
+        for key, scraper in self._scrapers.items():
+            if scraper.running is not None and scraper.is_late and scraper.running.done():
+                scraper.running = None
+            if scraper.running is None and scraper.backoff.is_due(self._cycles):
+                scraper.start(partial(self._scrape, scraper))
+            if scraper.running is not None and not scraper.is_late:
+                started[key] = scraper.running
         return started
 
     def collect_results(self, started: StartedScrapes) -> Mapping[tuple[str, str], ScrapeResult]:
@@ -272,16 +282,16 @@ class Scrapers:
             result = self._result(scraper, started[key]) if key in started else None
             if result is None:
                 results[key] = ScrapeResult(t=self._clock(), seconds=0.0, snapshot=None, error=None)
-            else:
-                scraper.running = None
-                scraper.record(result, self._cycles)
-                results[key] = result
+                continue
+            failed = result.error is not None
+            scraper.backoff = scraper.backoff.record_failure(self._cycles, 1.0) if failed else Backoff()
+            results[key] = result
         return results
 
     def _wait_for(self, started: StartedScrapes) -> None:
         seconds = CLOSING_SHARE * self._turn_seconds
         closing = self._started_at + (min(FIRST_TURN_SECONDS, seconds) if self._cycles == 1 else seconds)
-        ends = {scrape: self._deadline(self._scrapers[key]) for key, scrape in started.items()}
+        ends = {scrape: self._scrapers[key].deadline for key, scrape in started.items()}
         while ends and not self._interrupted.is_set():
             left = min(closing, max(ends.values())) - time.monotonic()
             ended, _ = wait(ends, max(0.0, min(left, WAKE_SECONDS)))
@@ -289,22 +299,19 @@ class Scrapers:
             if left <= 0:
                 return
 
-    def _deadline(self, scraper: _Scraper) -> float:
-        return scraper.begun + scraper.target.peer.timeout_seconds + GRACE_SECONDS
-
     def _result(self, scraper: _Scraper, scrape: Future[ScrapeResult]) -> ScrapeResult | None:
         """Return the result, a timeout after the deadline, or None while the scrape may still end in time."""
         if scrape.done():
+            scraper.running = None
             return scrape.result()
-        waited = time.monotonic() - scraper.begun
-        if time.monotonic() < self._deadline(scraper):
+        now = time.monotonic()
+        if now < scraper.deadline:
             return None
-        text = f"{place_of(scraper.target.peer.url)} gave no page in {waited:.0f} s: "
-        if scrape.cancel():
-            text += "it was not asked, because this machine gives no further thread"
-        else:
-            scraper.late = scrape
-            text += f"{scraper.describe_progress()} takes longer than that"
+        scraper.is_late = True
+        waited = now - scraper.begun
+        text = (
+            f"{place_of(scraper.target.peer.url)} gave no page in {waited:.0f} s: it is still looked up, read or parsed"
+        )
         return _failed(self._clock(), waited, ScrapeError(ScrapeFailure.TIMEOUT, text))
 
     def interrupt(self) -> None:
@@ -313,28 +320,25 @@ class Scrapers:
 
     def _scrape(self, scraper: _Scraper) -> ScrapeResult:
         """Fetch and parse the page of a target, in a thread of its own: a page that is slow to parse is late, as any."""
-        scraper.parsing = False
         start = time.monotonic()
+        t: float | None = None
         try:
             body = scraper.fetcher.fetch()
-        except ScrapeError as error:
-            return _failed(self._clock(), time.monotonic() - start, error)
-        except Exception as error:  # noqa: BLE001 - a defect at one target must not stop the others
-            return _failed(self._clock(), time.monotonic() - start, _defect("scraping", scraper.target, error))
-        t, seconds = self._clock(), time.monotonic() - start
-        if scraper.version_url and (version := self._fetch_version(scraper)):
-            scraper.reader.set_version(version)
-        scraper.parsing = True
-        try:
+            t, seconds = self._clock(), time.monotonic() - start
+            if scraper.version_url and (version := self._fetch_version(scraper)):
+                scraper.reader.set_version(version)
             engines = scraper.reader.read_engines(body, t)
             if len(engines) > 1:
                 return ScrapeResult(t=t, seconds=seconds, snapshot=None, error=None, engines=engines)
             page = scraper.follow_process(next(iter(engines.values())))
+            return ScrapeResult(t=t, seconds=seconds, snapshot=page, error=None)
         except ScrapeError as error:
-            return _failed(t, seconds, error)
-        except Exception as error:  # noqa: BLE001 - a defect in one page must not stop the other targets
-            return _failed(t, seconds, _defect("reading the page of", scraper.target, error))
-        return ScrapeResult(t=t, seconds=seconds, snapshot=page, error=None)
+            failure = error
+        except Exception as error:  # noqa: BLE001 - a defect at one target must not stop the others
+            _log.exception("unexpected error of a scrape tier=%s replica=%s", *scraper.target.key)
+            text = f"defect in sizewatch: {type(error).__name__}, see its log"
+            failure = ScrapeError(ScrapeFailure.INCONSISTENT, text)
+        return _failed(self._clock() if t is None else t, time.monotonic() - start, failure)
 
     def _fetch_version(self, scraper: _Scraper) -> str:
         """Return the release that the engine tells, or "": the path may be missing behind a proxy, which is no error."""
@@ -355,16 +359,8 @@ class Scrapers:
         """Close the connections. A running fetch ends at its own deadline, and holds up no exit."""
         self._interrupted.set()
         for scraper in self._scrapers.values():
-            if scraper.running is not None:
-                scraper.running.cancel()
-            scraper.fetcher.close()
-        self._threads.stop()
+            scraper.close()
 
 
 def _failed(t: float, seconds: float, error: ScrapeError) -> ScrapeResult:
     return ScrapeResult(t=t, seconds=seconds, snapshot=None, error=error)
-
-
-def _defect(doing: str, target: Target, error: Exception) -> ScrapeError:
-    _log.error('unexpected error action="%s" tier=%s replica=%s', doing, *target.key, exc_info=error)
-    return ScrapeError(ScrapeFailure.INCONSISTENT, f"defect in sizewatch: {type(error).__name__}, see its log")

@@ -244,25 +244,6 @@ def test_a_page_of_another_engine_than_was_named_is_told(capsys: pytest.CaptureF
     assert "not a page of vllm, which is configured for it" in err
 
 
-@pytest.mark.parametrize(
-    ("page", "said"),
-    [
-        (b"# TYPE prometheus_tsdb_head_series gauge\nprometheus_tsdb_head_series 12\n", "is of a Prometheus server"),
-        (b'vm_app_version{version="v1"} 1\n', "is of a VictoriaMetrics server"),
-        (b'sizewatch_build_info{version="1"} 1\n', "is of sizewatch itself"),
-    ],
-)
-def test_a_page_given_by_mistake_is_named(
-    page: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "page.prom"
-    path.write_bytes(page)
-    assert main.main(["inspect", str(path)]) == 2
-    err = capsys.readouterr().err
-    assert said in err
-    assert "give the engine's own page" in err
-
-
 def test_a_page_of_two_workers_is_shown_worker_by_worker(capsys: pytest.CaptureFixture[str]) -> None:
     page = str(TESTS / "cases" / "04-sidecar-two-workers" / "page.prom")
     code, out, err = inspected(capsys, page)
