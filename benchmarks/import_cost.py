@@ -51,7 +51,7 @@ if sys.argv[3] == "trace":
 start = anonymous()
 importlib.machinery.SourceFileLoader.exec_module = measured
 from agent.cli import main
-main.BY_NAME["run"].load()
+main.command_line().get_command(None, "run")
 from agent.config.load import load
 from agent.daemon.daemon import Daemon, DaemonOptions
 from agent.config.web import Web

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,9 +10,7 @@ from typing import Any
 
 import click
 
-from agent.cli.terminal import Output
 from agent.durations import duration_text, parse_duration
-from rules.problems import find_close_name
 
 FINE, FINDING, BAD_INPUT, CANNOT_JUDGE = 0, 1, 2, 3
 
@@ -25,15 +22,6 @@ PATH = click.Path(path_type=Path)
 
 LONGEST_SECONDS = 10_000 * 86_400.0
 """Longest duration that an option takes, in seconds."""
-
-
-class Keyword(click.Choice[str]):
-    """Choice that answers a misspelt word with the closest one, or with all of them."""
-
-    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        close = find_close_name(str(value), self.choices)
-        hint = f"did you mean {close}?" if close else f"choose from {', '.join(self.choices)}"
-        return f"there is no {str(value)!r}; {hint}"
 
 
 def number(
@@ -55,41 +43,18 @@ def duration(least: float = 0.001, most: float = LONGEST_SECONDS) -> Callable[[s
     return number(least, most, parse_duration, duration_text)
 
 
-def output_folder(text: str) -> Path:
-    """Parse a folder to write into. An empty one, as of an unset variable, would be the current folder."""
-    if not text:
-        raise ValueError("must name a folder; . is the current one")
-    return Path(text)
-
-
-def _store(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    # The option may stand before the command, or after it.
-    if value:
-        setattr(context.obj, str(parameter.name), value)
-
-
-_FLAG: dict[str, Any] = {"is_flag": True, "expose_value": False}
-_COLOR = "severity words in colour (default auto: on a terminal, unless NO_COLOR is set)"
-_NO_PAGER = "do not show long output in $PAGER (default less), which is done on a terminal only"
-EVERYWHERE: tuple[click.Parameter, ...] = (
-    click.Option(["-q", "--quiet"], callback=_store, help="neither remarks nor progress", **_FLAG),
-    click.Option(
-        ["--color"], type=Keyword(("auto", "always", "never")), callback=_store, expose_value=False, help=_COLOR
-    ),
-    click.Option(["--no-pager"], help=_NO_PAGER, **_FLAG),
-)
-"""Options of every command."""
-
 HELP_OPTION: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 
-def help_of(text: str, exits: str) -> dict[str, Any]:
-    """Return the help of a command for click, with its exit codes, such as `0 done; 1 not done`. Code 2 has a default."""
-    codes = {"2": "2 bad input or configuration"} | {text[0]: text for text in re.split(r"; (?=\d)", exits)}
+DONE = "0 done"
+
+
+def help_of(text: str, exits: str = DONE) -> dict[str, Any]:
+    """Return the help of a command for click, with its exit codes, such as `0 the same; 1 they differ`."""
     return {
         "help": text[0].upper() + text[1:] + ("" if text.endswith("?") else "."),
         "short_help": text,
-        "epilog": f"Exit codes: {'; '.join(codes[code] for code in sorted(codes))}.",
+        "epilog": f"Exit codes: {exits}; 2 bad input or configuration.",
         "context_settings": HELP_OPTION,
     }
 
@@ -99,17 +64,12 @@ def make_command(
     text: str,
     parameters: Iterable[click.Parameter],
     run: Callable[[SimpleNamespace], int],
-    exits: str = "0 done",
-    output: Output = "kept",
+    exits: str = DONE,
 ) -> click.Command:
-    """Return the command that calls `run` with its options, by their names, and `words`, the whole command line."""
-
-    def call(**values: Any) -> int:
-        terminal = click.get_current_context().obj
-        terminal.begin(output)
-        return int(run(SimpleNamespace(**values, words=terminal.words)))
-
-    return click.Command(name, callback=call, params=[*parameters, *EVERYWHERE], **help_of(text, exits))
+    """Return the command that calls `run` with its options, by their names."""
+    return click.Command(
+        name, callback=lambda **values: run(SimpleNamespace(**values)), params=[*parameters], **help_of(text, exits)
+    )
 
 
 def option(names: str, metavar: str, text: str, kind: Any = str, **more: Any) -> click.Option:
@@ -129,7 +89,7 @@ JSON = click.Option(["--json", "format"], flag_value="json", help="the same as -
 """Stands beside every `--format`."""
 
 FORMAT = (
-    click.Option(["--format"], type=Keyword(("text", "json")), default="text", help="for people or for programs"),
+    click.Option(["--format"], type=click.Choice(("text", "json")), default="text", help="for people or for programs"),
     JSON,
 )
 

@@ -109,6 +109,5 @@ SUBCOMMANDS = (
         "save the dashboards into a folder of a Grafana, over older ones",
         _push_parameters(),
         _push,
-        output="streamed",
     ),
 )

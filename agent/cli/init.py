@@ -22,7 +22,7 @@ import click
 
 from agent.cli import plan
 from agent.cli import run as run_command
-from agent.cli.arguments import CANNOT_JUDGE, FINE, flag, option, output_folder
+from agent.cli.arguments import CANNOT_JUDGE, FINE, PATH, flag, option
 from agent.config.discovery import PORTS
 from agent.config.load import load
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure
@@ -74,7 +74,7 @@ class FoundEngine:
 
 def parameters() -> tuple[click.Parameter, ...]:
     return (
-        option("--out", "DIR", "where to write (default: here)", output_folder, default="."),
+        option("--out", "DIR", "where to write (default: here)", PATH, default="."),
         flag("--force", "replace sizewatch.yaml and plan.yaml that are there"),
         flag("--run start", "then start the daemon, as `sizewatch run` does"),
     )

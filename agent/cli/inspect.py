@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import click
 
-from agent.cli.arguments import FINE, FORMAT, Keyword, connection_options, option, print_result, ways_in
+from agent.cli.arguments import FINE, FORMAT, connection_options, option, print_result, ways_in
 from agent.errors import RecordingError, ScrapeError
 from agent.gpu.collector import samples
 from agent.http_client.errors import place_of
@@ -75,7 +75,7 @@ def _print_gpu_page(options: SimpleNamespace, body: bytes, page_name: str) -> bo
 
 def parameters() -> tuple[click.Parameter, ...]:
     page = click.Argument(["page"], metavar="FILE-or-URL", help="a saved page, or the address of a live one")
-    names = Keyword(sorted({table.name for table in ENGINES}))
+    names = click.Choice(sorted({table.name for table in ENGINES}))
     engine = option("--engine", "NAME", "instead of recognising it from the page", names)
     return page, engine, *connection_options(), *FORMAT
 
@@ -111,7 +111,9 @@ def read_page_body(options: SimpleNamespace, page: str) -> bytes:
 
 def parameters_signals() -> tuple[click.Parameter, ...]:
     text = "one engine, or one generation of it (vllm/v0), with the reason for every gap"
-    names = Keyword(sorted({name for table in ENGINES for name in (table.name, f"{table.name}/{table.generation}")}))
+    names = click.Choice(
+        sorted({name for table in ENGINES for name in (table.name, f"{table.name}/{table.generation}")})
+    )
     return option("--engine", "NAME", text, names), *FORMAT
 
 

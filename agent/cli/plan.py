@@ -21,12 +21,10 @@ from agent.cli.arguments import (
     FINDING,
     FINE,
     PATH,
-    Keyword,
     connection_options,
     make_command,
     number,
     option,
-    output_folder,
     since_option,
     tier_option,
     ways_in,
@@ -299,9 +297,13 @@ WORKLOAD = (
     tier_option("which tier; default the only one"),
     since_option("how much of the history"),
     CONFIG,
-    option("--out", "DIR", "write run.sh and the requests there; else print only", output_folder),
-    click.Option(["--tool"], type=Keyword(tuple(LOAD_GENERATORS)), default="vllm-bench", help="which load generator"),
-    click.Option(["--loop"], type=Keyword(("open", "closed")), default="open", help="arrivals at a rate, or clients"),
+    option("--out", "DIR", "write run.sh and the requests there; else print only", PATH),
+    click.Option(
+        ["--tool"], type=click.Choice(tuple(LOAD_GENERATORS)), default="vllm-bench", help="which load generator"
+    ),
+    click.Option(
+        ["--loop"], type=click.Choice(("open", "closed")), default="open", help="arrivals at a rate, or clients"
+    ),
     option("--requests", "N", "of each load (default 300)", click.IntRange(1, 100_000), default=300),
     option("--top", "RPS", "highest load of a replica; default twice production's", number(1e-9, 1e7)),
 )

@@ -27,7 +27,7 @@ from agent.benchmarks.plan_edit import (
 )
 from agent.benchmarks.points import BenchmarkMeasurement
 from agent.benchmarks.run_model import CONTRADICTION, LOCAL_CLOCK
-from agent.cli.arguments import FINDING, FINE, FORMAT, PATH, Keyword, tier_option
+from agent.cli.arguments import FINDING, FINE, FORMAT, PATH, tier_option
 from agent.config.load import LoadedConfig, load, parse_config, select_tier
 from agent.errors import ConfigError, PlanError
 from exporters.documents.plan_files import WRITTEN, YamlIndentation, curve_lines
@@ -72,7 +72,7 @@ def parameters() -> tuple[click.Parameter, ...]:
         ),
         click.Option(
             ["--from", "tool"],
-            type=Keyword((AUTO, *NAMES)),
+            type=click.Choice((AUTO, *NAMES)),
             default=AUTO,
             help="which tool wrote them; told by what they hold unless given",
         ),
@@ -105,7 +105,7 @@ def parameters() -> tuple[click.Parameter, ...]:
         click.Option(
             ["--accept"],
             multiple=True,
-            type=Keyword(CHECKS),
+            type=click.Choice(CHECKS),
             help="what the files tell otherwise than the tier, and is the same all the same; may be given several times",
         ),
         *FORMAT,

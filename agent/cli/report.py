@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import click
 
-from agent.cli.arguments import CANNOT_JUDGE, CONFIG, FINDING, FINE, flag, option, output_folder, since_option
+from agent.cli.arguments import CANNOT_JUDGE, CONFIG, FINDING, FINE, PATH, flag, option, since_option
 from agent.cli.loading import load_config
 from agent.cli.terminal import tell_progress
 from agent.config.load import LoadedConfig
@@ -30,7 +30,7 @@ class ReportOutputError(SizewatchError):
 
 
 def parameters() -> tuple[click.Parameter, ...]:
-    out = option("--out", "DIR", "where to write it; made where it is not", output_folder, required=True)
+    out = option("--out", "DIR", "where to write it; made where it is not", PATH, required=True)
     deliver = flag("--deliver", "send it to every destination of report.deliver too, once")
     return CONFIG, since_option("how far back, in full hours"), out, deliver
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import click
 
-from agent.cli.arguments import CONFIG, NO_RESOURCES, Keyword
+from agent.cli.arguments import CONFIG, NO_RESOURCES
 from agent.config.load import find, load
 from agent.daemon.daemon import Daemon
 from agent.daemon.logs import set_up
@@ -29,7 +29,7 @@ STACK_BYTES = 1 << 20
 
 def parameters() -> tuple[click.Parameter, ...]:
     role = click.Option(
-        ["--role"], type=Keyword(("standalone", "node", "fleet")), help="instead of the configuration's role"
+        ["--role"], type=click.Choice(("standalone", "node", "fleet")), help="instead of the configuration's role"
     )
     return CONFIG, role
 

@@ -47,8 +47,8 @@ def list_contexts(command: click.Command, parent: click.Context | None = None) -
     context = click.Context(command, info_name=command.name, parent=parent)
     yield context
     if isinstance(command, click.Group):
-        for name in command.commands:
-            _, part, _ = command.resolve_command(context, [name])
+        for name in command.list_commands(context):
+            part = command.get_command(context, name)
             if part is not None:
                 yield from list_contexts(part, context)
 

@@ -84,7 +84,7 @@ def test_nothing_runs_text_as_code_or_calls_what_is_known_to_be_unsafe() -> None
 
 
 def test_no_process_is_started_by_name() -> None:
-    """click starts the pager that its user named, multiprocessing an interpreter."""
+    """multiprocessing starts an interpreter."""
     starts = [
         path
         for path, tree in trees()

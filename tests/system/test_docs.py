@@ -65,7 +65,7 @@ def check_commands(shown: list[str]) -> None:
     for command in shown:
         words = shlex.split(command)
         name = next((" ".join(words[:n]) for n in (3, 2) if " ".join(words[:n]) in known), "")
-        assert name or words[1] in ("COMMAND", "help"), f"there is no `{command}`"
+        assert name or words[1] == "COMMAND", f"there is no `{command}`"
         options = {re.sub(r"[\[\]]", "", word) for word in words if re.match(r"\[?-", word)}
         assert options <= known.get(name, {"--help"}), f"`{command}`"
 

@@ -69,10 +69,10 @@ def test_only_the_forecast_may_load_the_heavy_libraries(room: str) -> None:
 
 LAZY = """
 import json, sys
-from agent.cli.main import COMMANDS
+from agent.cli.main import TEXTS, command_line
 
-for command in COMMANDS:
-    command.load()
+for name in TEXTS:
+    command_line().get_command(None, name)
 print(json.dumps(sorted(sys.modules)))
 """
 

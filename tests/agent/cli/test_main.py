@@ -27,7 +27,7 @@ from exporters.docs.command_pages import list_contexts
 PLAN = TESTS / "plans" / "cpu-small.yaml"
 PAGE = TESTS / "pages" / "vllm-0.33.0.prom"
 
-NAMES = tuple(command.name for command in main.COMMANDS)
+NAMES = (*main.TEXTS,)
 PARTS = (*(f"plan {one.name}" for one in plan_command.SUBCOMMANDS), "dashboards push")
 
 
@@ -124,23 +124,14 @@ def test_wrong_arguments_are_told_with_the_usage_and_end_with_2(
         (["plan", "improt"], "No such command 'improt'. Did you mean 'import'?"),
         (["check", "--formt", "json"], "No such option '--formt'. Did you mean '--format'?"),
         (["init", "--tier", "a"], "No such option '--tier'."),
-        (["check", "--format", "jsno"], "there is no 'jsno'; did you mean json?"),
+        (["check", "--format", "jsno"], "'jsno' is not one of 'text', 'json'."),
         (["init", "http://gpu-1:8000"], "Got unexpected extra argument (http://gpu-1:8000)"),
-        (["report", "--out", ""], "'--out': must name a folder; . is the current one"),
         (["zzz"], "No such command 'zzz'."),
     ],
 )
 def test_a_misspelt_word_gets_a_suggestion(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(words) == 2
     assert said in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("words", [[], ["check"], ["plan", "import"]], ids=" ".join)
-def test_help_is_a_word_too(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    main.main([*words, "--help"])
-    asked = capsys.readouterr()
-    assert main.main(["help", *words]) == 0
-    assert capsys.readouterr() == asked
 
 
 def test_json_stands_beside_every_format() -> None:
@@ -336,13 +327,12 @@ def test_the_exit_code_stays_when_the_reader_goes_away(words: str) -> None:
     assert (done.returncode, done.stderr) == (2 if "nowhere" in words else 1, "")
 
 
-def test_a_shell_completes_commands_options_choices_and_rules() -> None:
+def test_a_shell_completes_commands_options_and_choices() -> None:
     for line, completed in (
         ("sizewatch wha", ["whatif"]),
         ("sizewatch plan im", ["import"]),
         ("sizewatch check --fo", ["--format"]),
         ("sizewatch plan import --from vllm", ["vllm-bench"]),
-        ("sizewatch explain KvCacheC", ["KvCacheCascade"]),
     ):
         words = len(line.split()) - 1
         done = shell("sizewatch", _SIZEWATCH_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(words))
@@ -359,7 +349,7 @@ def test_every_command_stands_in_one_group_of_the_help(capsys: pytest.CaptureFix
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full to write to")
-@pytest.mark.parametrize("words", ["plan schema", "--help", "--version", "help plan"])
+@pytest.mark.parametrize("words", ["plan schema", "--help", "--version", "plan --help"])
 def test_output_that_cannot_be_written_is_told_in_one_line(words: str) -> None:
     done = shell(f"sizewatch {words} > /dev/full")
     assert done.returncode == 2

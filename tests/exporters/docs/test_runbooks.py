@@ -247,6 +247,6 @@ def test_explain_takes_any_case_and_suggests(capsys: pytest.CaptureFixture[str])
     assert main.main(["explain", "kveviction"]) == 0
     assert capsys.readouterr().out.startswith("KvEviction\n")
     assert main.main(["explain", "KvEvicton"]) == 2
-    assert "there is no 'KvEvicton'; did you mean KvEviction?" in capsys.readouterr().err
+    assert "there is no rule 'KvEvicton'; did you mean KvEviction?" in capsys.readouterr().err
     assert main.main(["explain"]) == 0
     assert "KvEviction " in capsys.readouterr().out

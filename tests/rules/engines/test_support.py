@@ -140,4 +140,4 @@ def test_the_command_prints_table_reasons_and_json(capsys: pytest.CaptureFixture
 
 def test_an_engine_that_is_not_known_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["signals", "--engine", "vlm"]) == 2
-    assert "'--engine': there is no 'vlm'; did you mean vllm?" in capsys.readouterr().err
+    assert "'--engine': 'vlm' is not one of" in capsys.readouterr().err
