@@ -56,24 +56,20 @@ class AlertmanagerClient:
         ScrapeError if the round fails.
         """
         refused: dict[str, str] = {}
+        url, headers = self._client.peer.url.rstrip("/") + PATH, {"Content-Type": "application/json"}
         with closing(self._client):
             for begin in range(0, max(1, len(alerts)), BATCH):
                 batch = alerts[begin : begin + BATCH]
-                status = self._post(batch)
+                body = json.dumps([alert.body for alert in batch]).encode()
+                with self._client.exchange("POST", url, headers, body) as response:
+                    self._client.read(response)
+                status = response.status_code
                 if status in REFUSALS and batch:
                     reason = f"its batch was answered with {status}: Alertmanager's log has the reason"
                     refused.update(dict.fromkeys((alert.title for alert in batch), reason))
                 elif not 200 <= status < 300:
                     raise status_error(self.place, status)
         return refused
-
-    def _post(self, batch: Sequence[AlertPayload]) -> int:
-        """Post a batch. Return the HTTP status."""
-        body = json.dumps([alert.body for alert in batch]).encode()
-        url, headers = self._client.peer.url.rstrip("/") + PATH, {"Content-Type": "application/json"}
-        with self._client.exchange("POST", url, headers, body) as response:
-            self._client.read(response)
-        return response.status_code
 
 
 class AlertDelivery:
@@ -95,11 +91,11 @@ class AlertDelivery:
         self._thread: threading.Thread | None = None
         self.health = AlertmanagerHealth(alertmanager=poster.place)
 
-    def offer(self, present: Present, alerts: Sequence[AlertPayload]) -> None:
-        """Set the state after a cycle. `present` builds the payload when it is posted; `alerts` is the state now."""
+    def offer(self, present: Present) -> None:
+        """Set the state after a cycle. `present` builds the payload, now and again when it is posted."""
+        marks = frozenset((alert.title, alert.firing) for alert in present())
         with self._changed:
-            self._present = present
-            self._marks = frozenset((alert.title, alert.firing) for alert in alerts)
+            self._present, self._marks = present, marks
             self._changed.notify()
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._run, name="alertmanager", daemon=True)
@@ -123,10 +119,10 @@ class AlertDelivery:
             except Exception as error:  # noqa: BLE001 - a defect costs one round; it is logged, counted and retried
                 _log.exception("alert delivery crashed alertmanager=%s", self._poster.place)
                 self._fail(f"defect in sizewatch: {type(error).__name__}, see its log")
-            due = time.monotonic() + self._resend_seconds
+            delay = self._resend_seconds
             if self._failures_in_a_row:
-                delay = retry_delay(self._failures_in_a_row, FIRST_RETRY_SECONDS, self._resend_seconds)
-                due = time.monotonic() + delay
+                delay = retry_delay(self._failures_in_a_row, FIRST_RETRY_SECONDS, delay)
+            due = time.monotonic() + delay
 
     def _wait_until_due(self, due: float) -> bool:
         """Wait for the next round. Return False at shutdown."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -17,9 +18,9 @@ from agent.config.alerting import AlertingConfig as Keys
 from agent.config.alerting import WebhookConfig
 from agent.config.targets import default_replica
 from agent.http_server.credentials import Authenticator, read_tokens
-from agent.pipeline.interfaces import Source
+from agent.pipeline.interfaces import Sink, Source
 from agent.scrape.scrapers import Target
-from exporters.alertmanager.payload import AlertPayload, present
+from exporters.alertmanager.payload import present
 from exporters.status.records import AlertmanagerHealth, WebhookHealth
 from rules.evaluator.external_alerts import AFTERMATH_SECONDS, AlertTargets, ExternalAlert, assign_tier, attach_finding
 from rules.evaluator.incident_alerts import IncidentAlert, step_incident_alerts
@@ -106,10 +107,6 @@ class ExternalAlertStore:
             self.left_out += 1
 
 
-def _read_gate(keys: WebhookConfig) -> Authenticator:
-    return Authenticator(read_tokens("alerting.receiver.bearer_token_file", keys.bearer_token_file))
-
-
 class AlertingService:
     """Alerting of one configuration, inactive before the first cycle. Raise ConfigError for a bad token file.
 
@@ -120,8 +117,8 @@ class AlertingService:
         self, keys: Keys, clock: Callable[[], float] = time.time, before: AlertingService | None = None
     ) -> None:
         self._keys = keys
-        self._settings = keys.settings()
         self._clock = clock
+        self._posts = (keys.path, keys.alertmanagers, keys.resend_seconds)
         if before is not None and before._posts == self._posts:
             self.deliveries: tuple[AlertDelivery, ...] = before.deliveries
         else:
@@ -131,40 +128,32 @@ class AlertingService:
             )
         self.receiver: WebhookReceiver | None = None
         if keys.receiver is not None:
-            self._gate = _read_gate(keys.receiver)
+            self._gate = self._read_gate(keys.receiver)
             self.receiver = (before and before.receiver) or WebhookReceiver(self._gate, clock)
         self.foreign: ExternalAlertStore = before.foreign if before is not None else ExternalAlertStore()
+
+    @staticmethod
+    def _read_gate(keys: WebhookConfig) -> Authenticator:
+        return Authenticator(read_tokens("alerting.receiver.bearer_token_file", keys.bearer_token_file))
 
     def activate(self) -> None:
         """Ask for this configuration's tokens from the next request on."""
         if self.receiver is not None:
-            self.receiver.change_gate(self._gate)
+            self.receiver.gate = self._gate
 
     def reload(self) -> None:
         """Read the receiver's tokens again. Raise ConfigError for an unusable file; the tokens before stay valid."""
         if self._keys.receiver is not None:
-            self._gate = _read_gate(self._keys.receiver)
+            self._gate = self._read_gate(self._keys.receiver)
             self.activate()
 
-    @property
-    def _posts(self) -> tuple[object, ...]:
-        return self._keys.path, self._keys.alertmanagers, self._keys.resend_seconds
-
-    def post(self, incidents: Iterable[Incident], waiting: Callable[[str], float | None], now: float) -> None:
-        """Update the alerts of the incidents and offer them for delivery.
-
-        `waiting` returns the requests in the queues of a tier."""
-        alerts = step_incident_alerts(self.foreign.incident_alerts, incidents, now)
-        self.foreign.incident_alerts = alerts
-        foreign = self.foreign.alerts
-        queues = {alert.incident.tier: waiting(alert.incident.tier) for alert in alerts}
-
-        def made() -> tuple[AlertPayload, ...]:
-            return present(alerts, foreign, self._clock(), self._settings, queues)
-
-        offered = made()
+    def post(self, incidents: Iterable[Incident], state: EvaluatorState, now: float) -> None:
+        """Update the alerts of the incidents and offer them for delivery."""
+        alerts = self.foreign.incident_alerts = step_incident_alerts(self.foreign.incident_alerts, incidents, now)
+        foreign, settings = self.foreign.alerts, self._keys.settings()
+        queues = {alert.incident.tier: state.requests_waiting(alert.incident.tier) for alert in alerts}
         for delivery in self.deliveries:
-            delivery.offer(made, offered)
+            delivery.offer(lambda: present(alerts, foreign, self._clock(), settings, queues))
 
     def health(self) -> tuple[tuple[AlertmanagerHealth, ...], WebhookHealth | None]:
         """Return the health of delivery and of the webhook."""
@@ -181,11 +170,10 @@ def alert_targets(
     targets: Iterable[Target], contexts: Mapping[str, TierContext], models: Iterable[tuple[str, str]]
 ) -> AlertTargets:
     """Return the tiers, replicas and models an alert can refer to. `models` holds (tier, served model) pairs."""
-    targets = tuple(targets)
-    serving: dict[str, set[str]] = {}
+    targets, serving = tuple(targets), defaultdict(set)
     planned = ((name, context.plan.model) for name, context in contexts.items() if context.plan is not None)
     for tier, model in (*planned, *models):
-        serving.setdefault(model, set()).add(tier)
+        serving[model].add(tier)
     return AlertTargets(
         tiers=frozenset({target.tier for target in targets} | set(contexts)),
         replicas={target.key: _names(target) for target in targets},
@@ -201,7 +189,7 @@ def _names(target: Target) -> frozenset[str]:
     return frozenset(filter(None, (target.replica, address, host, pod)))
 
 
-class AlertingSink:
+class AlertingSink(Sink):
     """Alerts of one evaluation loop. `past` returns the findings of the last day, which explain external alerts."""
 
     def __init__(
@@ -234,13 +222,10 @@ class AlertingSink:
         arrived = receiver.waiting() if receiver is not None else ()
         self._changed += self.service.foreign.update(arrived, findings, now, self._targets)
         if self.service.deliveries:
-            exported = [
-                finding
-                for finding in findings
-                if self._source.export_scope(finding.subject.tier).has_alerts(finding.subject)
-            ]
+            scope = self._source.export_scope
+            exported = [each for each in findings if scope(each.subject.tier).has_alerts(each.subject)]
             incidents = group_incidents(exported, (rule.result for rule in self._state.rules.values()), now)
-            self.service.post(incidents, self._state.requests_waiting, now)
+            self.service.post(incidents, self._state, now)
 
     def pop_changed(self) -> tuple[ExternalAlert, ...]:
         """Return the external alerts that changed since the last call."""
@@ -253,5 +238,5 @@ class AlertingSink:
 
     def _targets(self) -> AlertTargets:
         pages = ((tier, replica.track.last) for (tier, _), replica in self._state.replicas.items())
-        models = {(tier, page.facts["model"]) for tier, page in pages if page is not None and page.facts.get("model")}
-        return alert_targets(self._source.targets, self._tiers, sorted(models))
+        models = [(tier, page.facts["model"]) for tier, page in pages if page is not None and page.facts.get("model")]
+        return alert_targets(self._source.targets, self._tiers, models)

@@ -20,11 +20,7 @@ from agent.http_server.interfaces import WEBHOOK_BYTES, WebhookRejection
 from exporters.status.records import WebhookHealth
 from rules.evaluator.external_alerts import OURS, ExternalAlert
 
-MOST_ALERTS = 1_000
 LONGEST_SUMMARY = 300
-LONGEST_LABELS = 4_096
-"""Characters of all labels of one alert: 5,000 of them wait at most."""
-
 SUMMARIES = ("summary", "message", "title", "description")
 
 AHEAD_SECONDS = 300.0
@@ -58,7 +54,7 @@ class _Message(BaseModel):
 
 
 class Payload(NamedTuple):
-    """External alerts of a body, the number of our own, and of those that it or we left out for its size."""
+    """External alerts of a body, the number of our own, and of those that its sender left out for its size."""
 
     alerts: tuple[ExternalAlert, ...]
     own: int
@@ -66,7 +62,7 @@ class Payload(NamedTuple):
 
 
 def read(body: bytes, now: float) -> Payload:
-    """Return the alerts of a body received at `now` (unix seconds), the first MOST_ALERTS of them.
+    """Return the alerts of a body received at `now` (unix seconds).
 
     Raise ValueError for an unusable body. Its text names the place and quotes nothing of the body.
     """
@@ -78,16 +74,14 @@ def read(body: bytes, now: float) -> Payload:
         place = ".".join(map(str, problem["loc"][:3]))
         text = "not JSON" if problem["type"] == "json_invalid" else problem["msg"]
         raise ValueError(f"{place}: {text}" if place else text) from None
-    alerts = [_external_alert(alert, number, now) for number, alert in enumerate(message.alerts[:MOST_ALERTS])]
+    alerts = [_external_alert(alert, number, now) for number, alert in enumerate(message.alerts)]
     foreign = tuple(alert for alert in alerts if OURS not in alert.labels)
-    return Payload(foreign, len(alerts) - len(foreign), len(message.alerts[MOST_ALERTS:]) + message.left_out)
+    return Payload(foreign, len(alerts) - len(foreign), message.left_out)
 
 
 def _external_alert(alert: _Alert, number: int, now: float) -> ExternalAlert:
     if not alert.labels.get("alertname"):
         raise ValueError(f"alerts.{number}.labels: alertname is missing")
-    if sum(len(name) + len(text) for name, text in alert.labels.items()) > LONGEST_LABELS:
-        raise ValueError(f"alerts.{number}.labels: more than {LONGEST_LABELS} characters")
     # Go's zero time is in the year 1.
     started_at, ended_at = (
         t if 0 < t <= now + AHEAD_SECONDS else now for t in (alert.starts_at.timestamp(), alert.ends_at.timestamp())
@@ -109,12 +103,15 @@ def _plain(text: str) -> str:
 
 
 class WebhookReceiver:
-    """Receiver of webhook bodies from web server threads. `waiting` returns the queued alerts to a cycle."""
+    """Receiver of webhook bodies from web server threads. `waiting` returns the queued alerts to a cycle.
+
+    `gate` has the tokens of the next request.
+    """
 
     def __init__(self, gate: Authenticator, clock: Callable[[], float] = time.time) -> None:
         if gate.open:
             raise ValueError("a webhook without credentials would take alerts from anybody")
-        self._gate = gate
+        self.gate = gate
         self._clock = clock
         self._lock = threading.Lock()
         self._waiting: deque[ExternalAlert] = deque()
@@ -123,17 +120,13 @@ class WebhookReceiver:
 
     @property
     def challenges(self) -> tuple[str, ...]:
-        return self._gate.challenges
-
-    def change_gate(self, gate: Authenticator) -> None:
-        """Ask for other tokens from the next request on."""
-        self._gate = gate
+        return self.gate.challenges
 
     def refuses(
         self, authorization: str, content_type: str, content_encoding: str, length: str
     ) -> WebhookRejection | None:
         """Return the reason to refuse a request before its body is read. Return None to accept it."""
-        if not self._gate.has_token(authorization):
+        if not self.gate.has_token(authorization):
             return self._reject("credentials", "the webhook's token is needed")
         if not length.isdecimal():
             return self._reject("length", "Content-Length is needed")

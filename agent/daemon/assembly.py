@@ -59,7 +59,8 @@ class Assembly:
         """Run the hourly work on the history and set its results. Keep the previous results if the history fails."""
         if self.history is not None:
             self.read_history(now)
-            self.loop.set_long_term_results(self.long_results)
+            with self.loop.memory:
+                self.loop.state.set_long_term_results(self.long_results)
 
     def read_history(self, now: float) -> None:
         """Read the first-week sentences, capacities and results of the rules over days."""

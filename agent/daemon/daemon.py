@@ -226,7 +226,7 @@ class Daemon:
             ends.callback(lambda: self.assembly.close(self._clock()))
             ends.callback(self.jobs.shutdown)
             # Otherwise the end would wait for hung targets.
-            ends.callback(self.loop.interrupt)
+            ends.callback(self.loop.source.interrupt)
             if self.assembly.forecasts is not None:
                 # Otherwise the end would wait for a running forecast.
                 ends.callback(self.assembly.forecasts.stop)

@@ -23,11 +23,12 @@ from agent.gpu.collector import GpuCollector, GpuReader
 from agent.pipeline.change_log import ChangeLog
 from agent.pipeline.interfaces import Sink, Source
 from agent.pipeline.loop import EvaluationLoop
-from agent.pipeline.runtime_state import DAY_SECONDS, RuntimeState
+from agent.pipeline.runtime_state import RuntimeState
 from agent.scrape.scrapers import Scrapers
 from agent.sources.gpu_reader import make_gpu_reader
 from agent.sources.scrape import ScrapeSource
 from agent.version import VERSION
+from exporters.status.records import DAY_SECONDS
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.plan.load_bins import TierContext
 from rules.replicas.starts import KEPT_SECONDS
@@ -110,7 +111,7 @@ def _build(
     if before is None:
         _resume(assembly, clock())
         assembly.read_history(clock())
-        loop.set_long_term_results(assembly.long_results)
+        loop.state.set_long_term_results(assembly.long_results)
     elif before.given is not given or history is None:
         # New pods are no reason to read weeks of history again.
         assembly.read_history(clock())

@@ -21,7 +21,7 @@ from agent.history.errors import HistoryError, HistoryOpenError
 from agent.history.reader import Reader
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord, WriteBuffer
-from agent.pipeline.interfaces import Source
+from agent.pipeline.interfaces import Sink, Source
 from exporters.documents.check import check_json, headline
 from rules.evaluator import long_rules
 from rules.evaluator.benchmark_check import FIRST_WEEK_SECONDS, Step13, check_benchmark
@@ -322,7 +322,7 @@ def check_tier(store: Reader, context: TierContext, version: str, since: float, 
     return replace(result, guardrails=list_guardrails(summary, measure_workload(summary)))
 
 
-class HistorySink:
+class HistorySink(Sink):
     """History of one evaluation loop. `versions` are the plan versions by tier, `external` returns changed alerts."""
 
     def __init__(

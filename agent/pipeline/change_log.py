@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Mapping
 
+from agent.pipeline.interfaces import Sink
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.evaluator.observation import Observation, ReplicaKey, StepResult
@@ -14,7 +15,7 @@ from rules.verdicts.rule import Severity
 _log = logging.getLogger(__name__)
 
 
-class ChangeLog:
+class ChangeLog(Sink):
     """Log of targets, GPUs, tiers of a store, and findings.
 
     `log_targets` is false in role fleet: a large fleet always has replicas that come and go.
@@ -31,8 +32,16 @@ class ChangeLog:
         """Log the changes of a step."""
         if result.observation is not None:
             self._log_sources(result.observation)
-        for one in result.changed:
-            _log_finding(one)
+        for finding in result.changed:
+            # By the severity that the status page names. What is only likely sends no alert, and is no warning.
+            severity, rule = severity_of(finding.worst, finding), BY_NAME.get(finding.rule)
+            is_note = severity is None or (rule is not None and rule.loudness is Severity.REPORT)
+            status, certainty = (LIKELY, LIKELY) if severity is None else (severity.value, Certainty.CERTAIN.value)
+            _log.log(
+                logging.INFO if is_note else logging.WARNING,
+                "finding rule=%s subject=%s status=%s certainty=%s: %s",
+                *(finding.rule, finding.subject, status, certainty, finding.worst.sentence_with_suspect()),
+            )
         for closed in result.closed:
             if isinstance(closed, Finding):
                 _log.info("finding ended rule=%s subject=%s", closed.rule, closed.subject)
@@ -45,9 +54,6 @@ class ChangeLog:
         for tier in self._unavailable.keys() - self._unavailable_now.keys():
             _log.info("store read recovered tier=%s", tier)
         self._unavailable = self._unavailable_now
-
-    def close(self) -> None:
-        """Do nothing."""
 
     def retain(self, keys: Container[ReplicaKey]) -> None:
         """Drop the errors of replicas that a new configuration does not monitor."""
@@ -76,13 +82,3 @@ class ChangeLog:
             _log.warning("scrape failed tier=%s replica=%s error=%s", *key, error)
         elif before and not error:
             _log.info("scrape recovered tier=%s replica=%s", *key)
-
-
-def _log_finding(one: Finding) -> None:
-    """Log a finding by the severity that the status page names. What is only likely sends no alert, and is no warning."""
-    worst, rule, severity = one.worst, BY_NAME.get(one.rule), severity_of(one.worst, one)
-    is_note = severity is None or (rule is not None and rule.loudness is Severity.REPORT)
-    status, certainty = (LIKELY, LIKELY) if severity is None else (severity.value, Certainty.CERTAIN.value)
-    said = (one.rule, one.subject, status, certainty, worst.sentence_with_suspect())
-    level = logging.INFO if is_note else logging.WARNING
-    _log.log(level, "finding rule=%s subject=%s status=%s certainty=%s: %s", *said)

@@ -51,13 +51,13 @@ class Source(Protocol):
         """Yield the parts that a source of the next configuration may go on with."""
 
     def interrupt(self) -> None:
-        """Let the present cycle close with what came. Any thread may call it."""
+        """Let the present cycle close with what came. Any thread may call it, before `close`."""
 
     def close(self) -> None:
         """Close connections and devices."""
 
 
-class Sink(Protocol):
+class Sink:
     """Receiver of step results. An exception costs this sink's part of the cycle only: the loop counts and logs it."""
 
     def accept(self, result: StepResult) -> None:

@@ -1,7 +1,6 @@
 """Evaluation loop: observe, evaluate, hand the results to the sinks.
 
-The loop knows neither engines nor stores (`agent.pipeline.interfaces.Source`) and no output (`Sink`). The evaluation is
-`rules.evaluator.step`.
+The loop knows neither engines nor stores (`Source`) and no output (`Sink`). The evaluation is `rules.evaluator.step`.
 """
 
 from __future__ import annotations
@@ -9,13 +8,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 
 from agent.pipeline.interfaces import Sink, Source
 from rules.catalogue.registry import BY_NAME
 from rules.evaluator import alert_state, timeline
-from rules.evaluator.observation import ReplicaKey, StepResult
+from rules.evaluator.observation import StepResult
 from rules.evaluator.state import EvaluatorState
 from rules.evaluator.step import Evaluator
 from rules.evaluator.timeline import TimelineEvent
@@ -23,7 +22,7 @@ from rules.plan.load_bins import TierContext
 from rules.telemetry.signals import Gap
 from rules.verdicts import finding
 from rules.verdicts.finding import ClosedSpan, Finding, RuleState
-from rules.verdicts.verdict import RuleResult, Unknown
+from rules.verdicts.verdict import Unknown
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +58,9 @@ class EvaluationLoop:
             with self.memory:
                 result = self.evaluator.step(self.state, observation)
                 self.source.take_windows(result)
-                self._log_defects(result.defects)
+                for key, defect in result.defects.items():
+                    self.defects += 1
+                    _log.error("scrape evaluation failed tier=%s replica=%s", *key, exc_info=defect)
                 self._publish(result)
         self._end_cycle()
 
@@ -76,13 +77,16 @@ class EvaluationLoop:
         `recently_alive`. `past` are findings of the last day, whose alerts may still be sent.
         """
         closed: list[ClosedSpan] = []
-        for one in unfinished:
-            state = _restarted(one, now)
-            if recently_alive and one.rule in BY_NAME and self.source.is_monitored(one.subject):
-                self.state.rules[one.rule, one.subject] = state
+        for before in unfinished:
+            rule, subject, text = before.rule, before.subject, "sizewatch has just started"
+            result = Unknown(t=now, rule=rule, subject=subject, reason=Gap.RESTARTED, text=text)
+            state = RuleState(result=result, finding=before, evaluated_at=now)
+            if recently_alive and rule in BY_NAME and self.source.is_monitored(subject):
+                self.state.rules[rule, subject] = state
             else:
-                closed += finding.close_rule_state(state, now if recently_alive else max(t.t for t in one.transitions))
-        ended = [one for one in closed if isinstance(one, Finding)]
+                end = now if recently_alive else max(transition.t for transition in before.transitions)
+                closed += finding.close_rule_state(state, end)
+        ended = [span for span in closed if isinstance(span, Finding)]
         self.state.alerts = alert_state.restore_alerts((*past, *ended, *self.state.open_findings()), now)
         self._publish(
             StepResult(now=now, tiers=self.evaluator.tiers, closed=tuple(closed), open=self.state.open_findings())
@@ -98,17 +102,8 @@ class EvaluationLoop:
             self.state.restore_starts(event.tier, (start,) if start is not None else ())
             self.state.restore_releases(event.tier, (release,) if release is not None else ())
 
-    def set_long_term_results(self, results: Iterable[RuleResult]) -> None:
-        """Set the results of the rules over days. Any thread may call it; the next cycle evaluates them."""
-        with self.memory:
-            self.state.set_long_term_results(results)
-
     def monitored_contexts(self) -> dict[str, TierContext]:
         return {tier: self.evaluator.tier(tier) for tier in sorted(self.source.tiers)}
-
-    def interrupt(self) -> None:
-        """Let the present cycle close with what came. Any thread may call it, before `stop`."""
-        self.source.interrupt()
 
     def stop(self) -> None:
         """Stop in order: give the open minutes to the sinks, then close sinks and source."""
@@ -118,37 +113,21 @@ class EvaluationLoop:
                 ends.callback(sink.close)
             with self.memory:
                 minutes = self.evaluator.flush(self.state)
-                now = self._clock()
-                self._publish(StepResult(now=now, tiers=self.evaluator.tiers, minutes=minutes))
+                self._publish(StepResult(now=self._clock(), tiers=self.evaluator.tiers, minutes=minutes))
             self._end_cycle()
 
     def _publish(self, result: StepResult) -> None:
-        for sink in self.sinks:
-            with self._guard(sink):
-                sink.accept(result)
+        self._call_sinks(lambda sink: sink.accept(result))
 
     def _end_cycle(self) -> None:
         now = self._clock()
-        for sink in self.sinks:
-            with self._guard(sink):
-                sink.end_cycle(now)
+        self._call_sinks(lambda sink: sink.end_cycle(now))
 
-    @contextmanager
-    def _guard(self, sink: Sink) -> Iterator[None]:
+    def _call_sinks(self, call: Callable[[Sink], None]) -> None:
         """Count and log a defect: it costs one sink its part, and the minutes of this cycle are still stored."""
-        try:
-            yield
-        except Exception:  # noqa: BLE001 - see above
-            self.defects += 1
-            _log.exception("sink failed sink=%s", type(sink).__name__)
-
-    def _log_defects(self, defects: Mapping[ReplicaKey, Exception]) -> None:
-        for key, defect in defects.items():
-            self.defects += 1
-            _log.error("scrape evaluation failed tier=%s replica=%s", *key, exc_info=defect)
-
-
-def _restarted(one: Finding, now: float) -> RuleState:
-    text = "sizewatch has just started"
-    result = Unknown(t=now, rule=one.rule, subject=one.subject, reason=Gap.RESTARTED, text=text)
-    return RuleState(result=result, finding=one, evaluated_at=now)
+        for sink in self.sinks:
+            try:
+                call(sink)
+            except Exception:  # noqa: BLE001 - see above
+                self.defects += 1
+                _log.exception("sink failed sink=%s", type(sink).__name__)

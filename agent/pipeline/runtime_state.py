@@ -1,18 +1,19 @@
 """State of the daemon for its pages and metrics: running sums, the last scrape of each target, the last hour.
 
-Cycles write it and the status reads it. No rule depends on it. It does no I/O. Sums are mutable lists: a new Window per
-scrape would make this the hottest code on a GPU node. `RunningSums.window` builds a Window for export.
+Cycles write it and the status reads it. No rule depends on it. Sums are mutable lists: a new Window per scrape would make
+this the hottest code on a GPU node.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any
 
-from exporters.status.records import TrendPoint
+from agent.pipeline.interfaces import Sink
+from exporters.status.records import DAY_SECONDS, TrendPoint
 from rules.evaluator.observation import ClosedMinute, Observation, ReplicaGpus, ReplicaKey, ReplicaScrape, StepResult
 from rules.evaluator.tier_minutes import AHEAD_SECONDS
 from rules.evaluator.timeline import TimelineEvent
@@ -22,8 +23,6 @@ from rules.telemetry.histograms import Histogram
 from rules.telemetry.signals import BY_NAME
 from rules.telemetry.windows import Window
 from rules.verdicts.finding import Finding
-
-DAY_SECONDS = 86_400.0
 
 
 class RunningSums:
@@ -100,8 +99,6 @@ OPEN_MINUTES = 3
 MOST_EVENTS = 1_000
 """Maximum number of events of the last day in memory. A replica that restarts every minute fills it in a day."""
 
-T = TypeVar("T")
-
 
 @dataclass(slots=True)
 class ReplicaRuntime:
@@ -115,17 +112,17 @@ class ReplicaRuntime:
     seen: float | None = None
     error: str = ""
     gpus: ReplicaGpus = field(default_factory=ReplicaGpus)
-    gpu_totals: dict[str, dict[str, float]] = field(default_factory=dict)
+    gpu_totals: dict[str, Counter[str]] = field(default_factory=dict)
 
 
-class RuntimeState:
+class RuntimeState(Sink):
     """Sink for the status page and the metrics: runtime records of all replicas, findings and events of the last day.
 
     `other_exporters` are tiers whose sums other agents export already.
     """
 
     def __init__(self, other_exporters: Container[str] = ()) -> None:
-        self.replicas: dict[ReplicaKey, ReplicaRuntime] = {}
+        self.replicas: defaultdict[ReplicaKey, ReplicaRuntime] = defaultdict(ReplicaRuntime)
         self.failures: Counter[tuple[str, str, str]] = Counter()
         self.gpu_problems: tuple[str, ...] = ()
         self.past: list[Finding] = []
@@ -146,24 +143,15 @@ class RuntimeState:
         # Last: readings of a strange page may fail, and must not cost the findings and events above.
         self.record_minutes(result.minutes, result.tiers, result.now)
 
-    def end_cycle(self, now: float) -> None:
-        """Do nothing: the records are in memory only."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
     def retain(self, keys: Container[ReplicaKey], other_exporters: Container[str]) -> None:
         """Drop the records of replicas and tiers that a new configuration does not monitor."""
         self._other_exporters = other_exporters
-        self.replicas = {key: entry for key, entry in self.replicas.items() if key in keys}
-        self.failures = Counter({one: number for one, number in self.failures.items() if one[:2] in keys})
-        tiers = {tier for tier, _ in self.replicas} | _seen_of_late(self._trend)
-        self._trend = {tier: points for tier, points in self._trend.items() if tier in tiers}
-        self._minutes = {tier: sums for tier, sums in self._minutes.items() if tier in tiers}
-
-    def error(self, key: ReplicaKey) -> str:
-        """Return the error of the last scrape of a target, also during its backoff. Empty if it succeeded."""
-        return self.replicas.get(key, _UNSEEN).error
+        self._drop({key for key in (*self.replicas, *(labels[:2] for labels in self.failures)) if key not in keys})
+        # A pod replacement may leave a tier without a replica in between.
+        newest = {tier: max(points, default=0.0) for tier, points in self._trend.items()}
+        since = max(newest.values(), default=0.0) - TREND_MINUTES * windows.MINUTE_SECONDS
+        watched = {tier for tier, _ in self.replicas}
+        self._trend = {tier: self._trend[tier] for tier, last in newest.items() if tier in watched or last > since}
 
     def trend(self, tier: str) -> tuple[TrendPoint, ...]:
         """Return the last hour of a tier, one point per closed minute, oldest first."""
@@ -172,7 +160,7 @@ class RuntimeState:
     def _record_observation(self, observation: Observation, found: Sequence[tuple[ReplicaKey, Window]]) -> None:
         self.gpu_problems = observation.gpu_problems
         for scrape in observation.scrapes:
-            entry = self._entry(scrape.key)
+            entry = self.replicas[scrape.key]
             entry.scrape = scrape
             if scrape.snapshot is not None:
                 entry.seen, entry.error = scrape.t, ""
@@ -187,63 +175,38 @@ class RuntimeState:
         # The GPUs of a target count only where its own window does.
         left_out = {scrape.key for scrape in observation.scrapes if observation.gpus} - {key for key, _ in found}
         for key, gpus_of in observation.gpus.items():
-            entry = self._entry(key)
+            entry = self.replicas[key]
             entry.gpus = replace(gpus_of, windows=_NO_GPUS.windows)
-            if key not in left_out:
-                _add_gpu_windows(entry, gpus_of.windows)
+            for gpu, window in gpus_of.windows.items() if key not in left_out else ():
+                entry.gpu_totals.setdefault(gpu, Counter()).update(window.counters)
         if observation.removed:
-            gone = observation.removed
-            self.replicas = {key: entry for key, entry in self.replicas.items() if key not in gone}
-            self.failures = Counter({one: number for one, number in self.failures.items() if one[:2] not in gone})
+            self._drop(observation.removed)
 
-    def _entry(self, key: ReplicaKey) -> ReplicaRuntime:
-        # Not `setdefault`: it makes a record for each of thousands of scrapes.
-        entry = self.replicas.get(key)
-        if entry is None:
-            entry = self.replicas[key] = ReplicaRuntime()
-        return entry
+    def _drop(self, gone: Collection[ReplicaKey]) -> None:
+        for key in gone:
+            self.replicas.pop(key, None)
+        self.failures = Counter({labels: n for labels, n in self.failures.items() if labels[:2] not in gone})
 
     def record_minutes(
         self, minutes: tuple[ClosedMinute, ...], contexts: Mapping[str, TierContext], now: float = math.inf
     ) -> None:
-        """Record closed minutes. Replicas may close a minute in different cycles; its point covers all of them so far.
-
-        Drop points far ahead of `now`: they come from a clock that was set back since."""
+        """Record closed minutes. Replicas may close a minute in different cycles; its point covers all of them so far."""
         grouped: dict[tuple[str, float], list[Window]] = {}
-        for one in minutes:
-            grouped.setdefault((one.tier, windows.minute_of(one.slice.window)), []).append(one.slice.window)
+        for closed in minutes:
+            grouped.setdefault((closed.tier, windows.minute_of(closed.slice.window)), []).append(closed.slice.window)
         for (tier, minute), group in grouped.items():
-            sums = _not_ahead(self._minutes.get(tier, {}), now)
-            points = _not_ahead(self._trend.get(tier, {}), now)
-            whole = windows.sum_windows([*([sums[minute]] if minute in sums else []), *group])
-            values = {name: readings.read(BY_NAME[name], whole, contexts[tier].basis) for name in TREND_SIGNALS}
-            sums[minute] = whole
-            points[minute] = TrendPoint(t=minute + windows.MINUTE_SECONDS, readings=values)
-            self._minutes[tier] = _newest(sums, OPEN_MINUTES)
-            self._trend[tier] = _newest(points, TREND_MINUTES)
+            sums, points = self._minutes.get(tier, {}), self._trend.get(tier, {})
+            total = windows.sum_windows([sums[minute], *group] if minute in sums else group)
+            values = {name: readings.read(BY_NAME[name], total, contexts[tier].basis) for name in TREND_SIGNALS}
+            point = TrendPoint(t=minute + windows.MINUTE_SECONDS, readings=values)
+            self._minutes[tier] = _newest({**sums, minute: total}, now, OPEN_MINUTES)
+            self._trend[tier] = _newest({**points, minute: point}, now, TREND_MINUTES)
 
 
-_UNSEEN = ReplicaRuntime()
 _NO_GPUS = ReplicaGpus()
 
 
-def _add_gpu_windows(entry: ReplicaRuntime, gpus: Mapping[str, Window]) -> None:
-    for gpu, window in gpus.items():
-        sums = entry.gpu_totals.setdefault(gpu, {})
-        for name, value in window.counters.items():
-            sums[name] = sums.get(name, 0.0) + value
-
-
-def _seen_of_late(trends: Mapping[str, Mapping[float, TrendPoint]]) -> set[str]:
-    """Return tiers with a point in the last hour. A pod replacement may leave no replica in between."""
-    newest = {tier: max(points) for tier, points in trends.items() if points}
-    since = max(newest.values(), default=0.0) - TREND_MINUTES * windows.MINUTE_SECONDS
-    return {tier for tier, last in newest.items() if last > since}
-
-
-def _not_ahead(by_minute: Mapping[float, T], now: float) -> dict[float, T]:
-    return {minute: value for minute, value in by_minute.items() if minute <= now + AHEAD_SECONDS}
-
-
-def _newest(by_minute: dict[float, T], most: int) -> dict[float, T]:
-    return {minute: by_minute[minute] for minute in sorted(by_minute)[-most:]}
+def _newest(by_minute: Mapping[float, Any], now: float, most: int) -> dict[float, Any]:
+    """Return the newest minutes in their order, without those far ahead of `now`: a clock was set back since."""
+    kept = sorted(minute for minute in by_minute if minute <= now + AHEAD_SECONDS)
+    return {minute: by_minute[minute] for minute in kept[-most:]}

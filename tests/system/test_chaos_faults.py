@@ -186,7 +186,7 @@ def refusing() -> Iterator[str]:
 
 def test_an_alertmanager_that_is_away_is_known_before_the_first_alert() -> None:
     delivery = AlertDelivery(AlertmanagerClient(Peer(url=f"http://127.0.0.1:{free_port()}")), 60.0)
-    delivery.offer(lambda: (), ())
+    delivery.offer(lambda: ())
     try:
         assert wait_for(lambda: delivery.health.failures >= 1)
         assert "connection refused" in str(delivery.health.trouble)

@@ -164,7 +164,7 @@ def test_after_a_reload_an_alert_keeps_the_name_it_was_sent_with() -> None:
     assert first is not None
     assert later is not None
     before = service()
-    before.post(group_incidents([first, later]), lambda tier: None, 90.0)
+    before.post(group_incidents([first, later]), EvaluatorState(), 90.0)
     after = service(before)
-    after.post(group_incidents([later]), lambda tier: None, 100.0)
+    after.post(group_incidents([later]), EvaluatorState(), 100.0)
     assert [one.key.rule for one in after.foreign.incident_alerts] == ["TpotDivergence"]

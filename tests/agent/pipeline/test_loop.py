@@ -112,7 +112,7 @@ def test_a_target_that_is_down_is_told_with_its_reason_also_while_it_is_left_alo
         served[0].act = None
         watched.go(3)
         assert watched.result("TargetDown").status is Status.OK
-        assert watched.runtime.error(("t", "r0")) == ""
+        assert watched.runtime.replicas["t", "r0"].error == ""
 
 
 def test_telemetry_of_a_target_that_gives_no_page_is_unknown_and_not_ok() -> None:

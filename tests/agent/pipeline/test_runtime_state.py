@@ -132,8 +132,7 @@ def test_failures_are_counted_by_kind_and_a_target_that_is_left_alone_keeps_its_
     for kind in (ScrapeFailure.CONNECT, ScrapeFailure.CONNECT, ScrapeFailure.TIMEOUT, None, None):
         runtime.accept(scraped(kind))
     assert dict(runtime.failures) == {("t", "r", "connect"): 2, ("t", "r", "timeout"): 1}
-    assert runtime.error(KEY) == "timeout: why"
-    assert runtime.error(("t", "never seen")) == ""
+    assert runtime.replicas[KEY].error == "timeout: why"
 
 
 def test_the_last_hour_has_a_point_a_minute_oldest_first_and_no_more_than_an_hour() -> None:
