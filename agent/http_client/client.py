@@ -5,7 +5,6 @@ Each read of a socket has what is left of the time of its exchange, so a server 
 
 from __future__ import annotations
 
-import http.client
 import io
 import os
 import socket
@@ -66,33 +65,33 @@ class _Adapter(HTTPAdapter):
 
     def get_connection_with_tls_context(self, *args: Any, **options: Any) -> Any:
         pool: Any = super().get_connection_with_tls_context(*args, **options)
-        pool.ConnectionCls = partial(_TlsConnection if pool.scheme == "https" else _Connection, self._exchange)
+        connection = _TimedTlsConnection if pool.scheme == "https" else _TimedConnection
+        pool.ConnectionCls = partial(connection, self._exchange)
         return pool
 
     def cert_verify(self, conn: Any, url: Any, verify: Any, cert: Any) -> None:
         """Leave the connection alone: its TLS context has the certificates. requests would add those of certifi."""
 
 
-class _Connection(HTTPConnection):
+class _TimedConnection(HTTPConnection):
     def __init__(self, exchange: _Exchange, **options: Any) -> None:
         super().__init__(**options)
         self._exchange = exchange
-        self.response_class = partial(_Response, exchange)  # type: ignore[assignment]
+        self.response_class = self._respond  # type: ignore[assignment]
 
     def connect(self) -> None:
         super().connect()
         self._exchange.socket = self.sock
         self._exchange.seconds_left()
 
+    def _respond(self, sock: socket.socket, *args: Any, **options: Any) -> Any:
+        response: Any = HTTPConnection.response_class(sock, *args, **options)
+        response.fp = io.BufferedReader(_Reader(self._exchange, sock, response.fp.detach()), PART_BYTES)
+        return response
 
-class _TlsConnection(_Connection, HTTPSConnection):
+
+class _TimedTlsConnection(_TimedConnection, HTTPSConnection):
     pass
-
-
-class _Response(http.client.HTTPResponse):
-    def __init__(self, exchange: _Exchange, sock: socket.socket, *args: Any, **options: Any) -> None:
-        super().__init__(sock, *args, **options)
-        self.fp = io.BufferedReader(_Reader(exchange, sock, self.fp.detach()), PART_BYTES)
 
 
 class _Reader(io.RawIOBase):
