@@ -22,14 +22,10 @@ from agent.errors import ConfigError
 SHORTEST_TOKEN = 16
 
 HASHED_AT_ONCE = 2
-"""Passwords that are hashed at the same time, one of a user. The others wait in order of arrival."""
+"""Passwords that are hashed at the same time. The others wait in order of arrival."""
 
 BCRYPT_BYTES = 72
 """Bytes of a password that bcrypt reads."""
-
-
-UNKNOWN = ""
-"""Stands for every name that is no user's."""
 
 
 class Authenticator:
@@ -45,8 +41,6 @@ class Authenticator:
         self._verified: dict[str, bytes] = {}
         # Threads that the end of the process waits for: bcrypt aborts it where a thread is ended within it.
         self._workers = ThreadPoolExecutor(HASHED_AT_ONCE, thread_name_prefix="bcrypt")
-        # Guesses of one user's password, and of unknown names, leave the other users their turn.
-        self._turns = {name: asyncio.Lock() for name in (*self._users, UNKNOWN)}
 
     @property
     def open(self) -> bool:
@@ -79,9 +73,8 @@ class Authenticator:
             return True
         # An unknown name takes the time of a known one.
         expected = self._users.get(name) or next(iter(self._users.values()))
-        async with self._turns[name if name in self._users else UNKNOWN]:
-            loop = asyncio.get_running_loop()
-            is_right = await loop.run_in_executor(self._workers, _matches, password, expected)
+        loop = asyncio.get_running_loop()
+        is_right = await loop.run_in_executor(self._workers, _matches, password, expected)
         if is_right and name in self._users:
             self._verified[name] = proof
             return True

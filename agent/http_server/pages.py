@@ -16,14 +16,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
-from starlette.authentication import AuthCredentials, AuthenticationBackend, AuthenticationError, BaseUser
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import (
     HTMLResponse,
     JSONResponse,
@@ -44,7 +42,6 @@ from agent.http_server.interfaces import (
     WEBHOOK_BYTES,
     TurnProgress,
     WebhookEndpoint,
-    WebhookRejection,
 )
 from agent.http_server.reports import report_response, runbook_response
 from exporters.metrics import exposition
@@ -64,14 +61,6 @@ LONG_BODY_BYTES = 65_536
 """A connection ends after the answer to a longer body, so that the rest of it is not read."""
 
 NO_STORE = {"Cache-Control": "no-store"}
-
-
-class RefusedError(AuthenticationError):
-    """Request that is refused before its page, with the response."""
-
-    def __init__(self, response: Response) -> None:
-        super().__init__("refused")
-        self.response = response
 
 
 def text_response(status: int, text: str, *headers: tuple[str, str]) -> Response:
@@ -102,7 +91,7 @@ def is_wrong_host(host: str, hosts: tuple[str, ...]) -> bool:
     return False
 
 
-class Pages(AuthenticationBackend):
+class Pages:
     """ASGI application. The status is that of `source`, which may wait for a cycle; `progress` never waits.
 
     `hosts` are the allowed names beside localhost, None if every name is.
@@ -135,10 +124,7 @@ class Pages(AuthenticationBackend):
                 Route("/runbooks/{name:path}", self._runbook),
                 *self.probe_routes(),
             ],
-            middleware=[
-                Middleware(GZipMiddleware, minimum_size=COMPRESSED_FROM_BYTES, compresslevel=1),
-                Middleware(AuthenticationMiddleware, backend=self, on_error=_refusal),
-            ],
+            middleware=[Middleware(GZipMiddleware, minimum_size=COMPRESSED_FROM_BYTES, compresslevel=1)],
             exception_handlers={HTTPException: _explain_status, Exception: _explain_defect},
         )
         self._app.router.redirect_slashes = False
@@ -149,6 +135,9 @@ class Pages(AuthenticationBackend):
         app: ASGIApp = self._app
         if length > WEBHOOK_BYTES:
             app = text_response(413, f"a body of more than {WEBHOOK_BYTES} bytes is not read")
+        elif refusal := await self._refuse(scope["path"], headers):
+            self._refusals += 1
+            app = refusal
 
         async def send_and_close(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -167,19 +156,16 @@ class Pages(AuthenticationBackend):
         """Return the routes of the probes alone."""
         return [Route(HEALTH, self._health), Route(READY, self._ready)]
 
-    async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser] | None:
-        """Return None for a request that is answered. Raise RefusedError for another. The webhook has its own token."""
-        path = conn.scope["path"]
+    async def _refuse(self, path: str, headers: Headers) -> Response | None:
+        """Return the response to a request without credentials or with another host. The webhook has its own token."""
         if path in PROBES or (path == WEBHOOK and self.receiver is not None):
             return None
-        if not await self.gate.admits(conn.headers.get("authorization", "")):
-            self._refusals += 1
+        if not await self.gate.admits(headers.get("authorization", "")):
             challenges = (("WWW-Authenticate", challenge) for challenge in self.gate.challenges)
-            raise RefusedError(text_response(401, "credentials are needed", *challenges))
-        if self.gate.open and self._hosts is not None and is_wrong_host(conn.headers.get("host", ""), self._hosts):
-            self._refusals += 1
+            return text_response(401, "credentials are needed", *challenges)
+        if self.gate.open and self._hosts is not None and is_wrong_host(headers.get("host", ""), self._hosts):
             text = "this address answers to localhost; further names go under web.hosts, or ask for credentials"
-            raise RefusedError(text_response(421, text))
+            return text_response(421, text)
         return None
 
     async def _status(self) -> AgentStatus:
@@ -203,9 +189,6 @@ class Pages(AuthenticationBackend):
     async def _metrics(self, request: Request) -> Response:
         parts, content_type = exposition.render_parts(await self._status(), request.headers.get("accept", ""))
         headers = {**NO_STORE, "Content-Type": content_type, "Vary": "Accept"}
-        # HTTP/1.0 has no chunks: without a length a page that is cut off would look whole.
-        if request.scope["http_version"] == "1.0":
-            return Response(await run_in_threadpool(b"".join, parts), headers=headers)
         # The first part is made here: what cannot be printed at all is an error 500, not an unfinished page.
         first = await run_in_threadpool(next, parts, b"")
         return StreamingResponse(chain((first,), parts), headers=headers)
@@ -252,18 +235,10 @@ class Pages(AuthenticationBackend):
                 rejection = await run_in_threadpool(receiver.take, await request.body())
             except ClientDisconnect:
                 return text_response(400, "the body ended before its announced length")
-        return _rejection(receiver, rejection) if rejection is not None else text_response(200, "ok")
-
-
-def _rejection(receiver: WebhookEndpoint, rejection: WebhookRejection) -> Response:
-    challenges = receiver.challenges if rejection.reason == "credentials" else ()
-    headers = (("WWW-Authenticate", challenge) for challenge in challenges)
-    return text_response(rejection.status, rejection.text, *headers)
-
-
-def _refusal(conn: HTTPConnection, error: AuthenticationError) -> Response:
-    assert isinstance(error, RefusedError)
-    return error.response
+        if rejection is None:
+            return text_response(200, "ok")
+        challenges = receiver.challenges if rejection.reason == "credentials" else ()
+        return text_response(rejection.status, rejection.text, *(("WWW-Authenticate", each) for each in challenges))
 
 
 async def _explain_status(request: Request, error: Exception) -> Response:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 import socket
 import ssl
 import threading
@@ -34,13 +33,12 @@ HEAD_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
 """Seconds from the end of a request's head to the end of its answer."""
 
-MOST_CONNECTIONS = 512
-DESCRIPTOR_SHARE = 4
-"""Part of the process's descriptors (RLIMIT_NOFILE) that connections may take: one in so many."""
+MOST_CONNECTIONS = 256
+"""A quarter of the descriptors that a process usually may have."""
 
 HEAD_BYTES = 16_384
 THREADS = 4
-GRACE_SECONDS = 1.0
+GRACE_SECONDS = 1
 """Seconds that requests under way get at a stop."""
 
 STOP_SECONDS = 5.0
@@ -63,7 +61,7 @@ class _Connection(H11Protocol):
         super().connection_made(transport)
         self.opened_at = time.monotonic()
         self._allow(HEAD_SECONDS)
-        if len(self.connections) > _most_connections():
+        if len(self.connections) > MOST_CONNECTIONS:
             oldest = min(self.connections, key=lambda connection: (connection.is_busy, connection.opened_at))  # type: ignore[union-attr]
             self.connections.discard(oldest)
             oldest.transport.abort()
@@ -98,13 +96,6 @@ class _Connection(H11Protocol):
         self._deadline = self.loop.call_later(seconds, self.transport.abort)
 
 
-def _most_connections() -> int:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (
-        MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(1, min(MOST_CONNECTIONS, soft // DESCRIPTOR_SHARE))
-    )
-
-
 class _Loop(asyncio.SelectorEventLoop):
     async def create_server(self, *args: Any, **options: Any) -> Any:
         if options.get("ssl") is not None:
@@ -121,14 +112,6 @@ class _Server(uvicorn.Server):
         # Its first tick makes the headers; no further one wakes an idle process.
         await self.on_tick(0)
         await self.stopping.wait()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        asyncio.get_running_loop().call_later(GRACE_SECONDS, self._abort_connections)
-        await super().shutdown(sockets)
-
-    def _abort_connections(self) -> None:
-        for connection in tuple(self.server_state.connections):
-            connection.transport.abort()
 
 
 class ThreadedServer:
@@ -158,7 +141,7 @@ class ThreadedServer:
             proxy_headers=False,
             headers=list(HEADERS),
             backlog=MOST_CONNECTIONS,
-            timeout_graceful_shutdown=int(STOP_SECONDS) - 1,
+            timeout_graceful_shutdown=GRACE_SECONDS,
             h11_max_incomplete_event_size=HEAD_BYTES,
             ssl_context_factory=(lambda config, default: tls) if tls is not None else None,
         )

@@ -155,13 +155,6 @@ def test_a_page_whose_first_part_fails_is_an_error(plain: WebServer, monkeypatch
         assert raw(plain, request).startswith(b"HTTP/1.1 500 ")
 
 
-def test_a_client_of_http_1_0_gets_a_length_with_the_page(plain: WebServer) -> None:
-    head, _, body = raw(plain, b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n").partition(b"\r\n\r\n")
-    assert b"\r\ncontent-length: %d" % len(body) in head.lower()
-    assert b"chunked" not in head
-    assert body.endswith(b"\n")
-
-
 def test_the_refresh_of_the_page_can_be_paused(plain: WebServer) -> None:
     assert b'http-equiv="refresh"' in ask(plain, "/")[2]
     assert b'http-equiv="refresh"' not in ask(plain, "/?paused=1")[2]
