@@ -19,15 +19,10 @@ from rules.plan.schema import TierPlan, TokenQuantiles, same_model
 SERVER_SIDE = ("gpu_utilization", "kv_utilization", "prefix_hit_ratio", "eviction_rate")
 """Fields a client cannot measure. speculative_acceptance is expected only for tiers with speculation."""
 
-HOW_TO_ADD = "a client cannot see them: add them with -c FILE or --telemetry URL"
-
 CHECKS = ("model", "engine", "gpu", "parallelism")
 """Names of the compared properties, for `--accept`."""
 
-KINDS = ("prompt", "generation")
-
-Difference = tuple[str, str, str]
-"""Location of the run, the measured value, and the path in the tier with its value."""
+KINDS = ("prompt_tokens", "generation_tokens")
 
 
 def remarks_of(
@@ -38,10 +33,8 @@ def remarks_of(
     `observed`: telemetry was read, so fields that are still missing were not in it.
     """
     notes = [note for load in imported.loads for note in load.notes]
-    texts = [*_about_curve(imported, tier, observed), *_uneven(imported)]
-    if tier is not None and (lengths := "; ".join(_other_lengths(imported, tier))):
-        texts.append(f"its traffic may not be production's: {lengths}")
-    return (*notes, *imported.remarks, *(ImportRemark(source="", text=text) for text in texts))
+    texts = [*_about_curve(imported, tier, observed), *(_other_lengths(imported, tier) if tier is not None else ())]
+    return (*notes, *imported.remarks, *(ImportRemark("", text) for text in texts))
 
 
 def _about_curve(imported: ImportedCurve, tier: TierPlan | None, observed: bool) -> Iterator[str]:
@@ -49,59 +42,54 @@ def _about_curve(imported: ImportedCurve, tier: TierPlan | None, observed: bool)
     if len(points) == 1:
         yield "one load is no curve: nothing is known between loads; measure at least one well below and one at the SLO"
     if all(point.censored for point in points):
-        text = "every point is censored: the load generator, and not the server, was measured"
-        yield f"{text}; nothing can be judged against it"
+        yield "every point is censored: the load generator was measured, and nothing can be judged against it"
     server_side = (*SERVER_SIDE, "speculative_acceptance") if tier is not None and tier.speculation else SERVER_SIDE
-    told = {name for name in (*LATENCIES, *server_side) if any(getattr(p, name) is not None for p in points)}
-    unseen = [name for name in server_side if name not in told]
-    missing = [name for name in LATENCIES if name not in told]
+    unknown = [name for name in (*LATENCIES, *server_side) if all(getattr(p, name) is None for p in points)]
+    missing = [name for name in unknown if name in LATENCIES]
     if imported.curve.loop is None:
         missing.append("loop (write curve.loop if you know it)")
     if measured is None or measured.engine_version is None:
         missing.append("engine_version (give it with --measured engine_version=RELEASE, so that an upgrade is seen)")
-    if unseen:
-        missing.append(", ".join(unseen) + ("" if observed else f" ({HOW_TO_ADD})"))
+    if unseen := ", ".join(name for name in unknown if name in server_side):
+        hint = " (a client cannot see them: add them with -c FILE or --telemetry URL)"
+        missing.append(unseen if observed else unseen + hint)
     if missing:
         yield f"not told and left out: {', '.join(missing)}"
-
-
-def _uneven(imported: ImportedCurve) -> Iterator[str]:
     for kind in KINDS:
-        sent = [(_typical(getattr(run, f"{kind}_tokens")), run) for load in imported.loads for run in load.runs]
-        known = sorted(((tokens, run.location) for tokens, run in sent if tokens is not None), key=lambda pair: pair[0])
-        if known and known[-1][0] > known[0][0] * (1 + LENGTH_GAP):
-            (low, least), (high, most) = known[0], known[-1]
-            text = f"{kind} tokens a request differ between loads, from {low:.4g} ({least}) to {high:.4g} ({most})"
+        lengths = [mean for point in points if (mean := getattr(point, f"{kind}_mean"))]
+        if lengths and max(lengths) > min(lengths) * (1 + LENGTH_GAP):
+            text = f"{kind} a request differ between loads, from {min(lengths):.4g} to {max(lengths):.4g}"
             yield f"{text}: points of one curve should be of the same traffic"
 
 
 def _other_lengths(imported: ImportedCurve, tier: TierPlan) -> Iterator[str]:
+    """Yield medians that are not the tier's. `rules.plan.checks` compares means for every plan."""
     for kind in KINDS:
-        sent: Statistics = getattr(imported, f"{kind}_tokens")
-        planned: TokenQuantiles | None = getattr(tier.workload, f"{kind}_tokens", None)
-        tokens = _typical(sent)
-        if tokens is None:
-            yield f"no file tells {kind} tokens"
-        elif planned is not None and planned.mean is not None and sent.mean is not None:
-            continue  # `rules.plan.checks` compares means for every plan.
-        elif planned is None or planned.p50 is None:
-            yield f"{tokens:.4g} {kind} tokens a request, the tier has no workload.{kind}_tokens.p50"
-        elif not 1 / (1 + LENGTH_GAP) <= tokens / planned.p50 <= 1 + LENGTH_GAP:
-            yield f"{tokens:.4g} {kind} tokens a request, workload.{kind}_tokens.p50 is {planned.p50:.4g}"
+        sent: Statistics = getattr(imported, kind)
+        planned: TokenQuantiles | None = getattr(tier.workload, kind, None)
+        tokens = sent.p50 or sent.mean
+        if (
+            tokens is None
+            or planned is None
+            or planned.p50 is None
+            or (planned.mean is not None and sent.mean is not None)
+        ):
+            continue
+        if not 1 / (1 + LENGTH_GAP) <= tokens / planned.p50 <= 1 + LENGTH_GAP:
+            text = f"{tokens:.4g} {kind} a request, workload.{kind}.p50 is {planned.p50:.4g}"
+            yield f"its traffic may not be production's: {text}"
 
 
-def _typical(lengths: Statistics) -> float | None:
-    return lengths.p50 if lengths.p50 is not None else lengths.mean
+def differences(imported: ImportedCurve, tier: TierPlan) -> dict[str, list[tuple[str, str, str]]]:
+    """Return the differences from the tier by name of CHECKS, each value once.
 
-
-def differences(imported: ImportedCurve, tier: TierPlan) -> dict[str, list[Difference]]:
-    """Return the differences from the tier by name of CHECKS. Each value appears once, with its first run."""
-    found: dict[str, dict[str, Difference]] = {name: {} for name in CHECKS}
-    for load in imported.loads:
-        for run in load.runs:
-            for name, measured, planned in _compare_setup(run, tier):
-                found[name].setdefault(measured, (run.location, measured, planned))
-    return {name: list(several.values()) for name, several in found.items() if several}
+    A difference is the location of its first run, the measured value, and the path in the tier with its value.
+    """
+    found: dict[str, dict[str, tuple[str, str, str]]] = {}
+    for run in (run for load in imported.loads for run in load.runs):
+        for name, measured, planned in _compare_setup(run, tier):
+            found.setdefault(name, {}).setdefault(measured, (run.location, measured, planned))
+    return {name: list(found[name].values()) for name in CHECKS if name in found}
 
 
 def _compare_setup(run: BenchmarkMeasurement, tier: TierPlan) -> Iterator[tuple[str, str, str]]:

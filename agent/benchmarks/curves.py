@@ -9,15 +9,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from agent.benchmarks.points import LATENCIES, BenchmarkMeasurement
-from agent.benchmarks.run_model import CONTRADICTION, Statistics
+from agent.benchmarks.run_model import Statistics
 from agent.errors import BenchmarkError
 from rules.plan.curve import LIMITED
 from rules.plan.mistakes import FEW_FOR_A_P99
 from rules.plan.schema import LITTLES_LAW, BenchmarkCurve, Point, Provenance
-from rules.plan.validation import cross_problems
 from rules.telemetry.windows import group_by
 
 SIGNIFICANT = 4
@@ -33,8 +32,7 @@ SETUP = ("engine_version", "tensor_parallel", "pipeline_parallel", "data_paralle
 """Fields of a setup that the curve keeps."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportRemark:
+class ImportRemark(NamedTuple):
     """Remark on one file, or on all files together (`source` is then empty)."""
 
     source: str
@@ -71,16 +69,21 @@ def curve_of(
 ) -> ImportedCurve:
     """Return the curve through these loads, sorted by load. `named` maps a source file to its name in the plan.
 
-    Raise BenchmarkError with the file names for mixed loops (open and closed), several models or loads that all
-    contradict themselves. A duplicate measurement counts once. Repeated runs of a load are pooled (`pool_points`).
+    Raise BenchmarkError with the file names for mixed loops (open and closed) and several models. A duplicate
+    measurement counts once. Repeated runs of a load are pooled (`pool_points`).
     """
     if not measured:
         raise BenchmarkError("the files", "hold no measured load")
     kept, remarks = _select(measured)
     loop, model = _only(kept, "loop"), _only(kept, "model")
     controls = ("concurrency", "requested_rps") if loop == "closed" else ("requested_rps", "concurrency")
-    groups = group_by(kept, lambda run: _controlled(run.point, (*controls, "completed_rps")))
-    loads = [_pool(tuple(runs)) for runs in groups.values()]
+
+    def controlled(run: BenchmarkMeasurement) -> tuple[str, float]:
+        """Return the field that the generator held and its rounded value. Runs with the same pair repeat a load."""
+        name = next(name for name in (*controls, "completed_rps") if getattr(run.point, name) is not None)
+        return name, round_significant(getattr(run.point, name))
+
+    loads = [_pool(tuple(runs)) for runs in group_by(kept, controlled).values()]
     by = next((n for n in controls if all(getattr(load.point, n) is not None for load in loads)), "completed_rps")
     loads.sort(key=lambda load: (getattr(load.point, by), load.point.completed_rps))
     lengths = {kind: _mean_lengths(kept, kind) for kind in ("prompt_tokens", "generation_tokens")}
@@ -101,89 +104,73 @@ def curve_of(
         **lengths,
         models=(model,) if model else (),
         tools=tuple(dict.fromkeys(run.tool for run in kept)),
-        remarks=(*remarks, *(ImportRemark(source="", text=text) for text in conflicts)),
+        remarks=(*remarks, *conflicts),
     )
 
 
 def _select(measured: Sequence[BenchmarkMeasurement]) -> tuple[list[BenchmarkMeasurement], list[ImportRemark]]:
-    """Return the loads of a curve, and a remark for each other one. Raise BenchmarkError if all contradict themselves."""
+    """Return the loads of a curve, and a remark for each other one."""
     kept: list[BenchmarkMeasurement] = []
     remarks: list[ImportRemark] = []
-    wrong: list[BenchmarkError] = []
-    placed = any(run.point.requested_rps is not None or run.point.concurrency is not None for run in measured)
+    has_place = {id(run): run.point.requested_rps or run.point.concurrency for run in measured}
     for run in measured:
         same = next((other for other in kept if (other.point, other.loop) == (run.point, run.loop)), None)
-        problem = next(iter(cross_problems(run.point.model_dump())), "")
-        text = ""
         if same is not None:
             text = f"holds the same measurement as {same.location}; it is taken once"
-        elif problem:
-            wrong.append(BenchmarkError(run.location, f"contradicts itself: {problem}"))
-            text = f"left out: it {wrong[-1].text}, {CONTRADICTION}"
-        elif placed and run.point.requested_rps is None and run.point.concurrency is None:
+            remarks.append(ImportRemark(run.location, text))
+        elif any(has_place.values()) and not has_place[id(run)]:
             text = "tells neither rate nor concurrency, so it has no place among the other loads; left out"
-        if text:
-            remarks.append(ImportRemark(source=run.location, text=text))
+            remarks.append(ImportRemark(run.location, text))
         else:
             kept.append(run)
-    if not kept:
-        raise wrong[0]
     return kept, remarks
 
 
 def _only(measured: Sequence[BenchmarkMeasurement], name: str) -> Any:
     """Return the one value of a field, or None if no run tells it. Raise BenchmarkError with a file for each value."""
-    first: dict[str, BenchmarkMeasurement] = {}
-    for run in measured:
-        if value := getattr(run, name):
-            first.setdefault(value, run)
+    first = {value: run for run in reversed(measured) if (value := getattr(run, name))}
     if len(first) > 1:
-        (value, run), *others = first.items()
-        told = ", ".join(f"{other.location} {each}" for each, other in others)
-        raise BenchmarkError(run.location, f"is of {name} {value}, {told}: a curve is of one {name}")
+        (value, run), *others = reversed(first.items())
+        listed = ", ".join(f"{other.location} {each}" for each, other in others)
+        raise BenchmarkError(run.location, f"is of {name} {value}, {listed}: a curve is of one {name}")
     return next(iter(first), None)
 
 
 def _provenance(
     measured: Sequence[BenchmarkMeasurement], lengths: dict[str, Statistics]
-) -> tuple[Provenance | None, list[str]]:
+) -> tuple[Provenance | None, list[ImportRemark]]:
     """Return what was benchmarked, as far as the runs agree on it, and the fields in which they differ."""
-    found: dict[str, Any] = {}
+    known: dict[str, Any] = {}
     conflicts = []
     for name in SETUP:
         values = list(dict.fromkeys(value for run in measured if (value := getattr(run.setup, name))))
         if len(values) == 1:
-            found[name] = values[0]
+            known[name] = values[0]
         elif values:
             listed = ", ".join(map(str, values))
-            text = f"{name} differs between the runs ({listed}): a curve is of one configuration"
-            conflicts.append(f"{text}; left out of measured")
+            text = f"{name} differs between the runs ({listed}): a curve is of one configuration; left out of measured"
+            conflicts.append(ImportRemark("", text))
     for kind, means in lengths.items():
-        known = {name: round_significant(tokens) for name, tokens in means.model_dump(exclude_none=True).items()}
-        found |= {kind: known} if known else {}
+        if tokens := means.model_dump(exclude_none=True):
+            known[kind] = {name: round_significant(value) for name, value in tokens.items()}
     if any(run.loop != "closed" and run.point.concurrency is not None for run in measured):
-        found["concurrency"] = LITTLES_LAW
-    ended = [run.ended_at for run in measured if run.ended_at is not None]
-    if ended:
-        found["measured_on"] = f"{datetime.fromtimestamp(max(ended), UTC):%Y-%m-%d}"
-    return Provenance.model_validate(found) if found else None, conflicts
-
-
-def _controlled(point: Point, controls: Sequence[str]) -> tuple[str, float]:
-    """Return the field that the generator held and its rounded value. Runs with the same pair repeat a load."""
-    name = next(name for name in controls if getattr(point, name) is not None)
-    return name, round_significant(getattr(point, name))
+        known["concurrency"] = LITTLES_LAW
+    if ended := [run.ended_at for run in measured if run.ended_at is not None]:
+        known["measured_on"] = f"{datetime.fromtimestamp(max(ended), UTC):%Y-%m-%d}"
+    return Provenance.model_validate(known) if known else None, conflicts
 
 
 def _pool(runs: tuple[BenchmarkMeasurement, ...]) -> MeasuredLoad:
-    notes = [ImportRemark(source=run.location, text=text) for run in runs for text in run.remarks]
+    notes = [ImportRemark(run.location, text) for run in runs for text in run.remarks]
     if len(runs) > 1:
         others = ", ".join(run.location for run in runs[1:])
         text = f"has the same load as {others}: one point, requests added up, of the P99s the largest"
-        notes.append(ImportRemark(source=runs[0].location, text=text))
+        notes.append(ImportRemark(runs[0].location, text))
     point = pool_points([run.point for run in runs])
+    few = point.requests is not None and point.requests < FEW_FOR_A_P99
+    digits = dict.fromkeys(LATENCIES, DIGITS_OF_FEW) | dict.fromkeys(LIMITED, DIGITS_OF_A_MAXIMUM) if few else {}
     rounded = {
-        name: round_significant(value, _digits(name, point.requests))
+        name: round_significant(value, digits.get(name, SIGNIFICANT))
         for name, value in point.model_dump().items()
         if isinstance(value, float)
     }
@@ -216,13 +203,6 @@ def pool_points(points: Sequence[Point]) -> Point:
 
 def round_significant(value: float, digits: int = SIGNIFICANT) -> float:
     return float(f"{value:.{digits}g}")
-
-
-def _digits(name: str, requests: int | None) -> int:
-    """Return the significant digits of a field of a point with that many requests. Rates keep all digits."""
-    if requests is None or requests >= FEW_FOR_A_P99 or name not in LATENCIES:
-        return SIGNIFICANT
-    return DIGITS_OF_A_MAXIMUM if name in LIMITED else DIGITS_OF_FEW
 
 
 def _mean_lengths(measured: Sequence[BenchmarkMeasurement], kind: str) -> Statistics:

@@ -10,8 +10,7 @@ import json
 import os
 import re
 import shutil
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,12 +36,6 @@ class PlanFile:
     text: str
     document: Document
 
-    @property
-    def tiers(self) -> Mapping[str, Any]:
-        """Return the tiers by name, not validated."""
-        tiers: Mapping[str, Any] = self.document.data["tiers"]
-        return tiers
-
 
 class EditedPlan(NamedTuple):
     """Text and content of the edited plan."""
@@ -56,23 +49,23 @@ def open_plan(path: Path) -> PlanFile:
     document = read_document(path)
     if document.problems:
         raise PlanError(document.problems)
-    tiers = document.data.get("tiers") if isinstance(document.data, dict) else None
-    if not isinstance(tiers, dict) or not tiers:
+    if not isinstance(document.data, dict) or not isinstance(document.data.get("tiers") or None, dict):
         raise PlanError((f"{path}: is no plan: it has no tiers",))
     return PlanFile(path=path, text=path.read_bytes().decode(), document=document)
 
 
 def chosen_tier(plan: PlanFile, asked: str | None) -> str:
     """Return the requested tier, or the only one. Raise PlanError with the names of the tiers."""
-    names = ", ".join(map(str, plan.tiers))
-    if asked is None and len(plan.tiers) > 1:
+    tiers = plan.document.data["tiers"]
+    names = ", ".join(map(str, tiers))
+    if asked is None and len(tiers) > 1:
         raise PlanError((f"{plan.path}: has several tiers; say which with --tier: {names}",))
-    tier = next(iter(plan.tiers)) if asked is None else asked
-    if tier not in plan.tiers:
+    tier = next(iter(tiers)) if asked is None else asked
+    if tier not in tiers:
         raise PlanError((f"{plan.path}: has no tier {tier}; it has {names}",))
-    if not isinstance(plan.tiers[tier], dict):
+    if not isinstance(tiers[tier], dict):
         raise PlanError((f"{plan.path}: tiers.{tier}: must be a mapping of keys to values",))
-    return tier
+    return str(tier)
 
 
 def replace_curve(
@@ -89,7 +82,7 @@ def replace_curve(
     safely or the result is not a valid plan.
     """
     wanted = _unshared(plan.document.data)
-    wanted["tiers"][str(tier)][CURVE] = curve.model_dump(mode="json", exclude_defaults=True)
+    wanted["tiers"][tier][CURVE] = curve.model_dump(mode="json", exclude_defaults=True)
     if plan.path.suffix.lower() == ".json":
         text = json.dumps(wanted, indent=2, ensure_ascii=False) + "\n"
     else:
@@ -120,17 +113,18 @@ def _with_lines(
     keys = [key for key, _ in mapping.value]
     margin, lines = keys[0].start_mark.column, text.split("\n")
     starts = [*(key.start_mark.line for key in keys), mapping.end_mark.line]
-    held = [key.value for key in keys]
-    placeholder = re.compile(rf" {{{margin}}}# curve:")
-    commented = [line for line in range(starts[0], starts[-1]) if placeholder.match(lines[line])]
-    if CURVE in held:
-        first = starts[held.index(CURVE)]
-        last = _end(lines, margin, starts[held.index(CURVE) + 1])
-    elif commented:
-        # The line that `init` and `plan init` leave for it.
-        first, last = commented[0], commented[0] + 1
-    else:
-        first = last = _end(lines, margin, starts[-1])
+    first, following = starts[-1], starts[-1]
+    if CURVE in (names := [key.value for key in keys]):
+        first, following = starts[names.index(CURVE) :][:2]
+    # Later comments belong to the next key.
+    while not (line := lines[following - 1]).strip() or re.match(rf" {{0,{margin}}}#", line):
+        following -= 1
+    # The line that `init` and `plan init` leave for a curve.
+    placeholder = next(
+        (n for n in range(starts[0], starts[-1]) if lines[n].startswith(" " * margin + "# curve:")), None
+    )
+    if CURVE not in names:
+        first, following = (following, following) if placeholder is None else (placeholder, placeholder + 1)
     layout = YamlIndentation(
         margin=margin,
         step=max(margin - name.start_mark.column, 1),
@@ -138,21 +132,12 @@ def _with_lines(
     )
     top, *block = curve_lines(curve, layout, head=head, notes=notes)
     line_end = "\r" if "\r\n" in text else ""
-    return "\n".join([*lines[:first], *(each + line_end for each in (" " * margin + top, *block)), *lines[last:]])
+    return "\n".join([*lines[:first], *(each + line_end for each in (" " * margin + top, *block)), *lines[following:]])
 
 
 def _entry(mapping: Any, key: str) -> tuple[Any, Any]:
     """Return the nodes of a key and its value."""
-    return {name.value: (name, value) for name, value in mapping.value}[str(key)]
-
-
-def _end(lines: Sequence[str], margin: int, following: int) -> int:
-    """Return the line after a value that is before line `following`. Later comments belong to the next key."""
-    while (line := lines[following - 1].strip()) == "" or (
-        line.startswith("#") and lines[following - 1].index("#") <= margin
-    ):
-        following -= 1
-    return following
+    return {name.value: (name, value) for name, value in mapping.value}[key]
 
 
 def write(plan: PlanFile, text: str) -> bool:
@@ -162,18 +147,17 @@ def write(plan: PlanFile, text: str) -> bool:
     """
     if text == plan.text:
         return False
-    target, temporary = plan.path.resolve(), ""
+    target = plan.path.resolve()
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
-            temporary = file.name
+        with beside.open("xb") as file:
+            shutil.copymode(target, beside)
+            if os.geteuid() == 0:
+                os.chown(beside, target.stat().st_uid, target.stat().st_gid)
             file.write(text.encode())
             os.fsync(file.fileno())
-        shutil.copymode(target, temporary)
-        if os.geteuid() == 0:
-            shutil.chown(temporary, target.stat().st_uid, target.stat().st_gid)
-        os.replace(temporary, target)
+        os.replace(beside, target)
     except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
         raise PlanError((f"{plan.path}: cannot be written: {error.strerror}",)) from error
     return True

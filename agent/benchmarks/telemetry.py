@@ -7,7 +7,8 @@ whose middle lies in a run are summed and read like any other window.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -25,12 +26,11 @@ from agent.prometheus.api import StoreApi
 from rules.plan.memory import engine_kv_tokens, whole
 from rules.plan.schema import Point
 from rules.replicas.track import ScrapeTrack, record_failure, record_success
-from rules.telemetry import windows
 from rules.telemetry.gpu_windows import GPU_UTILIZATION_KINDS, gpu_utilization
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
-from rules.telemetry.windows import Window
+from rules.telemetry.windows import Window, sum_windows
 
 FIELDS = ("prefix_hit_ratio", "eviction_rate", "speculative_acceptance", "kv_utilization")
 """Fields of a point with a signal of the same name. GPU utilisation is added by kind."""
@@ -48,8 +48,6 @@ LONGEST_PART = 0.25
 
 OTHER_TRAFFIC = 0.2
 """Share of differing requests above which the engine served others too."""
-
-MOST_NAMED = 8
 
 
 @dataclass(slots=True)
@@ -87,24 +85,24 @@ def open_source(loaded: LoadedConfig, tier: str) -> TelemetrySource:
 
 
 def _read_history(path: Path, tier: str, start: float, end: float) -> dict[str, ReplicaWindows]:
-    found: dict[str, ReplicaWindows] = {}
+    replicas: defaultdict[str, ReplicaWindows] = defaultdict(ReplicaWindows)
     with HistoryStore.open_reader(path) as reader:
         for minute in reader.minutes(tier, start - MINUTES.seconds, end):
-            found.setdefault(minute.replica or "", ReplicaWindows()).windows.append(minute.window)
-    return found
+            replicas[minute.replica or ""].windows.append(minute.window)
+    return replicas
 
 
 def _read_store(loaded: LoadedConfig, tier: str, start: float, end: float) -> dict[str, ReplicaWindows]:
     assert loaded.config.store is not None
-    context = build_tier_contexts(loaded)[tier]
-    found: dict[str, ReplicaWindows] = {}
-    tracks: dict[str, ScrapeTrack] = {}
+    replicas: defaultdict[str, ReplicaWindows] = defaultdict(ReplicaWindows)
+    tracks: defaultdict[str, ScrapeTrack] = defaultdict(ScrapeTrack)
     with closing(StoreApi(loaded.config.store)) as api:
-        reader = build_replica_reader(tier, loaded.config.tiers.get(tier, AGENTS), context, api)
+        reader = build_replica_reader(
+            tier, loaded.config.tiers.get(tier, AGENTS), build_tier_contexts(loaded)[tier], api
+        )
         pages = reader.ask(start - BEYOND_SECONDS, end + BEYOND_SECONDS)
     for page, gpus in ((each.page, each.gpus) for each in pages):
-        replica = found.setdefault(page.replica, ReplicaWindows())
-        track = tracks.get(page.replica, ScrapeTrack())
+        replica, track = replicas[page.replica], tracks[page.replica]
         if page.snapshot is None:
             tracks[page.replica], window = record_failure(track, page.t)
         else:
@@ -112,7 +110,7 @@ def _read_store(loaded: LoadedConfig, tier: str, start: float, end: float) -> di
             facts = page.snapshot.facts
             replica.setup = Setup(kv_tokens=engine_kv_tokens(facts), max_num_seqs=whole(facts.get("max_num_seqs", "")))
         replica.windows += [part for part in (window, gpus) if part is not None]
-    return found
+    return replicas
 
 
 def observe(
@@ -123,88 +121,71 @@ def observe(
     What a result file tells itself stays. Raise StoreError or HistoryError, and BenchmarkError where several replicas
     served a run.
     """
-    found = [read_run(run, source) for run in runs]
-    kind = next((told.gpu_utilization_kind for told in found if told.gpu_utilization_kind), None)
+    telemetry = [read_run(run, source) for run in runs]
+    kind = next((seen.gpu_utilization_kind for seen in telemetry if seen.gpu_utilization_kind), None)
     observed = []
-    for run, told in zip(runs, found, strict=True):
-        if told.gpu_utilization_kind != kind:
-            told.values.pop("gpu_utilization", None)
-        point = Point.model_validate({**told.values, **run.point.model_dump(exclude_none=True)})
-        setup = replace(
-            run.setup,
-            kv_tokens=run.setup.kv_tokens or told.setup.kv_tokens,
-            max_num_seqs=run.setup.max_num_seqs or told.setup.max_num_seqs,
-        )
-        observed.append(replace(run, point=point, setup=setup, remarks=(*run.remarks, *told.remarks)))
+    for run, seen in zip(runs, telemetry, strict=True):
+        if seen.gpu_utilization_kind != kind:
+            seen.values.pop("gpu_utilization", None)
+        point = Point.model_validate({**seen.values, **run.point.model_dump(exclude_none=True)})
+        names = ("kv_tokens", "max_num_seqs")
+        setup = replace(run.setup, **{n: getattr(run.setup, n) or getattr(seen.setup, n) for n in names})
+        observed.append(replace(run, point=point, setup=setup, remarks=(*run.remarks, *seen.remarks)))
     return observed, kind
 
 
 def read_run(run: BenchmarkMeasurement, source: TelemetrySource) -> RunTelemetry:
-    """Return the telemetry of a run. Raise StoreError, HistoryError, and BenchmarkError where several replicas served."""
+    """Return the telemetry of a run. Raise StoreError, HistoryError, and BenchmarkError where several replicas served.
+
+    The windows whose middle lies in the run are its own. Those of GPUs alone lie in it wholly: they hold levels.
+    """
     start, end = run.started_at, run.ended_at
     if start is None or end is None or not 0 < end - start <= LONGEST_SECONDS:
         return RunTelemetry(remarks=["the result file does not tell when this run was: it has no telemetry"])
     span = f"{datetime.fromtimestamp(start, UTC):%Y-%m-%d %H:%M:%S} to {datetime.fromtimestamp(end, UTC):%H:%M:%S} UTC"
-    replicas = source.replicas(start, end)
-    during = {name: list(_parts_of(replica.windows, start, end)) for name, replica in replicas.items()}
-    busy = [name for name, parts in during.items() if any(map(_has_traffic, parts))]
+    busy = {}
+    for name, replica in source.replicas(start, end).items():
+        pages = [w for w in replica.windows if w.covered_seconds > 0]
+        parts = [w for w in pages if start <= w.middle <= end]
+        if any(w.counters.get(family, 0.0) > 0 for w in parts for family in (FINISHED, GENERATED)):
+            gpus = [w for w in replica.windows if not w.covered_seconds > 0 and start <= w.start and w.end <= end]
+            busy[name] = (replica.setup, pages, parts, gpus)
     if len(busy) > 1:
-        text = f"{len(busy)} replicas served requests from {span}: {', '.join(busy[:MOST_NAMED])}"
+        text = f"{len(busy)} replicas served requests from {span}: {', '.join(busy)}"
         raise BenchmarkError(source.name, f"{text}; a curve is of one replica: select the measured one by its labels")
     if not busy:
         return RunTelemetry(remarks=[f"{source.name} has no request of this run, {span}: do its times fit?"])
-    replica, parts = replicas[busy[0]], during[busy[0]]
-    overlaps = (min(w.end, end) - max(w.start, start) for w in replica.windows if w.covered_seconds > 0)
-    covered = math.fsum(overlap for overlap in overlaps if overlap > 0) / (end - start)
+    ((setup, pages, parts, gpus),) = busy.values()
+    covered = math.fsum(max(min(w.end, end) - max(w.start, start), 0.0) for w in pages) / (end - start)
     if covered < FULL_COVERAGE:
         return RunTelemetry(remarks=[f"{source.name} covers {covered:.0%} of this run, {span}: nothing was taken"])
-    window, longest = (
-        windows.sum_windows(parts),
-        max((part.span for part in parts if part.covered_seconds > 0), default=0.0),
-    )
-    return _take(run, window, longest, replica.setup)
-
-
-def _parts_of(several: Sequence[Window], start: float, end: float) -> Iterator[Window]:
-    """Yield the windows whose middle lies in the run. Those of GPUs alone lie in it wholly: they hold levels."""
-    for window in several:
-        first, last = (window.middle, window.middle) if window.covered_seconds > 0 else (window.start, window.end)
-        if start <= first and last <= end:
-            yield window
-
-
-def _has_traffic(window: Window) -> bool:
-    return any(window.counters.get(family, 0.0) > 0 for family in (FINISHED, GENERATED))
+    return _take(run, sum_windows([*parts, *gpus]), max(part.span for part in parts), setup)
 
 
 def _take(run: BenchmarkMeasurement, window: Window, longest: float, setup: Setup) -> RunTelemetry:
     """Return the telemetry in the window of a run. `longest` is its longest part in seconds, which may cross an end."""
-    told = RunTelemetry(setup=setup)
     finished, counted = window.counters.get(FINISHED, 0.0), run.point.requests or 0
-    at_ends = finished * longest / window.span
-    if abs(finished - counted) > OTHER_TRAFFIC * counted + at_ends:
+    if abs(finished - counted) > OTHER_TRAFFIC * counted + finished * longest / window.span:
         text = f"the engine finished {finished:.0f} requests in this run, the result file has {counted}"
         return RunTelemetry(remarks=[f"{text}: its telemetry is not of this run alone, and nothing was taken"])
+    seen = RunTelemetry(setup=setup)
     if window.counters.get("restarts"):
-        told.remarks.append("the engine restarted during this run")
+        seen.remarks.append("the engine restarted during this run")
     for name in FIELDS:
         value = read(BY_NAME[name], window)
         if isinstance(value, Missing):
-            told.remarks += [f"{name}: {_contradiction(value)}"] if value.gap is Gap.CONTRADICTORY else []
+            if value.gap is Gap.CONTRADICTORY:
+                text = value.text.removesuffix(" cannot be") or "the engine counts more hits than lookups"
+                seen.remarks.append(f"{name}: {text}, {CONTRADICTION}; left out")
         elif value.value is not None and (value.value <= 1 or name == "eviction_rate"):
-            told.values[name] = value.value
+            seen.values[name] = value.value
     if longest > LONGEST_PART * window.span:
-        told.values.pop("kv_utilization", None)
-        told.remarks.append(f"kv_utilization, gpu_utilization: parts of {longest:.0f} s are too long for this run")
-        return told
+        seen.values.pop("kv_utilization", None)
+        seen.remarks.append(f"kv_utilization, gpu_utilization: parts of {longest:.0f} s are too long for this run")
+        return seen
     for kind in GPU_UTILIZATION_KINDS:
         use = gpu_utilization(window, kind)
         if isinstance(use, Reading) and use.value is not None and use.value <= 1:
-            told.values["gpu_utilization"], told.gpu_utilization_kind = use.value, kind
+            seen.values["gpu_utilization"], seen.gpu_utilization_kind = use.value, kind
             break
-    return told
-
-
-def _contradiction(value: Missing) -> str:
-    text = value.text.removesuffix(" cannot be") or "the engine counts more hits than lookups"
-    return f"{text}, {CONTRADICTION}; left out"
+    return seen

@@ -178,11 +178,9 @@ def test_one_sweep_after_another_leaves_only_the_last(tmp_path: Path) -> None:
 def test_lengths_that_were_not_the_tiers_are_said(tmp_path: Path, capsys: Captured) -> None:
     workload = {"prompt_tokens": {"p50": 80}, "generation_tokens": {"p50": 44}}
     run(*CLOSED, "--into", plan_with(tmp_path, workload=workload))
-    assert "128.1 prompt tokens a request, workload.prompt_tokens.p50 is 80" in capsys.readouterr().err
+    assert "128.1 prompt_tokens a request, workload.prompt_tokens.p50 is 80" in capsys.readouterr().err
     run(*OPEN, "--into", plan_with(tmp_path, workload=workload))
     assert "tokens a request" not in capsys.readouterr().err
-    run(*OPEN, "--into", plan_with(tmp_path))
-    assert "80.01 prompt tokens a request, the tier has no workload.prompt_tokens.p50" in capsys.readouterr().err
 
 
 def test_files_far_from_the_plan_are_named_without_their_folder(tmp_path: Path, capsys: Captured) -> None:
@@ -407,7 +405,6 @@ def test_remarks_of_one_kind_are_one_line(tmp_path: Path, capsys: Captured) -> N
         "all 3 loads",
         f"{CLOSED[1]}, {CLOSED[2]}",
         "not told and left out",
-        "its traffic may not be production's",
         f"sizewatch plan check {tmp_path / 'plan.yaml'} has 7 more remarks",
     ]
     assert "P99 of 16 to 40 requests rests on the slowest few" in remarks[0]
