@@ -10,21 +10,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, model_validator
 
-from agent.benchmarks.run_model import (
-    NOTHING,
-    TRACE,
-    BenchmarkRun,
-    Count,
-    Distribution,
-    Measured,
-    Moment,
-    Number,
-    Tally,
-    at,
-    unusable,
-)
+from agent.benchmarks.run_model import TRACE, BenchmarkRun, Moment, Tally, file_places, unusable
 from exporters.render.text import quote_external_text
 
 SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
@@ -63,56 +51,51 @@ def _time(value: Any) -> Any:
 Time = Annotated[Moment, BeforeValidator(_time)]
 
 
-def _at_any(*places: tuple[str, ...]) -> Any:
-    """Return a field that a file has at the first of these places that it has."""
-    return Field(None, validation_alias=AliasChoices(*(AliasPath(*place) for place in places)))
-
-
-def _load(new: str, old: str) -> Any:
-    """Return the field of a load: in phases, `loadgen` (0.x), a sweep's values, or where GenAI-Perf has it."""
-    return _at_any(
-        ("input_config", "phases", "profiling", new),
-        ("input_config", "loadgen", old),
-        ("input_config", "perf_analyzer", "stimulus", old),
-        ("input_config", old),
-        ("run_info", "variation_values", f"phases.profiling.{new}"),
-        ("run_info", "variation_values", f"phases.profiling.{old}"),
+def _load(new: str, old: str) -> tuple[str, ...]:
+    """Return the places of a load: in phases, `loadgen` (0.x), a sweep's values, or where GenAI-Perf has it."""
+    return (
+        f"input_config/phases/profiling/{new}",
+        f"input_config/loadgen/{old}",
+        f"input_config/perf_analyzer/stimulus/{old}",
+        f"input_config/{old}",
+        f"run_info/variation_values/phases.profiling.{new}",
+        f"run_info/variation_values/phases.profiling.{old}",
     )
 
 
 class ProfileRun(BenchmarkRun):
     """One run. With a rate, concurrency is only its cap. Without both, the loop is not known."""
 
+    model_config = file_places(
+        completed_rps="request_throughput/avg",
+        requests=("request_count/avg", "request_latency/count"),
+        failed="error_request_count/avg",
+        clients=_load("concurrency", "concurrency"),
+        requested_rps=_load("rate", "request_rate"),
+        duration_seconds="benchmark_duration/avg",
+        latency="request_latency",
+        ttft="time_to_first_token",
+        tpot="inter_token_latency",
+        itl="inter_chunk_latency",
+        output_tokens_per_second="output_token_throughput/avg",
+        started_at="start_time",
+        ended_at="end_time",
+        prompt_tokens="input_sequence_length",
+        generation_tokens="output_sequence_length",
+        pattern="input_config/phases/profiling/type",
+        errors="error_summary",
+        models=tuple(
+            f"input_config/{place}" for place in ("endpoint/model_names", "endpoint/model", "model_names", "model")
+        ),
+    )
     tool: ClassVar[str] = "aiperf"
     title: ClassVar[str] = "AIPerf"
 
-    completed_rps: Number = at("request_throughput", "avg", default=...)
-    requests: Count = Field(
-        validation_alias=AliasChoices(AliasPath("request_count", "avg"), AliasPath("request_latency", "count"))
-    )
-    failed: Tally = at("error_request_count", "avg", default=0)
-    clients: Measured = _load("concurrency", "concurrency")
-    requested_rps: Measured = _load("rate", "request_rate")
-    duration_seconds: Measured = at("benchmark_duration", "avg")
-    latency: Distribution = at("request_latency", default=NOTHING)
-    ttft: Distribution = at("time_to_first_token", default=NOTHING)
-    tpot: Distribution = at("inter_token_latency", default=NOTHING)
-    itl: Distribution = at("inter_chunk_latency", default=NOTHING)
-    output_tokens_per_second: Measured = at("output_token_throughput", "avg")
-    started_at: Time = at("start_time")
-    ended_at: Time = at("end_time")
-    prompt_tokens: Distribution = at("input_sequence_length", default=NOTHING)
-    generation_tokens: Distribution = at("output_sequence_length", default=NOTHING)
-    pattern: str | None = at("input_config", "phases", "profiling", "type")
-    errors: Annotated[list[ErrorKind], BeforeValidator(lambda v: v or [])] = Field(
-        default_factory=list, validation_alias="error_summary"
-    )
-    models: Any = _at_any(
-        ("input_config", "endpoint", "model_names"),
-        ("input_config", "endpoint", "model"),
-        ("input_config", "model_names"),
-        ("input_config", "model"),
-    )
+    started_at: Time = None
+    ended_at: Time = None
+    pattern: str | None = None
+    errors: Annotated[list[ErrorKind], BeforeValidator(lambda v: v or [])] = []
+    models: Any = None
 
     @model_validator(mode="before")
     @classmethod

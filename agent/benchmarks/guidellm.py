@@ -11,30 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from agent.benchmarks.run_model import (
-    NOTHING,
-    TRACE,
-    BenchmarkRun,
-    Count,
-    Distribution,
-    Measured,
-    Milliseconds,
-    Moment,
-    Number,
-    ResultPart,
-    Tally,
-    Text,
-    at,
-    unusable,
-)
+from agent.benchmarks.run_model import TRACE, BenchmarkRun, Measured, ResultPart, Text, file_places, unusable
 from agent.errors import NotAResultError
-
-
-def _total(name: str, default: Any = 0) -> Any:
-    places = AliasPath("metrics", "request_totals", name), AliasPath("request_totals", name)
-    return Field(default, validation_alias=AliasChoices(*places))
 
 
 class SendingStrategy(BaseModel):
@@ -51,30 +31,28 @@ class SendingStrategy(BaseModel):
 class EntryRun(BenchmarkRun):
     """One entry of `benchmarks`. Requests in flight at the end are `incomplete`; too many are refused in `points`."""
 
+    model_config = file_places(
+        completed_rps="metrics/requests_per_second/successful/mean",
+        requests=("metrics/request_totals/successful", "request_totals/successful"),
+        failed=("metrics/request_totals/errored", "request_totals/errored"),
+        cut_off=("metrics/request_totals/incomplete", "request_totals/incomplete"),
+        duration_seconds="duration",
+        latency="metrics/request_latency/successful",
+        ttft="metrics/time_to_first_token_ms/successful",
+        tpot="metrics/inter_token_latency_ms/successful",
+        output_tokens_per_second="metrics/output_tokens_per_second/successful/mean",
+        started_at="start_time",
+        ended_at="end_time",
+        model=("config/backend/model", "worker/backend_model"),
+        prompt_tokens="metrics/prompt_token_count/successful",
+        generation_tokens="metrics/output_token_count/successful",
+        strategy=("config/strategy", "args/strategy"),
+    )
     tool: ClassVar[str] = "guidellm"
     title: ClassVar[str] = "GuideLLM"
+    milliseconds: ClassVar[tuple[str, ...]] = ("ttft", "tpot")
 
-    completed_rps: Number = at("metrics", "requests_per_second", "successful", "mean", default=...)
-    requests: Count = _total("successful", ...)
-    failed: Tally = _total("errored")
-    cut_off: Tally = _total("incomplete")
-    duration_seconds: Measured = at("duration")
-    latency: Distribution = at("metrics", "request_latency", "successful", default=NOTHING)
-    ttft: Milliseconds = at("metrics", "time_to_first_token_ms", "successful", default=NOTHING)
-    tpot: Milliseconds = at("metrics", "inter_token_latency_ms", "successful", default=NOTHING)
-    output_tokens_per_second: Measured = at("metrics", "output_tokens_per_second", "successful", "mean")
-    started_at: Moment = at("start_time")
-    ended_at: Moment = at("end_time")
-    model: Text = Field(
-        "",
-        validation_alias=AliasChoices(AliasPath("config", "backend", "model"), AliasPath("worker", "backend_model")),
-    )
-    prompt_tokens: Distribution = at("metrics", "prompt_token_count", "successful", default=NOTHING)
-    generation_tokens: Distribution = at("metrics", "output_token_count", "successful", default=NOTHING)
-    strategy: Annotated[SendingStrategy, BeforeValidator(lambda v: v or {})] = Field(
-        SendingStrategy(),
-        validation_alias=AliasChoices(AliasPath("config", "strategy"), AliasPath("args", "strategy")),
-    )
+    strategy: Annotated[SendingStrategy, BeforeValidator(lambda v: v or {})] = SendingStrategy()
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

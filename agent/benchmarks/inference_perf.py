@@ -11,42 +11,38 @@ from typing import Any, ClassVar, Self
 
 from pydantic import model_validator
 
-from agent.benchmarks.run_model import (
-    NOTHING,
-    BenchmarkRun,
-    Count,
-    Distribution,
-    Measured,
-    Number,
-    Tally,
-    at,
-    unusable,
-)
+from agent.benchmarks.run_model import NOTHING, BenchmarkRun, Distribution, Measured, file_places, unusable
 
 
 class StageRun(BenchmarkRun):
     """One stage. `concurrency` marks a closed loop; its rate is a placeholder that inference-perf requires."""
 
+    model_config = file_places(
+        completed_rps="successes/throughput/requests_per_sec",
+        requests="successes/count",
+        failed="failures/count",
+        clients="load_summary/concurrency",
+        requested_rps="load_summary/requested_rate",
+        sent_rps="load_summary/achieved_rate",
+        latency="successes/latency/request_latency",
+        ttft="successes/latency/time_to_first_token",
+        tpot="successes/latency/time_per_output_token",
+        itl="successes/latency/inter_token_latency",
+        output_tokens_per_second="successes/throughput/output_tokens_per_sec",
+        prompt_tokens="successes/prompt_tokens",
+        generation_tokens="successes/output_tokens",
+        counted_prompt="successes/prompt_len",
+        counted_generation="successes/output_len",
+        cached="successes/prompt_tokens/cached",
+        total="successes/prompt_tokens/total",
+    )
     tool: ClassVar[str] = "inference-perf"
     title: ClassVar[str] = "inference-perf"
 
-    completed_rps: Number = at("successes", "throughput", "requests_per_sec", default=...)
-    requests: Count = at("successes", "count", default=...)
-    failed: Tally = at("failures", "count", default=0)
-    clients: Measured = at("load_summary", "concurrency")
-    requested_rps: Measured = at("load_summary", "requested_rate")
-    sent_rps: Measured = at("load_summary", "achieved_rate")
-    latency: Distribution = at("successes", "latency", "request_latency", default=NOTHING)
-    ttft: Distribution = at("successes", "latency", "time_to_first_token", default=NOTHING)
-    tpot: Distribution = at("successes", "latency", "time_per_output_token", default=NOTHING)
-    itl: Distribution = at("successes", "latency", "inter_token_latency", default=NOTHING)
-    output_tokens_per_second: Measured = at("successes", "throughput", "output_tokens_per_sec")
-    prompt_tokens: Distribution = at("successes", "prompt_tokens", default=NOTHING)
-    generation_tokens: Distribution = at("successes", "output_tokens", default=NOTHING)
-    counted_prompt: Distribution = at("successes", "prompt_len", default=NOTHING)
-    counted_generation: Distribution = at("successes", "output_len", default=NOTHING)
-    cached: Measured = at("successes", "prompt_tokens", "cached")
-    total: Measured = at("successes", "prompt_tokens", "total")
+    counted_prompt: Distribution = NOTHING
+    counted_generation: Distribution = NOTHING
+    cached: Measured = None
+    total: Measured = None
 
     @model_validator(mode="before")
     @classmethod

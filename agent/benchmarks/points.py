@@ -74,21 +74,25 @@ def build_measurement(part: ResultPart, run: BenchmarkRun) -> BenchmarkMeasureme
     if run.loop == "closed" and (run.clients or 0) > max(1, run.sent - 1):
         run.burst = True
     remarks = [*run.remarks, *_drop_contradictions(part, run)]
+    if run.burst:
+        run.loop, run.latency, run.ttft, run.tpot, run.itl = None, NOTHING, NOTHING, NOTHING, NOTHING
     sent = sent_rps(run)
     # PEERS 3.2, item 9.
     slow = bool(run.requested_rps and sent is not None and sent < GENERATOR_LIMITED * run.requested_rps)
+    # Little's law. Tools' peaks are not used (vLLM's `max_concurrent_requests` counted whole seconds until 0.32).
+    concurrency = run.completed_rps * run.latency.mean if run.latency.mean else None
     times = {"ttft": run.ttft, "tpot": run.tpot, "itl": run.itl, "e2e": run.latency}
     latencies = {f"{name}_p50_seconds": times[name].p50 for name in ("ttft", "tpot")}
     latencies |= {f"{name}_p99_seconds": each.p99 for name, each in times.items()}
     try:
         point = Point(
             completed_rps=run.completed_rps,
-            concurrency=None if run.burst else mean_concurrency(run),
+            concurrency=run.clients if run.loop == "closed" else concurrency,
             requested_rps=run.requested_rps,
             requests=run.requests,
             censored=slow and not run.burst,
             prompt_tokens_mean=run.prompt_tokens.mean,
-            **(latencies if not run.burst else {}),
+            **latencies,
             **copy_fields(run, "output_tokens_per_second", "prefix_hit_ratio", "speculative_acceptance"),
         )
     except ValidationError as error:
@@ -97,9 +101,10 @@ def build_measurement(part: ResultPart, run: BenchmarkRun) -> BenchmarkMeasureme
         raise part.left_out(f"contradicts itself: {problems[0]}, {CONTRADICTION}")
     return BenchmarkMeasurement(
         **copy_fields(part, "source", "place"),
-        loop=None if run.burst else run.loop,
         point=point,
-        **copy_fields(run, "tool", "started_at", "ended_at", "model", "setup", "prompt_tokens", "generation_tokens"),
+        **copy_fields(
+            run, "tool", "loop", "started_at", "ended_at", "model", "setup", "prompt_tokens", "generation_tokens"
+        ),
         remarks=(*_remarks(run, sent, point.censored), *remarks),
     )
 
@@ -133,17 +138,6 @@ def _drop_contradictions(part: ResultPart, run: BenchmarkRun) -> Iterator[str]:
         run.ttft = NOTHING if sure[0].not_streamed else run.ttft
         names = "TTFT, TPOT" if sure[0].not_streamed else "TPOT"
         yield f"{sure[0].text}, {CONTRADICTION}; {names} and ITL are left out"
-
-
-def mean_concurrency(run: BenchmarkRun) -> float | None:
-    """Return the mean requests in the system: clients of a closed loop, else completed rps x mean latency (Little's
-    law).
-
-    Tools' peaks are not used (vLLM's `max_concurrent_requests` counted whole seconds until 0.32).
-    """
-    if run.loop == "closed":
-        return run.clients
-    return run.completed_rps * run.latency.mean if run.latency.mean else None
 
 
 def sent_rps(run: BenchmarkRun) -> float | None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
-    AfterValidator,
     AliasChoices,
     AliasGenerator,
     AliasPath,
@@ -20,10 +19,12 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
 from agent.errors import NotAResultError
+from rules.plan.schema import Provenance
 from rules.plan.validation import path_text
 
 CONTRADICTION = "which cannot be"
@@ -61,15 +62,8 @@ class Statistics(BaseModel):
     p99: Measured = Field(None, validation_alias=AliasChoices("p99", AliasPath("percentiles", "p99")))
     max: Measured = None
 
-    def in_seconds(self) -> Statistics:
-        """Return statistics in milliseconds as seconds."""
-        known = self.model_dump(exclude_none=True)
-        return Statistics.model_construct(**{name: value / 1000 for name, value in known.items()})
-
 
 Distribution = Annotated[Statistics, BeforeValidator(lambda v: {} if v is None else v)]
-Milliseconds = Annotated[Distribution, AfterValidator(Statistics.in_seconds)]
-"""Statistics in milliseconds, read to seconds."""
 
 NOTHING = Statistics()
 
@@ -81,34 +75,33 @@ def unusable(text: str) -> PydanticCustomError:
     return PydanticCustomError(UNUSABLE, "{text}", {"text": text})
 
 
-def at(*keys: str, default: Any = None) -> Any:
-    """Return a field that a file has under these keys. A default of `...` makes it required."""
-    return Field(default, validation_alias=AliasPath(*keys))
+def file_places(**places: str | tuple[str, ...]) -> ConfigDict:
+    """Return the configuration of a model whose fields have these places in a file, such as `successes/count`.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """Measured setup from the file; empty or None if not in the file.
-
-    `engine` is a name of `rules.engines`, `gpu` is as in the file, `tensor_parallel` the number of GPUs per layer. The
-    others are those of `rules.plan.schema.Provenance`.
+    Of several places the first that exists counts. A field without a place is never read.
     """
+
+    def alias(name: str) -> AliasChoices | AliasPath:
+        place = places.get(name, f"={name}")  # No key of a file is called so.
+        if isinstance(place, str):
+            return AliasPath(*place.split("/"))
+        return AliasChoices(*(AliasPath(*choice.split("/")) for choice in place))
+
+    return ConfigDict(strict=True, alias_generator=AliasGenerator(validation_alias=alias))
+
+
+class Setup(Provenance):
+    """Measured setup as far as the file tells it. `engine` is a name of `rules.engines`, `gpu` is as in the file."""
 
     engine: str = ""
     gpu: str = ""
-    engine_version: str = ""
-    tensor_parallel: int | None = None
-    pipeline_parallel: int | None = None
-    data_parallel: int | None = None
-    max_num_seqs: int | None = None
-    kv_tokens: int | None = None
 
 
 UNKNOWN = Setup()
 
 
 class BenchmarkRun(BaseModel):
-    """Load as reported by a file. A tool's model adds the aliases of its file; a field without one is worked out.
+    """Load as reported by a file. A tool's model has the places of its file; a field without one is worked out.
 
     `requests` succeeded; `failed` and `cut_off` (in flight at the end) are extra. `clients` of a closed loop are its
     load, of an open one their limit. `sent_rps` is the rate the generator reached, if recorded. `burst`: all requests
@@ -117,16 +110,17 @@ class BenchmarkRun(BaseModel):
     Times of day are unix seconds.
     """
 
-    # No key of a file is called so: a field without an alias of its own is never read.
-    model_config = ConfigDict(strict=True, alias_generator=AliasGenerator(validation_alias=lambda name: f"={name}"))
+    model_config = file_places()
 
     tool: ClassVar[str]
     """Name of the tool for `--from`."""
     title: ClassVar[str]
     """The tool's own name."""
+    milliseconds: ClassVar[tuple[str, ...]] = ()
+    """Times in milliseconds in the file; the others are in seconds."""
 
-    completed_rps: Number = math.nan
-    requests: Count = 0
+    completed_rps: Number
+    requests: Count
     failed: Tally = 0
     cut_off: Tally = 0
     loop: Loop | None = None
@@ -151,6 +145,13 @@ class BenchmarkRun(BaseModel):
     prompt_tokens: Distribution = NOTHING
     generation_tokens: Distribution = NOTHING
     remarks: list[str] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _in_seconds(self) -> Self:
+        for name in self.milliseconds:
+            known = getattr(self, name).model_dump(exclude_none=True)
+            setattr(self, name, Statistics.model_construct(**{key: value / 1000 for key, value in known.items()}))
+        return self
 
     @property
     def sent(self) -> int:

@@ -129,7 +129,7 @@ def observe(
             seen.values.pop("gpu_utilization", None)
         point = Point.model_validate({**seen.values, **run.point.model_dump(exclude_none=True)})
         names = ("kv_tokens", "max_num_seqs")
-        setup = replace(run.setup, **{n: getattr(run.setup, n) or getattr(seen.setup, n) for n in names})
+        setup = run.setup.model_copy(update={n: getattr(run.setup, n) or getattr(seen.setup, n) for n in names})
         observed.append(replace(run, point=point, setup=setup, remarks=(*run.remarks, *seen.remarks)))
     return observed, kind
 

@@ -16,12 +16,9 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from agent.benchmarks.run_model import (
     LOCAL_CLOCK,
-    NOTHING,
-    UNKNOWN,
     BenchmarkRun,
     Count,
     Measured,
-    Milliseconds,
     Moment,
     Number,
     Numbers,
@@ -29,7 +26,7 @@ from agent.benchmarks.run_model import (
     Statistics,
     Tally,
     Text,
-    at,
+    file_places,
     percentile,
     unusable,
 )
@@ -65,6 +62,8 @@ ENGINES = {
 TIMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "latency": "e2el"}
 """Word in the keys of the file by field of a run."""
 
+ARRAYS = ("input_lens", "output_lens", "ttfts", "start_times", "latencies")
+
 
 def _date(value: Any) -> Any:
     """Return unix seconds of the local time at the end of the run. It has no zone and is read as UTC."""
@@ -79,37 +78,43 @@ class VllmRun(BenchmarkRun):
     A rate with `max_concurrency` is an open loop; if the limit binds, the point is `censored`.
     """
 
+    model_config = file_places(
+        completed_rps="request_throughput",
+        requests="completed",
+        reported_failed="failed",
+        clients="max_concurrency",
+        requested_rps="request_rate",
+        ramp="ramp_up_strategy",
+        duration_seconds="duration",
+        at_once="mean_concurrency",
+        output_tokens_per_second="output_throughput",
+        ended_at="date",
+        model="model_id",
+        input_tokens="total_input_tokens",
+        output_tokens="total_output_tokens",
+        acceptance_length="spec_decode_acceptance_length",
+        acceptance_percent="spec_decode_acceptance_rate",
+        **{name: name for name in (*TIMES, "num_prompts", "unlimited", "setup", "errors", *ARRAYS)},
+    )
     tool: ClassVar[str] = "vllm-bench"
     title: ClassVar[str] = "vllm bench serve"
+    milliseconds: ClassVar[tuple[str, ...]] = tuple(TIMES)
 
-    completed_rps: Number = at("request_throughput", default=...)
-    requests: Count = at("completed", default=...)
-    reported_failed: Count | None = at("failed")
-    num_prompts: Tally = at("num_prompts", default=0)
-    clients: Measured = at("max_concurrency")
-    requested_rps: Measured = at("request_rate")
-    unlimited: bool = at("unlimited", default=False)
-    ramp: Text = at("ramp_up_strategy", default="")
-    duration_seconds: Measured = at("duration")
-    at_once: Measured = at("mean_concurrency")
-    ttft: Milliseconds = at("ttft", default=NOTHING)
-    tpot: Milliseconds = at("tpot", default=NOTHING)
-    itl: Milliseconds = at("itl", default=NOTHING)
-    latency: Milliseconds = at("latency", default=NOTHING)
-    output_tokens_per_second: Measured = at("output_throughput")
-    ended_at: Annotated[Moment, BeforeValidator(_date)] = at("date")
-    model: Text = at("model_id", default="")
-    setup: Setup = at("setup", default=UNKNOWN)
-    input_tokens: Measured = at("total_input_tokens")
-    output_tokens: Measured = at("total_output_tokens")
-    input_lens: Numbers = at("input_lens", default=())
-    output_lens: Numbers = at("output_lens", default=())
-    ttfts: Numbers = at("ttfts", default=())
-    start_times: Numbers = at("start_times", default=())
-    latencies: Numbers = at("latencies", default=())
-    errors: Any = at("errors")
-    acceptance_length: Measured = at("spec_decode_acceptance_length")
-    acceptance_percent: Annotated[Number, Field(le=100)] | None = at("spec_decode_acceptance_rate")
+    reported_failed: Count | None = None
+    num_prompts: Tally = 0
+    unlimited: bool = False
+    ramp: Text = ""
+    ended_at: Annotated[Moment, BeforeValidator(_date)] = None
+    input_tokens: Measured = None
+    output_tokens: Measured = None
+    input_lens: Numbers = []
+    output_lens: Numbers = []
+    ttfts: Numbers = []
+    start_times: Numbers = []
+    latencies: Numbers = []
+    errors: Any = None
+    acceptance_length: Measured = None
+    acceptance_percent: Annotated[Number, Field(le=100)] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -222,9 +227,9 @@ def setup_of(data: Mapping[str, Any]) -> Setup:
     """Return the setup from `--metadata gpu=h100 tp=4`, or from a backend specific to one engine."""
     told = {field: next((str(data[key]).strip() for key in keys if data.get(key)), "") for field, keys in SETUP.items()}
     gpu, engine, version = told.pop("gpu"), told.pop("engine"), told.pop("engine_version")
-    return Setup(
-        engine=ENGINES.get(engine.casefold(), ""),
-        gpu=gpu,
-        engine_version=version if re.fullmatch(r"\S{1,60}", version) else "",
-        **{field: int(text) for field, text in told.items() if re.fullmatch(r"[0-9]{1,5}", text) and int(text)},
-    )
+    known: dict[str, Any] = {
+        field: int(text) for field, text in told.items() if re.fullmatch(r"[0-9]{1,5}", text) and int(text)
+    }
+    if re.fullmatch(r"\S{1,60}", version):
+        known["engine_version"] = version
+    return Setup(engine=ENGINES.get(engine.casefold(), ""), gpu=gpu, **known)

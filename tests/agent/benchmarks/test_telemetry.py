@@ -136,7 +136,7 @@ def test_what_a_file_tells_itself_stays_and_a_curve_has_one_kind_of_gpu_use() ->
     assert seen.point.prefix_hit_ratio == pytest.approx(19648 / 24643)
     assert seen.setup.kv_tokens == 32_768
     assert other.point.prefix_hit_ratio == 0.5
-    assert other.setup == replace(known.setup, kv_tokens=7)
+    assert other.setup == known.setup.model_copy(update={"kv_tokens": 7})
     assert kind is None
 
 
