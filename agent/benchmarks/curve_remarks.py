@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 from agent.benchmarks.curves import ImportedCurve, ImportRemark
 from agent.benchmarks.points import LATENCIES, BenchmarkMeasurement
-from agent.benchmarks.run_model import Statistics
 from rules.plan.checks import LENGTH_GAP
 from rules.plan.memory import tensor_parallel
 from rules.plan.schema import TierPlan, TokenQuantiles, same_model
@@ -65,8 +64,10 @@ def _about_curve(imported: ImportedCurve, tier: TierPlan | None, observed: bool)
 def _other_lengths(imported: ImportedCurve, tier: TierPlan) -> Iterator[str]:
     """Yield medians that are not the tier's. `rules.plan.checks` compares means for every plan."""
     for kind in KINDS:
-        sent: Statistics = getattr(imported, kind)
+        sent: TokenQuantiles | None = getattr(imported.curve.measured, kind, None)
         planned: TokenQuantiles | None = getattr(tier.workload, kind, None)
+        if sent is None:
+            continue
         tokens = sent.p50 or sent.mean
         if (
             tokens is None

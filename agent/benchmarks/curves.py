@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from agent.benchmarks.points import LATENCIES, BenchmarkMeasurement
-from agent.benchmarks.run_model import Statistics
 from agent.errors import BenchmarkError
 from rules.plan.curve import LIMITED
 from rules.plan.mistakes import FEW_FOR_A_P99
@@ -50,12 +49,10 @@ class MeasuredLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedCurve:
-    """Imported curve. `loads` are its points in order. Lengths are means over all requests, in tokens per request."""
+    """Imported curve. `loads` are its points in order."""
 
     curve: BenchmarkCurve
     loads: tuple[MeasuredLoad, ...]
-    prompt_tokens: Statistics
-    generation_tokens: Statistics
     models: tuple[str, ...]
     tools: tuple[str, ...]
     remarks: tuple[ImportRemark, ...]
@@ -86,8 +83,7 @@ def curve_of(
     loads = [_pool(tuple(runs)) for runs in group_by(kept, controlled).values()]
     by = next((n for n in controls if all(getattr(load.point, n) is not None for load in loads)), "completed_rps")
     loads.sort(key=lambda load: (getattr(load.point, by), load.point.completed_rps))
-    lengths = {kind: _mean_lengths(kept, kind) for kind in ("prompt_tokens", "generation_tokens")}
-    provenance, conflicts = _provenance(kept, lengths)
+    provenance, conflicts = _provenance(kept)
     has_gpus = any(load.point.gpu_utilization is not None for load in loads)
     curve = BenchmarkCurve.model_validate(
         {
@@ -101,7 +97,6 @@ def curve_of(
     return ImportedCurve(
         curve=curve,
         loads=tuple(loads),
-        **lengths,
         models=(model,) if model else (),
         tools=tuple(dict.fromkeys(run.tool for run in kept)),
         remarks=(*remarks, *conflicts),
@@ -136,10 +131,11 @@ def _only(measured: Sequence[BenchmarkMeasurement], name: str) -> Any:
     return next(iter(first), None)
 
 
-def _provenance(
-    measured: Sequence[BenchmarkMeasurement], lengths: dict[str, Statistics]
-) -> tuple[Provenance | None, list[ImportRemark]]:
-    """Return what was benchmarked, as far as the runs agree on it, and the fields in which they differ."""
+def _provenance(measured: Sequence[BenchmarkMeasurement]) -> tuple[Provenance | None, list[ImportRemark]]:
+    """Return what was benchmarked, as far as the runs agree on it, and the fields in which they differ.
+
+    Lengths are means over all requests, in tokens per request.
+    """
     known: dict[str, Any] = {}
     conflicts = []
     for name in SETUP:
@@ -150,9 +146,13 @@ def _provenance(
             listed = ", ".join(map(str, values))
             text = f"{name} differs between the runs ({listed}): a curve is of one configuration; left out of measured"
             conflicts.append(ImportRemark("", text))
-    for kind, means in lengths.items():
-        if tokens := means.model_dump(exclude_none=True):
-            known[kind] = {name: round_significant(value) for name, value in tokens.items()}
+    for kind in ("prompt_tokens", "generation_tokens"):
+        for name in ("mean", "p50", "p95", "p99"):
+            lengths = [(getattr(getattr(run, kind), name), float(run.point.requests or 1)) for run in measured]
+            told = [(length, weight) for length, weight in lengths if length is not None]
+            if told:
+                mean = math.fsum(v * w for v, w in told) / math.fsum(w for _, w in told)
+                known.setdefault(kind, {})[name] = round_significant(mean)
     if any(run.loop != "closed" and run.point.concurrency is not None for run in measured):
         known["concurrency"] = LITTLES_LAW
     if ended := [run.ended_at for run in measured if run.ended_at is not None]:
@@ -203,13 +203,3 @@ def pool_points(points: Sequence[Point]) -> Point:
 
 def round_significant(value: float, digits: int = SIGNIFICANT) -> float:
     return float(f"{value:.{digits}g}")
-
-
-def _mean_lengths(measured: Sequence[BenchmarkMeasurement], kind: str) -> Statistics:
-    means = {}
-    for name in ("mean", "p50", "p95", "p99"):
-        lengths = [(getattr(getattr(run, kind), name), float(run.point.requests or 1)) for run in measured]
-        known = [(length, weight) for length, weight in lengths if length is not None]
-        if known:
-            means[name] = math.fsum(v * w for v, w in known) / math.fsum(w for _, w in known)
-    return Statistics(**means)

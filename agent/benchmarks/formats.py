@@ -1,4 +1,4 @@
-"""Formats of benchmark result files, detected by content: JSON object, list of objects, JSON lines or YAML.
+"""Formats of benchmark result files, detected by content: a JSON object, a list of them, or one a line.
 
 A new tool is a module with a model of its run, which recognises its files, and a row of FORMATS.
 """
@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from agent.benchmarks.aiperf import ProfileRun
 from agent.benchmarks.guidellm import EntryRun
 from agent.benchmarks.inference_perf import StageRun
@@ -19,14 +17,10 @@ from agent.benchmarks.points import BenchmarkMeasurement, build_measurement
 from agent.benchmarks.run_model import CONTRADICTION, BenchmarkRun, ResultPart
 from agent.benchmarks.sglang_bench import SglangRun
 from agent.benchmarks.vllm_bench import VllmRun
-from agent.config import files
 from agent.errors import BenchmarkError, NotAResultError
 
 MAX_BYTES = 256 * 1024 * 1024
 """Size limit in bytes. A report with every request of a long run has tens of MB; decoding takes ten times its size."""
-
-MAX_YAML_BYTES = 1024 * 1024
-"""Size limit of YAML in bytes. The Python parser decodes some 100 kB/s; the C parser crashes on deep nesting."""
 
 FORMATS: tuple[type[BenchmarkRun], ...] = (VllmRun, SglangRun, StageRun, EntryRun, ProfileRun)
 
@@ -76,13 +70,24 @@ def _format_of(part: ResultPart, tool: str) -> type[BenchmarkRun]:
 def decode_file(path: Path) -> tuple[ResultPart, ...]:
     """Return the objects of a file: one, or one at a place for each line or list entry.
 
-    Raise BenchmarkError if the file is unreadable, too large or truncated, and NotAResultError if it holds no objects.
+    Several values are runs of `vllm bench serve --append-result`. Raise BenchmarkError if the file is unreadable, too
+    large or truncated, and NotAResultError if it holds no objects.
     """
     text = _text(path)
-    try:
-        values = _json_values(path, text) if text.lstrip()[0] in "{[" else [("", _yaml_value(path, text))]
-    except RecursionError:
-        raise BenchmarkError(path, "is nested too deeply for a benchmark's result") from None
+    values: list[tuple[str, Any]] = []
+    decoder, start = json.JSONDecoder(), len(text) - len(text.lstrip())
+    while start < len(text):
+        try:
+            value, end = decoder.raw_decode(text, start)
+        except ValueError as error:
+            raise BenchmarkError(path, f"is no valid JSON ({error}): was it cut off?") from None
+        except RecursionError:
+            raise BenchmarkError(path, "is nested too deeply for a benchmark's result") from None
+        line = text.count("\n", 0, start) + 1
+        values.append((f"line {line}", value))
+        start = next((place for place in range(end, len(text)) if not text[place].isspace()), len(text))
+    if len(values) == 1:
+        values = [("", values[0][1])]
     # `vllm bench sweep` writes the runs of a setting as one list, summary.json.
     if len(values) == 1 and isinstance(runs := values[0][1], list):
         values = [(f"run {number}", run) for number, run in enumerate(runs, start=1)]
@@ -109,30 +114,6 @@ def _text(path: Path) -> str:
         raise NotAResultError(path, "is not a text file in UTF-8") from None
     if not text.strip():
         raise BenchmarkError(path, "is empty")
+    if text.lstrip()[0] not in "{[":
+        raise NotAResultError(path, "is no JSON")
     return text
-
-
-def _yaml_value(path: Path, text: str) -> Any:
-    if len(text) > MAX_YAML_BYTES:
-        raise NotAResultError(path, f"is neither JSON nor YAML of less than {MAX_YAML_BYTES >> 20} MiB")
-    try:
-        return files.parse_yaml(text)[0]
-    except (yaml.YAMLError, ValueError):
-        raise NotAResultError(path, "is neither JSON nor one YAML document") from None
-
-
-def _json_values(path: Path, text: str) -> list[tuple[str, Any]]:
-    """Return the values of a text by their place. Several are runs of `vllm bench serve --append-result`."""
-    values: list[tuple[str, Any]] = []
-    decoder, start = json.JSONDecoder(), len(text) - len(text.lstrip())
-    while start < len(text):
-        try:
-            value, end = decoder.raw_decode(text, start)
-        except json.JSONDecodeError as error:
-            raise BenchmarkError(path, f"is no valid JSON ({error}): was it cut off?") from None
-        except ValueError:
-            raise BenchmarkError(path, "holds a number with thousands of digits") from None
-        line = text.count("\n", 0, start) + 1
-        values.append((f"line {line}", value))
-        start = next((place for place in range(end, len(text)) if not text[place].isspace()), len(text))
-    return values if len(values) > 1 else [("", values[0][1])]

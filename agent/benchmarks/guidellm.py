@@ -1,4 +1,4 @@
-"""Reader of GuideLLM's report, JSON or YAML: the shape of 0.3 and of `metadata.version` 2 (0.8).
+"""Reader of GuideLLM's report in JSON: the shape of 0.3 and of `metadata.version` 2 (0.8).
 
 Keys ending in `_ms` are milliseconds; `request_latency` is in seconds. Each entry of `benchmarks` is a load.
 `inter_token_latency_ms` is (last - first) / (n - 1) of a request, which is TPOT. The report has no gap between two

@@ -366,12 +366,10 @@ def _with_ranges(texts: Sequence[str]) -> str:
 
 
 def _as_data(imported: ImportedCurve) -> dict[str, Any]:
-    lengths = {f"{kind}_tokens": getattr(imported, f"{kind}_tokens").model_dump() for kind in ("prompt", "generation")}
     return {
         "curve": imported.curve.model_dump(mode="json", exclude_defaults=True),
         "models": imported.models,
         "tools": imported.tools,
-        **lengths,
     }
 
 

@@ -106,7 +106,7 @@ def test_a_guidellm_report_given_as_vllm_bench_is_said_to_be_one(tmp_path: Path)
     assert refusal(path, "vllm-bench") == "is a report of GuideLLM, not of vllm bench serve"
 
 
-@pytest.mark.parametrize("content", ["{}", '{"backend": "vllm"}', "model: llama\n", '{"benchmarks": []}'])
+@pytest.mark.parametrize("content", ["{}", '{"backend": "vllm"}', '{"benchmarks": []}'])
 def test_an_object_of_nobody_is_refused_with_the_names_of_what_is_read(tmp_path: Path, content: str) -> None:
     said = "is no benchmark result that sizewatch reads (vllm-bench, sglang-bench, inference-perf, guidellm, aiperf)"
     assert refusal(written(tmp_path, content)) == said
@@ -119,19 +119,14 @@ def test_an_object_of_nobody_is_refused_with_the_names_of_what_is_read(tmp_path:
         ("", "is empty"),
         (" \n", "is empty"),
         ("[1, 2]", "run 1 holds no object of keys and values"),
-        ("just words", "holds no object of keys and values"),
+        ("just words", "is no JSON"),
         ('{"a": 1', "is no valid JSON (Expecting ',' delimiter: line 1 column 8 (char 7)): was it cut off?"),
         ('{\n"a" 1}', "is no valid JSON (Expecting ':' delimiter: line 2 column 5 (char 6)): was it cut off?"),
         ('{"a": 1}\n{"b": ', "is no valid JSON (Expecting value: line 2 column 7 (char 15)): was it cut off?"),
         ('{"a": 1}\n[2]', "line 2 holds no object of keys and values"),
         ('{"a": 1} 2', "line 1 holds no object of keys and values"),
-        ("a: [1\nb: {", "is neither JSON nor one YAML document"),
-        ("a: 1\n---\nb: 2\n", "is neither JSON nor one YAML document"),
         (b"\xff\xfe{}", "is not a text file in UTF-8"),
-        ('{"a": ' + "9" * 5000 + "}", "holds a number with thousands of digits"),
         ("[" * 100_000, "is nested too deeply for a benchmark's result"),
-        ("a: " + "[" * 5_000, "is nested too deeply for a benchmark's result"),
-        ("a: " + "b" * formats.MAX_YAML_BYTES, "is neither JSON nor YAML of less than 1 MiB"),
     ],
 )
 def test_what_cannot_be_decoded_gets_one_sentence(tmp_path: Path, content: str | bytes, said: str) -> None:
@@ -243,4 +238,4 @@ def test_results_of_tools_that_are_not_read_are_refused() -> None:
     ]
     assert len(others) == 11
     for path in others:
-        assert "is no" in refusal(path) or "is neither" in refusal(path)
+        assert "is no" in refusal(path)

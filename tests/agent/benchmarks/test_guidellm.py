@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from paths import SHARED
 from result_files import read_results
 
@@ -196,15 +195,6 @@ def test_values_that_cannot_be_are_refused_with_their_place(tmp_path: Path) -> N
     milliseconds = refusal(tmp_path, benchmark() | {"start_time": 1.7e12, "end_time": 1.7e12 + 1e5})
     assert milliseconds == "has a wrong value: start_time: input should be less than or equal to 253402300799"
     assert refusal(tmp_path) == "holds no benchmark"
-
-
-def test_a_report_in_yaml_reads_as_the_same_report_in_json(tmp_path: Path) -> None:
-    report = {"metadata": {"guidellm_version": "0.8.0"}, "benchmarks": [benchmark()]}
-    path = tmp_path / "report.yaml"
-    path.write_text(yaml.safe_dump(report), encoding="utf-8")
-    (as_yaml,) = read_results(path)
-    (as_json,) = read(tmp_path, benchmark())
-    assert as_yaml.point == as_json.point
 
 
 def real(path: Path) -> tuple[BenchmarkMeasurement, ...]:

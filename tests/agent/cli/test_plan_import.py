@@ -210,7 +210,7 @@ def test_json_says_all_of_it(tmp_path: Path, capsys: Captured) -> None:
     told = json.loads(out)
     assert err == ""
     assert (told["schema"], told["models"], told["tools"]) == (1, ["small-llama"], ["vllm-bench"])
-    assert told["prompt_tokens"]["mean"] == pytest.approx(128.1, abs=0.05)
+    assert told["curve"]["measured"]["prompt_tokens"]["mean"] == pytest.approx(128.1, abs=0.05)
     assert BenchmarkCurve.model_validate(told["curve"]).points[5].concurrency == 32
     text = "P99 of 16 requests rests on the slowest few: the true P99 is above all of them with a probability of 85%"
     assert {"file": str(CLOSED[0]), "text": text} in told["remarks"]
@@ -380,7 +380,7 @@ def test_a_folder_with_other_files_gives_its_results_and_a_remark_each(tmp_path:
     out, err = capsys.readouterr()
     assert len(yaml.safe_load(out)["curve"]["points"]) == 6
     assert f"{tmp_path}/server.json: left out: it is no benchmark result that sizewatch reads (vllm-bench" in err
-    assert f"{tmp_path}/notes.txt: left out: it holds no object of keys and values" in err
+    assert f"{tmp_path}/notes.txt: left out: it is no JSON" in err
     assert f"{tmp_path}/folder.json: left out: it is a folder" in err
     assert f"{tmp_path}/binary.json: left out: it is not a text file in UTF-8" in err
     said = refused(capsys, tmp_path / "server.json", tmp_path / "notes.txt")
