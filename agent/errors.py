@@ -37,21 +37,13 @@ class StartError(SizewatchError):
     """The machine gives no thread or memory to begin with. A later start may succeed."""
 
 
-class _ProblemsError(SizewatchError):
-    """All problems of one document. Each begins with its path in the document."""
+class ConfigError(SizewatchError):
+    """Unusable configuration or sizing plan, with all problems of it. Each begins with its path in the document."""
 
     def __init__(self, problems: tuple[str, ...]) -> None:
         problems = cap_problems(problems)
         super().__init__("\n".join(problems))
         self.problems = problems
-
-
-class ConfigError(_ProblemsError):
-    """Unusable configuration."""
-
-
-class PlanError(_ProblemsError):
-    """Unusable sizing plan."""
 
 
 class PathError(SizewatchError):

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from agent.config.files import Document, read_document
-from agent.errors import PlanError
+from agent.errors import ConfigError
 from exporters.documents.plan_files import YamlIndentation, curve_lines
 from rules.plan.schema import BenchmarkCurve, InvalidPlanError, Plan, parse_plan
 
@@ -45,26 +45,24 @@ class EditedPlan(NamedTuple):
 
 
 def open_plan(path: Path) -> PlanFile:
-    """Read a plan file to edit. Raise PlanError if it is unreadable or has no tiers."""
+    """Read a plan file to edit. Raise ConfigError if it is unreadable or has no tiers."""
     document = read_document(path)
-    if document.problems:
-        raise PlanError(document.problems)
     if not isinstance(document.data, dict) or not isinstance(document.data.get("tiers") or None, dict):
-        raise PlanError((f"{path}: is no plan: it has no tiers",))
+        raise ConfigError((f"{path}: is no plan: it has no tiers",))
     return PlanFile(path=path, text=path.read_bytes().decode(), document=document)
 
 
 def chosen_tier(plan: PlanFile, asked: str | None) -> str:
-    """Return the requested tier, or the only one. Raise PlanError with the names of the tiers."""
+    """Return the requested tier, or the only one. Raise ConfigError with the names of the tiers."""
     tiers = plan.document.data["tiers"]
     names = ", ".join(map(str, tiers))
     if asked is None and len(tiers) > 1:
-        raise PlanError((f"{plan.path}: has several tiers; say which with --tier: {names}",))
+        raise ConfigError((f"{plan.path}: has several tiers; say which with --tier: {names}",))
     tier = next(iter(tiers)) if asked is None else asked
     if tier not in tiers:
-        raise PlanError((f"{plan.path}: has no tier {tier}; it has {names}",))
+        raise ConfigError((f"{plan.path}: has no tier {tier}; it has {names}",))
     if not isinstance(tiers[tier], dict):
-        raise PlanError((f"{plan.path}: tiers.{tier}: must be a mapping of keys to values",))
+        raise ConfigError((f"{plan.path}: tiers.{tier}: must be a mapping of keys to values",))
     return str(tier)
 
 
@@ -78,7 +76,7 @@ def replace_curve(
 ) -> EditedPlan:
     """Return the plan with this curve in that tier, without writing it.
 
-    `head` and `notes` are comments above the curve and above its points. Raise PlanError if the text cannot be edited
+    `head` and `notes` are comments above the curve and above its points. Raise ConfigError if the text cannot be edited
     safely or the result is not a valid plan.
     """
     wanted = _unshared(plan.document.data)
@@ -92,12 +90,12 @@ def replace_curve(
             edited = _unshared(yaml.safe_load(text))
         if edited != wanted:
             place = f"tiers.{tier} is in braces, or shares parts with other places of the file"
-            raise PlanError((f"{plan.path}: {place}, so it cannot be edited safely; {BY_HAND}",))
+            raise ConfigError((f"{plan.path}: {place}, so it cannot be edited safely; {BY_HAND}",))
     try:
         return EditedPlan(text, parse_plan(wanted))
     except InvalidPlanError as error:
         problems = plan.document.located(error.problems)
-        raise PlanError((f"{plan.path}: is no valid plan, and nothing was written", *problems)) from None
+        raise ConfigError((f"{plan.path}: is no valid plan, and nothing was written", *problems)) from None
 
 
 def _unshared(data: Any) -> Any:
@@ -143,7 +141,7 @@ def _entry(mapping: Any, key: str) -> tuple[Any, Any]:
 def write(plan: PlanFile, text: str) -> bool:
     """Replace the file atomically and return whether it changed. Write to the target of a link.
 
-    The permissions stay; as root the owner stays too. Raise PlanError if the folder or file is not writable.
+    The permissions stay; as root the owner stays too. Raise ConfigError if the folder or file is not writable.
     """
     if text == plan.text:
         return False
@@ -159,5 +157,5 @@ def write(plan: PlanFile, text: str) -> bool:
         os.replace(beside, target)
     except OSError as error:
         beside.unlink(missing_ok=True)
-        raise PlanError((f"{plan.path}: cannot be written: {error.strerror}",)) from error
+        raise ConfigError((f"{plan.path}: cannot be written: {error.strerror}",)) from error
     return True

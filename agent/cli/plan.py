@@ -33,7 +33,7 @@ from agent.cli.inspect import read_page_body
 from agent.cli.loading import load_config, open_history
 from agent.config.files import fill_architectures, load_plan, read_document
 from agent.config.load import build_tier_contexts, find, parse_config, select_tier, unknown_tier_error
-from agent.errors import ConfigError, PlanError, ScrapeError
+from agent.errors import ConfigError, ScrapeError
 from agent.history.daily_queries import read_production
 from agent.http_client.errors import place_of
 from agent.http_client.options import Peer
@@ -88,8 +88,6 @@ def _configured(options: SimpleNamespace) -> list[Target]:
     """Return the targets of the configuration; its plan need not exist yet."""
     path = find(options.config)
     document = read_document(path)
-    if document.problems:
-        raise ConfigError(document.problems)
     try:
         config = parse_config(document.data, folder=path.parent)
     except ConfigError as bad:
@@ -156,7 +154,7 @@ def tier_name(product: str, model: str) -> str:
 
 
 def _check(options: SimpleNamespace) -> int:
-    """Check a plan. An invalid plan raises PlanError (exit 2). A grave mistake or a page that contradicts itself fails the
+    """Check a plan. An invalid plan raises ConfigError (exit 2). A grave mistake or a page that contradicts itself fails the
     check; a weakness does not."""
     plan, problems = fill_architectures(_chosen(options), options.plan)
     plan, of_page = (plan, ()) if options.page is None else _with_engine_tokens(plan, options)
@@ -181,14 +179,14 @@ def _chosen(options: SimpleNamespace) -> Plan:
     if options.tier is None:
         return plan
     if options.tier not in plan.tiers:
-        raise PlanError((f"{options.plan}: has no tier {options.tier}; it has {', '.join(plan.tiers)}",))
+        raise ConfigError((f"{options.plan}: has no tier {options.tier}; it has {', '.join(plan.tiers)}",))
     return plan.model_copy(update={"tiers": {options.tier: plan.tiers[options.tier]}})
 
 
 def _with_engine_tokens(plan: Plan, options: SimpleNamespace) -> tuple[Plan, tuple[PlanWarning, ...]]:
     """Return the plan with the KV tokens of the engine's page in its only tier, and what is wrong with the page."""
     if len(plan.tiers) > 1:
-        raise PlanError((f"{options.plan}: has several tiers; say whose page it is with --tier",))
+        raise ConfigError((f"{options.plan}: has several tiers; say whose page it is with --tier",))
     name, tier = next(iter(plan.tiers.items()))
     page = PageReader().read(read_page_body(options, options.page), time.time())
     wrong = [(PAGE, text) for text in page.problems if text.partition(": ")[0] in page.contradictory]
@@ -248,7 +246,7 @@ def _workload(options: SimpleNamespace) -> int:
             for name, text in workload_files(workload, options.tool, model, head, closed).items():
                 (options.out / name).write_text(text)
         except OSError as error:
-            raise PlanError((f"{options.out} cannot be written: {error.strerror}; give another --out",)) from None
+            raise ConfigError((f"{options.out} cannot be written: {error.strerror}; give another --out",)) from None
         print(f"Run on one replica without other traffic: sh {options.out / 'run.sh'}")
     return FINE
 

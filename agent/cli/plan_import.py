@@ -29,7 +29,7 @@ from agent.benchmarks.points import BenchmarkMeasurement
 from agent.benchmarks.run_model import CONTRADICTION, LOCAL_CLOCK
 from agent.cli.arguments import FINDING, FINE, FORMAT, PATH, tier_option
 from agent.config.load import LoadedConfig, load, parse_config, select_tier
-from agent.errors import ConfigError, PlanError
+from agent.errors import ConfigError
 from exporters.documents.plan_files import WRITTEN, YamlIndentation, curve_lines
 from rules.catalogue.registry import CATALOGUE
 from rules.plan.checks import PlanWarning, check_tier
@@ -113,7 +113,7 @@ def parameters() -> tuple[click.Parameter, ...]:
 
 
 def run(options: SimpleNamespace) -> int:
-    """Import the curve. Unusable input, or another model or machine, raises BenchmarkError or PlanError (exit 2).
+    """Import the curve. Unusable input, or another model or machine, raises BenchmarkError or ConfigError (exit 2).
 
     Nothing is written then. A grave mistake in the written plan is exit 1.
     """
@@ -134,11 +134,11 @@ def run(options: SimpleNamespace) -> int:
 
 def _check(options: SimpleNamespace) -> None:
     if options.tier is not None and options.into is None and options.config is None:
-        raise PlanError(("--tier says nothing without --into or -c",))
+        raise ConfigError(("--tier says nothing without --into or -c",))
     if options.telemetry_selector is not None and options.telemetry is None:
-        raise PlanError(("--telemetry-selector says nothing without --telemetry",))
+        raise ConfigError(("--telemetry-selector says nothing without --telemetry",))
     if options.telemetry is not None and options.config is not None:
-        raise PlanError(("--telemetry and -c both name a source of telemetry: give one",))
+        raise ConfigError(("--telemetry and -c both name a source of telemetry: give one",))
 
 
 def _imported(options: SimpleNamespace, target: _Target | None) -> ImportedCurve:
@@ -167,7 +167,7 @@ def _with_subject(text: str) -> str:
 
 
 def _with_measured(imported: ImportedCurve, given: Sequence[str]) -> ImportedCurve:
-    """Return the curve with the user's words on what was measured, which win. Raise PlanError for others."""
+    """Return the curve with the user's words on what was measured, which win. Raise ConfigError for others."""
     if not given:
         return imported
     known = imported.curve.measured
@@ -175,12 +175,12 @@ def _with_measured(imported: ImportedCurve, given: Sequence[str]) -> ImportedCur
     for pair in given:
         key, _, value = pair.partition("=")
         if key not in MEASURED or not value:
-            raise PlanError((f"--measured {pair}: must be KEY=VALUE with a key of {', '.join(MEASURED)}",))
+            raise ConfigError((f"--measured {pair}: must be KEY=VALUE with a key of {', '.join(MEASURED)}",))
         found[key] = int(value) if value.isdecimal() and key not in ("engine_version", "measured_on") else value
     try:
         measured = Provenance.model_validate(found)
     except ValidationError as error:
-        raise PlanError(tuple(f"--measured {problem}" for problem in problems_of(error, Provenance))) from None
+        raise ConfigError(tuple(f"--measured {problem}" for problem in problems_of(error, Provenance))) from None
     return replace(imported, curve=imported.curve.model_copy(update={"measured": measured}))
 
 
@@ -244,7 +244,7 @@ def _print_curve(options: SimpleNamespace, imported: ImportedCurve) -> None:
 def _of_the_tier(
     options: SimpleNamespace, imported: ImportedCurve, tier: TierPlan, name: str
 ) -> tuple[ImportRemark, ...]:
-    """Return remarks on accepted differences from the tier. Raise PlanError for the others."""
+    """Return remarks on accepted differences from the tier. Raise ConfigError for the others."""
     found = differences(imported, tier)
     refused = [
         f"{where}: measured {measured}, tiers.{name}.{planned}: nothing was written. Correct the plan, name the tier that was "
@@ -254,7 +254,7 @@ def _of_the_tier(
         for where, measured, planned in several
     ]
     if refused:
-        raise PlanError(tuple(refused))
+        raise ConfigError(tuple(refused))
     return tuple(
         ImportRemark(
             source=where, text=f"measured {measured}, tiers.{name}.{planned}; taken to be the same (--accept {what})"

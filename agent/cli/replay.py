@@ -177,7 +177,7 @@ def store_options(*, to: str = "now") -> tuple[click.Option, ...]:
 
 
 def open_store(options: SimpleNamespace) -> tuple[LoadedConfig, StoreApi]:
-    """Return the tiers and the store of these options. Raise ConfigError or PlanError with every problem."""
+    """Return the tiers and the store of these options. Raise ConfigError with every problem."""
     # On demand: it imports the HTTP client, which a command on a recording does not need.
     from agent.prometheus.api import StoreApi
     from agent.sources.past_store import MOST_SAMPLES

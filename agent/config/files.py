@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from agent.errors import PlanError
+from agent.errors import ConfigError
 from agent.sections import repeats
 from exporters.render.text import one_line
 from rules.plan.checks import PlanWarning
@@ -80,12 +80,11 @@ def _note_lines(node: yaml.Node | None, path: tuple[str | int, ...], lines: Line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """File contents with the line of each known path. `data` is None, with a problem, if the file is unusable."""
+    """File contents with the line of each known path."""
 
     name: str
-    data: Any = None
+    data: Any
     lines: Mapping[str, int] = field(default_factory=dict)
-    problems: tuple[str, ...] = ()
 
     def located(self, problems: tuple[str, ...]) -> tuple[str, ...]:
         """Prefix each problem with file and line, in file order.
@@ -106,39 +105,37 @@ class Document:
 
 
 def read_document(path: Path) -> Document:
-    """Read the file at `path`. Report the error of an unusable one in the document's problems and never raise."""
+    """Read the file at `path`. Raise ConfigError with the file and, if known, the line of what is wrong."""
     # A configuration can name any characters as its plan file.
     name = one_line(str(path))[:_LONGEST_PATH]
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
-            return _unusable(name, f"is larger than {MAX_BYTES} bytes: is this the right file?")
+            raise _unusable(name, f"is larger than {MAX_BYTES} bytes: is this the right file?")
         text = content.decode("utf-8-sig")
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
-        return _unusable(name, "there is no such file" if missing else f"cannot be read: {error.strerror}")
+        raise _unusable(name, "there is no such file" if missing else f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        return _unusable(name, "is not a text file in UTF-8")
+        raise _unusable(name, "is not a text file in UTF-8") from None
     except ValueError:
-        return _unusable(name, "cannot be the name of a file")
+        raise _unusable(name, "cannot be the name of a file") from None
     if not text.strip():
-        return _unusable(name, "is empty")
+        raise _unusable(name, "is empty")
     try:
         return _read_json(name, text) if path.suffix.lower() == ".json" else _read_yaml(name, text)
     except RecursionError:
-        return _unusable(name, "is nested too deeply")
+        raise _unusable(name, "is nested too deeply") from None
 
 
 def load_plan(path: Path) -> Plan:
-    """Return the sizing plan in a file. Raise PlanError with every problem, each with file, line and path."""
+    """Return the sizing plan in a file. Raise ConfigError with every problem, each with file, line and path."""
     document = read_document(path)
-    if document.problems:
-        raise PlanError(document.problems)
     try:
         return parse_plan(document.data)
     except InvalidPlanError as error:
-        raise PlanError(document.located(error.problems)) from None
+        raise ConfigError(document.located(error.problems)) from None
 
 
 def fill_architectures(plan: Plan, path: Path) -> tuple[Plan, tuple[PlanWarning, ...]]:
@@ -152,10 +149,13 @@ def fill_architectures(plan: Plan, path: Path) -> tuple[Plan, tuple[PlanWarning,
         if written is None or written.config is None:
             continue
         place = f"tiers.{name}.architecture"
-        document = read_document(path.parent / written.config)
-        read = read_model_config(document.data) if isinstance(document.data, dict) else {}
+        read, why = {}, f"{written.config} is no config.json of a model"
+        try:
+            data = read_document(path.parent / written.config).data
+            read = read_model_config(data) if isinstance(data, dict) else {}
+        except ConfigError as error:
+            why = str(error)
         if not read.get("layers"):
-            why = document.problems[0] if document.problems else f"{written.config} is no config.json of a model"
             warnings.append(PlanWarning(path=f"{place}.config", text=why, severity="mistake"))
             continue
         own = written.model_dump(exclude_none=True)
@@ -183,26 +183,26 @@ def named_files(part: object, left_out: frozenset[str], place: str = "") -> Iter
         yield place, part
 
 
-def _unusable(name: str, why: str, line: int = 0) -> Document:
-    return Document(name=name, problems=(f"{name}:{line}: {why}" if line else f"{name}: {why}",))
+def _unusable(name: str, why: str, line: int = 0) -> ConfigError:
+    return ConfigError((f"{name}:{line}: {why}" if line else f"{name}: {why}",))
 
 
 def _read_yaml(name: str, text: str) -> Document:
     try:
         data, lines = parse_yaml(text)
     except RepeatedKeyError as error:
-        return _unusable(name, str(error), error.line)
+        raise _unusable(name, str(error), error.line) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         text = error.problem or error.context or "it cannot be parsed"
         why = f"is not YAML: {_QUOTED.sub(lambda quote: quote[1] or 'something', text)}"
         if "another document" in text:
             why = "holds several documents (---); one is expected"
-        return _unusable(name, why, mark.line + 1 if mark else 0)
+        raise _unusable(name, why, mark.line + 1 if mark else 0) from None
     except yaml.reader.ReaderError as error:
-        return _unusable(name, f"is not YAML: character {error.position + 1} may not stand in a text file")
+        raise _unusable(name, f"is not YAML: character {error.position + 1} may not stand in a text file") from None
     except yaml.YAMLError as error:
-        return _unusable(name, str(error))
+        raise _unusable(name, str(error)) from None
     return Document(name=name, data=data, lines={path_text(path): line for path, line in lines.items()})
 
 
@@ -210,11 +210,11 @@ def _read_json(name: str, text: str) -> Document:
     try:
         return Document(name=name, data=json.loads(text, object_pairs_hook=_unique))
     except RepeatedKeyError as error:
-        return _unusable(name, str(error))
+        raise _unusable(name, str(error)) from None
     except json.JSONDecodeError as error:
-        return _unusable(name, f"is not JSON: {error.msg}", error.lineno)
+        raise _unusable(name, f"is not JSON: {error.msg}", error.lineno) from None
     except ValueError:
-        return _unusable(name, "is not JSON: a number has too many digits")
+        raise _unusable(name, "is not JSON: a number has too many digits") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from agent.config.config import Config, Role
 from agent.config.files import load_plan, read_document
 from agent.config.weaknesses import mistakes, weaknesses
 from agent.durations import duration_text
-from agent.errors import ConfigError, PlanError
+from agent.errors import ConfigError
 from agent.sections import DURATION, is_text
 from rules.catalogue.registry import CATALOGUE
 from rules.engines.registry import itl_comparable
@@ -98,15 +98,13 @@ def load(path: Path, *, role: Role | None = None, environment: Mapping[str, str]
     Raise ConfigError with every problem of both, each with file, line (if known) and path.
     """
     document = read_document(path)
-    if document.problems:
-        raise ConfigError(document.problems)
     problems: list[str] = []
     plan, named = None, document.data.get("plan") if isinstance(document.data, Mapping) else None
     # Read before the configuration is valid, so that problems of both are told.
     if is_text(named) and named and "${" not in named:
         try:
             plan = load_plan(path.parent / named)
-        except PlanError as bad:
+        except ConfigError as bad:
             problems += bad.problems
     try:
         config = parse_config(document.data, folder=path.parent, environment=environment, role=role, plan=plan)

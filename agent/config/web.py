@@ -108,15 +108,15 @@ def read_web_file(path: str | None) -> WebFile:
     """
     if path is None:
         return WebFile()
-    document = read_document(Path(path))
-    if document.problems:
-        raise ConfigError(tuple(f"web.config_file: {problem}" for problem in document.problems))
     try:
-        return WebFile.read(document.data, {"folder": Path(path).parent, "environment": {}})
+        document = read_document(Path(path))
+        try:
+            return WebFile.read(document.data, {"folder": Path(path).parent, "environment": {}})
+        except ConfigError as error:
+            raise ConfigError(document.located(error.problems)) from None
     except ConfigError as error:
-        problems = document.located(error.problems)
-    supported = (problem.replace("is not a key of the configuration", "is not supported") for problem in problems)
-    raise ConfigError(tuple(f"web.config_file: {problem}" for problem in supported))
+        text = str(error).replace("is not a key of the configuration", "is not supported")
+        raise ConfigError(tuple(f"web.config_file: {problem}" for problem in text.split("\n"))) from None
 
 
 def find_web_file(path: str | None) -> WebFile:

@@ -19,7 +19,7 @@ import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from agent.config import files
-from agent.errors import RecordingError
+from agent.errors import ConfigError, RecordingError
 from exporters.render.text import one_line, quote_external_text
 from rules.problems import FURTHER, MOST_PROBLEMS
 
@@ -87,10 +87,10 @@ def load(folder: Path) -> tuple[Recording, tuple[str, ...]]:
         raise RecordingError(str(folder), "is a file; a recording is a folder with recording.yaml")
     if not index.exists():
         raise RecordingError(str(folder), "has no recording.yaml: is this the folder of a recording?")
-    document = files.read_document(index)
-    if document.problems:
-        raise RecordingError(*document.problems[0].split(": ", 1))
-    data = document.data
+    try:
+        data = files.read_document(index).data
+    except ConfigError as error:
+        raise RecordingError(*str(error).split(": ", 1)) from None
     entries = data.get("targets") if isinstance(data, dict) else None
     if not isinstance(entries, list) or not entries:
         raise RecordingError(str(index), "has no list `targets`")

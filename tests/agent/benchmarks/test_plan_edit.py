@@ -14,7 +14,7 @@ import yaml
 from agent.benchmarks import plan_edit
 from agent.benchmarks.plan_edit import chosen_tier, open_plan, replace_curve, write
 from agent.config.files import load_plan
-from agent.errors import PlanError
+from agent.errors import ConfigError
 from exporters.documents.plan_files import WRITTEN
 from rules.plan.schema import BenchmarkCurve
 
@@ -78,7 +78,7 @@ def edited(path: Path, tier: str, curve: BenchmarkCurve = CURVE) -> plan_edit.Ed
 def refused(path: Path, tier: str = "a") -> str:
     """The sentence, after which the file is as it was."""
     before = path.read_bytes()
-    with pytest.raises(PlanError) as caught:
+    with pytest.raises(ConfigError) as caught:
         edited(path, tier)
     assert path.read_bytes() == before
     return str(caught.value)
@@ -263,25 +263,25 @@ def test_a_curve_that_was_not_valid_may_be_replaced(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_is_no_plan_is_named(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(PlanError, match=r"plan\.yaml") as caught:
+    with pytest.raises(ConfigError, match=r"plan\.yaml") as caught:
         open_plan(plan_in(tmp_path, text))
     assert said in str(caught.value)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match="there is no such file"):
+    with pytest.raises(ConfigError, match="there is no such file"):
         open_plan(tmp_path / "none.yaml")
 
 
 def test_the_tier_is_the_one_asked_for_or_the_only_one(tmp_path: Path) -> None:
     plan = open_plan(plan_in(tmp_path))
     assert chosen_tier(plan, "small") == "small"
-    with pytest.raises(PlanError, match=r"has no tier huge; it has big, small$"):
+    with pytest.raises(ConfigError, match=r"has no tier huge; it has big, small$"):
         chosen_tier(plan, "huge")
-    with pytest.raises(PlanError, match=r"has several tiers; say which with --tier: big, small$"):
+    with pytest.raises(ConfigError, match=r"has several tiers; say which with --tier: big, small$"):
         chosen_tier(plan, None)
     assert chosen_tier(open_plan(plan_in(tmp_path, f"{HEAD}  a:\n    {BODY}")), None) == "a"
-    with pytest.raises(PlanError, match=r"tiers\.a: must be a mapping"):
+    with pytest.raises(ConfigError, match=r"tiers\.a: must be a mapping"):
         chosen_tier(open_plan(plan_in(tmp_path, f"{HEAD}  a: 3\n")), None)
 
 
@@ -335,7 +335,7 @@ def test_a_plan_that_is_gone_meanwhile_is_said(tmp_path: Path) -> None:
     path = plan_in(tmp_path)
     plan = open_plan(path)
     path.unlink()
-    with pytest.raises(PlanError, match="cannot be written: No such file or directory"):
+    with pytest.raises(ConfigError, match="cannot be written: No such file or directory"):
         write(plan, plan.text + "# more\n")
     assert list(tmp_path.iterdir()) == []
 
@@ -347,7 +347,7 @@ def test_a_failure_while_writing_leaves_the_plan_and_no_rest(tmp_path: Path, mon
     path = plan_in(tmp_path)
     plan = open_plan(path)
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(PlanError, match="cannot be written: No space left on device"):
+    with pytest.raises(ConfigError, match="cannot be written: No space left on device"):
         write(plan, plan.text + "# more\n")
     assert [file.name for file in tmp_path.iterdir()] == ["plan.yaml"]
     assert path.read_text() == PLAN

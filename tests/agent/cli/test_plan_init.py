@@ -15,7 +15,7 @@ from paths import TESTS
 
 from agent.cli import main
 from agent.config.files import load_plan
-from agent.errors import PlanError
+from agent.errors import ConfigError
 
 PAGES = TESTS / "pages"
 CARD = {"object": "list", "data": [{"id": "small-llama", "max_model_len": 2048}]}
@@ -60,7 +60,7 @@ def skeleton(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def problems(tmp_path: Path, text: str) -> list[str]:
     file = tmp_path / "plan.yaml"
     file.write_text(text, encoding="utf-8")
-    with pytest.raises(PlanError) as bad:
+    with pytest.raises(ConfigError) as bad:
         load_plan(file)
     return [problem.partition(": ")[2] for problem in bad.value.problems]
 

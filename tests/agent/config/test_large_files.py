@@ -14,7 +14,7 @@ import yaml
 from agent import sections
 from agent.config import files, targets
 from agent.config.load import build_tier_contexts, load
-from agent.errors import ConfigError, PlanError
+from agent.errors import ConfigError
 from rules.plan.load_bins import build_tier_context
 from rules.problems import FURTHER, MOST_PROBLEMS, cap_problems
 
@@ -88,7 +88,7 @@ def test_no_more_suggestions_are_looked_for_than_are_told(
 def test_a_plan_of_many_wrong_tiers_is_told_as_far_as_anybody_reads(tmp_path: Path, suggestions: list[int]) -> None:
     path = tmp_path / "plan.json"
     path.write_text(json.dumps({"schema": 1, "tiers": {f"t{n}": {f"enginee{n}": "vllm"} for n in range(MANY)}}))
-    with pytest.raises(PlanError) as refused:
+    with pytest.raises(ConfigError) as refused:
         files.load_plan(path)
     assert len(refused.value.problems) == MOST_PROBLEMS + 1
     assert len(suggestions) <= MOST_PROBLEMS
