@@ -89,22 +89,16 @@ class EntryRun(BenchmarkRun):
         return isinstance(metrics, dict) and "requests_per_second" in metrics
 
     @classmethod
-    def split(cls, part: ResultPart) -> list[ResultPart]:
-        """Return the benchmarks of a report."""
-        before = f"{part.place}: " if part.place else ""
-        return [
-            ResultPart(source=part.source, place=f"{before}benchmarks[{index}]", data=data)
-            for index, data in enumerate(part.data["benchmarks"])
-        ]
-
-    @classmethod
     def read_all(cls, part: ResultPart, others: list[NotAResultError]) -> list[tuple[ResultPart, Self]]:
         """Return the runs of a report. Beside open loops, a closed one has none.
 
         GuideLLM's sweep begins with one client and then all requests at once, to find the rates between. One client has
         no queue and is the lowest load. More clients are a burst. Neither makes the curve a closed loop.
         """
-        runs = super().read_all(part, others)
+        runs = []
+        for index, data in enumerate(part.data["benchmarks"]):
+            place = f"{part.place}: benchmarks[{index}]".removeprefix(": ")
+            runs += super().read_all(ResultPart(source=part.source, place=place, data=data), others)
         if any(run.loop == "open" for _, run in runs):
             for run in (run for _, run in runs if run.loop == "closed"):
                 run.loop, run.burst = None, run.clients != 1

@@ -164,33 +164,22 @@ class BenchmarkRun(BaseModel):
         raise NotImplementedError
 
     @classmethod
-    def split(cls, part: ResultPart) -> list[ResultPart]:
-        """Return the loads of a document."""
-        return [part]
-
-    @classmethod
     def read_all(cls, part: ResultPart, others: list[NotAResultError]) -> list[tuple[ResultPart, Self]]:
-        """Return the runs of a document with their places. Append an error to `others` for each that is left out."""
-        runs = []
-        for entry in cls.split(part):
-            try:
-                runs.append((entry, cls._read(entry)))
-            except NotAResultError as error:
-                others.append(error)
-        return runs
+        """Return the runs of a document with their places.
 
-    @classmethod
-    def _read(cls, part: ResultPart) -> Self:
-        """Return the run. Raise NotAResultError with the place of the first wrong value."""
+        Append an error to `others` for each that is left out, with the place of its first wrong value.
+        """
         try:
-            return cls.model_validate(part.data)
+            return [(part, cls.model_validate(part.data))]
         except ValidationError as error:
             wrong = error.errors(include_url=False)[0]
-            if wrong["type"] == UNUSABLE:
-                raise part.left_out(wrong["msg"]) from None
-            what = "is missing" if wrong["type"] == "missing" else wrong["msg"][0].lower() + wrong["msg"][1:]
-            end = f", {CONTRADICTION}" if wrong["type"] == "greater_than_equal" else ""
-            raise part.left_out(f"has a wrong value: {path_text(wrong['loc'])}: {what}{end}") from None
+            text = wrong["msg"]
+            if wrong["type"] != UNUSABLE:
+                what = "is missing" if wrong["type"] == "missing" else text[0].lower() + text[1:]
+                end = f", {CONTRADICTION}" if wrong["type"] == "greater_than_equal" else ""
+                text = f"has a wrong value: {path_text(wrong['loc'])}: {what}{end}"
+            others.append(part.left_out(text))
+            return []
 
     def set_loop(self) -> None:
         """Take a rate as the load of an open loop, or else clients as the load of a closed one."""
