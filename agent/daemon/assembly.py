@@ -77,12 +77,11 @@ class Assembly:
 
     def measure_capacities(self, now: float) -> None:
         """Measure the capacity of a replica of each tier, like the commands that read the same hours."""
-        if self.history is None:
-            return
-        found = self.history.measured_views(self.loop.monitored_contexts(), self.versions, now)
-        if found is not None:
+        contexts = self.loop.monitored_contexts()
+        measured = self.history.measured_views(contexts, self.versions, now) if self.history is not None else None
+        if measured is not None:
             with self.loop.memory:
-                self.loop.evaluator.set_capacities(found)
+                self.loop.evaluator.set_capacities(measured)
 
     @property
     def no_forecasts(self) -> str:
@@ -116,9 +115,9 @@ class Assembly:
             )
             for tier, context in contexts.items()
         ]
-        told = self.forecasts.run(questions)
+        events = self.forecasts.run(questions)
         with self.loop.memory:
-            for event in told:
+            for event in events:
                 self.event(event.t, event.kind, event.text, event.tier)
             self.loop.state.set_projections(self.forecasts.projections())
 
@@ -153,13 +152,8 @@ class Assembly:
         budgets = self.read_error_budgets(changed, now)
         with loop.memory:
             contexts, earlier = self.loop.monitored_contexts(), before.loop.evaluator.tiers
-            loop.evaluator.set_capacities(
-                {
-                    tier: earlier[tier]
-                    for tier, one in contexts.items()
-                    if tier in earlier and earlier[tier].plan == one.plan
-                }
-            )
+            same = [tier for tier in contexts if tier in earlier and earlier[tier].plan == contexts[tier].plan]
+            loop.evaluator.set_capacities({tier: earlier[tier] for tier in same})
             keys = {target.key for target in source.targets}
             loop.state.retain(keys, loop.evaluator.tiers)
             loop.state.set_long_term_results(self.long_results)

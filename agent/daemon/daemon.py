@@ -17,13 +17,12 @@ from dataclasses import field
 from agent.config.load import LoadedConfig, load
 from agent.config.web import Web
 from agent.daemon import status_builder
-from agent.daemon.agent_health import DaemonCounters
 from agent.daemon.assembly import Assembly
 from agent.daemon.factory import Assemble, assemble
 from agent.daemon.followed_files import FollowedFiles, reloaded_files, secret_files
 from agent.daemon.jobs import CYCLE, FORECAST, REPORT, UPKEEP, DaemonJobs
 from agent.daemon.logs import set_up
-from agent.daemon.status_builder import StatusInputs
+from agent.daemon.status_builder import DaemonCounters, StatusInputs
 from agent.errors import ConfigError, SizewatchError, StartError
 from agent.http_server.server import WebServer
 from agent.pipeline.loop import EvaluationLoop

@@ -63,12 +63,12 @@ def assemble(
     """
     # Before the history is opened: an unusable token file then leaves nothing to close.
     alerting = _alerting(loaded.config, before, clock)
-    pods, known = _pods(loaded, before, clock)
+    pods = _pods(loaded, before, clock)
     with ExitStack() as undone:
         history = _history(loaded, before)
         if history is not None and (before is None or history is not before.history):
             undone.callback(history.close)
-        if pods is not None and not known:
+        if pods is not None and (before is None or pods is not before.pods):
             undone.callback(pods.stop)
             pods.start()
         assembly = _build(loaded, before, (history, alerting, pods), clock, gpu_source)
@@ -171,15 +171,14 @@ def _source(
     return source, frozenset()
 
 
-def _pods(loaded: LoadedConfig, before: Assembly | None, clock: Callable[[], float]) -> tuple[PodSource | None, bool]:
-    """Return the pod discovery, and whether it is already running."""
+def _pods(loaded: LoadedConfig, before: Assembly | None, clock: Callable[[], float]) -> PodSource | None:
     if loaded.config.discovery.kubernetes is None:
-        return None, False
+        return None
     from agent.kubernetes.node_pods import has_same_discovery, pods_of
 
     if before is not None and before.pods is not None and has_same_discovery(before.loaded.config, loaded.config):
-        return before.pods, True
-    return pods_of(loaded.config, clock), False
+        return before.pods
+    return pods_of(loaded.config, clock)
 
 
 def _resume(assembly: Assembly, now: float) -> None:
