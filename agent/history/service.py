@@ -149,12 +149,7 @@ class HistoryService:
 
     def _book(self, records: Sequence[MinuteRecord]) -> None:
         store = self.store()
-        new = self._booked.select_new_minutes(store, records)
-        try:
-            store.book(new)
-        except HistoryError:
-            self._booked.forget_last()
-            raise
+        store.book(self._booked.select_new_minutes(store, records))
 
     def _save(self, lasting: tuple[Finding, ...]) -> None:
         store, waiting, events = self.store(), tuple(self._waiting), tuple(self._events)
