@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from agent.durations import duration_text, parse_duration
+from agent.errors import ConfigError
 
 FINE, FINDING, BAD_INPUT, CANNOT_JUDGE = 0, 1, 2, 3
 
@@ -118,7 +119,9 @@ WAYS_IN = (
 def connection_options(whose: str = "the address") -> tuple[click.Option, ...]:
     """Return the connection options."""
     return tuple(
-        option(spelling(name), metavar, text.format(whose=whose), click.Path() if metavar == "FILE" else str)
+        option(
+            f"--{name.replace('_', '-')}", metavar, text.format(whose=whose), click.Path() if metavar == "FILE" else str
+        )
         for name, metavar, text in WAYS_IN
     )
 
@@ -128,16 +131,13 @@ def ways_in(options: SimpleNamespace) -> dict[str, Any]:
     given = {name: value for name, _, _ in WAYS_IN if (value := getattr(options, name, None)) is not None}
     fields: dict[str, Any] = {"bearer_token_file": given.pop("bearer_token_file", None)}
     login = {name: given.pop(name) for name in ("username", "password_file") if name in given}
+    if len(login) == 1:
+        raise ConfigError(("--username and --password-file go together: give both, or neither",))
     if login:
         fields["basic_auth"] = login
     if given:
         fields["tls"] = {name.removeprefix("client_"): value for name, value in given.items()}
     return fields
-
-
-def spelling(name: str) -> str:
-    """Return the name of an option on the command line."""
-    return f"--{name.replace('_', '-')}"
 
 
 def print_result(options: SimpleNamespace, document: Mapping[str, Any], text: str) -> None:

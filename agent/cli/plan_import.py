@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 from pydantic import ValidationError
@@ -27,7 +27,7 @@ from agent.benchmarks.plan_edit import (
 )
 from agent.benchmarks.points import BenchmarkMeasurement
 from agent.benchmarks.run_model import CONTRADICTION, LOCAL_CLOCK
-from agent.cli.arguments import FINDING, FINE, FORMAT, PATH, tier_option
+from agent.cli.arguments import FINDING, FINE, PATH, tier_option
 from agent.config.load import LoadedConfig, load, parse_config, select_tier
 from agent.errors import ConfigError
 from exporters.documents.plan_files import WRITTEN, YamlIndentation, curve_lines
@@ -108,7 +108,6 @@ def parameters() -> tuple[click.Parameter, ...]:
             type=click.Choice(CHECKS),
             help="what the files tell otherwise than the tier, and is the same all the same; may be given several times",
         ),
-        *FORMAT,
     )
 
 
@@ -206,6 +205,8 @@ def _observed(
 
 def _of_address(url: str, selector: str | None) -> LoadedConfig:
     """Return a configuration of the engines' own series in a store. Raise ConfigError."""
+    if "@" in urlsplit(url).netloc:
+        raise ConfigError(("--telemetry: takes no login: give -c FILE, whose store: has basic_auth",))
     series = {"from": "engines", "selector": (selector or ANY_REPLICA).strip().removeprefix("{").removesuffix("}")}
     try:
         config = parse_config({"role": "fleet", "store": {"url": url}, "tiers": {NO_TIER: series}})
@@ -233,9 +234,6 @@ def _near(source: Path, folder: Path) -> str:
 
 def _print_curve(options: SimpleNamespace, imported: ImportedCurve) -> None:
     remarks = remarks_of(imported, observed=_is_observed(options))
-    if options.format == "json":
-        _print_json({**_as_data(imported), "remarks": _remark_data(remarks)})
-        return
     head, notes = _comments(imported)
     print("\n".join(curve_lines(imported.curve, YamlIndentation(), head=head, notes=notes)))
     _tell(imported, remarks)
@@ -276,13 +274,6 @@ def _put(options: SimpleNamespace, imported: ImportedCurve, target: _Target) -> 
     changed = write(target.plan, edited.text)
     found = check_tier(target.tier, tier, CATALOGUE)
     code = FINDING if any(finding.severity == "mistake" for finding in found) else FINE
-    if options.format == "json":
-        given = {"plan": str(options.into), "tier": target.tier, "changed": changed}
-        told = [{"severity": one.severity, "path": one.path, "text": one.text} for one in found]
-        point = operating_point(tier)
-        derived = {"operating_point": asdict(point) if point else None, "findings": told}
-        _print_json({**given, **_as_data(imported), **derived, "remarks": _remark_data(remarks)})
-        return code
     _print_outcome(options, imported, tier, found, changed, target.tier)
     others = sum(finding.severity == "info" for finding in found)
     if others:
@@ -363,20 +354,3 @@ def _with_ranges(texts: Sequence[str]) -> str:
         ranges.append(least if least == most else f"{least} to {most}")
     found = iter(ranges)
     return _NUMBER.sub(lambda _: next(found), texts[0])
-
-
-def _as_data(imported: ImportedCurve) -> dict[str, Any]:
-    return {
-        "curve": imported.curve.model_dump(mode="json", exclude_defaults=True),
-        "models": imported.models,
-        "tools": imported.tools,
-    }
-
-
-def _remark_data(remarks: Sequence[ImportRemark]) -> list[dict[str, str]]:
-    return [{"file": remark.source, "text": remark.text} for remark in remarks]
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    json.dump({"schema": 1, **document}, sys.stdout, indent=2, allow_nan=False)
-    print()

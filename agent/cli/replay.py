@@ -22,16 +22,11 @@ from agent.cli.arguments import (
     FINE,
     FORMAT,
     PATH,
-    WAYS_IN,
-    connection_options,
     duration,
     option,
-    spelling,
     tier_option,
-    ways_in,
 )
 from agent.cli.loading import load_config
-from agent.config.config import Config
 from agent.config.files import load_plan
 from agent.config.load import LoadedConfig, parse_config
 from agent.config.store import StoreConfig
@@ -53,16 +48,8 @@ LONGEST_SECONDS = 91 * 86_400.0
 TIMEOUT_SECONDS = 60.0
 """Query timeout in seconds. No cycle waits for it, and pieces are large."""
 
-SERIES = (
-    ("selector", "MATCHERS", 'label matchers of the tier\'s series, such as job="vllm"'),
-    ("engine", "NAME", "whose series they are, such as vllm; default the plan's"),
-    ("replica_label", "LABEL", "the label that tells replicas apart (default instance)"),
-    ("pool_label", "LABEL", "a label whose value is mixed, prefill or decode"),
-)
-OF_ENGINES = ("engine", "replica_label", "pool_label")
-OF_SERIES = ("source", "selector", *OF_ENGINES)
-OF_PROMETHEUS = ("org_id", *(name for name, _, _ in WAYS_IN))
-OF_A_STORE = ("prometheus", "config", "tier", "since", *OF_SERIES, *OF_PROMETHEUS)
+OF_SERIES = ("selector", "engine")
+OF_A_STORE = ("prometheus", "config", "tier", "since", *OF_SERIES)
 
 
 def parameters() -> tuple[click.Parameter, ...]:
@@ -80,7 +67,7 @@ def parameters() -> tuple[click.Parameter, ...]:
 def run(options: SimpleNamespace) -> int:
     result = _of_store(options) if options.recording is None else _of_recording(options)
     unseen = result.unseen()
-    if unseen and (result.windows or not result.problems):
+    if unseen and not result.cut_short and (result.windows or not result.problems):
         result = replace(result, problems=(*result.problems, unseen))
     if options.format == "json":
         shown = [(window.tier, window.replica, window.window) for window in result.windows]
@@ -102,7 +89,7 @@ def run(options: SimpleNamespace) -> int:
         )
         if missing := not_exposed_text(result.engines, result.total_by_tier()):
             print(missing)
-    for problem in (*result.problems, result.cut_short):
+    for problem in (result.cut_short, *result.problems):
         if problem:
             print(f"sizewatch replay: {problem}", file=sys.stderr)
     return _exit_code(result)
@@ -112,7 +99,7 @@ def _of_recording(options: SimpleNamespace) -> ReplayResult:
     for name in OF_A_STORE:
         if getattr(options, name) is not None:
             raise ConfigError(
-                (f"{options.recording} is a recording: {spelling('from' if name == 'since' else name)} is for a store",)
+                (f"{options.recording} is a recording: --{'from' if name == 'since' else name} is for a store",)
             )
     plan = load_plan(options.plan) if options.plan else None
     recording, problems = load(options.recording)
@@ -158,21 +145,18 @@ def moment(text: str) -> float:
         raise ValueError(f"must be a time such as {example}, not '{text[:40]}'") from None
 
 
-def store_options(*, to: str = "now") -> tuple[click.Option, ...]:
-    """Return `--prometheus`, `-c`, `--from`, `--to`, the series options and the connection options."""
+def store_options() -> tuple[click.Option, ...]:
+    """Return `--prometheus`, `-c`, `--from`, `--to` and the options of a tier's series."""
     when = "ISO 8601, unix seconds, or back from now such as -7d"
-    source = "whose series the tier is read from: those of node agents, or the engines' own"
-    source += " (default where --engine, --replica-label or --pool-label is given)"
+    engine = "the tier is read from the own series of this engine, such as vllm; default from those of node agents"
     return (
-        option("--prometheus", "URL", "what the Prometheus API of the store is served under; default store: of -c"),
+        option("--prometheus", "URL", "what the Prometheus API of a store without a login is served under, not -c"),
         CONFIG,
         option("--from since", "TIME", f"{when}; required", moment),
-        option("--to until", "TIME", f"the same; default {to}", moment, default=to),
+        option("--to until", "TIME", "the same; default now", moment, default="now"),
         tier_option("one tier; default all of the plan and of tiers:"),
-        click.Option(["--source"], type=click.Choice(("agents", "engines")), help=source),
-        *(option(spelling(name), metavar, text) for name, metavar, text in SERIES),
-        *connection_options("the store"),
-        option("--org-id", "TENANT", "of a store of several, sent as X-Scope-OrgID"),
+        option("--selector", "MATCHERS", 'label matchers of the tier\'s series, such as job="vllm"'),
+        option("--engine", "NAME", engine),
     )
 
 
@@ -187,8 +171,7 @@ def open_store(options: SimpleNamespace) -> tuple[LoadedConfig, StoreApi]:
         raise ConfigError(problems)
     loaded = _loaded(options)
     if options.prometheus is not None:
-        url, ways = options.prometheus, ways_in(options)
-        store = StoreConfig.of(url=url, timeout_seconds=TIMEOUT_SECONDS, org_id=options.org_id, **ways)
+        store = StoreConfig.of(url=options.prometheus, timeout_seconds=TIMEOUT_SECONDS)
     elif loaded.config.store is not None:
         store = loaded.config.store
     else:
@@ -202,35 +185,25 @@ def _contradictions(options: SimpleNamespace) -> Iterator[str]:
         yield "--from is missing"
     elif not 0 < options.until - options.since <= LONGEST_SECONDS:
         yield "--to must be after --from, and at most 91d after it"
-    others = (
-        (options.prometheus is None, OF_PROMETHEUS, "says nothing without --prometheus"),
-        (options.tier is None, OF_SERIES, "says nothing without --tier"),
-        (options.source == "agents", OF_ENGINES, "is for --source engines"),
-    )
-    for applies, names, text in others:
-        yield from (f"{spelling(name)} {text}" for name in names if applies and getattr(options, name) is not None)
+    if options.tier is None:
+        yield from (f"--{name} says nothing without --tier" for name in OF_SERIES if getattr(options, name) is not None)
 
 
 def _loaded(options: SimpleNamespace) -> LoadedConfig:
-    """Return the configuration of the file, or an empty one, with the options applied."""
+    """Return the configuration of the file, or one of the options, with the tier of the options."""
     plan = load_plan(Path(options.plan)) if options.plan else None
-    given = _config_of(options)
-    if options.config is None and options.prometheus is not None:
+    keys = {name: value for name in OF_SERIES if (value := getattr(options, name)) is not None}
+    if keys or (options.config is None and options.tier is not None):
+        keys["from"] = "engines" if options.engine else "agents"
+    # The address of the store is not used.
+    store = {"url": "http://127.0.0.1"}
+    given = parse_config({"role": "fleet", "store": store, "tiers": {options.tier: keys} if keys else {}})
+    if options.config is None:
         loaded = LoadedConfig(path=Path("the command line"), config=given, plan=plan, warnings=())
     else:
         loaded = load_config(options)
-        tiers = {**loaded.config.tiers, **given.tiers}
-        config = loaded.config.model_copy(update={"tiers": tiers})
+        config = loaded.config.model_copy(update={"tiers": {**loaded.config.tiers, **given.tiers}})
         loaded = replace(loaded, config=config, plan=plan or loaded.plan, warnings=(), mistakes=())
     if not loaded.config.tiers and not (loaded.plan and loaded.plan.tiers):
         raise ConfigError(("there is no tier: give --tier, a plan, or tiers: in the configuration",))
     return loaded
-
-
-def _config_of(options: SimpleNamespace) -> Config:
-    """Return a configuration with the tier of the options. Its address of the store is not used."""
-    keys = {name: value for name in OF_SERIES if (value := getattr(options, name)) is not None}
-    default = "engines" if any(name in keys for name in OF_ENGINES) else "agents"
-    keys["from"] = keys.pop("source", default)
-    tiers = {options.tier: keys} if len(keys) > 1 or options.source else {}
-    return parse_config({"role": "fleet", "store": {"url": "http://127.0.0.1"}, "tiers": tiers})

@@ -65,10 +65,12 @@ def run(options: SimpleNamespace) -> int:
 
 def _explain(target: Peer, error: ScrapeError | ValueError) -> str:
     """Return the reason without the address and without the hints for engines."""
+    if isinstance(error, json.JSONDecodeError) or (
+        isinstance(error, ScrapeError) and error.kind is ScrapeFailure.HTTP_STATUS
+    ):
+        return "this is no status page of sizewatch. --url takes the address of its page, such as http://127.0.0.1:9095"
     if isinstance(error, ValueError):
         return str(error)
-    if error.kind is ScrapeFailure.HTTP_STATUS:
-        return "this is no status page of sizewatch. --url takes the address of its page, such as http://127.0.0.1:9095"
     reason = error.text.removeprefix(f"{place_of(target.url)}: ").partition("; ")[0]
     return f"{reason}. Is `sizewatch run` up? Another address needs --url, its certificate --ca-file"
 

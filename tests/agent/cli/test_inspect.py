@@ -262,3 +262,9 @@ def test_a_routers_page_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -
     code, out, err = inspected(capsys, str(TESTS / "cases" / "01-router" / "page.prom"))
     assert (code, out) == (2, "")
     assert "a router's page of 2 backends (the vLLM production-stack router): no engine" in err
+
+
+def test_half_a_login_is_named_by_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["inspect", "http://127.0.0.1:1/metrics", "--username", "me"]) == 2
+    text = "sizewatch inspect: --username and --password-file go together: give both, or neither\n"
+    assert capsys.readouterr().err == text

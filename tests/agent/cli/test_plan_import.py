@@ -204,25 +204,6 @@ def test_files_far_from_the_plan_are_named_without_their_folder(tmp_path: Path, 
     assert curve.source == ("one.json", "two.json")
 
 
-def test_json_says_all_of_it(tmp_path: Path, capsys: Captured) -> None:
-    assert run(*CLOSED, "--format", "json") == 0
-    out, err = capsys.readouterr()
-    told = json.loads(out)
-    assert err == ""
-    assert (told["schema"], told["models"], told["tools"]) == (1, ["small-llama"], ["vllm-bench"])
-    assert told["curve"]["measured"]["prompt_tokens"]["mean"] == pytest.approx(128.1, abs=0.05)
-    assert BenchmarkCurve.model_validate(told["curve"]).points[5].concurrency == 32
-    text = "P99 of 16 requests rests on the slowest few: the true P99 is above all of them with a probability of 85%"
-    assert {"file": str(CLOSED[0]), "text": text} in told["remarks"]
-    assert "gpu_utilization" not in told["curve"]["points"][0]
-    plan = plan_with(tmp_path)
-    assert run(*CLOSED, "--into", plan, "--format", "json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["plan"], told["tier"], told["changed"]) == (str(plan), "t", True)
-    assert told["operating_point"]["limited_by"] == "ttft_p99_seconds"
-    assert {finding["severity"] for finding in told["findings"]} == {"warning", "info"}
-
-
 def changed(folder: Path, **more: Any) -> Path:
     """The first result with other keys."""
     path = folder / "changed.json"
@@ -311,13 +292,12 @@ def test_wrong_words_are_refused(capsys: Captured, words: list[str], said: str) 
     assert all(line.startswith("sizewatch plan: ") for line in err.splitlines())
 
 
-@pytest.mark.parametrize("form", ["text", "json"])
-def test_a_file_whose_name_is_no_text_is_read_and_called_as_near_as_can_be(tmp_path: Path, form: str) -> None:
+def test_a_file_whose_name_is_no_text_is_read_and_called_as_near_as_can_be(tmp_path: Path) -> None:
     odd = os.fsencode(tmp_path) + b"/bench_\xff.json"
     with open(odd, "wb") as file:
         file.write(Path(CLOSED[0]).read_bytes())
     # The standard error of a process, unlike that of these tests, takes such names.
-    words = [sys.executable, "-m", "agent", "plan", "import", "--format", form, os.fsdecode(odd)]
+    words = [sys.executable, "-m", "agent", "plan", "import", os.fsdecode(odd)]
     done = subprocess.run(words, capture_output=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     assert yaml.safe_load(done.stdout)["curve"]["source"] == ["bench_?.json"]
@@ -614,3 +594,8 @@ def test_every_contradiction_is_told_where_no_load_is_left(capsys: Captured) -> 
     told = refused(capsys, IMPOSSIBLE / "little.json", IMPOSSIBLE / "ttft_above_e2e.json")
     assert "64 clients, which cannot be; " in told
     assert told.endswith("TTFT P99 9 s is above E2E P99 3.6 s, which cannot be")
+
+
+def test_an_address_with_a_login_is_sent_to_the_configuration(capsys: Captured) -> None:
+    said = refused(capsys, *OPEN, "--telemetry", "http://me:secret@127.0.0.1:1")
+    assert said == "--telemetry: takes no login: give -c FILE, whose store: has basic_auth"

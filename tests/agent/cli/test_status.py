@@ -163,3 +163,9 @@ def test_another_server_is_not_taken_for_a_daemon(tmp_path: Path, capsys: pytest
     with serving(quiet()) as server:
         assert main(["status", "--url", f"{server.url}healthz?x="]) == 3
     assert capsys.readouterr().err
+
+
+def test_a_page_of_html_is_no_status_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("agent.cli.status.fetch_page", lambda *_: b"<!doctype html>")
+    assert main(["status", "--url", "http://127.0.0.1:9"]) == 3
+    assert "http://127.0.0.1:9/api/status: this is no status page of sizewatch." in capsys.readouterr().err
