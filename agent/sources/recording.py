@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Annotated
 
 import orjson
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
 
 from agent.config import files
 from agent.errors import ConfigError, RecordingError
+from agent.sections import problems_of, validation_error
 from exporters.render.text import one_line, quote_external_text
 from rules.problems import FURTHER, MOST_PROBLEMS
 
@@ -32,8 +33,15 @@ LONGEST_TEXT = 200
 
 def _require_one_line(text: str) -> str:
     if text != one_line(text):
-        raise ValueError("must be one line without control characters")
+        raise validation_error("must be one line without control characters")
     return text
+
+
+def _require_inside(file: Path, info: ValidationInfo) -> Path:
+    folder = Path(str(info.context)).resolve()
+    if not (folder / file).resolve().is_relative_to(folder):
+        raise validation_error("lies outside the recording")
+    return Path(str(info.context)) / file
 
 
 Name = Annotated[str, AfterValidator(_require_one_line)]
@@ -44,23 +52,17 @@ class RecordedTarget(BaseModel):
 
     model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
 
-    path: Path = Field(alias="file")
+    path: Annotated[Path, AfterValidator(_require_inside)] = Field(alias="file")
     tier: Name
     replica: Name
     engine: Name | None = None
     engine_version: Name | None = None
     pool: Name = "mixed"
 
-    @field_validator("path")
-    @classmethod
-    def _find(cls, file: Path, info: ValidationInfo) -> Path:
-        folder = Path(str(info.context))
-        path = folder / file
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise ValueError(f"{file} lies outside the recording")
-        if not path.is_file():
-            raise ValueError(f"{file} is missing")
-        return path
+
+class _Index(BaseModel):
+    name: Annotated[str, Field(coerce_numbers_to_str=True)] | None = None
+    targets: tuple[RecordedTarget, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,34 +83,25 @@ class Recording:
 
 
 def load(folder: Path) -> tuple[Recording, tuple[str, ...]]:
-    """Load a recording and its problems. Raise RecordingError if no part of it is usable."""
-    index = folder / "recording.yaml"
+    """Load a recording without the targets whose file is missing, and those problems. Raise RecordingError."""
+    path = folder / "recording.yaml"
     if folder.is_file():
         raise RecordingError(str(folder), "is a file; a recording is a folder with recording.yaml")
-    if not index.exists():
+    if not path.exists():
         raise RecordingError(str(folder), "has no recording.yaml: is this the folder of a recording?")
     try:
-        data = files.read_document(index).data
+        index = _Index.model_validate(files.read_document(path).data, context=folder)
+        targets = tuple(target for target in index.targets if target.path.is_file())
     except ConfigError as error:
         raise RecordingError(*str(error).split(": ", 1)) from None
-    entries = data.get("targets") if isinstance(data, dict) else None
-    if not isinstance(entries, list) or not entries:
-        raise RecordingError(str(index), "has no list `targets`")
-    targets: list[RecordedTarget] = []
-    problems: list[str] = []
-    for place, entry in enumerate(entries):
-        try:
-            targets.append(RecordedTarget.model_validate(entry, context=folder))
-        except ValidationError as error:
-            for problem in error.errors():
-                path = ".".join(("", *map(str, problem["loc"])))
-                text = quote_external_text(problem["msg"].removeprefix("Value error, "), LONGEST_TEXT)
-                problems.append(f"{index}: targets[{place}]{path}: {text}")
-        except OSError as error:
-            problems.append(f"{index}: targets[{place}].file: {error.strerror}")
+    except ValidationError as error:
+        raise RecordingError(str(path), "; ".join(problems_of(error, _Index))) from None
+    except OSError as error:
+        raise RecordingError(str(path), f"names a file that cannot be: {error.strerror}") from None
+    problems = tuple(f"{target.path} is missing" for target in index.targets if target not in targets)
     if not targets:
-        raise RecordingError(str(folder), "; ".join(problems))
-    return Recording(folder=folder, name=str(data.get("name") or folder.name), targets=tuple(targets)), tuple(problems)
+        raise RecordingError(str(path), "; ".join(problems) or "has no targets")
+    return Recording(folder=folder, name=index.name or folder.name, targets=targets), problems
 
 
 def scrapes(recording: Recording, problems: list[str]) -> Iterator[Scrape]:

@@ -208,9 +208,9 @@ def test_a_missing_file_is_named_and_the_others_are_used(tmp_path: Path, capsys:
     )
     assert main(["replay", str(folder), "--plan", str(PLAN), "--format", "json"]) == 0
     told = capsys.readouterr()
-    assert told.err == f"sizewatch replay: {folder}/recording.yaml: targets[0].file: gone.jsonl.gz is missing\n"
+    assert told.err == f"sizewatch replay: {folder}/gone.jsonl.gz is missing\n"
     assert {w["replica"] for w in json.loads(told.out)["windows"]} == {None, "here"}
-    assert json.loads(told.out)["problems"] == [f"{folder}/recording.yaml: targets[0].file: gone.jsonl.gz is missing"]
+    assert json.loads(told.out)["problems"] == [f"{folder}/gone.jsonl.gz is missing"]
 
 
 @pytest.mark.parametrize(
