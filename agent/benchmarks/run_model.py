@@ -40,7 +40,8 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Number = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
+"""No run has as much of anything. Sums and products stay finite."""
 Measured = Annotated[Number | None, BeforeValidator(lambda v: None if v == 0 and v is not False else v)]
 Moment = Annotated[Annotated[Number, Field(le=253_402_300_799)] | None, BeforeValidator(lambda v: v or None)]
 """Unix seconds up to the year 9999: a time in milliseconds is later."""

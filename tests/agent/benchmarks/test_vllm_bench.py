@@ -261,6 +261,7 @@ def test_failed_runs_ramps_and_impossible_values_are_refused_in_a_sentence(tmp_p
     assert refusal(tmp_path, p99_ttft_ms=float("inf")) == wrong + "ttft.p99: input should be a finite number"
     negative = refusal(tmp_path, p99_ttft_ms=-1)
     assert negative == wrong + "ttft.p99: input should be greater than or equal to 0, which cannot be"
+    assert refusal(tmp_path, total_input_tokens=1e308).startswith(wrong + "total_input_tokens: ")
     assert refusal(tmp_path, completed=1.5) == wrong + "completed: input should be a valid integer"
     assert refusal(tmp_path, request_rate="fast") == wrong + "request_rate: input should be a valid number"
     assert refusal(tmp_path, date="yesterday").startswith(wrong + "date: ")
