@@ -35,47 +35,25 @@ _LONGEST_PATH = 500
 _QUOTED = re.compile(r"('(?:\\?.|<[a-z ]+>)')|'[^']*'|\"[^\"]{2,}\"")
 
 
-class RepeatedKeyError(yaml.YAMLError):
-    """Document with a key that is given twice. `line` is 0 where it is not known."""
-
-    def __init__(self, text: str, line: int = 0) -> None:
-        super().__init__(text)
-        self.line = line
-
-
 Lines = dict[tuple[str | int, ...], int]
 """Line of every key and entry of a YAML document, by its path."""
 
 
-def parse_yaml(text: str) -> tuple[Any, Lines]:
-    """Return the one document in `text`, and its lines. Raise YAMLError, also for impossible dates, or RecursionError."""
-    loader, lines = yaml.SafeLoader(text), Lines()
-    try:
-        root = loader.get_single_node()
-        _note_lines(root, (), lines)
-        return (loader.construct_document(root) if root else None), lines
-    except (ValueError, OverflowError) as error:
-        # PyYAML reads 2026-13-45 as a date, which datetime refuses.
-        raise yaml.YAMLError(f"holds a value that YAML reads as a date or number it cannot be ({error})") from error
-    finally:
-        loader.dispose()
-
-
-def _note_lines(node: yaml.Node | None, path: tuple[str | int, ...], lines: Lines) -> None:
+def _note_lines(name: str, node: yaml.Node | None, path: tuple[str | int, ...], lines: Lines) -> None:
     """Note the lines within a node. Aliases count as often as they stand there: a few bytes can say billions of values."""
     if len(lines) > MOST_VALUES:
-        raise yaml.YAMLError(f"says more than {MOST_VALUES} values once its aliases (*name) are written out")
+        raise _unusable(name, f"says more than {MOST_VALUES} values once its aliases (*name) are written out")
     entries: Iterable[tuple[str | int, yaml.Node, yaml.Node]] = ()
     if isinstance(node, yaml.MappingNode):
         entries = ((str(key.value), key, value) for key, value in node.value)
     elif isinstance(node, yaml.SequenceNode):
         entries = ((place, value, value) for place, value in enumerate(node.value))
-    for name, marked, value in entries:
-        place, line = (*path, name), marked.start_mark.line + 1
+    for key, marked, value in entries:
+        place, line = (*path, key), marked.start_mark.line + 1
         if place in lines and marked.tag != "tag:yaml.org,2002:merge":
-            raise RepeatedKeyError(f"{path_text(place)}: is given twice, first in line {lines[place]}", line)
+            raise _unusable(name, f"{path_text(place)}: is given twice, first in line {lines[place]}", line)
         lines[place] = line
-        _note_lines(value, place, lines)
+        _note_lines(name, value, place, lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,10 +166,12 @@ def _unusable(name: str, why: str, line: int = 0) -> ConfigError:
 
 
 def _read_yaml(name: str, text: str) -> Document:
+    lines = Lines()
     try:
-        data, lines = parse_yaml(text)
-    except RepeatedKeyError as error:
-        raise _unusable(name, str(error), error.line) from None
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        _note_lines(name, root, (), lines)
+        data = loader.construct_document(root) if root else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         text = error.problem or error.context or "it cannot be parsed"
@@ -201,23 +181,22 @@ def _read_yaml(name: str, text: str) -> Document:
         raise _unusable(name, why, mark.line + 1 if mark else 0) from None
     except yaml.reader.ReaderError as error:
         raise _unusable(name, f"is not YAML: character {error.position + 1} may not stand in a text file") from None
-    except yaml.YAMLError as error:
-        raise _unusable(name, str(error)) from None
+    except (ValueError, OverflowError) as error:
+        # PyYAML reads 2026-13-45 as a date, which datetime refuses.
+        why = f"holds a value that YAML reads as a date or number it cannot be ({error})"
+        raise _unusable(name, why) from None
     return Document(name=name, data=data, lines={path_text(path): line for path, line in lines.items()})
 
 
 def _read_json(name: str, text: str) -> Document:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        for place, _ in repeats(key for key, _ in pairs):
+            raise _unusable(name, f"{path_text((pairs[place][0],))}: is given twice")
+        return dict(pairs)
+
     try:
-        return Document(name=name, data=json.loads(text, object_pairs_hook=_unique))
-    except RepeatedKeyError as error:
-        raise _unusable(name, str(error)) from None
+        return Document(name=name, data=json.loads(text, object_pairs_hook=unique))
     except json.JSONDecodeError as error:
         raise _unusable(name, f"is not JSON: {error.msg}", error.lineno) from None
     except ValueError:
         raise _unusable(name, "is not JSON: a number has too many digits") from None
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    for place, _ in repeats(key for key, _ in pairs):
-        raise RepeatedKeyError(f"{path_text((pairs[place][0],))}: is given twice")
-    return dict(pairs)
