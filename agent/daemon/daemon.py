@@ -178,7 +178,6 @@ class Daemon:
                 self._assembly = self.surroundings.assemble(self.loaded, None)
                 undo.callback(lambda: self.assembly.close(self._clock()))
                 self._receive()
-                undo.callback(self.jobs.shutdown)
                 self.jobs.start(self._interval)
                 undo.pop_all()
         except (RuntimeError, MemoryError) as error:
