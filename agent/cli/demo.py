@@ -102,7 +102,7 @@ def _with_past(options: SimpleNamespace, folder: Path, ends: ExitStack) -> DemoR
     report = partial(tell_progress, note="filling in the past")
     past = fill(folder, seconds=options.history, end=time.time(), progress=report)
     took = time.monotonic() - began
-    print(f"{duration_text(past.seconds)} of three simulated tiers filled in within {took:.0f} s.", flush=True)
+    print(f"{duration_text(past.end - past.begin)} of three simulated tiers filled in within {took:.0f} s.", flush=True)
     if options.fill_only:
         write_configuration(folder, configuration(targets(past, unserved_url)))
         print(next_steps_text(folder))

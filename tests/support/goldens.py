@@ -270,9 +270,9 @@ def _report() -> Mapping[str, Document]:
             folder = Path(place) / "past"
             past = fill(folder, seconds=28 * DAY, end=END + 61.0, fine_seconds=3600.0)
             targets = [
-                {"tier": tier, "replica": one.name, "url": unserved_url(one.name)}
-                for tier, run in past.filling.runs.items()
-                for one in run.followers
+                {"tier": tier, "replica": replica, "url": unserved_url(replica)}
+                for tier, run in past.runs.items()
+                for replica in run.names
             ]
             config = write_configuration(folder, configuration(targets) | {"forecast": {"enabled": False}})
             _said("report", "-c", str(config), "--since", "28d", "--out", f"{place}/report")

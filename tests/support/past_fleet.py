@@ -24,12 +24,8 @@ class PastFleet:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._past = fill_with_truth(folder, seconds=SECONDS, end=END + 61.0, seed=3, fine_seconds=HOUR)
-        # What goes on from here are the engines; the store is closed, and neither can go to another process.
-        del self._past.filling._store, self._past.filling._keeping
 
     def into(self, folder: Path) -> SimulatedHistory:
         """Puts a copy of its files into a folder that is not there yet, and gives a copy of the fleet."""
         shutil.copytree(self._folder, folder)
-        filling = copy.copy(self._past.filling)
-        filling._tiers = copy.deepcopy(filling._tiers)
-        return replace(self._past, filling=filling)
+        return replace(self._past, runs=copy.deepcopy(self._past.runs))

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from agent.demo.simulation import back_fill
+from agent.demo.simulation import weeks
 from agent.demo.simulation.folder import SimulatedHistory, fill
-from agent.demo.simulation.scenario import DAY, TierScenario
+from agent.demo.simulation.scenario import DAY, TierScenario, find_outage
 from agent.demo.simulation.tier_run import TierRun
 
 TRUTH = "truth.json"
+
+IDLE = "rag-l40s"
+"""The tier that is sized for twice the traffic that ever came."""
 
 
 @dataclass(slots=True)
@@ -76,7 +79,7 @@ class CountedRun(TierRun):
 
 def fill_with_truth(folder: Path, *, seed: int = 7, **keys: Any) -> SimulatedHistory:
     """`fill`, and the truth as JSON beside it."""
-    with patch.object(back_fill, "TierRun", CountedRun):
+    with patch.object(weeks, "TierRun", CountedRun):
         past = fill(folder, seed=seed, **keys)
     truth = document(past, seed)
     (folder / TRUTH).write_text(json.dumps(truth, indent=1), encoding="utf-8")
@@ -84,28 +87,27 @@ def fill_with_truth(folder: Path, *, seed: int = 7, **keys: Any) -> SimulatedHis
 
 
 def document(past: SimulatedHistory, seed: int) -> Mapping[str, Any]:
-    begin, end = past.filling.outage
-    tallies = {name: run.tally for name, run in past.filling.runs.items() if isinstance(run, CountedRun)}
+    begin, end = find_outage(past.begin, past.end)
     return {
         "seed": seed,
         "begin": past.begin,
         "end": past.end,
         "not_watched": [{"begin": begin, "end": end}],
-        "tiers": {story.tier: _tier(story, tallies[story.tier]) for story in past.filling.stories},
+        "tiers": {name: _tier(run.story, run.tally) for name, run in past.runs.items() if isinstance(run, CountedRun)},
     }
 
 
 def _tier(story: TierScenario, tally: TierTotals) -> dict[str, Any]:
-    drift, cascade, demand = story.drift, story.cascade, story.demand
+    drift, cascade = story.drift, story.cascade
     changed = None
-    if demand.then is not None:
-        changed = {"at": demand.changes_at, "before": asdict(demand.pattern), "after": asdict(demand.then)}
+    if story.then is not None:
+        changed = {"at": story.changes_at, "before": asdict(story.pattern), "after": asdict(story.then)}
     return {
         "replicas": story.replicas,
-        "utilization_trap": story.idle,
+        "utilization_trap": story.tier == IDLE,
         "prompt_drift": None if drift is None else asdict(drift),
         "kv_cascade": None if cascade is None else asdict(cascade),
-        "demand": asdict(demand.pattern),
+        "demand": asdict(story.pattern),
         "demand_changed": changed,
         "plan_changed_at": story.replanned_at,
         "restarts": [asdict(one) | {"cold_start_seconds": one.ready - one.started} for one in story.restarts],

@@ -12,8 +12,8 @@ from report_samples import measured
 
 import agent.demo
 from agent.config.files import load_plan
-from agent.demo.simulation.engine import Z99, Conditions, Loads, SimulatedEngine
-from agent.demo.simulation.tier_run import build_window
+from agent.demo.simulation.engine import Z99, Conditions, SimulatedEngine, load_at
+from agent.demo.simulation.weeks import build_window
 from rules.plan import load_bins
 from rules.plan.curve import Curve
 from rules.plan.load_bins import BinnedWindow, TierContext
@@ -43,7 +43,7 @@ class Simulated:
         """What an engine of the simulator does at a load of one replica."""
         curve = Curve.from_plan(self.plan)
         assert curve is not None
-        load = Loads(curve).interpolate_load(rps)
+        load = load_at(curve, rps)
         if name == "kv_utilization":
             return load.kv
         times = load.first if name.startswith("ttft") else load.each

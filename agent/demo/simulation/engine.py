@@ -78,30 +78,21 @@ class SimulatedLoad:
     kv: float
 
 
-class Loads:
-    """A curve's loads, each read once."""
-
-    def __init__(self, curve: Curve) -> None:
-        self._curve = curve
-        self._known: dict[int, SimulatedLoad] = {}
-
-    def interpolate_load(self, rps: float) -> SimulatedLoad:
-        """What the curve says of a load (completed requests per second); beyond its last point, what that says."""
-        top = self._curve.points[-1].completed_rps
-        step = min(STEPS, max(1, round(rps / top * STEPS)))
-        if step not in self._known:
-            self._known[step] = _loaded(self._curve, step / STEPS * top)
-        return self._known[step]
+def load_at(curve: Curve, rps: float) -> SimulatedLoad:
+    """Return what the curve says of a load (completed requests per second); beyond its last point, what that says."""
+    return _load(curve, min(STEPS, max(1, round(rps / curve.top_rps * STEPS))))
 
 
-def _loaded(curve: Curve, rps: float) -> SimulatedLoad:
+@lru_cache
+def _load(curve: Curve, step: int) -> SimulatedLoad:
+    rps = step / STEPS * curve.top_rps
     bin = curve.place(rps, None).bin
 
     def at(metric: str) -> float:
         assert bin is not None, "the curve of a simulated tier has a place for every load"
-        found = curve.expectation(bin, metric, rps)
-        assert found is not None, "the curve of a simulated tier has every metric"
-        return found.interpolated
+        expected = curve.expectation(bin, metric, rps)
+        assert expected is not None, "the curve of a simulated tier has every metric"
+        return expected.interpolated
 
     each = LogNormal.from_quantiles(at("tpot_p50_seconds"), at("tpot_p99_seconds"))
     return SimulatedLoad(
@@ -116,8 +107,7 @@ def _loaded(curve: Curve, rps: float) -> SimulatedLoad:
 def lengths(planned: TokenQuantiles | None) -> LogNormal:
     """Return planned lengths as a distribution: requests differ from the plan only where the scenario says so."""
     assert planned is not None, "a simulated tier has lengths"
-    assert planned.p50 is not None, "a simulated tier has lengths"
-    assert planned.p95 is not None, "a simulated tier has lengths"
+    assert planned.p50 and planned.p95, "a simulated tier has lengths"  # noqa: PT018
     return LogNormal.from_quantiles(planned.p50, planned.p95, Z95)
 
 
@@ -172,7 +162,7 @@ class SimulatedEngine:
     def __init__(self, plan: TierPlan, curve: Curve, rng: random.Random, t: float) -> None:
         workload = plan.workload
         assert workload is not None, "a simulated tier has a workload"
-        self._loads, self._rng, self.t = Loads(curve), rng, t
+        self._curve, self._rng, self.t = curve, rng, t
         self._model = plan.model
         self._gpus = plan.gpu.per_replica
         self._prompts = lengths(workload.prompt_tokens)
@@ -180,7 +170,8 @@ class SimulatedEngine:
         self._hits = workload.prefix_hit_ratio or 0.0
         self._gpu_sums = dict.fromkeys(GPU_COUNTERS, 0.0)
         self.busy = 0.0
-        self.restart(t - 3600.0, t - 3500.0)
+        # So old that its start is no event of the weeks.
+        self.restart(t - 30 * 86_400.0, t - 30 * 86_400.0 + 100.0)
 
     def restart(self, started_at: float, ready_at: float) -> None:
         """Another process: its sums begin anew."""
@@ -202,7 +193,7 @@ class SimulatedEngine:
         kept = math.exp(-dt / SETTLE_SECONDS)
         self._chance = kept * self._chance + math.sqrt(1 - kept**2) * self._rng.gauss(0.0, 1.0)
         slower = now.prompt_scale**PREFILL_EXPONENT * now.first_token_factor
-        load = self._loads.interpolate_load(rps)
+        load = load_at(self._curve, rps)
         first, each = load.first.scale(slower), load.each
         prompts, outputs = self._prompts.scale(now.prompt_scale), self._outputs.scale(now.generation_scale)
         decode = LogNormal(outputs.median * each.median, math.hypot(outputs.sigma, each.sigma))
@@ -241,8 +232,6 @@ class SimulatedEngine:
             "engine_awake": 1.0,
             "gpu_memory_used_bytes": USED_SHARE * MEMORY_BYTES,
             "gpu_memory_total_bytes": MEMORY_BYTES,
-            "gpu_temperature_celsius": 35.0 + 35.0 * load.gpu,
-            "gpu_power_limit_watts": 700.0,
         }
 
     def _observe(self, family: str, of: LogNormal, n: int) -> float:
@@ -255,7 +244,9 @@ class SimulatedEngine:
         # The mean of n differs from the mean of all by its standard error, and stays inside the buckets.
         error = math.sqrt(math.exp(of.sigma**2) - 1) / math.sqrt(n)
         total = n * of.mean * (1 + self._rng.gauss(0.0, 1.0) * min(0.3, error))
-        low, high = _bounds(edges, grown)
+        counts = [now - below for below, now in zip((0, *grown), grown, strict=False)]
+        low = math.fsum(count * edge for count, edge in zip(counts, (0.0, *edges), strict=False))
+        high = math.fsum(count * edge for count, edge in zip(counts, edges, strict=True) if count)
         total = min(max(total, low), high)
         total = float(round(total)) if edges is LENGTH_EDGES else total
         self._totals[family] += total
@@ -285,33 +276,19 @@ class SimulatedEngine:
         for covered in ("gpu_busy_covered_seconds", "gpu_energy_covered_seconds"):
             self._gpu_sums[covered] += of_gpus
 
-    def snapshot(self, gpus: bool = True) -> Snapshot:
-        """The page as it stands; with `gpus` the sums of its GPUs too, which on a real node come from the driver."""
-        counters = {**self._counters, **(self._gpu_sums if gpus else {})}
-        gauges = {name: value for name, value in self._gauges.items() if gpus or not name.startswith("gpu_")}
+    def snapshot(self) -> Snapshot:
+        """Return the page as it stands, with the sums of its GPUs, which on a real node come from the driver."""
         return Snapshot(
             t=self.t,
             engine="vllm",
             generation="v1",
             started_at=self.started_at,
             ready_at=self.ready_at,
-            counters=counters,
+            counters=self._counters | self._gpu_sums,
             histograms={
                 family: Cumulative(edges, tuple(map(float, self._buckets[family])), self._totals[family])
                 for family, edges in EDGES.items()
             },
-            gauges=gauges,
+            gauges=self._gauges,
             facts={"model": self._model, "engine_versions": "0.32.0"},
         )
-
-
-def _bounds(edges: tuple[float, ...], cumulative: tuple[int, ...]) -> tuple[float, float]:
-    """Between which sums observations in these buckets can add up."""
-    low = high = 0.0
-    edge_before, count_before = 0.0, 0
-    for edge, count in zip(edges, cumulative, strict=True):
-        if count > count_before:
-            low += (count - count_before) * edge_before
-            high += (count - count_before) * edge
-        edge_before, count_before = edge, count
-    return low, high

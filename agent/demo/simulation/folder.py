@@ -11,8 +11,9 @@ from pathlib import Path
 import yaml
 
 from agent.config.files import load_plan
-from agent.demo.simulation.back_fill import HistorySimulation, Progress
 from agent.demo.simulation.scenario import QUARTER
+from agent.demo.simulation.tier_run import TierRun
+from agent.demo.simulation.weeks import Progress, fill_weeks
 from agent.errors import ConfigError
 from agent.history.reader import KEPT, NOTE
 from agent.history.schema import MINUTES
@@ -33,16 +34,12 @@ CONFIG, HISTORY = "sizewatch.yaml", "history.db"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedHistory:
-    """What was filled: the plan and the engines as they stand at `end` (unix seconds)."""
+    """Filled weeks: the plan, and the engines of each tier as they stand at `end` (unix seconds)."""
 
     plan: Plan
-    filling: HistorySimulation
+    runs: Mapping[str, TierRun]
     begin: float
     end: float
-
-    @property
-    def seconds(self) -> float:
-        return self.end - self.begin
 
 
 def fill(
@@ -54,10 +51,10 @@ def fill(
     progress: Progress = lambda share: None,
     fine_seconds: float = MINUTES.keep_seconds,
 ) -> SimulatedHistory:
-    """So many seconds up to `end` (unix; both are cut to quarters of an hour) into an empty or new folder, the last
-    `fine_seconds` in minutes.
+    """Fill so many seconds up to `end` (unix seconds; both are cut to quarters of an hour) into an empty or new folder.
 
-    Raises ConfigError where the folder holds anything or cannot be written, HistoryOpenError and HistoryError of its file.
+    The last `fine_seconds` are there in minutes. Raise ConfigError where the folder holds anything or cannot be written,
+    HistoryOpenError and HistoryError of its file.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -74,15 +71,14 @@ def fill(
         with HistoryStore(folder / HISTORY) as store:
             about = {"text": NOTE, "seed": seed, "begin": begin, "end": end}
             store.keep(KEPT, json.dumps(about))
-            filling = HistorySimulation(store, plan, begin, end, seed, fine_seconds)
-            filling.run(progress)
+            runs = fill_weeks(store, plan, begin, end, seed, fine_seconds, progress)
         shutil.copyfile(PLAN, folder / "plan.yaml")
     except BaseException:
         # The folder was empty. Half a history would be in the way of the next try.
         for path in folder.iterdir():
             path.unlink()
         raise
-    return SimulatedHistory(plan=plan, filling=filling, begin=begin, end=end)
+    return SimulatedHistory(plan=plan, runs=runs, begin=begin, end=end)
 
 
 def unserved_url(replica: str) -> str:

@@ -47,20 +47,6 @@ class Pattern:
         return (people + job) * (1 + self.chance * _slow(t, seed))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptedDemand:
-    """A pattern, and another one from `changes_at` (unix seconds) on."""
-
-    pattern: Pattern
-    changes_at: float = math.inf
-    then: Pattern | None = None
-
-    def rate(self, t: float, seed: str) -> float:
-        """Requests per second expected at `t`."""
-        pattern = self.then if self.then is not None and t >= self.changes_at else self.pattern
-        return pattern.rate(t, seed)
-
-
 def weekday(t: float) -> int:
     """Monday is 0."""
     return int(t // DAY + THURSDAY) % 7
@@ -75,8 +61,8 @@ def _slow(t: float, seed: str) -> float:
 
 QUARTER = 900.0
 
-SHORTEST_SECONDS = 14 * DAY
-"""A week as it was planned, and a week in which things go wrong."""
+OUTAGE_SHARE, OUTAGE_HOUR, OUTAGE_SECONDS = 0.4, 2.0, 1.5 * HOUR
+"""After this share of the time, in the night from this hour on, and for so long, sizewatch itself does not run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,16 +101,22 @@ class ScriptedCascade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierScenario:
-    """One tier. `idle` says that it is in the utilization trap; `replanned_at` is when the present plan took effect."""
+    """One tier. From `changes_at` on its pattern is `then`; `replanned_at` is when the present plan took effect."""
 
     tier: str
     replicas: int
-    demand: ScriptedDemand
+    pattern: Pattern
+    changes_at: float = math.inf
+    then: Pattern | None = None
     restarts: tuple[Restart, ...] = ()
     drift: Drift | None = None
     cascade: ScriptedCascade | None = None
-    idle: bool = False
     replanned_at: float | None = None
+
+    def rate(self, t: float, seed: str) -> float:
+        """Return the requests per second expected at `t` (unix seconds)."""
+        pattern = self.then if self.then is not None and t >= self.changes_at else self.pattern
+        return pattern.rate(t, seed)
 
 
 CASCADE_SECONDS = 1200.0
@@ -183,24 +175,26 @@ def _between(elapsed: float) -> tuple[float, ...]:
 
 
 def stories(begin: float, end: float, seed: int) -> tuple[TierScenario, ...]:
-    """The tiers between `begin` and `end` (unix seconds, on full quarters of an hour).
-
-    Raises ValueError where there is too little time for all that happens.
-    """
-    if end - begin < SHORTEST_SECONDS:
-        raise ValueError(f"the story takes {SHORTEST_SECONDS / DAY:.0f} days or more")
+    """Return the tiers between `begin` and `end` (unix seconds, full quarters of an hour, 14 days apart or more)."""
     return _chat(begin, end, seed), _rag(begin, end, seed), _code(begin, end, seed)
+
+
+def find_outage(begin: float, end: float) -> tuple[float, float]:
+    """Return begin and end of the outage: in the first night of a workday, so that it meets no weekend."""
+    first = (begin + OUTAGE_SHARE * (end - begin)) // DAY * DAY + DAY
+    day = next(t for t in (first + n * DAY for n in range(3)) if weekday(t) < 5)
+    return day + OUTAGE_HOUR * HOUR, day + OUTAGE_HOUR * HOUR + OUTAGE_SECONDS
 
 
 def _chat(begin: float, end: float, seed: int) -> TierScenario:
     """Prompts double over ten days: people paste whole documents. It is deployed twice a week."""
     rng = random.Random(f"{seed}/chat")
-    days = _days(begin, end)
-    deploys = [day + 9 * HOUR + rng.randrange(0, 8) * 600.0 for day in days if weekday(day) in (1, 3)]
+    days = [day for day in _days(begin, end) if weekday(day) in (1, 3)]
+    deploys = [day + 9 * HOUR + rng.randrange(0, 8) * 600.0 for day in days]
     return TierScenario(
         tier="chat-h100",
         replicas=3,
-        demand=ScriptedDemand(pattern=Pattern(busiest=8.8, peak_hour=14.0, night=0.4, weekend=0.75)),
+        pattern=Pattern(busiest=8.8, peak_hour=14.0, night=0.25, weekend=0.75),
         restarts=_rolled(deploys, 3, 172.0, rng, end),
         drift=Drift(begin=end - min(14 * DAY, (end - begin) / 2), end=end - 4 * DAY, factor=2.0),
     )
@@ -213,9 +207,8 @@ def _rag(begin: float, end: float, seed: int) -> TierScenario:
     return TierScenario(
         tier="rag-l40s",
         replicas=3,
-        demand=ScriptedDemand(pattern=Pattern(busiest=5.4, peak_hour=13.0, night=0.2, weekend=0.4)),
+        pattern=Pattern(busiest=5.4, peak_hour=13.0, night=0.2, weekend=0.4),
         restarts=_rolled(deploys, 3, 88.0, rng, end),
-        idle=True,
     )
 
 
@@ -224,20 +217,18 @@ def _code(begin: float, end: float, seed: int) -> TierScenario:
     rng = random.Random(f"{seed}/code")
     days = _days(begin, end)
     workdays = [day for day in days if weekday(day) < 5 and end - 12 * DAY <= day < end - 5 * DAY]
-    at = workdays[rng.randrange(len(workdays))] + 15 * HOUR + rng.randrange(0, 4) * 600.0 if workdays else None
-    usual = Pattern(busiest=3.6, peak_hour=15.0, night=0.35, weekend=0.6)
-    other = Pattern(busiest=2.0, peak_hour=15.0, night=0.35, weekend=0.6, batch=2.8, batch_from=1.0, batch_until=6.0)
-    crashes = [day + rng.uniform(6, 8) * HOUR for day in days[2::5] if at is None or abs(day + 14 * HOUR - at) > DAY]
-    wednesday = [day for day in days if weekday(day) == 2 and begin + 3 * DAY < day < end - 4 * DAY]
+    at = workdays[rng.randrange(len(workdays))] + 15 * HOUR + rng.randrange(0, 4) * 600.0
+    crashes = [day + rng.uniform(6, 8) * HOUR for day in days[2::5] if abs(day + 14 * HOUR - at) > DAY]
+    wednesday = next(day for day in days if weekday(day) == 2 and begin + 3 * DAY < day)
     return TierScenario(
         tier="code-h100",
         replicas=2,
-        demand=ScriptedDemand(pattern=usual, changes_at=math.floor((end - 3 * DAY) / DAY) * DAY, then=other),
-        restarts=tuple(_restart(rng.randrange(2), at, 121.0, rng) for at in crashes if at < end - HOUR),
-        cascade=None
-        if at is None
-        else ScriptedCascade(replica=0, begin=at, alert_at=at + 270.0, alert_until=at + 1020.0),
-        replanned_at=wednesday[0] + 10 * HOUR if wednesday else None,
+        pattern=Pattern(busiest=3.6, peak_hour=15.0, night=0.35, weekend=0.6),
+        changes_at=math.floor((end - 3 * DAY) / DAY) * DAY,
+        then=Pattern(busiest=2.0, peak_hour=15.0, night=0.35, weekend=0.6, batch=2.8, batch_from=1.0, batch_until=6.0),
+        restarts=tuple(_restart(rng.randrange(2), t, 121.0, rng) for t in crashes if t < end - HOUR),
+        cascade=ScriptedCascade(replica=0, begin=at, alert_at=at + 270.0, alert_until=at + 1020.0),
+        replanned_at=wednesday + 10 * HOUR,
     )
 
 

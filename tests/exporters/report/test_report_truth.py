@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +25,7 @@ from agent.config.load import build_tier_contexts, plan_versions
 from agent.config.load import load as load_config
 from agent.demo.simulation.engine import PREFILL_EXPONENT
 from agent.demo.simulation.folder import HISTORY, configuration, unserved_url, write_configuration
-from agent.demo.simulation.scenario import DAY, HOUR, Pattern, ScriptedDemand
+from agent.demo.simulation.scenario import DAY, HOUR, Pattern, TierScenario
 from agent.history.store import HistoryStore
 from agent.reporting.generate import ReportQuery, files_of, prewarming, query_report_inputs
 from exporters.report.records import report_schema
@@ -71,10 +71,10 @@ class Told:
         """Requests a second that the story has people send at `t`."""
         told = self.truth["tiers"][name]
         changed = told["demand_changed"]
-        demand = ScriptedDemand(pattern=Pattern(**told["demand"]))
+        story = TierScenario(tier=name, replicas=told["replicas"], pattern=Pattern(**told["demand"]))
         if changed is not None:
-            demand = ScriptedDemand(pattern=demand.pattern, changes_at=changed["at"], then=Pattern(**changed["after"]))
-        return demand.rate(t, f"{self.truth['seed']}/{name}")
+            story = replace(story, changes_at=changed["at"], then=Pattern(**changed["after"]))
+        return story.rate(t, f"{self.truth['seed']}/{name}")
 
     def unwatched(self, name: str) -> float:
         """Requests of the time in which sizewatch itself did not run."""
@@ -99,9 +99,9 @@ def told_of(folder: Path) -> Told:
     """Minutes of the last hour alone: what they are is known to the demand of every minute, and filling takes half as long."""
     past = fill_with_truth(folder, seconds=28 * DAY, end=END + 61.0, fine_seconds=HOUR)
     targets = [
-        {"tier": name, "replica": one.name, "url": unserved_url(one.name)}
-        for name, run in past.filling.runs.items()
-        for one in run.followers
+        {"tier": name, "replica": replica, "url": unserved_url(replica)}
+        for name, run in past.runs.items()
+        for replica in run.names
     ]
     loaded = load_config(write_configuration(folder, configuration(targets)), environment={})
     whole = {
