@@ -55,7 +55,8 @@ class BackFillService:
         assert loaded.config.store is not None, "role fleet has a store"
         fleet = loaded.config.fleet
         # The first cycle reads the last few minutes itself.
-        self._until = last_whole_minute(clock() - fleet.delay_seconds - GONE_SECONDS)
+        settled = clock() - fleet.delay_seconds - GONE_SECONDS - SETTLE_SECONDS
+        self._until = settled // MINUTE_SECONDS * MINUTE_SECONDS
         self._begin = self._until - fleet.back_fill_seconds // MINUTE_SECONDS * MINUTE_SECONDS
         self.text = ""
         self.minutes = 0
@@ -126,8 +127,3 @@ def fill_demand(
                 source = loaded.config.tiers.get(tier, AGENTS)
                 yield history.fill_demand(tier, read_demand(tier, source, context, api, start, end))
         end = start
-
-
-def last_whole_minute(now: float) -> float:
-    """Return the end of the last minute that a store has completely at `now`."""
-    return (now - SETTLE_SECONDS) // MINUTE_SECONDS * MINUTE_SECONDS

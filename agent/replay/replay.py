@@ -98,7 +98,8 @@ class ReplayRun:
     def __init__(self, contexts: Mapping[str, TierContext], step_seconds: float) -> None:
         self.evaluator = Evaluator(contexts)
         self.state = EvaluatorState()
-        self._grid = _Grid(step_seconds)
+        self._step_seconds = step_seconds
+        self._cells: dict[tuple[str, str, int], list[Window]] = {}
         self._ended: list[ClosedSpan] = []
         self._start = self._end = math.nan
 
@@ -111,7 +112,9 @@ class ReplayRun:
         result.raise_defects()
         self._ended.extend(result.closed)
         for (tier, replica), window in result.windows:
-            self._grid.book(tier, replica, window, self._start)
+            # By its midpoint, so that the edges of a cell stay scrape times.
+            cell = math.floor((window.middle - self._start) / self._step_seconds)
+            self._cells.setdefault((tier, replica, cell), []).append(window)
 
     def finish(
         self, name: str, engines: Mapping[str, Iterable[str]], problems: Sequence[str], cut_short: str = ""
@@ -131,7 +134,7 @@ class ReplayRun:
             name=name,
             start=self._start,
             end=self._end,
-            windows=self._grid.next_shown(),
+            windows=_shown_windows(self._cells),
             ended=tuple(self._ended),
             rule_states=tuple(self.state.rules.values()),
             contexts=self.evaluator.tiers,
@@ -207,27 +210,16 @@ def _read(
     )
 
 
-class _Grid:
-    """Sums of scrape windows by step. A window belongs to the cell of its midpoint, so its edges stay scrape times."""
-
-    def __init__(self, step_seconds: float) -> None:
-        self._step = step_seconds
-        self._cells: dict[tuple[str, str, int], list[Window]] = {}
-
-    def book(self, tier: str, replica: str, window: Window, origin: float) -> None:
-        cell = math.floor(((window.start + window.end) / 2 - origin) / self._step)
-        self._cells.setdefault((tier, replica, cell), []).append(window)
-
-    def next_shown(self) -> tuple[ShownWindow, ...]:
-        replicas = {key: windows.sum_windows(group) for key, group in self._cells.items()}
-        tiers: dict[tuple[str, int], list[Window]] = {}
-        for (tier, _, cell), window in replicas.items():
-            tiers.setdefault((tier, cell), []).append(window)
-        shown = [ShownWindow(tier=t, replica=r, window=w) for (t, r, _), w in replicas.items()]
-        shown.extend(
-            ShownWindow(tier=t, replica=None, window=windows.sum_windows(group)) for (t, _), group in tiers.items()
-        )
-        return tuple(sorted(shown, key=lambda s: (s.window.start, s.tier, s.replica or "")))
+def _shown_windows(cells: Mapping[tuple[str, str, int], list[Window]]) -> tuple[ShownWindow, ...]:
+    """Return the sum of each cell of the step grid, of each replica and of the whole tier, in order of time."""
+    tiers: dict[tuple[str, int], list[Window]] = {}
+    shown = []
+    for (tier, replica, cell), group in cells.items():
+        window = windows.sum_windows(group)
+        shown.append(ShownWindow(tier=tier, replica=replica, window=window))
+        tiers.setdefault((tier, cell), []).append(window)
+    shown += (ShownWindow(tier=t, replica=None, window=windows.sum_windows(group)) for (t, _), group in tiers.items())
+    return tuple(sorted(shown, key=lambda s: (s.window.start, s.tier, s.replica or "")))
 
 
 def replay_store(
