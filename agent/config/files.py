@@ -26,7 +26,7 @@ from rules.plan.validation import path_text
 MAX_BYTES = 1024 * 1024
 """Maximum size of a file: a ConfigMap holds no more."""
 
-MOST_VALUES = 1_000_000
+MOST_VALUES = 200_000
 """Maximum number of values with aliases written out."""
 
 _LONGEST_PATH = 500

@@ -6,6 +6,7 @@ Each read of a socket has what is left of the time of its exchange, so a server 
 from __future__ import annotations
 
 import io
+import logging
 import os
 import socket
 import stat
@@ -27,6 +28,8 @@ from agent.http_client.options import Peer, authorization, header_secret, load_t
 
 PART_BYTES = 65_536
 _GZIP = 16 + zlib.MAX_WBITS
+
+_log = logging.getLogger(__name__)
 
 
 class _Exchange:
@@ -141,6 +144,7 @@ class HttpClient:
         self._exchange = _Exchange()
         self._adapter = _Adapter(self._exchange)
         self._is_kept = False
+        self._trouble = ""
 
     def load_if_changed(self) -> bool:
         """Read the files at the first call and after a change. Return whether requests must be prepared again."""
@@ -149,11 +153,14 @@ class HttpClient:
             if self._loaded == stamps:
                 return False
             self._load()
-        except ScrapeError:
+        except ScrapeError as error:
             if self._loaded is None:
                 raise
+            if error.text != self._trouble:
+                _log.warning('unusable file, its contents before stay in use error="%s"', error.text)
+                self._trouble = error.text
             return False
-        self._loaded = stamps
+        self._loaded, self._trouble = stamps, ""
         return True
 
     def prepare(

@@ -470,7 +470,7 @@ def test_basic_authentication_is_sent(serve: Serve, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("broken", [b"", b"\xff\xfe", None])
 def test_a_token_file_that_breaks_leaves_the_token_before_in_use(
-    serve: Serve, tmp_path: Path, broken: bytes | None
+    serve: Serve, tmp_path: Path, broken: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = serve(sends())
     token = tmp_path / "token"
@@ -482,7 +482,10 @@ def test_a_token_file_that_breaks_leaves_the_token_before_in_use(
     else:
         token.write_bytes(broken)
     fetcher.fetch()
+    fetcher.fetch()
     assert "Bearer first" in server.requests[-1]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert f"bearer_token_file {token}: " in caplog.text
     token.write_text("second, which is whole")
     fetcher.fetch()
     assert "Bearer second, which is whole" in server.requests[-1]
