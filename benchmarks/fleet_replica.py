@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from agent.config.peer import Peer
 from agent.daemon.status_builder import StatusInputs, status
 from agent.gpu.collector import GpuCollector
-from agent.http_client.options import Peer
 from agent.pipeline.loop import EvaluationLoop
 from agent.pipeline.runtime_state import RuntimeState
 from agent.scrape.scrapers import PageReader, ScrapeResult, Scrapers, Target

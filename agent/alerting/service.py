@@ -122,7 +122,8 @@ class AlertingService:
         if before is not None and before._posts == self._posts:
             self.deliveries: tuple[AlertDelivery, ...] = before.deliveries
         else:
-            peers = keys.alertmanagers if keys.path == "posts" else ()
+            managers = keys.alertmanagers if keys.path == "posts" else ()
+            peers = [manager.to_peer(timeout_seconds=manager.timeout_seconds) for manager in managers]
             self.deliveries = tuple(
                 AlertDelivery(AlertmanagerClient(peer), keys.resend_seconds, clock) for peer in peers
             )

@@ -15,10 +15,10 @@ import click
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from agent.cli.arguments import FINE, connection_options, make_command, option, ways_in
+from agent.config.peer import Peer
 from agent.errors import SizewatchError
 from agent.http_client.client import HttpClient
 from agent.http_client.errors import place_of
-from agent.http_client.options import Peer
 from exporters.grafana.dashboard_json import dashboard_json
 from exporters.grafana.files import DASHBOARDS, FOLDER
 

@@ -25,9 +25,9 @@ from agent.cli import run as run_command
 from agent.cli.arguments import CANNOT_JUDGE, FINE, PATH, flag, option
 from agent.config.discovery import PORTS
 from agent.config.load import load
+from agent.config.peer import Peer
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure
 from agent.gpu.owners import PROC
-from agent.http_client.options import Peer
 from agent.http_client.page import JSON, fetch_page
 from agent.scrape.engine_probe import EngineProbe, probe_engine
 from exporters.documents.plan_files import config_text, skeleton

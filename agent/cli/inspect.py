@@ -12,10 +12,10 @@ from types import SimpleNamespace
 import click
 
 from agent.cli.arguments import FINE, FORMAT, connection_options, option, print_result, ways_in
+from agent.config.peer import DEFAULT_MAX_BYTES, Peer
 from agent.errors import RecordingError, ScrapeError
 from agent.gpu.collector import samples
 from agent.http_client.errors import place_of
-from agent.http_client.options import DEFAULT_MAX_BYTES, Peer
 from agent.http_client.page import fetch_page, wrong_content
 from agent.scrape.exposition import SeriesReader
 from agent.scrape.scrapers import PageReader

@@ -33,12 +33,12 @@ from agent.cli.inspect import read_page_body
 from agent.cli.loading import load_config, open_history
 from agent.config.files import fill_architectures, load_plan, read_document
 from agent.config.load import build_tier_contexts, find, parse_config, select_tier, unknown_tier_error
+from agent.config.peer import Peer
 from agent.errors import ConfigError, ScrapeError
 from agent.history.daily_queries import read_production
 from agent.http_client.errors import place_of
-from agent.http_client.options import Peer
 from agent.scrape.engine_probe import EngineProbe, differences, probe_engine
-from agent.scrape.scrapers import PageReader, Target
+from agent.scrape.scrapers import PageReader, Target, list_targets
 from exporters.documents.plan_diff import plan_diff
 from exporters.documents.plan_files import LOAD_GENERATORS, TierFacts, skeleton, workload_files
 from exporters.documents.plan_show import show, workload_text
@@ -92,7 +92,7 @@ def _configured(options: SimpleNamespace) -> list[Target]:
         config = parse_config(document.data, folder=path.parent)
     except ConfigError as bad:
         raise ConfigError(document.located(bad.problems)) from None
-    targets = [target for target in config.list_targets() if options.tier in (None, target.tier)]
+    targets = [target for target in list_targets(config) if options.tier in (None, target.tier)]
     if not targets:
         which = f"of tier {options.tier} " if options.tier else ""
         raise ConfigError((f"{path}: no target {which}is configured: name metrics pages, or add targets",))

@@ -25,10 +25,10 @@ from agent.cli.arguments import (
 )
 from agent.cli.loading import load_config, open_history
 from agent.config.load import build_tier_contexts, unknown_tier_error
+from agent.config.peer import Peer
 from agent.config.web import page_url, read_web_file
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.http_client.errors import place_of
-from agent.http_client.options import Peer
 from agent.http_client.page import JSON, fetch_page
 from exporters.documents.timeline import timeline_json, timeline_text
 from exporters.status.tier_overview import overview_text

@@ -7,17 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from agent.http_client.options import Peer, Url
-from agent.sections import (
-    ConfigSection,
-    Contradictions,
-    EnvironmentFileName,
-    Seconds,
-    Text,
-    Timeout,
-    duration_range,
-    repeats,
-)
+from agent.config.peer import PeerKeys, Url
+from agent.config.sections import ConfigSection, Contradictions, repeats
+from agent.config.values import EnvironmentFileName, Seconds, Text, Timeout, duration_range
 from exporters.alertmanager.payload import OWN_LABELS, AlertSettings
 from rules.plan.schema import Plan
 
@@ -25,7 +17,7 @@ Resend = Annotated[Seconds, duration_range(1.0, 300.0)]
 """Seconds. An alert expires after four intervals, 20 minutes at most."""
 
 
-class Alertmanager(Peer):
+class Alertmanager(PeerKeys):
     """Alertmanager to post alerts to. Each member of a cluster gets all alerts."""
 
     url: Url = Field(description="Its address, with the path it is served under; such as http://127.0.0.1:9093.")

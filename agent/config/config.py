@@ -15,24 +15,14 @@ from pydantic import AfterValidator, Field
 from agent.config.alerting import AlertingConfig
 from agent.config.discovery import Discovery
 from agent.config.forecast import ForecastConfig
+from agent.config.peer import Peer, PeerKeys
 from agent.config.report import WRITING_ROLES, ReportConfig
+from agent.config.sections import ConfigSection, Contradictions, refuse, unknown_key_text
 from agent.config.store import FleetConfig, StoreConfig, TierSource
 from agent.config.targets import GpusConfig, TargetKeys, Targets
+from agent.config.values import FileName, Name, Seconds, Timeout, duration_range
 from agent.config.web import Web
 from agent.durations import duration_text
-from agent.http_client.options import Peer
-from agent.scrape import scrapers
-from agent.sections import (
-    ConfigSection,
-    Contradictions,
-    FileName,
-    Name,
-    Seconds,
-    Timeout,
-    duration_range,
-    refuse,
-    unknown_key_text,
-)
 from rules.catalogue.registry import CATALOGUE
 from rules.gpu_sources.exporter import GpuExporter
 from rules.plan.schema import Plan
@@ -196,31 +186,15 @@ class Config(ConfigSection):
             if path[-1] not in known:
                 yield path, unknown_key_text(path[-1], tuple(known), "a tier of targets or plan")
 
-    def list_targets(self) -> tuple[scrapers.Target, ...]:
-        """Return the targets for the collector."""
-        return tuple(
-            scrapers.Target(
-                tier=target.tier,
-                replica=target.name,
-                pool=target.pool,
-                peer=target.model_copy(update={"timeout_seconds": self.timeout_seconds(target)}),
-                engine=target.engine,
-                engine_version=target.engine_version,
-                gpus=("auto",) if target.gpus == "auto" else tuple(str(gpu) for gpu in target.gpus),
-                pid_file=target.pid_file,
-            )
-            for target in self.targets
-        )
-
     @property
     def gpu_exporter(self) -> tuple[GpuExporter, Peer] | None:
         """Return the configured GPU exporter and its address, or None for another source."""
         if self.gpus.exporter is None:
             return None
         exporter, connection = self.gpus.exporter
-        return exporter, connection.model_copy(update={"timeout_seconds": self.timeout_seconds()})
+        return exporter, connection.to_peer(timeout_seconds=self.timeout_seconds(), max_bytes=connection.max_bytes)
 
-    def peers(self) -> Iterator[tuple[str, Peer]]:
+    def peers(self) -> Iterator[tuple[str, PeerKeys]]:
         """Yield the key and the section of every server of the configuration."""
         yield from ((f"targets[{place}]", target) for place, target in enumerate(self.targets))
         if self.gpus.exporter is not None:

@@ -7,15 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema
 
-from agent.http_client.options import Peer, TlsConfig, Url
-from agent.sections import (
-    ConfigSection,
-    EnvironmentFileName,
-    Name,
-    Seconds,
-    duration_range,
-    validation_error,
-)
+from agent.config.peer import Peer, TlsConfig, Url
+from agent.config.sections import ConfigSection, validation_error
+from agent.config.values import EnvironmentFileName, Name, Seconds, duration_range
 
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 """Socket of the kubelet's device API, since 1.20."""

@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
+from agent.config.sections import repeats
 from agent.errors import ConfigError
-from agent.sections import repeats
 from exporters.render.text import one_line
 from rules.plan.checks import PlanWarning
 from rules.plan.memory import read_model_config

@@ -14,17 +14,9 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
+from agent.config.sections import ConfigSection, Contradictions, repeats, validation_error
+from agent.config.values import Name, Seconds, Text, duration_range
 from agent.durations import duration_text
-from agent.sections import (
-    ConfigSection,
-    Contradictions,
-    Name,
-    Seconds,
-    Text,
-    duration_range,
-    repeats,
-    validation_error,
-)
 from rules.plan.schema import Plan
 from rules.problems import find_close_name
 

@@ -13,10 +13,11 @@ from typing import Any
 
 from agent.config.config import Config, Role
 from agent.config.files import load_plan, read_document
+from agent.config.sections import is_text
+from agent.config.values import DURATION
 from agent.config.weaknesses import mistakes, weaknesses
 from agent.durations import duration_text
 from agent.errors import ConfigError
-from agent.sections import DURATION, is_text
 from rules.catalogue.registry import CATALOGUE
 from rules.engines.registry import itl_comparable
 from rules.light_dataclass import light_dataclass

@@ -7,18 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from agent.config.peer import Peer, Url
+from agent.config.sections import ConfigSection, Contradictions, validation_error
 from agent.config.targets import EngineName
-from agent.http_client.options import Peer, Url
-from agent.sections import (
-    ConfigSection,
-    Contradictions,
-    EnvironmentFileName,
-    Seconds,
-    Timeout,
-    duration_range,
-    full_match,
-    validation_error,
-)
+from agent.config.values import EnvironmentFileName, Seconds, Timeout, duration_range, full_match
 from rules.plan.schema import Plan
 
 MOST_BYTES = 64 * 1024 * 1024

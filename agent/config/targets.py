@@ -8,18 +8,9 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from agent.http_client.options import Peer, Url
-from agent.sections import (
-    ConfigSection,
-    Contradictions,
-    EnvironmentFileName,
-    Name,
-    Timeout,
-    refuse,
-    repeats,
-    unknown_key_text,
-    validation_error,
-)
+from agent.config.peer import PeerKeys, Url
+from agent.config.sections import ConfigSection, Contradictions, refuse, repeats, unknown_key_text, validation_error
+from agent.config.values import EnvironmentFileName, Name, Timeout
 from rules.engines.registry import ENGINES
 from rules.gpu_sources.exporter import GpuExporter
 from rules.gpu_sources.registry import BY_NAME
@@ -58,7 +49,7 @@ def _gpus(value: object) -> object:
 GpuList = Annotated[tuple[str | int, ...] | Literal["auto"], BeforeValidator(_gpus)]
 
 
-class Connection(Peer):
+class Connection(PeerKeys):
     """Address of a metrics page and its credentials."""
 
     url: Url = Field(description="Address of the metrics page; without user, password or ${...}.")

@@ -12,15 +12,17 @@ from itertools import chain
 from urllib.parse import parse_qsl, urlsplit
 
 from agent.config.config import Config
+from agent.config.sections import repeats, unknown_key_text
 from agent.config.store import StoreConfig
 from agent.config.targets import default_replica
 from agent.config.web import find_web_file
-from agent.http_client.options import SECRET_NAME
-from agent.sections import repeats, unknown_key_text
 from rules.plan.schema import Plan
 from rules.problems import cap_problems
 
 SET_TLS = "set tls_server_config in web.config_file"
+SECRET_NAME = re.compile(r"token|key|secret|passw|pwd|auth|credential|sig|session|jwt|bearer|code", re.IGNORECASE)
+"""Part of the name of a query parameter that holds a secret."""
+
 SHORTEST_SECRET = 4
 """Letters of a query value that can be a secret: `auth=1` is none."""
 

@@ -15,18 +15,9 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from agent.config.files import read_document
+from agent.config.sections import ConfigSection, Contradictions, is_text, refuse, validation_error
+from agent.config.values import EnvironmentFileName, FileName, Text, full_match
 from agent.errors import ConfigError
-from agent.sections import (
-    ConfigSection,
-    Contradictions,
-    EnvironmentFileName,
-    FileName,
-    Text,
-    full_match,
-    is_text,
-    refuse,
-    validation_error,
-)
 from rules.plan.schema import Plan
 
 BCRYPT_HASH = r"\$2[aby]\$(0[4-9]|1[0-9])\$[./A-Za-z0-9]{53}"

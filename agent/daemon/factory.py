@@ -24,7 +24,7 @@ from agent.pipeline.change_log import ChangeLog
 from agent.pipeline.interfaces import Sink, Source
 from agent.pipeline.loop import EvaluationLoop
 from agent.pipeline.runtime_state import RuntimeState
-from agent.scrape.scrapers import Scrapers
+from agent.scrape.scrapers import Scrapers, list_targets
 from agent.sources.gpu_reader import make_gpu_reader
 from agent.sources.scrape import ScrapeSource
 from agent.version import VERSION
@@ -155,7 +155,7 @@ def _source(
 
         store = build_store_source(loaded, contexts, earlier if isinstance(earlier, StoreSource) else None)
         return store, store.agent_tiers
-    targets = loaded.config.list_targets()
+    targets = list_targets(loaded.config)
     gpus = None
     if before is not None and isinstance(earlier, ScrapeSource) and before.loaded.config.gpus == loaded.config.gpus:
         gpus = earlier.gpus

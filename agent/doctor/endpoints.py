@@ -9,11 +9,11 @@ from contextlib import closing
 
 from agent.config.alerting import AlertingConfig
 from agent.config.load import LoadedConfig, build_tier_contexts
+from agent.config.peer import Peer
 from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.errors import ConfigError, ScrapeError
 from agent.fleet.tier_readers import MOST_ENGINES, replica_count_query_for, uses_agent_series
 from agent.http_client.errors import place_of
-from agent.http_client.options import Peer
 from agent.http_client.page import JSON, fetch_page
 from agent.http_server.credentials import read_tokens
 from agent.http_server.interfaces import WEBHOOK
@@ -35,7 +35,7 @@ ANYTHING = "vector(1)"
 def check_alerting(alerting: AlertingConfig) -> Iterator[CheckResult]:
     """Request the status of each Alertmanager in turn, and read the token of the webhook."""
     for alertmanager in alerting.alertmanagers:
-        yield _check_alertmanager(alertmanager)
+        yield _check_alertmanager(alertmanager.to_peer(timeout_seconds=alertmanager.timeout_seconds))
     if alerting.receiver is None:
         return
     try:

@@ -26,6 +26,7 @@ from agent.doctor.target_pages import NO_GPUS, TargetPage, read_targets
 from agent.errors import ConfigError
 from agent.gpu.collector import GpuRead
 from agent.gpu.owners import assign_gpus
+from agent.scrape.scrapers import list_targets
 from agent.sources.gpu_reader import make_gpu_reader
 from agent.version import VERSION
 
@@ -49,7 +50,7 @@ class Installation:
 def read_installation(loaded: LoadedConfig, clock: Callable[[], float]) -> Installation:
     """Read pods, GPUs, targets and the running daemon. `clock` returns unix seconds."""
     pods, gpus = read_pods(loaded, clock), _read_gpus(loaded.config, clock)
-    targets = (pods.loaded if pods is not None else loaded).config.list_targets()
+    targets = list_targets((pods.loaded if pods is not None else loaded).config)
     assign = pods.source.assign_gpus if pods is not None and pods.source is not None else assign_gpus
     owned = assign(targets, {readout.gpu: readout for readout in gpus[0]})
     tiers = loaded.plan.tiers if loaded.plan is not None else {}

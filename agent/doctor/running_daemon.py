@@ -14,11 +14,11 @@ from pydantic import BaseModel, ValidationError
 
 from agent.config.config import Config
 from agent.config.load import LoadedConfig, plan_versions
+from agent.config.peer import Peer, TlsConfig
 from agent.config.web import Web, bind_address, page_url, read_web_file
 from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.errors import ConfigError, ScrapeError
 from agent.http_client.client import HttpClient
-from agent.http_client.options import Peer, TlsConfig
 from agent.http_server.server import read_gate, read_tls
 from agent.version import VERSION
 from exporters.render.text import quote_external_text

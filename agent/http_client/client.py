@@ -22,9 +22,10 @@ import urllib3
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
+from agent.config.peer import Peer
 from agent.errors import ScrapeError, ScrapeFailure
+from agent.http_client.credentials import authorization, header_secret, load_tls
 from agent.http_client.errors import HttpError, is_closed_by_peer, place_of, transport_error
-from agent.http_client.options import Peer, authorization, header_secret, load_tls
 
 PART_BYTES = 65_536
 _GZIP = 16 + zlib.MAX_WBITS

@@ -6,10 +6,10 @@ from contextlib import closing
 
 import requests
 
+from agent.config.peer import Peer
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.http_client.client import HttpClient
 from agent.http_client.errors import status_error
-from agent.http_client.options import Peer
 
 METRICS = "text/plain;version=0.0.4"
 """A newer version lets prometheus_client rename `vllm:x` to `vllm_x`."""

@@ -17,9 +17,9 @@ from urllib.parse import urlencode
 
 import requests
 
+from agent.config.peer import Peer, TlsConfig
 from agent.errors import ScrapeError, SizewatchError
 from agent.http_client.client import HttpClient
-from agent.http_client.options import Peer, TlsConfig
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Folder of a pod's service account: `token`, which the kubelet renews, and `ca.crt`."""

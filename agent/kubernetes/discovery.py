@@ -14,9 +14,9 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from agent.config.discovery import Kubernetes
+from agent.config.sections import unknown_key_text
 from agent.kubernetes.pod_tier import ExcludedPodError, TierCandidates, tier_of
 from agent.kubernetes.pods import LWS, Pod, Port
-from agent.sections import unknown_key_text
 from rules.engines.registry import ENGINES
 
 MOST_TARGETS = 64

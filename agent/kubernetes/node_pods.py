@@ -15,10 +15,10 @@ from dataclasses import replace
 from agent.config.config import Config
 from agent.config.discovery import Kubernetes
 from agent.config.load import LoadedConfig
+from agent.config.peer import Peer
 from agent.config.targets import TargetKeys
 from agent.errors import ScrapeError
 from agent.gpu.owners import GpuAssignment, assign_gpus
-from agent.http_client.options import Peer
 from agent.http_client.page import fetch_page
 from agent.kubernetes import pod_gpus, pod_resources
 from agent.kubernetes.api import KubernetesApiError, KubernetesClient, endpoint_from_pod

@@ -10,8 +10,8 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agent.config.discovery import PodTier
+from agent.config.sections import unknown_key_text
 from agent.kubernetes.pods import Pod
-from agent.sections import unknown_key_text
 from exporters.render.text import quote_external_text
 from rules.plan.schema import TierPlan
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from agent.config.peer import Peer
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.options import Peer
 from agent.http_client.page import JSON, fetch_page
 from agent.scrape.scrapers import PageReader
 from exporters.render import text

@@ -19,10 +19,11 @@ from functools import partial
 from queue import SimpleQueue
 from urllib.parse import urlsplit, urlunsplit
 
+from agent.config.config import Config
+from agent.config.peer import Peer
 from agent.durations import Backoff
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.http_client.errors import place_of
-from agent.http_client.options import Peer
 from agent.http_client.page import JSON, PageFetcher
 from agent.scrape.exposition import ExpositionSeries, ParsedPage, SeriesReader
 from agent.scrape.page_split import split_engines
@@ -145,6 +146,23 @@ class Target:
     @property
     def key(self) -> tuple[str, str]:
         return self.tier, self.replica
+
+
+def list_targets(config: Config) -> tuple[Target, ...]:
+    """Return the targets of a configuration."""
+    return tuple(
+        Target(
+            tier=target.tier,
+            replica=target.name,
+            pool=target.pool,
+            peer=target.to_peer(timeout_seconds=config.timeout_seconds(target), max_bytes=target.max_bytes),
+            engine=target.engine,
+            engine_version=target.engine_version,
+            gpus=("auto",) if target.gpus == "auto" else tuple(str(gpu) for gpu in target.gpus),
+            pid_file=target.pid_file,
+        )
+        for target in config.targets
+    )
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
 
 from agent.config import files
+from agent.config.sections import problems_of, validation_error
 from agent.errors import ConfigError, RecordingError
-from agent.sections import problems_of, validation_error
 from exporters.render.text import one_line, quote_external_text
 from rules.problems import FURTHER, MOST_PROBLEMS
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from agent.config.load import LoadedConfig
+from agent.config.peer import Peer
 from agent.errors import ScrapeFailure, SizewatchError
 from agent.fleet.stored_pages import GONE_SECONDS, ReplicaPage
 from agent.fleet.tier_readers import AGENTS, TierReader, TierReaderKey, build_tier_reader, uses_agent_series
 from agent.garbage import collect_rarely, collector_resting
-from agent.http_client.options import Peer
 from agent.pipeline.interfaces import Closable
 from agent.prometheus.api import QueryClient, StoreApi
 from agent.scrape.scrapers import Target

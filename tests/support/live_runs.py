@@ -13,8 +13,8 @@ from pathlib import Path
 import yaml
 from loops import scrape_loop
 
+from agent.config.peer import Peer
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.options import Peer
 from agent.scrape.scrapers import Scrapers, Target
 from agent.sources.recording import Recording, Scrape, load, scrapes
 from rules.plan.load_bins import TierContext

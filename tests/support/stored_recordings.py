@@ -14,8 +14,8 @@ from loops import scrape_loop
 from paths import TESTS
 from prometheus_client.parser import text_string_to_metric_families
 
+from agent.config.peer import Peer
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.options import Peer
 from agent.prometheus.answers import MatrixSeries
 from agent.scrape.scrapers import PageReader, ScrapeResult, Scrapers, Target
 from agent.sources.recording import Recording, Scrape, load, scrapes

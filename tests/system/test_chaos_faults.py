@@ -21,10 +21,10 @@ from paths import ROOT, SUPPORT
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.alerting.delivery import AlertDelivery, AlertmanagerClient
+from agent.config.peer import Peer
 from agent.errors import ScrapeError
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
-from agent.http_client.options import Peer
 from agent.scrape.scrapers import Scrapers, Target
 from rules.evaluator.observation import ClosedMinute
 

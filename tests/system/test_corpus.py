@@ -35,6 +35,7 @@ from agent.cli.dashboards import GrafanaClient
 from agent.config.files import load_plan
 from agent.config.load import load as load_config
 from agent.config.load import parse_config
+from agent.config.peer import Peer
 from agent.config.store import StoreConfig
 from agent.config.web import Web, WebFile, read_web_file
 from agent.errors import ScrapeError, SizewatchError
@@ -44,7 +45,6 @@ from agent.fleet.sums import group_sums, sum_by_replica
 from agent.forecasting.csv_series import read_trace
 from agent.gpu.collector import samples
 from agent.history.codec import decode_window
-from agent.http_client.options import Peer
 from agent.http_client.page import PageFetcher
 from agent.http_server.credentials import Authenticator
 from agent.http_server.interfaces import TurnProgress

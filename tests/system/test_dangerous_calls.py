@@ -108,7 +108,7 @@ def test_no_certificate_goes_unchecked_but_where_the_configuration_says_so() -> 
             and not node.value.value
         )
     }
-    assert found == {"agent/http_client/options.py"}
+    assert found == {"agent/http_client/credentials.py"}
 
 
 def test_secrets_are_compared_in_constant_time() -> None:

@@ -17,7 +17,7 @@ from waiting import wait_for
 
 from agent.alerting.delivery import AlertmanagerClient
 from agent.config.files import load_plan
-from agent.http_client.options import Peer
+from agent.config.peer import Peer
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
 from exporters.alertmanager.payload import AlertPayload, AlertSettings, present

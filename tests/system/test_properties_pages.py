@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from page_checks import NOW, check_snapshot, check_window, engine_pages
 from waiting import CEILING_SECONDS
 
+from agent.config.peer import Peer
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.options import Peer
 from agent.http_client.page import PageFetcher
 from agent.scrape.scrapers import PageReader
 from rules.telemetry import windows

@@ -24,8 +24,8 @@ from waiting import CEILING_SECONDS
 
 from agent.alerting.webhook import WebhookReceiver
 from agent.config.load import load
+from agent.config.peer import Peer
 from agent.errors import ConfigError
-from agent.http_client.options import Peer
 from agent.http_server.credentials import Authenticator
 from agent.http_server.server import WebServer
 from agent.kubernetes.api import (

@@ -13,9 +13,9 @@ from hostile_store import give as give_json
 from hostile_store import serving
 
 from agent.alerting.delivery import AlertmanagerClient
+from agent.config.peer import Peer
 from agent.config.store import StoreConfig
 from agent.errors import ConfigError, ScrapeError
-from agent.http_client.options import Peer
 from agent.http_client.page import PageFetcher
 from agent.prometheus.api import StoreApi
 from agent.prometheus.errors import StoreError

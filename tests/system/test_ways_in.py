@@ -21,6 +21,7 @@ from agent.config.load import parse_config
 from agent.doctor.target_pages import read_targets
 from agent.http_client.page import PageFetcher
 from agent.prometheus.api import StoreApi
+from agent.scrape.scrapers import list_targets
 from exporters.alertmanager.payload import AlertPayload
 
 PASSWORD = "c4n4ry-s3cret"
@@ -38,13 +39,13 @@ def configured(data: dict[str, Any], folder: Path) -> Config:
 
 def a_target(url: str, keys: dict[str, Any], folder: Path) -> None:
     config = configured({"targets": [{"url": f"{url}/metrics", "tier": "t", **keys}]}, folder)
-    (target,) = config.list_targets()
+    (target,) = list_targets(config)
     assert PageFetcher(target.peer).fetch() == PAGE
 
 
 def a_targets_clock(url: str, keys: dict[str, Any], folder: Path) -> None:
     config = configured({"targets": [{"url": f"{url}/metrics", "tier": "t", **keys}]}, folder)
-    (seen,) = read_targets(config.list_targets(), time.time)
+    (seen,) = read_targets(list_targets(config), time.time)
     assert seen.clock_ahead_seconds == 0.0
 
 
@@ -56,7 +57,7 @@ def a_gpu_exporter(url: str, keys: dict[str, Any], folder: Path) -> None:
 
 def an_alertmanager(url: str, keys: dict[str, Any], folder: Path) -> None:
     config = configured({"alerting": {"path": "posts", "alertmanagers": [{"url": url, **keys}]}}, folder)
-    poster = AlertmanagerClient(config.alerting.alertmanagers[0])
+    poster = AlertmanagerClient(config.alerting.alertmanagers[0].to_peer())
     alert = AlertPayload(title="A", body={"labels": {"alertname": "A"}}, firing=True)
     assert poster.round([alert]) == {}
 

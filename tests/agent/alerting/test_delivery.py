@@ -20,8 +20,8 @@ from peers import peer_fields
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.alerting.delivery import BATCH, AlertDelivery, AlertmanagerClient
+from agent.config.peer import Peer
 from agent.errors import ScrapeError
-from agent.http_client.options import Peer
 from exporters.alertmanager.payload import AlertPayload, timestamp
 
 OK = (200, b"")

@@ -12,9 +12,9 @@ from daemon_runs import configuration, write
 from paths import ROOT
 
 from agent.config.load import load, parse_config
+from agent.config.peer import BasicAuth, TlsConfig
 from agent.config.weaknesses import weaknesses
 from agent.errors import ConfigError
-from agent.http_client.options import BasicAuth, TlsConfig
 
 TARGET = {"url": "http://127.0.0.1:8000/metrics", "tier": "t"}
 MANAGER = {"url": "http://127.0.0.1:9093"}

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from agent import sections
-from agent.config import files, targets
+from agent.config import files, sections, targets
 from agent.config.load import build_tier_contexts, load
 from agent.errors import ConfigError
 from rules.plan.load_bins import build_tier_context

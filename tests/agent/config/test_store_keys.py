@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from agent.config.load import parse_config
+from agent.config.peer import BasicAuth, TlsConfig
 from agent.config.store import StoreConfig
 from agent.config.weaknesses import weaknesses
 from agent.errors import ConfigError
-from agent.http_client.options import BasicAuth, TlsConfig
 
 URL = "http://127.0.0.1:9090"
 

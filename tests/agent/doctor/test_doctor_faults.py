@@ -25,12 +25,12 @@ from paths import ROOT
 from test_run import PAGE, about, loaded, serving, target
 from waiting import CEILING_SECONDS, free_port
 
+from agent.config.peer import Peer
 from agent.config.weaknesses import mistakes, weaknesses
 from agent.doctor.check_result import CheckLevel, CheckResult, exit_code, format_text
 from agent.doctor.run import CHECKS, run_checks
 from agent.errors import ScrapeError
 from agent.history.store import HistoryStore
-from agent.http_client.options import Peer
 from agent.http_client.page import PageFetcher
 
 CANARY = "canary-7f3a91c2d4e5b6a7"

@@ -8,12 +8,12 @@ from paths import TESTS
 
 from agent.config.files import load_plan
 from agent.config.load import LoadedConfig, parse_config
+from agent.config.peer import Peer
 from agent.doctor.check_result import CheckLevel, CheckResult
 from agent.doctor.machine import check_gpus
 from agent.doctor.target_checks import check_page, check_plan_match, check_signals
 from agent.doctor.target_pages import TargetPage
 from agent.gpu.owners import GpuAssignment
-from agent.http_client.options import Peer
 from agent.scrape.scrapers import PageReader, Target
 from rules.plan.schema import Plan, TierPlan, parse_plan
 from rules.telemetry.snapshots import GpuReadout

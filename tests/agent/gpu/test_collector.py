@@ -13,11 +13,11 @@ from gpu_samples import T, by_uuid, readout
 from nvml_fixture import StandIn, nvml_library, nvml_state  # noqa: F401 (fixtures)
 from waiting import wait_for
 
+from agent.config.peer import Peer
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.gpu.collector import UNREAD_SECONDS, ExporterPage, GpuCollector
 from agent.gpu.nvml_reader import NvmlReader
 from agent.gpu.owners import MOST_GENERATIONS, GpuAssignment, Lineage, PidFileError, assign_gpus, lineage, read_pid
-from agent.http_client.options import Peer
 from agent.scrape.scrapers import Target
 from rules.gpu_sources.amd import AMD
 from rules.gpu_sources.dcgm import DCGM as DCGM_EXPORTER

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gpu_samples import by_uuid, readout
 
+from agent.config.peer import Peer
 from agent.gpu.owners import assign_gpus
-from agent.http_client.options import Peer
 from agent.scrape.scrapers import Target
 
 FIRST, SECOND = "MIG-1c1e9a04-1a57-5b0e-8f6c-5f1d2b6a9c11", "MIG-2c1e9a04-1a57-5b0e-8f6c-5f1d2b6a9c22"

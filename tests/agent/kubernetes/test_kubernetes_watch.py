@@ -16,7 +16,7 @@ from kube_standin import Kube, pod, serving
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.config.load import parse_config
-from agent.http_client.options import Peer
+from agent.config.peer import Peer
 from agent.kubernetes import api as api_module
 from agent.kubernetes import pod_watch
 from agent.kubernetes.api import KubernetesApiError, KubernetesClient, endpoint_from_pod

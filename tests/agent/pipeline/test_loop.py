@@ -15,8 +15,8 @@ from gpu_samples import T, by_uuid, readout
 from loops import LoopParts, scrape_loop
 from waiting import CEILING_SECONDS, wait_for
 
+from agent.config.peer import Peer
 from agent.gpu.collector import GpuCollector, GpuReader
-from agent.http_client.options import Peer
 from agent.pipeline.change_log import ChangeLog
 from agent.pipeline.loop import EvaluationLoop
 from agent.pipeline.runtime_state import RuntimeState

@@ -30,8 +30,8 @@ from engine_server import (
 from paths import TESTS
 from waiting import CEILING_SECONDS, wait_for
 
+from agent.config.peer import Peer
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.options import Peer
 from agent.http_client.page import PageFetcher
 from agent.scrape import scrapers as scrapers_module
 from agent.scrape.scrapers import PageReader, ScrapeResult, Scrapers, Target

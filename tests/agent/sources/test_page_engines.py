@@ -12,8 +12,8 @@ from loops import LoopParts, scrape_loop
 from paths import TESTS
 
 from agent.config.files import load_plan
+from agent.config.peer import Peer
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.http_client.options import Peer
 from agent.replay.replay import replay
 from agent.scrape.page_engines import GONE_SECONDS
 from agent.scrape.scrapers import Scrapers, Target

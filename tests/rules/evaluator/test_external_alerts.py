@@ -11,7 +11,7 @@ from test_alert_state import CERTAIN, CRITICAL, LIKELY, OK, WARNING, result
 
 from agent.alerting import service as memory
 from agent.alerting.service import ExternalAlertStore, alert_targets
-from agent.http_client.options import Peer
+from agent.config.peer import Peer
 from agent.scrape.scrapers import Target
 from rules.confidence import Certainty
 from rules.evaluator.external_alerts import AFTERMATH_SECONDS, AlertTargets, ExternalAlert, assign_tier, attach_finding

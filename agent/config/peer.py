@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import base64
 import re
-import ssl
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
-import urllib3
 from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema
-from pydantic.json_schema import SkipJsonSchema
 
-from agent.errors import ConfigError, ScrapeError, ScrapeFailure
-from agent.sections import (
-    ConfigSection,
-    Contradictions,
-    EnvironmentFileName,
-    Text,
-    is_text,
-    problems_of,
-    validation_error,
-)
+from agent.config.sections import ConfigSection, Contradictions, is_text, problems_of, validation_error
+from agent.config.values import EnvironmentFileName, Text
+from agent.errors import ConfigError, ScrapeFailure
 from rules.plan.schema import Plan
 
 DEFAULT_MAX_BYTES = 16 * 1024 * 1024
 """A hundred times the page of a busy engine."""
-
-SECRET_NAME = re.compile(r"token|key|secret|passw|pwd|auth|credential|sig|session|jwt|bearer|code", re.IGNORECASE)
-"""Part of the name of a query parameter that holds a secret."""
 
 _HOST = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
@@ -89,27 +74,17 @@ class TlsConfig(ConfigSection):
     insecure_skip_verify: bool = Field(False, description="Do not check the target's certificate.")
 
 
-class Peer(ConfigSection):
-    """Server that is asked, and the credentials for it.
-
-    `timeout_seconds` bounds a whole exchange, `max_bytes` the decompressed body. Sections of a configuration extend it,
-    and give both a key of their own or none: the NUL in these aliases stands in no file.
-    """
+class PeerKeys(ConfigSection):
+    """Keys of a server that is asked: its address and the credentials for it. Limits are keys of a section, or none."""
 
     url: Url
-    timeout_seconds: SkipJsonSchema[Annotated[float, Field(gt=0)]] = Field(10.0, alias="\0t")
-    max_bytes: SkipJsonSchema[Annotated[int, Field(gt=0)]] = Field(DEFAULT_MAX_BYTES, alias="\0m")
     bearer_token_file: EnvironmentFileName | None = Field(None, description="File that holds a bearer token.")
     basic_auth: BasicAuth | None = None
     tls: TlsConfig | None = None
 
-    @classmethod
-    def of(cls, **fields: Any) -> Self:
-        """Return the peer of what a user gave on the command line. Raise ConfigError with every problem."""
-        try:
-            return cls(**fields)
-        except ValidationError as error:
-            raise ConfigError(problems_of(error, cls)) from None
+    def to_peer(self, **limits: Any) -> Peer:
+        """Return the server with these limits of `Peer`."""
+        return Peer(**{name: getattr(self, name) for name in PeerKeys.model_fields}, **limits)
 
     @property
     def files(self) -> tuple[tuple[str, str, ScrapeFailure], ...]:
@@ -134,57 +109,16 @@ class Peer(ConfigSection):
             yield ("tls", "key_file"), "needs cert_file"
 
 
-def load_tls(peer: Peer) -> ssl.SSLContext | None:
-    """Return the TLS context for a url, None for http. Raise ScrapeError.
+class Peer(PeerKeys):
+    """Server as a client takes it. `timeout_seconds` bounds a whole exchange, `max_bytes` the decompressed body."""
 
-    Without `ca_file` it trusts the certificates of the machine, as curl and Prometheus do, not the bundle of `certifi`.
-    """
-    if urlsplit(peer.url).scheme != "https":
-        return None
-    tls = peer.tls or TlsConfig()
-    try:
-        context = ssl.create_default_context(cafile=tls.ca_file)
-        if tls.cert_file is not None:
-            context.load_cert_chain(tls.cert_file, tls.key_file)
-    except OSError as error:
-        text = f"ca_file, cert_file or key_file cannot be used: {error.strerror or error}"
-        raise ScrapeError(ScrapeFailure.TLS, text) from error
-    if tls.ca_file is not None:
-        # As curl does: a file with the server's own certificate is trusted without its issuer.
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    if tls.insecure_skip_verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        # The option is explicit: a warning at every connect adds nothing.
-        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
-    return context
+    timeout_seconds: Annotated[float, Field(gt=0)] = 10.0
+    max_bytes: Annotated[int, Field(gt=0)] = DEFAULT_MAX_BYTES
 
-
-def authorization(peer: Peer) -> dict[str, str]:
-    """Return the Authorization header, or an empty dict without credentials. Raise ScrapeError."""
-    if peer.bearer_token_file is not None:
-        return {"Authorization": f"Bearer {header_secret('bearer_token_file', peer.bearer_token_file)}"}
-    if peer.basic_auth is not None:
-        pair = f"{peer.basic_auth.username}:{_secret('password_file', peer.basic_auth.password_file)}"
-        return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
-    return {}
-
-
-def header_secret(field: str, path: str) -> str:
-    """Read a file with the value of a header. Raise ScrapeError without any part of it."""
-    text = _secret(field, path)
-    if not (text.isascii() and text.isprintable()):
-        raise ScrapeError(ScrapeFailure.AUTH, f"{field} {path}: holds characters that a header cannot carry")
-    return text
-
-
-def _secret(field: str, path: str) -> str:
-    try:
-        text = Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
-        # Drop the cause: a decoding error contains the bytes of the secret.
-        raise ScrapeError(ScrapeFailure.AUTH, f"{field} {path}: {reason}") from None
-    if not text:
-        raise ScrapeError(ScrapeFailure.AUTH, f"{field} {path}: is empty")
-    return text
+    @classmethod
+    def of(cls, **fields: Any) -> Self:
+        """Return the peer of what a user gave on the command line. Raise ConfigError with every problem."""
+        try:
+            return cls(**fields)
+        except ValidationError as error:
+            raise ConfigError(problems_of(error, cls)) from None

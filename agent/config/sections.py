@@ -2,33 +2,19 @@
 
 Validation opens no file. The validation context of a file holds `folder`, which its relative files are in,
 `environment` for ${NAME} in file and object names, and `plan`. Without a context, code sets a section by the names of
-its fields. No problem quotes text of the file that may be a secret.
+its fields. No problem quotes text of the file that may be a secret. Types of values are in `agent.config.values`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from functools import partial
 from itertools import islice
-from typing import Annotated, Any, Self, TypeGuard
+from typing import Any, Self, TypeGuard
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
-from agent.durations import EXPECTED, PATTERN, duration_text, parse_duration
 from agent.errors import ConfigError
-from exporters.render.text import one_line
 from rules.plan.schema import Plan
 from rules.plan.validation import Path, path_text, problem_text
 from rules.problems import MOST_PROBLEMS, cap_problems, find_close_name
@@ -44,8 +30,6 @@ _PROBLEMS = "problems"
 _NAMES_ITS_VALUE = ("literal_error", "float_type", "int_type", "bool_type", "extra_forbidden")
 # `rules.plan.validation` names the type of an unknown error; nothing more of a file's text may be shown.
 _TEXT: Any = type("text", (), {})()
-
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 class ConfigSection(BaseModel):
@@ -127,17 +111,6 @@ def repeats(names: Iterable[Hashable]) -> Iterator[tuple[int, int]]:
             yield place, first[name]
 
 
-def full_match(pattern: str, problem: str) -> BeforeValidator:
-    """Return a validator of text. Its problem quotes no value: a secret may stand there by mistake."""
-
-    def read(value: object) -> object:
-        if not isinstance(value, str) or not re.fullmatch(pattern, value):
-            raise validation_error(problem)
-        return value
-
-    return BeforeValidator(read)
-
-
 def printable(text: str) -> str:
     """Escape lone surrogates, which cannot be encoded."""
     return text.encode(errors="backslashreplace").decode()
@@ -146,62 +119,3 @@ def printable(text: str) -> str:
 def is_text(value: object) -> TypeGuard[str]:
     """Return whether the value is valid text; YAML and JSON can hold lone surrogates ("\\ud800")."""
     return isinstance(value, str) and value == printable(value) and "\0" not in value
-
-
-Text = Annotated[str, Field(min_length=1)]
-
-
-def _name(value: str) -> str:
-    if value != one_line(value) or value != value.strip():
-        raise validation_error("must be one line without control characters and without blanks around it")
-    return value
-
-
-Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_name)]
-"""Display name on pages, in labels and in logs."""
-
-
-def duration_range(low: float, high: float) -> BeforeValidator:
-    """Return a validator of durations from `low` to `high` seconds. Code gives seconds."""
-
-    def read(value: object, info: ValidationInfo) -> float:
-        if info.context is None and isinstance(value, float):
-            return value
-        if not isinstance(value, str):
-            raise validation_error(f"must be {EXPECTED}" + (f", not {value}" if type(value) in (int, float) else ""))
-        try:
-            seconds = parse_duration(value)
-        except ValueError as error:
-            raise validation_error(str(error)) from None
-        if not low <= seconds <= high:
-            raise validation_error(f"must be from {duration_text(low)} to {duration_text(high)}, not {value}")
-        return seconds
-
-    return BeforeValidator(read)
-
-
-DURATION = "duration"
-"""Title of a duration in the JSON Schema."""
-Seconds = Annotated[float, WithJsonSchema({"type": "string", "title": DURATION, "pattern": PATTERN})]
-"""Seconds, written as a duration. Add `duration_range`."""
-Timeout = Annotated[Seconds, duration_range(0.1, 60.0)]
-
-
-def _file(value: object, info: ValidationInfo, expands: bool) -> str:
-    if not is_text(value) or not value:
-        raise validation_error("must be the name of a file or folder")
-    if info.context is None:
-        return value
-    environment: Mapping[str, str] = info.context["environment"]
-    for name in _VARIABLE.findall(value):
-        if not expands:
-            raise validation_error("holds ${...}, which is replaced in the keys that end in _file only")
-        if name not in environment:
-            raise validation_error(f"names the environment variable {name}, which is not set")
-    return str(info.context["folder"] / _VARIABLE.sub(lambda match: environment[match[1]], value))
-
-
-_FILE = WithJsonSchema({"type": "string", "title": "file", "minLength": 1})
-FileName = Annotated[str, BeforeValidator(partial(_file, expands=False)), _FILE]
-EnvironmentFileName = Annotated[str, BeforeValidator(partial(_file, expands=True)), _FILE]
-"""File name that may hold ${NAME}, such as systemd's ${CREDENTIALS_DIRECTORY}."""

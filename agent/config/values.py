@@ -1,0 +1,86 @@
+"""Types of the values of a configuration: names, durations and files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
+
+from agent.config.sections import is_text, validation_error
+from agent.durations import EXPECTED, PATTERN, duration_text, parse_duration
+from exporters.render.text import one_line
+
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+def full_match(pattern: str, problem: str) -> BeforeValidator:
+    """Return a validator of text. Its problem quotes no value: a secret may stand there by mistake."""
+
+    def read(value: object) -> object:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise validation_error(problem)
+        return value
+
+    return BeforeValidator(read)
+
+
+Text = Annotated[str, Field(min_length=1)]
+
+
+def _name(value: str) -> str:
+    if value != one_line(value) or value != value.strip():
+        raise validation_error("must be one line without control characters and without blanks around it")
+    return value
+
+
+Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_name)]
+"""Display name on pages, in labels and in logs."""
+
+
+def duration_range(low: float, high: float) -> BeforeValidator:
+    """Return a validator of durations from `low` to `high` seconds. Code gives seconds."""
+
+    def read(value: object, info: ValidationInfo) -> float:
+        if info.context is None and isinstance(value, float):
+            return value
+        if not isinstance(value, str):
+            raise validation_error(f"must be {EXPECTED}" + (f", not {value}" if type(value) in (int, float) else ""))
+        try:
+            seconds = parse_duration(value)
+        except ValueError as error:
+            raise validation_error(str(error)) from None
+        if not low <= seconds <= high:
+            raise validation_error(f"must be from {duration_text(low)} to {duration_text(high)}, not {value}")
+        return seconds
+
+    return BeforeValidator(read)
+
+
+DURATION = "duration"
+"""Title of a duration in the JSON Schema."""
+Seconds = Annotated[float, WithJsonSchema({"type": "string", "title": DURATION, "pattern": PATTERN})]
+"""Seconds, written as a duration. Add `duration_range`."""
+Timeout = Annotated[Seconds, duration_range(0.1, 60.0)]
+
+
+def _file(value: object, info: ValidationInfo, expands: bool) -> str:
+    if not is_text(value) or not value:
+        raise validation_error("must be the name of a file or folder")
+    if info.context is None:
+        return value
+    environment: Mapping[str, str] = info.context["environment"]
+    for name in _VARIABLE.findall(value):
+        if not expands:
+            raise validation_error("holds ${...}, which is replaced in the keys that end in _file only")
+        if name not in environment:
+            raise validation_error(f"names the environment variable {name}, which is not set")
+    return str(info.context["folder"] / _VARIABLE.sub(lambda match: environment[match[1]], value))
+
+
+_FILE = WithJsonSchema({"type": "string", "title": "file", "minLength": 1})
+FileName = Annotated[str, BeforeValidator(partial(_file, expands=False)), _FILE]
+EnvironmentFileName = Annotated[str, BeforeValidator(partial(_file, expands=True)), _FILE]
+"""File name that may hold ${NAME}, such as systemd's ${CREDENTIALS_DIRECTORY}."""
