@@ -120,7 +120,7 @@ class StoreConfig(Peer):
     )
     timeout_seconds: Timeout = Field(10.0, description="For one query.")
     most_samples: Annotated[int, Field(ge=1000, le=50_000_000)] = Field(
-        MOST_SAMPLES, description="An answer with more samples is refused; long ranges are asked in parts."
+        MOST_SAMPLES, description="An answer with more samples is refused."
     )
     max_bytes: Annotated[int, Field(ge=65536)] = Field(
         MOST_BYTES, alias="max_answer_bytes", description="A larger answer, after decompression, is refused."

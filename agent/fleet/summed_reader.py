@@ -14,7 +14,7 @@ from agent.fleet.agent_series import AgentPages
 from agent.fleet.stored_pages import ReplicaPage, TierPages
 from agent.fleet.sums import AgentSums, GroupSums, group_sums, sum_by_replica
 from agent.prometheus.answers import MatrixSeries
-from agent.prometheus.api import QueryClient
+from agent.prometheus.api import StoreApi
 from exporters.metrics import names
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, TierContext
@@ -42,7 +42,7 @@ class SummedReader:
     """Reader of one tier as sums by load. `slo_seconds` is the TTFT objective: buckets around it are read by replica."""
 
     def __init__(
-        self, tier: str, sums: AgentSums, slo_seconds: float | None, api: QueryClient, cycle_seconds: float
+        self, tier: str, sums: AgentSums, slo_seconds: float | None, api: StoreApi, cycle_seconds: float
     ) -> None:
         self.tier = tier
         self.pages = TierPages(tier, AgentPages(), cycle_seconds)

@@ -11,7 +11,7 @@ from agent.fleet import agent_series, engine_series
 from agent.fleet.stored_pages import USUAL_SECONDS, PageReaderProtocol, ReplicaPage, TierPages
 from agent.fleet.summed_reader import Minute, SummedReader
 from agent.fleet.sums import AgentSums
-from agent.prometheus.api import QueryClient, SampleClient
+from agent.prometheus.api import SampleClient, StoreApi
 from agent.prometheus.errors import StoreError, StoreErrorKind
 from rules.gpu_sources.registry import BY_NAME as EXPORTERS
 from rules.plan.load_bins import BinnedWindow, TierContext
@@ -108,7 +108,7 @@ class ReplicaReader:
 class AdaptiveReader:
     """Reader of a tier of agents by its size. `most` is the maximum number of replicas to read one by one."""
 
-    def __init__(self, each: ReplicaReader, summed: SummedReader, counted: str, most: int, api: QueryClient) -> None:
+    def __init__(self, each: ReplicaReader, summed: SummedReader, counted: str, most: int, api: StoreApi) -> None:
         self.tier = each.tier
         self._each, self._summed = each, summed
         self._now: ReplicaReader | SummedReader = each
@@ -149,7 +149,7 @@ TierReader = ReplicaReader | AdaptiveReader
 
 
 def build_tier_reader(
-    tier: str, source: TierSource, context: TierContext, fleet: FleetConfig, api: QueryClient
+    tier: str, source: TierSource, context: TierContext, fleet: FleetConfig, api: StoreApi
 ) -> TierReader:
     """Return the reader of a tier. That of agents' series adapts to the size of the tier."""
     each = build_replica_reader(tier, source, context, api)

@@ -288,8 +288,7 @@ class HttpClient:
                 is_kept = False
 
     def _too_large(self) -> HttpError:
-        text = f" sends more than {self.peer.max_bytes} bytes; if that is right, raise max_bytes"
-        return HttpError(ScrapeFailure.TOO_LARGE, self.place, text)
+        return HttpError(ScrapeFailure.TOO_LARGE, self.place, f" sends more than {self.peer.max_bytes} bytes")
 
 
 def _stamp(field: str, path: str, kind: ScrapeFailure) -> tuple[int, int, int]:

@@ -53,7 +53,6 @@ class ApiResponse:
     place: str
     data: Any
     partial: str = ""
-    error_type: str = ""
     error: str | None = None
     odd: bool = False
     """True if a label may contain characters that are not plain text."""
@@ -69,7 +68,7 @@ def parse_answer(place: str, body: bytes) -> ApiResponse:
     if not isinstance(found, dict) or found.get("status") not in ("success", "error"):
         _wrong(place, "answered JSON that is not Prometheus'")
     if found["status"] == "error":
-        return ApiResponse(place, None, error_type=str(found.get("errorType", "")), error=str(found.get("error", "")))
+        return ApiResponse(place, None, error=str(found.get("error", "")))
     # Without escapes, DEL and non-ASCII letters, no label can contain a control character.
     return ApiResponse(
         place, found.get("data"), _partial(found), odd=b"\\" in body or b"\x7f" in body or not body.isascii()
@@ -78,11 +77,9 @@ def parse_answer(place: str, body: bytes) -> ApiResponse:
 
 @collector_resting()
 def vector(given: ApiResponse, most_samples: int) -> tuple[InstantSample, ...]:
-    """Parse an instant vector. A scalar becomes a sample without labels. Raise StoreError."""
+    """Parse an instant vector. Raise StoreError."""
     kind, result = _result(given)
-    if kind == "scalar":
-        result = [{"metric": {}, "value": result}]
-    elif kind != "vector" or not isinstance(result, list):
+    if kind != "vector" or not isinstance(result, list):
         _wrong(given.place, "did not answer as Prometheus does: no vector of samples")
     if len(result) > most_samples:
         raise _too_many(given.place, most_samples)

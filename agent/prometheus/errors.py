@@ -1,4 +1,4 @@
-"""Errors of a Prometheus-compatible store, by status, by error type and by the words of the store.
+"""Errors of a Prometheus-compatible store, by status and by the words of the store.
 
 Messages contain nothing that the store sent. The tables follow the sources of Prometheus 2.42 (web/api/v1/api.go),
 VictoriaMetrics 1.79, Thanos 0.30 and Mimir 2.9. Add a status to `_KIND_BY_STATUS`, a wording to `_WORDS`.
@@ -47,19 +47,16 @@ _KIND_BY_STATUS = {
     413: StoreErrorKind.TOO_MUCH,
 }
 _HINTS = {
-    StoreErrorKind.CREDENTIALS: ", wants credentials: set bearer_token_file or basic_auth, or renew what is in them",
+    StoreErrorKind.CREDENTIALS: ", wants credentials: set bearer_token_file, basic_auth or org_id, or renew what is in them",
     StoreErrorKind.WRONG_ANSWER: ": is this the address of a Prometheus server?",
 }
-_KIND_BY_TYPE = {
-    **dict.fromkeys(("timeout", "canceled", "too_many_requests"), StoreErrorKind.SLOW),
-    **dict.fromkeys(("unavailable", "internal"), StoreErrorKind.AWAY),
-    **dict.fromkeys(("bad_data", "execution"), StoreErrorKind.REFUSED),
-}
+FINAL_STATUSES = frozenset(status for status, kind in _KIND_BY_STATUS.items() if kind in _HINTS)
+"""Statuses that are an error whatever the body contains."""
+
 _WORDS = {
-    "no org id": StoreErrorKind.CREDENTIALS,
     **dict.fromkeys(("too many samples", "maximum resolution", "-search.max"), StoreErrorKind.TOO_MUCH),
     **dict.fromkeys(("err-mimir-max-", "exceeded series limit", "exceeded chunks limit"), StoreErrorKind.TOO_MUCH),
-    **dict.fromkeys(("query timed out", "deadline exceeded"), StoreErrorKind.SLOW),
+    **dict.fromkeys(("query timed out", "query was canceled", "deadline exceeded"), StoreErrorKind.SLOW),
     **dict.fromkeys(("vmstorage nodes", "receive series from", "no store matched"), StoreErrorKind.PARTIAL),
 }
 """Lower-case words of an error and its kind. The first match counts."""
@@ -70,6 +67,7 @@ _SCRAPES = {
     ScrapeFailure.CUT_OFF: StoreErrorKind.AWAY,
     ScrapeFailure.AUTH: StoreErrorKind.CREDENTIALS,
     ScrapeFailure.TLS: StoreErrorKind.CREDENTIALS,
+    ScrapeFailure.TOO_LARGE: StoreErrorKind.TOO_MUCH,
 }
 
 
@@ -79,25 +77,15 @@ def status_error(place: str, status: int) -> StoreError:
     return StoreError(kind, place, f"answered {status}{_HINTS.get(kind, '')}")
 
 
-def is_final_status(status: int) -> bool:
-    """Return whether the status is an error whatever the body contains."""
-    return _KIND_BY_STATUS.get(status) in _HINTS
-
-
-def response_error(place: str, status: int, error_type: str, error: str) -> StoreError:
+def response_error(place: str, status: int, error: str) -> StoreError:
     """Return the error that a response body reports, in words of our own."""
-    text = error.lower()
-    words = next((words for words in _WORDS if words in text), "")
-    if words:
-        hint = "; set its org_id" if words == "no org id" else ""
-        return StoreError(_WORDS[words], place, f"refused the query ({status}): {words}{hint}")
-    kind = _KIND_BY_TYPE.get(error_type) or status_error(place, status).kind
-    return StoreError(kind, place, f"refused the query ({status}); its log has the reason")
+    words = next((words for words in _WORDS if words in error.lower()), None)
+    if words is not None:
+        return StoreError(_WORDS[words], place, f"refused the query ({status}): {words}")
+    return StoreError(status_error(place, status).kind, place, f"refused the query ({status}); its log has the reason")
 
 
 def transport_error(place: str, error: ScrapeError) -> StoreError:
     """Return the error for a response that did not arrive, or not completely."""
-    text = error.text.removeprefix(place).lstrip("/: ")
-    if error.kind is ScrapeFailure.TOO_LARGE:
-        return StoreError(StoreErrorKind.TOO_MUCH, place, text.partition(";")[0].rstrip("/: "))
-    return StoreError(_SCRAPES.get(error.kind, StoreErrorKind.WRONG_ANSWER), place, text)
+    kind = _SCRAPES.get(error.kind, StoreErrorKind.WRONG_ANSWER)
+    return StoreError(kind, place, error.text.removeprefix(place).lstrip("/: "))

@@ -18,7 +18,7 @@ from agent.fleet.stored_pages import GONE_SECONDS
 from agent.fleet.tier_readers import AGENTS
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
-from agent.prometheus.api import QueryClient, StoreApi
+from agent.prometheus.api import StoreApi
 from agent.replay.past_demand import read_demand
 from rules.telemetry.windows import MINUTE_SECONDS
 
@@ -112,9 +112,7 @@ class BackFillService:
             self._done(self.text, self._clock())
 
 
-def fill_demand(
-    loaded: LoadedConfig, api: QueryClient, history: HistoryStore, begin: float, end: float
-) -> Iterator[int]:
+def fill_demand(loaded: LoadedConfig, api: StoreApi, history: HistoryStore, begin: float, end: float) -> Iterator[int]:
     """Fill the demand of all tiers in [begin, end) (unix seconds, whole minutes), day by day, newest first.
 
     Yield the minutes that were filled after each query. Raise StoreError or HistoryError; filled days stay.

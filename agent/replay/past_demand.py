@@ -12,7 +12,7 @@ from agent.config.store import TierSource
 from agent.fleet.agent_series import AGENT
 from agent.fleet.engine_series import EXPORTED, engines_of, source_names_regex
 from agent.fleet.sums import quote_value
-from agent.prometheus.api import QueryClient
+from agent.prometheus.api import StoreApi
 from exporters.metrics import names
 from rules.engines.layout import compile_layout
 from rules.engines.normalize import snapshot
@@ -51,7 +51,7 @@ Amounts = tuple[dict[str, float], dict[str, float]]
 
 
 def read_demand(
-    tier: str, source: TierSource, context: TierContext, api: QueryClient, begin: float, end: float
+    tier: str, source: TierSource, context: TierContext, api: StoreApi, begin: float, end: float
 ) -> tuple[MinuteSums, ...]:
     """Return the demand of the minutes in [begin, end) (unix seconds, whole minutes). Raise StoreError.
 
@@ -111,7 +111,7 @@ def _sum(name: str, stored: str, matchers: str, repeats: Iterable[str], by: Iter
     return f'label_replace({total}, "{NAME}", "{name}", "", "")'
 
 
-def _ask(api: QueryClient, queries: Iterable[str], begin: float, end: float) -> dict[float, dict[Series, float]]:
+def _ask(api: StoreApi, queries: Iterable[str], begin: float, end: float) -> dict[float, dict[Series, float]]:
     """Return the values of each minute by series."""
     late = (MINUTE_SECONDS + WIDTH_SECONDS) / 2
     first, last = begin - EDGE_SECONDS + late, end + EDGE_SECONDS - MINUTE_SECONDS + late

@@ -17,7 +17,7 @@ from agent.fleet.stored_pages import GONE_SECONDS, ReplicaPage
 from agent.fleet.tier_readers import AGENTS, TierReader, TierReaderKey, build_tier_reader, uses_agent_series
 from agent.garbage import collect_rarely, collector_resting
 from agent.pipeline.interfaces import Closable
-from agent.prometheus.api import QueryClient, StoreApi
+from agent.prometheus.api import StoreApi
 from agent.scrape.scrapers import Target
 from exporters.status.records import ExportScope, StoreHealth
 from rules.evaluator.observation import (
@@ -72,7 +72,7 @@ class StoreSource:
         self,
         *,
         readers: Mapping[TierReaderKey, TierReader],
-        api: QueryClient,
+        api: StoreApi,
         agent_tiers: frozenset[str],
         delay_seconds: float,
         interrupt_query: Callable[[], None] = lambda: None,

@@ -7,7 +7,7 @@ from agent.fleet.tier_readers import AGENTS, build_tier_reader
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
 from agent.pipeline.loop import EvaluationLoop
-from agent.prometheus.api import QueryClient
+from agent.prometheus.api import StoreApi
 from agent.sources.store import StoreSource
 from rules.evaluator.observation import ClosedMinute, StepResult
 
@@ -30,7 +30,7 @@ class _Minutes:
         pass
 
 
-def read_minutes(loaded: LoadedConfig, api: QueryClient, begin: float, end: float) -> list[ClosedMinute]:
+def read_minutes(loaded: LoadedConfig, api: StoreApi, begin: float, end: float) -> list[ClosedMinute]:
     """The minutes of (begin, end] that the daemon's own source closes."""
     fleet, contexts = loaded.config.fleet, build_tier_contexts(loaded)
     readers = {
@@ -47,7 +47,7 @@ def read_minutes(loaded: LoadedConfig, api: QueryClient, begin: float, end: floa
     return [one for one in minutes.closed if begin <= one.slice.window.middle < end]
 
 
-def book_past(loaded: LoadedConfig, api: QueryClient, store: HistoryStore, begin: float, end: float) -> int:
+def book_past(loaded: LoadedConfig, api: StoreApi, store: HistoryStore, begin: float, end: float) -> int:
     """Books them and returns their number."""
     minutes, versions = read_minutes(loaded, api, begin, end), plan_versions(loaded)
     store.book(MinuteRecord(tier=one.tier, plan_version=versions.get(one.tier, ""), slice=one.slice) for one in minutes)

@@ -105,17 +105,16 @@ def test_one_connection_carries_all_queries_and_is_opened_anew_after_the_store_h
     assert len(set(ports)) == 2
 
 
-def test_a_new_token_is_in_use_with_the_next_query_even_while_the_store_is_left_alone(
-    server: Server, tmp_path: Path
-) -> None:
+def test_a_new_token_is_in_use_with_the_next_query_that_is_sent(server: Server, tmp_path: Path) -> None:
     path = written(tmp_path, "old")
+    now = 1000.0
 
     def wants_new(handler: Handler) -> None:
         allowed = handler.headers["Authorization"] == f"Bearer {CANARY}"
         give(handler, vector() if allowed else b"", 200 if allowed else 401)
 
     server.act = wants_new
-    api = api_of(server, bearer_token_file=path)
+    api = StoreApi(StoreConfig(**peer_fields(url=server.url, bearer_token_file=path)), lambda: now)
     for _ in range(3):
         with pytest.raises(StoreError, match="wants credentials") as raised:
             api.query("up", 1.0)
@@ -123,6 +122,7 @@ def test_a_new_token_is_in_use_with_the_next_query_even_while_the_store_is_left_
     assert len(server.asked) == 1
     Path(path).write_text(CANARY)
     os.utime(path, ns=(1, 1))
+    now += 60.0
     assert api.query("up", 1.0) == ()
     assert len(server.asked) == 2
 
