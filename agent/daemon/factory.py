@@ -196,7 +196,7 @@ def _resume(assembly: Assembly, now: float) -> None:
         history.write_cycle((), {}, ended, ())
     loop.restore_starts(history.load_previous_run(now - KEPT_SECONDS, now).events)
     assembly.event(now, "start", f"sizewatch {VERSION} began to watch {loop.source.describe()}")
-    loop.restore_findings(earlier.unfinished, earlier.past, now, earlier.seen)
+    loop.restore_findings(earlier.unfinished, now, earlier.seen)
     for tier, budget in assembly.read_error_budgets(loop.source.tiers, now).items():
         loop.state.restore_error_budget(tier, budget)
 

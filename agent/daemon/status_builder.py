@@ -26,7 +26,7 @@ from exporters.status.records import (
     TierStatus,
 )
 from forecast.capacity.cold_start import cold_start
-from rules.evaluator.alert_state import list_open_burns
+from rules.evaluator.alert_severity import list_open_burns
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.observation import ReplicaKey
 from rules.evaluator.state import EvaluatorState
@@ -115,7 +115,6 @@ def status(loop: EvaluationLoop, runtime: RuntimeState, inputs: StatusInputs, no
         version=VERSION,
         now=now,
         tiers=tuple(_tier(name, loop, runtime, inputs, now) for name in sorted(tiers | set(loop.evaluator.tiers))),
-        alerts=tuple(loop.state.alerts.values()),
         foreign=inputs.external_alerts,
         events=tuple(runtime.events),
     )

@@ -27,7 +27,7 @@ from exporters.documents.prewarm import OLD_SECONDS, Prewarm
 from exporters.render.text import format_duration, format_rfc3339
 from forecast.series.binned import MINUTE_SECONDS
 from rules.catalogue.registry import margin_of
-from rules.evaluator.alert_state import list_open_burns
+from rules.evaluator.alert_severity import list_open_burns
 from rules.evaluator.timeline import parse_start_event
 from rules.plan.capacity import stated_capacity
 from rules.plan.load_bins import TierContext

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 
 from agent.pipeline.interfaces import Sink, Source
 from rules.catalogue.registry import BY_NAME
-from rules.evaluator import alert_state, timeline
+from rules.evaluator import timeline
 from rules.evaluator.observation import StepResult
 from rules.evaluator.state import EvaluatorState
 from rules.evaluator.step import Evaluator
@@ -68,13 +68,11 @@ class EvaluationLoop:
         """Give an event that happened outside a step to the sinks. The caller holds `memory` in a running daemon."""
         self._publish(StepResult(now=event.t, tiers=self.evaluator.tiers, events=(event,)))
 
-    def restore_findings(
-        self, unfinished: Iterable[Finding], past: Iterable[Finding], now: float, recently_alive: bool
-    ) -> None:
+    def restore_findings(self, unfinished: Iterable[Finding], now: float, recently_alive: bool) -> None:
         """Restore findings that an earlier run left open. They last until a rule is ok, as after any gap.
 
         A finding of a subject that is no longer monitored ends at `now`, or at its last transition if that run was not
-        `recently_alive`. `past` are findings of the last day, whose alerts may still be sent.
+        `recently_alive`.
         """
         closed: list[ClosedSpan] = []
         for before in unfinished:
@@ -86,8 +84,6 @@ class EvaluationLoop:
             else:
                 end = now if recently_alive else max(transition.t for transition in before.transitions)
                 closed += finding.close_rule_state(state, end)
-        ended = [span for span in closed if isinstance(span, Finding)]
-        self.state.alerts = alert_state.restore_alerts((*past, *ended, *self.state.open_findings()), now)
         self._publish(
             StepResult(now=now, tiers=self.evaluator.tiers, closed=tuple(closed), open=self.state.open_findings())
         )

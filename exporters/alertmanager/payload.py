@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from exporters.render.text import replace_undecodable, runbook_url, tier_anchor
-from rules.evaluator.alert_state import RESOLVED_KEPT_SECONDS
+from rules.evaluator.alert_severity import RESOLVED_KEPT_SECONDS
 from rules.evaluator.external_alerts import OURS, ExternalAlert
 from rules.evaluator.incident_alerts import IncidentAlert, held_back
 from rules.evaluator.incidents import Incident

@@ -213,7 +213,7 @@ def _foot(status: AgentStatus) -> str:
         else "no cycle yet",
         f"{failures} failed scrapes{_by_kind(status)}",
         *_asked(health.store),
-        f"{format_count(sum(alert.resolved_at is None for alert in status.alerts), 'alert')} firing",
+        f"{format_count(sum(map(len, status.incident_alerts.values())), 'alert')} firing",
         *(f"{one.alertmanager} has {one.firing} of them{_last(one, status.now)}" for one in health.alertmanagers),
     ]
     items = "".join(f"<li>{escape(text)}</li>" for text in said)

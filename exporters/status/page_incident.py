@@ -14,7 +14,7 @@ from exporters.render.text import describe_gap, format_clock, format_duration, f
 from exporters.status.active_findings import ActiveFinding, ActiveIncident, place
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
-from rules.evaluator.alert_state import alert_loudness
+from rules.evaluator.alert_severity import alert_loudness
 from rules.evaluator.incidents import describe_missed
 from rules.plan.money import amount
 from rules.telemetry.signals import Missing, Reading, SignalValue

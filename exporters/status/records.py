@@ -11,7 +11,6 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from rules.evaluator.alert_state import AlertState
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.incident_alerts import IncidentAlert, is_lasting, step_incident_alerts
 from rules.evaluator.incidents import Incident, group_incidents
@@ -343,7 +342,6 @@ class AgentStatus:
     started_at: float
     now: float
     tiers: tuple[TierStatus, ...]
-    alerts: tuple[AlertState, ...] = ()
     foreign: tuple[ExternalAlert, ...] = ()
     events: tuple[TimelineEvent, ...] = ()
     health: AgentHealth = field(default_factory=AgentHealth)

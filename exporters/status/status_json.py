@@ -27,8 +27,8 @@ from exporters.status.records import (
     TierStatus,
 )
 from exporters.status.tier_overview import describe_state, headline, overview_json
-from rules.evaluator.alert_state import AlertState
 from rules.evaluator.external_alerts import ExternalAlert
+from rules.evaluator.incident_alerts import IncidentAlert
 from rules.plan.schema import plan_version
 
 SCHEMA = 1
@@ -45,7 +45,7 @@ def status_json(status: AgentStatus) -> dict[str, Any]:
             "overview": overview_json(status),
             "tiers": [_tier(tier) for tier in status.tiers],
             "incidents": [incident_json(one) for found in status.incidents.values() for one in found],
-            "alerts": [_alert(alert) for alert in status.alerts],
+            "alerts": [_alert(alert) for alerts in status.incident_alerts.values() for alert in alerts],
             "foreign_alerts": [_foreign(alert) for alert in status.foreign],
             "timeline": [entry_json(entry) for entry in status.timeline],
             "agent": _health(status.health),
@@ -147,13 +147,13 @@ def _gpu(gpu: GpuStatus) -> dict[str, Any]:
     }
 
 
-def _alert(alert: AlertState) -> dict[str, Any]:
+def _alert(alert: IncidentAlert) -> dict[str, Any]:
     return {
         "rule": alert.key.rule,
         **copy_fields(alert.key.subject, "tier", "replica"),
-        "phase": alert.phase.value,
-        **copy_fields(alert, "loudness", "since", "resolved_at"),
-        "sentence": alert.verdict.sentence,
+        "loudness": alert.loudness.value,
+        "since": alert.since,
+        "sentence": alert.incident.sentence,
     }
 
 

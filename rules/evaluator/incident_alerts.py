@@ -12,12 +12,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rules.catalogue.registry import BY_NAME
-from rules.evaluator.alert_state import (
-    AHEAD_SECONDS,
-    RESOLVED_KEPT_SECONDS,
-    AlertKey,
-    alert_loudness,
-)
+from rules.evaluator.alert_severity import RESOLVED_KEPT_SECONDS, alert_loudness
 from rules.evaluator.external_alerts import AFTERMATH_SECONDS
 from rules.evaluator.incidents import Incident, group_incidents, is_explained
 from rules.verdicts.finding import Finding
@@ -34,6 +29,9 @@ LEFT_OVER_SECONDS = 12 * 3600.0
 """Seconds after a page until what is left of its incident is a ticket: the page was told, as its resolution names the
 rest. It is the `repeat_interval` of the sample configuration."""
 
+AHEAD_SECONDS = 60.0
+"""Maximum seconds that an end may lie ahead. Cycles of role fleet go back by less where samples come late."""
+
 LOUD = (Severity.PAGE, Severity.TICKET)
 """Severities that are sent, the louder first."""
 
@@ -41,6 +39,14 @@ TIER_DOWN = "TierDown"
 """Rule of the outage of a whole tier."""
 
 FindingKey = tuple[str, Subject, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertKey:
+    """Identity of an alert. It does not change while the alert lasts."""
+
+    rule: str
+    subject: Subject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from rules.catalogue.registry import BY_NAME, RULES, upstream_rules
 from rules.catalogue.thresholds import BURNS, SLOW_CAUSE_SECONDS, SUSPECTED
 from rules.confidence import Certainty
-from rules.evaluator.alert_state import RESOLVED_KEPT_SECONDS, alert_loudness
+from rules.evaluator.alert_severity import RESOLVED_KEPT_SECONDS, alert_loudness
 from rules.telemetry.windows import group_by
 from rules.telemetry.wording import describe_period, number, split_claim
 from rules.verdicts.finding import Finding

@@ -6,7 +6,6 @@ from collections.abc import Container, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from rules.evaluator import long_rules, tier_minutes
-from rules.evaluator.alert_state import AlertKey, AlertState
 from rules.evaluator.observation import ClosedMinute, ReplicaKey
 from rules.evaluator.tier_minutes import TierMinutes, TierSize
 from rules.plan.load_bins import TierContext
@@ -37,7 +36,6 @@ class EvaluatorState:
     replicas: dict[ReplicaKey, ReplicaState] = field(default_factory=dict)
     minutes: dict[str, TierMinutes] = field(default_factory=dict)
     rules: dict[RuleKey, RuleState] = field(default_factory=dict)
-    alerts: dict[AlertKey, AlertState] = field(default_factory=dict)
     projections: dict[str, Projection] = field(default_factory=dict)
     long_term: dict[RuleKey, RuleResult] = field(default_factory=dict)
     tier_results: dict[str, tuple[RuleResult, ...]] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from rules.evaluator import alert_state, long_rules, tier_minutes, tier_rules, timeline
+from rules.evaluator import long_rules, tier_minutes, tier_rules, timeline
 from rules.evaluator.observation import (
     AGGREGATE,
     ClosedMinute,
@@ -209,7 +209,6 @@ class Evaluator:
         results.extend(state.new_results)
         state.new_results = ()
         results = list(_add_impact(state, results, now))
-        state.alerts = alert_state.step_alerts(state.alerts, results, now, state.removed_rules)
         closed = [one for gone in state.removed_rules.values() for one in finding.close_rule_state(gone, now)]
         state.removed_rules = {}
         before: dict[RuleKey, Finding | None] = {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.catalogue.registry import margin_of
 from rules.confidence import Certainty
-from rules.evaluator.alert_state import list_open_burns
+from rules.evaluator.alert_severity import list_open_burns
 from rules.plan.benchmark_reading import NAMES, find_benchmark_crossing, read_benchmark
 from rules.plan.capacity import capacity_lengths
 from rules.plan.curve import OFTEN_UNMEASURED, OperatingPoint

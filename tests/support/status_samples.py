@@ -18,7 +18,7 @@ from paths import TESTS
 
 from exporters.status.records import AgentHealth, AgentStatus, GpuStatus, ReplicaStatus, TierStatus, TrendPoint
 from rules.confidence import Certainty
-from rules.evaluator import alert_state, tier_minutes, tier_rules
+from rules.evaluator import tier_minutes, tier_rules
 from rules.evaluator.scrape_rules import evaluate_replica_rules
 from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
@@ -356,7 +356,6 @@ def unplanned_tier(**changes: Any) -> TierStatus:
 def agent_status(**changes: Any) -> AgentStatus:
     """The whole installation after some hours."""
     tiers = changes.get("tiers") or (planned_tier(), cascading_tier(), unplanned_tier())
-    results = [result for tier in tiers for result in tier.results]
     health = AgentHealth(
         turns=1431,
         overruns=2,
@@ -371,7 +370,6 @@ def agent_status(**changes: Any) -> AgentStatus:
         "started_at": NOW - 21_465,
         "now": NOW,
         "tiers": tiers,
-        "alerts": tuple(alert_state.step_alerts({}, results, NOW - 60).values()),
         "health": health,
     }
     return AgentStatus(**(usual | changes))

@@ -29,7 +29,7 @@ from agent.prometheus.answers import MatrixSeries
 from exporters.alertmanager import payload
 from exporters.alertmanager.payload import AlertSettings
 from rules.confidence import Certainty
-from rules.evaluator import alert_state, tier_minutes
+from rules.evaluator import tier_minutes
 from rules.evaluator.external_alerts import Diagnosis, ExternalAlert
 from rules.evaluator.incident_alerts import TICKET_WAIT_SECONDS, step_incident_alerts
 from rules.evaluator.incidents import group_incidents
@@ -391,11 +391,6 @@ def test_role_fleet_books_no_minute_twice_that_it_asks_for_again_when_it_is_rest
 def test_an_alertmanager_takes_alerts_that_began_by_a_clock_that_was_ahead() -> None:
     """It refuses an alert whose endsAt is before its startsAt, and one whose endsAt has yet to come fires (api/v2)."""
     firing = result(HOUR, Status.CRITICAL, Certainty.CERTAIN)
-    ahead = alert_state.step_alerts({}, [firing], HOUR)
-    back = alert_state.step_alerts(ahead, (), 60.0)
-    ((key, state),) = back.items()
-    assert state.since == 60.0
-    assert alert_state.step_alerts(back, (), 75.0)[key] == state
     settings = AlertSettings(resend_seconds=60.0)
     opened, _ = finding.step_rule_state(None, firing)
     _, (closed,) = finding.step_rule_state(opened, result(HOUR + 60.0, Status.OK, Certainty.CERTAIN))

@@ -99,8 +99,8 @@ def test_open_findings_survive_a_sighup(tmp_path: Path) -> None:
     with engines(2) as served, daemon(tmp_path, served) as (started, url):
 
         def down() -> list[Any]:
-            alerts = json.loads(ask(url, "api/status"))["alerts"]
-            return [(one["phase"], one["since"]) for one in alerts if one["rule"] == "TargetDown"]
+            incidents = json.loads(ask(url, "api/status"))["incidents"]
+            return [(one["id"], one["ended_at"]) for one in incidents if "TargetDown" in one["id"]]
 
         served[0].act = answers_500
         assert wait_for(down)

@@ -8,7 +8,7 @@ from status_samples import NOW, cascading_tier
 from agent.scrape.scrapers import Scrapers
 from exporters.metrics.exposition import render
 from exporters.status.page import render_page
-from rules.evaluator.alert_state import RESOLVED_KEPT_SECONDS
+from rules.evaluator.alert_severity import RESOLVED_KEPT_SECONDS
 from rules.telemetry.signals import Gap
 from rules.verdicts.finding import UNASKED_SECONDS, Finding, RuleState, step_rule_state
 from rules.verdicts.verdict import Unknown

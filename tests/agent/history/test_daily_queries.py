@@ -165,7 +165,7 @@ def test_a_daemon_that_starts_on_a_week_in_the_trap_tells_it_on_every_page_and_k
         (exported,) = [one for one in lines if one.startswith("sizewatch_verdict{") and "UtilizationTrap" in one]
         assert exported.endswith(" 1.0")
         assert BY_NAME["UtilizationTrap"].title.encode() in ask(daemon)
-        assert "UtilizationTrap" in {key.rule for key in daemon.loop.state.alerts}
+        assert "UtilizationTrap" in {finding.rule for finding in daemon.loop.state.open_findings()}
         further(daemon, 3)
         assert told(daemon)["status"] == "warning", "it stands between two hours"
         assert wait_for(lambda: kept(path))

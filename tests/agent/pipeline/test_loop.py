@@ -227,12 +227,12 @@ def test_a_new_configuration_keeps_replicas_sums_and_alerts_of_what_is_still_wat
         watched.go(8)
         served[0].act = answers_500
         watched.go(4)
-        assert watched.loop.state.alerts
-        since = {key: state.since for key, state in watched.loop.state.alerts.items()}
+        findings = {(one.rule, one.subject, one.started_at) for one in watched.loop.state.open_findings()}
+        assert findings
         sums = watched.runtime.replicas["t", "r1"].sums.window().counters["requests_finished"]
         watched.reconfigure()
         watched.go()
-        assert {key: state.since for key, state in watched.loop.state.alerts.items()} == since
+        assert {(one.rule, one.subject, one.started_at) for one in watched.loop.state.open_findings()} == findings
         assert watched.runtime.replicas["t", "r1"].sums.window().counters["requests_finished"] >= sums
         assert watched.loop.state.replicas["t", "r1"].track.misses == 0
         assert len(watched.runtime.trend("t")) >= 2
@@ -271,7 +271,7 @@ def finding(rule: str = "TargetDown", replica: str | None = "r0", started: float
 
 def test_an_episode_that_an_earlier_run_left_open_goes_on_and_ends_when_it_is_over() -> None:
     with watching() as (_, watched):
-        watched.loop.restore_findings([finding()], (), T, recently_alive=True)
+        watched.loop.restore_findings([finding()], T, recently_alive=True)
         (tier,) = watched.status().tiers
         assert [e.started_at for e in tier.findings] == [T - 600]
         assert [type(a) for a in tier.results] == [Unknown]
@@ -300,7 +300,7 @@ def test_the_status_counts_how_long_a_tier_was_observed() -> None:
 )
 def test_an_episode_nobody_watches_any_more_or_of_long_ago_ends(left: Finding, seen: bool, end: float) -> None:
     with watching() as (_, watched):
-        watched.loop.restore_findings([left], (), T, seen)
+        watched.loop.restore_findings([left], T, seen)
         assert [e.ended_at for e in watched.runtime.past] == [end]
         assert watched.loop.state.rules == {}
 

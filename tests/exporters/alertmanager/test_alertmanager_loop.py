@@ -46,7 +46,7 @@ def _pages(daemon: Daemon) -> bool:
     """Whether its cascade pages."""
     status = daemon.status()
     assert status is not None
-    return any(alert.key.rule == CASCADE and alert.resolved_at is None for alert in status.alerts)
+    return any(one.key.rule == CASCADE for alerts in status.incident_alerts.values() for one in alerts)
 
 
 def fingerprints(several: list[dict[str, Any]]) -> set[str]:
@@ -194,7 +194,7 @@ def test_a_restart_of_the_agent_makes_no_second_alert(tmp_path: Path) -> None:
         with posting(tmp_path, manager, served, resend="1m") as daemon:
             status = daemon.status()
             assert status is not None
-            (since,) = (alert.since for alert in status.alerts if alert.key.rule == "TierDown")
+            (since,) = (alert.since for alerts in status.incident_alerts.values() for alert in alerts)
             assert since == pytest.approx(_seconds(before["startsAt"]), abs=0.001)
             assert wait_for(lambda: firing(manager)[0]["updatedAt"] > before["updatedAt"])
             (after,) = firing(manager)
@@ -226,5 +226,5 @@ def test_an_alert_is_sent_again_before_it_lapses_and_ends_when_nobody_sends_it(t
 def test_path_rules_posts_nothing(tmp_path: Path) -> None:
     with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
         served[0].act = answers_500
-        assert wait_for(lambda: (status := daemon.status()) and status.alerts)
+        assert wait_for(lambda: (status := daemon.status()) and any(status.incidents.values()))
         assert daemon.assembly.alerting is None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from test_alert_state import SUBJECT
+from test_alert_severity import SUBJECT
 from test_incidents import finding
 
 from exporters.alertmanager.payload import (

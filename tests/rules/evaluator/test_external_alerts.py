@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from test_alert_state import CERTAIN, CRITICAL, LIKELY, OK, WARNING, result
+from test_alert_severity import CERTAIN, CRITICAL, LIKELY, OK, WARNING, result
 
 from agent.alerting import service as memory
 from agent.alerting.service import ExternalAlertStore, alert_targets

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from test_incidents import CASCADE, finding
 
 from rules.confidence import Certainty
-from rules.evaluator.alert_state import AHEAD_SECONDS, RESOLVED_KEPT_SECONDS
+from rules.evaluator.alert_severity import RESOLVED_KEPT_SECONDS
 from rules.evaluator.external_alerts import AFTERMATH_SECONDS
 from rules.evaluator.incident_alerts import (
+    AHEAD_SECONDS,
     KEEP_SECONDS,
     LEFT_OVER_SECONDS,
     TICKET_WAIT_SECONDS,

@@ -6,7 +6,6 @@ from evaluation_steps import EvaluationSteps
 from judging_samples import EDGES, START, context, minute
 from making import cumulative, snapshot
 
-from rules.evaluator.alert_state import Phase
 from rules.evaluator.observation import Observation, ReplicaScrape
 from rules.evaluator.state import EvaluatorState
 from rules.evaluator.step import Evaluator
@@ -128,13 +127,11 @@ def test_a_tier_is_judged_when_a_minute_closed_and_a_replica_every_turn() -> Non
     assert watcher.rules["TargetDown", A].result.t == START + 90
 
 
-def test_slow_requests_become_an_episode_and_an_alert_and_both_end() -> None:
+def test_slow_requests_become_a_finding_and_it_ends() -> None:
     watcher = EvaluationSteps({"t": context()})
     began = watched(watcher, slow=0.1)
     assert rule_state(watcher, "TtftDivergence").status is Status.WARNING
     assert not [e for e in began if isinstance(e, Finding)]
-    alert = next(a for k, a in watcher.alerts.items() if k.rule == "TtftDivergence")
-    assert (alert.phase, alert.since) == (Phase.FIRING, START + 195)
     slow_ones = round(600 * 3 * 0.1)
     for seconds in range(615, 1200, 15):
         n = seconds * 3
@@ -148,7 +145,6 @@ def test_slow_requests_become_an_episode_and_an_alert_and_both_end() -> None:
     assert finding.started_at == START + 195
     assert finding.ended_at is not None
     assert START + 600 < finding.ended_at < START + 1000
-    assert watcher.alerts[next(k for k in watcher.alerts if k.rule == "TtftDivergence")].phase is Phase.RESOLVED
 
 
 def test_what_fires_carries_the_share_of_requests_that_missed_an_objective() -> None:
@@ -264,8 +260,6 @@ def test_what_stood_for_a_replica_that_is_gone_ends_with_the_next_turn() -> None
         ("TelemetryStale", UnknownSpan),
     }
     assert {e.ended_at for e in ended if e.subject == gone} == {START + 120}
-    (alert,) = [a for k, a in after.alerts.items() if k.subject == gone]
-    assert (alert.phase, alert.resolved_at) == (Phase.RESOLVED, START + 120)
     assert after.step(START + 135)[0] == ()
     assert not [subject for _, subject in after.rules if subject == gone]
 

@@ -11,7 +11,6 @@ from agent.replay.replay import replay
 from agent.sources.recording import load
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
-from rules.evaluator.alert_state import AlertKey
 from rules.evaluator.scrape_rules import evaluate_tier_availability, evaluate_unknowns
 from rules.plan.load_bins import TierContext
 from rules.replicas.state import ReplicaState
@@ -197,4 +196,4 @@ def test_the_watcher_tells_it_an_hour_after_the_last_judgement_whatever_the_reas
         told[seconds] = rule_state(watcher, "UnknownTooLong").status
     assert next(seconds for seconds, status in told.items() if status is Status.WARNING) in (3720, 3780)
     assert "KvCacheCascade of t/a: scrape failed" in rule_state(watcher, "UnknownTooLong").details[0]
-    assert AlertKey(rule="UnknownTooLong", subject=TIER) in watcher.alerts
+    assert watcher.rules["UnknownTooLong", TIER].finding is not None

@@ -1,0 +1,34 @@
+"""Severity of an alert, and the findings that say that the SLO is broken at the present size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rules.catalogue.registry import BY_NAME
+from rules.catalogue.thresholds import BURNS
+from rules.verdicts.finding import Finding, severity_of
+from rules.verdicts.rule import Severity
+from rules.verdicts.verdict import Status
+
+RESOLVED_KEPT_SECONDS = 900.0
+"""Time in seconds for which a resolved alert is sent, for receivers that were away (Prometheus rules/alerting.go)."""
+
+SLO_RULES = frozenset((*BURNS, "KvCacheCascade", "AvailabilityBurn"))
+"""Rules whose open finding says that the SLO is broken at the present size."""
+
+
+def alert_loudness(rule: str, status: Status) -> Severity:
+    """Return the severity of an alert. A paging rule pages only when critical, otherwise it is a ticket (DESIGN 3.10)."""
+    loudness = BY_NAME[rule].loudness
+    return Severity.TICKET if loudness is Severity.PAGE and status is not Status.CRITICAL else loudness
+
+
+def list_open_burns(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the open findings of SLO_RULES that were certain, the oldest first; a cascade from stage 3 on (DESIGN 3.10)."""
+
+    def is_felt(finding: Finding) -> bool:
+        severity = severity_of(finding.worst, finding)
+        return severity is Status.CRITICAL or (severity is Status.WARNING and finding.rule != "KvCacheCascade")
+
+    burns = (one for one in findings if one.ended_at is None and one.rule in SLO_RULES and is_felt(one))
+    return tuple(sorted(burns, key=lambda finding: finding.started_at))
