@@ -87,6 +87,9 @@ def read_document(path: Path) -> Document:
     # A configuration can name any characters as its plan file.
     name = one_line(str(path))[:_LONGEST_PATH]
     try:
+        # Reading a pipe could block without end.
+        if path.is_fifo():
+            raise _unusable(name, "is a pipe; give a file")
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
