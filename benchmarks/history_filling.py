@@ -17,7 +17,7 @@ from pathlib import Path
 import yaml
 
 from agent.config.files import load_plan
-from agent.demo.simulation.folder import PLAN
+from agent.demo.simulation.weeks import PLAN
 from agent.history.codec import SeriesKey, bin_code, decode_window, encode_window
 from agent.history.schema import HOURS, MINUTES, QUARTERS, SumTable
 from agent.history.store import HistoryStore

@@ -95,8 +95,8 @@ def _recorded(options: SimpleNamespace, folder: Path, ends: ExitStack) -> DemoRu
 def _with_past(options: SimpleNamespace, folder: Path, ends: ExitStack) -> DemoRun | None:
     """Return the demo of simulated engines after filling the past. Return None with --fill-only."""
     # Only this demo needs the simulator.
-    from agent.demo.simulation.folder import configuration, fill, next_steps_text, unserved_url, write_configuration
-    from agent.demo.simulation.live_fleet import continue_simulation, targets
+    from agent.demo.simulation.live_fleet import continue_simulation
+    from agent.demo.simulation.weeks import fill, write_configuration
 
     began = time.monotonic()
     report = partial(tell_progress, note="filling in the past")
@@ -104,8 +104,8 @@ def _with_past(options: SimpleNamespace, folder: Path, ends: ExitStack) -> DemoR
     took = time.monotonic() - began
     print(f"{duration_text(past.end - past.begin)} of three simulated tiers filled in within {took:.0f} s.", flush=True)
     if options.fill_only:
-        write_configuration(folder, configuration(targets(past, unserved_url)))
-        print(next_steps_text(folder))
+        config = write_configuration(folder, past)
+        print(f"Look at it: sizewatch report -c {config} --since 28d --out {folder / 'report'}")
         return None
     speed = options.speed or (SPEED if options.out is None else 1.0)
     return continue_simulation(past, folder, speed, options.out is None, ends)

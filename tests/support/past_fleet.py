@@ -9,8 +9,8 @@ from pathlib import Path
 
 from simulation_truth import fill_with_truth
 
-from agent.demo.simulation.folder import SimulatedHistory
 from agent.demo.simulation.scenario import DAY, HOUR
+from agent.demo.simulation.weeks import SimulatedHistory
 
 END = 1_795_248_000.0
 """Saturday, 21 November 2026, 08:00 UTC."""

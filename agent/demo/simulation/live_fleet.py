@@ -9,15 +9,14 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from agent.config.load import LoadedConfig, parse_config
+from agent.config.load import load
 from agent.demo.engines import PageServer, StandInGpus
 from agent.demo.runner import DemoRun
 from agent.demo.setup import Clock
-from agent.demo.simulation.folder import BANNER, SimulatedHistory, configuration, write_configuration
 from agent.demo.simulation.scenario import PARTS
+from agent.demo.simulation.weeks import SimulatedHistory, gpu_names, write_configuration
 from agent.durations import duration_text
 from rules.engines.vllm_v1 import VLLM_V1
-from rules.plan.schema import TierPlan
 from rules.telemetry.snapshots import Snapshot
 
 
@@ -59,8 +58,8 @@ class LiveFleet:
         self.server = PageServer(self._places, self.page)
         plans = {name: past.plan.tiers[run.story.tier] for name, (run, _) in self._places.items()}
         self.gpus = StandInGpus(
-            {gpu: partial(self._busy, name) for name, plan in plans.items() for gpu in _gpus(name, plan)},
-            {gpu: plan.gpu.product for name, plan in plans.items() for gpu in _gpus(name, plan)},
+            {gpu: partial(self._busy, name) for name, plan in plans.items() for gpu in gpu_names(name, plan)},
+            {gpu: plan.gpu.product for name, plan in plans.items() for gpu in gpu_names(name, plan)},
         )
 
     def page(self, replica: str) -> bytes | None:
@@ -78,24 +77,7 @@ class LiveFleet:
         return run.engines[place].busy
 
 
-def targets(past: SimulatedHistory, url: Callable[[str], str]) -> list[dict[str, object]]:
-    """Return the fleet as a configuration names it, at the addresses that `url` gives its replicas."""
-    return [
-        {
-            "url": url(name),
-            "tier": tier,
-            "replica": name,
-            "engine": "vllm",
-            "gpus": [f"stand-in-{gpu}" for gpu in _gpus(name, past.plan.tiers[tier])],
-        }
-        for tier, run in past.runs.items()
-        for name in run.names
-    ]
-
-
-def _gpus(replica: str, plan: TierPlan) -> tuple[str, ...]:
-    """Return their names, without what every stand-in is called by."""
-    return tuple(f"{replica}-gpu{n}" for n in range(plan.gpu.per_replica))
+BANNER = "SIMULATED: made-up engines, GPUs and prices, with {past} of made-up past. None of it was ever measured."
 
 
 def continue_simulation(
@@ -106,11 +88,8 @@ def continue_simulation(
     fleet = LiveFleet(past, clock)
     ends.callback(fleet.server.stop)
     fleet.server.start()
-    data = configuration(targets(past, fleet.server.url))
-    path = write_configuration(folder, data)
-    config = parse_config(data, folder=folder, plan=past.plan)
     return DemoRun(
-        loaded=LoadedConfig(path=path, config=config, plan=past.plan, warnings=()),
+        loaded=load(write_configuration(folder, past, fleet.server.url), environment={}),
         gpus=fleet.gpus,
         clock=clock,
         speed=speed,

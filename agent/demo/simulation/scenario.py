@@ -98,6 +98,11 @@ class ScriptedCascade:
     alert_at: float
     alert_until: float
 
+    @property
+    def scene(self) -> tuple[float, float]:
+        """Begin and end of the time in which its tier is watched page by page."""
+        return self.begin - 1800.0, self.begin + CASCADE_SECONDS + 1500.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierScenario:

@@ -49,9 +49,10 @@ class TierRun:
         """Return the present page of a replica. Return None while it is down."""
         return self.engines[replica].snapshot() if self._restart_at(replica, self.t) is None else None
 
-    def pages(self) -> dict[str, Snapshot | None]:
-        """Return the present page of every replica."""
-        return {name: self.page(replica) for replica, name in enumerate(self.names)}
+    def pages(self) -> dict[str, Snapshot]:
+        """Return the present page of every replica that answers."""
+        pages = {name: self.page(replica) for replica, name in enumerate(self.names)}
+        return {name: page for name, page in pages.items() if page is not None}
 
     def _restart_at(self, replica: int, t: float) -> Restart | None:
         """Return the restart that keeps a replica from answering at `t`."""

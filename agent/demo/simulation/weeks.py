@@ -1,28 +1,28 @@
-"""Simulated weeks in a history, as the daemon would have recorded them.
+"""Simulated weeks in a new folder: a history as the daemon would have recorded it, plan and configuration.
 
-Calm time is a window each quarter of an hour, in the newest days each minute. Around a restart and a cascade the
-evaluator of the daemon gets a page every 15 seconds. The rules over days are those of the daemon, once a day. Of what
-is found page by page only the cascade is kept: deployments would fill the timeline.
+Calm time is a window each quarter of an hour, in the newest days each minute. Around a restart and a cascade pages are
+15 seconds apart, and the evaluator of the daemon judges those of the cascade. The rules over days are those of the
+daemon, once a day. Nothing else is judged: deployments would fill the timeline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from agent.demo.simulation.scenario import (
-    CASCADE_SECONDS,
-    DAY,
-    HOUR,
-    QUARTER,
-    ScriptedCascade,
-    TierScenario,
-    find_outage,
-    stories,
-)
+import yaml
+
+from agent.config.files import load_plan
+from agent.demo.simulation.scenario import DAY, HOUR, QUARTER, ScriptedCascade, find_outage, stories
 from agent.demo.simulation.tier_run import TierRun
+from agent.errors import ConfigError
 from agent.history import daily_queries
 from agent.history.codec import Span
+from agent.history.reader import KEPT, NOTE
+from agent.history.schema import MINUTES
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
@@ -35,26 +35,25 @@ from rules.evaluator.observation import Observation, ReplicaScrape
 from rules.evaluator.state import EvaluatorState
 from rules.evaluator.step import Evaluator
 from rules.evaluator.tier_rules import evaluate_rule
-from rules.evaluator.timeline import TimelineEvent, TimelineKind
+from rules.evaluator.timeline import TimelineEvent, TimelineKind, start_event
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow
 from rules.plan.schema import Plan, TierPlan, plan_version
 from rules.replicas.starts import ReplicaStart
 from rules.telemetry import gauges, windows
 from rules.telemetry.snapshots import Snapshot
-from rules.telemetry.windows import MINUTE_SECONDS, Window
-from rules.telemetry.wording import format_count
+from rules.telemetry.windows import EVERYTHING, MINUTE_SECONDS, Window
 from rules.verdicts import finding
 from rules.verdicts.finding import Finding, RuleState
 from rules.verdicts.verdict import Verdict
 
+PLAN = Path(__file__).parent / "plan.yaml"
+CONFIG, HISTORY = "sizewatch.yaml", "history.db"
+
+ENGINES_PORT = 9096
+"""Where the configuration of a folder that is only filled looks for engines; nobody serves there."""
+
 SCRAPE_SECONDS = 15.0
-
-SCENE_BEFORE, SCENE_AFTER = 1800.0, 1500.0
-"""Seconds before and after a cascade in which its tier is watched page by page."""
-
-BEFORE_SAFETY = 1.5
-"""Safety factor of the plan that was replaced: of a new deployment (guide 9.1, step 11)."""
 
 ALERT = "InferenceLatencyHigh"
 SUMMARY = "P95 request duration above 10 s for 2 minutes (simulated)"
@@ -68,6 +67,8 @@ Progress = Callable[[float], None]
 def build_window(earlier: Snapshot, later: Snapshot) -> Window:
     """Return the window of many minutes as close pages make it: gauges move in a straight line."""
     window = windows.diff_snapshots(earlier, later)
+    if EVERYTHING in window.gaps:
+        return window
     levels = {
         family: gauges.interpolate(earlier.gauges[family], value, later.t - earlier.t)
         for family, value in later.gauges.items()
@@ -78,93 +79,93 @@ def build_window(earlier: Snapshot, later: Snapshot) -> Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
-    """What is watched page by page until `end` (unix seconds), and the findings that ended in it."""
+class SimulatedHistory:
+    """Filled weeks: the plan, and the engines of each tier as they stand at `end` (unix seconds)."""
 
+    plan: Plan
+    runs: Mapping[str, TierRun]
+    begin: float
     end: float
-    evaluator: Evaluator
-    state: EvaluatorState = field(default_factory=EvaluatorState)
-    findings: list[Finding] = field(default_factory=list)
 
 
 class WatchedTier:
-    """A tier as sizewatch sees it, under the plan of the moment. `minutes`, `spans` and `events` wait to be written."""
+    """A tier as sizewatch sees it. `minutes`, `spans` and `events` wait to be written."""
 
     def __init__(self, run: TierRun, plan: TierPlan, fine_from: float) -> None:
-        self.run, self.tier = run, run.story.tier
-        self.rules: dict[str, RuleState] = {}
-        self.set_plan(plan)
+        self.run, self.tier, self.plan = run, run.story.tier, plan
+        self.context = load_bins.build_tier_context(self.tier, plan)
+        # A plan that was replaced knew a longer cold start.
+        earlier = plan.model_copy(update={"cold_start_seconds": 240.0})
+        self.version = plan_version(plan if run.story.replanned_at is None else earlier)
+        scenes = [
+            (
+                (restart.gone // MINUTE_SECONDS - 1) * MINUTE_SECONDS,
+                (restart.ready // MINUTE_SECONDS + 2) * MINUTE_SECONDS,
+            )
+            for restart in run.story.restarts
+        ]
+        if run.story.cascade is not None:
+            scenes.append(run.story.cascade.scene)
+        self._close = {
+            first + n * SCRAPE_SECONDS
+            for first, last in scenes
+            for n in range(round((last - first) / SCRAPE_SECONDS) + 1)
+        }
         self._fine_from = fine_from
-        self._scenes = dict(_scenes(run.story))
-        self._scene: Scene | None = None
-        self._starts: tuple[ReplicaStart, ...] = ()
+        self._pages = run.pages()
         self._newest: dict[str, BinnedWindow] = {}
+        self._evaluator, self._state = Evaluator({self.tier: self.context}), EvaluatorState()
+        self.rules: dict[str, RuleState] = {}
         self.minutes: list[MinuteRecord] = []
         self.spans: list[Span] = []
         self.events: list[TimelineEvent] = []
-        self.skip()
-
-    def set_plan(self, plan: TierPlan) -> None:
-        self.context, self.version = load_bins.build_tier_context(self.tier, plan), plan_version(plan)
 
     def instants(self, begin: float, end: float) -> list[float]:
         """Return the times of pages in (begin, end]."""
         step = MINUTE_SECONDS if end > self._fine_from else QUARTER
         times = {begin + n * step for n in range(1, round((end - begin) / step) + 1)}
-        for first, last in self._scenes.items():
-            close = (first + n * SCRAPE_SECONDS for n in range(round((last - first) / SCRAPE_SECONDS) + 1))
-            times.update(t for t in close if begin < t <= end)
-        return sorted(times)
+        return sorted(times.union(t for t in self._close if begin < t <= end))
+
+    def change_plan(self, t: float) -> None:
+        """Go over to the present plan."""
+        before, self.version = self.version, plan_version(self.plan)
+        text = f"the plan of {self.tier} changed from version {before} to {self.version}"
+        self.events.append(_event(t, TimelineKind.PLAN, text, self.tier))
 
     def skip(self) -> None:
         """Go on from the present pages, without a window up to them: nobody watched."""
         self._pages = self.run.pages()
 
     def watch(self, t: float) -> None:
-        """Take the pages at `t`, page by page in a scene."""
-        if self._scene is not None:
-            self._step(self._scene, t)
-        else:
-            pages = self.run.pages()
-            for replica, page in pages.items():
-                before = self._pages[replica]
-                assert page is not None, "a replica is down in a scene only"
-                assert before is not None, "a replica is down in a scene only"
-                binned = load_bins.bin_window(build_window(before, page), self.context.curve, replica)
-                self._newest[replica] = binned = load_bins.mark_backlog(binned, self._newest.get(replica))
-                self._book(binned)
-            self._pages = pages
-        if t in self._scenes:
-            self._scene = Scene(end=self._scenes[t], evaluator=Evaluator({self.tier: self.context}))
-            self._scene.state.restore_starts(self.tier, self._starts)
-            self._step(self._scene, t)
-
-    def _step(self, scene: Scene, t: float) -> None:
-        scrapes = tuple(
-            ReplicaScrape(tier=self.tier, replica=replica, t=t, snapshot=page)
-            for replica, page in self.run.pages().items()
-        )
-        result = scene.evaluator.step(scene.state, Observation(now=t, scrapes=scrapes))
-        result.raise_defects()
-        ended, closed = list(result.closed), result.minutes
-        self.events += result.events
-        if t == scene.end:
-            closed += scene.evaluator.flush(scene.state)
-            ended += (span for rule in scene.state.rules.values() for span in finding.close_rule_state(rule, t))
-            self._starts, self._scene = scene.state.starts(self.tier), None
-            self.skip()
-        scene.findings.extend(span for span in ended if isinstance(span, Finding))
-        for minute in closed:
-            self._book(minute.slice)
+        """Book the windows up to the pages at `t`, and judge the pages of a cascade."""
+        pages = self.run.pages()
+        for replica, page in pages.items():
+            before = self._pages[replica]
+            if windows.is_restart(before, page):
+                self._add_restart(replica, before, page)
+            binned = load_bins.bin_window(build_window(before, page), self.context.curve, replica)
+            self._newest[replica] = binned = load_bins.mark_backlog(binned, self._newest.get(replica))
+            self.minutes.append(MinuteRecord(tier=self.tier, plan_version=self.version, slice=binned))
+        self._pages |= pages
         cascade = self.run.story.cascade
-        if self._scene is None and cascade is not None and t == _cascade_end(cascade):
-            self.spans += (*scene.findings, self._alert(cascade, scene.findings, t))
+        if cascade is not None and cascade.scene[0] <= t <= cascade.scene[1]:
+            self._judge(cascade, t, pages)
 
-    def _book(self, binned: BinnedWindow) -> None:
-        self.minutes.append(MinuteRecord(tier=self.tier, plan_version=self.version, slice=binned))
+    def _add_restart(self, replica: str, before: Snapshot, page: Snapshot) -> None:
+        start = ReplicaStart(
+            replica=replica, seen_at=page.t, alive_at=before.t, started_at=page.started_at, ready_at=page.ready_at
+        )
+        restart = _event(page.t, TimelineKind.RESTART, "the engine restarted", self.tier, replica)
+        self.events += (restart, start_event(self.tier, start))
 
-    def _alert(self, cascade: ScriptedCascade, findings: list[Finding], t: float) -> ExternalAlert:
-        """Return the alert of another system about the cascade, with its diagnosis."""
+    def _judge(self, cascade: ScriptedCascade, t: float, pages: Mapping[str, Snapshot]) -> None:
+        """Judge pages by the daemon's evaluator. At the end add another system's alert with its diagnosis."""
+        scrapes = (ReplicaScrape(tier=self.tier, replica=name, t=t, snapshot=page) for name, page in pages.items())
+        result = self._evaluator.step(self._state, Observation(now=t, scrapes=tuple(scrapes)))
+        result.raise_defects()
+        self.spans += (span for span in result.closed if isinstance(span, Finding))
+        if t < cascade.scene[1]:
+            return
         replica = self.run.names[cascade.replica]
         alert = ExternalAlert(
             name=ALERT,
@@ -176,52 +177,60 @@ class WatchedTier:
             tier=self.tier,
             replica=replica,
         )
-        return attach_finding(alert, findings, t)
+        self.spans.append(attach_finding(alert, [span for span in self.spans if isinstance(span, Finding)], t))
 
 
-def _cascade_end(cascade: ScriptedCascade) -> float:
-    return cascade.begin + CASCADE_SECONDS + SCENE_AFTER
+def _event(
+    t: float, kind: TimelineKind, text: str, tier: str | None = None, replica: str | None = None
+) -> TimelineEvent:
+    return TimelineEvent(t=t, kind=kind, tier=tier, replica=replica, text=text)
 
 
-def _scenes(story: TierScenario) -> Iterator[tuple[float, float]]:
-    """Yield begin and end, in full minutes, of what is watched page by page."""
-    for restart in story.restarts:
-        yield (
-            (restart.gone // MINUTE_SECONDS - 1) * MINUTE_SECONDS,
-            (restart.ready // MINUTE_SECONDS + 2) * MINUTE_SECONDS,
-        )
-    if story.cascade is not None:
-        yield story.cascade.begin - SCENE_BEFORE, _cascade_end(story.cascade)
+def fill(
+    folder: Path,
+    *,
+    seconds: float,
+    end: float,
+    seed: int = 7,
+    progress: Progress = lambda share: None,
+    fine_seconds: float = MINUTES.keep_seconds,
+) -> SimulatedHistory:
+    """Fill so many seconds up to `end` (unix seconds; both are cut to quarters of an hour) into an empty or new folder.
 
-
-def fill_weeks(
-    store: HistoryStore, plan: Plan, begin: float, end: float, seed: int, fine_seconds: float, progress: Progress
-) -> dict[str, TierRun]:
-    """Fill [begin, end) (unix seconds, full quarters of an hour), the last `fine_seconds` in minutes.
-
-    Return the engines of each tier, which may go on. `progress` gets the share of the weeks that is done. Raise
-    HistoryError.
+    The last `fine_seconds` are there in minutes. `progress` gets the share that is done. Raise ConfigError where the
+    folder holds anything or cannot be made, HistoryError of its file.
     """
-    tiers = []
-    for story in stories(begin, end, seed):
-        tier_plan = plan.tiers[story.tier]
-        before = tier_plan if story.replanned_at is None else _plan_before(tier_plan)
-        run = TierRun(story, tier_plan, begin, seed)
-        tiers.append(WatchedTier(run, before, end - fine_seconds))
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise ConfigError((f"{folder} is not empty; name a new folder for the made-up weeks",))
+    except OSError as error:
+        raise ConfigError((f"{folder} cannot be made or read ({error.strerror}); name another folder",)) from error
+    end = end // QUARTER * QUARTER
+    begin = end - seconds // QUARTER * QUARTER
+    plan = load_plan(PLAN)
+    shutil.copyfile(PLAN, folder / "plan.yaml")
+    runs = {story.tier: TierRun(story, plan.tiers[story.tier], begin, seed) for story in stories(begin, end, seed)}
+    tiers = [WatchedTier(run, plan.tiers[tier], end - fine_seconds) for tier, run in runs.items()]
+    with HistoryStore(folder / HISTORY) as store:
+        store.keep(KEPT, json.dumps({"text": NOTE}))
+        _fill_weeks(store, tiers, begin, end, progress)
+    return SimulatedHistory(plan=plan, runs=runs, begin=begin, end=end)
+
+
+def _fill_weeks(store: HistoryStore, tiers: list[WatchedTier], begin: float, end: float, progress: Progress) -> None:
     outage = find_outage(begin, end)
-    count = format_count(sum(len(tier.run.names) for tier in tiers), "target")
-    began = f"sizewatch {VERSION} began to watch {count}"
     store.add_event(
-        _event(begin, TimelineKind.START, began),
+        _event(begin, TimelineKind.START, f"sizewatch {VERSION} began to watch"),
         _event(outage[0], TimelineKind.STOP, "sizewatch ended in order"),
-        _event(outage[1], TimelineKind.START, began),
+        _event(outage[1], TimelineKind.START, f"sizewatch {VERSION} began to watch"),
     )
     service, hour = HistoryService(lambda: store), begin
     while hour < end:
         until = min(end, (hour // HOUR + 1) * HOUR)
         for tier in tiers:
             if tier.run.story.replanned_at == hour:
-                store.add_event(_replan(tier, plan.tiers[tier.tier], hour))
+                tier.change_plan(hour)
             for t in tier.instants(hour, until):
                 tier.run.advance(t)
                 if outage[0] < t <= outage[1]:
@@ -235,31 +244,11 @@ def fill_weeks(
             _judge_days(store, service, tiers, until)
         hour = until
         progress((hour - begin) / (end - begin))
-    lasting = [rule.finding for tier in tiers for rule in tier.rules.values()]
-    store.save_episode(*(span for span in lasting if span is not None))
-    return {tier.tier: tier.run for tier in tiers}
-
-
-def _event(t: float, kind: TimelineKind, text: str, tier: str | None = None) -> TimelineEvent:
-    return TimelineEvent(t=t, kind=kind, tier=tier, replica=None, text=text)
-
-
-def _plan_before(plan: TierPlan) -> TierPlan:
-    """Return the plan that was replaced."""
-    assert plan.fleet is not None, "a simulated tier has a fleet"
-    return plan.model_copy(update={"fleet": plan.fleet.model_copy(update={"safety_factor": BEFORE_SAFETY})})
-
-
-def _replan(tier: WatchedTier, plan: TierPlan, t: float) -> TimelineEvent:
-    before = tier.version
-    tier.set_plan(plan)
-    text = f"the plan of {tier.tier} changed from version {before} to {tier.version}"
-    return _event(t, TimelineKind.PLAN, text, tier.tier)
+    store.save_episode(*(rule.finding for tier in tiers for rule in tier.rules.values() if rule.finding is not None))
 
 
 def _judge_days(store: HistoryStore, service: HistoryService, tiers: list[WatchedTier], now: float) -> None:
     """Do the daemon's work of a day: retention, Step 13, rules over days, and LIVE rules over two hours."""
-    store.prune(now)
     service.upkeep({tier.tier: tier.context for tier in tiers}, {tier.tier: tier.version for tier in tiers}, now)
     for tier in tiers:
         days = daily_queries.evaluate_days(store, tier.context, tier.version, now)
@@ -269,8 +258,35 @@ def _judge_days(store: HistoryStore, service: HistoryService, tiers: list[Watche
         for result in (*long_rules.long_only_results(days), *causes):
             tier.rules[result.rule], ended = finding.step_rule_state(tier.rules.get(result.rule), result)
             tier.spans += (span for span in ended if isinstance(span, Finding))
-        if tier.spans:
-            store.save_episode(*tier.spans)
-        if tier.events:
-            store.add_event(*sorted(tier.events, key=lambda event: event.t))
+        store.save_episode(*tier.spans)
+        store.add_event(*sorted(tier.events, key=lambda event: event.t))
         tier.spans, tier.events = [], []
+
+
+def unserved_url(replica: str) -> str:
+    """Return the address of a replica that nobody serves: a folder that is only filled is looked at, not watched."""
+    return f"http://127.0.0.1:{ENGINES_PORT}/{replica}/metrics"
+
+
+def gpu_names(replica: str, plan: TierPlan) -> list[str]:
+    """Return the names of a replica's GPUs, without what every stand-in is called by."""
+    return [f"{replica}-gpu{n}" for n in range(plan.gpu.per_replica)]
+
+
+def write_configuration(folder: Path, past: SimulatedHistory, url: Callable[[str], str] = unserved_url) -> Path:
+    """Write the configuration beside the history, with the replicas at the addresses that `url` gives them."""
+    targets = [
+        {
+            "url": url(name),
+            "tier": tier,
+            "replica": name,
+            "engine": "vllm",
+            "gpus": [f"stand-in-{gpu}" for gpu in gpu_names(name, past.plan.tiers[tier])],
+        }
+        for tier, run in past.runs.items()
+        for name in run.names
+    ]
+    data = {"plan": "plan.yaml", "data_dir": ".", "scrape_interval": "15s", "targets": targets}
+    path = folder / CONFIG
+    path.write_text(f"# {NOTE}\n{yaml.safe_dump(data, sort_keys=False)}", encoding="utf-8")
+    return path

@@ -24,8 +24,8 @@ from simulation_truth import TRUTH, fill_with_truth
 from agent.config.load import build_tier_contexts, plan_versions
 from agent.config.load import load as load_config
 from agent.demo.simulation.engine import PREFILL_EXPONENT
-from agent.demo.simulation.folder import HISTORY, configuration, unserved_url, write_configuration
 from agent.demo.simulation.scenario import DAY, HOUR, Pattern, TierScenario
+from agent.demo.simulation.weeks import HISTORY, write_configuration
 from agent.history.store import HistoryStore
 from agent.reporting.generate import ReportQuery, files_of, prewarming, query_report_inputs
 from exporters.report.records import report_schema
@@ -98,12 +98,7 @@ def report_on_four_weeks(tmp_path_factory: pytest.TempPathFactory) -> Told:
 def told_of(folder: Path) -> Told:
     """Minutes of the last hour alone: what they are is known to the demand of every minute, and filling takes half as long."""
     past = fill_with_truth(folder, seconds=28 * DAY, end=END + 61.0, fine_seconds=HOUR)
-    targets = [
-        {"tier": name, "replica": replica, "url": unserved_url(replica)}
-        for name, run in past.runs.items()
-        for replica in run.names
-    ]
-    loaded = load_config(write_configuration(folder, configuration(targets)), environment={})
+    loaded = load_config(write_configuration(folder, past), environment={})
     whole = {
         "contexts": build_tier_contexts(loaded),
         "versions": plan_versions(loaded),

@@ -21,9 +21,9 @@ from agent.config.files import load_plan
 from agent.config.load import load as load_config
 from agent.daemon.daemon import Daemon
 from agent.demo.runner import watch
-from agent.demo.simulation.folder import CONFIG, HISTORY, PLAN, SimulatedHistory, fill
 from agent.demo.simulation.live_fleet import continue_simulation
 from agent.demo.simulation.scenario import DAY, HOUR, weekday
+from agent.demo.simulation.weeks import CONFIG, HISTORY, PLAN, SimulatedHistory, fill
 from agent.errors import ConfigError
 from agent.history.reader import NOTE, Reader, simulated_notice
 from agent.history.service import check_tier
@@ -235,15 +235,6 @@ def test_a_folder_that_holds_something_is_left_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not empty"):
         fill(tmp_path, seconds=14 * DAY, end=END)
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("history.db", "mine")]
-
-
-def test_a_filling_that_was_ended_leaves_an_empty_folder(tmp_path: Path) -> None:
-    def end(share: float) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fill(tmp_path / "new", seconds=14 * DAY, end=END, progress=end)
-    assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_the_history_says_that_it_is_simulated_and_the_files_beside_it_too(
