@@ -32,12 +32,7 @@ BATCH = 64
 REFUSALS = frozenset({400, 413, 422})
 """HTTP status codes that refuse the body, not the sender. Other batches may be accepted."""
 
-Present = Callable[[], Sequence[AlertPayload]]
-"""Builder of the present alerts. It runs when a round begins, so that the payload is current."""
-
 FIRST_RETRY_SECONDS = 1.0
-CLOSE_SECONDS = 2.0
-"""Maximum wait in seconds for a running round at shutdown. The thread is a daemon thread and loses no state."""
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +77,7 @@ class AlertDelivery:
         self._resend_seconds = resend_seconds
         self._clock = clock
         self._changed = threading.Condition()
-        self._present: Present | None = None
+        self._present: Callable[[], Sequence[AlertPayload]] = tuple
         self._marks: frozenset[tuple[str, bool]] = frozenset()
         """Titles of all alerts, and whether each fires."""
         self._posted: frozenset[tuple[str, bool]] | None = None
@@ -91,7 +86,7 @@ class AlertDelivery:
         self._thread: threading.Thread | None = None
         self.health = AlertmanagerHealth(alertmanager=poster.place)
 
-    def offer(self, present: Present) -> None:
+    def offer(self, present: Callable[[], Sequence[AlertPayload]]) -> None:
         """Set the state after a cycle. `present` builds the payload, now and again when it is posted."""
         marks = frozenset((alert.title, alert.firing) for alert in present())
         with self._changed:
@@ -102,65 +97,51 @@ class AlertDelivery:
                 self._thread.start()
 
     def close(self) -> None:
-        """End the thread, and wait up to CLOSE_SECONDS for it."""
+        """Let the thread end after its round. It is a daemon thread and loses no state."""
         with self._changed:
             self._closed = True
             self._changed.notify()
-        if self._thread is not None:
-            self._thread.join(CLOSE_SECONDS)
 
     def _run(self) -> None:
         due = time.monotonic()
-        while self._wait_until_due(due):
-            try:
-                self._round()
-            except ScrapeError as error:
-                self._fail(error.text)
-            except Exception as error:  # noqa: BLE001 - a defect costs one round; it is logged, counted and retried
-                _log.exception("alert delivery crashed alertmanager=%s", self._poster.place)
-                self._fail(f"defect in sizewatch: {type(error).__name__}, see its log")
+        while True:
+            with self._changed:
+                # After a failure a change waits too: an unavailable Alertmanager gets no request in every cycle.
+                self._changed.wait_for(
+                    lambda: self._closed or (self._marks != self._posted and not self._failures_in_a_row),
+                    due - time.monotonic(),
+                )
+                if self._closed:
+                    return
+                present, marks = self._present, self._marks
             delay = self._resend_seconds
-            if self._failures_in_a_row:
+            try:
+                self._round(tuple(present()))
+                self._failures_in_a_row, self._posted = 0, marks
+            except Exception as error:  # noqa: BLE001 - a defect costs one round; it is logged, counted and retried
+                is_known = isinstance(error, ScrapeError)
+                text = error.text if isinstance(error, ScrapeError) else f"defect in sizewatch: {type(error).__name__}"
+                if self.health.trouble is None:
+                    _log.error('alert delivery failed, retrying error="%s"', text, exc_info=not is_known)
+                self._failures_in_a_row += 1
+                self.health = replace(self.health, failures=self.health.failures + 1, trouble=text)
                 delay = retry_delay(self._failures_in_a_row, FIRST_RETRY_SECONDS, delay)
             due = time.monotonic() + delay
 
-    def _wait_until_due(self, due: float) -> bool:
-        """Wait for the next round. Return False at shutdown."""
-        with self._changed:
-            while not self._closed:
-                left = due - time.monotonic()
-                # After a failure a change waits too: an unavailable Alertmanager gets no request in every cycle.
-                if left <= 0 or (self._marks != self._posted and not self._failures_in_a_row):
-                    return True
-                self._changed.wait(left)
-        return False
-
-    def _round(self) -> None:
-        with self._changed:
-            present, marks = self._present, self._marks
-        assert present is not None, "an offer starts the thread"
-        alerts = tuple(present())
+    def _round(self, alerts: Sequence[AlertPayload]) -> None:
         reasons = self._poster.round(alerts)
         if self.health.trouble is not None:
             _log.info("alert delivery recovered alertmanager=%s", self._poster.place)
         refused = tuple(f"{title}: {reason}" for title, reason in reasons.items())
-        for text in sorted(set(refused) - set(self.health.refused)):
-            _log.error('alert refused alertmanager=%s error="%s"', self._poster.place, text)
-        taken = [alert for alert in alerts if alert.title not in reasons]
-        self._failures_in_a_row = 0
-        self._posted = marks
+        if set(refused) - set(self.health.refused):
+            _log.error('alerts refused alertmanager=%s error="%s"', self._poster.place, "; ".join(refused))
+        accepted = [alert for alert in alerts if alert.title not in reasons]
         self.health = replace(
             self.health,
             posts=self.health.posts + 1,
-            alerts=self.health.alerts + len(taken),
-            firing=sum(alert.firing for alert in taken),
+            alerts=self.health.alerts + len(accepted),
+            firing=sum(alert.firing for alert in accepted),
             refused=refused,
             trouble=None,
             last_success_at=self._clock(),
         )
-
-    def _fail(self, text: str) -> None:
-        if self.health.trouble is None:
-            _log.error('alert delivery failed, retrying error="%s"', text)
-        self._failures_in_a_row += 1
-        self.health = replace(self.health, failures=self.health.failures + 1, trouble=text)

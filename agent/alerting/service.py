@@ -1,12 +1,10 @@
-"""Alerting of the daemon: posts to Alertmanagers, external alerts from the webhook, and the sink of the evaluation loop.
+"""Alerting of the daemon, a sink of the evaluation loop: posts to Alertmanagers, and external alerts from the webhook.
 
-It is imported only if a configuration posts or receives alerts. It never blocks the cycle: delivery has its own threads
-and the webhook has a queue.
+It never blocks the cycle: delivery has its own threads and the webhook has a queue.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,15 +16,15 @@ from agent.config.alerting import AlertingConfig as Keys
 from agent.config.alerting import WebhookConfig
 from agent.config.targets import default_replica
 from agent.http_server.credentials import Authenticator, read_tokens
-from agent.pipeline.interfaces import Sink, Source
+from agent.pipeline.interfaces import Sink
+from agent.pipeline.loop import EvaluationLoop
 from agent.scrape.scrapers import Target
 from exporters.alertmanager.payload import present
 from exporters.status.records import AlertmanagerHealth, WebhookHealth
 from rules.evaluator.external_alerts import AFTERMATH_SECONDS, AlertTargets, ExternalAlert, assign_tier, attach_finding
 from rules.evaluator.incident_alerts import IncidentAlert, step_incident_alerts
-from rules.evaluator.incidents import Incident, group_incidents
+from rules.evaluator.incidents import group_incidents
 from rules.evaluator.observation import StepResult
-from rules.evaluator.state import EvaluatorState
 from rules.plan.load_bins import TierContext
 from rules.verdicts.finding import Finding
 
@@ -56,8 +54,8 @@ class ExternalAlertStore:
     def resume(self, kept: Iterable[ExternalAlert], now: float) -> None:
         """Restore the alerts of an earlier run. Firing alerts count as received at `now` (unix seconds)."""
         for alert in kept:
-            key = alert.identity, alert.started_at
-            self._alerts[key] = alert if alert.ended_at is not None else replace(alert, heard_at=now)
+            firing = alert.ended_at is None
+            self._alerts[alert.identity, alert.started_at] = replace(alert, heard_at=now) if firing else alert
 
     @property
     def alerts(self) -> tuple[ExternalAlert, ...]:
@@ -72,14 +70,19 @@ class ExternalAlertStore:
         fleet: Callable[[], AlertTargets],
     ) -> tuple[ExternalAlert, ...]:
         """Add the received alerts and attach the finding that explains each. Return the new and changed alerts."""
-        self.watched_since = now if self.watched_since is None else self.watched_since
-        if not (arrived or self._alerts):
-            return ()
+        self.watched_since = self.watched_since or now
         before = dict(self._alerts)
-        if arrived:
-            targets = fleet()
-            for alert in arrived:
-                self._take(assign_tier(alert, targets))
+        targets = fleet() if arrived else AlertTargets(tiers=frozenset(), replicas={})
+        for alert in arrived:
+            key = alert.identity, alert.started_at
+            known = self._alerts.get(key)
+            if known is not None:
+                summary = alert.summary or known.summary
+                self._alerts[key] = replace(known, ended_at=alert.ended_at, heard_at=alert.heard_at, summary=summary)
+            elif len(self._alerts) < MOST:
+                self._alerts[key] = assign_tier(alert, targets)
+            else:
+                self.left_out += 1
         changed = []
         for key, alert in tuple(self._alerts.items()):
             if alert.ended_at is None or now - alert.ended_at <= AFTERMATH_SECONDS:
@@ -95,20 +98,9 @@ class ExternalAlertStore:
                 del self._alerts[key]
         return tuple(changed)
 
-    def _take(self, alert: ExternalAlert) -> None:
-        key = alert.identity, alert.started_at
-        known = self._alerts.get(key)
-        if known is not None:
-            summary = alert.summary or known.summary
-            self._alerts[key] = replace(known, ended_at=alert.ended_at, heard_at=alert.heard_at, summary=summary)
-        elif len(self._alerts) < MOST:
-            self._alerts[key] = alert
-        else:
-            self.left_out += 1
 
-
-class AlertingService:
-    """Alerting of one configuration, inactive before the first cycle. Raise ConfigError for a bad token file.
+class AlertingService(Sink):
+    """Alerting of one evaluation loop. Raise ConfigError for a bad token file. `connect` comes before the first cycle.
 
     The alerts of `before`, its queue and the delivery of unchanged posts go on.
     """
@@ -119,42 +111,57 @@ class AlertingService:
         self._keys = keys
         self._clock = clock
         self._posts = (keys.path, keys.alertmanagers, keys.resend_seconds)
+        self.deliveries: tuple[AlertDelivery, ...] = ()
         if before is not None and before._posts == self._posts:
-            self.deliveries: tuple[AlertDelivery, ...] = before.deliveries
-        else:
-            managers = keys.alertmanagers if keys.path == "posts" else ()
-            peers = [manager.to_peer(timeout_seconds=manager.timeout_seconds) for manager in managers]
-            self.deliveries = tuple(
-                AlertDelivery(AlertmanagerClient(peer), keys.resend_seconds, clock) for peer in peers
-            )
+            self.deliveries = before.deliveries
+        elif keys.path == "posts":
+            peers = (manager.to_peer(timeout_seconds=manager.timeout_seconds) for manager in keys.alertmanagers)
+            clients = (AlertmanagerClient(peer) for peer in peers)
+            self.deliveries = tuple(AlertDelivery(client, keys.resend_seconds, clock) for client in clients)
         self.receiver: WebhookReceiver | None = None
         if keys.receiver is not None:
-            self._gate = self._read_gate(keys.receiver)
-            self.receiver = (before and before.receiver) or WebhookReceiver(self._gate, clock)
+            self.receiver = WebhookReceiver(_read_gate(keys.receiver), clock, before.receiver if before else None)
         self.foreign: ExternalAlertStore = before.foreign if before is not None else ExternalAlertStore()
+        self._changed: list[ExternalAlert] = []
+        self._due = False
 
-    @staticmethod
-    def _read_gate(keys: WebhookConfig) -> Authenticator:
-        return Authenticator(read_tokens("alerting.receiver.bearer_token_file", keys.bearer_token_file))
-
-    def activate(self) -> None:
-        """Ask for this configuration's tokens from the next request on."""
-        if self.receiver is not None:
-            self.receiver.gate = self._gate
+    def connect(self, loop: EvaluationLoop, past: Callable[[], list[Finding]]) -> None:
+        """Set the loop. `past` returns the findings of the last day, which explain external alerts."""
+        self._loop, self._past = loop, past
 
     def reload(self) -> None:
         """Read the receiver's tokens again. Raise ConfigError for an unusable file; the tokens before stay valid."""
-        if self._keys.receiver is not None:
-            self._gate = self._read_gate(self._keys.receiver)
-            self.activate()
+        if self.receiver is not None and self._keys.receiver is not None:
+            self.receiver.gate = _read_gate(self._keys.receiver)
 
-    def post(self, incidents: Iterable[Incident], state: EvaluatorState, now: float) -> None:
-        """Update the alerts of the incidents and offer them for delivery."""
+    def accept(self, result: StepResult) -> None:
+        """Note that a step was evaluated."""
+        self._due = self._due or result.observation is not None
+
+    def end_cycle(self, now: float) -> None:
+        """Send alerts and collect incoming ones. It never waits: delivery has its own threads."""
+        if not self._due:
+            return
+        self._due = False
+        state = self._loop.state
+        findings = (*state.open_findings(), *self._past())
+        arrived = self.receiver.waiting() if self.receiver is not None else ()
+        self._changed += self.foreign.update(arrived, findings, now, self._targets)
+        if not self.deliveries:
+            return
+        scope = self._loop.source.export_scope
+        exported = [finding for finding in findings if scope(finding.subject.tier).has_alerts(finding.subject)]
+        incidents = group_incidents(exported, (rule.result for rule in state.rules.values()), now)
         alerts = self.foreign.incident_alerts = step_incident_alerts(self.foreign.incident_alerts, incidents, now)
         foreign, settings = self.foreign.alerts, self._keys.settings()
         queues = {alert.incident.tier: state.requests_waiting(alert.incident.tier) for alert in alerts}
         for delivery in self.deliveries:
             delivery.offer(lambda: present(alerts, foreign, self._clock(), settings, queues))
+
+    def pop_changed(self) -> tuple[ExternalAlert, ...]:
+        """Return the external alerts that changed since the last call."""
+        changed, self._changed = tuple(self._changed), []
+        return changed
 
     def health(self) -> tuple[tuple[AlertmanagerHealth, ...], WebhookHealth | None]:
         """Return the health of delivery and of the webhook."""
@@ -166,78 +173,33 @@ class AlertingService:
         for delivery in self.deliveries:
             delivery.close()
 
+    def _targets(self) -> AlertTargets:
+        pages = ((tier, replica.track.last) for (tier, _), replica in self._loop.state.replicas.items())
+        models = [(tier, page.facts["model"]) for tier, page in pages if page is not None and page.facts.get("model")]
+        return alert_targets(self._loop.source.targets, self._loop.evaluator.tiers, models)
+
+
+def _read_gate(keys: WebhookConfig) -> Authenticator:
+    return Authenticator(read_tokens("alerting.receiver.bearer_token_file", keys.bearer_token_file))
+
 
 def alert_targets(
     targets: Iterable[Target], contexts: Mapping[str, TierContext], models: Iterable[tuple[str, str]]
 ) -> AlertTargets:
-    """Return the tiers, replicas and models an alert can refer to. `models` holds (tier, served model) pairs."""
-    targets, serving = tuple(targets), defaultdict(set)
+    """Return the tiers, replicas and models that an alert can refer to. `models` has pairs of tier and served model.
+
+    Names of a replica: its own, its address with and without port, and the first part of its host (often the pod).
+    """
+    targets, serving, replicas = tuple(targets), defaultdict(set), {}
     planned = ((name, context.plan.model) for name, context in contexts.items() if context.plan is not None)
     for tier, model in (*planned, *models):
         serving[model].add(tier)
+    for target in targets:
+        address = default_replica(target.peer.url)
+        host = address.rpartition(":")[0]
+        replicas[target.key] = frozenset((target.replica, address, host, host.partition(".")[0])) - {""}
     return AlertTargets(
         tiers=frozenset({target.tier for target in targets} | set(contexts)),
-        replicas={target.key: _names(target) for target in targets},
+        replicas=replicas,
         models={model: frozenset(tiers) for model, tiers in serving.items()},
     )
-
-
-def _names(target: Target) -> frozenset[str]:
-    """Return the replica name, its address with and without port, and the first part of its host (often the pod)."""
-    address = default_replica(target.peer.url)
-    host = address.rpartition(":")[0]
-    pod = host.partition(".")[0] if re.search("[a-z]", host) and not host.startswith("[") else ""
-    return frozenset(filter(None, (target.replica, address, host, pod)))
-
-
-class AlertingSink(Sink):
-    """Alerts of one evaluation loop. `past` returns the findings of the last day, which explain external alerts."""
-
-    def __init__(
-        self,
-        service: AlertingService,
-        source: Source,
-        state: EvaluatorState,
-        tiers: Mapping[str, TierContext],
-        past: Callable[[], list[Finding]],
-    ) -> None:
-        self.service = service
-        self._source = source
-        self._state = state
-        self._tiers = tiers
-        self._past = past
-        self._changed: list[ExternalAlert] = []
-        self._due = False
-
-    def accept(self, result: StepResult) -> None:
-        """Note that a step was evaluated."""
-        self._due = self._due or result.observation is not None
-
-    def end_cycle(self, now: float) -> None:
-        """Send alerts and collect incoming ones. It never waits: delivery has its own threads."""
-        if not self._due:
-            return
-        self._due = False
-        findings = (*self._state.open_findings(), *self._past())
-        receiver = self.service.receiver
-        arrived = receiver.waiting() if receiver is not None else ()
-        self._changed += self.service.foreign.update(arrived, findings, now, self._targets)
-        if self.service.deliveries:
-            scope = self._source.export_scope
-            exported = [each for each in findings if scope(each.subject.tier).has_alerts(each.subject)]
-            incidents = group_incidents(exported, (rule.result for rule in self._state.rules.values()), now)
-            self.service.post(incidents, self._state, now)
-
-    def pop_changed(self) -> tuple[ExternalAlert, ...]:
-        """Return the external alerts that changed since the last call."""
-        changed, self._changed = tuple(self._changed), []
-        return changed
-
-    def close(self) -> None:
-        """End the delivery threads."""
-        self.service.close()
-
-    def _targets(self) -> AlertTargets:
-        pages = ((tier, replica.track.last) for (tier, _), replica in self._state.replicas.items())
-        models = [(tier, page.facts["model"]) for tier, page in pages if page is not None and page.facts.get("model")]
-        return alert_targets(self._source.targets, self._tiers, models)

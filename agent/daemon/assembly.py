@@ -165,8 +165,6 @@ class Assembly:
             self.step13 = {tier: text for tier, text in before.step13.items() if tier not in changed} | self.step13
             if self.forecasts is None:
                 loop.state.set_projections({})
-            if self.alerting is not None:
-                self.alerting.activate()
             read = "other engine pods were found" if pods_only else "the configuration was read again"
             self.event(now, "reload", f"{read}: {len(source.targets)} targets")
             for tier in sorted(changed & before.versions.keys()):

@@ -129,11 +129,9 @@ def _output_sinks(
     """Yield the sinks for alerts and history, in this order: the history stores the alerts that changed."""
     changed: Callable[[], tuple[ExternalAlert, ...]] = tuple
     if alerting is not None:
-        from agent.alerting.service import AlertingSink
-
-        sink = AlertingSink(alerting, loop.source, loop.state, loop.evaluator.tiers, lambda: runtime.past)
-        changed = sink.pop_changed
-        yield sink
+        alerting.connect(loop, lambda: runtime.past)
+        changed = alerting.pop_changed
+        yield alerting
     if history is not None:
         from agent.history.service import HistorySink
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from agent.http_server.credentials import Authenticator
 
 HEALTH = "/healthz"
 READY = "/readyz"
@@ -53,13 +56,9 @@ class WebhookRejection:
 class WebhookEndpoint(Protocol):
     """Receiver of the alerts that a request carries. Its own credentials count, not those of the pages."""
 
-    @property
-    def challenges(self) -> tuple[str, ...]:
-        """Values of the WWW-Authenticate header."""
+    gate: Authenticator
 
-    def refuses(
-        self, authorization: str, content_type: str, content_encoding: str, length: str
-    ) -> WebhookRejection | None:
+    def refuses(self, authorization: str, length: str) -> WebhookRejection | None:
         """Return why a request is refused before its body is read, or None."""
 
     def take(self, body: bytes) -> WebhookRejection | None:

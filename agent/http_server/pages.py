@@ -228,8 +228,7 @@ class Pages:
         receiver, headers = self.receiver, request.headers
         if receiver is None:
             raise HTTPException(404)
-        names = ("authorization", "content-type", "content-encoding", "content-length")
-        rejection = receiver.refuses(*(headers.get(name, "") for name in names))
+        rejection = receiver.refuses(headers.get("authorization", ""), headers.get("content-length", ""))
         if rejection is None:
             try:
                 rejection = await run_in_threadpool(receiver.take, await request.body())
@@ -237,7 +236,7 @@ class Pages:
                 return text_response(400, "the body ended before its announced length")
         if rejection is None:
             return text_response(200, "ok")
-        challenges = receiver.challenges if rejection.reason == "credentials" else ()
+        challenges = receiver.gate.challenges if rejection.reason == "credentials" else ()
         return text_response(rejection.status, rejection.text, *(("WWW-Authenticate", each) for each in challenges))
 
 

@@ -12,6 +12,8 @@ from rules.evaluator.observation import Observation, ReplicaKey, StepResult
 from rules.verdicts.finding import LIKELY, Finding, severity_of
 from rules.verdicts.rule import Severity
 
+SCRAPE, STORE, GPU = "scrape", "store read", "GPU read"
+
 _log = logging.getLogger(__name__)
 
 
@@ -23,10 +25,8 @@ class ChangeLog(Sink):
 
     def __init__(self, log_targets: bool = True) -> None:
         self._log_targets = log_targets
-        self._errors: dict[ReplicaKey, str] = {}
-        self._gpu_problems: tuple[str, ...] = ()
+        self._errors: dict[tuple[str, ...], str] = {}
         self._unavailable: Mapping[str, str] = {}
-        self._unavailable_now: Mapping[str, str] = {}
 
     def accept(self, result: StepResult) -> None:
         """Log the changes of a step."""
@@ -48,37 +48,27 @@ class ChangeLog(Sink):
 
     def end_cycle(self, now: float) -> None:
         """Log the tiers that became unavailable or recovered. A cycle may learn of them with its last observation."""
-        for tier, text in self._unavailable_now.items():
-            if tier not in self._unavailable:
-                _log.warning("store read failed tier=%s error=%s", tier, text)
-        for tier in self._unavailable.keys() - self._unavailable_now.keys():
-            _log.info("store read recovered tier=%s", tier)
-        self._unavailable = self._unavailable_now
+        for tier in self._unavailable.keys() | {key[1] for key in self._errors if key[0] == STORE}:
+            self._log_change((STORE, tier), self._unavailable.get(tier, ""))
 
     def retain(self, keys: Container[ReplicaKey]) -> None:
         """Drop the errors of replicas that a new configuration does not monitor."""
-        self._errors = {key: error for key, error in self._errors.items() if key in keys}
+        self._errors = {key: error for key, error in self._errors.items() if key[0] != SCRAPE or key[1:] in keys}
 
     def _log_sources(self, observation: Observation) -> None:
         for scrape in observation.scrapes if self._log_targets else ():
-            if scrape.snapshot is not None:
-                self._log_target(scrape.key, "")
-            elif scrape.failure:
-                self._log_target(scrape.key, scrape.error)
-        now, before = observation.gpu_problems, self._gpu_problems
-        if now and not before:
-            _log.warning('GPU read failed error="%s"', "; ".join(now))
-        elif before and not now:
-            _log.info("GPU read recovered")
-        self._gpu_problems = now
-        self._unavailable_now = observation.unavailable
+            if scrape.snapshot is not None or scrape.failure:
+                self._log_change((SCRAPE, *scrape.key), "" if scrape.snapshot is not None else scrape.error)
+        self._log_change((GPU,), "; ".join(observation.gpu_problems))
+        self._unavailable = observation.unavailable
 
-    def _log_target(self, key: ReplicaKey, error: str) -> None:
+    def _log_change(self, key: tuple[str, ...], error: str) -> None:
         before = self._errors.pop(key, "")
         if error:
             self._errors[key] = error
-        # A scrape error may contain a number that changes each time. Compare only the text before the colon.
+        labels = "".join(f" {name}={value}" for name, value in zip(("tier", "replica"), key[1:], strict=False))
+        # An error may contain a number that changes each time. Compare only the text before the colon.
         if error and error.partition(":")[0] != before.partition(":")[0]:
-            _log.warning("scrape failed tier=%s replica=%s error=%s", *key, error)
+            _log.warning("%s failed%s error=%s", key[0], labels, error)
         elif before and not error:
-            _log.info("scrape recovered tier=%s replica=%s", *key)
+            _log.info("%s recovered%s", key[0], labels)

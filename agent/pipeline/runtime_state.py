@@ -135,8 +135,8 @@ class RuntimeState(Sink):
         """Record a step."""
         if result.observation is not None:
             self._record_observation(result.observation, result.windows)
-            self.past = [one for one in self.past if (one.ended_at or 0.0) > result.now - DAY_SECONDS]
-        self.past += [one for one in result.closed if isinstance(one, Finding)]
+            self.past = [past for past in self.past if (past.ended_at or 0.0) > result.now - DAY_SECONDS]
+        self.past += [span for span in result.closed if isinstance(span, Finding)]
         if result.events:
             kept = [event for event in self.events if event.t > result.now - DAY_SECONDS]
             self.events = (*kept, *result.events)[-MOST_EVENTS:]
@@ -144,20 +144,15 @@ class RuntimeState(Sink):
         self.record_minutes(result.minutes, result.tiers, result.now)
 
     def retain(self, keys: Container[ReplicaKey], other_exporters: Container[str]) -> None:
-        """Drop the records of replicas and tiers that a new configuration does not monitor."""
+        """Drop the records of replicas that a new configuration does not monitor."""
         self._other_exporters = other_exporters
         self._drop({key for key in (*self.replicas, *(labels[:2] for labels in self.failures)) if key not in keys})
-        # A pod replacement may leave a tier without a replica in between.
-        newest = {tier: max(points, default=0.0) for tier, points in self._trend.items()}
-        since = max(newest.values(), default=0.0) - TREND_MINUTES * windows.MINUTE_SECONDS
-        watched = {tier for tier, _ in self.replicas}
-        self._trend = {tier: self._trend[tier] for tier, last in newest.items() if tier in watched or last > since}
 
     def trend(self, tier: str) -> tuple[TrendPoint, ...]:
         """Return the last hour of a tier, one point per closed minute, oldest first."""
         return tuple(self._trend.get(tier, {}).values())
 
-    def _record_observation(self, observation: Observation, found: Sequence[tuple[ReplicaKey, Window]]) -> None:
+    def _record_observation(self, observation: Observation, added: Sequence[tuple[ReplicaKey, Window]]) -> None:
         self.gpu_problems = observation.gpu_problems
         for scrape in observation.scrapes:
             entry = self.replicas[scrape.key]
@@ -167,13 +162,13 @@ class RuntimeState(Sink):
             elif scrape.failure:
                 entry.error = scrape.error
                 self.failures[(*scrape.key, scrape.failure)] += 1
-        for key, window in found:
+        for key, window in added:
             if key[0] not in self._other_exporters:
                 gpus = observation.gpus.get(key, _NO_GPUS).windows
                 of_gpus = {name for extra in gpus.values() for name in extra.counters}
                 self.replicas[key].sums.add(window, leave_out=of_gpus)
         # The GPUs of a target count only where its own window does.
-        left_out = {scrape.key for scrape in observation.scrapes if observation.gpus} - {key for key, _ in found}
+        left_out = {scrape.key for scrape in observation.scrapes if observation.gpus} - {key for key, _ in added}
         for key, gpus_of in observation.gpus.items():
             entry = self.replicas[key]
             entry.gpus = replace(gpus_of, windows=_NO_GPUS.windows)

@@ -222,13 +222,10 @@ class AlertmanagerHealth:
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookHealth:
-    """Webhook counters since start: accepted requests, refused requests by reason, own alerts (a loop), alerts dropped
-    above the limit.
-    """
+    """Webhook counters since start: accepted requests, refused requests by reason, alerts dropped above the limit."""
 
     taken: int = 0
     refused: Mapping[str, int] = field(default_factory=dict)
-    own: int = 0
     left_out: int = 0
 
 

@@ -14,18 +14,17 @@ from engine_server import answers_500, engines
 from test_delivery import Manager, manager, names
 from waiting import wait_for
 
-from agent.alerting.service import AlertingService, AlertingSink
+from agent.alerting.service import AlertingService
 from agent.config.load import parse_config
 from agent.daemon.daemon import Daemon
 from agent.history.store import HistoryStore
 from exporters.status.records import ExportScope
 from rules.confidence import Certainty
-from rules.evaluator.incidents import group_incidents
 from rules.evaluator.observation import Observation
 from rules.evaluator.state import EvaluatorState
 from rules.evaluator.step import Evaluator
 from rules.telemetry.signals import Gap, Missing
-from rules.verdicts.finding import step_rule_state
+from rules.verdicts.finding import RuleState, step_rule_state
 from rules.verdicts.verdict import Status, Subject, Verdict
 
 pytestmark = pytest.mark.usefixtures("without_waits")
@@ -76,10 +75,10 @@ def test_a_defect_while_alerts_are_handed_over_costs_no_minute(
     with manager() as there, engines() as served:
         path = write(tmp_path, configuration(served, alerting=alerting(there)))
         with running(path) as daemon, monkeypatch.context() as patched:
-            patched.setattr(AlertingService, "post", broken)
+            patched.setattr("agent.alerting.service.group_incidents", broken)
             further(daemon, 2)
             assert daemon.loop.defects >= 2
-    assert "sink failed sink=AlertingSink" in caplog.text
+    assert "sink failed sink=AlertingService" in caplog.text
     with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
         assert reader.minutes("cpu-small", 0.0, 1e11)
 
@@ -150,21 +149,32 @@ def test_alerts_have_the_newest_sentence_and_the_findings_that_this_agent_alerts
         newest, _ = step_rule_state(first, milder)
         state.rules[rule, newest.result.subject] = newest
     source: Any = SimpleNamespace(targets=(), export_scope=lambda tier: scope)
-    sink = AlertingSink(service(), source, state, {}, list)
+    loop: Any = SimpleNamespace(source=source, state=state, evaluator=Evaluator({}))
+    sink = service()
+    sink.connect(loop, list)
     sink.accept(Evaluator({}).step(EvaluatorState(), Observation(now=60.0)))
     sink.end_cycle(60.0)
-    alert = sink.service.foreign.incident_alerts[0]
+    alert = sink.foreign.incident_alerts[0]
     assert [one.rule for one in alert.incident.findings] == told
     assert alert.incident.sentence.startswith("It goes on since")
 
 
 def test_after_a_reload_an_alert_keeps_the_name_it_was_sent_with() -> None:
     rules = ("TpotDivergence", "ItlDivergence")
-    first, later = (step_rule_state(None, firing(rule, 60.0 * n))[0].finding for n, rule in enumerate(rules))
-    assert first is not None
-    assert later is not None
+    first, later = (step_rule_state(None, firing(rule, 60.0 * n))[0] for n, rule in enumerate(rules))
     before = service()
-    before.post(group_incidents([first, later]), EvaluatorState(), 90.0)
+    post(before, 90.0, first, later)
     after = service(before)
-    after.post(group_incidents([later]), EvaluatorState(), 100.0)
-    assert [one.key.rule for one in after.foreign.incident_alerts] == ["TpotDivergence"]
+    post(after, 100.0, later)
+    assert [alert.key.rule for alert in after.foreign.incident_alerts] == ["TpotDivergence"]
+
+
+def post(alerting: AlertingService, now: float, *rules: RuleState) -> None:
+    """Run a cycle of a loop whose state has these rules."""
+    state = EvaluatorState()
+    state.rules = {(rule.result.rule, rule.result.subject): rule for rule in rules}
+    source: Any = SimpleNamespace(targets=(), export_scope=lambda tier: ExportScope.ALL)
+    loop: Any = SimpleNamespace(source=source, state=state, evaluator=Evaluator({}))
+    alerting.connect(loop, list)
+    alerting.accept(Evaluator({}).step(EvaluatorState(), Observation(now=now)))
+    alerting.end_cycle(now)

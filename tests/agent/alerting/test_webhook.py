@@ -66,54 +66,53 @@ def body(*alerts: Any, **changes: Any) -> bytes:
 
 
 def test_a_message_of_alertmanager_is_read() -> None:
-    (found,), own, _ = read(body(), NOW)
-    assert own == 0
+    (found,), _ = read(body(), NOW)
     assert (found.name, found.summary) == ("QueueBacklog", "m1 has 9 waiting")
     assert dict(found.labels) == ALERT["labels"]
     assert found.started_at == pytest.approx(1_789_999_826.258)
     assert found.ended_at is None
     resolved = ALERT | {"status": "resolved", "endsAt": "2026-09-21T14:11:26.258Z"}
-    (over,), *_ = read(body(resolved), NOW)
+    (over,), _ = read(body(resolved), NOW)
     assert over.ended_at == pytest.approx(found.started_at + 60)
     assert over.identity == found.identity
 
 
 def test_what_we_sent_ourselves_is_dropped() -> None:
     ours = ALERT | {"labels": {"alertname": "KvCacheCascade", "source": "sizewatch"}}
-    found, own, _ = read(body(ours, ALERT, ours), NOW)
-    assert ([one.name for one in found], own) == (["QueueBacklog"], 2)
+    found, _ = read(body(ours, ALERT, ours), NOW)
+    assert [one.name for one in found] == ["QueueBacklog"]
 
 
 @pytest.mark.parametrize("starts", ["0001-01-01T00:00:00Z", "2999-01-01T00:00:00Z", "1900-01-01T00:00:00+00:00"])
 def test_a_start_that_cannot_be_is_the_arrival(starts: str) -> None:
-    (found,), *_ = read(body(ALERT | {"startsAt": starts}), NOW)
+    (found,), _ = read(body(ALERT | {"startsAt": starts}), NOW)
     assert found.started_at == NOW
 
 
 def test_an_end_before_the_start_is_the_start() -> None:
-    (found,), *_ = read(body(ALERT | {"status": "resolved", "endsAt": "2020-01-01T00:00:00Z"}), NOW)
+    (found,), _ = read(body(ALERT | {"status": "resolved", "endsAt": "2020-01-01T00:00:00Z"}), NOW)
     assert found.ended_at == found.started_at
 
 
 def test_what_is_shown_is_one_printable_line_of_a_bounded_length() -> None:
     strange = {"summary": "a\n\x1b[31mb" + "x" * 5000}
-    (found,), *_ = read(body(ALERT | {"annotations": strange}), NOW)
-    assert found.summary.startswith("a [31mbxxx")
+    (found,), _ = read(body(ALERT | {"annotations": strange}), NOW)
+    assert found.summary.startswith("a �[31mbxxx")
     assert len(found.summary) == webhook.LONGEST_SUMMARY
 
 
 def test_alerts_that_the_sender_left_out_are_counted() -> None:
-    found = read(body(ALERT, truncatedAlerts=7), NOW)
-    assert (len(found.alerts), found.own, found.left_out) == (1, 0, 7)
+    alerts, left_out = read(body(ALERT, truncatedAlerts=7), NOW)
+    assert (len(alerts), left_out) == (1, 7)
 
 
 WRONG: tuple[tuple[bytes, str], ...] = (
-    (b"", "not JSON"),
-    (b"\xff\xfe", "not JSON"),
+    (b"", "Invalid JSON"),
+    (b"\xff\xfe", "Invalid JSON"),
     (b"[]", "Input should be an object"),
     (b"null", "Input should be an object"),
-    (b"[" * 10_000 + b"]" * 10_000, "not JSON"),
-    (b'{"a":' * 10_000 + b"1" + b"}" * 10_000, "not JSON"),
+    (b"[" * 10_000 + b"]" * 10_000, "Invalid JSON"),
+    (b'{"a":' * 10_000 + b"1" + b"}" * 10_000, "Invalid JSON"),
     (body(version="3"), "version: Input should be '4'"),
     (body(version=4), "version: Input should be '4'"),
     (body(alerts={}), "alerts: Input should be a valid array"),
@@ -122,7 +121,6 @@ WRONG: tuple[tuple[bytes, str], ...] = (
     (body(ALERT, ALERT | {"status": "maybe"}), "alerts.1.status: Input should be 'firing' or 'resolved'"),
     (body(ALERT | {"labels": []}), "alerts.0.labels: Input should be an object"),
     (body(ALERT | {"labels": {"alertname": 5}}), "alerts.0.labels: Input should be a valid string"),
-    (body(ALERT | {"labels": {"tier": "x"}}), "alerts.0.labels: alertname is missing"),
     (body(ALERT | {"labels": {"alertname": "x", "b": "y" * 1001}}), "at most 1000 characters"),
     (body(ALERT | {"labels": {"alertname": "x", "a-b": "y"}}), "alerts.0.labels: String should match pattern"),
     (body(ALERT | {"labels": {f"l{n}": "x" for n in range(65)}}), "at most 64 items"),
@@ -160,9 +158,8 @@ def test_a_hostile_body_costs_little_time_and_memory() -> None:
         assert most < 6 * WEBHOOK_BYTES
 
 
-def test_a_receiver_without_credentials_is_a_defect() -> None:
-    with pytest.raises(ValueError, match="anybody"):
-        WebhookReceiver(Authenticator())
+def test_a_receiver_without_credentials_takes_nothing() -> None:
+    assert WebhookReceiver(Authenticator()).refuses("Bearer ", "2") is not None
 
 
 def test_no_more_wait_for_a_turn_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,8 +211,6 @@ def test_everything_else_is_refused_and_changes_nothing() -> None:
         assert post(port, sound, token=None)[0] == 401
         assert post(port, sound, token="wrong-token-of-16-chars")[0] == 401
         assert post(port, b"x" * 50_000, token=None)[0] == 401
-        assert post(port, sound, **{"Content-Type": "text/plain"})[0] == 415
-        assert post(port, sound, **{"Content-Encoding": "gzip"})[0] == 415
         assert post(port, b"{}")[0] == 400
         head = b"POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n"
         begin = head % (WEBHOOK.encode(), TOKEN.encode())
@@ -225,7 +220,7 @@ def test_everything_else_is_refused_and_changes_nothing() -> None:
         assert raw(port, begin.replace(b"POST", b"GET", 1) + b"\r\n").startswith(b"HTTP/1.1 405")
         assert receiver.waiting() == ()
         assert receiver.health().taken == 0
-        assert receiver.health().refused == {"credentials": 3, "content_type": 2, "payload": 1, "length": 2}
+        assert receiver.health().refused == {"credentials": 3, "payload": 1, "length": 2}
 
 
 def test_a_refusal_says_what_it_wants() -> None:
@@ -324,7 +319,6 @@ def test_a_hostile_sender_changes_nothing_in_a_daemon(tmp_path: Path) -> None:
         assert told["webhook"] == {
             "taken": 0,
             "refused": {"payload": len(WRONG), "credentials": 200},
-            "own": 0,
             "left_out": 0,
         }
         assert (told["turn_errors"], told["web_errors"]) == (0, 0)

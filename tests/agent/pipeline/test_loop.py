@@ -327,7 +327,7 @@ def test_the_log_has_a_line_when_a_target_goes_and_comes_and_none_between(caplog
 def test_the_log_has_a_line_when_gpus_cannot_be_read_and_when_they_can_again(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="agent.pipeline.change_log")
     log = ChangeLog()
-    for problems in ((), ("lost",), ("lost", "and another"), ()):
+    for problems in ((), ("GPU 0: lost",), ("GPU 0: lost", "GPU 1: lost"), ()):
         log.accept(StepResult(now=T, observation=Observation(now=T, gpu_problems=problems)))
     said = ["GPU read failed", "GPU read recovered"]
     assert [r.getMessage().partition(" error=")[0] for r in caplog.records] == said
