@@ -89,7 +89,6 @@ class ProfileRun(BenchmarkRun):
         ),
     )
     tool: ClassVar[str] = "aiperf"
-    title: ClassVar[str] = "AIPerf"
 
     started_at: Time = None
     ended_at: Time = None

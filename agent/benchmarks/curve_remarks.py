@@ -1,7 +1,7 @@
 """Remarks on an imported curve, and its differences from the target tier.
 
 Remarks cover what only the importer knows; `rules.plan.checks` covers every plan. A difference in model, engine, GPU or tensor
-parallel degree refuses the import unless the user accepts it: another setup has another capacity.
+parallel degree refuses the import: another setup has another capacity.
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ from rules.plan.schema import TierPlan, TokenQuantiles, same_model
 
 SERVER_SIDE = ("gpu_utilization", "kv_utilization", "prefix_hit_ratio", "eviction_rate")
 """Fields a client cannot measure. speculative_acceptance is expected only for tiers with speculation."""
-
-CHECKS = ("model", "engine", "gpu", "parallelism")
-"""Names of the compared properties, for `--accept`."""
 
 KINDS = ("prompt_tokens", "generation_tokens")
 
@@ -50,7 +47,7 @@ def _about_curve(imported: ImportedCurve, tier: TierPlan | None, observed: bool)
     if measured is None or measured.engine_version is None:
         missing.append("engine_version (give it with --measured engine_version=RELEASE, so that an upgrade is seen)")
     if unseen := ", ".join(name for name in unknown if name in server_side):
-        hint = " (a client cannot see them: add them with -c FILE or --telemetry URL)"
+        hint = " (a client cannot see them: add them with -c FILE)"
         missing.append(unseen if observed else unseen + hint)
     if missing:
         yield f"not told and left out: {', '.join(missing)}"
@@ -81,32 +78,29 @@ def _other_lengths(imported: ImportedCurve, tier: TierPlan) -> Iterator[str]:
             yield f"its traffic may not be production's: {text}"
 
 
-def differences(imported: ImportedCurve, tier: TierPlan) -> dict[str, list[tuple[str, str, str]]]:
-    """Return the differences from the tier by name of CHECKS, each value once.
-
-    A difference is the location of its first run, the measured value, and the path in the tier with its value.
-    """
-    found: dict[str, dict[str, tuple[str, str, str]]] = {}
+def differences(imported: ImportedCurve, tier: TierPlan) -> list[tuple[str, str, str]]:
+    """Return the differences from the tier, each value once: place of the first run, measured value, planned value."""
+    places: dict[tuple[str, str], str] = {}
     for run in (run for load in imported.loads for run in load.runs):
-        for name, measured, planned in _compare_setup(run, tier):
-            found.setdefault(name, {}).setdefault(measured, (run.location, measured, planned))
-    return {name: list(found[name].values()) for name in CHECKS if name in found}
+        for difference in _compare_setup(run, tier):
+            places.setdefault(difference, run.location)
+    return [(place, *difference) for difference, place in places.items()]
 
 
-def _compare_setup(run: BenchmarkMeasurement, tier: TierPlan) -> Iterator[tuple[str, str, str]]:
-    """Yield each difference: its check, the measured and the planned value."""
+def _compare_setup(run: BenchmarkMeasurement, tier: TierPlan) -> Iterator[tuple[str, str]]:
+    """Yield the measured and the planned value of each difference."""
     if run.model and not same_model(run.model, tier.model):
-        yield "model", f"the model {run.model}", f"model is {tier.model}"
+        yield f"the model {run.model}", f"model is {tier.model}"
     if run.setup.engine and run.setup.engine != tier.engine:
-        yield "engine", f"the engine {run.setup.engine}", f"engine is {tier.engine}"
+        yield f"the engine {run.setup.engine}", f"engine is {tier.engine}"
     # Words with a number (H100, MI300X, L40S) only: users add or omit memory size and form factor.
     measured, planned = _chips(run.setup.gpu), _chips(tier.gpu.product)
     if measured and planned and not (measured & planned):
-        yield "gpu", f"the GPU {run.setup.gpu}", f"gpu.product is {tier.gpu.product}"
+        yield f"the GPU {run.setup.gpu}", f"gpu.product is {tier.gpu.product}"
     degree = run.setup.tensor_parallel
     if degree is not None and degree != tensor_parallel(tier):
         key = "tensor_parallel" if tier.gpu.tensor_parallel else "per_replica"
-        yield "parallelism", f"a tensor parallel degree of {degree}", f"gpu.{key} is {getattr(tier.gpu, key)}"
+        yield f"a tensor parallel degree of {degree}", f"gpu.{key} is {getattr(tier.gpu, key)}"
 
 
 def _chips(product: str) -> set[str]:

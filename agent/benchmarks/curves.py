@@ -53,8 +53,6 @@ class ImportedCurve:
 
     curve: BenchmarkCurve
     loads: tuple[MeasuredLoad, ...]
-    models: tuple[str, ...]
-    tools: tuple[str, ...]
     remarks: tuple[ImportRemark, ...]
 
 
@@ -72,7 +70,8 @@ def curve_of(
     if not measured:
         raise BenchmarkError("the files", "hold no measured load")
     kept, remarks = _select(measured)
-    loop, model = _only(kept, "loop"), _only(kept, "model")
+    loop = _only(kept, "loop")
+    _only(kept, "model")
     controls = ("concurrency", "requested_rps") if loop == "closed" else ("requested_rps", "concurrency")
 
     def controlled(run: BenchmarkMeasurement) -> tuple[str, float]:
@@ -97,8 +96,6 @@ def curve_of(
     return ImportedCurve(
         curve=curve,
         loads=tuple(loads),
-        models=(model,) if model else (),
-        tools=tuple(dict.fromkeys(run.tool for run in kept)),
         remarks=(*remarks, *conflicts),
     )
 

@@ -26,23 +26,19 @@ FORMATS: tuple[type[BenchmarkRun], ...] = (VllmRun, SglangRun, StageRun, EntryRu
 
 NAMES = tuple(model.tool for model in FORMATS)
 
-AUTO = "auto"
 
-
-def read_all_results(
-    paths: Sequence[Path], tool: str = AUTO
-) -> tuple[list[BenchmarkMeasurement], list[NotAResultError]]:
+def read_all_results(paths: Sequence[Path]) -> tuple[list[BenchmarkMeasurement], list[NotAResultError]]:
     """Return all loads of the files, and an error for each file or load without a place in a curve.
 
-    `tool` is a name of FORMATS or "auto". If there is no load, raise all contradictions in one error, or else the first
-    error. Raise BenchmarkError with file and reason for an unreadable file or another tool's.
+    If there is no load, raise all contradictions in one error, or else the first error. Raise BenchmarkError with file
+    and reason for an unreadable file.
     """
     loads: list[BenchmarkMeasurement] = []
     others: list[NotAResultError] = []
     for path in paths:
         try:
             for part in decode_file(path):
-                for entry, run in _format_of(part, tool).read_all(part, others):
+                for entry, run in _format_of(part).read_all(part, others):
                     try:
                         loads.append(build_measurement(entry, run))
                     except NotAResultError as error:
@@ -57,13 +53,10 @@ def read_all_results(
     return loads, others
 
 
-def _format_of(part: ResultPart, tool: str) -> type[BenchmarkRun]:
+def _format_of(part: ResultPart) -> type[BenchmarkRun]:
     model = next((model for model in FORMATS if model.recognises(part.data)), None)
     if model is None:
         raise part.left_out(f"is no benchmark result that sizewatch reads ({', '.join(NAMES)})")
-    if tool not in (AUTO, model.tool):
-        title = next(other.title for other in FORMATS if other.tool == tool)
-        raise BenchmarkError(part.location, f"is a report of {model.title}, not of {title}")
     return model
 
 

@@ -49,7 +49,6 @@ class EntryRun(BenchmarkRun):
         strategy=("config/strategy", "args/strategy"),
     )
     tool: ClassVar[str] = "guidellm"
-    title: ClassVar[str] = "GuideLLM"
     milliseconds: ClassVar[tuple[str, ...]] = ("ttft", "tpot")
 
     strategy: Annotated[SendingStrategy, BeforeValidator(lambda v: v or {})] = SendingStrategy()

@@ -37,7 +37,6 @@ class StageRun(BenchmarkRun):
         total="successes/prompt_tokens/total",
     )
     tool: ClassVar[str] = "inference-perf"
-    title: ClassVar[str] = "inference-perf"
 
     counted_prompt: Distribution = NOTHING
     counted_generation: Distribution = NOTHING

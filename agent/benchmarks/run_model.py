@@ -114,9 +114,7 @@ class BenchmarkRun(BaseModel):
     model_config = file_places()
 
     tool: ClassVar[str]
-    """Name of the tool for `--from`."""
-    title: ClassVar[str]
-    """The tool's own name."""
+    """Name of the tool."""
     milliseconds: ClassVar[tuple[str, ...]] = ()
     """Times in milliseconds in the file; the others are in seconds."""
 

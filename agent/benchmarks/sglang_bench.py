@@ -20,7 +20,6 @@ class SglangRun(VllmRun):
     """One run. A rate of "trace" repeats the times of a trace, which is no steady rate."""
 
     tool: ClassVar[str] = "sglang-bench"
-    title: ClassVar[str] = "sglang.bench_serving"
 
     @model_validator(mode="before")
     @classmethod

@@ -97,7 +97,6 @@ class VllmRun(BenchmarkRun):
         **{name: name for name in (*TIMES, "num_prompts", "unlimited", "setup", "errors", *ARRAYS)},
     )
     tool: ClassVar[str] = "vllm-bench"
-    title: ClassVar[str] = "vllm bench serve"
     milliseconds: ClassVar[tuple[str, ...]] = tuple(TIMES)
 
     reported_failed: Count | None = None

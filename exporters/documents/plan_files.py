@@ -150,7 +150,6 @@ class TierFacts:
     model: str
     pages: tuple[Snapshot, ...]
     context_tokens: int | None
-    pools: tuple[str, ...] = ("mixed",)
     gpu_product: str = ""
     gpus_per_replica: int | None = None
     gpus_here: int = 0
@@ -194,8 +193,6 @@ def _tier(tier: TierFacts) -> Iterator[str]:
     here = f"; this machine has {tier.gpus_here}" if tier.gpus_here else ""
     note = "  # ASSUMED" if tier.assumed else "" if count else f"  # FILL IN: GPUs of one engine instance{here}"
     yield f"  per_replica: {count}".rstrip() + note
-    if tier.pools != ("mixed",):
-        yield f"pools: [{', '.join(tier.pools)}]"
     yield from _cache(facts, tier.context_tokens)
     yield "slo:"
     promised = "what users were promised for the first token"
@@ -331,36 +328,34 @@ END
 inference-perf --config_file run_{tag}.yaml
 mv reports_{tag}/stage_0_lifecycle_metrics.json {result}.json
 """
-_STAGES = (
-    "type: poisson, stages: [{{rate: {rps:g}, duration: {seconds}}}]",
-    "type: concurrent, stages: [{{num_requests: {requests}, concurrency_level: {n}}}]",
-)
-
-LOAD_GENERATORS: Mapping[str, tuple[str, str, str, str]] = {
-    "vllm-bench": ("vLLM 0.32", _VLLM, "--request-rate {rps:g}", "--max-concurrency {n}"),
-    "guidellm": ("GuideLLM 0.8", _GUIDELLM, "poisson,rate={rps:g}", "concurrent,streams={n}"),
-    "inference-perf": ("inference-perf 0.7", _INFERENCE_PERF, *_STAGES),
-    "aiperf": ("AIPerf 0.13", _AIPERF, "--request-rate {rps:g} --arrival-pattern poisson", "--concurrency {n}"),
+LOAD_GENERATORS: Mapping[str, tuple[str, str, str]] = {
+    "vllm-bench": ("vLLM 0.32", _VLLM, "--request-rate {rps:g}"),
+    "guidellm": ("GuideLLM 0.8", _GUIDELLM, "poisson,rate={rps:g}"),
+    "inference-perf": (
+        "inference-perf 0.7",
+        _INFERENCE_PERF,
+        "type: poisson, stages: [{{rate: {rps:g}, duration: {seconds}}}]",
+    ),
+    "aiperf": ("AIPerf 0.13", _AIPERF, "--request-rate {rps:g} --arrival-pattern poisson"),
 }
-"""Load generators by the names of the result formats: version, command, and its load in an open and a closed loop."""
+"""Load generators by the names of the result formats: version, command, and its load."""
 
 
-def workload_files(found: BenchmarkWorkload, tool: str, model: str, head: str, closed: bool) -> dict[str, str]:
+def workload_files(found: BenchmarkWorkload, tool: str, model: str, head: str) -> dict[str, str]:
     """Return the files of a benchmark by name: `run.sh`, and the requests of each load.
 
     Requests are lines of Mooncake's trace format; a hash id is a block of the prompt. No two loads have a block in common
     but the shared ones, else the prefix cache would answer. inference-perf takes no lengths beside a shared prefix, only
     their shape.
     """
-    needs, command, *loads = LOAD_GENERATORS[tool]
+    needs, command, arrivals = LOAD_GENERATORS[tool]
     # The model's name must not end the quotes and braces of the script.
     safe = re.sub(r"[^A-Za-z0-9_./:@+-]", "_", model)
     script, files = [RUN.format(needs=needs, head=printable_line(head), model=safe)], {}
     own, shared = count(found.shared_blocks), found.shared_blocks * found.block_tokens
-    chosen = list({one.clients if closed else one.rps: one for one in found.loads}.values())
     # The engine compiles, and the shared prefix is computed, before the first load.
-    for seed, load in enumerate((chosen[0], *chosen)):
-        tag = "warm_up" if not seed else f"c{load.clients}" if closed else f"r{load.rps:g}"
+    for seed, load in enumerate((found.loads[0], *found.loads)):
+        tag = f"r{load.rps:g}" if seed else "warm_up"
         lines = _requests(found, load, Random(seed), own)[: None if seed else WARM_UP]
         seconds = math.ceil(len(lines) / load.rps)
         values = {
@@ -373,7 +368,7 @@ def workload_files(found: BenchmarkWorkload, tool: str, model: str, head: str, c
             "shared": shared,
             "questions": _shape([max(1, prompt - shared) for prompt in found.prompts]),
             "outputs": _shape(found.generations),
-            "load": loads[closed].format(rps=load.rps, n=load.clients, seconds=seconds, requests=len(lines)),
+            "load": arrivals.format(rps=load.rps, seconds=seconds),
         }
         script.append(command.format(**values))
         if "requests_{tag}" in command:

@@ -292,8 +292,7 @@ def workload_text(tier: str, seen: ProductionSummary, found: BenchmarkWorkload) 
     ]
     lines.append(f"loads of one replica, {format_count(len(found.prompts), 'request')} each:")
     for load in found.loads:
-        clients = "" if load.clients is None else format_count(load.clients, "client")
-        lines.append(f"  {number(load.rps, 'per_second'):{_KEY}}{clients:12}{load.origin}")
+        lines.append(f"  {number(load.rps, 'per_second'):{_KEY}}{load.origin}")
     lines += [line for text in found.remarks for line in textwrap.wrap(f"- {text}", WIDTH, subsequent_indent="  ")]
     return "\n".join(lines)
 

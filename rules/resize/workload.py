@@ -17,11 +17,8 @@ from rules.methods.utilization import nearest_rank
 from rules.plan.guardrails import Guardrail, judge_guardrails
 from rules.resize.production_summary import ProductionSummary
 from rules.telemetry import histograms
-from rules.telemetry.gauges import IN_SYSTEM
-from rules.telemetry.reading_methods import mean_level, replica_rate
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
-from rules.telemetry.windows import Window
 from rules.telemetry.work import mean_length
 from rules.verdicts.context import SEPARATE
 
@@ -182,10 +179,9 @@ SHARING_NOT_EXPOSED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkLoad:
-    """Load of one replica: `rps` arrivals, or `clients` that each wait for their answer (None: unknown)."""
+    """Load of one replica: `rps` arrivals a second."""
 
     rps: float
-    clients: int | None
     origin: str
 
 
@@ -245,7 +241,7 @@ def derive_benchmark(seen: ProductionSummary, requests: int, top_rps: float | No
         block_tokens=block,
         shared_blocks=shared,
         prefix_hit_ratio=hits,
-        loads=_list_loads(now, seen.observed_replicas, _mean_seconds(window), top_rps),
+        loads=_list_loads(now, seen.observed_replicas, top_rps),
         remarks=tuple(remarks),
     )
 
@@ -254,17 +250,7 @@ def _count_shared(prompts: Sequence[int], block: int, blocks: int) -> int:
     return sum(min(blocks, math.ceil(tokens / block) - 1) * block for tokens in prompts)
 
 
-def _mean_seconds(window: Window) -> float | None:
-    """Return the mean time of a request in the system by Little's law."""
-    levels = [level.value or 0.0 for name in IN_SYSTEM if isinstance(level := mean_level(window, name), Reading)]
-    completed = replica_rate(window, "requests_finished")
-    return math.fsum(levels) / completed if levels and completed else None
-
-
-def _list_loads(
-    now: WorkloadNow, replicas: float, seconds: float | None, top_rps: float | None
-) -> tuple[BenchmarkLoad, ...]:
-    """Return the loads of one replica. Clients are rps x mean seconds in the system, as seen at production's load."""
+def _list_loads(now: WorkloadNow, replicas: float, top_rps: float | None) -> tuple[BenchmarkLoad, ...]:
     rows = [(rate * factor / replicas, origin) for name, factor, origin in LOADS if (rate := getattr(now, name))]
     peak, name = max(rows)
     top = TOP * peak if top_rps is None else top_rps
@@ -273,6 +259,5 @@ def _list_loads(
     found: list[BenchmarkLoad] = []
     for rps, origin in [(top, "highest"), *(row for row in sorted(rows, reverse=True) if APART * row[0] <= top)]:
         if not found or APART * rps <= found[-1].rps:
-            clients = None if seconds is None else max(1, math.ceil(round(rps * seconds, 6)))
-            found.append(BenchmarkLoad(rps=float(f"{rps:.3g}"), clients=clients, origin=origin))
+            found.append(BenchmarkLoad(rps=float(f"{rps:.3g}"), origin=origin))
     return tuple(reversed(found))

@@ -10,7 +10,7 @@ from paths import SHARED, TESTS
 from result_files import read_results
 
 from agent.benchmarks import formats
-from agent.benchmarks.formats import FORMATS, NAMES
+from agent.benchmarks.formats import NAMES
 from agent.benchmarks.points import BenchmarkMeasurement
 from agent.errors import BenchmarkError
 
@@ -64,9 +64,9 @@ SAMPLES: dict[str, dict[str, Any]] = {
 }
 
 
-def refusal(path: Path, tool: str = "auto") -> str:
+def refusal(path: Path) -> str:
     with pytest.raises(BenchmarkError) as caught:
-        read_results(path, tool)
+        read_results(path)
     text = str(caught.value)
     assert text.startswith(f"{path}: ")
     assert "\n" not in text
@@ -84,7 +84,6 @@ def test_every_format_has_a_sample_here_and_reads_it(tmp_path: Path) -> None:
     for name, sample in SAMPLES.items():
         path = written(tmp_path, json.dumps(sample))
         assert [one.tool for one in read_results(path)] == [name]
-        assert read_results(path, name) == read_results(path)
 
 
 def test_the_format_is_told_by_the_content_and_never_by_the_name(tmp_path: Path) -> None:
@@ -93,24 +92,10 @@ def test_the_format_is_told_by_the_content_and_never_by_the_name(tmp_path: Path)
     assert read_results(path)[0].tool == "vllm-bench"
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_a_file_of_another_tool_is_refused_by_both_names(tmp_path: Path, sample: str) -> None:
-    path = written(tmp_path, json.dumps(SAMPLES[sample]))
-    (own,) = (row for row in FORMATS if row.tool == sample)
-    for other in (row for row in FORMATS if row is not own):
-        assert refusal(path, other.tool) == f"is a report of {own.title}, not of {other.title}"
-
-
-def test_a_guidellm_report_given_as_vllm_bench_is_said_to_be_one(tmp_path: Path) -> None:
-    path = written(tmp_path, json.dumps(SAMPLES["guidellm"]))
-    assert refusal(path, "vllm-bench") == "is a report of GuideLLM, not of vllm bench serve"
-
-
 @pytest.mark.parametrize("content", ["{}", '{"backend": "vllm"}', '{"benchmarks": []}'])
 def test_an_object_of_nobody_is_refused_with_the_names_of_what_is_read(tmp_path: Path, content: str) -> None:
     said = "is no benchmark result that sizewatch reads (vllm-bench, sglang-bench, inference-perf, guidellm, aiperf)"
     assert refusal(written(tmp_path, content)) == said
-    assert refusal(written(tmp_path, content), "aiperf") == said
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,6 @@ def test_clients_are_the_load_of_a_closed_loop() -> None:
     assert [point.concurrency for point in found.curve.points] == [1, 2, 4, 8, 16, 32]
     assert [point.requests for point in found.curve.points] == [16, 24, 40, 64, 112, 192]
     assert {point.requested_rps for point in found.curve.points} == {None}
-    assert found.models == ("small-llama",)
 
 
 def test_the_rate_is_the_load_of_an_open_loop_and_requests_in_the_system_are_its_outcome() -> None:

@@ -243,7 +243,7 @@ def test_appended_runs_are_one_measured_load_a_line(tmp_path: Path) -> None:
     path = tmp_path / "all.json"
     runs = [PLAIN, {**PLAIN, "request_rate": 5.0, "request_throughput": 4.9}]
     path.write_text("\n".join(json.dumps(run) for run in runs), encoding="utf-8")
-    first, second = read_results(path, "vllm-bench")
+    first, second = read_results(path)
     assert (first.place, second.place) == ("line 1", "line 2")
     assert (first.point.completed_rps, second.point.completed_rps) == (9.9, 4.9)
     path.write_text("\n".join(json.dumps(run) for run in (PLAIN, {**PLAIN, "completed": 0})), encoding="utf-8")

@@ -332,7 +332,7 @@ def test_a_shell_completes_commands_options_and_choices() -> None:
         ("sizewatch wha", ["whatif"]),
         ("sizewatch plan im", ["import"]),
         ("sizewatch check --fo", ["--format"]),
-        ("sizewatch plan import --from vllm", ["vllm-bench"]),
+        ("sizewatch plan workload --tool vllm", ["vllm-bench"]),
     ):
         words = len(line.split()) - 1
         done = shell("sizewatch", _SIZEWATCH_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(words))

@@ -182,22 +182,3 @@ def test_an_endpoint_that_is_down_is_left_out_and_told(capsys: pytest.CaptureFix
 def test_no_endpoint_at_all_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["plan", "init", "http://127.0.0.1:9/metrics"]) == 2
     assert capsys.readouterr().err.startswith("sizewatch plan: connect: http://127.0.0.1:9/metrics")
-
-
-def test_the_configured_targets_are_asked_though_their_plan_is_not_there_yet(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    with engine() as one, engine() as two:
-        config = {
-            "plan": "not-there-yet.yaml",
-            "targets": [
-                {"url": one, "tier": "a", "replica": "a-0", "pool": "prefill"},
-                {"url": two, "tier": "a", "replica": "a-1", "pool": "decode"},
-            ],
-        }
-        file = tmp_path / "sizewatch.yaml"
-        file.write_text(yaml.safe_dump(config), encoding="utf-8")
-        text = skeleton(capsys, "-c", str(file))
-        assert main.main(["plan", "init", "-c", str(file), "--tier", "b"]) == 2
-    assert yaml.safe_load(text)["tiers"]["a"]["pools"] == ["prefill", "decode"]
-    assert "no target of tier b is configured" in capsys.readouterr().err
