@@ -13,13 +13,11 @@ from dataclasses import dataclass, field, replace
 
 from agent.fleet.stored_pages import StoredPage
 from agent.prometheus.answers import MatrixSeries
-from rules.engines.layout import SUFFIXES, SeriesLayout, compile_layout, is_mapped_name
-from rules.engines.normalize import snapshot
+from rules.engines.reader import SeriesLayout, compile_layout, is_mapped_name, snapshot, sources
 from rules.engines.registry import ENGINES, PROCESS_START, detect_engine, normalize_name
 from rules.engines.table import EngineTable
 from rules.gpu_sources.devices import PageChanges, same_refresh
 from rules.gpu_sources.exporter import GpuExporter, GpuExporterPage, Sample
-from rules.telemetry.families import FamilyKind
 from rules.telemetry.snapshots import GpuReadout
 
 UP = "up"
@@ -44,7 +42,7 @@ def engine_selector(engine: str | None, matchers: str) -> str:
     """
     engines = engines_of(engine)
     more = f",{matchers}" if matchers else ""
-    stems = {stem for one in engines for stem in _stems(one)}
+    stems = {name for one in engines for name in sources(one)}
     return f'{{__name__=~"{source_names_regex(stems | {PROCESS_START, UP}, engines)}"{more}}}'
 
 
@@ -63,20 +61,6 @@ def source_names_regex(stems: Iterable[str], engines: Iterable[EngineTable]) -> 
     wrappers = sorted({wrapper for one in engines for wrapper in one.wrappers})
     before = f"({'|'.join(wrappers)})?" if wrappers else ""
     return f"{before}({'|'.join(_grouped(sorted(stems)))})"
-
-
-def _stems(engine: EngineTable) -> Iterator[str]:
-    yield from engine.signatures
-    yield from engine.info
-    yield from (sample for _, sample in engine.fact_gauges)
-    yield from (name for name in (engine.born,) if name)
-    for row in engine.rows:
-        if row.kind is FamilyKind.HISTOGRAM:
-            yield from (row.source + suffix for suffix in SUFFIXES)
-        else:
-            yield from (row.sample, *row.plus)
-        if row.zero_with:
-            yield row.zero_with
 
 
 def _grouped(stems: Iterable[str], between: str = "[:_]") -> Iterator[str]:

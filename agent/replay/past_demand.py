@@ -14,8 +14,7 @@ from agent.fleet.engine_series import EXPORTED, engines_of, source_names_regex
 from agent.fleet.sums import quote_value
 from agent.prometheus.api import StoreApi
 from exporters.metrics import names
-from rules.engines.layout import compile_layout
-from rules.engines.normalize import snapshot
+from rules.engines.reader import compile_layout, snapshot
 from rules.engines.registry import detect_engine
 from rules.engines.table import EngineTable
 from rules.plan.load_bins import TierContext
@@ -94,7 +93,7 @@ def _engine_queries(engines: tuple[EngineTable, ...], matchers: str) -> Iterator
     for row in (row for engine in engines for row in engine.rows if row.family in FAMILIES):
         for name in (row.sample, *row.plus, row.zero_with):
             gauges[name] = row.kind is FamilyKind.GAUGE
-        labels |= {row.by, *(key for key, _ in row.where), *(match.label for match in row.matches)}
+        labels |= {row.by, *row.where, *row.unless}
     repeats = sorted({label for engine in engines for label in engine.repeats})
     by = [stored for label in sorted(labels - {""}) for stored in (label, EXPORTED + label)]
     for name, gauge in sorted(gauges.items()):

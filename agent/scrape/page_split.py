@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from agent.errors import ScrapeError, ScrapeFailure
-from rules.engines.layout import SeriesLayout, SeriesName, find_declared_engine
+from rules.engines.reader import SeriesLayout, SeriesName
 from rules.engines.registry import PROCESS_START, detect_engine, normalize_name
-from rules.engines.several import SeveralEnginesError, find_router, split_page
+from rules.engines.several import SeveralEnginesError, find_declared_engine, find_router, split_page
 from rules.engines.table import EngineTable
 
 

@@ -28,8 +28,7 @@ from agent.http_client.page import JSON, PageFetcher
 from agent.scrape.exposition import ExpositionSeries, ParsedPage, SeriesReader
 from agent.scrape.page_split import split_engines
 from rules.engines.coverage import FamilyUse, explain_families, version_range
-from rules.engines.layout import SeriesLayout, is_mapped_name
-from rules.engines.normalize import snapshot
+from rules.engines.reader import SeriesLayout, is_mapped_name, snapshot
 from rules.engines.registry import ENGINES
 from rules.engines.table import EngineTable
 from rules.light_dataclass import light_dataclass

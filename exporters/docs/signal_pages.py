@@ -6,6 +6,7 @@ rows there need no change here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from textwrap import fill
 
@@ -15,7 +16,7 @@ from exporters.render.text import table
 from rules.engines.coverage import Support, exposures
 from rules.engines.registry import ENGINES
 from rules.engines.several import ROUTERS, TELLING
-from rules.engines.table import ALONGSIDE, EngineTable, LabelAggregation, Match, SourceRow
+from rules.engines.table import EngineTable, LabelAggregation, SourceRow
 from rules.telemetry.families import FAMILIES, Family
 from rules.telemetry.signals import SIGNALS, Signal
 
@@ -107,8 +108,6 @@ def engines_page() -> str:
     head, rows = matrix(ENGINES)
     parts = [ENGINES_HEAD, table(head, ((f"`{name}`", *cells) for name, *cells in rows)), NAMES, SEVERAL]
     parts += [part for engine in ENGINES for part in _engine(engine)]
-    parts += ["## On the page of any engine", "Left alone, by the start of the name:"]
-    parts.append(table(("names", "why"), ((f"`{prefix}...`", why) for prefix, why in ALONGSIDE)))
     return "\n\n".join(parts) + "\n"
 
 
@@ -122,13 +121,11 @@ def _engine(engine: EngineTable) -> Iterator[str]:
     if told:
         yield "Not exposed:"
         yield table(("signal", "why"), told)
-    if engine.ignored:
-        yield "Left alone, by the start of the name:"
-        yield table(("names", "why"), ((f"`{prefix}...`", why) for prefix, why in engine.ignored))
 
 
 def _row(row: SourceRow) -> tuple[str, ...]:
-    where = [f'{label}="{value}"' for label, value in row.where] + [_match(match) for match in row.matches]
+    where = [_condition(label, "=", value) for label, value in row.where.items()]
+    where += [_condition(label, "!", value) for label, value in row.unless.items()]
     source = row.source + (f"{{{','.join(where)}}}" if where else "")
     ways = [row.across.value.replace("_", " ")] if row.across is not LabelAggregation.SUM else []
     ways += [f"its `_{row.part}`"] if row.part else []
@@ -140,7 +137,8 @@ def _row(row: SourceRow) -> tuple[str, ...]:
     return f"`{row.family}`", f"`{source}`", row.since, row.until, note
 
 
-def _match(match: Match) -> str:
-    """Return the match in PromQL notation."""
-    values = "|".join(match.values) + (".*" if match.starts else "") + ("|" if match.optional != match.without else "")
-    return f'{match.label}{"!~" if match.without else "=~"}"{values}"'
+def _condition(label: str, sign: str, pattern: str) -> str:
+    """Return the condition in PromQL notation."""
+    is_plain = pattern == re.escape(pattern).replace("\\-", "-")
+    operator = {"=": "=" if is_plain else "=~", "!": "!=" if is_plain else "!~"}[sign]
+    return f'{label}{operator}"{pattern}"'

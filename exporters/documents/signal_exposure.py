@@ -12,7 +12,7 @@ from typing import Any
 
 from exporters.documents.replay import reading_json
 from exporters.render.text import copy_fields, text_table
-from rules.engines.coverage import CREATED, Exposure, FamilyUse, Support, Use, engine_signals, exposures
+from rules.engines.coverage import Exposure, FamilyUse, Support, engine_signals, exposures
 from rules.engines.table import EngineTable
 from rules.gpu_sources.devices import BY_CODE, FAULTS
 from rules.gpu_sources.exporter import GpuExporter, GpuExporterPage
@@ -21,11 +21,7 @@ from rules.telemetry.signals import BY_NAME, RATES, Gap, Missing, Signal, Signal
 from rules.telemetry.snapshots import GPU_NAMES, GpuReadout, Snapshot
 from rules.telemetry.wording import format_count, number, quantity
 
-HEADS = {
-    Use.MAPPED: "Families that are read",
-    Use.IGNORED: "Families left alone",
-    Use.UNKNOWN: "Families not known",
-}
+CREATED = "_created"
 
 GPU_FAMILIES = frozenset({"tensor_active", "dram_active"})
 """Families of a GPU without `gpu_` in front."""
@@ -44,8 +40,7 @@ def explain_gap(
         return replace(value, text="read from the GPU, not from an engine's page")
     if "in_system_change" in signal.families:
         return replace(value, text="one page tells no change")
-    reasons = dict(engine.not_exposed)
-    why = next((reasons[family] for family in signal.families if family in reasons), "")
+    why = engine.explain_missing(signal.families)
     release = page.facts.get("engine_versions", "")
     title = f"{engine.title} {release}".strip()
     if not why:
@@ -65,7 +60,8 @@ def inspect_text(title: str, page: Snapshot, readings: Mapping[str, SignalValue]
 def _page_lines(uses: Iterable[FamilyUse], problems: Sequence[str]) -> list[str]:
     """Return the use of every family and the problems of a page, in lines."""
     uses = tuple(uses)
-    lines = [line for use, head in HEADS.items() for line in _families(head, [u for u in uses if u.use is use])]
+    lines = _families("Families that are read", [use for use in uses if use.is_read])
+    lines += _families("Families that are not read", [use for use in uses if not use.is_read])
     return [*lines, "", "Problems", *(f"  {problem}" for problem in problems)] if problems else lines
 
 
@@ -80,12 +76,10 @@ def _families(head: str, uses: list[FamilyUse]) -> list[str]:
     """Return a line per family. Families that only hold the start time of another share a line."""
     if not uses:
         return []
-    births = [u for u in uses if u.use is Use.IGNORED and u.name.endswith(CREATED)]
+    births = [use for use in uses if not use.is_read and use.name.endswith(CREATED)]
     lines = ["", f"{head} ({len(uses)})"]
-    lines.extend(f"  {u.name:58} {u.text}" for u in uses if u not in births)
-    if births:
-        lines.append(f"  {f'{len(births)} that end in {CREATED}':58} {births[0].text}")
-    return lines
+    lines += [f"  {use.name:58} {use.text}".rstrip() for use in uses if use not in births]
+    return lines + ([f"  {len(births)} that end in {CREATED}"] if births else [])
 
 
 def _shown(name: str, value: SignalValue) -> str:
@@ -105,7 +99,7 @@ def inspect_json(
         "generation": page.generation,
         "facts": dict(page.facts),
         "signals": {name: reading_json(value) for name, value in readings.items()},
-        "families": [{"name": u.name, "use": u.use, "text": u.text} for u in uses],
+        "families": [{"name": u.name, "use": "mapped" if u.is_read else "unread", "text": u.text} for u in uses],
         "problems": list(page.problems),
     }
 
@@ -206,7 +200,7 @@ def inspect_gpus_json(exporter: GpuExporter, page: GpuExporterPage, uses: Iterab
             }
             for gpu in page.readouts
         ],
-        "families": [{"name": u.name, "use": u.use, "text": u.text} for u in uses],
+        "families": [{"name": u.name, "use": "mapped" if u.is_read else "unread", "text": u.text} for u in uses],
         "problems": list(page.problems),
     }
 

@@ -1,7 +1,7 @@
-"""Coverage of engine pages and signals: the use of each family of a page, and the signals of each release.
+"""Coverage of engine pages and signals: which families of a page are read, and the signals of each release.
 
 For people: `sizewatch inspect`, the doctor, the tests that compare tables and pages. Only names and types count here;
-`rules.engines.layout` decides by values and labels. Support of a signal is computed, not listed. A window with every
+`rules.engines.reader` decides by values and labels. Support of a signal is computed, not listed. A window with every
 family of a release goes through the same reading methods as a real one. A new engine or signal needs no change here.
 """
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 from rules.confidence import Certainty
-from rules.engines.layout import SUFFIXES
+from rules.engines.reader import SUFFIXES
 from rules.engines.registry import PROCESS_START, normalize_name, select_rows, strip_wrapper_prefix
-from rules.engines.table import ALONGSIDE, EngineTable, SourceRow
+from rules.engines.table import EngineTable, SourceRow
 from rules.light_dataclass import light_dataclass
 from rules.telemetry.derived import PlanFacts
 from rules.telemetry.families import BY_NAME, FamilyKind
@@ -27,31 +27,22 @@ from rules.telemetry.snapshots import GPU_NAMES
 from rules.telemetry.windows import NET_CHANGE, Window
 from rules.telemetry.work import Capacity, CapacityLengths, CapacitySource, MeanTokens
 
-CREATED = "_created"
 SUMMARY = "summary"
 """Type of a family with a sum and a count, as a histogram has."""
 
 _UNTYPED = frozenset({"untyped", "unknown", ""})
 
 
-class Use(StrEnum):
-    """Use of a family of the page."""
-
-    MAPPED = "mapped"
-    IGNORED = "ignored"
-    UNKNOWN = "unknown"
-
-
 @light_dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyUse:
-    """Family as the page prints it. `families` are the names under which it is read. `text` says the same in words, or
-    gives the reason why it is not read."""
+    """Family as the page prints it. `families` are the names under which it is read. `text` gives them in words, or the
+    reason why a family that the table has is not read."""
 
     name: str
     type: str
-    use: Use
+    is_read: bool
     families: tuple[str, ...] = ()
-    text: str
+    text: str = ""
 
 
 def explain_families(engine: EngineTable, families: Mapping[str, str]) -> tuple[FamilyUse, ...]:
@@ -60,10 +51,27 @@ def explain_families(engine: EngineTable, families: Mapping[str, str]) -> tuple[
     Both spellings of a counter are accepted: with `_total` (text format) and without (OpenMetrics). Parts of a
     histogram on a page without TYPE lines are accepted too.
     """
-    spelt = {printed: _spellings(engine, printed, type_) for printed, type_ in families.items()}
-    on_page = frozenset(name for names in spelt.values() for name in names)
-    won = select_rows(engine.rows, lambda row: row.source in on_page)
-    return tuple(_use(engine, won, printed, type_, spelt[printed]) for printed, type_ in families.items())
+    fitting = {printed: _rows_of(engine, printed, type_) for printed, type_ in families.items()}
+    won = _winners(engine, fitting)
+    return tuple(_use(engine, won, rows, printed, families[printed]) for printed, rows in fitting.items())
+
+
+def _winners(engine: EngineTable, fitting: Mapping[str, Iterable[SourceRow]]) -> tuple[SourceRow, ...]:
+    on_page = {row.source for rows in fitting.values() for row in rows}
+    return select_rows(engine.rows, lambda row: row.source in on_page)
+
+
+def _rows_of(engine: EngineTable, printed: str, type_: str) -> list[SourceRow]:
+    """Return the rows whose source is a family of this printed name and type."""
+    bare, *others = _spellings(engine, printed, type_)
+    untyped = type_ in _UNTYPED
+    return [
+        row
+        for row in engine.rows
+        if (row.source == bare and (_type(row) == type_ or (untyped and _type(row) != FamilyKind.HISTOGRAM)))
+        or (row.source in others and (untyped or _type(row) == type_))
+        or (row.source == bare and row.part and type_ == SUMMARY)
+    ]
 
 
 def _spellings(engine: EngineTable, printed: str, type_: str) -> tuple[str, ...]:
@@ -73,34 +81,26 @@ def _spellings(engine: EngineTable, printed: str, type_: str) -> tuple[str, ...]
     return name, *(name.removesuffix(end) for end in SUFFIXES if type_ in _UNTYPED and name.endswith(end))
 
 
-def _use(
-    engine: EngineTable, won: tuple[SourceRow, ...], printed: str, type_: str, names: tuple[str, ...]
-) -> FamilyUse:
-    rows = [row for row in engine.rows if row.source in names]
-    typed = [row for row in rows if type_ in _UNTYPED or type_ == _type(row) or (row.part and type_ == SUMMARY)]
-    typed += [row for row in engine.rows if any(_family_of(sample) in names or sample in names for sample in row.plus)]
-    read = tuple(dict.fromkeys(row.family for row in typed if row in won))
-    if read:
-        return FamilyUse(name=printed, type=type_, use=Use.MAPPED, families=read, text=", ".join(read))
-    special = _special(engine, names[0])
-    if special:
-        return FamilyUse(name=printed, type=type_, use=Use.MAPPED, text=special)
-    # A name may also be ignored under another type (METRICS trap 20).
-    if rows and not typed and not any(prefix == names[0] for prefix, _ in engine.ignored):
-        text = f"a {type_} here, a {_type(rows[0])} in every release that was scanned"
-        return FamilyUse(name=printed, type=type_, use=Use.UNKNOWN, text=text)
-    reason = _reason(engine, names[0])
-    if reason:
-        return FamilyUse(name=printed, type=type_, use=Use.IGNORED, text=reason)
-    return FamilyUse(name=printed, type=type_, use=Use.UNKNOWN, text="not in the table")
+def _type(row: SourceRow) -> str:
+    return FamilyKind.HISTOGRAM.value if row.part else row.kind.value
 
 
-def _family_of(sample: str) -> str:
+def _stem(sample: str) -> str:
     return sample.removesuffix("_sum").removesuffix("_count")
 
 
-def _type(row: SourceRow) -> str:
-    return FamilyKind.HISTOGRAM.value if row.part else row.kind.value
+def _use(engine: EngineTable, won: tuple[SourceRow, ...], rows: list[SourceRow], printed: str, type_: str) -> FamilyUse:
+    names = _spellings(engine, printed, type_)
+    added = [row for row in won if any(_stem(sample) in names or sample in names for sample in row.plus)]
+    read = tuple(dict.fromkeys(row.family for row in (*rows, *added) if row in won))
+    special = ", ".join(read) or _special(engine, names[0])
+    if special:
+        return FamilyUse(name=printed, type=type_, is_read=True, families=read, text=special)
+    text = "another series is read in its place" if rows else ""
+    other = next((_type(row) for row in engine.rows if row.source in names), "")
+    if other and not rows:
+        text = f"a {type_} here, a {other} in every release that was scanned"
+    return FamilyUse(name=printed, type=type_, is_read=False, text=text)
 
 
 def _special(engine: EngineTable, name: str) -> str:
@@ -113,79 +113,25 @@ def _special(engine: EngineTable, name: str) -> str:
     return "facts about the engine" if name in facts else ""
 
 
-def _reason(engine: EngineTable, name: str) -> str:
-    """Return the reason why a family is ignored. The engine's own reasons precede the common ones, then the longest
-    prefix wins."""
-    if name.endswith(CREATED):
-        return "tells when its family began to count"
-    return longest_prefix_reason(name, engine.ignored) or longest_prefix_reason(name, ALONGSIDE)
-
-
-def longest_prefix_reason(name: str, ignored: Iterable[tuple[str, str]]) -> str:
-    """Return the reason of the longest prefix that fits a name, "" for none."""
-    fitting = [row for row in ignored if name.startswith(row[0])]
-    return max(fitting, key=lambda row: len(row[0]))[1] if fitting else ""
-
-
-@light_dataclass(frozen=True, slots=True)
-class Versions:
-    """Releases that names allow: newer than `after` and older than `before`. Both are scanned releases; "" is an open
-    end."""
-
-    after: str = ""
-    before: str = ""
-
-    def __str__(self) -> str:
-        ends = (("after", self.after), ("before", self.before))
-        return " and ".join(f"{word} {release}" for word, release in ends if release)
-
-
 def version_range(engine: EngineTable, families: Mapping[str, str]) -> str:
-    """Return `allowed_versions` in words: "after 0.15.1 and before 0.20.2", "after 0.29.0", or "" if the names allow
-    all."""
-    return str(allowed_versions(engine, families))
+    """Return the releases that print such a page, in words: "after 0.15.1 and before 0.20.2", "" if it may be any.
 
-
-def allowed_versions(engine: EngineTable, families: Mapping[str, str]) -> Versions:
-    """Return the releases that can print a page with these families (printed name and type).
-
-    A name appeared after the scan before its `since`, and disappeared before the scan after its `until`. An absent name
-    counts only on a whole page. Absences that contradict present names are dropped: the page was filtered.
+    `families` are printed names and types. A name appeared after the scan before its `since`. A row with an `until`
+    wins only on pages without its newer name, which are older than the next scan.
     """
-    on_page = _types(engine, families)
-    place = {release: number for number, release in enumerate(engine.scanned)}
-    present = [marker for marker in engine.markers if marker.source in on_page]
-    after = max((place[since] - 1 for since in _first_scans(engine, on_page)), default=-1)
-    before = min((place[marker.until] + 1 for marker in present if marker.until), default=len(place))
-    absent = [place[m.since] for m in engine.markers if not m.until and m not in present]
-    is_whole = all(name in on_page for name in engine.always)
-    narrowest = min((before, *absent)) if is_whole else before
-    if narrowest > after:
-        before = narrowest
-    if before <= after:
-        return Versions()
-    ends = ("", *engine.scanned, "")
-    return Versions(ends[after + 1], ends[before + 1])
-
-
-def _types(engine: EngineTable, families: Mapping[str, str]) -> dict[str, str]:
-    """Return the type of each spelling of the families. Parts without a type belong to a histogram."""
-    found: dict[str, str] = {}
-    for printed, type_ in families.items():
-        bare, *others = _spellings(engine, printed, type_)
-        found |= {bare: type_} | dict.fromkeys(others, FamilyKind.HISTOGRAM.value if type_ in _UNTYPED else type_)
-    return found
-
-
-def _first_scans(engine: EngineTable, types: Mapping[str, str]) -> Iterator[str]:
-    """Yield the first scanned release of each known name on the page."""
-    yield from (marker.since for marker in engine.markers if marker.source in types)
-    known: dict[str, list[str]] = {}
-    for row in (row for row in engine.rows if row.since) if engine.scanned else ():
-        is_bare = types.get(row.source) in _UNTYPED and _type(row) != FamilyKind.HISTOGRAM
-        if is_bare or types.get(row.source) == _type(row):
-            known.setdefault(row.source, []).append(row.since)
-    yield from (min(releases, key=engine.scanned.index) for releases in known.values())
+    fitting = {printed: _rows_of(engine, printed, type_) for printed, type_ in families.items()}
+    since = {
+        row.source: engine.scanned.index(row.since) for row in reversed(engine.rows) if row.since in engine.scanned
+    }
+    present = {row.source for rows in fitting.values() for row in rows}
+    first = max((since[source] for source in present & since.keys()), default=0)
+    last = [engine.scanned.index(row.until) for row in _winners(engine, fitting) if row.until in engine.scanned]
+    before = min(last, default=len(engine.scanned)) + 1
+    if before <= first:
+        return ""
+    words = [f"after {engine.scanned[first - 1]}"] if first else []
+    words += [f"before {engine.scanned[before]}"] if before < len(engine.scanned) else []
+    return " and ".join(words)
 
 
 SECONDS = 60.0
@@ -274,14 +220,11 @@ def _support(value: SignalValue) -> Support:
 def _why(engine: EngineTable, signal: Signal, missing: list[Missing]) -> str:
     if not missing:
         return ""
-    told = dict(engine.not_exposed)
     needed = [f for family in signal.families for f in (IN_SYSTEM if family == NET_CHANGE else (family,))]
     # A family that no release prints takes precedence over one that is only absent until its first event.
     printed = {row.family for row in engine.rows}
     needed.sort(key=lambda family: family in printed)
-    return next(
-        (told[family] for family in needed if family in told), missing[-1].text or "the engine tells nothing of it"
-    )
+    return engine.explain_missing(needed) or missing[-1].text or f"{engine.title} does not expose {signal.name}"
 
 
 def _everything(engine: EngineTable, release: str) -> Window:

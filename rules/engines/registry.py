@@ -1,26 +1,25 @@
 """Registry of engine generations.
 
-To add a generation: a file in this folder and a row here.
+To add a generation: a table in this folder and its name here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from rules.engines.dynamo import DYNAMO_FRONTEND, DYNAMO_WORKER
-from rules.engines.llamacpp import LLAMACPP
-from rules.engines.sglang import SGLANG
-from rules.engines.table import EngineTable, SourceRow
-from rules.engines.tgi import TGI
-from rules.engines.triton import TRITON
-from rules.engines.trtllm import TRTLLM, TRTLLM_PLAIN
-from rules.engines.vllm_v0 import VLLM_V0
-from rules.engines.vllm_v1 import VLLM_V1
+from rules.engines.table import EngineTable, SourceRow, load_engine_table
 
-ENGINES: tuple[EngineTable, ...] = (
-    *(VLLM_V1, VLLM_V0, SGLANG, LLAMACPP, TGI),
-    *(TRTLLM, TRTLLM_PLAIN, TRITON, DYNAMO_FRONTEND, DYNAMO_WORKER),
+ENGINES: tuple[EngineTable, ...] = tuple(
+    load_engine_table(name)
+    for name in (
+        *("vllm_v1", "vllm_v0", "sglang", "llamacpp", "tgi", "trtllm", "trtllm_v1_0", "triton"),
+        *("dynamo_frontend", "dynamo_worker"),
+    )
 )
+"""A Dynamo worker that passes its engine's families through is read as that engine, so Dynamo is last."""
+
+BY_NAME: Mapping[str, EngineTable] = {f"{engine.name}/{engine.generation}": engine for engine in ENGINES}
+"""By name and generation: `vllm/v1`."""
 
 PROCESS_START = "process_start_time_seconds"
 """Metric of every Prometheus client about its process, for all engines (not in multiprocess mode)."""

@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from rules.engines.layout import SeriesLayout, SeriesName, compile_layout, to_printable_line
+from rules.engines.reader import SeriesLayout, SeriesName, compile_layout, sources, to_printable_line
 from rules.engines.registry import ENGINES, detect_engine, normalize_name, strip_wrapper_prefix
 from rules.engines.table import EngineTable, SourceRow
-from rules.engines.trtllm import TRTLLM_PLAIN
 from rules.light_dataclass import light_dataclass
 
 MOST_ENGINES = 256
@@ -34,8 +33,8 @@ PARTS = frozenset({"engine", "pid", "stage"})
 PLACED = ("kv_utilization", "requests_running")
 """Families of which an engine has one value for each of its parts."""
 
-UNNAMED = TRTLLM_PLAIN.signatures
-"""Names that are not their engine's own."""
+UNNAMED = ("request_success_total",)
+"""Signature of TensorRT-LLM before 1.3: a name that may be any engine's."""
 
 COUNTED = frozenset({*PLACED, "requests_waiting", "prompt_tokens", "generation_tokens"})
 
@@ -106,6 +105,18 @@ def _count_backends(router: Router, body: bytes) -> str:
         if found:
             return f" of {len(found)} backend{'' if len(found) == 1 else 's'}"
     return ""
+
+
+def find_declared_engine(families: Iterable[str], engines: tuple[EngineTable, ...] = ENGINES) -> EngineTable | None:
+    """Return the engine with two names among the HELP and TYPE lines of a page without samples, or None.
+
+    Generations of one engine differ in labels, which such lines do not have. A single name may be of another program."""
+    names = {normalize_name(name) for name in families}
+    for engine in engines:
+        plain = {strip_wrapper_prefix(name, engine) for name in names}
+        if sum(any(name + end in sources(engine) for end in ("", "_total", "_bucket")) for name in plain) > 1:
+            return engine
+    return None
 
 
 def split_page(

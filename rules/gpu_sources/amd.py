@@ -1,6 +1,6 @@
 """AMD device-metrics-exporter: names, units, labels, partitions, faults, throttling counts and ignored families.
 
-A new series needs a row of ``FIELDS`` or a reason among the ignored families; a test checks the exporter's list.
+A new series needs a row of ``FIELDS``, or a reason in the test that holds the exporter's list.
 Sources: ROCm/device-metrics-exporter docs/configuration/metricslist.md and pkg/amdgpu/gpuagent/gpuagent_gpu_metrics.go
 (1.5), ROCm gpu-agent (memory in MiB), and the page tools/metricutil/metrics_mini.txt for the old naming. Names may
 carry an operator's prefix ("amd_gpu_gfx_activity"). A partition (DPX, QPX, CPX) is a separate GPU, "<serial
@@ -32,49 +32,6 @@ from rules.gpu_sources.devices import (
 )
 from rules.gpu_sources.exporter import MEAN, MIB, Field, GpuExporter, GpuExporterPage, Sample, Ticks
 from rules.telemetry.snapshots import LINKS
-
-IGNORED: tuple[tuple[str, str], ...] = (
-    ("gpu_nodes_total", "the GPUs are counted by their series"),
-    ("gpu_health", "the exporter's own verdict, by thresholds of its own; the errors it is made of are used"),
-    ("gpu_clock", "a clock at one instant; how long it was held down is used"),
-    ("gpu_min_clock", "a clock that is allowed, not one that ran"),
-    ("gpu_max_clock", "a clock that is allowed, not one that ran"),
-    ("gpu_memory_temperature", "the core's temperature is used"),
-    ("gpu_hbm_temperature", "the core's temperature is used"),
-    ("gpu_voltage", "voltages are not judged"),
-    ("gpu_gfx_voltage", "voltages are not judged"),
-    ("gpu_memory_voltage", "voltages are not judged"),
-    ("gpu_mma_activity", "video is not judged"),
-    ("gpu_vcn_", "video is not judged"),
-    ("gpu_jpeg_", "video is not judged"),
-    ("gpu_free_vram", "total minus used"),
-    ("gpu_total_visible_vram", "the part that the host sees; all of it is used"),
-    ("gpu_used_visible_vram", "the part that the host sees; all of it is used"),
-    ("gpu_free_visible_vram", "the part that the host sees; all of it is used"),
-    ("gpu_total_gtt", "memory of the host"),
-    ("gpu_used_gtt", "memory of the host"),
-    ("gpu_free_gtt", "memory of the host"),
-    ("gpu_vram_max_bandwidth", "what the memory could do; how busy it was is used"),
-    ("gpu_ecc_correct_", "errors by block; the total is used"),
-    ("gpu_ecc_uncorrect_", "errors by block; the total is used"),
-    ("gpu_ecc_deferred_", "errors found and not yet met: they count when they are"),
-    ("gpu_xgmi_", "links between GPUs are not judged"),
-    ("gpu_process_cu_occupancy", "by process; that of the GPU is used"),
-    ("gpu_violation_low_utilization_", "clocks lowered for want of work: no fault"),
-    ("gpu_violation_gfx_clock_below_host_limit_", "by compute die; the residencies of the whole GPU are used"),
-    ("gpu_violation_ppt_residency_percentage", "a poll; the accumulated count knows all of the time"),
-    ("gpu_violation_processor_hot_residency_percentage", "a poll; the accumulated count knows all of the time"),
-    ("gpu_violation_socket_thermal_residency_percentage", "a poll; the accumulated count knows all of the time"),
-    ("gpu_violation_vr_thermal_residency_percentage", "a poll; the accumulated count knows all of the time"),
-    ("gpu_violation_hbm_thermal_residency_percentage", "a poll; the accumulated count knows all of the time"),
-    ("gpu_prof_sm_active", "the share of time with vector instructions (VALUBusy), not with a resident wave"),
-    ("gpu_prof_", "the profiler's counters; of them only the tensor share is used"),
-    ("pcie_", "the bus to the host is not judged"),
-    ("go_", "the exporter's own"),
-    ("process_", "the exporter's own"),
-    ("promhttp_", "the exporter's own"),
-)
-
 
 TICKS = "gpu_violation_current_accumulated_counter"
 RESIDENCIES: Mapping[str, tuple[str, ...]] = {
@@ -318,7 +275,6 @@ AMD = GpuExporter(
         TICKS: "gpu_throttled_covered_seconds",
         AFID: "gpu_fault_events, by change",
     },
-    ignored=IGNORED,
     not_exposed={
         **dict.fromkeys(LINKS, "the exporter prints sums of unknown unit, link by link"),
         "gpu_busy_seconds": "the exporter shows no sum of busy time; gpu_gfx_active is a poll",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 
-from rules.engines.coverage import FamilyUse, Use, longest_prefix_reason
+from rules.engines.coverage import FamilyUse
 from rules.light_dataclass import light_dataclass
 from rules.telemetry.snapshots import GpuReadout
 
@@ -79,7 +79,7 @@ class GpuExporter:
     """GPU exporter. `name` is its word in configuration and output, `title` the project's own name.
 
     `signature` recognises a page by the name and labels of a series. `wanted`: printed names of the series that `read`
-    needs. `plain`: printed name as the table and `ignored` spell it. `keeps_values`: it measures on its own clock and
+    needs. `plain`: printed name as the table spells it. `keeps_values`: it measures on its own clock and
     repeats values until then.
     """
 
@@ -92,7 +92,6 @@ class GpuExporter:
     fields: tuple[Field, ...]
     also_read: Mapping[str, str]
     """Further names that are read, and their use."""
-    ignored: tuple[tuple[str, str], ...]
     not_exposed: Mapping[str, str]
     """Our names that no page of it can give, with the reason."""
     keeps_values: bool = False
@@ -104,21 +103,10 @@ class GpuExporter:
 
 def explain_families(exporter: GpuExporter, families: Mapping[str, str]) -> tuple[FamilyUse, ...]:
     """Return the use of each family of a page (printed name and type of its TYPE line), in the page's order."""
-    read: dict[str, list[str]] = {}
-    for row in exporter.fields:
-        for name in row.names:
-            read.setdefault(name, []).append(row.ours)
-    return tuple(_use(exporter, read, printed, type_) for printed, type_ in families.items())
-
-
-def _use(exporter: GpuExporter, read: Mapping[str, list[str]], printed: str, type_: str) -> FamilyUse:
-    name = exporter.plain(printed)
-    if name in read:
-        ours = tuple(dict.fromkeys(read[name]))
-        return FamilyUse(name=printed, type=type_, use=Use.MAPPED, families=ours, text=", ".join(ours))
-    if name in exporter.also_read:
-        return FamilyUse(name=printed, type=type_, use=Use.MAPPED, text=exporter.also_read[name])
-    why = longest_prefix_reason(name, exporter.ignored)
-    if why:
-        return FamilyUse(name=printed, type=type_, use=Use.IGNORED, text=why)
-    return FamilyUse(name=printed, type=type_, use=Use.UNKNOWN, text="not in the table")
+    uses = []
+    for printed, type_ in families.items():
+        name = exporter.plain(printed)
+        ours = tuple(dict.fromkeys(row.ours for row in exporter.fields if name in row.names))
+        text = ", ".join(ours) or exporter.also_read.get(name, "")
+        uses.append(FamilyUse(name=printed, type=type_, is_read=bool(text), families=ours, text=text))
+    return tuple(uses)

@@ -141,7 +141,5 @@ def _engine(case: RuleContext) -> str:
 def _why(case: RuleContext) -> str:
     """Return why the engine does not expose adapter loads, from its table."""
     name = case.context.plan.engine if case.context.plan else ""
-    reasons = (
-        text for engine in ENGINES if engine.name == name for family, text in engine.not_exposed if "adapter" in family
-    )
-    return next(reasons, f"{_engine(case)} counts no adapter loads or evictions")
+    reasons = (engine.explain_missing(("adapter_evictions",)) for engine in ENGINES if engine.name == name)
+    return next(filter(None, reasons), f"{_engine(case)} counts no adapter loads or evictions")

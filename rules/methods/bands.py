@@ -189,7 +189,7 @@ def judge_experts(case: RuleContext) -> RuleResult:
     known = [one for batch in hold(case.binned).batches for one in batch.once(_select_counting, families)]
     if not known:
         name = case.context.plan.engine if case.context.plan else ""
-        texts = [dict(engine.not_exposed).get(named[0], "") for engine in ENGINES if engine.name == name]
+        texts = [engine.explain_missing(named[:1]) for engine in ENGINES if engine.name == name]
         text = next((text for text in texts if text), "the engine tells nothing of experts, or the model has none")
         return case.unknown(worst_gap(case.binned, named[0]), text)
     least = case.limit("minimum_running")

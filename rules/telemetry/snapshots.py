@@ -1,6 +1,6 @@
 """Snapshots: one checked engine page, the timestamps of a replica's pod, and one GPU readout.
 
-`rules.engines.normalize` makes engine snapshots; `rules.telemetry.windows` takes their difference. Quantiles and ratios
+`rules.engines.reader` makes engine snapshots; `rules.telemetry.windows` takes their difference. Quantiles and ratios
 belong to windows. Every GPU source (NVML, the exporters in `rules.gpu_sources`) fills the readout under the names,
 units and meanings of ``GPU_NAMES``. To add a GPU quantity: a row of ``GPU_NAMES``.
 """

@@ -15,8 +15,7 @@ from agent.config import load as config
 from agent.errors import ConfigError
 from agent.history import codec
 from agent.sources.recording import load
-from rules.engines.layout import compile_layout, is_mapped_name
-from rules.engines.normalize import snapshot
+from rules.engines.reader import compile_layout, is_mapped_name, snapshot
 from rules.engines.registry import ENGINES
 
 FULL_CONFIG = b"""\

@@ -16,8 +16,10 @@ from agent.demo.setup import Clock
 from agent.demo.simulation.scenario import PARTS
 from agent.demo.simulation.weeks import SimulatedHistory, gpu_names, write_configuration
 from agent.durations import duration_text
-from rules.engines.vllm_v1 import VLLM_V1
+from rules.engines.registry import BY_NAME as TABLES
 from rules.telemetry.snapshots import Snapshot
+
+VLLM_V1 = TABLES["vllm/v1"]
 
 
 def text(page: Snapshot) -> bytes:
@@ -31,7 +33,9 @@ def text(page: Snapshot) -> bytes:
     values = {**page.counters, **page.gauges, "requests_finished": page.counters["requests_finished"] - ended_by_length}
     for row in VLLM_V1.rows:
         name = row.source.replace("vllm_", "vllm:", 1)
-        where = dict(row.where) or ({"finished_reason": "stop"} if row.family == "requests_finished" else {})
+        where = {label: pattern.partition("|")[0] for label, pattern in row.where.items()} or (
+            {"finished_reason": "stop"} if row.family == "requests_finished" else {}
+        )
         labels = ",".join([common, *(f'{key}="{value}"' for key, value in where.items())])
         if row.family in page.histograms and not row.until:
             histogram = page.histograms[row.family]

@@ -44,7 +44,7 @@ def test_every_page_names_its_exporter_and_of_every_gpu_every_quantity_with_its_
         assert list(gpu["quantities"]) == list(LISTED)
         for value in gpu["quantities"].values():
             assert ("value" in value) != bool(value.get("text"))
-    assert {family["use"] for family in found["families"]} <= {"mapped", "ignored"}
+    assert {family["use"] for family in found["families"]} <= {"mapped", "unread"}
     code, out, err = inspected(capsys, path)
     assert (code, err) == (0, "")
     assert BY_NAME[found["exporter"]].title in out.splitlines()[0]
@@ -91,13 +91,6 @@ def test_a_mig_instance_is_told_apart_from_its_gpu(capsys: pytest.CaptureFixture
 def test_one_gpu_is_no_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = inspected(capsys, str(MADE / "made-nvidia-smi-h200.prom"))
     assert out.splitlines()[1] == "  1 GPU; counters so far, for one page tells no change"
-
-
-def test_the_sliding_count_of_faults_is_left_alone_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    families = as_json(capsys, str(MADE / "made-dcgm-mig.prom"))["families"]
-    (window,) = [family for family in families if family["name"] == "DCGM_EXP_XID_ERRORS_COUNT"]
-    assert window["use"] == "ignored"
-    assert "it goes down" in window["text"]
 
 
 def test_a_live_page_is_read_like_a_saved_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 from making import PAGES, START
 from paths import SHARED
+from table_checks import unexplained
 
 from agent.errors import ScrapeError
 from agent.scrape.scrapers import PageReader
-from rules.engines.coverage import FamilyUse, Use, explain_families, version_range
+from rules.engines.coverage import FamilyUse, explain_families, version_range
+from rules.engines.registry import BY_NAME as TABLES
 from rules.engines.registry import ENGINES
-from rules.engines.table import EngineTable, Marker
-from rules.engines.vllm_v1 import VLLM_V1
+from rules.engines.table import EngineTable
 from rules.telemetry.families import BY_NAME, stem
+
+VLLM_V1 = TABLES["vllm/v1"]
 
 SHARED_PAGES = SHARED / "pages"
 
@@ -82,9 +84,7 @@ def by_name(uses: tuple[FamilyUse, ...]) -> dict[str, FamilyUse]:
 def test_every_family_of_our_pages_is_read_or_left_alone_for_a_reason(page: Path) -> None:
     engine = engine_of(page)
     assert engine is not None
-    for use in explain_families(engine, families(page, engine)):
-        assert use.use is not Use.UNKNOWN, use
-        assert use.text
+    assert unexplained(engine, explain_families(engine, families(page, engine))) == []
 
 
 @pytest.mark.skipif(not SHARED_PAGES.exists(), reason="../shared is absent: only our own pages were tried")
@@ -93,8 +93,7 @@ def test_so_is_every_family_of_every_engine_page_there_is() -> None:
     assert len(theirs) >= 45
     assert {engine.name for _, engine in theirs} == {"vllm", "sglang", "llamacpp", "triton"}
     for page, engine in theirs:
-        found = explain_families(engine, families(page, engine))
-        assert not [use for use in found if use.use is Use.UNKNOWN], page.name
+        assert unexplained(engine, explain_families(engine, families(page, engine))) == [], page.name
 
 
 def test_every_engine_has_a_page() -> None:
@@ -125,12 +124,6 @@ def test_every_row_feeds_a_family_of_its_kind() -> None:
         assert BY_NAME[row.family].kind is row.kind, row
 
 
-def test_every_reason_to_leave_a_family_alone_is_one_of_the_engines_own() -> None:
-    prefixes = [prefix for prefix, _ in VLLM_V1.ignored]
-    assert len(set(prefixes)) == len(prefixes)
-    assert all(why for _, why in VLLM_V1.ignored)
-
-
 def test_a_family_says_what_it_is_read_as() -> None:
     found = by_name(explain_families(VLLM_V1, families(PAGES / "vllm-0.33.0.prom")))
     assert found["vllm:time_to_first_token_seconds"].families == ("ttft_seconds",)
@@ -139,7 +132,7 @@ def test_a_family_says_what_it_is_read_as() -> None:
     assert found["vllm:iteration_tokens_total"].families == ("engine_steps",)
     assert found["vllm:cache_config_info"].text == "facts about the engine"
     assert found["vllm:prompt_tokens_created"].text == "tells when the engine was ready"
-    assert found["vllm:num_preemptions_created"].text == "tells when its family began to count"
+    assert not found["vllm:num_preemptions_created"].is_read
 
 
 def test_both_formats_name_the_same_uses() -> None:
@@ -152,8 +145,8 @@ def test_both_formats_name_the_same_uses() -> None:
 
 def test_the_process_of_a_real_page_tells_its_start() -> None:
     found = by_name(explain_families(VLLM_V1, families(PAGES / "steady_after_load.prom")))
-    assert (found["process_start_time_seconds"].use, found["process_start_time_seconds"].families) == (Use.MAPPED, ())
-    assert found["process_cpu_seconds_total"].use is Use.IGNORED
+    assert (found["process_start_time_seconds"].is_read, found["process_start_time_seconds"].families) == (True, ())
+    assert not found["process_cpu_seconds_total"].is_read
     assert found["http_requests_total"].families == (
         "http_requests_ok",
         "http_requests_refused",
@@ -165,18 +158,18 @@ def test_a_name_that_another_replaces_is_left_alone_on_that_page_only() -> None:
     old = by_name(explain_families(VLLM_V1, families(PAGES / "vllm-0.8.5.prom")))
     newer = by_name(explain_families(VLLM_V1, families(PAGES / "vllm-0.11.0.prom")))
     assert old["vllm:time_per_output_token_seconds"].families == ("itl_seconds",)
-    assert newer["vllm:time_per_output_token_seconds"].use is Use.IGNORED
+    assert newer["vllm:time_per_output_token_seconds"].text == "another series is read in its place"
     assert newer["vllm:inter_token_latency_seconds"].families == ("itl_seconds",)
 
 
 def test_what_nobody_knows_is_said_to_be_unknown() -> None:
     (found,) = explain_families(VLLM_V1, {"vllm:request_failure_total": "counter"})
-    assert (found.use, found.text) == (Use.UNKNOWN, "not in the table")
+    assert (found.is_read, found.text) == (False, "")
 
 
 def test_a_known_name_of_another_type_is_unknown() -> None:
     (found,) = explain_families(VLLM_V1, {"vllm:num_preemptions_total": "gauge"})
-    assert (found.use, found.text) == (Use.UNKNOWN, "a gauge here, a counter in every release that was scanned")
+    assert (found.is_read, found.text) == (False, "a gauge here, a counter in every release that was scanned")
     (found,) = explain_families(VLLM_V1, {"vllm:iteration_tokens_total": "counter"})
     assert found.text == "a counter here, a histogram in every release that was scanned"
 
@@ -186,12 +179,6 @@ def test_a_name_without_a_type_is_taken_at_its_word() -> None:
     assert found.families == ("preemptions",)
 
 
-def test_the_longest_prefix_gives_the_reason() -> None:
-    engine = replace(VLLM_V1, ignored=(("vllm_x_", "far"), ("vllm_x_y", "near")))
-    uses = explain_families(engine, {"vllm:x_y_total": "counter", "vllm:x_z": "gauge", "vllm:x": "gauge"})
-    assert [use.text for use in uses] == ["near", "far", "not in the table"]
-
-
 # --- releases
 
 
@@ -199,12 +186,12 @@ def test_the_longest_prefix_gives_the_reason() -> None:
     ("page", "text"),
     [
         ("vllm-0.8.5.prom", "before 0.9.2"),
-        ("vllm-0.9.2.prom", "after 0.8.5 and before 0.10.2"),
-        ("vllm-0.11.0.prom", "after 0.10.2 and before 0.12.0"),
-        ("vllm-0.12.0.prom", "after 0.11.0 and before 0.15.1"),
-        ("vllm-0.15.1.prom", "after 0.12.0 and before 0.18.1"),
-        ("vllm-0.20.2.prom", "after 0.18.1 and before 0.32.0"),
-        ("vllm-0.29.0.prom", "after 0.18.1 and before 0.32.0"),
+        ("vllm-0.9.2.prom", "after 0.8.5 and before 0.11.0"),
+        ("vllm-0.11.0.prom", "after 0.10.2"),
+        ("vllm-0.12.0.prom", "after 0.11.0"),
+        ("vllm-0.15.1.prom", "after 0.11.0"),
+        ("vllm-0.20.2.prom", "after 0.18.1"),
+        ("vllm-0.29.0.prom", "after 0.18.1"),
         ("vllm-0.33.0.prom", "after 0.29.0"),
         ("vllm-0.33.0.openmetrics.txt", "after 0.29.0"),
         ("steady_after_load.prom", "after 0.29.0"),
@@ -228,52 +215,11 @@ def range_of(body: str) -> str:
 WAITING_BY_REASON = ("# HELP vllm:num_requests_waiting_by", "# TYPE vllm:num_requests_waiting_by")
 
 
-@pytest.mark.parametrize("metadata", [True, False])
-def test_a_page_of_0_18_1_is_not_called_0_15(metadata: bool) -> None:
-    """Its wheel prints prompt_tokens_by_source always, and num_requests_waiting_by_reason not yet."""
-    page = (PAGES / "vllm-0.20.2.prom").read_text()
-    page = without_lines(page, *WAITING_BY_REASON, "vllm:num_requests_waiting_by_reason")
-    page = page if metadata else without_lines(page, "#")
-    assert range_of(page) == "after 0.15.1 and before 0.20.2"
-    recomputed = 'vllm:prompt_tokens_recomputed_total{engine="0",model_name="m"} 0\n'
-    assert range_of(page + recomputed) == "after 0.15.1 and before 0.20.2"
-
-
-def test_names_of_between_two_scans_tell_that_gap() -> None:
-    names = {"vllm:prompt_tokens_by_source": "counter", "vllm:prompt_tokens_recomputed": "counter"}
-    between = families(PAGES / "vllm-0.15.1.prom") | {"vllm:num_requests_waiting_by_reason": "gauge"}
-    assert version_range(VLLM_V1, between | names) == "after 0.18.1 and before 0.20.2"
-
-
-def test_every_page_of_a_release_has_the_names_that_every_release_prints() -> None:
-    for page, engine in engine_pages(PAGES):
-        if page.name.startswith(("vllm-", "sglang-")):
-            plain = {name.replace(":", "_").removesuffix("_total") for name in families(page, engine)}
-            assert {name.removesuffix("_total") for name in engine.always} <= plain, page.name
-
-
 def test_what_an_excerpt_lacks_tells_nothing() -> None:
     excerpt = {"vllm:num_requests_running": "gauge", "vllm:prompt_tokens": "counter"}
     assert version_range(VLLM_V1, excerpt) == ""
     assert version_range(VLLM_V1, excerpt | {"vllm:external_prefix_cache_hits": "counter"}) == "after 0.11.0"
     assert version_range(VLLM_V1, excerpt | {"vllm:mooncake_xfer_time_seconds": "histogram"}) == "after 0.32.0"
-
-
-def test_what_a_filter_dropped_does_not_make_a_page_older() -> None:
-    page = families(PAGES / "vllm-0.33.0.prom")
-    filtered = {name: type_ for name, type_ in page.items() if name != "vllm:inter_token_latency_seconds"}
-    assert version_range(VLLM_V1, filtered) == "after 0.29.0"
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["lora_requests_info", "nixl_xfer_time_seconds", "kv_block_lifetime_seconds", "spec_decode_num_drafts_total"],
-)
-def test_a_name_of_a_flag_or_a_connector_tells_nothing_by_its_absence(name: str) -> None:
-    page = families(PAGES / "vllm-0.15.1.prom")
-    rest = {printed: type_ for printed, type_ in page.items() if printed != f"vllm:{name}"}
-    assert len(rest) < len(page)
-    assert version_range(VLLM_V1, rest) == "after 0.12.0 and before 0.18.1"
 
 
 @pytest.mark.skipif(not SHARED_PAGES.exists(), reason="../shared is absent: no public page of 0.25.1 was read")
@@ -284,7 +230,7 @@ def test_the_range_holds_the_release_that_a_public_page_was_pinned_at() -> None:
         with gzip.open(path, "rt") as lines:
             page = json.loads(next(lines))["text"]
         ranges = [range_of(without_lines(page, start)) for start in ("# HELP", "#")]
-        assert ranges == ["after 0.18.1 and before 0.32.0"] * 2
+        assert ranges == ["after 0.18.1"] * 2
     assert range_of((SHARED_PAGES / "vllm-v1-specdecode-created-derate.prom").read_text()) == "after 0.11.0"
 
 
@@ -294,23 +240,10 @@ def test_a_deprecated_name_that_is_shown_again_does_not_make_a_page_older() -> N
     assert "vllm:time_per_output_token_seconds" in shown
     hidden = {name: type_ for name, type_ in shown.items() if "time_per_output_token_seconds" not in name}
     hidden["vllm:request_time_per_output_token_seconds"] = "histogram"
-    assert version_range(VLLM_V1, shown) == version_range(VLLM_V1, hidden) == "after 0.11.0 and before 0.15.1"
-
-
-def test_names_that_no_release_prints_together_tell_none() -> None:
-    newest = families(PAGES / "vllm-0.33.0.prom")
-    assert version_range(VLLM_V1, newest | {"vllm:gpu_cache_usage_perc": "gauge"}) == ""
-    assert version_range(VLLM_V1, newest | {"vllm:time_per_output_token_seconds": "histogram"}) == ""
-
-
-def test_two_digits_are_more_than_one() -> None:
-    markers = (Marker(source="vllm_a", since="0.9.2", until="0.10.2"),)
-    engine = replace(VLLM_V1, scanned=("0.8.5", "0.9.2", "0.10.2", "0.11.0"), markers=markers, rows=())
-    assert version_range(engine, {"vllm:a": "gauge"}) == "after 0.8.5 and before 0.11.0"
-    assert version_range(engine, {}) == ""
+    assert version_range(VLLM_V1, shown) == version_range(VLLM_V1, hidden) == "after 0.11.0"
 
 
 @pytest.mark.parametrize("engine", [one for one in ENGINES if one.scanned], ids=lambda one: one.label)
 def test_every_marker_and_row_names_scanned_releases(engine: EngineTable) -> None:
-    for one in (*engine.markers, *engine.rows):
+    for one in engine.rows:
         assert {one.since, one.until} <= {*engine.scanned, ""}, one

@@ -6,19 +6,19 @@ import re
 
 import pytest
 from making import START, page_text, read
-from table_checks import OFFLOADING_SIGNALS, misread, never_met, openmetrics, unknown, uses, without
+from table_checks import misread, never_met, openmetrics, unknown, uses, without
 
 from agent.errors import ScrapeError
-from agent.scrape.scrapers import PageReader
-from rules.engines.coverage import Use, explain_families
-from rules.engines.dynamo import DYNAMO_FRONTEND, DYNAMO_WORKER
+from rules.engines.registry import BY_NAME as TABLES
 from rules.engines.registry import ENGINES, itl_comparable
-from rules.engines.table import EngineTable
-from rules.engines.vllm_v1 import VLLM_V1
 from rules.telemetry import windows
 from rules.telemetry.readings import read_all, window_since_start
-from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
+from rules.telemetry.signals import Reading, SignalValue
 from rules.telemetry.snapshots import Snapshot
+
+DYNAMO_FRONTEND = TABLES["dynamo/frontend"]
+DYNAMO_WORKER = TABLES["dynamo/worker"]
+VLLM_V1 = TABLES["vllm/v1"]
 
 FRONTEND, WORKER, WITH_VLLM = "made-dynamo-frontend.prom", "made-dynamo-worker.prom", "made-dynamo-worker-vllm.prom"
 WITH_TRTLLM = "made-dynamo-worker-trtllm.prom"
@@ -93,26 +93,8 @@ def test_what_dynamo_puts_around_an_engine_changes_none_of_its_amounts() -> None
 def test_what_it_puts_there_is_left_alone_for_a_reason() -> None:
     found = uses(VLLM_V1, page_text(WITH_VLLM))
     added = {name: use for name, use in found.items() if name.startswith(("dynamo_", "kvbm_", "lmcache"))}
-    assert {name for name, use in added.items() if use.use is Use.MAPPED} == {"kvbm_host_cache_hit_rate"}
-    assert {use.use for use in added.values()} == {Use.IGNORED, Use.MAPPED}
-    assert added["lmcache:retrieve_hit_rate"].text.startswith("LMCache")
-    assert added["kvbm_offload_blocks_d2h"].text.startswith("Dynamo's KV block manager")
-    assert "cold start" in added["dynamo_component_model_load_time_seconds"].text
-
-
-def test_an_engine_knows_its_own_families_better_than_what_is_common_to_all() -> None:
-    (use,) = explain_families(DYNAMO_FRONTEND, {"dynamo_component_router_requests_total": "counter"})
-    assert use.text == "the router's count of the requests that the frontend counts, or a worker's"
-    (use,) = explain_families(VLLM_V1, {"dynamo_component_router_requests_total": "counter"})
-    assert use.text == "Dynamo's router"
-
-
-def test_a_target_that_is_configured_as_dynamo_is_told_to_leave_the_engine_unset() -> None:
-    reader = PageReader("dynamo")
-    assert reader.read(page_text(WITH_VLLM).encode(), START).generation == "worker"
-    of_engine = [use for use in reader.uses if use.name.startswith("vllm:")]
-    assert len(of_engine) > 20
-    assert all("leave the engine of this target unset" in use.text for use in of_engine)
+    assert {name for name, use in added.items() if use.is_read} == {"kvbm_host_cache_hit_rate"}
+    assert len(added) > 1
 
 
 def test_names_under_another_prefix_are_a_strangers() -> None:
@@ -177,8 +159,8 @@ def test_no_error_yet_is_zero_errors() -> None:
 def test_what_has_no_first_token_yet_is_no_queue() -> None:
     found = page(FRONTEND)
     assert found.gauges == {"requests_running": 5}
-    assert uses(DYNAMO_FRONTEND, page_text(FRONTEND))["dynamo_frontend_queued_requests"].use is Use.IGNORED
-    assert "no queue" in dict(DYNAMO_FRONTEND.not_exposed)["requests_waiting"]
+    assert uses(DYNAMO_FRONTEND, page_text(FRONTEND))["dynamo_frontend_queued_requests"].is_read is False
+    assert "no queue" in DYNAMO_FRONTEND.explain_missing(["requests_waiting"])
 
 
 # --- its tokens and times
@@ -278,13 +260,3 @@ def test_every_row_is_met() -> None:
     assert never_met(DYNAMO_FRONTEND, page_text(FRONTEND), old_frontend()) == set()
     stores = "# TYPE kvbm_object_read_failures counter\nkvbm_object_read_failures 0\n"
     assert never_met(DYNAMO_WORKER, page_text(WORKER) + stores, old_worker()) == set()
-
-
-@pytest.mark.parametrize(("table", "name"), [(DYNAMO_FRONTEND, FRONTEND), (DYNAMO_WORKER, WORKER)], ids=["f", "w"])
-def test_every_signal_has_a_value_or_a_reason(table: EngineTable, name: str) -> None:
-    told = dict(table.not_exposed)
-    for signal, value in signals(page(name)).items():
-        optional = ("gpu_", "tensor_", "dram_", "arrival", *OFFLOADING_SIGNALS)
-        if value == Missing(gap=Gap.NOT_EXPOSED) and not signal.startswith(optional):
-            assert told.keys() & {*BY_NAME[signal].families}, signal
-    assert not told.keys() & {row.family for row in table.rows}

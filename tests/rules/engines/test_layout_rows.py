@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from rules.engines.layout import compile_layout, is_mapped_name
-from rules.engines.normalize import snapshot
-from rules.engines.table import EngineTable, LabelAggregation, Match, SourceRow
-from rules.telemetry.families import FamilyKind
+from rules.engines.reader import compile_layout, is_mapped_name, snapshot
+from rules.engines.table import EngineTable, LabelAggregation, SourceRow
 from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import diff_snapshots
 
@@ -22,7 +20,7 @@ def engine(*rows: SourceRow, **more: Any) -> EngineTable:
 
 
 def counter(family: str, source: str, **more: Any) -> SourceRow:
-    return SourceRow(family=family, source=source, kind=FamilyKind.COUNTER, since="1", **more)
+    return SourceRow(family=family, source=source, since="1", **more)
 
 
 def read(of: EngineTable, page: Page) -> Snapshot:
@@ -39,24 +37,22 @@ ANSWERS: Page = [
 
 
 @pytest.mark.parametrize(
-    ("match", "expected"),
+    ("conditions", "expected"),
     [
-        (Match(label="code", values=("200", "503")), 12),
-        (Match(label="code", values=("2",), starts=True), 15),
-        (Match(label="path", values=("/metrics",), without=True), 12),
-        (Match(label="path", values=("/metrics",), without=True, optional=True), 13),
-        (Match(label="code", values=("200",), optional=True), 11),
+        ({"where": {"code": "200|503"}}, 12),
+        ({"where": {"code": "2.*"}}, 15),
+        ({"where": {"code": "20"}}, 0),
+        ({"where": {"code": "200|"}}, 11),
+        ({"unless": {"path": "/metrics"}}, 13),
+        ({"where": {"code": "2.*"}, "unless": {"code": "204"}}, 10),
+        ({"where": {"code": "2.*", "path": "/v1"}}, 10),
     ],
 )
-def test_a_label_must_say_what_is_asked(match: Match, expected: float) -> None:
-    found = read(engine(counter("requests_finished", "toy_answers_total", matches=(match,))), ANSWERS)
+def test_a_condition_is_of_the_whole_value_and_an_absent_label_is_empty(
+    conditions: dict[str, Any], expected: float
+) -> None:
+    found = read(engine(counter("requests_finished", "toy_answers_total", lazy=True, **conditions)), ANSWERS)
     assert found.counters == {"requests_finished": expected}
-
-
-def test_all_that_is_asked_must_hold() -> None:
-    both = (Match(label="code", values=("2",), starts=True), Match(label="path", values=("/v1",)))
-    found = read(engine(counter("requests_finished", "toy_answers_total", matches=both)), ANSWERS)
-    assert found.counters == {"requests_finished": 10}
 
 
 def test_ranks_repeat_a_number_and_data_parallel_engines_add_up() -> None:
@@ -67,11 +63,10 @@ def test_ranks_repeat_a_number_and_data_parallel_engines_add_up() -> None:
     page += [("toy_running", {"dp_rank": dp, "tp_rank": tp}, 4) for dp in "01" for tp in "01"]
     rows = (
         counter("prompt_tokens", "toy_tokens_total"),
-        SourceRow(family="requests_running", source="toy_running", kind=FamilyKind.GAUGE, since="1"),
+        SourceRow(family="requests_running", source="toy_running", since="1"),
         SourceRow(
             family="kv_utilization",
             source="toy_running",
-            kind=FamilyKind.GAUGE,
             across=LabelAggregation.MEAN,
             factor=0.01,
             since="1",
@@ -90,7 +85,7 @@ def test_of_a_histogram_that_ranks_repeat_one_counts() -> None:
         for le, value in (("1", 3), ("+Inf", 4))
     ]
     page += [("toy_ttft_sum", {"tp_rank": rank}, 8) for rank in "01"]
-    row = SourceRow(family="ttft_seconds", source="toy_ttft", kind=FamilyKind.HISTOGRAM, since="1")
+    row = SourceRow(family="ttft_seconds", source="toy_ttft", since="1")
     once = read(engine(row, repeats=("tp_rank",)), page).histograms["ttft_seconds"]
     assert (once.counts, once.total) == ((3, 4), 8)
     assert read(engine(row), page).histograms["ttft_seconds"].counts == (6, 8)
@@ -106,8 +101,7 @@ def test_of_a_histogram_only_the_series_that_are_asked_for_count() -> None:
     row = SourceRow(
         family="ttft_seconds",
         source="toy_ttft",
-        kind=FamilyKind.HISTOGRAM,
-        matches=(Match(label="streaming", values=("true",), optional=True),),
+        where={"streaming": "true|"},
         since="1",
     )
     found = read(engine(row), page).histograms["ttft_seconds"]
@@ -130,7 +124,7 @@ def test_an_event_that_did_not_happen_yet_is_none_where_its_release_prints_somet
 
 
 def test_a_histogram_that_appears_with_its_first_observation_had_none_before() -> None:
-    row = SourceRow(family="ttft_seconds", source="toy_ttft", kind=FamilyKind.HISTOGRAM, zero_with="toy_up", since="1")
+    row = SourceRow(family="ttft_seconds", source="toy_ttft", zero_with="toy_up", since="1")
     before = read(engine(row), [("toy_up", {}, 1)])
     buckets: Page = [("toy_ttft_bucket", {"le": le}, value) for le, value in (("1", 3.0), ("+Inf", 4.0))]
     after = read(engine(row), [("toy_up", {}, 1), *buckets])
@@ -141,7 +135,7 @@ def test_a_histogram_that_appears_with_its_first_observation_had_none_before() -
 
 
 def test_a_gauge_that_says_that_there_is_none_is_absent_and_no_fault() -> None:
-    row = SourceRow(family="prefix_hit_gauge", source="toy_hit_rate", kind=FamilyKind.GAUGE, none=-1.0, since="1")
+    row = SourceRow(family="prefix_hit_gauge", source="toy_hit_rate", none=-1.0, since="1")
     off = read(engine(row), [("toy_hit_rate", {}, -1.0)])
     assert (off.gauges, off.problems) == ({}, ())
     assert read(engine(row), [("toy_hit_rate", {}, 0.4)]).gauges == {"prefix_hit_gauge": 0.4}

@@ -9,18 +9,21 @@ import re
 import pytest
 import recorded
 from making import START, page_text, read
+from table_checks import unexplained
 
 from agent.replay.replay import replay
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
-from rules.engines.coverage import FamilyUse, Support, Use, explain_families, exposures
-from rules.engines.llamacpp import LLAMACPP
+from rules.engines.coverage import FamilyUse, Support, explain_families, exposures
+from rules.engines.registry import BY_NAME as TABLES
 from rules.telemetry import windows
 from rules.telemetry.families import BY_NAME, stem
 from rules.telemetry.readings import read_all
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import Window
+
+LLAMACPP = TABLES["llamacpp/server"]
 
 FRESH, LOADED = "llamacpp_startup.prom", "llamacpp_after_load.prom"
 RECORDING = "llamacpp"
@@ -131,13 +134,13 @@ def test_cached_prompt_tokens_come_on_top_of_those_that_it_counts() -> None:
 def test_an_older_build_does_not_know_cached_tokens_so_its_prompt_tokens_are_unknown() -> None:
     page = of(OLD_BUILD)
     assert page.counters == {"prompt_tokens_computed": 143, "generation_tokens": 673, "generation_seconds": 29.567}
-    assert "does not count" in dict(LLAMACPP.not_exposed)["prompt_tokens"]
+    assert "does not count" in LLAMACPP.explain_missing(["prefix_hit_tokens"])
 
 
 def test_an_older_build_tells_how_full_its_cache_is() -> None:
     page = of(OLD_BUILD)
     assert page.gauges["kv_utilization"] == page.gauges["kv_utilization_max"] == 0.25
-    assert page.facts["engine_versions"] == "after 2024.3 and before 2025.5"
+    assert page.facts["engine_versions"] == "before 2025.5"
     assert "kv_utilization" not in of(page_text(LOADED)).gauges
 
 
@@ -159,7 +162,7 @@ def test_a_page_with_a_number_that_is_none_is_read_but_for_that(value: str) -> N
 def test_an_average_that_was_typed_as_a_counter_is_no_counter() -> None:
     """n_busy_slots_per_decode: a counter in older builds, a gauge in newer ones, read in none."""
     for text in (OLD_BUILD, page_text(LOADED)):
-        assert uses(text)["llamacpp:n_busy_slots_per_decode"].use is Use.IGNORED
+        assert uses(text)["llamacpp:n_busy_slots_per_decode"].is_read is False
 
 
 def test_a_restart_is_seen_though_no_page_tells_its_start() -> None:
@@ -174,7 +177,7 @@ def test_a_restart_is_seen_though_no_page_tells_its_start() -> None:
 @pytest.mark.parametrize("text", [page_text(FRESH), page_text(LOADED), OLD_BUILD], ids=["fresh", "loaded", "old"])
 def test_every_family_of_a_page_is_read_or_left_alone_for_a_reason(text: str) -> None:
     found = uses(text).values()
-    assert not [use for use in found if use.use is Use.UNKNOWN or not use.text]
+    assert unexplained(LLAMACPP, found) == []
     said = {family for use in found for family in use.families}
     page = of(text)
     assert {stem(family) for family in (*page.counters, *page.histograms, *page.gauges)} == said
@@ -188,16 +191,14 @@ def test_every_row_is_met_on_a_page_or_says_where_it_is_declared() -> None:
         assert BY_NAME[row.family].kind is row.kind
 
 
-def test_the_throughputs_that_reading_empties_are_left_alone_and_it_is_said_why() -> None:
+def test_the_throughputs_that_reading_empties_are_not_read() -> None:
     for name in ("prompt_tokens_seconds", "predicted_tokens_seconds"):
-        found = uses(page_text(LOADED))[f"llamacpp:{name}"]
-        assert found.use is Use.IGNORED
-        assert "empties its window" in found.text
+        assert not uses(page_text(LOADED))[f"llamacpp:{name}"].is_read
 
 
 def test_what_another_type_prints_under_a_known_name_is_unknown() -> None:
     (found,) = explain_families(LLAMACPP, {"llamacpp:requests_processing": "counter"})
-    assert found.use is Use.UNKNOWN
+    assert not found.is_read
 
 
 def test_every_signal_that_it_cannot_give_says_why() -> None:
@@ -302,25 +303,23 @@ def test_running_and_waiting_are_the_slots_and_those_for_whom_there_was_none() -
 
 def test_what_it_does_not_tell_is_a_gap_with_a_reason() -> None:
     """The clients saw a P50 of TTFT of 2.2 s while they queued; its page has no word of it but the length of the queue."""
-    told = dict(LLAMACPP.not_exposed)
     readings = read_all(whole())
-    for signal, family in (
-        ("ttft_p99_seconds", "ttft_seconds"),
-        ("tpot_p99_seconds", "tpot_seconds"),
-        ("itl_p99_seconds", "itl_seconds"),
-        ("e2e_p99_seconds", "e2e_seconds"),
-        ("queue_p99_seconds", "queue_seconds"),
-        ("completed_rps", "requests_finished"),
-        ("arrival_rps", "requests_arrived"),
-        ("kv_utilization", "kv_utilization"),
-        ("eviction_rate", "preemptions"),
-        ("prompt_tokens_p99", "prompt_tokens_per_request"),
-        ("generation_tokens_p99", "generation_tokens_per_request"),
+    for signal in (
+        "ttft_p99_seconds",
+        "tpot_p99_seconds",
+        "itl_p99_seconds",
+        "e2e_p99_seconds",
+        "queue_p99_seconds",
+        "completed_rps",
+        "arrival_rps",
+        "kv_utilization",
+        "eviction_rate",
+        "prompt_tokens_p99",
+        "generation_tokens_p99",
     ):
         found = readings[signal]
         assert isinstance(found, Missing), signal
         assert found.gap is Gap.NOT_EXPOSED, signal
-        assert "llama.cpp" in told[family]
 
 
 def test_nothing_was_drafted_and_nothing_cached_and_only_the_latter_is_a_number() -> None:

@@ -10,21 +10,17 @@ from typing import Any
 import pytest
 from making import START
 
-from rules.engines.layout import SeriesLayout, compile_layout, is_mapped_name
-from rules.engines.normalize import snapshot
+from rules.engines.reader import SeriesLayout, compile_layout, is_mapped_name, snapshot
 from rules.engines.registry import detect_engine, itl_comparable, select_rows, strip_wrapper_prefix
 from rules.engines.table import EngineTable, LabelAggregation, SourceRow
-from rules.telemetry.families import FamilyKind
 from rules.telemetry.readings import read as read_signal
 from rules.telemetry.signals import BY_NAME, Gap, Missing
 from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import diff_snapshots
 
-C, H, G = FamilyKind.COUNTER, FamilyKind.HISTOGRAM, FamilyKind.GAUGE
 
-
-def row(family: str, source: str, kind: FamilyKind = C, **overrides: Any) -> SourceRow:
-    return SourceRow(family=family, source=source, kind=kind, since="1.0", **overrides)
+def row(family: str, source: str, **overrides: Any) -> SourceRow:
+    return SourceRow(family=family, source=source, since="1.0", **overrides)
 
 
 ENGINE = EngineTable(
@@ -37,18 +33,18 @@ ENGINE = EngineTable(
     wrappers=("ray_",),
     rows=(
         row("requests_finished", "toy_done_total"),
-        row("requests_failed", "toy_done_total", where=(("reason", "error"),)),
-        row("http_requests_failed", "http_total", where=(("status", "5xx"),), lazy=True),
+        row("requests_failed", "toy_done_total", where={"reason": "error"}),
+        row("http_requests_failed", "http_total", where={"status": "5xx"}, lazy=True),
         row("prompt_tokens", "toy_new_total"),
         row("prompt_tokens", "toy_old_blocks_total", factor_fact="block"),
         row("spec_accepted_at_position", "toy_at_total", by="position"),
         row("engine_steps", "toy_steps_total", part="count"),
-        row("kv_transfer_seconds", "toy_transfer_ms", H, factor=0.001),
-        row("ttft_seconds", "toy_ttft_seconds", H),
-        row("requests_running", "toy_running", G),
-        row("kv_utilization", "toy_kv_percent", G, across=LabelAggregation.MEAN, factor=0.01),
-        row("kv_utilization_max", "toy_kv_percent", G, across=LabelAggregation.MAX, factor=0.01),
-        row("adapters_running", "toy_lora", G, across=LabelAggregation.NEWEST_NAMES, by="names"),
+        row("kv_transfer_seconds", "toy_transfer_ms", factor=0.001),
+        row("ttft_seconds", "toy_ttft_seconds"),
+        row("requests_running", "toy_running"),
+        row("kv_utilization", "toy_kv_percent", across=LabelAggregation.MEAN, factor=0.01),
+        row("kv_utilization_max", "toy_kv_percent", across=LabelAggregation.MAX, factor=0.01),
+        row("adapters_running", "toy_lora", across=LabelAggregation.NEWEST_NAMES, by="names"),
     ),
     info=("toy_info",),
     born="toy_done_created",

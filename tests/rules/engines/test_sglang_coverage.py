@@ -8,11 +8,14 @@ import pytest
 from making import PAGES, START, page_text, read
 from paths import SHARED
 from sglang_pages import DOCS, NEWEST, OURS, REAL, STARTUP, TRIMMED, absent
+from table_checks import unexplained
 
 from agent.scrape.scrapers import PageReader
-from rules.engines.coverage import FamilyUse, Use, explain_families, version_range
-from rules.engines.sglang import SGLANG
+from rules.engines.coverage import FamilyUse, explain_families, version_range
+from rules.engines.registry import BY_NAME as TABLES
 from rules.telemetry.families import BY_NAME, stem
+
+SGLANG = TABLES["sglang/srt"]
 
 TWINS = sorted(page.name for page in PAGES.glob("sglang*.openmetrics.txt"))
 
@@ -29,9 +32,7 @@ def by_name(uses: tuple[FamilyUse, ...]) -> dict[str, FamilyUse]:
 
 @pytest.mark.parametrize("name", [*OURS, *TWINS])
 def test_every_family_is_read_or_left_alone_for_a_reason(name: str) -> None:
-    for use in explain_families(SGLANG, families(PAGES / name)):
-        assert use.use is not Use.UNKNOWN, use
-        assert use.text
+    assert unexplained(SGLANG, explain_families(SGLANG, families(PAGES / name))) == []
 
 
 @absent
@@ -39,7 +40,7 @@ def test_so_is_every_family_of_every_page_there_is() -> None:
     pages = sorted((SHARED / "pages").rglob("sglang*"))
     assert len(pages) == 12
     for page in pages:
-        assert not [use for use in explain_families(SGLANG, families(page)) if use.use is Use.UNKNOWN], page.name
+        assert unexplained(SGLANG, explain_families(SGLANG, families(page))) == [], page.name
 
 
 HICACHE = {
@@ -80,32 +81,22 @@ def test_every_row_feeds_a_family_of_its_kind_from_a_scanned_release() -> None:
     for row in SGLANG.rows:
         assert BY_NAME[row.family].kind is row.kind, row
         assert {row.since, row.until} <= {*SGLANG.scanned, ""}, row
-    for marker in SGLANG.markers:
-        assert {marker.since, marker.until} <= {*SGLANG.scanned, ""}
-
-
-def test_every_reason_stands_once_and_every_gap_is_of_a_family_that_is_read_or_is_not_there() -> None:
-    prefixes = [prefix for prefix, _ in SGLANG.ignored]
-    assert len(set(prefixes)) == len(prefixes)
-    told = [family for family, _ in SGLANG.not_exposed]
-    assert len(set(told)) == len(told)
-    assert all(why for _, why in SGLANG.not_exposed)
 
 
 def test_a_name_of_two_types_is_explained_by_its_type() -> None:
     old = by_name(explain_families(SGLANG, families(PAGES / "sglang-0.5.3.prom")))["sglang:kv_transfer_latency_ms"]
     new = by_name(explain_families(SGLANG, families(PAGES / "sglang-0.5.10.prom")))["sglang:kv_transfer_latency_ms"]
-    assert (old.use, new.families) == (Use.IGNORED, ("kv_transfer_seconds",))
+    assert (old.is_read, new.families) == (False, ("kv_transfer_seconds",))
     assert "gauge" in old.text
     (strange,) = explain_families(SGLANG, {"sglang:num_requests_total": "gauge"})
-    assert strange.use is Use.UNKNOWN
+    assert strange.text == "a gauge here, a counter in every release that was scanned"
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("sglang-0.4.6.prom", "after 0.4.1 and before 0.5.3"),
-        ("sglang-0.5.3.prom", "after 0.4.6 and before 0.5.4"),
+        ("sglang-0.4.6.prom", "after 0.4.1"),
+        ("sglang-0.5.3.prom", "after 0.4.6 and before 0.5.23"),
         ("sglang-0.5.10.prom", "after 0.5.7 and before 0.5.23"),
         ("sglang-0.5.10.openmetrics.txt", "after 0.5.7 and before 0.5.23"),
         ("sglang-0.5.23.prom", "after 0.5.10"),
@@ -129,5 +120,5 @@ def test_a_name_of_another_type_does_not_tell_the_release_of_ours() -> None:
 def test_so_do_those_of_trimmed_pages() -> None:
     assert [version_range(SGLANG, families(page)) for page in (DOCS, TRIMMED)] == [
         "before 0.4.6",
-        "after 0.5.7 and before 0.5.23",
+        "after 0.5.3 and before 0.5.23",
     ]

@@ -8,11 +8,13 @@ import pytest
 from making import START, page_text, read
 from sglang_pages import DOCS, RANKS, REAL, RELEASES, STARTUP, absent, amounts, printed, with_value, without_lines
 
+from rules.engines.registry import BY_NAME as TABLES
 from rules.engines.registry import itl_comparable
-from rules.engines.sglang import SGLANG
 from rules.telemetry import windows
 from rules.telemetry.readings import read_all
 from rules.telemetry.signals import Reading
+
+SGLANG = TABLES["sglang/srt"]
 
 # --- the prefix cache
 
@@ -78,7 +80,7 @@ def test_a_retraction_is_a_preemption_and_its_gauge_is_none() -> None:
 @pytest.mark.parametrize("release", ["0.4.6", "0.5.3"])
 def test_before_0_5_7_retractions_are_not_counted(release: str) -> None:
     assert "preemptions" not in read(page_text(f"sglang-{release}.prom")).counters
-    assert "preemptions" in dict(SGLANG.not_exposed)
+    assert "preemptions" in SGLANG.not_exposed
 
 
 def test_before_requests_were_counted_those_with_a_latency_had_finished() -> None:

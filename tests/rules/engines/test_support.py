@@ -9,13 +9,15 @@ import pytest
 from agent.cli import main
 from exporters.documents.signal_exposure import engines_json, engines_text, matrix
 from rules.engines.coverage import Support, engine_signals, exposures, number
+from rules.engines.registry import BY_NAME as TABLES
 from rules.engines.registry import ENGINES
-from rules.engines.sglang import SGLANG
 from rules.engines.table import EngineTable, SourceRow
-from rules.engines.vllm_v0 import VLLM_V0
-from rules.engines.vllm_v1 import VLLM_V1
 from rules.telemetry.families import BY_NAME, FamilyKind
 from rules.telemetry.signals import BY_NAME as SIGNALS
+
+SGLANG = TABLES["sglang/srt"]
+VLLM_V0 = TABLES["vllm/v0"]
+VLLM_V1 = TABLES["vllm/v1"]
 
 COMMON = ("completed_rps", "requests_running")
 
@@ -26,7 +28,7 @@ def toy(*rows: SourceRow, **more: object) -> EngineTable:
 
 
 def row(family: str, since: str = "1.0", until: str = "") -> SourceRow:
-    return SourceRow(family=family, source=f"toy_{family}", kind=BY_NAME[family].kind, since=since, until=until)
+    return SourceRow(family=family, source=f"toy_{family}", since=since, until=until)
 
 
 def spans(engine: EngineTable, signal: str) -> list[tuple[str, str, str]]:
@@ -68,7 +70,7 @@ def test_a_time_per_token_without_a_histogram_is_bounded_by_whole_time_and_lengt
 
 
 def test_what_is_missing_has_its_reason_from_the_table() -> None:
-    engine = toy(row("requests_finished"), not_exposed=(("preemptions", "Toy never preempts"),))
+    engine = toy(row("requests_finished"), not_exposed={"preemptions": "Toy never preempts"})
     found = {e.signal: e for e in exposures(engine)}
     assert found["eviction_rate"].why == "Toy never preempts"
     assert found["completed_rps"].why == ""
@@ -110,7 +112,7 @@ def test_every_engine_maps_to_families_of_their_kind_once(engine: EngineTable) -
     for one in engine.rows:
         assert BY_NAME[one.family].kind is one.kind or one.part, f"{one.family} from {one.source}"
         assert one.kind is not FamilyKind.HISTOGRAM or not one.part
-    keys = [(r.family, r.sample, r.where, r.matches) for r in engine.rows]
+    keys = [(r.family, r.sample, *r.where.items(), *r.unless.items()) for r in engine.rows]
     assert len(keys) == len(set(keys))
 
 

@@ -7,16 +7,19 @@ import re
 
 import pytest
 from making import START, page_text, read
+from table_checks import unexplained
 
 from agent.errors import ScrapeError
 from agent.scrape.scrapers import PageReader
-from rules.engines.coverage import FamilyUse, Support, Use, explain_families, exposures
-from rules.engines.tgi import TGI
+from rules.engines.coverage import FamilyUse, Support, explain_families, exposures
+from rules.engines.registry import BY_NAME as TABLES
 from rules.telemetry import windows
 from rules.telemetry.families import BY_NAME, stem
 from rules.telemetry.readings import read_all
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.snapshots import Snapshot
+
+TGI = TABLES["tgi/router"]
 
 PAGE = "made-tgi.prom"
 SECONDS = 60.0
@@ -170,7 +173,7 @@ def test_what_it_does_not_tell_is_a_gap() -> None:
 
 def test_every_family_of_the_page_is_read_or_left_alone_for_a_reason() -> None:
     found = uses(page_text(PAGE)).values()
-    assert not [use for use in found if use.use is Use.UNKNOWN or not use.text]
+    assert unexplained(TGI, found) == []
     said = {family for use in found for family in use.families}
     page = of(page_text(PAGE))
     assert {stem(family) for family in (*page.counters, *page.histograms, *page.gauges)} == said
@@ -195,7 +198,7 @@ def test_every_name_of_its_reference_is_on_the_page() -> None:
 
 def test_a_counter_that_is_a_gauge_is_unknown() -> None:
     (found,) = explain_families(TGI, {"tgi_request_count": "gauge"})
-    assert found.use is Use.UNKNOWN
+    assert not found.is_read
 
 
 def test_every_signal_that_it_cannot_give_says_why() -> None:

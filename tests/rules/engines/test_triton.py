@@ -6,16 +6,17 @@ import math
 import re
 
 import pytest
-from making import START, page_text, read
+from making import page_text, read
 from paths import SHARED
-from table_checks import OFFLOADING_SIGNALS, misread, never_met, unknown, uses, without
+from table_checks import misread, never_met, unknown, uses, without
 
 from agent.errors import ScrapeError
-from rules.engines.coverage import Use
-from rules.engines.triton import TRITON
+from rules.engines.registry import BY_NAME as TABLES
 from rules.telemetry.readings import read_all, window_since_start
-from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
+from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 from rules.telemetry.snapshots import Snapshot
+
+TRITON = TABLES["triton/trtllm"]
 
 PAGE = "made-triton.prom"
 README = SHARED / "pages" / "triton-tensorrtllm_backend-readme.prom"
@@ -111,14 +112,13 @@ def test_the_first_response_is_timed_in_milliseconds() -> None:
 def test_without_that_histogram_it_says_how_to_switch_it_on() -> None:
     found = signals(read(without(page_text(PAGE), "nv_inference_first_response_histogram_ms")))
     assert found["ttft_p99_seconds"] == Missing(gap=Gap.NOT_EXPOSED)
-    assert "histogram_latencies=true" in dict(TRITON.not_exposed)["ttft_seconds"]
+    assert "histogram_latencies=true" in TRITON.explain_missing(["ttft_seconds"])
 
 
 def test_sums_of_microseconds_give_no_quantile_and_are_left_alone() -> None:
     found = uses(TRITON, page_text(PAGE))
     for name in ("request_duration_us", "queue_duration_us", "compute_infer_duration_us"):
-        assert found[f"nv_inference_{name}"].use is Use.IGNORED
-        assert "microseconds" in found[f"nv_inference_{name}"].text
+        assert not found[f"nv_inference_{name}"].is_read
     assert signals(page())["e2e_p99_seconds"] == Missing(gap=Gap.NOT_EXPOSED)
 
 
@@ -162,15 +162,3 @@ def test_every_family_is_read_or_left_alone_for_a_reason(text: str) -> None:
 
 def test_every_row_is_met() -> None:
     assert never_met(TRITON, page_text(PAGE)) == set()
-
-
-def test_every_signal_of_an_engine_has_a_value_or_a_reason() -> None:
-    told = dict(TRITON.not_exposed)
-    for name, value in signals(read(page_text(PAGE), START)).items():
-        families = BY_NAME[name].families
-        if value != Missing(gap=Gap.NOT_EXPOSED) or name.startswith(
-            ("gpu_", "tensor_", "dram_", "arrival", *OFFLOADING_SIGNALS)
-        ):
-            continue
-        assert told.keys() & {*families}, name
-    assert not {family for family in told if family != "ttft_seconds"} & {row.family for row in TRITON.rows}

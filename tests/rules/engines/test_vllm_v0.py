@@ -7,17 +7,20 @@ import re
 import pytest
 from making import PAGES, START, page_text, read
 from paths import SHARED
+from table_checks import unexplained
 
 from agent.errors import ScrapeError
 from agent.scrape.scrapers import PageReader
-from rules.engines.coverage import FamilyUse, Support, Use, explain_families, exposures
+from rules.engines.coverage import FamilyUse, Support, explain_families, exposures
+from rules.engines.registry import BY_NAME as TABLES
 from rules.engines.registry import ENGINES, detect_engine
-from rules.engines.vllm_v0 import VLLM_V0
 from rules.telemetry import windows
 from rules.telemetry.families import BY_NAME, stem
 from rules.telemetry.readings import read_all
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.snapshots import Snapshot
+
+VLLM_V0 = TABLES["vllm/v0"]
 
 PAGE, TWIN = "vllm-0.6.6.post1.prom", "vllm-0.6.6.post1.openmetrics.txt"
 SHARED_PAGES = SHARED / "pages"
@@ -105,8 +108,8 @@ def test_whoever_rewrites_the_names_the_page_says_the_same(prefix: str, name: st
 @pytest.mark.parametrize("prefix", ["ray_vllm_", "kserve_vllm:"])
 def test_wrapped_families_are_explained_as_plain_ones(prefix: str) -> None:
     plain, wrapped = uses(page_text(PAGE)), uses(page_text(PAGE).replace("vllm:", prefix))
-    assert [(use.use, use.families, use.text) for use in wrapped.values()] == [
-        (use.use, use.families, use.text) for use in plain.values()
+    assert [(use.is_read, use.families, use.text) for use in wrapped.values()] == [
+        (use.is_read, use.families, use.text) for use in plain.values()
     ]
 
 
@@ -118,7 +121,7 @@ def test_the_page_is_whole_and_its_facts_are_the_models() -> None:
     assert (page.problems, page.broken) == ((), frozenset())
     assert page.facts["model"] == "meta-llama/Llama-3.1-8B-Instruct"
     assert (page.facts["block_size"], page.facts["num_gpu_blocks"]) == ("16", "27000")
-    assert page.facts["engine_versions"] == "after 0.5.0 and before 0.8.5"
+    assert page.facts["engine_versions"] == "after 0.5.0"
 
 
 def test_each_counter_is_the_one_that_the_page_prints() -> None:
@@ -201,7 +204,7 @@ def test_sums_of_running_totals_are_no_counters() -> None:
     """vLLM PR 15415: each log adds the totals since the start once more to spec_decode_num_*."""
     found = uses(page_text(PAGE))
     for name in ("draft", "accepted", "emitted"):
-        assert found[f"vllm:spec_decode_num_{name}_tokens_total"].use is Use.IGNORED
+        assert found[f"vllm:spec_decode_num_{name}_tokens_total"].is_read is False
     assert not any(family.startswith("spec_") for family in of(page_text(PAGE)).counters)
 
 
@@ -220,7 +223,7 @@ def test_without_prefix_caching_its_rate_of_minus_one_is_no_rate() -> None:
     assert "prefix_hit_gauge" not in page.gauges
     assert page.gauges["kv_utilization"] == 0.395
     assert isinstance(read_all(windows.diff_snapshots(page, of(off, START + 15)))["prefix_hit_ratio"], Missing)
-    assert "-1 without prefix caching" in dict(VLLM_V0.not_exposed)["prefix_hit_tokens"]
+    assert "-1 without prefix caching" in VLLM_V0.explain_missing(["prefix_hit_tokens"])
 
 
 def test_a_server_that_finished_nothing_yet_says_zero_and_not_nothing() -> None:
@@ -243,8 +246,7 @@ def test_answers_by_http_status_are_told_where_the_server_counts_them() -> None:
 
 def test_every_family_of_the_page_is_read_or_left_alone_for_a_reason() -> None:
     for name in (PAGE, TWIN):
-        found = uses(page_text(name)).values()
-        assert not [use for use in found if use.use is Use.UNKNOWN or not use.text]
+        assert unexplained(VLLM_V0, uses(page_text(name)).values()) == []
 
 
 def test_every_row_is_met_on_the_page_or_says_where_it_is_declared() -> None:
@@ -274,13 +276,13 @@ def test_the_captured_page_of_january_2025_is_read() -> None:
     assert (page.counters["requests_finished"], page.counters["requests_ended_by_length"]) == (4, 0)
     assert (page.counters["prompt_tokens"], page.counters["generation_tokens"]) == (148, 955)
     assert "prefix_hit_gauge" not in page.gauges
-    assert not [use for use in uses(REAL.read_text(encoding="utf-8")).values() if use.use is Use.UNKNOWN]
+    assert unexplained(VLLM_V0, uses(REAL.read_text(encoding="utf-8")).values()) == []
 
 
 @CAPTURED
 def test_the_captured_page_of_0_5_is_read_as_far_as_it_goes() -> None:
     page = of(OLD.read_text(encoding="utf-8"))
-    assert (page.problems, page.facts["engine_versions"]) == ((), "before 0.6.6")
+    assert (page.problems, page.facts["engine_versions"]) == ((), "")
     assert page.counters == {
         "requests_finished": 1,
         "requests_aborted": 0,
@@ -294,7 +296,7 @@ def test_the_captured_page_of_0_5_is_read_as_far_as_it_goes() -> None:
     assert page.histograms["e2e_seconds"].edges[0] == 1.0
     assert page.histograms["e2e_seconds"].edges[-2] == 60.0
     assert page.started_at == pytest.approx(1718140558.3)
-    assert not [use for use in uses(OLD.read_text(encoding="utf-8")).values() if use.use is Use.UNKNOWN]
+    assert unexplained(VLLM_V0, uses(OLD.read_text(encoding="utf-8")).values()) == []
 
 
 def test_both_generations_stand_in_the_registry_and_a_page_is_of_one() -> None:
@@ -302,4 +304,4 @@ def test_both_generations_stand_in_the_registry_and_a_page_is_of_one() -> None:
     series = [("vllm_num_requests_running", {"model_name": "m"})]
     assert detect_engine(series) is VLLM_V0
     assert detect_engine([("vllm_num_requests_running", {"model_name": "m", "engine": "0"})], (VLLM_V0,)) is None
-    assert explain_families(VLLM_V0, {"vllm:tokens": "counter"})[0].use is Use.IGNORED
+    assert not explain_families(VLLM_V0, {"vllm:tokens": "counter"})[0].is_read

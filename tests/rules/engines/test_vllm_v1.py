@@ -8,11 +8,13 @@ import pytest
 from making import START, page_text, read
 from paths import SHARED
 
-from rules.engines.vllm_v1 import VLLM_V1
+from rules.engines.registry import BY_NAME as TABLES
 from rules.telemetry import windows
 from rules.telemetry.readings import read_all, window_since_start
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.snapshots import Snapshot
+
+VLLM_V1 = TABLES["vllm/v1"]
 
 OLDEST, NEWEST, REAL = "vllm-0.8.5.prom", "vllm-0.33.0.prom", "steady_after_load.prom"
 RELEASES = ("0.8.5", "0.9.2", "0.11.0", "0.12.0", "0.15.1", "0.20.2", "0.29.0", "0.33.0")
@@ -331,9 +333,5 @@ def test_a_fresh_engine_has_all_its_families_and_no_traffic() -> None:
 
 
 def test_what_vllm_does_not_count_is_declared_with_its_reason() -> None:
-    assert [family for family, _ in VLLM_V1.not_exposed] == [
-        "kv_offload_used_tokens",
-        "adapter_evictions",
-        "expert_balance_sum",
-    ]
-    assert not {family for family, _ in VLLM_V1.not_exposed} & {row.family for row in VLLM_V1.rows}
+    assert {*VLLM_V1.not_exposed} == {"kv_offload_used_tokens", "adapter_evictions", "expert_balance_sum"}
+    assert not {*VLLM_V1.not_exposed} & {row.family for row in VLLM_V1.rows}

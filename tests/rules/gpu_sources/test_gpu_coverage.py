@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from gpu_pages import MADE_PAGES, SHARED_PAGES, SHARED_PAGES_FOLDER, families, page_path, page_text, series
+from table_checks import UNREAD, why_unread
 
 from agent.config.targets import GpusConfig
-from rules.engines.coverage import Use
+from rules.engines.coverage import FamilyUse
 from rules.gpu_sources.exporter import GpuExporter, explain_families
 from rules.gpu_sources.registry import BY_NAME, EXPORTERS, detect_exporter
 
@@ -64,21 +67,24 @@ def test_a_page_is_known_for_its_exporters(name: str) -> None:
 def test_every_family_of_every_page_is_read_or_left_alone_with_a_reason(name: str) -> None:
     uses = explain_families(BY_NAME[ALL_PAGES[name]], families(page_text(name)))
     assert len(uses) > 2
-    assert [use.name for use in uses if use.use is Use.UNKNOWN] == []
-    assert all(use.text for use in uses)
+    assert unexplained(BY_NAME[ALL_PAGES[name]], uses) == []
 
 
 @pytest.mark.parametrize(("exporter", "names"), [("amd", AMD_LIST), ("dcgm", DCGM_LIST)])
 def test_every_documented_name_is_read_or_left_alone_with_a_reason(exporter: str, names: str) -> None:
     uses = explain_families(BY_NAME[exporter], dict.fromkeys(names.split(), "gauge"))
-    assert [use.name for use in uses if use.use is Use.UNKNOWN] == []
+    assert unexplained(BY_NAME[exporter], uses) == []
 
 
 def test_a_name_that_is_in_no_table_is_not_known() -> None:
     names = {"dcgm": "DCGM_FI_DEV_BRAND_NEW", "amd": "gpu_brand_new", "nvidia_smi": "nvidia_smi_brand_new"}
     for exporter in EXPORTERS:
         (use,) = explain_families(exporter, {names[exporter.name]: "gauge"})
-        assert (use.use, use.text) == (Use.UNKNOWN, "not in the table")
+        assert (use.is_read, use.text) == (False, "")
+
+
+def unexplained(exporter: GpuExporter, found: Iterable[FamilyUse]) -> list[str]:
+    return [use.name for use in found if not use.is_read and not why_unread(exporter.title, exporter.plain(use.name))]
 
 
 def shown_by(exporter: GpuExporter, pages: dict[str, str]) -> set[str]:
@@ -102,9 +108,7 @@ def test_every_row_of_a_table_is_hit_by_a_page_or_names_the_file_that_documents_
 @pytest.mark.parametrize("exporter", EXPORTERS, ids=lambda exporter: exporter.name)
 def test_a_name_is_given_or_said_not_to_be_and_never_both(exporter: GpuExporter) -> None:
     assert not {row.ours for row in exporter.fields} & set(exporter.not_exposed)
-    prefixes = [prefix for prefix, _ in exporter.ignored]
-    assert len(prefixes) == len(set(prefixes))
-    assert not {name for row in exporter.fields for name in row.names} & set(prefixes)
+    assert not {name for row in exporter.fields for name in row.names} & set(UNREAD[exporter.title])
 
 
 @pytest.mark.parametrize("name", [name for name in ALL_PAGES if "made" in name])

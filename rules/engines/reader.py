@@ -1,0 +1,399 @@
+"""Reader of engine pages: which series feed which family by an engine's table, and their values as a Snapshot.
+
+`compile_layout` groups the series of a page by name and finds the row that reads them, once for a set of series.
+`snapshot` adds up values by this layout at every scrape. A family that is broken on a page is not used. Its name and
+fault are kept. Differences between engines are in their tables only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
+
+from rules.engines.registry import ENGINES, PROCESS_START, normalize_name, select_rows, strip_wrapper_prefix
+from rules.engines.table import EngineTable, LabelAggregation, SourceRow
+from rules.light_dataclass import light_dataclass
+from rules.replicas.stalls import RANK_GAUGES, WORK, WORK_EVENTS, counts_each_step
+from rules.telemetry.contradictions import find_page_contradiction
+from rules.telemetry.families import MOST_OF_GAUGE, PART_OF, FamilyKind
+from rules.telemetry.histograms import EMPTY, Cumulative, check_cumulative
+from rules.telemetry.snapshots import RankPage, Snapshot
+
+AHEAD_SECONDS = 86_400.0
+"""Largest clock error in seconds. A later update time is the sum of several (multiprocess mode, METRICS trap 8)."""
+
+SUFFIXES = ("_bucket", "_sum", "_count")
+SeriesName = tuple[str, Mapping[str, str]]
+RANK_FAMILIES = RANK_GAUGES.union(WORK, WORK_EVENTS)
+_LONGEST = 300
+_Series = list[tuple[int, Mapping[str, str]]]
+_ByName = Mapping[str, _Series]
+_Faults = list[tuple[str, str]]
+"""(family, fault) of the families that are not used."""
+
+_COMBINE: dict[LabelAggregation, Callable[[list[float]], float]] = {
+    LabelAggregation.SUM: sum,
+    LabelAggregation.MEAN: lambda numbers: sum(numbers) / len(numbers),
+    LabelAggregation.MAX: max,
+}
+
+
+@light_dataclass(frozen=True, slots=True)
+class AmountSlots:
+    """Slots of a counter or gauge. Of each group (processes and ranks of one engine) the largest counts. The value in
+    slot `scale`, if any, multiplies the result."""
+
+    family: str
+    row: SourceRow
+    groups: tuple[tuple[int, ...], ...]
+    factor: float
+    scale: int | None
+
+
+@light_dataclass(frozen=True, slots=True)
+class HistogramPart:
+    """Slots of a histogram of one data-parallel engine."""
+
+    edges: tuple[float, ...]
+    buckets: tuple[int, ...]
+    total: int | None
+    count: int | None
+
+
+@light_dataclass(frozen=True, slots=True)
+class RankSlots:
+    """Slots of one data-parallel rank: gauges of its requests by family, and its counters of work."""
+
+    name: str
+    gauges: Mapping[str, tuple[int, ...]]
+    work: tuple[int, ...]
+    counts_steps: bool
+
+
+@light_dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesLayout:
+    """Slots to read on pages with this set of series. A slot is an index in the compiled series.
+
+    `names`: by family, (slot of the update time, names in its label) of series that never disappear. `histograms`: by
+    family, the factor of its sum and its parts; no parts means no counts yet. `doubts` are problems of families that are
+    used all the same.
+    """
+
+    engine: EngineTable
+    amounts: tuple[AmountSlots, ...]
+    names: Mapping[str, tuple[tuple[int, int], ...]]
+    histograms: Mapping[str, tuple[float, tuple[HistogramPart, ...]]]
+    ranks: tuple[RankSlots, ...]
+    start: int | None
+    born: tuple[int, ...]
+    facts: Mapping[str, str]
+    fact_slots: Mapping[str, int]
+    faults: tuple[tuple[str, str], ...]
+    doubts: tuple[str, ...]
+
+
+def is_mapped_name(name: str, engines: tuple[EngineTable, ...] = ENGINES) -> bool:
+    """Return whether a sample of this printed name feeds any family of any engine."""
+    plain = normalize_name(name)
+    return plain == PROCESS_START or any(strip_wrapper_prefix(plain, engine) in sources(engine) for engine in engines)
+
+
+@cache
+def sources(engine: EngineTable) -> frozenset[str]:
+    """Return the names of all samples that the table reads, as it spells them."""
+    names = {*engine.signatures, engine.born, *engine.info, *(sample for _, sample in engine.fact_gauges)}
+    for row in engine.rows:
+        names.add(row.zero_with)
+        if row.kind is FamilyKind.HISTOGRAM:
+            names.update(row.source + suffix for suffix in SUFFIXES)
+        else:
+            names.update((row.sample, *row.plus))
+    # A row without `zero_with` and the like names no series; "" would match every unnamed series of an unrecognised
+    # page.
+    return frozenset(names - {""})
+
+
+def compile_layout(series: Sequence[SeriesName], engine: EngineTable) -> SeriesLayout:
+    """Compile which slot (index in `series`) feeds which family."""
+    page: defaultdict[str, _Series] = defaultdict(list)
+    for slot, (name, labels) in enumerate(series):
+        if name:
+            page[strip_wrapper_prefix(normalize_name(name), engine)].append((slot, labels))
+    by_name = dict(page)
+    facts = _facts(by_name, engine)
+    fact_slots = {fact: by_name[sample][0][0] for fact, sample in reversed(engine.fact_gauges) if sample in by_name}
+    amounts: list[AmountSlots] = []
+    names: dict[str, tuple[tuple[int, int], ...]] = {}
+    histograms: dict[str, tuple[float, tuple[HistogramPart, ...]]] = {}
+    faults: _Faults = []
+    doubts = _several_models(facts)
+    won = select_rows(engine.rows, lambda row: _on_page(row, by_name))
+    for row in won:
+        factor, scale = row.factor, fact_slots.get(row.factor_fact)
+        if row.factor_fact and scale is None:
+            factor *= _read_factor(row, facts, doubts)
+        if row.kind is FamilyKind.HISTOGRAM:
+            try:
+                parts = _histogram_parts(row, by_name, engine)
+            except (KeyError, ValueError):
+                faults.append((row.family, "has a bucket without a numeric le label"))
+            else:
+                histograms |= {row.family: (factor, parts)} if parts or row.sample not in by_name else {}
+        elif row.across is LabelAggregation.NEWEST_NAMES:
+            names[row.family] = tuple(
+                (slot, sum(map(bool, labels.get(row.by, "").split(",")))) for slot, labels in by_name[row.sample]
+            )
+        else:
+            groups = _groups(row, by_name, engine)
+            amounts += [AmountSlots(family, row, slots, factor, scale) for family, slots in groups.items()]
+    start = by_name.get(PROCESS_START)
+    return SeriesLayout(
+        engine=engine,
+        amounts=tuple(amounts),
+        names=names,
+        histograms=histograms,
+        ranks=_rank_slots(won, by_name, engine) if engine.rank_label else (),
+        start=start[0][0] if start else None,
+        born=tuple(slot for slot, _ in by_name.get(engine.born, ())),
+        facts=facts,
+        fact_slots=fact_slots,
+        faults=tuple(faults),
+        doubts=tuple(doubts),
+    )
+
+
+def _on_page(row: SourceRow, by_name: _ByName) -> bool:
+    if row.sample not in by_name:
+        return row.zero_with in by_name
+    return row.lazy or bool(_matching(row, by_name))
+
+
+def _matching(row: SourceRow, by_name: _ByName) -> _Series:
+    return [(slot, labels) for slot, labels in by_name.get(row.sample, ()) if row.reads(labels)]
+
+
+def _facts(by_name: _ByName, engine: EngineTable) -> dict[str, str]:
+    facts: dict[str, str] = {}
+    for info in engine.info:
+        for _, labels in by_name.get(info, ()):
+            facts.update(labels)
+    facts.pop("engine", None)
+    label = engine.model_label
+    models = {labels[label] for entries in by_name.values() for _, labels in entries if label in labels}
+    if models:
+        facts["model"] = ",".join(sorted(models))
+    return {name: to_printable_line(text) for name, text in facts.items()}
+
+
+def to_printable_line(text: str) -> str:
+    """Return a fact as one printable line. Labels may hold anything, and facts appear in sentences, names and logs."""
+    return text if text.isprintable() else "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
+
+
+def _several_models(facts: Mapping[str, str]) -> list[str]:
+    models = facts.get("model", "")
+    if len({name.casefold() for name in models.split(",")}) < 2:
+        return []
+    shown = models if len(models) <= _LONGEST else f"{models[: _LONGEST - 1]}…"
+    return [f"model: {shown} are served by this page, and are added up: a tier is one model"]
+
+
+def _read_factor(row: SourceRow, facts: Mapping[str, str], doubts: list[str]) -> float:
+    """Return the fact that is the unit of a row, 1 with a doubt if the page does not have it."""
+    try:
+        return float(facts[row.factor_fact])
+    except (KeyError, ValueError):
+        unit = f"is counted in units of {row.factor_fact}, which the page does not tell"
+        doubts.append(f"{row.family}: {unit}: ratios hold, amounts do not")
+        return 1.0
+
+
+def _groups(row: SourceRow, by_name: _ByName, engine: EngineTable) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """Return the slots of a counter or gauge by family (several with `by`), those of repeated numbers together."""
+    families: dict[str, dict[object, tuple[int, ...]]] = {} if row.by else {row.family: {}}
+    series = [("", slot, labels) for slot, labels in _matching(row, by_name)]
+    series += [(more, slot, labels) for more in row.plus for slot, labels in by_name.get(more, ())]
+    for name, slot, labels in series:
+        groups = families.setdefault(f"{row.family}/{labels.get(row.by, '')}" if row.by else row.family, {})
+        key = name, _without(labels, engine.repeats)
+        groups[key] = (*groups.get(key, ()), slot)
+    return {family: tuple(groups.values()) for family, groups in families.items()}
+
+
+def _histogram_parts(row: SourceRow, by_name: _ByName, engine: EngineTable) -> tuple[HistogramPart, ...]:
+    """Return the parts of a histogram. Raise KeyError or ValueError for a bucket without a numeric edge."""
+    buckets: dict[tuple[tuple[str, str], ...], list[tuple[float, int]]] = {}
+    for slot, labels in _matching(row, by_name):
+        edge = float(labels["le"]) * row.factor
+        buckets.setdefault(_without(labels, ("le",)), []).append((edge, slot))
+    sums, counts = (
+        {_without(labels, ("le",)): slot for slot, labels in by_name.get(row.source + end, ())}
+        for end in ("_sum", "_count")
+    )
+    once = {_without(dict(key), engine.repeats): key for key in sorted(buckets, reverse=True)}
+    parts = []
+    for key in sorted(once.values()):
+        edges, slots = zip(*buckets[key], strict=True)
+        parts.append(HistogramPart(edges, slots, sums.get(key), counts.get(key)))
+    return tuple(parts)
+
+
+def _without(labels: Mapping[str, str], names: Collection[str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((k, v) for k, v in labels.items() if k not in names))
+
+
+def _rank_slots(won: Iterable[SourceRow], by_name: _ByName, engine: EngineTable) -> tuple[RankSlots, ...]:
+    """Return the data-parallel ranks of a page, none unless it has several."""
+    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    for row in (row for row in won if row.family in RANK_FAMILIES):
+        counted = row.kind is FamilyKind.HISTOGRAM
+        for slot, labels in by_name.get(f"{row.source}_count", ()) if counted else _matching(row, by_name):
+            if rank := labels.get(engine.rank_label, ""):
+                families = found.setdefault(rank, {})
+                families[row.family] = (*families.get(row.family, ()), slot)
+    if len(found) < 2:
+        return ()
+    return tuple(
+        RankSlots(
+            rank,
+            {family: slots for family, slots in families.items() if family in RANK_GAUGES},
+            tuple(slot for family, slots in families.items() if family not in RANK_GAUGES for slot in slots),
+            counts_each_step(engine.name, families),
+        )
+        for rank, families in sorted(found.items())
+    )
+
+
+def snapshot(layout: SeriesLayout, values: Sequence[float], t: float) -> Snapshot:
+    """Return the page's values by family. `values` are in the order of the compiled series."""
+    faults = list(layout.faults)
+    counters, gauges = _amounts(layout, values, faults)
+    gauges |= _names(layout, values, t, faults)
+    histograms = _histograms(layout, values, faults)
+    contradictory = _contradictory_counters(counters, faults) | _contradictory_times(histograms, counters, faults)
+    impossible = frozenset(family for family, value in gauges.items() if value > MOST_OF_GAUGE.get(family, math.inf))
+    for name in sorted(impossible):
+        text = f"a gauge of {gauges[name]:.3g}, which is more than {MOST_OF_GAUGE[name]:g}: cannot be"
+        faults.append((name, text))
+    born = [values[slot] for slot in layout.born if math.isfinite(values[slot])]
+    ready = min(born) if born else None
+    started = values[layout.start] if layout.start is not None else math.nan
+    gauge_facts = {fact: values[slot] for fact, slot in layout.fact_slots.items() if math.isfinite(values[slot])}
+    return Snapshot(
+        t=t,
+        engine=layout.engine.name,
+        generation=layout.engine.generation,
+        started_at=started if math.isfinite(started) else ready,
+        ready_at=ready,
+        counters={family: value for family, value in counters.items() if family not in contradictory},
+        histograms={family: value for family, value in histograms.items() if family not in contradictory},
+        gauges={family: value for family, value in gauges.items() if family not in impossible},
+        facts={**layout.facts, **{fact: f"{value:.10g}" for fact, value in gauge_facts.items()}},
+        problems=(*layout.doubts, *(f"{family}: {text}" for family, text in faults)),
+        broken=frozenset(family for family, _ in faults),
+        contradictory=contradictory,
+        impossible=impossible,
+        ranks=tuple(_rank_page(rank, values) for rank in layout.ranks),
+    )
+
+
+def _amounts(
+    layout: SeriesLayout, values: Sequence[float], faults: _Faults
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return counters and gauges. A negative value is a fault: some engines print -1 for none."""
+    counters: dict[str, float] = {}
+    gauges: dict[str, float] = {}
+    for amount in layout.amounts:
+        row = amount.row
+        numbers = [values[slot] for slots in amount.groups for slot in slots]
+        if row.none is not None and row.none in numbers:
+            continue
+        repeats = len(numbers) > len(amount.groups)
+        largest = [max([values[slot] for slot in slots]) for slots in amount.groups] if repeats else numbers
+        total = _COMBINE[row.across](largest) * amount.factor
+        if amount.scale is not None:
+            total *= values[amount.scale]
+        wrong = next((number for number in (*numbers, total) if not 0 <= number < math.inf), None)
+        if wrong is not None:
+            faults.append((amount.family, f"a {row.kind.value} of {wrong}"))
+        elif row.kind is FamilyKind.COUNTER:
+            counters[amount.family] = total
+        else:
+            gauges[amount.family] = total
+    return counters, gauges
+
+
+def _names(layout: SeriesLayout, values: Sequence[float], t: float, faults: _Faults) -> dict[str, float]:
+    """Return the number of names in the newest series of each family."""
+    gauges: dict[str, float] = {}
+    for family, choices in layout.names.items():
+        updated, count = max((values[slot], count) for slot, count in choices)
+        if updated <= t + AHEAD_SECONDS:
+            gauges[family] = float(count)
+        else:
+            faults.append((family, f"its series was updated at {updated:g}, which is no time"))
+    return gauges
+
+
+def _histograms(layout: SeriesLayout, values: Sequence[float], faults: _Faults) -> dict[str, Cumulative]:
+    histograms: dict[str, Cumulative] = {}
+    for family, (factor, parts) in layout.histograms.items():
+        try:
+            histograms[family] = _add_histogram(parts, values, factor) if parts else EMPTY
+        except ValueError as fault:
+            faults.append((family, str(fault)))
+    return histograms
+
+
+def _add_histogram(parts: Sequence[HistogramPart], values: Sequence[float], factor: float) -> Cumulative:
+    """Return the sum over data-parallel engines. Raise ValueError if one is broken or their bucket edges differ."""
+    columns: list[tuple[float, ...]] = []
+    total = 0.0
+    for part in parts:
+        cumulative = tuple([values[slot] for slot in part.buckets])
+        count = values[part.count] if part.count is not None else cumulative[-1]
+        if text := check_cumulative(part.edges, cumulative, count):
+            raise ValueError(text)
+        if part.edges != parts[0].edges:
+            raise ValueError("has different bucket edges on its data-parallel engines")
+        columns.append(cumulative)
+        total += values[part.total] if part.total is not None else math.nan
+    counts = columns[0] if len(columns) == 1 else tuple(map(sum, zip(*columns, strict=True)))
+    total *= factor
+    return Cumulative(parts[0].edges, counts, total if math.isfinite(total) else None)
+
+
+def _contradictory_counters(counters: Mapping[str, float], faults: _Faults) -> frozenset[str]:
+    """Return counters of a part above their whole, with the whole: either may be wrong."""
+    found: list[str] = []
+    for part, whole, words in PART_OF:
+        some, of = counters.get(part), counters.get(whole)
+        if some is not None and of is not None and some > of:
+            share = f" ({some / of:.0%})" if of else ""
+            text = f"{words.format(part=some, whole=of)}{share}: cannot be, neither counter is used"
+            faults.append((part, text))
+            found += [part, whole]
+    return frozenset(found)
+
+
+def _contradictory_times(
+    histograms: Mapping[str, Cumulative], counters: Mapping[str, float], faults: _Faults
+) -> frozenset[str]:
+    """Return histograms of times that the page's other times exclude (DESIGN 3.20)."""
+    contradiction = find_page_contradiction(histograms, counters)
+    if contradiction is None:
+        return frozenset()
+    found, families = contradiction
+    faults.append((families[0], f"{found.text}: cannot be, {' and '.join(families)} are not used"))
+    return frozenset(families)
+
+
+def _rank_page(rank: RankSlots, values: Sequence[float]) -> RankPage:
+    return RankPage(
+        name=rank.name,
+        gauges={family: max([values[slot] for slot in slots]) for family, slots in rank.gauges.items()},
+        work=math.fsum(values[slot] for slot in rank.work if math.isfinite(values[slot])),
+        counts_steps=rank.counts_steps,
+    )
