@@ -25,8 +25,7 @@ from agent.pipeline.interfaces import Sink, Source
 from agent.pipeline.loop import EvaluationLoop
 from agent.pipeline.runtime_state import RuntimeState
 from agent.scrape.scrapers import Scrapers, list_targets
-from agent.sources.gpu_reader import make_gpu_reader
-from agent.sources.scrape import ScrapeSource
+from agent.sources.scrape import ScrapeSource, make_gpu_reader
 from agent.version import VERSION
 from exporters.status.records import DAY_SECONDS
 from rules.evaluator.external_alerts import ExternalAlert

@@ -27,7 +27,7 @@ from agent.errors import ConfigError
 from agent.gpu.collector import GpuRead
 from agent.gpu.owners import assign_gpus
 from agent.scrape.scrapers import list_targets
-from agent.sources.gpu_reader import make_gpu_reader
+from agent.sources.scrape import make_gpu_reader
 from agent.version import VERSION
 
 Results = Iterable[CheckResult]

@@ -34,6 +34,7 @@ class Source(Protocol):
 
     def take_windows(self, result: StepResult) -> None:
         """Take the windows of the last observation, which later ones of the same cycle may depend on."""
+        return
 
     def describe(self) -> str:
         """Return a description of the targets for the log."""
@@ -46,15 +47,18 @@ class Source(Protocol):
 
     def store_health(self) -> StoreHealth | None:
         """Return the health of the store, or None without a store."""
+        return None
 
     def parts(self) -> Iterator[Closable]:
-        """Yield the parts that a source of the next configuration may go on with."""
+        """Return the parts that a source of the next configuration may go on with."""
+        return iter(())
 
     def interrupt(self) -> None:
         """Let the present cycle close with what came. Any thread may call it, before `close`."""
 
     def close(self) -> None:
         """Close connections and devices."""
+        return
 
 
 class Sink:

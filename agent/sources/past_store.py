@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 from agent.fleet.stored_pages import ReplicaPage
@@ -33,15 +32,6 @@ MOST_EVALUATED_EACH = 8
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Samples of a selector in (start, end]."""
-
-    start: float
-    end: float
-    series: Sequence[MatrixSeries]
-
-
 class PastQueryClient:
     """Client of a store for times up to `until` (unix seconds). It keeps one piece of raw samples per selector."""
 
@@ -49,31 +39,34 @@ class PastQueryClient:
         self._api = api
         self._until = until
         self._width = PIECE_SECONDS
-        self._pieces: dict[str, _Piece] = {}
+        self._pieces: dict[str, tuple[float, float, Sequence[MatrixSeries]]] = {}
 
     def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
         """Return samples like `StoreApi.query_samples`. Raise StoreError."""
-        piece = self._pieces.get(selector)
-        if piece is None or start < piece.start or end > piece.end:
+        first, last, series = self._pieces.get(selector, (0.0, 0.0, ()))
+        if not first <= start < end <= last:
             # Free the old piece before the next, which is as large, arrives.
             self._pieces.pop(selector, None)
-            piece = self._pieces[selector] = self._query(selector, start, end)
+            del series
+            last, series = self._query(selector, start, end)
+            self._pieces[selector] = start, last, series
         found = []
-        for one in piece.series:
-            first, last = bisect_right(one.times, start), bisect_right(one.times, end)
-            if first < last:
-                found.append(MatrixSeries(one.labels, one.times[first:last], one.values[first:last]))
+        for each in series:
+            begin, stop = bisect_right(each.times, start), bisect_right(each.times, end)
+            if begin < stop:
+                found.append(MatrixSeries(each.labels, each.times[begin:stop], each.values[begin:stop]))
         return tuple(found)
 
-    def _query(self, selector: str, start: float, end: float) -> _Piece:
+    def _query(self, selector: str, start: float, end: float) -> tuple[float, Sequence[MatrixSeries]]:
+        """Return the end of a piece and its series."""
         while True:
-            until = max(end, min(start + self._width, self._until))
+            last = max(end, min(start + self._width, self._until))
             try:
-                return _Piece(start, until, self._api.query_samples(selector, start, until))
+                return last, self._api.query_samples(selector, start, last)
             except StoreError as error:
-                if error.kind not in TOO_LARGE or until <= end:
+                if error.kind not in TOO_LARGE or last <= end:
                     raise
-                self._width = (until - start) / 2
+                self._width = (last - start) / 2
 
 
 class PastReader:

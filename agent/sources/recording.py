@@ -60,8 +60,13 @@ class RecordedTarget(BaseModel):
     pool: Name = "mixed"
 
 
-class _Index(BaseModel):
-    name: Annotated[str, Field(coerce_numbers_to_str=True)] | None = None
+class Recording(BaseModel):
+    """Folder of scrapes by target."""
+
+    model_config = ConfigDict(frozen=True)
+
+    folder: Path = Path()
+    name: Annotated[str, Field(coerce_numbers_to_str=True)] = ""
     targets: tuple[RecordedTarget, ...]
 
 
@@ -75,33 +80,25 @@ class Scrape:
     error: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
-    folder: Path
-    name: str
-    targets: tuple[RecordedTarget, ...]
-
-
 def load(folder: Path) -> tuple[Recording, tuple[str, ...]]:
     """Load a recording without the targets whose file is missing, and those problems. Raise RecordingError."""
     path = folder / "recording.yaml"
-    if folder.is_file():
-        raise RecordingError(str(folder), "is a file; a recording is a folder with recording.yaml")
     if not path.exists():
         raise RecordingError(str(folder), "has no recording.yaml: is this the folder of a recording?")
     try:
-        index = _Index.model_validate(files.read_document(path).data, context=folder)
-        targets = tuple(target for target in index.targets if target.path.is_file())
+        recording = Recording.model_validate(files.read_document(path).data, context=folder)
+        targets = tuple(target for target in recording.targets if target.path.is_file())
     except ConfigError as error:
         raise RecordingError(*str(error).split(": ", 1)) from None
     except ValidationError as error:
-        raise RecordingError(str(path), "; ".join(problems_of(error, _Index))) from None
+        raise RecordingError(str(path), "; ".join(problems_of(error, Recording))) from None
     except OSError as error:
         raise RecordingError(str(path), f"names a file that cannot be: {error.strerror}") from None
-    problems = tuple(f"{target.path} is missing" for target in index.targets if target not in targets)
+    problems = tuple(f"{target.path} is missing" for target in recording.targets if target not in targets)
     if not targets:
         raise RecordingError(str(path), "; ".join(problems) or "has no targets")
-    return Recording(folder=folder, name=index.name or folder.name, targets=targets), problems
+    name = recording.name or folder.name
+    return recording.model_copy(update={"folder": folder, "name": name, "targets": targets}), problems
 
 
 def scrapes(recording: Recording, problems: list[str]) -> Iterator[Scrape]:

@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from agent.config.config import Config
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.gpu.collector import GpuCollector, GpuReadings
+from agent.gpu.collector import ExporterPage, GpuCollector, GpuReader, GpuReadings
 from agent.gpu.owners import GpuAssignment, assign_gpus
-from agent.pipeline.interfaces import Closable
+from agent.http_client.page import PageFetcher
+from agent.pipeline.interfaces import Closable, Source
 from agent.scrape.page_engines import PageEngines
 from agent.scrape.scrapers import ScrapeResult, Scrapers, Target
 from exporters.status.records import ExportScope
-from rules.evaluator.observation import Observation, ReplicaGpus, ReplicaKey, ReplicaScrape, StepResult
+from rules.evaluator.observation import Observation, ReplicaGpus, ReplicaKey, ReplicaScrape
 from rules.telemetry import gpu_windows
 from rules.telemetry.wording import format_count
 from rules.verdicts.verdict import Subject
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from agent.kubernetes.node_pods import PodSource
 
 
-class ScrapeSource:
+class ScrapeSource(Source):
     """Targets and GPUs of one configuration.
 
     `whole_tiers` says whether results of whole tiers are exported and alerted on. It is false where a node has only some
@@ -95,9 +97,6 @@ class ScrapeSource:
             pools.setdefault(target.tier, {})[target.replica] = target.pool
         return pools
 
-    def take_windows(self, result: StepResult) -> None:
-        """Do nothing: an observation depends on no other."""
-
     def assign_gpus(self) -> dict[ReplicaKey, GpuAssignment]:
         """Return the GPUs of every target, and of replicas that other agents scrape."""
         assign = assign_gpus if self.pods is None else self.pods.assign_gpus
@@ -147,9 +146,6 @@ class ScrapeSource:
         """Return whether this agent exports whole tiers."""
         return ExportScope.ALL if self._whole_tiers else ExportScope.REPLICAS
 
-    def store_health(self) -> None:
-        """Return None: there is no store."""
-
     def parts(self) -> Iterator[Closable]:
         """Yield the connections and the GPU library."""
         yield self._scrapers
@@ -165,3 +161,20 @@ class ScrapeSource:
             self._scrapers.close()
         finally:
             self.gpus.close()
+
+
+def make_gpu_reader(config: Config) -> GpuReader | None:
+    """Return the reader of the configured source, or None without one."""
+    kubernetes = config.discovery.kubernetes
+    if config.gpus.source == "nvml":
+        if kubernetes is not None and kubernetes.scope == "pod":
+            # NVML shows a sidecar the whole node, without the owner of each GPU.
+            return None
+        # An agent without GPUs of its own loads no library for them.
+        from agent.gpu.nvml_reader import NvmlReader
+
+        return NvmlReader()
+    if config.gpu_exporter is not None:
+        exporter, peer = config.gpu_exporter
+        return ExporterPage(PageFetcher(peer), exporter)
+    return None

@@ -6,8 +6,7 @@ A store that is unavailable, slow or partial hides only the queried tiers; known
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 
 from agent.config.load import LoadedConfig
@@ -16,7 +15,7 @@ from agent.errors import ScrapeFailure, SizewatchError
 from agent.fleet.stored_pages import GONE_SECONDS, ReplicaPage
 from agent.fleet.tier_readers import AGENTS, TierReader, TierReaderKey, build_tier_reader, uses_agent_series
 from agent.garbage import collect_rarely, collector_resting
-from agent.pipeline.interfaces import Closable
+from agent.pipeline.interfaces import Source
 from agent.prometheus.api import StoreApi
 from agent.scrape.scrapers import Target
 from exporters.status.records import ExportScope, StoreHealth
@@ -51,21 +50,11 @@ MOST_NAMED = 5
 """Maximum number of replicas named in a sentence."""
 
 
-@dataclass(slots=True)
-class StoreProgress:
-    """What was read of a store. It goes on when the configuration changes.
-
-    `targets` are the replicas with recent samples. `read_until` is the time (unix seconds) that each tier was read until.
-    """
-
-    targets: tuple[Target, ...] = ()
-    read_until: dict[str, float] = field(default_factory=dict)
-
-
-class StoreSource:
+class StoreSource(Source):
     """Tiers of a store, for one thread.
 
-    `readers` maps each tier and the options of its reader to the reader. Node agents export the `agent_tiers`.
+    `readers` maps each tier and the options of its reader to the reader. Node agents export the `agent_tiers`. What was
+    read goes on from the source of the configuration `before`.
     """
 
     def __init__(
@@ -75,18 +64,17 @@ class StoreSource:
         api: StoreApi,
         agent_tiers: frozenset[str],
         delay_seconds: float,
-        interrupt_query: Callable[[], None] = lambda: None,
-        progress: StoreProgress | None = None,
+        before: StoreSource | None = None,
     ) -> None:
-        self.progress = progress or StoreProgress()
         self.readers = dict(readers)
         self.api = api
         self.agent_tiers = agent_tiers
         self.errors: Mapping[str, str] = {}
         self._readers = tuple(readers.values())
         self._delay = delay_seconds
-        self._interrupt_query = interrupt_query
         self._interrupted = False
+        self._targets: tuple[Target, ...] = before.targets if before is not None else ()
+        self._read_until: dict[str, float] = dict(before._read_until) if before is not None else {}
         self._windows: dict[ReplicaKey, Window] = {}
         self._contexts: Mapping[str, TierContext] = {}
         self._last_minutes: dict[str, dict[str | None, BinnedWindow]] = {}
@@ -94,7 +82,7 @@ class StoreSource:
     @property
     def targets(self) -> tuple[Target, ...]:
         """Return the replicas with recent samples."""
-        return tuple(target for target in self.progress.targets if target.tier in self.tiers)
+        return tuple(target for target in self._targets if target.tier in self.tiers)
 
     @property
     def tiers(self) -> frozenset[str]:
@@ -129,19 +117,32 @@ class StoreSource:
         }
         if self._interrupted:
             return
-        removed = self._pop_gone_replicas(until, failed)
-        self.progress.targets = tuple(self._list_targets())
+        removed: set[ReplicaKey] = set()
+        events = []
+        for reader in self._readers:
+            # A failed query is no evidence that a replica is gone.
+            gone = sorted(reader.pages.pop_gone_replicas(until)) if reader.tier not in failed else []
+            removed.update((reader.tier, name) for name in gone)
+            if gone:
+                text = f"{format_count(len(gone), 'replica')} gone from the store: {', '.join(gone[:MOST_NAMED])}"
+                events.append(TimelineEvent(t=until, kind=TimelineKind.GONE, tier=reader.tier, replica=None, text=text))
+        peer, pools = Peer(url=self.api.place), {reader.tier: reader.pages.pools for reader in self._readers}
+        self._targets = tuple(
+            Target(tier=tier, replica=name, pool=pool, peer=peer)
+            for tier, replicas in pools.items()
+            for name, pool in sorted(replicas.items())
+        )
         self.errors = unavailable
         yield Observation(
             now=until,
             aggregated=aggregated,
             aggregates=aggregates,
             unavailable=unavailable,
-            removed=frozenset(key for keys in removed.values() for key in keys),
-            pools={reader.tier: reader.pages.pools for reader in self._readers},
-            # Every replica had a page or a missed scrape in this turn.
+            removed=frozenset(removed),
+            pools=pools,
+            # Every replica had a page or a missed scrape in this cycle.
             partial=True,
-            events=tuple(_gone_event(until, tier, keys) for tier, keys in removed.items()),
+            events=tuple(events),
         )
 
     def take_windows(self, result: StepResult) -> None:
@@ -154,10 +155,9 @@ class StoreSource:
         pages: list[ReplicaPage] = []
         unavailable: dict[str, str] = {}
         failed: set[str] = set()
-        read_until = self.progress.read_until
         for reader in self._readers:
             # The clock may have been set back. Do not query future times.
-            known = min(read_until.get(reader.tier, until - GONE_SECONDS), until)
+            known = min(self._read_until.get(reader.tier, until - GONE_SECONDS), until)
             since = max(known, until - MOST_BEHIND_SECONDS)
             try:
                 found, silence = read_tier(reader, since - OVERLAP_SECONDS, until)
@@ -165,7 +165,7 @@ class StoreSource:
                 unavailable[reader.tier] = str(error)
                 failed.add(reader.tier)
                 continue
-            read_until[reader.tier] = until
+            self._read_until[reader.tier] = until
             if silence:
                 unavailable[reader.tier] = silence
             pages += found
@@ -188,21 +188,6 @@ class StoreSource:
             return TierAggregate(groups=(load_bins.bin_window(windows.sum_windows(missing), None, None),), each=())
         self._last_minutes[tier] = before | {one.replica: one for one in each}
         return TierAggregate(groups=groups, each=each)
-
-    def _pop_gone_replicas(self, until: float, failed: frozenset[str]) -> dict[str, list[ReplicaKey]]:
-        """Return the replicas without recent samples, by tier. A failed query is no evidence that one is gone."""
-        gone = {
-            reader.tier: [(reader.tier, name) for name in sorted(reader.pages.pop_gone_replicas(until))]
-            for reader in self._readers
-            if reader.tier not in failed
-        }
-        return {tier: keys for tier, keys in gone.items() if keys}
-
-    def _list_targets(self) -> Iterator[Target]:
-        peer = Peer(url=self.api.place)
-        for reader in self._readers:
-            for name, pool in sorted(reader.pages.pools.items()):
-                yield Target(tier=reader.tier, replica=name, pool=pool, peer=peer)
 
     def describe(self) -> str:
         """Return the number of tiers and the store."""
@@ -227,17 +212,10 @@ class StoreSource:
             in_sight={reader.tier: self.errors.get(reader.tier, "") for reader in self._readers},
         )
 
-    def parts(self) -> Iterator[Closable]:
-        """Yield nothing: the source has no threads."""
-        return iter(())
-
     def interrupt(self) -> None:
         """Let the present query fail, and the present cycle end without its result."""
         self._interrupted = True
-        self._interrupt_query()
-
-    def close(self) -> None:
-        """Do nothing: the source has no threads."""
+        self.api.interrupt()
 
 
 def observation_of(
@@ -285,13 +263,6 @@ def read_tier(reader: TierReader, since: float, until: float) -> tuple[tuple[Rep
     return found, "the store has no sample of the tier"
 
 
-def _gone_event(t: float, tier: str, keys: list[ReplicaKey]) -> TimelineEvent:
-    names = ", ".join(name for _, name in keys[:MOST_NAMED])
-    more = f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else ""
-    text = f"the store tells nothing more of {names}{more}"
-    return TimelineEvent(t=t, kind=TimelineKind.GONE, tier=tier, replica=None, text=text)
-
-
 def build_store_source(
     loaded: LoadedConfig, contexts: Mapping[str, TierContext], before: StoreSource | None
 ) -> StoreSource:
@@ -316,6 +287,5 @@ def build_store_source(
         api=api,
         agent_tiers=frozenset(tier for tier in contexts if uses_agent_series(keys, tier)),
         delay_seconds=keys.fleet.delay_seconds,
-        interrupt_query=api.interrupt,
-        progress=before.progress if before is not None else None,
+        before=before,
     )

@@ -381,7 +381,7 @@ def test_an_alert_about_sizewatch_itself_is_explained(capsys: pytest.CaptureFixt
 
 def test_a_file_in_the_place_of_a_recording_is_told_as_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["replay", str(PLAN), "--plan", str(PLAN)]) == 2
-    assert f"{PLAN}: is a file; a recording is a folder with recording.yaml" in capsys.readouterr().err
+    assert f"{PLAN}: has no recording.yaml: is this the folder of a recording?" in capsys.readouterr().err
 
 
 def test_closed_standard_output_is_no_defect() -> None:
