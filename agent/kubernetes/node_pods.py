@@ -29,7 +29,7 @@ from agent.kubernetes.pods import Pod, truncate_value
 from agent.scrape.scrapers import PageReader, Target
 from exporters.status.records import MISSES_UNTIL_GONE, DiscoveryHealth
 from rules.plan.schema import TierPlan
-from rules.replicas.starts import SILENCE_LIMIT_SECONDS
+from rules.replicas.starts import SLOWEST_SECONDS
 from rules.telemetry.snapshots import GpuReadout, PodTimes
 
 ROUND_SECONDS = 5.0
@@ -148,7 +148,7 @@ class NodePods:
         if pod is None or pod.ready or pod.restarts or pod.ending or pod.times.ready_at is not None:
             return False
         asked = pod.times.asked_at
-        return asked is not None and self._clock() - asked < SILENCE_LIMIT_SECONDS
+        return asked is not None and self._clock() - asked < SLOWEST_SECONDS
 
     def _pod(self, key: Key) -> Pod | None:
         """Return the present state of a replica's pod, or its last state after deletion."""

@@ -159,7 +159,7 @@ class PodWatch:
             kept = pod.times.ready_at if (pod.times.ready_at or 0.0) >= since else None
         times = replace(pod.times, ready_at=kept)
         if pod.uid not in self._unready:
-            times = replace(times, asked_at=None, scheduled_at=None)
+            times = replace(times, asked_at=None)
         return replace(pod, times=times)
 
     def _mark_away(self, text: str) -> None:

@@ -106,7 +106,6 @@ def parse_pod(data: object) -> Pod | None:
     running, waiting = (_mapping(_mapping(state.get("state")).get(key)) for key in ("running", "waiting"))
     conditions = {truncate_value(c.get("type")): c for c in _mappings(status.get("conditions"))}
     is_ready, changed_at = _condition(conditions.get("Ready"))
-    is_scheduled, scheduled_at = _condition(conditions.get("PodScheduled"))
     created_at, container_at = _seconds(meta.get("creationTimestamp")), _seconds(running.get("startedAt"))
     restarts = _whole(state.get("restartCount"))
     return Pod(
@@ -131,7 +130,6 @@ def parse_pod(data: object) -> Pod | None:
         # `ready_at` is reliable only if the pod was seen before.
         times=PodTimes(
             asked_at=None if restarts else created_at,
-            scheduled_at=scheduled_at if is_scheduled and not restarts else None,
             container_at=container_at,
             ready_at=changed_at if is_ready else None,
         ),

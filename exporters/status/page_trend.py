@@ -201,7 +201,6 @@ Tile = tuple[str, str, str, str]
 
 _FROM = {
     LeadSource.MEASURED: "from the request to Ready",
-    LeadSource.ADDED: "measured in part, the rest by pods",
     LeadSource.PARTLY: "at least, measured in part",
     LeadSource.PLAN: "the plan's",
 }

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
 from rules.light_dataclass import light_dataclass
-from rules.replicas.start_quantiles import StartQuantiles, quantiles_by_timing, unseen_quantile
+from rules.replicas.start_quantiles import StartQuantiles, quantiles_by_timing
 from rules.replicas.starts import ENOUGH, ReplicaStart, Timing
 from rules.telemetry.wording import number
 
@@ -19,7 +19,6 @@ class LeadSource(StrEnum):
     """Source of the lead."""
 
     MEASURED = "measured"  # starts timed from the request for the replica to Ready
-    ADDED = "added"  # starts timed in part, and the rest from pods
     PARTLY = "partly"  # starts timed in part, longer than all else that is known
     PLAN = "plan"
 
@@ -52,13 +51,6 @@ class ColdStart:
 _Lead = tuple[float, LeadSource, Timing | None, str]
 """Lead in seconds, its source, its kind of timing, and the reason."""
 
-_LEFT_OUT = {
-    Timing.UNREADY: "the time until Ready is not in it",
-    Timing.PROCESS: "finding a node and pulling the image are not in it",
-    Timing.SILENCE: "it may lack the time for a node and the image",
-    Timing.ENGINE: "what comes before the engine's own clock is not in it",
-}
-
 
 def cold_start(starts: Iterable[ReplicaStart], plan_seconds: float | None) -> ColdStart | None:
     """Return the cold start of one tier from its starts and the plan's `cold_start_seconds`. None without either.
@@ -66,21 +58,19 @@ def cold_start(starts: Iterable[ReplicaStart], plan_seconds: float | None) -> Co
     The lead is the longest candidate. A long lead costs some warm minutes; a short lead fails at every scale-up. Each
     kind of timing has its own P95 (with fewer than 20 starts, the slowest). Only 20 starts timed from request to Ready
     replace the plan's number. With fewer, one start in twenty may be unobserved. Other kinds omit a part, so they never
-    go below the plan. If pods of the tier show the missing part, its P95 is added. Once there are 20 whole starts,
-    other kinds count only with their lower bounds.
+    go below the plan. Once there are 20 whole starts, other kinds count only with their lower bounds.
     """
-    every = tuple(starts)
-    known = quantiles_by_timing(every)
+    known = quantiles_by_timing(starts)
     if not known:
         return None if plan_seconds is None else _by_plan(plan_seconds)
-    leads = (*_measured(known, plan_seconds), *_in_part(known, every, plan_seconds), *_planned(known, plan_seconds))
+    leads = (*_measured(known, plan_seconds), *_in_part(known, plan_seconds), *_planned(known, plan_seconds))
     seconds, source, timing, why = max(leads, key=lambda one: one[0])
     text = "; ".join(one.sentence for one in known)
     return ColdStart(p95_seconds=seconds, source=source, sentence=f"{text}. {why}", timing=timing, known=known)
 
 
 def _by_plan(seconds: float) -> ColdStart:
-    text = f"no start was seen yet: the plan's {number(seconds, 'seconds')} are the lead"
+    text = f"no start was timed yet: the plan's {number(seconds, 'seconds')} are the lead"
     return ColdStart(p95_seconds=seconds, source=LeadSource.PLAN, sentence=text)
 
 
@@ -96,30 +86,15 @@ def _measured(known: tuple[StartQuantiles, ...], plan_seconds: float | None) -> 
         yield whole.p95_seconds, LeadSource.MEASURED, Timing.POD, text
 
 
-def _in_part(
-    known: tuple[StartQuantiles, ...], starts: tuple[ReplicaStart, ...], plan_seconds: float | None
-) -> Iterator[_Lead]:
+def _in_part(known: tuple[StartQuantiles, ...], plan_seconds: float | None) -> Iterator[_Lead]:
+    part = next((quantiles for quantiles in known if quantiles.timing is Timing.PROCESS), None)
+    if part is None:
+        return
     whole = _whole(known)
-    enough = whole is not None and whole.has_p95
-    for one in known:
-        if one.timing is Timing.POD:
-            continue
-        seconds = one.proven_seconds if enough else one.p95_seconds
-        text = (
-            f"The lead is at least {number(seconds, 'seconds')}: {_LEFT_OUT[one.timing]}; {_plan_words(plan_seconds)}"
-        )
-        yield seconds, LeadSource.PARTLY, one.timing, text
-        unseen = None if enough else unseen_quantile(starts, one.timing)
-        if unseen is not None:
-            yield _added(one, *unseen, plan_seconds)
-
-
-def _added(one: StartQuantiles, unseen: float, pods: int, plan_seconds: float | None) -> _Lead:
-    lead = one.p95_seconds + unseen
-    seconds, part, rest = (number(each, "seconds") for each in (lead, one.p95_seconds, unseen))
-    which = "by one pod" if pods == 1 else f"{'the P95' if pods >= ENOUGH else 'the most'} of {pods} pods"
-    text = f"The lead is {seconds}: these {part}, and {rest} that they leave out, {which}; {_plan_words(plan_seconds)}"
-    return lead, LeadSource.ADDED, one.timing, text
+    seconds = part.proven_seconds if whole is not None and whole.has_p95 else part.p95_seconds
+    left_out = "finding a node and pulling the image are not in it"
+    text = f"The lead is at least {number(seconds, 'seconds')}: {left_out}; {_plan_words(plan_seconds)}"
+    yield seconds, LeadSource.PARTLY, part.timing, text
 
 
 def _planned(known: tuple[StartQuantiles, ...], plan_seconds: float | None) -> Iterator[_Lead]:

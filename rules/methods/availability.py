@@ -122,7 +122,7 @@ def _may_start(case: RuleContext, replica: ReplicaState) -> bool:
     A start that was timed in part only makes it longer: what it omits is not known."""
     plan = case.context.plan
     planned = plan.cold_start_seconds if plan is not None else None
-    known = {one.timing: one.p95_seconds for one in quantiles_by_timing(case.starts) if one.timing is not Timing.ENGINE}
+    known = {quantiles.timing: quantiles.p95_seconds for quantiles in quantiles_by_timing(case.starts)}
     seconds = known.get(Timing.POD)
     if seconds is None:
         seconds = max(planned if planned is not None else case.limit("start_seconds"), *known.values(), 0.0)

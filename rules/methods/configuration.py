@@ -23,9 +23,6 @@ from rules.telemetry.wording import number
 from rules.verdicts.context import RuleContext
 from rules.verdicts.verdict import RuleResult, Status
 
-RECENT = (Timing.POD, Timing.UNREADY, Timing.PROCESS)
-"""Timings of single starts that are compared: a value or a lower bound that is not the engine's own number."""
-
 
 def judge_precision(case: RuleContext) -> RuleResult:
     """Compare the formats of weights and KV cache in the plan with those that the planned GPU computes."""
@@ -84,11 +81,11 @@ def judge_cold_start(case: RuleContext) -> RuleResult:
     if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     allowed = planned * case.limit("factor")
-    recent = {timing: found for timing in RECENT if (found := _find_starts(case, timing))}
+    recent = {timing: found for timing in Timing if (found := _find_starts(case, timing))}
     for timing, starts in recent.items():
         if any(one.seconds > allowed for one in starts):
             return _judge_starts(case, starts, timing, planned)
-    known = {one.timing: one for one in _read_quantiles(case)}
+    known = {one.timing: one for one in quantiles_by_timing(case.starts)}
     late = [one for one in known.values() if one.p95_seconds > allowed]
     if late:
         worst = max(late, key=lambda one: (one.proven_seconds > allowed, one.p95_seconds))
@@ -98,19 +95,11 @@ def judge_cold_start(case: RuleContext) -> RuleResult:
         return _judge_starts(case, starts, timing, planned)
     if known:
         return _judge_quantiles(case, next(iter(known.values())), planned)
-    gauges = [(s.replica, s.window.gauges.get("engine_startup_seconds")) for s in case.binned]
-    by_engine = {replica: gauge.maximum for replica, gauge in gauges if gauge is not None and gauge.maximum > 0}
-    if by_engine:
-        return _judge_engine_times(case, by_engine, planned)
     restarts = math.fsum(s.window.counters.get("restarts", 0.0) for s in case.binned)
     if restarts:
         seen = "one restart was seen" if restarts == 1 else f"{restarts:.0f} restarts were seen"
         return case.unknown(Gap.NOT_EXPOSED, f"{seen}, the page does not expose when the engine was ready")
     return case.unknown(Gap.NO_TRAFFIC, "no start was seen")
-
-
-def _read_quantiles(case: RuleContext) -> tuple[StartQuantiles, ...]:
-    return tuple(one for one in quantiles_by_timing(case.starts) if one.timing is not Timing.ENGINE)
 
 
 def _judge_quantiles(case: RuleContext, known: StartQuantiles, planned: float) -> RuleResult:
@@ -149,9 +138,9 @@ def _find_starts(case: RuleContext, timing: Timing) -> tuple[StartQuantile, ...]
     if timing is not Timing.PROCESS:
         since = case.now - case.rule.window_seconds
         return tuple(
-            StartQuantile(replica=one.replica, seconds=one.seconds.low or 0.0, count=1.0)
-            for one in case.starts
-            if one.source is timing and one.t > since
+            StartQuantile(replica=start.replica, seconds=start.lead_seconds or 0.0, count=1.0)
+            for start in case.starts
+            if start.timing is timing and start.t > since
         )
     found = [(s.replica, s.window.counters) for s in case.binned if s.window.counters.get("cold_starts", 0.0) > 0]
     return tuple(
@@ -188,23 +177,9 @@ def _judge_starts(case: RuleContext, starts: tuple[StartQuantile, ...], timing: 
     return case.verdict(Status.WARNING, Certainty.CERTAIN, observed, expected, sentence, details=details)
 
 
-def _judge_engine_times(case: RuleContext, times: dict[str | None, float], planned: float) -> RuleResult:
-    """Compare the engines' own start times. Their clocks start after container and interpreter: a lower bound."""
-    replica, seconds = max(times.items(), key=lambda item: item[1])
-    late = seconds > planned * case.limit("factor")
-    observed = range_reading(seconds, None, float(len(times)))
-    sentence = (
-        f"The engine of {replica or case.context.tier} started in {number(seconds, 'seconds')} by its own clock; "
-        f"{number(planned, 'seconds')} are planned"
-    )
-    details = ("the plan is for the whole start; what came before the engine is not counted",)
-    status = Status.WARNING if late else Status.OK
-    return case.verdict(status, certain_if(late), observed, _expect_planned(planned), sentence, details=details)
-
-
 def _describe_measured(case: RuleContext) -> str:
     """Return the measured time without a plan: the whole if it was timed, else the longest part."""
-    known = _read_quantiles(case)
+    known = quantiles_by_timing(case.starts)
     if known:
         one = next((each for each in known if each.timing is Timing.POD), max(known, key=lambda each: each.p95_seconds))
         return f"; {number(one.p95_seconds, 'seconds')} were measured {FROM_TO[one.timing]}"

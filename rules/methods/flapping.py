@@ -73,7 +73,8 @@ def find_short_lives(case: RuleContext) -> list[ShortLife]:
 def _cold_start(case: RuleContext, start: ReplicaStart) -> float:
     """Return how long a start took: of one that was timed in part at least as long as is planned."""
     planned = case.context.plan.cold_start_seconds if case.context.plan else None
-    return start.lead_seconds if start.source is Timing.POD else max(start.lead_seconds, planned or 0.0)
+    took = start.lead_seconds or 0.0
+    return took if start.timing is Timing.POD else max(took, planned or 0.0)
 
 
 def _describe_cost(case: RuleContext, short: list[ShortLife]) -> str:

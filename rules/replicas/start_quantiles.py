@@ -14,10 +14,7 @@ from rules.telemetry.wording import number
 
 FROM_TO = {
     Timing.POD: "from the request for the pod to Ready",
-    Timing.UNREADY: "from the request for the pod to the first page, not seen Ready",
     Timing.PROCESS: "from process start to ready",
-    Timing.SILENCE: "from the last page before to the first page",
-    Timing.ENGINE: "by the engine's own word",
 }
 """How starts of a kind were timed, in words that follow "timed"."""
 
@@ -64,23 +61,18 @@ class StartQuantiles:
 def quantiles_by_timing(starts: Iterable[ReplicaStart]) -> tuple[StartQuantiles, ...]:
     """Return the quantiles of each kind of timing, in the order of `Timing`."""
     every = tuple(starts)
-    kinds = ((timing, tuple(one for one in every if one.source is timing)) for timing in Timing)
-    return tuple(_quantiles(timing, several) for timing, several in kinds if several)
-
-
-def unseen_quantile(starts: Iterable[ReplicaStart], timing: Timing) -> tuple[float, int] | None:
-    """Return the P95 of the part that this kind of timing omits, and the number of starts with both times."""
-    parts = [part for one in starts if (part := one.unseen_seconds(timing)) is not None]
-    return (nearest_rank(parts, LEAD_QUANTILE), len(parts)) if parts else None
+    kinds = ((timing, tuple(start for start in every if start.timing is timing)) for timing in Timing)
+    return tuple(_quantiles(timing, group) for timing, group in kinds if group)
 
 
 def _quantiles(timing: Timing, starts: tuple[ReplicaStart, ...]) -> StartQuantiles:
-    seconds = [one.lead_seconds for one in starts]
+    leads = [start.lead_seconds or 0.0 for start in starts]
+    readings = [start.seconds for start in starts if start.seconds is not None]
     return StartQuantiles(
         timing=timing,
         count=len(starts),
-        p50_seconds=nearest_rank(seconds, 0.5),
-        p95_seconds=nearest_rank(seconds, LEAD_QUANTILE),
-        proven_seconds=nearest_rank([one.seconds.low or 0.0 for one in starts], LEAD_QUANTILE),
-        bounded=sum(one.seconds.value is None and one.seconds.high is not None for one in starts),
+        p50_seconds=nearest_rank(leads, 0.5),
+        p95_seconds=nearest_rank(leads, LEAD_QUANTILE),
+        proven_seconds=nearest_rank([reading.low or 0.0 for reading in readings], LEAD_QUANTILE),
+        bounded=sum(reading.value is None for reading in readings),
     )

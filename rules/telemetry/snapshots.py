@@ -26,14 +26,13 @@ KV_FORMATS = ("cache_dtype", "kv_cache_dtype")
 class PodTimes:
     """Pod timestamps in unix seconds by the cluster's clocks, to the second. None means unknown or unreliable.
 
-    `asked_at`: the pod was created. `scheduled_at`: it was assigned to a node. `container_at`: the present engine
-    container was started. `ready_at`: the pod was Ready for traffic. The first two are None after a container restart
-    in the pod. They and `ready_at` are None unless the pod was observed before it was Ready. A condition holds its last
-    change, not its first, and the present process may not be the pod's first.
+    `asked_at`: the pod was created. `container_at`: the present engine container was started. `ready_at`: the pod was
+    Ready for traffic. `asked_at` is None after a container restart in the pod. It and `ready_at` are None unless the pod
+    was observed before it was Ready. A condition holds its last change, not its first, and the present process may not
+    be the pod's first.
     """
 
     asked_at: float | None = None
-    scheduled_at: float | None = None
     container_at: float | None = None
     ready_at: float | None = None
 

@@ -82,7 +82,6 @@ def pod(
             "phase": phase,
             **({"podIP": address, "podIPs": [{"ip": address}]} if address else {}),
             "conditions": [
-                {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(made + 5)},
                 {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": stamp(at)},
             ],
             "containerStatuses": [

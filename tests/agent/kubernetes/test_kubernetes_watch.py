@@ -336,7 +336,6 @@ def test_the_time_of_readiness_is_believed_of_a_pod_that_was_seen_before(kube: K
 
         assert wait_for(lambda: times("new").ready_at == 1300.0)  # type: ignore[attr-defined]
         assert times("new").asked_at == 1000.0  # type: ignore[attr-defined]
-        assert times("new").scheduled_at == 1005.0  # type: ignore[attr-defined]
         assert times("old").ready_at is None, "its condition tells its last change"  # type: ignore[attr-defined]
         assert times("old").asked_at is None  # type: ignore[attr-defined]
         kube.put(pod("new", made=1000.0, ready=False, became_ready=2000.0))

@@ -36,21 +36,12 @@ def by_pod(*seconds: float, process: float | None = None) -> tuple[ReplicaStart,
     )
 
 
-def not_ready(*seconds: float) -> tuple[ReplicaStart, ...]:
-    """Starts of pods that gave their first page then and were never seen Ready."""
-    return tuple(ReplicaStart(replica=f"u{n}", seen_at=START + s, asked_at=START) for n, s in enumerate(seconds))
-
-
 def bounded(*seconds: float) -> tuple[ReplicaStart, ...]:
-    """Starts of which only the silence around them is known."""
+    """Starts whose pages tell when the process started, and that were ready at their first page at the latest."""
     return tuple(
-        ReplicaStart(replica=f"q{n}", seen_at=START + s, alive_at=START, silent_since=START + 1)
+        ReplicaStart(replica=f"q{n}", seen_at=START + s, alive_at=START - 1, silent_since=START, started_at=START)
         for n, s in enumerate(seconds)
     )
-
-
-def by_engine(*seconds: float) -> tuple[ReplicaStart, ...]:
-    return tuple(ReplicaStart(replica=f"e{n}", seen_at=START, engine_seconds=s) for n, s in enumerate(seconds))
 
 
 def of(starts: Iterable[ReplicaStart], planned: float | None = None) -> ColdStart:
@@ -65,7 +56,7 @@ def lead(starts: Iterable[ReplicaStart], planned: float | None = None) -> tuple[
 
 
 Kind = Callable[..., tuple[ReplicaStart, ...]]
-IN_PART: tuple[Kind, ...] = (timed, bounded, by_engine, not_ready)
+IN_PART: tuple[Kind, ...] = (timed, bounded)
 
 
 @pytest.mark.parametrize("kind", IN_PART)
@@ -127,27 +118,11 @@ def test_kinds_are_never_put_together_in_one_quantile() -> None:
     assert lead((*timed(*[90.0] * 39), *by_pod(*[100.0] * 19)), 207.0) == (207.0, LeadSource.PLAN)
 
 
-def test_what_a_timing_leaves_out_is_added_from_pods_that_show_it() -> None:
-    pods = by_pod(210.0, 190.0, 200.0, process=60.0)
-    found = of((*timed(*[90.0] * 40), *pods), 207.0)
-    assert (found.p95_seconds, found.source, found.timing) == (240.0, LeadSource.ADDED, Timing.PROCESS)
-    assert found.sentence == (
-        "3 starts timed from the request for the pod to Ready: P50 200 s, the slowest 210 s; "
-        "40 starts timed from process start to ready: P50 90 s, P95 90 s. "
-        "The lead is 240 s: these 90 s, and 150 s that they leave out, the most of 3 pods; the plan has 207 s"
-    )
-    assert "and 150 s that they leave out, by one pod;" in of((*timed(90.0), *pods[:1])).sentence
-    assert lead((*timed(*[90.0] * 40), *pods), 260.0) == (260.0, LeadSource.PLAN)
-    # A pod whose page does not tell its process shows no part.
-    assert lead((*timed(*[90.0] * 40), *by_pod(100.0)), 50.0) == (100.0, LeadSource.MEASURED)
-
-
 def test_beside_twenty_whole_starts_the_others_count_by_what_they_prove() -> None:
     whole = by_pod(*[100.0] * 20, process=60.0)
     assert lead((*whole, *timed(*[70.0] * 40)), 207.0) == (100.0, LeadSource.MEASURED)
     assert lead((*whole, *bounded(900.0)), 207.0) == (100.0, LeadSource.MEASURED)
-    for longer in (timed(250.0), not_ready(250.0), by_engine(250.0)):
-        assert lead((*whole, *longer), 207.0) == (250.0, LeadSource.PARTLY)
+    assert lead((*whole, *timed(250.0)), 207.0) == (250.0, LeadSource.PARTLY)
 
 
 def test_one_start_is_said_to_be_one() -> None:
@@ -168,26 +143,29 @@ def test_with_fewer_than_twenty_the_quantile_is_the_slowest_and_is_said_to_be() 
 def test_without_any_start_the_plan_is_the_lead_and_without_a_plan_nothing_is() -> None:
     found = of((), 120.0)
     assert (found.p95_seconds, found.source, found.known) == (120.0, LeadSource.PLAN, ())
-    assert found.sentence == "no start was seen yet: the plan's 120 s are the lead"
+    assert found.sentence == "no start was timed yet: the plan's 120 s are the lead"
     assert cold_start((), None) is None
 
 
 def test_upper_bounds_are_said_to_be_such() -> None:
     found = of((*timed(30.0), *bounded(95.0, 80.0)))
-    assert (found.p95_seconds, found.timing) == (95.0, Timing.SILENCE)
-    assert (
-        "2 starts timed from the last page before to the first page: P50 80 s, the slowest 95 s "
-        "(all of them at most, by the scrapes around). The lead is at least 95 s: it may lack the time for a node"
-    ) in found.sentence
+    assert (found.p95_seconds, found.timing) == (95.0, Timing.PROCESS)
+    assert "3 starts timed from process start to ready: P50 80 s, the slowest 95 s (2 of them at most" in found.sentence
+
+
+def test_a_start_that_nothing_times_counts_nowhere() -> None:
+    untimed = ReplicaStart(replica="r", seen_at=START + 95, alive_at=START, silent_since=START + 15)
+    assert lead((untimed,), 120.0) == (120.0, LeadSource.PLAN)
+    assert cold_start((untimed,), None) is None
 
 
 starts_of = st.lists(st.floats(1.0, 900.0), max_size=30)
 
 
-@given(starts_of, starts_of, starts_of, st.lists(st.floats(1.0, 900.0), max_size=ENOUGH - 1), st.floats(1.0, 900.0))
+@given(starts_of, starts_of, st.lists(st.floats(1.0, 900.0), max_size=ENOUGH - 1), st.floats(1.0, 900.0))
 def test_without_enough_whole_starts_no_lead_is_below_the_plan_or_any_kinds_p95(
-    process: Sequence[float], silent: Sequence[float], engine: Sequence[float], pods: Sequence[float], planned: float
+    process: Sequence[float], silent: Sequence[float], pods: Sequence[float], planned: float
 ) -> None:
-    found = of((*timed(*process), *bounded(*silent), *by_engine(*engine), *by_pod(*pods, process=1.0)), planned)
+    found = of((*timed(*process), *bounded(*silent), *by_pod(*pods, process=1.0)), planned)
     assert found.p95_seconds >= max([planned, *(one.p95_seconds for one in found.known)])
-    assert found.count == len(process) + len(silent) + len(engine) + len(pods)
+    assert found.count == len(process) + len(silent) + len(pods)

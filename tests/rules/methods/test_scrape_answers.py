@@ -106,7 +106,7 @@ MEASURED, IN_PART = started(240.0, asked=True), started(100.0, asked=False)
         (None, (IN_PART,), 300.0),
         (600.0, (IN_PART,), 600.0),
         (60.0, (IN_PART,), 100.0),
-        (None, (ReplicaStart(replica="b", seen_at=9.0, engine_seconds=9.0),), 300.0),
+        (None, (ReplicaStart(replica="b", seen_at=9.0, alive_at=0.0, silent_since=1.0),), 300.0),
     ],
 )
 def test_a_target_that_never_answered_may_start_as_long_as_is_measured_else_planned_else_usual(

@@ -31,9 +31,8 @@ from rules.replicas import starts
 from rules.replicas.starts import (
     KEPT_SECONDS,
     MOST,
-    SERVE_SECONDS,
-    SILENCE_LIMIT_SECONDS,
     ReplicaStart,
+    Timing,
     describe_start,
     nearest_rank,
 )
@@ -88,13 +87,13 @@ def test_a_restart_is_timed_by_its_page_and_by_the_silence_around_it() -> None:
     start = found(*RESTARTED)
     assert start.seconds == Reading(value=131.0, low=131.0, high=145.0, n=1.0)
     assert start.seconds_since_gone == Reading(value=None, low=196.0, high=225.0, n=1.0)
-    assert (start.lead_seconds, start.t, start.is_final) == (131.0, START + 211, True)
+    assert (start.lead_seconds, start.t) == (131.0, START + 211)
     assert describe_start(start) == "ready 196 to 225 s after it was gone (process start to ready 131 s)"
 
 
 def test_a_replica_that_stood_still_for_hours_has_a_start_as_long_as_its_process_took() -> None:
     start = found(OLD, 15.0, 7200.0, told(7215, 7080, 7211))
-    assert (start.lead_seconds, start.is_independently_timed) == (131.0, True)
+    assert (start.lead_seconds, start.timing) == (131.0, Timing.PROCESS)
 
 
 def test_a_process_that_took_over_between_two_good_pages_was_never_gone() -> None:
@@ -138,32 +137,15 @@ def test_an_address_that_leads_to_two_processes_makes_no_new_starts() -> None:
     assert [one.lead_seconds for one in known] == [100.0, 50.0]
 
 
-def test_where_the_page_tells_nothing_a_short_silence_is_the_upper_bound() -> None:
+def test_where_the_page_tells_nothing_only_the_silence_is_known() -> None:
     start = found(silent(0, 50), 15.0, 30.0, silent(95, 0))
-    assert start.seconds == Reading(value=None, low=0.0, high=95.0, n=1.0)
-    assert (start.lead_seconds, start.is_independently_timed) == (95.0, True)
+    assert (start.timing, start.seconds, start.lead_seconds) == (None, None, None)
     assert describe_start(start) == "back at most 95 s after it was gone"
-
-
-def test_a_silence_beyond_the_limit_was_a_stop_and_no_start() -> None:
-    limit = SILENCE_LIMIT_SECONDS
-    assert limit == 2 * (180 + 90 + 180 + 30)
-    assert found(silent(0, 50), 15.0, silent(limit, 0)).lead_seconds == limit
-    assert walk(silent(0, 50), 15.0, silent(limit + 1, 0)).start is None
 
 
 def test_counters_that_fall_without_any_failed_scrape_say_nothing_of_a_start() -> None:
     assert walk(silent(0, 50), silent(15, 0)).start is None
     assert walk(silent(0, 50), 15.0, silent(30, 60)).start is None
-
-
-def test_what_the_engine_says_of_its_own_start_is_a_lower_bound() -> None:
-    start = found(silent(0, 50), 15.0, silent(95, 0, engine_startup_seconds=31.0))
-    assert start.seconds == Reading(value=None, low=31.0, high=95.0, n=1.0)
-    met = found(silent(0, 50, engine_startup_seconds=31.0))
-    assert met.seconds == Reading(value=None, low=31.0, high=None, n=1.0)
-    assert (met.lead_seconds, met.is_independently_timed) == (31.0, False)
-    assert describe_start(met) == "its own start took 31 s, as the engine says"
 
 
 def test_a_page_that_tells_only_when_the_process_started_is_bounded_by_the_scrapes() -> None:
@@ -176,48 +158,9 @@ def test_a_page_that_tells_only_when_the_process_started_is_bounded_by_the_scrap
     assert walk(only_started(0, -1000)).start is None
 
 
-def test_requests_that_were_there_when_it_was_ready_raise_the_upper_bound_until_one_is_served() -> None:
-    waiting = walk(OLD, 15.0, told(60, 20, 50, finished=0, running=3))
-    assert waiting.start is not None
-    assert not waiting.start.is_final
-    assert starts.add_start((), waiting.start) == ()
-    served = walk(told(75, 20, 50, finished=0, running=3), told(90, 20, 50, finished=2), replica=waiting).start
-    assert served is not None
-    assert served.seconds == Reading(value=30.0, low=30.0, high=70.0, n=1.0)
-    assert served.is_final
-    assert starts.update_start(served, told(105, 20, 50)) is served
-    assert describe_start(served).endswith("; a request that was there was served at most 40 s after that")
-    untold = found(silent(0, 50), 15.0, silent(60, 0, requests_running=1.0), silent(75, 1))
-    assert untold.seconds.high == 75.0
-
-
-def test_a_replica_that_served_before_its_first_good_page_kept_nobody_waiting_since() -> None:
-    busy = found(OLD, 15.0, told(60, 20, 50, finished=1, running=3))
-    assert busy.is_final
-    assert busy.seconds.high == 40.0
-
-
-def test_time_without_any_request_is_no_cold_start() -> None:
-    idle = walk(OLD, 15.0, told(60, 20, 50, finished=0))
-    assert idle.start is not None
-    assert idle.start.is_final
-    later = walk(told(3600, 20, 50, finished=0, running=1), told(3615, 20, 50, finished=1), replica=idle).start
-    assert later is idle.start
-    assert later.seconds.high == 40.0
-
-
-def test_a_request_that_is_never_served_is_not_waited_for_for_ever() -> None:
-    waiting = (OLD, 15.0, told(60, 20, 50, finished=0, running=3))
-    assert not found(*waiting, told(60 + SERVE_SECONDS, 20, 50, finished=0, running=3)).is_final
-    given_up = found(*waiting, told(61 + SERVE_SECONDS, 20, 50, finished=0, running=3))
-    assert given_up.is_final
-    assert given_up.seconds.high == 40.0
-
-
 def test_metrics_that_were_made_when_it_was_ready_tell_no_process_start() -> None:
     start = found(OLD, 15.0, 30.0, told(95, 90, 90))
-    assert start.started_at is None
-    assert start.seconds == Reading(value=None, low=0.0, high=95.0, n=1.0)
+    assert (start.started_at, start.seconds) == (None, None)
     assert describe_start(start) == "ready 75 to 95 s after it was gone"
 
 
@@ -242,14 +185,6 @@ def test_a_tier_keeps_the_newest_starts_of_four_weeks_each_once() -> None:
     assert len(starts.add_start(known, one(5.1 - four_weeks))) == 4
     many = tuple(one(n / 100) for n in range(MOST))
     assert starts.add_start(many, one(9)) == (*many[1:], one(9))
-
-
-def test_a_start_that_only_the_engine_tells_is_met_again_by_the_agent_after_it() -> None:
-    first = found(silent(0, 50, engine_startup_seconds=31.25))
-    known = starts.add_start((), first)
-    again = found(silent(900, 950, engine_startup_seconds=31.25))
-    assert starts.add_start(known, again) is known
-    assert len(starts.add_start(known, found(silent(900, 950, engine_startup_seconds=31.5)))) == 2
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1), st.sampled_from([0.5, 0.95, 1.0]))
@@ -313,8 +248,9 @@ def watched(name: str) -> Iterator[tuple[str, ReplicaStart]]:
 def test_the_recorded_restarts_took_what_the_stopwatch_said() -> None:
     """Its stopwatch: first start 36.0 s; SIGKILL 63.1 s away, start 51.1 s; SIGTERM 33.9 s away, start 27.9 s."""
     first, killed, ended = [start for _, start in watched("restart")]
-    assert first.seconds.value == pytest.approx(35.95, abs=1.0)
+    assert first.lead_seconds == pytest.approx(35.95, abs=1.0)
     for start, cold, outage in ((killed, 51.11, 63.11), (ended, 27.88, 33.88)):
+        assert start.seconds is not None
         assert start.seconds.value == pytest.approx(cold, abs=1.2)
         assert (start.seconds.low or 0.0) <= cold <= (start.seconds.high or 0.0)
         assert start.seconds_since_gone is not None
@@ -327,6 +263,7 @@ def test_the_recorded_second_replica_is_a_new_one_and_the_first_was_met() -> Non
     """Its stopwatch said 15.9 s."""
     met, new = [start for _, start in watched("scale_up_cold_cache")]
     assert (met.has_observed_begin, new.has_observed_begin, new.replica) == (False, True, "cpu-small-1")
+    assert new.seconds is not None
     assert (new.seconds.low or 0.0) <= 15.91 <= (new.seconds.high or 0.0)
 
 
