@@ -5,6 +5,7 @@ Each read of a socket has what is left of the time of its exchange, so a server 
 
 from __future__ import annotations
 
+import gzip
 import io
 import logging
 import os
@@ -13,7 +14,7 @@ import stat
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -25,10 +26,9 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from agent.config.peer import Peer
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.http_client.credentials import authorization, header_secret, load_tls
-from agent.http_client.errors import HttpError, is_closed_by_peer, place_of, transport_error
+from agent.http_client.errors import HttpError, place_of, transport_error
 
 PART_BYTES = 65_536
-_GZIP = 16 + zlib.MAX_WBITS
 
 _log = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ class HttpClient:
         self._trouble = ""
 
     def load_if_changed(self) -> bool:
-        """Read the files at the first call and after a change. Return whether requests must be prepared again."""
+        """Read the files at the first call and after a change, and return whether they were read."""
         try:
             stamps = tuple(_stamp(*file) for file in self._files)
             if self._loaded == stamps:
@@ -164,13 +164,7 @@ class HttpClient:
         self._loaded, self._trouble = stamps, ""
         return True
 
-    def prepare(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None
-    ) -> requests.PreparedRequest:
-        """Return a request with the credentials. It may be sent many times."""
-        headers = {"User-Agent": "sizewatch", "Accept-Encoding": "gzip", **headers, **self._credentials}
-        return requests.Request(method, url, headers=headers, data=body).prepare()
-
+    @contextmanager
     def exchange(
         self,
         method: str,
@@ -178,20 +172,17 @@ class HttpClient:
         headers: Mapping[str, str],
         body: bytes | None = None,
         seconds: float | None = None,
-    ) -> AbstractContextManager[requests.Response]:
-        """Send a request with the credentials of now, as `send` does."""
-        self.load_if_changed()
-        return self.send(self.prepare(method, url, headers, body), seconds)
-
-    @contextmanager
-    def send(self, request: requests.PreparedRequest, seconds: float | None = None) -> Iterator[requests.Response]:
-        """Send a prepared request. Yield its response, whose body `read` or `stream` returns in the same block.
+    ) -> Iterator[requests.Response]:
+        """Send a request with the credentials of now. Yield its response, to `read` or `stream` in the same block.
 
         The exchange ends `seconds` from now, by default after the timeout of the peer. Not bounded: the name lookup,
         and each further address of a name with several.
         """
         if self._exchange.is_aborted:
             raise HttpError(ScrapeFailure.CONNECT, self.place, ": is not asked, because this process stops")
+        self.load_if_changed()
+        headers = {"User-Agent": "sizewatch", "Accept-Encoding": "gzip", **headers, **self._credentials}
+        request = requests.Request(method, url, headers=headers, data=body).prepare()
         seconds = max(self.peer.timeout_seconds if seconds is None else seconds, 0.001)
         response = None
         try:
@@ -207,35 +198,21 @@ class HttpClient:
     def read(self, response: requests.Response) -> bytes:
         """Return the complete, decompressed body. The connection can then serve another request."""
         most = self.peer.max_bytes
-        if (response.raw.length_remaining or 0) > most:
-            raise self._too_large()
-        packed: bytes = b"".join(self.stream(response, most))
+        body = b"".join(self.stream(response, most))
         self._is_kept = True
-        encoding = response.headers.get("Content-Encoding", "").strip().lower()
-        if encoding in ("", "identity"):
-            return packed
-        if encoding not in ("gzip", "x-gzip"):
-            text = " sent a Content-Encoding that was not asked for; only gzip is"
-            raise HttpError(ScrapeFailure.CONTENT_TYPE, self.place, text, response.status_code)
-        # Not urllib3's decoder: it takes a truncated stream for a complete one.
-        unzip = zlib.decompressobj(_GZIP)
+        if response.headers.get("Content-Encoding", "").lower() != "gzip":
+            return body
         try:
-            body = unzip.decompress(packed, most + 1)
-        except zlib.error as error:
+            # Not urllib3's decoder: it takes a truncated stream for a complete one.
+            body = gzip.GzipFile(fileobj=io.BytesIO(body)).read(most + 1)
+        except (OSError, EOFError, zlib.error) as error:
             raise self.cut_off("its gzip does not unpack") from error
         if len(body) > most:
             raise self._too_large()
-        if not unzip.eof or unzip.unused_data:
-            raise self.cut_off(f"its gzip stream does not end with the {self._what}")
         return body
 
     def stream(self, response: requests.Response, most: int) -> Iterator[bytes]:
         """Yield the body as it arrives, not decompressed, of at most so many bytes."""
-        framing = response.headers.get("Transfer-Encoding", "identity").lower()
-        length = response.headers.get("Content-Length", "0")
-        # With another framing http.client reads until the connection ends, wherever that is.
-        if framing not in ("identity", "chunked") or not (framing == "chunked" or length.isdecimal()):
-            raise self.cut_off("its Transfer-Encoding or Content-Length is not known")
         size = 0
         try:
             while part := response.raw.read1(PART_BYTES, decode_content=False):
@@ -281,9 +258,9 @@ class HttpClient:
             timeout: Any = urllib3.Timeout(total=self._exchange.seconds_left())
             try:
                 return self._adapter.send(request, stream=True, timeout=timeout, verify=is_verified)
-            except requests.RequestException as error:
+            except requests.ConnectionError:
                 # A server may close an idle connection just when it is used again; retry on a new one.
-                if not is_kept or not is_closed_by_peer(error):
+                if not is_kept:
                     raise
                 is_kept = False
 

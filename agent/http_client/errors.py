@@ -10,18 +10,12 @@ import urllib3
 
 from agent.errors import ScrapeError, ScrapeFailure
 
+PATHS = "is the path right? Most engines use /metrics (SGLang with --enable-metrics), trtllm-serve /prometheus/metrics"
 _STATUSES = {
     401: (ScrapeFailure.AUTH, "set bearer_token_file or basic_auth, or renew what is in them"),
     403: (ScrapeFailure.AUTH, "these credentials may not read the metrics"),
-    404: (
-        ScrapeFailure.HTTP_STATUS,
-        "is the path right? vLLM and SGLang (with --enable-metrics) use /metrics, trtllm-serve /prometheus/metrics",
-    ),
+    404: (ScrapeFailure.HTTP_STATUS, PATHS),
 }
-_UNKNOWN_CA = frozenset({7, 18, 19, 20, 21})
-"""Codes (X509_V_ERR_* of OpenSSL's x509_vfy.h) of a certificate that no trusted CA signed."""
-
-_CLOSED = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
 class HttpError(ScrapeError):
@@ -51,11 +45,14 @@ def status_error(host: str, status: int) -> HttpError:
 def transport_error(error: Exception, host: str, seconds: float, what: str, status: int | None) -> HttpError:
     """Map an exception of requests or urllib3. `what` had begun to arrive if there is a `status`."""
     causes = tuple(_causes(error))
-    if _is_timeout(causes):
-        text = f" gave no complete {what} within {seconds:g} s"
-        return HttpError(ScrapeFailure.TIMEOUT, host, text, status)
-    if any(isinstance(cause, ssl.SSLError) for cause in causes):
-        return HttpError(ScrapeFailure.TLS, host, f": {_tls_reason(causes)}", status)
+    # urllib3 counts a refused connection among its timeouts.
+    refused = any(isinstance(cause, urllib3.exceptions.NewConnectionError) for cause in causes)
+    late = any(isinstance(cause, urllib3.exceptions.TimeoutError | TimeoutError) for cause in causes)
+    if late and not refused:
+        return HttpError(ScrapeFailure.TIMEOUT, host, f" gave no complete {what} within {seconds:g} s", status)
+    for cause in causes:
+        if isinstance(cause, ssl.SSLError):
+            return HttpError(ScrapeFailure.TLS, host, f": {_tls_reason(cause)}", status)
     if status is not None:
         text = f" ended the connection in the middle of the {what}"
         return HttpError(ScrapeFailure.CUT_OFF, host, text, status)
@@ -64,38 +61,16 @@ def transport_error(error: Exception, host: str, seconds: float, what: str, stat
     return HttpError(ScrapeFailure.CONNECT, host, f": {reason[:1].lower()}{reason[1:]}; is it up?")
 
 
-def is_closed_by_peer(error: Exception) -> bool:
-    """Return whether the server closed the connection, as it may close an idle one."""
-    return any(isinstance(cause, _CLOSED) for cause in _causes(error))
+def _tls_reason(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is refused ({error.verify_message}); name the CA that signed it in tls.ca_file"
+    reason = error.reason or "the connection was ended"
+    return f"TLS failed ({reason.replace('_', ' ').lower()}): does it want http://, or a certificate (tls.cert_file)?"
 
 
-def _is_timeout(causes: tuple[BaseException, ...]) -> bool:
-    """Return whether the time ran out. urllib3 counts a refused connection among its timeouts."""
-    exceptions = urllib3.exceptions
-    late = any(isinstance(cause, exceptions.TimeoutError | TimeoutError) for cause in causes)
-    return late and not any(isinstance(cause, exceptions.NewConnectionError) for cause in causes)
-
-
-def _tls_reason(causes: tuple[BaseException, ...]) -> str:
-    for cause in causes:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            hint = "; name the CA that signed it in ca_file" if cause.verify_code in _UNKNOWN_CA else ""
-            return f"its certificate is refused ({cause.verify_message}){hint}"
-    reason = next(str(getattr(cause, "reason", None) or cause) for cause in causes if isinstance(cause, ssl.SSLError))
-    if "WRONG_VERSION_NUMBER" in reason or "RECORD_LAYER_FAILURE" in reason:
-        return "answers without TLS; does its url begin with http://?"
-    if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason or isinstance(causes[-1], _CLOSED):
-        return "the handshake was refused; does it want a client certificate (cert_file)?"
-    return f"TLS failed ({reason.replace('_', ' ').lower()})"
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def _causes(error: object) -> Iterator[BaseException]:
     """Yield an exception, the exceptions it was raised from, and those it carries as urllib3's do."""
-    waiting: list[object] = [error]
-    seen: list[object] = []
-    while waiting:
-        each = waiting.pop(0)
-        if isinstance(each, BaseException) and each not in seen:
-            seen.append(each)
-            yield each
-            waiting += [each.__cause__, each.__context__, getattr(each, "reason", None), *each.args]
+    if isinstance(error, BaseException):
+        yield error
+        for inner in (error.__cause__ or error.__context__, getattr(error, "reason", None), *error.args):
+            yield from _causes(inner)

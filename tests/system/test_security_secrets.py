@@ -59,25 +59,22 @@ def test_a_store_that_redirects_does_not_bring_our_token_into_a_message(tmp_path
     assert secret not in caught.value.text
 
 
-def test_the_type_and_the_packing_of_an_answer_do_not_tell_it_either(tmp_path: Path) -> None:
+def test_the_type_of_an_answer_does_not_tell_it_either(tmp_path: Path) -> None:
     file, secret = tmp_path / "token", "s3cret-token-of-ours"
     file.write_text(secret)
-    for header in ("Content-Type", "Content-Encoding"):
 
-        def act(handler: Handler, header: str = header) -> None:
-            handler.send_response(200)
-            if header != "Content-Type":
-                handler.send_header("Content-Type", "text/plain")
-            handler.send_header(header, secret)
-            handler.send_header("Content-Length", "4")
-            handler.end_headers()
-            handler.wfile.write(b"x 1\n")
+    def act(handler: Handler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Type", secret)
+        handler.send_header("Content-Length", "4")
+        handler.end_headers()
+        handler.wfile.write(b"x 1\n")
 
-        with engines(1) as served:
-            served[0].act = act
-            with pytest.raises(ScrapeError) as caught:
-                PageFetcher(Peer(url=served[0].url, bearer_token_file=str(file))).fetch()
-        assert secret not in str(caught.value)
+    with engines(1) as served:
+        served[0].act = act
+        with pytest.raises(ScrapeError) as caught:
+            PageFetcher(Peer(url=served[0].url, bearer_token_file=str(file))).fetch()
+    assert secret not in str(caught.value)
 
 
 def test_the_words_of_an_alertmanager_are_not_quoted() -> None:

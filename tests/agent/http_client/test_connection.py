@@ -14,7 +14,6 @@ from pathlib import Path
 import certifi
 import pytest
 import trustme
-import urllib3
 from peers import peer_fields
 from waiting import CEILING_SECONDS, free_port, wait_for
 
@@ -22,7 +21,7 @@ from agent.config.peer import BasicAuth, Peer, TlsConfig
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure
 from agent.http_client import client as client_module
 from agent.http_client.client import HttpClient
-from agent.http_client.errors import HttpError, is_closed_by_peer, transport_error
+from agent.http_client.errors import HttpError
 from agent.http_client.page import PageFetcher
 
 PAGE = b"# TYPE x gauge\nx 12\n"
@@ -270,11 +269,6 @@ def test_an_endless_page_ends_at_the_byte_limit(serve: Serve) -> None:
     assert "100000 bytes" in error.text
 
 
-def test_a_page_announced_beyond_the_limit_is_not_even_read(serve: Serve) -> None:
-    error = failure(serve(sends(b"x", announced=1001)).url, max_bytes=1000)
-    assert error.kind is ScrapeFailure.TOO_LARGE
-
-
 def test_a_page_of_just_the_limit_is_read(serve: Serve) -> None:
     assert PageFetcher(Peer(url=serve(sends()).url, max_bytes=len(PAGE))).fetch() == PAGE
 
@@ -319,11 +313,7 @@ def test_a_page_in_chunks_is_read_whole_and_the_connection_kept(serve: Serve) ->
         (sends(b'[{"iter": 1}]\n'), "/prometheus/metrics"),
         (sends(b"<html></html>\n", "Content-Type: text/html; charset=utf-8"), "login"),
         (sends(b"\n<!doctype html>\n", "Content-Type: text/plain"), "login"),
-        (
-            sends(PAGE, "Content-Type: application/octet-stream"),
-            "by its Content-Type",
-        ),
-        (sends(PAGE, "Content-Encoding: br"), "only gzip"),
+        (sends(PAGE, "Content-Type: application/octet-stream"), "is the path right?"),
     ],
 )
 def test_what_is_no_page_of_metrics_is_refused_with_a_hint(serve: Serve, result: Answer, hint: str) -> None:
@@ -552,7 +542,9 @@ def test_a_self_signed_server_is_refused_and_ca_file_named(serve: Serve, tmp_pat
     context.load_cert_chain(pem)
     error = failure(serve(sends(), context).url)
     assert error.kind is ScrapeFailure.TLS
-    assert "its certificate is refused (self-signed certificate); name the CA that signed it in ca_file" in error.text
+    assert (
+        "its certificate is refused (self-signed certificate); name the CA that signed it in tls.ca_file" in error.text
+    )
 
 
 def test_a_server_of_another_authority_is_refused(serve: Serve, authority: trustme.CA, tmp_path: Path) -> None:
@@ -586,7 +578,7 @@ def test_https_to_a_port_of_plain_http_says_so() -> None:
         error = failure(f"https://127.0.0.1:{listener.getsockname()[1]}/metrics")
         server.join()
     assert error.kind is ScrapeFailure.TLS
-    assert "begin with http://" in error.text
+    assert "does it want http://" in error.text
 
 
 def test_a_handshake_that_never_ends_ends_in_time() -> None:
@@ -617,13 +609,6 @@ def test_a_client_certificate_is_shown_where_one_is_wanted(serve: Serve, authori
         tls=TlsConfig(ca_file=ca_file, cert_file=str(tmp_path / "cert.pem"), key_file=str(tmp_path / "key.pem")),
     )
     assert PageFetcher(options).fetch() == PAGE
-
-
-def test_a_tls_connection_ended_while_we_write_is_taken_for_a_refusal() -> None:
-    error = urllib3.exceptions.SSLError(ssl.SSLEOFError(8, "EOF occurred in violation of protocol"))
-    assert is_closed_by_peer(error)
-    ours = transport_error(error, "https://host/metrics", 1.0, "page", None)
-    assert (ours.kind, "cert_file" in ours.text) == (ScrapeFailure.TLS, True)
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
