@@ -87,29 +87,6 @@ def cost_per_million_tokens(gpu_hours: float, price: float, tokens: float) -> fl
     return gpu_hours * price / tokens * 1e6
 
 
-def kv_bytes_per_token(
-    layers: int, kv_heads: int, head_size: int, bytes_per_value: float, tensor_parallel: int = 1
-) -> float:
-    """Return the bytes of one token's keys and values over all GPUs of one copy of the model (guide 2.2).
-
-    2 x layers x KV heads x head size x bytes. Llama-3 70B in FP16: 327,680. With more GPUs than KV heads each GPU keeps
-    one head, so heads are kept several times (vLLM, `ModelConfig.get_num_kv_heads`).
-    """
-    return 2.0 * layers * max(kv_heads, tensor_parallel) * head_size * bytes_per_value
-
-
-def llama_parameters(
-    vocabulary: int, hidden: int, layers: int, feed_forward: int, queries: int, keys: int, *, tied: bool
-) -> int:
-    """Return the parameters of a dense model of Llama's shape. Llama-3 70B: 70,553,706,496.
-
-    Embedding, per layer query, key, value, output, three feed-forward matrices and two norms, the last norm, and the
-    output matrix unless it is the embedding (`tied`). `queries` and `keys` are heads x head size.
-    """
-    layer = 2 * hidden * (queries + keys) + 3 * hidden * feed_forward + 2 * hidden
-    return (1 if tied else 2) * vocabulary * hidden + layers * layer + hidden
-
-
 def _positive(**values: float) -> None:
     for name, value in values.items():
         if not 0 < value < math.inf:

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from agent.benchmarks.curves import ImportedCurve, ImportRemark
 from agent.benchmarks.points import LATENCIES, BenchmarkMeasurement
 from rules.plan.checks import LENGTH_GAP
-from rules.plan.memory import tensor_parallel
 from rules.plan.schema import TierPlan, TokenQuantiles, same_model
 
 SERVER_SIDE = ("gpu_utilization", "kv_utilization", "prefix_hit_ratio", "eviction_rate")
@@ -98,7 +97,7 @@ def _compare_setup(run: BenchmarkMeasurement, tier: TierPlan) -> Iterator[tuple[
     if measured and planned and not (measured & planned):
         yield f"the GPU {run.setup.gpu}", f"gpu.product is {tier.gpu.product}"
     degree = run.setup.tensor_parallel
-    if degree is not None and degree != tensor_parallel(tier):
+    if degree is not None and degree != tier.gpu.tensor_degree:
         key = "tensor_parallel" if tier.gpu.tensor_parallel else "per_replica"
         yield f"a tensor parallel degree of {degree}", f"gpu.{key} is {getattr(tier.gpu, key)}"
 

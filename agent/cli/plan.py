@@ -29,7 +29,7 @@ from agent.cli.arguments import (
     ways_in,
 )
 from agent.cli.loading import load_config, open_history
-from agent.config.files import fill_architectures, load_plan
+from agent.config.files import load_plan
 from agent.config.load import build_tier_contexts, select_tier
 from agent.config.peer import Peer
 from agent.errors import ConfigError, ScrapeError
@@ -42,7 +42,6 @@ from exporters.documents.plan_show import show, workload_text
 from exporters.render.text import format_duration
 from rules.catalogue.registry import CATALOGUE
 from rules.plan.checks import check_plan
-from rules.plan.mistakes import SEVERITIES
 from rules.plan.schema import Plan, plan_schema
 from rules.resize.workload import derive_benchmark
 from rules.telemetry.snapshots import GpuReadout
@@ -118,8 +117,8 @@ def tier_name(product: str, model: str) -> str:
 
 def _check(options: SimpleNamespace) -> int:
     """Check a plan. An invalid plan raises ConfigError (exit 2). A grave mistake fails the check; a weakness does not."""
-    plan, problems = fill_architectures(_chosen(options), options.plan)
-    findings = sorted((*problems, *check_plan(plan, CATALOGUE)), key=lambda each: SEVERITIES.index(each.severity))
+    plan = _chosen(options)
+    findings = check_plan(plan, CATALOGUE)
     for finding in findings:
         print(f"{finding.severity}: {finding.path}: {finding.text}")
     mistakes = sum(finding.severity == "mistake" for finding in findings)
@@ -143,9 +142,7 @@ def _chosen(options: SimpleNamespace) -> Plan:
 
 
 def _show(options: SimpleNamespace) -> int:
-    plan, problems = fill_architectures(_chosen(options), options.plan)
-    for problem in problems:
-        print(f"sizewatch plan: {problem.path}: {problem.text}", file=sys.stderr)
+    plan = _chosen(options)
     print("\n\n".join(show(plan, name) for name in plan.tiers))
     return FINE
 

@@ -18,9 +18,7 @@ from pydantic import BaseModel
 from agent.config.sections import repeats
 from agent.errors import ConfigError
 from exporters.render.text import one_line
-from rules.plan.checks import PlanWarning
-from rules.plan.memory import read_model_config
-from rules.plan.schema import Architecture, InvalidPlanError, Plan, parse_plan
+from rules.plan.schema import InvalidPlanError, Plan, parse_plan
 from rules.plan.validation import path_text
 
 MAX_BYTES = 1024 * 1024
@@ -117,36 +115,6 @@ def load_plan(path: Path) -> Plan:
         return parse_plan(document.data)
     except InvalidPlanError as error:
         raise ConfigError(document.located(error.problems)) from None
-
-
-def fill_architectures(plan: Plan, path: Path) -> tuple[Plan, tuple[PlanWarning, ...]]:
-    """Return the plan with the shapes of the models whose config.json it names, and problems with these files.
-
-    Files are relative to the plan at `path`. Keys of the plan win; a file that differs from them is a warning.
-    """
-    tiers, warnings = dict(plan.tiers), list[PlanWarning]()
-    for name, tier in plan.tiers.items():
-        written = tier.architecture
-        if written is None or written.config is None:
-            continue
-        place = f"tiers.{name}.architecture"
-        read, why = {}, f"{written.config} is no config.json of a model"
-        try:
-            data = read_document(path.parent / written.config).data
-            read = read_model_config(data) if isinstance(data, dict) else {}
-        except ConfigError as error:
-            why = str(error)
-        if not read.get("layers"):
-            warnings.append(PlanWarning(path=f"{place}.config", text=why, severity="mistake"))
-            continue
-        own = written.model_dump(exclude_none=True)
-        for key in sorted(own.keys() & read.keys() - {"attention"}):
-            if own[key] != read[key]:
-                text = f"is {own[key]} here and {read[key]} in {written.config}; the plan's is used"
-                warnings.append(PlanWarning(path=f"{place}.{key}", text=text, severity="warning"))
-        filled = Architecture.model_validate({**read, **own})
-        tiers[name] = tier.model_copy(update={"architecture": filled})
-    return plan.model_copy(update={"tiers": tiers}), tuple(warnings)
 
 
 def named_files(part: object, left_out: frozenset[str], place: str = "") -> Iterator[tuple[str, str]]:

@@ -27,10 +27,6 @@ Contradictions = Iterator[tuple[Path, str]]
 
 _PROBLEMS = "problems"
 
-_NAMES_ITS_VALUE = ("literal_error", "float_type", "int_type", "bool_type", "extra_forbidden")
-# `rules.plan.validation` names the type of an unknown error; nothing more of a file's text may be shown.
-_TEXT: Any = type("text", (), {})()
-
 
 class ConfigSection(BaseModel):
     """Section without unknown keys or conversions, immutable. The key of a field `x_seconds` is `x`."""
@@ -62,26 +58,24 @@ class ConfigSection(BaseModel):
         try:
             return cls.model_validate(data, context=context, by_alias=True, by_name=False)
         except ValidationError as error:
-            raise ConfigError(problems_of(error, cls)) from None
+            raise ConfigError(problems_of(error)) from None
 
 
-def problems_of(error: ValidationError, model: type[BaseModel]) -> tuple[str, ...]:
+def problems_of(error: ValidationError) -> tuple[str, ...]:
     """Return every problem in the order of the schema's keys."""
     entries = error.errors(include_url=False)
-    return cap_problems(printable(text) for entry in entries for text in _problem_texts(entry, model))
+    return cap_problems(printable(text) for entry in entries for text in _problem_texts(entry))
 
 
-def _problem_texts(entry: Any, model: type[BaseModel]) -> Iterator[str]:
-    path, kind, value = tuple(entry["loc"]), entry["type"], entry["input"]
-    if kind == _PROBLEMS:
+def _problem_texts(entry: Any) -> Iterator[str]:
+    path = tuple(entry["loc"])
+    if entry["type"] == _PROBLEMS:
         for place, text in entry["ctx"]["problems"]:
             yield f"{path_text((*path, *place))}: {text}"
     elif not path:
         yield "configuration: must be a mapping of keys to values"
     else:
-        shown = _TEXT if isinstance(value, str) and kind not in _NAMES_ITS_VALUE else value
-        text = problem_text({**entry, "input": shown}, model)
-        yield text.replace("is not a key of a plan", "is not a key of the configuration", 1)
+        yield problem_text(entry).replace("is not a key of a plan", "is not a key of the configuration", 1)
 
 
 def validation_error(text: str) -> PydanticCustomError:

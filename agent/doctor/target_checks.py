@@ -18,8 +18,7 @@ from rules.engines.coverage import FULL_PLAN, engine_signals, version_range
 from rules.engines.registry import ENGINES
 from rules.engines.table import EngineTable
 from rules.evaluator.benchmark_check import ASKED
-from rules.plan.memory import engine_kv_tokens, kv_shortfall, memory_floor
-from rules.plan.mistakes import case_of
+from rules.plan.memory import engine_kv_tokens, kv_shortfall
 from rules.plan.schema import TierPlan, same_model
 from rules.telemetry.families import BY_NAME, FamilyKind
 from rules.telemetry.gauges import IN_SYSTEM
@@ -182,7 +181,7 @@ def _compare_kv_cache(check: str, snapshot: Snapshot, tier: TierPlan) -> Iterato
             advice = f"start the engine with --kv-cache-dtype {planned}, so that its page can confirm it"
             yield warn(check, text, advice)
     tokens = engine_kv_tokens(snapshot.facts, tier.architecture)
-    if tokens is not None and (short := kv_shortfall(tokens, memory_floor(case_of(tier)))):
+    if tokens is not None and (short := kv_shortfall(tokens, tier)):
         yield warn(check, short, "lower C_max in the plan, use an FP8 KV cache, or give a replica more GPUs")
 
 

@@ -19,8 +19,7 @@ from rules.plan.capacity import capacity_lengths
 from rules.plan.checks import check_tier
 from rules.plan.curve import LIMITED, Curve, OperatingPoint, operating_point
 from rules.plan.envelope import metric_value
-from rules.plan.memory import describe_memory
-from rules.plan.mistakes import case_of
+from rules.plan.memory import planned_kv_tokens
 from rules.plan.money import amount
 from rules.plan.replica_count import count_fleet_of, count_pools, count_replicas, fleet_terms
 from rules.plan.schema import BenchmarkCurve, Plan, Point, Provenance, TierPlan, plan_version
@@ -166,12 +165,19 @@ def _operating_point(shown: _Shown) -> list[str]:
         return [*lines, *_row("C_max", f"not known: {why}")]
     origin = " (Little's law: rps x mean latency)" if shown.curve and shown.curve.is_littles_law else ""
     lines += _row("C_max", f"{least}{point.c_max:.4g} requests in the system{'' if point.given else origin}")
+    if planned := planned_kv_tokens(shown.tier):
+        lines += _row("KV cache", f"{planned[0]:,.0f} tokens: {planned[1]}{_engine_tokens(shown.tier)}")
     if slo.ttft_p99_seconds is None:
         return lines
     ceiling = littles_ceiling_rps(point.c_max, slo.ttft_p99_seconds)
     gap = f"{ceiling / point.usable_rps:.3g} x usable (guide 8.3: up to 2)"
     lines += _row("C_max / SLO", f"{point.c_max:.4g} / {seconds_text(slo.ttft_p99_seconds)} = {ceiling:.4g} rps, {gap}")
     return lines
+
+
+def _engine_tokens(tier: TierPlan) -> str:
+    held = tier.architecture.kv_tokens if tier.architecture else None
+    return "" if held is None else f"; the engine's holds {held:,}"
 
 
 def _pool_points(tier: TierPlan) -> list[str]:
@@ -257,13 +263,7 @@ def _findings(shown: _Shown) -> list[str]:
     return lines
 
 
-def _memory(shown: _Shown) -> list[str]:
-    """Return the memory floor of one replica (guide 2.6), nothing without `architecture`."""
-    rows = [line for label, text in describe_memory(case_of(shown.tier)) for line in _row(label, text)]
-    return ["Memory of one replica", *rows] if rows else []
-
-
-SECTIONS: tuple[Callable[[_Shown], list[str]], ...] = (_head, _memory, _curve, _operating_point, _fleet, _findings)
+SECTIONS: tuple[Callable[[_Shown], list[str]], ...] = (_head, _curve, _operating_point, _fleet, _findings)
 
 
 def _fleet_of(replicas: int, tier: TierPlan) -> str:

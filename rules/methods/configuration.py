@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from rules.confidence import Certainty
 from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import certain_if, exact_reading, range_reading
-from rules.plan.gpu_formats import UNPACKED, Product, needed, product
+from rules.plan.gpus import UNPACKED, Product, find_product, needed_format
 from rules.replicas.start_quantiles import FROM_TO, StartQuantiles, quantiles_by_timing
 from rules.replicas.starts import Timing
 from rules.telemetry.signals import Gap, Reading
@@ -31,15 +31,17 @@ def judge_precision(case: RuleContext) -> RuleResult:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no precision")
     written = {"weights": plan.precision.weights, "KV cache": plan.precision.kv}
     parts = {part: format for part, format in written.items() if format}
-    strange = [format for format in parts.values() if needed(format) is None]
-    gpu = product(plan.gpu.product)
+    strange = [format for format in parts.values() if needed_format(format) is None]
+    gpu = find_product(plan.gpu.product)
     if gpu is None:
         text = f"{plan.gpu.product} is not in the table of GPUs: what it computes in hardware is not known"
         return case.unknown(Gap.NOT_IN_PLAN, text)
     found = [one for part, format in parts.items() if (one := _find_mismatch(case, gpu, part, format)) is not None]
     if strange and not found:
         return case.unknown(Gap.NOT_IN_PLAN, f"{' and '.join(strange)} is no format whose needs are known")
-    wanted = max((case.limit(needs) if (needs := needed(format)) else 0.0 for format in parts.values()), default=0.0)
+    wanted = max(
+        (case.limit(needs) if (needs := needed_format(format)) else 0.0 for format in parts.values()), default=0.0
+    )
     observed, expected = exact_reading(gpu.capability, 1.0), range_reading(wanted, None, 1.0)
     if found:
         certainty = certain_if(any(sure for _, sure in found))
@@ -55,7 +57,7 @@ def judge_precision(case: RuleContext) -> RuleResult:
 
 def _find_mismatch(case: RuleContext, gpu: Product, part: str, format: str) -> tuple[str, bool] | None:
     """Return a part in a format that the GPU does not compute, in words, and whether it can only be a mistake."""
-    needs = needed(format)
+    needs = needed_format(format)
     if not needs or gpu.computes(needs, case.limit(needs)):
         return None
     text = f"no hardware path for {part} in {format}"

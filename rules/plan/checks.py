@@ -6,6 +6,7 @@ plan is named in PARTS or MEASURED.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -13,12 +14,12 @@ from rules.light_dataclass import light_dataclass
 from rules.plan.capacity import capacity_lengths
 from rules.plan.curve import CERTAIN_REQUESTS, LIMITED, OFTEN_UNMEASURED
 from rules.plan.envelope import metric_value
+from rules.plan.gpus import UNPACKED, find_product, needed_format
 from rules.plan.guardrails import check_guardrails
-from rules.plan.hardware_checks import HARDWARE_CHECKS
-from rules.plan.memory import MEMORY_CHECKS, model_copies, tensor_parallel
-from rules.plan.mistakes import MISTAKES, SEVERITIES, Case, Found, Severity, case_of
+from rules.plan.memory import kv_shortfall, planned_kv_tokens
+from rules.plan.mistakes import MISTAKES, SEVERITIES, Case, Found, Severity
 from rules.plan.replica_count import NO_OVERRIDES, count_fleet, count_fleet_of, fleet_terms
-from rules.plan.schema import Plan, Point, Slo, TierPlan, TokenQuantiles
+from rules.plan.schema import Plan, TierPlan, TokenQuantiles
 from rules.sizing import littles_ceiling_rps
 from rules.telemetry.wording import format_count
 from rules.thresholds import CatalogueRow
@@ -69,6 +70,20 @@ MEASURED = (
 
 CURVE_RULES = (*(rule for _, rule in MEASURED), "LoadBeyondBenchmark")
 
+WIDEST_OVER_PCIE = 2
+"""The widest tensor parallel degree that the guide accepts over PCIe (9.1, step 2: NVLink required for TP > 2)."""
+
+ALL_REDUCE = ((8, "more than 38"), (4, "about 25"), (0, "8 to 25"))
+"""Tensor parallel degrees, and the per cent of a step that all-reduce takes from there on without NVLink (guide 5.6)."""
+
+NO_LINK = r"\b(no|none|without|non)\b"
+SLOW_LINK = rf"{NO_LINK}|\b(pci\w*|pix|pxb|phb|node|sys)\b"
+FAST_LINK = r"nv[ -]?link|nv ?switch|\bnvl?\d+\b|xgmi|infinity"
+"""Patterns of `gpu.interconnect`, also as `nvidia-smi topo -m` prints it. "PCIe, no NVLink" is slow, "NVLink + PCIe" fast."""
+
+FALLBACKS = ("fp8", "int8", "fp16")
+"""Formats to build weights in where the GPU has no path for a format, best first (guide 9.5: INT8 on A100)."""
+
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
 class PlanWarning:
@@ -88,13 +103,12 @@ def check_plan(
 
     `rules` is the catalogue, and `overrides` are its thresholds that a configuration changes, by tier.
     """
-    return _gravest_first(
-        [
-            finding
-            for name, tier in plan.tiers.items()
-            for finding in check_tier(name, tier, rules, overrides.get(name, NO_OVERRIDES))
-        ]
-    )
+    found = [
+        warning
+        for name, tier in plan.tiers.items()
+        for warning in check_tier(name, tier, rules, overrides.get(name, NO_OVERRIDES))
+    ]
+    return tuple(sorted(found, key=lambda warning: SEVERITIES.index(warning.severity)))
 
 
 def check_tier(
@@ -104,18 +118,13 @@ def check_tier(
     overrides: Mapping[str, Mapping[str, float]] = NO_OVERRIDES,
 ) -> tuple[PlanWarning, ...]:
     """Return the warnings of one tier, the gravest first."""
-    case = case_of(tier, rules, overrides)
-    return _gravest_first(
-        [
-            PlanWarning(path=f"tiers.{name}.{place}", severity=severity, text=text)
-            for check in (*MISTAKES, *CHECKS, check_guardrails, *HARDWARE_CHECKS, *MEMORY_CHECKS)
-            for place, severity, text in check(case)
-        ]
-    )
-
-
-def _gravest_first(found: list[PlanWarning]) -> tuple[PlanWarning, ...]:
-    return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
+    case = Case(tier=tier, rules=rules, overrides=overrides)
+    found = [
+        PlanWarning(path=f"tiers.{name}.{place}", severity=severity, text=text)
+        for check in (*MISTAKES, *CHECKS)
+        for place, severity, text in check(case)
+    ]
+    return tuple(sorted(found, key=lambda warning: SEVERITIES.index(warning.severity)))
 
 
 def _underived(case: Case) -> Found:
@@ -124,14 +133,18 @@ def _underived(case: Case) -> Found:
     if case.curve is None:
         yield "curve.points", "warning", f"all points are censored; {_names(CURVE_RULES)} will say not_in_plan"
         return
-    derived = case.curve.usable(case.tier.slo)
+    derived, lowest = case.curve.usable(case.tier.slo), case.curve.points[0]
     if derived and not derived.knee_reached:
         text = f"no measured load breaks the SLO; usable rps, {derived.usable_rps:.4g}, is a lower bound"
         yield "curve.points", "info", f"{text}: measure higher loads to find the knee"
-    elif derived is None and not _breaks(case.curve.points[0], case.tier.slo):
-        used = "the given one is used" if case.tier.operating_point else "none is known"
-        text = "the lowest load lacks a metric of the SLO, so no operating point follows"
-        yield "curve.points", "warning", f"{text} ({used})"
+    limits = [name for name in LIMITED if getattr(case.tier.slo, name) is not None]
+    if derived is None and any(metric_value(lowest, name) is None for name in limits):
+        text = "the lowest load lacks a metric of the SLO, so no operating point follows from the curve"
+        yield "curve.points", "warning", text
+    for name in limits:
+        if name in OFTEN_UNMEASURED and all(metric_value(point, name) is None for point in case.points):
+            text = f"no point of the curve gives {name}; the operating point is taken without this objective"
+            yield f"slo.{name}", "warning", text
 
 
 def _other_operating_point(case: Case) -> Found:
@@ -151,34 +164,18 @@ def _other_operating_point(case: Case) -> Found:
                 yield f"operating_point.{name}", "info", f"{text}; the lower one is used, as the operator's word"
 
 
-def _unmeasured_objective(case: Case) -> Found:
-    """Yield objectives that C_max leaves out because no point carries them."""
-    for name in OFTEN_UNMEASURED if case.curve else ():
-        if getattr(case.tier.slo, name) is not None and all(metric_value(one, name) is None for one in case.points):
-            text = f"no point of the curve gives {name}; the operating point is taken without this objective"
-            yield f"slo.{name}", "warning", text
-
-
 def _few_requests(case: Case) -> Found:
-    few = [place for place, point in enumerate(case.points) if (point.requests or 0) < CERTAIN_REQUESTS]
-    if few:
-        counts = sorted(case.points[place].requests or 0 for place in few)
-        span = f"{counts[0]} to {counts[-1]}" if counts[0] < counts[-1] else f"{counts[0]}"
-        text = f"{_some(few, case)} fewer than {CERTAIN_REQUESTS} requests ({span if counts[-1] else 'none given'})"
-        yield "curve.points", "warning", f"{text}: verdicts against them are likely at most, never certain"
+    counts = sorted(few for point in case.points if (few := point.requests or 0) < CERTAIN_REQUESTS)
+    if counts:
+        span = f"{counts[0]} to {counts[-1]}" if counts[0] < counts[-1] else f"{counts[0] or 'not given'}"
+        text = f"{len(counts)} of {format_count(len(case.points), 'point')} had fewer than {CERTAIN_REQUESTS} requests"
+        yield "curve.points", "warning", f"{text} ({span}): verdicts against them are likely at most, never certain"
 
 
 def _closed_loop(case: Case) -> Found:
     if case.tier.curve and case.tier.curve.loop == "closed":
         text = "a closed loop starts with a burst, which stays in its P99, and its clients wait as users do not"
         yield "curve.loop", "warning", f"{text}; an open-loop sweep compares better with production"
-
-
-def _unnamed_utilization(case: Case) -> Found:
-    given = any(point.gpu_utilization is not None for point in case.points)
-    if case.tier.curve and given and case.tier.curve.gpu_utilization_kind is None:
-        text = "is missing though points give gpu_utilization; only like is compared with like"
-        yield "curve.gpu_utilization_kind", "warning", f"{text}, so GpuUtilizationShortfall will say not_in_plan"
 
 
 def _generator_limited(case: Case) -> Found:
@@ -207,67 +204,50 @@ def _lengths(case: Case) -> Found:
     for kind, mean in (("prompt_tokens", measured.prompt_tokens), ("generation_tokens", measured.generation_tokens)):
         lengths: TokenQuantiles | None = getattr(case.tier.workload, kind, None)
         planned = lengths.mean if lengths else None
-        if mean is None:
-            text = "is given neither here nor by the curve; fleet utilisation counts requests, whatever their length"
-            yield f"workload.{kind}.mean", "info", text
-        elif not mean.is_exact:
-            text = "is given neither here nor by the curve; its quantiles bound it, and so fleet utilisation has bounds only"
+        if mean is None or not mean.is_exact:
+            text = (
+                "is given neither here nor by the curve; fleet utilisation counts requests, or has bounds by quantiles"
+            )
             yield f"workload.{kind}.mean", "info", text
         elif planned and not 1 / (1 + LENGTH_GAP) <= planned / mean.low <= 1 + LENGTH_GAP:
             text = f"is {planned:.4g}, the benchmark had {mean.low:.4g} a request; fleet utilisation is measured against these"
             yield f"workload.{kind}.mean", "warning", text
 
 
-def _short_fleet(case: Case) -> Found:
-    rates, fleet = case.tier.workload and case.tier.workload.requests_per_second, case.tier.fleet
-    if not (rates and rates.peak and fleet and case.point):
+def _fleet_size(case: Case) -> Found:
+    """Yield a fleet that is smaller than Step 11 asks for, or so large that its unit may be another."""
+    peak, fleet = case.peak_rps, case.tier.fleet
+    if not (peak and fleet and case.point):
         return
     safety, _ = fleet_terms(case.tier)
-    needed = count_fleet_of(case.tier, rates.peak, case.point.usable_rps, case.margin)
+    needed = count_fleet_of(case.tier, peak, case.point.usable_rps, case.margin)
     carried = fleet.instances * case.point.usable_rps
-    text = f"{fleet.instances} at {case.point.usable_rps:.4g} usable rps each carry {carried:.4g} rps,"
-    if carried < rates.peak:
-        yield "fleet.instances", "warning", f"{text} not the peak of {rates.peak:.6g}; Step 11 asks for {needed}"
-    elif carried < rates.peak * safety:
-        text = f"{text} the peak of {rates.peak:.6g} but not {safety:.4g} times it, as the safety factor asks"
-        yield "fleet.instances", "info", f"{text}; Step 11 asks for {needed}"
+    text = f"{fleet.instances} at {case.point.usable_rps:.4g} usable rps each carry {carried:.4g} rps"
+    text += f", {carried / peak:.3g} times the peak of {peak:.6g}; Step 11 asks for {needed}"
+    if carried < peak:
+        yield "fleet.instances", "warning", text
     elif fleet.instances < needed:
-        text = f"{text} the peak of {rates.peak:.6g} without room for a spike or the loss of one replica"
-        yield "fleet.instances", "info", f"{text}; Step 11 asks for {needed}"
+        yield "fleet.instances", "info", f"{text}, for the safety factor, a spike or the loss of one replica"
+    # One replica more than needed, or those that are kept warm, are no mistake however little traffic there is.
+    elif fleet.instances > needed + 1 and carried > LARGE_FLEET * peak * safety:
+        why = "instances are replicas, not GPUs, and the curve is that of one replica, not of the fleet"
+        yield "fleet.instances", "warning", f"{text}: make sure that {why}"
 
 
 def _no_safety_factor(case: Case) -> Found:
     """Yield that no safety factor counts as 1, and what the two of the guide ask for."""
-    fleet, rates = case.tier.fleet, case.tier.workload and case.tier.workload.requests_per_second
+    fleet, peak = case.tier.fleet, case.peak_rps
     if fleet is None or fleet.safety_factor is not None:
         return
     asked = ["", ""]
-    if rates and rates.peak and case.point:
+    if peak and case.point:
         usable = case.point.usable_rps
         _, warm = fleet_terms(case.tier)
-        counts = (count_fleet(rates.peak, usable, factor, case.margin, warm) for factor in SAFETY_FACTORS)
+        counts = (count_fleet(peak, usable, factor, case.margin, warm) for factor in SAFETY_FACTORS)
         asked = [f", {format_count(count, 'replica')}" for count in counts]
     least, most = SAFETY_FACTORS
     text = f"is not in the plan and counts as 1; the guide's are {least:g} for predictable traffic{asked[0]}, "
     yield "fleet.safety_factor", "info", f"{text}and {most:g} for a new deployment or high variance{asked[1]}"
-
-
-def _large_fleet(case: Case) -> Found:
-    rates, fleet = case.tier.workload and case.tier.workload.requests_per_second, case.tier.fleet
-    if not (rates and rates.peak and fleet and case.point):
-        return
-    per_replica = case.tier.gpu.per_replica
-    needed = count_fleet_of(case.tier, rates.peak, case.point.usable_rps, case.margin)
-    carried = fleet.instances * case.point.usable_rps
-    # One replica more than needed, or those that are kept warm, are no mistake however little traffic there is.
-    if fleet.instances <= needed + 1:
-        return
-    if carried > LARGE_FLEET * rates.peak * (fleet.safety_factor or 1.0):
-        text = f"{fleet.instances} at {case.point.usable_rps:.4g} usable rps each carry {carried:.4g} rps,"
-        text = f"{text} {carried / rates.peak:.3g} times the peak of {rates.peak:.6g}; Step 11 asks for {needed}"
-        gpus = per_replica > 1 and fleet.instances == needed * per_replica
-        why = "instances are replicas, not GPUs" if gpus else "the curve is that of one replica, not of the fleet"
-        yield "fleet.instances", "warning", f"{text}: make sure that {why}"
 
 
 def _gap_to_objective(case: Case) -> Found:
@@ -310,12 +290,13 @@ def _gap_to_average(case: Case) -> Found:
 def _other_configuration(case: Case) -> Found:
     """Yield a parallelism of the benchmark that the plan does not deploy (guide 9.1, step 7)."""
     measured, gpu = case.tier.curve and case.tier.curve.measured, case.tier.gpu
-    if not measured:
-        return
-    planned = {"tensor_parallel": tensor_parallel(case.tier), "pipeline_parallel": gpu.pipeline_parallel or 1}
-    for name, degree in {**planned, "data_parallel": model_copies(case.tier)}.items():
-        was = getattr(measured, name)
-        if was is not None and was != degree:
+    planned = {
+        "tensor_parallel": gpu.tensor_degree,
+        "pipeline_parallel": gpu.pipeline_parallel or 1,
+        "data_parallel": gpu.model_copies,
+    }
+    for name, degree in planned.items():
+        if (was := getattr(measured, name, None)) not in (None, degree):
             text = f"was {was}, the plan deploys {degree}: a curve of another parallelism is not this replica's"
             yield f"curve.measured.{name}", "warning", f"{text}; benchmark the final configuration (guide 9.1, step 7)"
 
@@ -328,14 +309,60 @@ def _short_prompts(case: Case) -> Found:
         yield "pools", "warning", f"{text}; whole replicas with chunked prefill are the better choice (guide 6.5)"
 
 
+def _unsupported_weights(case: Case) -> Found:
+    """Yield a format of the weights that the GPU has no hardware path for (guide 9.5), as QuantizationMismatch finds it."""
+    written = (case.tier.precision.weights if case.tier.precision else None) or ""
+    gpu, needs = find_product(case.tier.gpu.product), needed_format(written)
+    if gpu is None or not needs or gpu.computes(needs, since := case.limit("QuantizationMismatch", needs)):
+        return
+    text = f"{written} has no hardware path on {case.tier.gpu.product}: weights run converted, without the planned speed-up"
+    if gpu.capability is not None:
+        text += f" (compute capability {gpu.capability:.1f}; {needs.upper()} needs {since:g})"
+    instead = next((f for f in FALLBACKS if gpu.computes(f, case.limit("QuantizationMismatch", f))), "other")
+    severity: Severity = "info" if needs in UNPACKED else "warning"
+    yield "precision.weights", severity, f"{text}; build {instead.upper()} weights for this GPU (guide 9.5)"
+
+
+def _wide_without_nvlink(case: Case) -> Found:
+    """Yield tensor parallelism over more than 2 GPUs whose link is PCIe, or not known (guide 5.6; 9.1, step 2)."""
+    degree, link = case.tier.gpu.tensor_degree, (case.tier.gpu.interconnect or "").casefold()
+    if degree <= WIDEST_OVER_PCIE or (re.search(FAST_LINK, link) and not re.search(NO_LINK, link)):
+        return
+    if not re.search(SLOW_LINK, link):
+        text = f"{link} is no known link" if link else "is not in the plan"
+        text += f"; tensor parallelism over {degree} GPUs requires NVLink (guide 9.1, step 2)"
+        yield "gpu.interconnect", "info", f"{text}: write nvlink, xgmi or pcie"
+        return
+    share = next(share for least, share in ALL_REDUCE if degree >= least)
+    text = f"tensor parallelism over {degree} GPUs without NVLink spends {share} % of a step in all-reduce (guide 5.6)"
+    yield "gpu.interconnect", "warning", f"{text}: benchmark it against 2, quantise to need fewer GPUs, or use NVLink"
+
+
+def _kv_tokens(case: Case) -> Found:
+    """Compare the engine's own number of KV tokens with the planned requests at once (guide 9.1, step 4)."""
+    held = case.tier.architecture.kv_tokens if case.tier.architecture else None
+    if held is None:
+        return
+    if short := kv_shortfall(held, case.tier):
+        yield "architecture.kv_tokens", "warning", f"{short}. Lower C_max, use an FP8 KV cache, or more GPUs"
+        return
+    planned = planned_kv_tokens(case.tier)
+    needs = "is not known: C_max of a whole replica or workload.prompt_tokens.p95 is not in the plan"
+    needs = f"needs {planned[0]:,.0f}" if planned else needs
+    yield "architecture.kv_tokens", "info", f"the engine's KV cache holds {held:,} tokens; the planned load {needs}"
+
+
 def _missing(case: Case) -> Found:
     if case.tier.curve is None:
         yield "curve", "info", f"is not in the plan; {_names(CURVE_RULES)} will say not_in_plan"
-    if case.curve:
+    elif case.curve:
         lacking = [row for row in MEASURED if all(metric_value(point, row[0]) is None for point in case.curve.points)]
         if lacking:
             metrics, rules = (_names(column) for column in zip(*lacking, strict=True))
             yield "curve.points", "info", f"no point gives {metrics}; {rules} will say not_in_plan"
+        elif case.curve.gpu_utilization_kind is None:
+            text = "is missing: only like is compared with like, so GpuUtilizationShortfall will say not_in_plan"
+            yield "curve.gpu_utilization_kind", "warning", text
     for part, lost in PARTS:
         if getattr(case.tier, part) is None:
             yield part, "info", f"is not in the plan; {lost}"
@@ -344,35 +371,23 @@ def _missing(case: Case) -> Found:
 CHECKS: tuple[Callable[[Case], Found], ...] = (
     _underived,
     _other_operating_point,
-    _unmeasured_objective,
     _few_requests,
     _closed_loop,
-    _unnamed_utilization,
     _generator_limited,
     _repeated_prompts,
     _lengths,
-    _short_fleet,
+    _fleet_size,
     _no_safety_factor,
-    _large_fleet,
     _gap_to_objective,
     _gap_to_average,
     _other_configuration,
     _short_prompts,
+    check_guardrails,
+    _unsupported_weights,
+    _wide_without_nvlink,
+    _kv_tokens,
     _missing,
 )
-
-
-def _breaks(point: Point, slo: Slo) -> bool:
-    """Return whether a load breaks the SLO, which `rules.plan.mistakes` says."""
-    given = ((metric_value(point, name), getattr(slo, name)) for name in LIMITED)
-    return any(value is not None and limit is not None and value > limit for value, limit in given)
-
-
-def _some(places: list[int], case: Case) -> str:
-    if len(places) == len(case.points):
-        return "every point has" if len(places) > 1 else "the only point has"
-    listed = ", ".join(f"[{place}]" for place in places)
-    return f"{listed} has" if len(places) == 1 else f"{listed} have"
 
 
 def _names(names: tuple[str, ...]) -> str:

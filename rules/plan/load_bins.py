@@ -7,14 +7,13 @@ replica's minute is therefore off the curve while its queue grows, and until the
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
 from rules.light_dataclass import light_dataclass
 from rules.plan.capacity import POOL_TOKENS, planned_capacity, pool_capacity
 from rules.plan.curve import Curve
-from rules.plan.memory import model_copies
+from rules.plan.gpus import gpu_peaks
 from rules.plan.schema import TierPlan
 from rules.telemetry import histograms, windows
 from rules.telemetry.derived import PlanFacts
@@ -90,29 +89,6 @@ def narrow_to_pool(context: TierContext, pool: str, seen: Window | None) -> Tier
 def with_capacity(context: TierContext, capacity: Capacity | None) -> TierContext:
     """Return the context with production's capacity, or unchanged for None."""
     return context if capacity is None else replace(context, basis=replace(context.basis, capacity=capacity))
-
-
-PEAKS: tuple[tuple[str, float, float], ...] = (
-    (r"\bA100-SXM4-80GB\b", 312e12, 2.04e12),
-    (r"\bH100 80GB HBM3\b", 990e12, 3.35e12),
-    (r"\bH200\b(?! NVL)", 990e12, 4.80e12),
-    (r"\bB200\b", 2250e12, 8.00e12),
-)
-"""Dense BF16 operations and memory bytes per second by NVML product name (guide "GPU Categories for Inference")."""
-
-
-def gpu_peaks(tier: TierPlan) -> tuple[float | None, float | None]:
-    """Return the peak operations and memory bytes per second of a GPU, times the data-parallel copies of a replica.
-
-    None for an unknown product, and for operations unless the weights have 16 bits. Engines add up data-parallel ranks.
-    """
-    found = next((row for row in PEAKS if re.search(row[0], tier.gpu.product)), None)
-    if found is None:
-        return None, None
-    weights = tier.precision.weights if tier.precision else ""
-    copies = model_copies(tier)
-    flops = found[1] * copies if re.fullmatch(r"(bf|fp|bfloat|float)16", weights or "", re.IGNORECASE) else None
-    return flops, found[2] * copies
 
 
 def build_tier_context(

@@ -1,24 +1,25 @@
 """Mistakes of a valid plan: values from which a wrong size follows.
 
 Each sentence names the numbers and what to write instead. A plan with mistakes is still evaluated: a daemon must not
-stop for it. Limits of single values are in `rules.plan.plausible_ranges`.
+stop for it. To add a plausible range: a row of RANGES with its source. It must hold for every tier that exists.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from statistics import median
-from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from rules.engines.registry import ENGINES
-from rules.light_dataclass import light_dataclass
 from rules.plan.curve import LIMITED, Curve, OperatingPoint, operating_point
 from rules.plan.envelope import by_littles_law, metric_value, sort_by_load
-from rules.plan.plausible_ranges import implausible
-from rules.plan.replica_count import NO_OVERRIDES, Margin, margin_from_rule
+from rules.plan.money import HOURS_A_MONTH
+from rules.plan.replica_count import Margin, margin_from_rule
 from rules.plan.schema import Point, TierPlan
 from rules.problems import find_close_name
 from rules.telemetry.contradictions import find_contradictions
@@ -62,9 +63,6 @@ FALLS = 2.0
 
 TIMES = ((60.0, "minute"), (3600.0, "hour"), (86_400.0, "day"))
 
-NO_RULES: Mapping[str, CatalogueRow] = MappingProxyType({})
-"""Catalogue of checks that need none of its thresholds."""
-
 Severity = Literal["mistake", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("mistake", "warning", "info")
 """Severities in the order of the output. A `mistake` fails the check."""
@@ -73,19 +71,35 @@ Found = Iterator[tuple[str, Severity, str]]
 """Place in the tier, severity and sentence."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Case:
-    """Tier under check with its points as written, and the curve and operating point that follow from them.
+    """Tier under check, with the curve and the operating point that follow from it.
 
     `rules` is the catalogue, whose thresholds the tier's configuration may override.
     """
 
     tier: TierPlan
-    points: tuple[Point, ...]
-    curve: Curve | None
-    point: OperatingPoint | None
     rules: Mapping[str, CatalogueRow]
     overrides: Mapping[str, Mapping[str, float]]
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """Return the points of the curve as written."""
+        return self.tier.curve.points if self.tier.curve else ()
+
+    @cached_property
+    def curve(self) -> Curve | None:
+        return Curve.from_plan(self.tier)
+
+    @cached_property
+    def point(self) -> OperatingPoint | None:
+        return operating_point(self.tier)
+
+    @property
+    def peak_rps(self) -> float | None:
+        """Return the planned peak of the whole tier."""
+        rates = self.tier.workload.requests_per_second if self.tier.workload else None
+        return rates.peak if rates else None
 
     @property
     def margin(self) -> Margin:
@@ -97,26 +111,82 @@ class Case:
         return self.rules[rule].limit(name, self.overrides)
 
 
-def case_of(
-    tier: TierPlan,
-    rules: Mapping[str, CatalogueRow] = NO_RULES,
-    overrides: Mapping[str, Mapping[str, float]] = NO_OVERRIDES,
-) -> Case:
-    """Return the tier with its curve and its operating point."""
-    points = tier.curve.points if tier.curve else ()
-    return Case(
-        tier=tier,
-        points=points,
-        curve=Curve.from_plan(tier),
-        point=operating_point(tier),
-        rules=rules,
-        overrides=overrides,
-    )
+FIRST_TOKEN = "the sizing guide's objective is 2 s (8.3)"
+TOKEN = "engines make a token in 15 to 25 ms, and people read one in 90 ms (sizing guide, 1)"
+WHOLE = "a request has at least one token"
+START = "loading a 70B model takes 30 to 60 s, a whole cold start 2 to 10 minutes (sizing guide, 1 and 9.2)"
+PRICE = "an hour of an H100 costs 2.50 in the sizing guide, and this is one GPU, not a server"
+
+RANGES: tuple[tuple[str, float, float, str], ...] = (
+    ("slo.ttft_p99_seconds", 0.005, 60.0, FIRST_TOKEN),
+    ("slo.tpot_p99_seconds", 0.0005, 2.0, TOKEN),
+    ("slo.itl_p99_seconds", 0.0005, 2.0, TOKEN),
+    ("slo.e2e_p99_seconds", 0.01, math.inf, "a request has a first token and others after it"),
+    ("workload.prompt_tokens.p50", 1.0, math.inf, WHOLE),
+    ("workload.generation_tokens.p50", 1.0, math.inf, WHOLE),
+    ("cold_start_seconds", 5.0, 3600.0, START),
+    ("speculation.draft_step_seconds", 0.0, 1.0, "a draft step is shorter than the step that it saves"),
+    ("speculation.verify_step_seconds", 0.0, 2.0, TOKEN),
+    ("cost.gpu_hour_price", 0.01, 25.0, PRICE),
+)
+"""Path in the tier, lowest and highest plausible value, and why. The highest price is ten times the guide's."""
+
+LOWEST_LOAD: tuple[tuple[str, float, float, str], ...] = (
+    ("ttft_p50_seconds", 0.0, 60.0, FIRST_TOKEN),
+    ("ttft_p99_seconds", 0.0, 60.0, FIRST_TOKEN),
+    ("tpot_p50_seconds", 0.0, 2.0, TOKEN),
+    ("tpot_p99_seconds", 0.0, 2.0, TOKEN),
+)
+"""The same of the curve's lowest load alone: past the knee a queue makes every latency long."""
+
+MOST_EVICTIONS = (0.0, 2.0, "above 0.2 evictions a request a replica is already degraded (sizing guide, 9.3)")
+
+DOLLAR_SIZED = frozenset({"USD", "EUR", "GBP", "CHF", "CAD", "AUD", "NZD", "SGD"})
+"""Currencies worth between half a US dollar and two: the range of prices holds for these alone."""
+
+SLIPS: tuple[tuple[str, tuple[tuple[float, str], ...]], ...] = (
+    ("cold_start_seconds", ((1e-3, "milliseconds"), (60.0, "minutes"))),
+    ("_seconds", ((1e-3, "milliseconds"),)),
+    ("p50", ((1e3, "thousands"),)),
+    ("eviction_rate", ((1e-2, "per cent"),)),
+    ("gpu_hour_price", ((1 / HOURS_A_MONTH, "the price of a month"), (1e-2, "cents"))),
+)
+"""Units that are written by mistake, by the end of the key: the value times the factor is in the unit of the plan."""
 
 
 def _implausible(case: Case) -> Found:
-    for path, text in implausible(case.tier):
-        yield path, "mistake", text
+    tier = case.tier
+    for path, low, high, why in RANGES:
+        # Nobody waits for the first token of a batch (guide 1): its objective may be as long as anybody likes.
+        is_other_money = path.startswith("cost.") and tier.cost is not None and tier.cost.currency not in DOLLAR_SIZED
+        if not is_other_money and not (tier.is_batch and path.startswith("slo.")):
+            yield from _outside(path, _value_at(tier, path), low, high, why)
+    lowest = sort_by_load(tier.curve)[0] if tier.curve else None
+    for place, point in enumerate(case.points):
+        yield from _outside(f"curve.points[{place}].eviction_rate", point.eviction_rate, *MOST_EVICTIONS)
+        for name, low, high, why in LOWEST_LOAD if point is lowest else ():
+            yield from _outside(f"curve.points[{place}].{name}", metric_value(point, name), low, high, why)
+
+
+def _value_at(tier: TierPlan, path: str) -> float | None:
+    part: Any = tier
+    for name in path.split("."):
+        part = getattr(part, name, None)
+    value: float | None = part
+    return value
+
+
+def _outside(path: str, value: float | None, low: float, high: float, why: str) -> Found:
+    """Yield a value outside its range, with what to write if it is in another unit."""
+    if value is None or low <= value <= high:
+        return
+    bound = f"below {low:g}" if value < low else f"above {high:g}"
+    unit = " s" if path.endswith("_seconds") else ""
+    slips = next(slips for end, slips in SLIPS if path.endswith(end))
+    meant = [
+        f"; if it is {words}, write {value * factor:.4g}" for factor, words in slips if low <= value * factor <= high
+    ]
+    yield path, "mistake", f"{value:.6g}{unit} is {bound}, the limit of what is plausible: {why}{''.join(meant)}"
 
 
 def _unknown_engine(case: Case) -> Found:
@@ -143,25 +213,24 @@ def _slo_below_curve(case: Case) -> Found:
 
 def _falling_latency(case: Case) -> Found:
     """Yield latencies that fall from point to point while the load rises: the column has a wrong order."""
-    if case.tier.curve is None:
-        return
-    points = sort_by_load(case.tier.curve)
-    for name in LIMITED:
+    points = sort_by_load(case.tier.curve) if case.tier.curve else ()
+    for name in LIMITED if len(points) >= SHORTEST_ORDER else ():
         values = [value for point in points if (value := metric_value(point, name)) is not None]
-        if len(values) < len(points) or len(points) < SHORTEST_ORDER or values[0] < FALLS * values[-1]:
-            continue
-        if all(after < before for before, after in pairwise(values)):
+        falls = len(values) == len(points) and all(after < before for before, after in pairwise(values))
+        if falls and values[0] >= FALLS * values[-1]:
             text = f"{name} falls from {values[0]:.4g} to {values[-1]:.4g} s while the load rises"
-            yield (
-                "curve.points",
-                "mistake",
-                f"{text}: its values are in the wrong order; write each beside its own load",
-            )
+            instead = "its values are in the wrong order; write each beside its own load"
+            yield "curve.points", "mistake", f"{text}: {instead}"
 
 
 def _impossible_load(case: Case) -> Found:
     """Yield a benchmark that breaks Little's law: rps x time in system is the number of requests at once."""
-    ratios = [ratio for point in case.points if (ratio := _at_once(case, point)) is not None]
+    tokens = case.tier.workload.generation_tokens if case.tier.workload else None
+    ratios = [
+        in_system / point.concurrency
+        for point in case.points
+        if point.concurrency and (in_system := by_littles_law(point, tokens.p50 if tokens else None)) is not None
+    ]
     if not ratios or IDLE_LOAD <= (factor := median(ratios)) <= IMPOSSIBLE_LOAD:
         return
     text = f"completed_rps x time in system is {factor:.3g} times the concurrency (Little's law), which cannot be"
@@ -182,20 +251,14 @@ def _contradictory_times(case: Case) -> Found:
             yield f"curve.points[{place}]", "mistake", f"{text}, which cannot be; {CORRECT}"
 
 
-def _at_once(case: Case, point: Point) -> float | None:
-    tokens = case.tier.workload.generation_tokens if case.tier.workload else None
-    found = by_littles_law(point, tokens.p50 if tokens else None)
-    return None if found is None or not point.concurrency else found / point.concurrency
-
-
 def _other_lengths(case: Case) -> Found:
     """Yield output tokens per request that differ between curve and workload."""
     tokens = case.tier.workload.generation_tokens if case.tier.workload else None
-    planned, which = (tokens.mean, "mean") if tokens and tokens.mean else (tokens.p50 if tokens else None, "P50")
-    given = [p.output_tokens_per_second / p.completed_rps for p in case.points if p.output_tokens_per_second]
-    if not given or planned is None or 1 / OTHER_LENGTHS <= median(given) / planned <= OTHER_LENGTHS:
+    planned = (tokens.mean or tokens.p50) if tokens else None
+    given = [length for point in case.points if (length := point.generation_tokens_mean) is not None]
+    if not given or tokens is None or planned is None or 1 / OTHER_LENGTHS <= median(given) / planned <= OTHER_LENGTHS:
         return
-    found = median(given)
+    found, which = median(given), "mean" if tokens.mean else "P50"
     text = f"output_tokens_per_second / completed_rps is {found:.3g} tokens a request, the workload's {which} is {planned:.4g}"
     instead = _of_the_fleet(case, max(found / planned, planned / found))
     yield "curve.points", "mistake", f"{text}; {instead}, or measure with the planned lengths"
@@ -210,62 +273,48 @@ def _of_the_fleet(case: Case, factor: float) -> str:
 
 def _other_rate(case: Case) -> Found:
     """Yield a peak far above the planned fleet: probably requests of another span of time."""
-    rates, fleet = case.tier.workload and case.tier.workload.requests_per_second, case.tier.fleet
-    if not (rates and rates.peak and fleet and case.point):
+    fleet, peak = case.tier.fleet, case.peak_rps
+    if not (peak and fleet and case.point):
         return
     carried = fleet.instances * case.point.usable_rps
-    if rates.peak <= FAR_SHORT * carried:
-        return
-    text = (
-        f"{rates.peak:.6g} rps are {rates.peak / carried:.3g} times what the planned {fleet.instances} replicas carry"
-    )
-    meant = [
-        f"if they are requests a {span}, write {rates.peak / seconds:.4g}"
-        for seconds, span in TIMES
-        if carried / FAR_SHORT <= rates.peak / seconds <= carried
-    ]
-    instead = ", ".join(meant) or "correct the peak or fleet.instances"
-    yield "workload.requests_per_second.peak", "mistake", f"{text} ({carried:.4g} rps); {instead}"
+    if peak > FAR_SHORT * carried:
+        meant = [
+            f"if they are requests a {span}, write {peak / seconds:.4g}"
+            for seconds, span in TIMES
+            if carried / FAR_SHORT <= peak / seconds <= carried
+        ]
+        instead = ", ".join(meant) or "correct the peak or fleet.instances"
+        text = f"{peak:.6g} rps are {peak / carried:.3g} times what the planned {fleet.instances} replicas carry"
+        yield "workload.requests_per_second.peak", "mistake", f"{text} ({carried:.4g} rps); {instead}"
 
 
 def _unmeasured_capacity(case: Case) -> Found:
     """Yield a given operating point far above every load of the benchmark."""
-    given = case.point if case.point and case.point.given else None
-    if given is None or case.curve is None or given.usable_rps <= FAR_ABOVE * case.curve.top_rps:
+    if case.curve is None or case.point is None or not case.point.given:
         return
-    text = f"{given.usable_rps:.6g} rps are {given.usable_rps / case.curve.top_rps:.3g} times the highest load of the curve"
-    instead = _of_the_fleet(case, given.usable_rps / case.curve.top_rps)
-    yield (
-        "operating_point.usable_rps",
-        "mistake",
-        f"{text} ({case.curve.top_rps:.4g} rps); {instead}, or benchmark again",
-    )
+    usable, factor = case.point.usable_rps, case.point.usable_rps / case.curve.top_rps
+    if factor > FAR_ABOVE:
+        text = f"{usable:.6g} rps are {factor:.3g} times the highest load of the curve ({case.curve.top_rps:.4g} rps)"
+        instead = f"{_of_the_fleet(case, factor)}, or benchmark again"
+        yield "operating_point.usable_rps", "mistake", f"{text}; {instead}"
 
 
 def _untold_p99(case: Case) -> Found:
-    """Yield a capacity from points with too few requests for a P99."""
+    """Yield a capacity from points around it, or a lowest point, with too few requests for a P99."""
     if case.curve is None:
         return
-    around = [point for point in _around(case) if point.requests is not None]
-    few = [point for point in around if (point.requests or 0) < FEW_FOR_A_P99]
-    if not few:
-        return
-    requests = min(point.requests or 0 for point in few)
-    text = f"the capacity rests on a load of {requests} requests, whose P99 is the slowest of them"
-    missed = f"the true P99 is above it with a probability of {0.99**requests:.0%}, and nothing bounds it"
-    yield "curve.points", "mistake", f"{text}; {missed}. Measure 300 requests or more at each load"
-
-
-def _around(case: Case) -> tuple[Point, ...]:
-    """Return the points around the operating point, the lowest point if no load keeps the SLO."""
-    assert case.curve is not None
-    derived = case.curve.usable(case.tier.slo)
-    if derived is None:
-        return case.curve.points[:1]
-    above = [place for place, point in enumerate(case.curve.points) if point.completed_rps >= derived.usable_rps]
-    place = above[0] if above else len(case.curve.points) - 1
-    exact = math.isclose(case.curve.points[place].completed_rps, derived.usable_rps)
-    return case.curve.points[place if exact else max(place - 1, 0) : place + 1]
+    points, derived = case.curve.points, case.curve.usable(case.tier.slo)
+    around = points[:1]
+    if derived is not None:
+        above = bisect_left(points, derived.usable_rps * (1 - 1e-9), key=lambda point: point.completed_rps)
+        place = min(above, len(points) - 1)
+        is_measured = math.isclose(points[place].completed_rps, derived.usable_rps)
+        around = points[place if is_measured else max(place - 1, 0) : place + 1]
+    requests = min((point.requests for point in around if point.requests is not None), default=FEW_FOR_A_P99)
+    if requests < FEW_FOR_A_P99:
+        text = f"the capacity rests on a load of {requests} requests, whose P99 is the slowest of them"
+        missed = f"the true P99 is above it with a probability of {0.99**requests:.0%}, and nothing bounds it"
+        yield "curve.points", "mistake", f"{text}; {missed}. Measure 300 requests or more at each load"
 
 
 MISTAKES: tuple[Callable[[Case], Found], ...] = (

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
-from rules.plan.validation import CURRENCY, TIME_OF_DAY, cross_problems, problems_of
+from rules.plan.validation import cross_problems, problems_of
 
 SCHEMA_ID = "https://sizewatch.dev/schemas/plan-1.json"
 
@@ -56,31 +56,27 @@ class Gpu(_PlanSection):
     product: Text = Field(description="Product name as NVML or the GPU exporter prints it.")
     per_replica: Count = Field(description="GPUs one engine instance owns (TP x PP x DP inside it).")
     interconnect: Text | None = Field(None, description="What joins the GPUs of one replica: nvlink, xgmi, pcie, none.")
-    memory_gib: Positive | None = Field(None, description="Memory of one GPU, GiB; null: read from the product's name.")
     tensor_parallel: Count | None = Field(None, description="GPUs that share each layer; null: all of one copy.")
     pipeline_parallel: Count | None = Field(None, description="Stages that the layers are split into; null: one.")
 
+    @property
+    def tensor_degree(self) -> int:
+        """Return the GPUs that share each layer: the plan's number, else all of a replica by its stages."""
+        return self.tensor_parallel or self.per_replica // (self.pipeline_parallel or 1) or 1
+
+    @property
+    def model_copies(self) -> int:
+        """Return how often a replica holds the model: its data-parallel ranks."""
+        return max(1, self.per_replica // (self.tensor_degree * (self.pipeline_parallel or 1)))
+
 
 class Architecture(_PlanSection):
-    """Steps 4 to 6 (guide 2.6, 9.1): the model's shape, for the memory floor and the KV budget of one replica."""
+    """The KV cache of one replica. Other keys, such as layers or parameters, are a planner's own and are not read."""
 
-    config: Text | None = Field(
-        None,
-        description="The model's config.json, relative to the plan. Only plan check and plan show read it; keys here win.",
-    )
-    layers: Count | None = Field(None, description="Layers that keep keys and values.")
-    attention_heads: Count | None = Field(None, description="Query heads.")
-    kv_heads: Count | None = Field(None, description="Heads of keys and values, not query heads.")
-    head_size: Count | None = Field(None, description="Values of one head.")
-    parameters: Count | None = Field(
-        None, description="Parameters of the model; config.json tells them for few models."
-    )
-    weight_bytes: Count | None = Field(
-        None, description="Size of the weights; wins over parameters (model.safetensors.index.json: total_size)."
-    )
-    dtype: Text | None = Field(None, description="Format of the checkpoint, where `precision` says none or auto.")
+    model_config = ConfigDict(extra="ignore")
+
     attention: Literal["full", "latent", "hybrid"] | None = Field(
-        None, description="full: every layer keeps keys and values of every token. Others are not computed."
+        None, description="hybrid: layers share the KV blocks, so blocks x block size is not the tokens."
     )
     kv_tokens: Count | None = Field(
         None, description="Tokens that the KV cache of a replica holds by the engine's page: blocks x block size."
@@ -221,7 +217,7 @@ class Cost(_PlanSection):
     """Step 12 (guide 9.1)."""
 
     gpu_hour_price: Positive = Field(description="Price of one GPU for one hour.")
-    currency: Annotated[str, Field(pattern=CURRENCY)] = Field(description="ISO 4217 code, such as USD.")
+    currency: Annotated[str, Field(pattern="^[A-Z]{3}$")] = Field(description="ISO 4217 code, such as USD.")
     planned_utilization: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None, description="Average share of full capacity the fleet was expected to use."
     )
@@ -240,7 +236,6 @@ class Speculation(_PlanSection):
 
 class Lora(_PlanSection):
     max_adapters: Count = Field(description="Adapters that fit in GPU memory at once.")
-    adapter_mib: Positive | None = Field(None, description="GPU memory of one adapter at its rank, MiB.")
 
 
 class Disaggregation(_PlanSection):
@@ -265,7 +260,7 @@ class Guardrails(_PlanSection):
 class Batch(_PlanSection):
     """Offline work (guide 1.4): no user waits, and a job must end in time. Its size is what the engine cannot tell."""
 
-    deadline: Annotated[str, Field(pattern=TIME_OF_DAY)] | None = Field(
+    deadline: Annotated[str, Field(pattern="^([01][0-9]|2[0-3]):[0-5][0-9]$")] | None = Field(
         None, description="Time of day, UTC, at which the queue must be empty: '06:00'."
     )
     hours: Positive | None = Field(None, description="Time that one job may take.")
@@ -322,7 +317,7 @@ def parse_plan(data: object) -> Plan:
     try:
         plan = Plan.model_validate(data)
     except ValidationError as error:
-        raise InvalidPlanError((*problems_of(error, Plan), *contradictions)) from None
+        raise InvalidPlanError((*problems_of(error), *contradictions)) from None
     if contradictions:
         raise InvalidPlanError(contradictions)
     return plan

@@ -32,12 +32,11 @@ from rules.catalogue.registry import BY_NAME as RULES
 from rules.catalogue.registry import CATALOGUE, margin_of
 from rules.engines.registry import ENGINES
 from rules.methods.utilization import compute_idle_replicas
-from rules.plan import checks, hardware_checks, memory, money, replica_count
+from rules.plan import checks, money, replica_count
 from rules.plan.curve import OperatingPoint, operating_point
 from rules.plan.load_bins import build_tier_context
-from rules.plan.memory import MemoryFloor, memory_floor
-from rules.plan.mistakes import case_of
-from rules.plan.schema import Fleet, Precision, TierPlan
+from rules.plan.memory import planned_kv_tokens
+from rules.plan.schema import Fleet, TierPlan
 from rules.resize import levers
 from rules.resize.fleet_cost import planned_cost
 from rules.telemetry import readings
@@ -48,7 +47,6 @@ HERE = Path(__file__).parent
 PLAN = HERE / "plan.yaml"
 TABLE: dict[str, Any] = yaml.safe_load((HERE / "guide.yaml").read_text())
 ROWS: list[dict[str, Any]] = TABLE["rows"]
-FP8 = Precision(weights="fp8", kv="fp8")
 RPS, REPLICAS = 50.0, 13
 KEYS = {"at", "says", "number", "ours", "within", "differs", "is", "not_exposed", "feeds", "no_place"}
 SURFACES = ["check", "show", "report"]
@@ -122,22 +120,6 @@ def read(signal: str, running: float = 0.0, **counters: float) -> float | None:
     value = readings.read(BY_NAME[signal], Window(**span, counters=counters, gauges=levels), basis)
     assert isinstance(value, Reading), value
     return value.value
-
-
-def floor(name: str, **changes: Any) -> MemoryFloor:
-    return memory_floor(case_of(tier(name, **changes)))
-
-
-def part(name: str, label: str) -> float:
-    return dict(floor(name).parts)[label]
-
-
-def gpus(name: str, more: float = 0.0, **changes: Any) -> int:
-    """Return the GPUs that hold the memory floor and so much more."""
-    needed = floor(name, **changes)
-    assert needed.floor
-    assert needed.gpu_bytes
-    return math.ceil(needed.floor * (1 + more) / needed.gpu_bytes)
 
 
 def point(name: str) -> OperatingPoint | None:

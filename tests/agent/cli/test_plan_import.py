@@ -332,7 +332,7 @@ def test_what_each_made_plan_can_support_is_told_by_its_check(capsys: Captured) 
     for name in MADE:
         assert main.main(["plan", "check", str(PLANS / f"{name}.yaml")]) == 0
         told[name] = capsys.readouterr().out
-    assert "every point has fewer than 300 requests (16 to 192)" in told["cpu-small"]
+    assert "6 of 6 points had fewer than 300 requests (16 to 192)" in told["cpu-small"]
     assert "curve.loop: a closed loop starts with a burst" in told["cpu-small"]
     assert "warning" not in told["cpu-small-open"]
     assert "PrefixHitDivergence" in told["cpu-small-open"]

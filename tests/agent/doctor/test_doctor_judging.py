@@ -271,4 +271,4 @@ def test_a_kv_cache_too_small_for_the_planned_requests_is_a_warning(c_max: int, 
     load = {"workload": {"prompt_tokens": {"p95": 300}}, "operating_point": {"c_max": c_max, "usable_rps": 5}}
     (found,) = planned(page(tier=tier(**load)))
     assert found.level is level
-    assert ("need 33,000" in found.text) is (level is CheckLevel.WARN)
+    assert ("needs 33,000" in found.text) is (level is CheckLevel.WARN)

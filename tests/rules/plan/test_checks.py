@@ -69,7 +69,7 @@ def test_the_closed_loop_plan_names_its_few_requests_and_its_loop() -> None:
         (
             "tiers.cpu-small.curve.points",
             (
-                "every point has fewer than 300 requests (16 to 192): "
+                "6 of 6 points had fewer than 300 requests (16 to 192): "
                 "verdicts against them are likely at most, never certain"
             ),
         ),
@@ -113,21 +113,19 @@ def test_the_open_loop_plan_has_no_knee_and_no_warning() -> None:
             {"points": [point(2, 1), point(4, 4, requests=299)]},
             "curve.points",
             "warning",
-            "[1] has fewer than 300 requests (299): verdicts against them are likely at most, never certain",
+            "1 of 2 points had fewer than 300 requests (299): verdicts against them are likely at most, never certain",
         ),
         (
             {"workload": {**PARTS["workload"], "prompt_tokens": {"p50": 900}}},
             "workload.prompt_tokens.mean",
             "info",
-            (
-                "is given neither here nor by the curve; its quantiles bound it, and so fleet utilisation has bounds only"
-            ),
+            "is given neither here nor by the curve; fleet utilisation counts requests, or has bounds by quantiles",
         ),
         (
             {"workload": {**PARTS["workload"], "generation_tokens": None}},
             "workload.generation_tokens.mean",
             "info",
-            "is given neither here nor by the curve; fleet utilisation counts requests, whatever their length",
+            "is given neither here nor by the curve; fleet utilisation counts requests, or has bounds by quantiles",
         ),
         (
             {"points": [point(2, 1, output_tokens_per_second=800), point(4, 4, output_tokens_per_second=1600)]},
@@ -140,7 +138,7 @@ def test_the_open_loop_plan_has_no_knee_and_no_warning() -> None:
             "curve.points",
             "warning",
             (
-                "the only point has fewer than 300 requests (none given): "
+                "1 of 1 point had fewer than 300 requests (not given): "
                 "verdicts against them are likely at most, never certain"
             ),
         ),
@@ -148,10 +146,7 @@ def test_the_open_loop_plan_has_no_knee_and_no_warning() -> None:
             {"kind": None},
             "curve.gpu_utilization_kind",
             "warning",
-            (
-                "is missing though points give gpu_utilization; only like is compared with like, "
-                "so GpuUtilizationShortfall will say not_in_plan"
-            ),
+            ("is missing: only like is compared with like, so GpuUtilizationShortfall will say not_in_plan"),
         ),
         (
             {"points": [point(2, 1), point(4, 4, requested_rps=5)]},
@@ -166,15 +161,15 @@ def test_the_open_loop_plan_has_no_knee_and_no_warning() -> None:
             {"fleet": {"instances": 1}},
             "fleet.instances",
             "warning",
-            "1 at 3 usable rps each carry 3 rps, not the peak of 4; Step 11 asks for 2",
+            "1 at 3 usable rps each carry 3 rps, 0.75 times the peak of 4; Step 11 asks for 2",
         ),
         (
             {"fleet": {"instances": 2, "safety_factor": 1.6}},
             "fleet.instances",
             "info",
             (
-                "2 at 3 usable rps each carry 6 rps, the peak of 4 but not 1.6 times it, as the safety factor asks; "
-                "Step 11 asks for 3"
+                "2 at 3 usable rps each carry 6 rps, 1.5 times the peak of 4; Step 11 asks for 3, "
+                "for the safety factor, a spike or the loss of one replica"
             ),
         ),
         (
@@ -199,7 +194,7 @@ def test_the_open_loop_plan_has_no_knee_and_no_warning() -> None:
             {"points": [point(2, 1, ttft_p99_seconds=None), point(4, 4)]},
             "curve.points",
             "warning",
-            "the lowest load lacks a metric of the SLO, so no operating point follows (none is known)",
+            "the lowest load lacks a metric of the SLO, so no operating point follows from the curve",
         ),
         (
             {"points": [point(2, 1, eviction_rate=None), point(4, 4, eviction_rate=None)]},
@@ -221,17 +216,8 @@ def test_the_open_loop_plan_has_no_knee_and_no_warning() -> None:
             "fleet.instances",
             "warning",
             (
-                "40 at 3 usable rps each carry 120 rps, 30 times the peak of 4; Step 11 asks for 2: "
-                "make sure that the curve is that of one replica, not of the fleet"
-            ),
-        ),
-        (
-            {"fleet": {"instances": 16}, "gpu": {"product": "A", "per_replica": 8}},
-            "fleet.instances",
-            "warning",
-            (
-                "16 at 3 usable rps each carry 48 rps, 12 times the peak of 4; Step 11 asks for 2: "
-                "make sure that instances are replicas, not GPUs"
+                "40 at 3 usable rps each carry 120 rps, 30 times the peak of 4; Step 11 asks for 2: make sure that "
+                "instances are replicas, not GPUs, and the curve is that of one replica, not of the fleet"
             ),
         ),
         ({"cost": None}, "cost", "info", "is not in the plan; prices are left out"),

@@ -1,6 +1,6 @@
 import pytest
 
-from rules.plan.gpu_formats import needed, product
+from rules.plan.gpus import find_product, needed_format
 
 
 @pytest.mark.parametrize(
@@ -27,14 +27,14 @@ from rules.plan.gpu_formats import needed, product
     ],
 )
 def test_a_gpu_is_known_by_the_name_that_nvml_prints(printed: str, capability: float) -> None:
-    found = product(printed)
+    found = find_product(printed)
     assert found is not None
     assert found.capability == capability
 
 
 @pytest.mark.parametrize("printed", ["CPU", "A1000", "NVIDIA H1000", "NVIDIA Z99", "", "NVIDIA"])
 def test_a_gpu_that_is_not_in_the_table_is_not_guessed(printed: str) -> None:
-    assert product(printed) is None
+    assert find_product(printed) is None
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_gpu_that_is_not_in_the_table_is_not_guessed(printed: str) -> None:
     ],
 )
 def test_amd_gpus_are_known_by_their_formats(printed: str, fp8: bool, fp4: bool) -> None:
-    found = product(printed)
+    found = find_product(printed)
     assert found is not None
     assert (found.computes("fp8", 8.9), found.computes("fp4", 10.0)) == (fp8, fp4)
     assert found.computes("bf16", 8.0)
@@ -78,4 +78,4 @@ def test_amd_gpus_are_known_by_their_formats(printed: str, fp8: bool, fp4: bool)
     ],
 )
 def test_a_format_needs_what_its_multiplications_are_made_in(written: str, needs: str | None) -> None:
-    assert needed(written) == needs
+    assert needed_format(written) == needs
