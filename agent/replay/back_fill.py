@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 from agent.config.load import LoadedConfig, build_tier_contexts
@@ -30,8 +29,8 @@ SETTLE_SECONDS = 300.0
 LEAST_MINUTES = 10
 """Fewest missing minutes of a day to query for. Fewer lie between two scrapes or at a restart."""
 
-REST = 4.0
-"""Seconds of rest for each second of work, so that store and cycles have their time."""
+REST_SECONDS = 1.0
+"""Pause in seconds after a query, so that store and cycles have their time."""
 
 RETRY_SECONDS = 600.0
 """Retry interval in seconds after an error of the store or history."""
@@ -82,34 +81,29 @@ class BackFillService:
     def _run(self) -> None:
         filled = 0
         while not self._stopping.is_set():
-            began = time.monotonic()
             try:
                 for minutes in fill_demand(self._loaded, self._api, self._history.store(), self._begin, self._until):
                     filled += minutes
-                    self._stopping.wait(REST * (time.monotonic() - began))
-                    if self._stopping.is_set():
+                    if self._stopping.wait(REST_SECONDS):
                         return
-                    began = time.monotonic()
-                self._finish(filled)
-                return
             except SizewatchError as error:
                 if self._stopping.is_set():
                     return
                 self.text = f"waits: {error}"
                 _log.warning('demand back-fill paused error="%s" retry=%s', error, duration_text(RETRY_SECONDS))
+                self._stopping.wait(RETRY_SECONDS)
+                continue
             except Exception:  # noqa: BLE001 - a defect must stop only the back-fill, not the daemon
                 _log.exception("demand back-fill failed")
                 self.text = "failed by a defect in sizewatch, see its log"
                 return
-            self._stopping.wait(RETRY_SECONDS)
-
-    def _finish(self, minutes: int) -> None:
-        span = duration_text(round(self._until - self._begin))
-        self.text = f"{minutes} minutes of demand of the {span} before the start were filled from the store"
-        self.minutes = minutes
-        if minutes:
-            _log.info("demand back-fill finished: %s", self.text)
-            self._done(self.text, self._clock())
+            span = duration_text(round(self._until - self._begin))
+            self.text = f"{filled} minutes of demand of the {span} before the start were filled from the store"
+            self.minutes = filled
+            if filled:
+                _log.info("demand back-fill finished: %s", self.text)
+                self._done(self.text, self._clock())
+            return
 
 
 def fill_demand(loaded: LoadedConfig, api: StoreApi, history: HistoryStore, begin: float, end: float) -> Iterator[int]:

@@ -54,26 +54,22 @@ def read_demand(
 ) -> tuple[MinuteSums, ...]:
     """Return the demand of the minutes in [begin, end) (unix seconds, whole minutes). Raise StoreError.
 
-    Requests of a prefill pool are left out: the decode pool counts them again.
+    Requests of a prefill pool are left out: the decode pool counts them again. A tier is of the first engine that the
+    store has data of.
     """
     if source.source == "agents":
         matchers = _join(f'{names.TIER}="{quote_value(tier)}"', f'{names.POOL}!="prefill"', source.selector)
-        minutes = dict(_of_agents(_ask(api, _agent_queries(matchers), begin, end)))
-        return tuple(_demand(minutes, begin, end))
+        return tuple(_demand(dict(_of_agents(_ask(api, _agent_queries(matchers), begin, end))), begin, end))
     matchers = _join(f'{source.pool_label}!="prefill"' if source.pool_label else "", source.selector)
     configured = source.engine or (context.plan.engine if context.plan is not None else None)
-    by_engine = {}
-    for name in dict.fromkeys(engine.name for engine in engines_of(configured)):
-        rows = _ask(api, _engine_queries(engines_of(name), matchers), begin, end)
-        by_engine[name] = dict(_of_engines(rows, engines_of(name)))
-    if any(minutes for name, minutes in by_engine.items() if name != "dynamo"):
-        # A Dynamo worker passes the series of its engine through.
-        by_engine.pop("dynamo", None)
-    found: dict[float, list[MinuteSums]] = {}
-    for minutes in by_engine.values():
-        for minute in _demand(minutes, begin, end):
-            found.setdefault(minute.start, []).append(minute)
-    return tuple(arrivals.add(parts) for _, parts in sorted(found.items()))
+    candidates = {engine.name for engine in engines_of(configured)}
+    # A Dynamo worker passes the series of its engine through.
+    for name in sorted(candidates, key=lambda name: (name == "dynamo", name)):
+        engines = engines_of(name)
+        minutes = dict(_of_engines(_ask(api, _engine_queries(engines, matchers), begin, end), engines))
+        if minutes:
+            return tuple(_demand(minutes, begin, end))
+    return ()
 
 
 def _join(*matchers: str | None) -> str:

@@ -36,6 +36,10 @@ from rules.verdicts.finding import ClosedSpan, Finding, RuleState
 
 DEFAULT_STEP_SECONDS = 60.0
 
+_LABELS = {(engine.name, engine.generation): engine.label for engine in ENGINES}
+# Agents report no generation.
+_LABELS |= {(engine.name, ""): engine.title for engine in ENGINES}
+
 DAYS_ARE_NEEDED = "a recording is judged by its minutes, this needs days of history"
 
 
@@ -70,18 +74,14 @@ class ReplayResult:
     cut_short: str = ""
 
     def unseen(self) -> str:
-        """Return why no window has data, or "" if one has. Silences above BRIDGE_SECONDS are not bridged."""
-        if any(one.window.covered_seconds > 0 for one in self.windows):
+        """Return why no window has data, or "" if any has."""
+        if any(shown.window.covered_seconds > 0 for shown in self.windows):
             return ""
-        reasons = sorted({gap.value for one in self.windows for gap in one.window.gaps.values()})
-        if Gap.NOT_SCRAPED.value not in reasons:
-            return f"nothing was seen: {', '.join(reasons) or 'a replica needs two pages of one process'}"
-        silences = (one.window for one in self.windows if one.replica is not None)
-        longest = max(window.span for window in silences if Gap.NOT_SCRAPED in window.gaps.values())
-        return (
-            f"nothing was seen ({Gap.NOT_SCRAPED.value}): scrapes are up to {longest:.0f} s apart, and at most "
-            f"{BRIDGE_SECONDS:.0f} s are bridged"
-        )
+        reasons = sorted({gap.value for shown in self.windows for gap in shown.window.gaps.values()})
+        text = f"nothing was seen: {', '.join(reasons) or 'a replica needs two pages of one process'}"
+        if Gap.NOT_SCRAPED.value in reasons:
+            text += f"; at most {BRIDGE_SECONDS:.0f} s between two scrapes are bridged"
+        return text
 
     def total_by_tier(self) -> dict[str, Window]:
         """Return each tier's windows, summed."""
@@ -93,11 +93,12 @@ class ReplayResult:
 
 
 class ReplayRun:
-    """Evaluation of observations, with windows on a step grid."""
+    """Evaluation of observations, with windows on a step grid. `engines` are the labels of the pages by tier."""
 
     def __init__(self, contexts: Mapping[str, TierContext], step_seconds: float) -> None:
         self.evaluator = Evaluator(contexts)
         self.state = EvaluatorState()
+        self.engines: dict[str, dict[str, None]] = {}
         self._step_seconds = step_seconds
         self._cells: dict[tuple[str, str, int], list[Window]] = {}
         self._ended: list[ClosedSpan] = []
@@ -108,6 +109,9 @@ class ReplayRun:
         for scrape in observation.scrapes:
             self._start = scrape.t if math.isnan(self._start) else self._start
             self._end = scrape.t
+            met, page = self.engines.setdefault(scrape.tier, {}), scrape.snapshot
+            if page is not None:
+                met[_LABELS.get((page.engine, page.generation), page.engine)] = None
         result = self.evaluator.step(self.state, observation)
         result.raise_defects()
         self._ended.extend(result.closed)
@@ -116,9 +120,7 @@ class ReplayRun:
             cell = math.floor((window.middle - self._start) / self._step_seconds)
             self._cells.setdefault((tier, replica, cell), []).append(window)
 
-    def finish(
-        self, name: str, engines: Mapping[str, Iterable[str]], problems: Sequence[str], cut_short: str = ""
-    ) -> ReplayResult:
+    def finish(self, name: str, problems: Sequence[str], cut_short: str = "") -> ReplayResult:
         ended, lasting = len(self._ended), self.state.open_findings()
         self.evaluator.flush(self.state)
         if not math.isnan(self._end):
@@ -138,7 +140,7 @@ class ReplayRun:
             ended=tuple(self._ended),
             rule_states=tuple(self.state.rules.values()),
             contexts=self.evaluator.tiers,
-            engines={tier: tuple(labels) for tier, labels in engines.items()},
+            engines={tier: tuple(labels) for tier, labels in self.engines.items() if labels},
             problems=tuple(problems),
             of_cut_minute=(*(one for one in self._ended[ended:] if isinstance(one, Finding)), *began.values()),
             cut_short=cut_short,
@@ -164,11 +166,7 @@ def replay(
     for cycle in _cycles(scrapes(recording, met)):
         read = tuple(one for scrape in cycle for one in _read(recording, readers, scrape, met))
         run.evaluate(Observation(now=cycle[-1].t, scrapes=read))
-    engines: dict[str, dict[str, None]] = {}
-    for target, reader in zip(recording.targets, readers, strict=True):
-        if reader.families:
-            engines.setdefault(target.tier, {})[reader.engine.label] = None
-    return run.finish(recording.name, engines, met)
+    return run.finish(recording.name, met)
 
 
 def _cycles(recorded: Iterable[Scrape]) -> Iterator[list[Scrape]]:
@@ -238,21 +236,12 @@ def replay_store(
         since,
     )
     run = ReplayRun(contexts, step_seconds)
-    labels = {(engine.name, engine.generation): engine.label for engine in ENGINES}
-    # Agents report no generation.
-    labels |= {(engine.name, ""): engine.title for engine in ENGINES}
-    engines: dict[str, dict[str, None]] = {}
     cut_short = ""
     try:
         for observation in reader.observations(until):
-            for scrape in observation.scrapes:
-                met = engines.setdefault(scrape.tier, {})
-                if scrape.snapshot is not None:
-                    page = scrape.snapshot
-                    met[labels.get((page.engine, page.generation), page.engine)] = None
             run.evaluate(observation)
     except StoreError as error:
         begin, end = (datetime.fromtimestamp(t).astimezone().isoformat(" ", "seconds") for t in (reader.reached, until))
         cut_short = f"{error}; the replay ends at {begin} instead of {end}"
-    problems = [f"{tier}: the store has nothing of it in that time" for tier in contexts if tier not in engines]
-    return run.finish(" and ".join(contexts), engines, () if cut_short else problems, cut_short)
+    problems = [f"{tier}: the store has nothing of it in that time" for tier in contexts if tier not in run.engines]
+    return run.finish(" and ".join(contexts), () if cut_short else problems, cut_short)
