@@ -224,16 +224,16 @@ def _forecasts(config: Config, before: Assembly | None) -> ForecastService | Non
 
 
 def _reports(config: Config, before: Assembly | None) -> ReportService | None:
-    """Return the report service, that of the previous configuration if the data directory is the same."""
+    """Return the report service, that of the previous configuration if its folders are the same."""
     if config.report_folder is None:
         return None
     assert config.data_dir is not None
-    folder = Path(config.data_dir).absolute()
-    if before is not None and before.reports is not None and before.reports.data_dir == folder:
+    folders = Path(config.data_dir).absolute(), config.report_folder.absolute()
+    if before is not None and before.reports is not None and before.reports.folders == folders:
         return before.reports
     from agent.reporting.service import ReportService
 
-    return ReportService(folder)
+    return ReportService(*folders)
 
 
 def _back_fill(assembly: Assembly, clock: Callable[[], float]) -> BackFillService | None:

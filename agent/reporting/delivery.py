@@ -10,8 +10,6 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from logging.handlers import BufferingHandler
 from pathlib import Path
 
@@ -21,15 +19,7 @@ from agent.config.report import Destination
 from agent.errors import SizewatchError
 from exporters.report.build import message
 
-MOST_BYTES = 8192
-"""Maximum size of an address in bytes."""
-
-ATTACHED = {
-    "report": "report.html",
-    "markdown": "report.md",
-    "json": "report.json",
-    "plan": "plan.next.yaml",
-}
+ATTACHED = {"report": "report.html", "markdown": "report.md", "json": "report.json", "plan": "plan.next.yaml"}
 
 REASONS: tuple[tuple[str, str], ...] = (
     (r"error=(\d{3})|\b([45]\d\d)\b .*(?:Error|for url)", "it answered {0}"),
@@ -41,76 +31,50 @@ REASONS: tuple[tuple[str, str], ...] = (
 )
 """Patterns of library messages and the texts to show. Only three-digit numbers are copied."""
 
-NOT_TAKEN = "it did not take the report"
-
-
-class AddressError(SizewatchError):
-    """Unreadable address. The text contains no part of it."""
-
 
 def address(destination: Destination) -> str:
-    """Return the secret address. Raise AddressError."""
+    """Return the secret address. Raise SizewatchError."""
     if destination.url_env is not None:
         text = os.environ.get(destination.url_env, "")
         where = f"the environment variable {destination.url_env}"
     else:
         where = str(destination.url_file)
         try:
-            with Path(where).open("rb") as opened:
-                text = opened.read(MOST_BYTES + 1).decode()
-        except UnicodeDecodeError:
-            raise AddressError(f"{where} is no text") from None
+            text = Path(where).read_text(errors="replace")
         except OSError as error:
-            raise AddressError(f"{where} cannot be read ({error.strerror})") from None
-    if not text.strip():
-        raise AddressError(f"{where} is empty or not set")
-    if len(text.split()) > 1 or len(text) > MOST_BYTES:
-        raise AddressError(f"{where} must hold one address and nothing else")
+            raise SizewatchError(f"{where} cannot be read ({error.strerror})") from None
+    if len(text.split()) != 1:
+        raise SizewatchError(f"{where} is not set, or holds more than one address")
     return text.strip()
 
 
 def deliver(place: Path, destination: Destination, link: str) -> str:
-    """Deliver the report in a folder. Return "" if it was accepted, else the reason."""
+    """Deliver the report in a folder. Return "" if it was accepted, else the reason. Raise SizewatchError.
+
+    From then on the logs of Apprise and its HTTP libraries, which may hold the address, reach no handler of this process.
+    """
+    url = address(destination)
     try:
-        url = address(destination)
         text = message(json.loads((place / "report.json").read_bytes()), link)
-    except AddressError as error:
-        return str(error)
     except FileNotFoundError:
         return "the report is gone"
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        return "its report.json is damaged; `sizewatch report` makes it anew"
-    with _captured_logs() as logs:
-        asset = AppriseAsset(
-            app_id="sizewatch", app_desc="sizewatch", app_url="", async_mode=False, secure_logging=True, plugin_paths=[]
-        )
-        plugin = Apprise.instantiate(url, asset=asset)
-        if plugin is None:
-            return "its address is none that Apprise understands (such as mailtos://, slack://, json://)"
-        sender = Apprise(asset=asset)
-        sender.add(plugin)
-        paths = [place / ATTACHED[part] for part in destination.attached]
-        files = AppriseAttachment([str(path) for path in paths if path.is_file()], asset=asset)
-        accepted = sender.notify(
-            title=text.subject, body=text.body, body_format=NotifyFormat.TEXT, attach=files or None
-        )
-    return "" if accepted else _reason(logs)
-
-
-@contextmanager
-def _captured_logs() -> Iterator[list[logging.LogRecord]]:
-    """Redirect the logs of Apprise and its HTTP libraries to a list, away from all other handlers."""
-    loggers, captured = [logging.getLogger(name) for name in ("apprise", "urllib3", "requests")], BufferingHandler(1000)
-    before = [(logger.level, logger.propagate, logger.handlers) for logger in loggers]
-    for logger in loggers:
+    logs = BufferingHandler(1000)
+    for name in ("apprise", "urllib3", "requests"):
+        logger = logging.getLogger(name)
         logger.setLevel(logging.DEBUG)
-        logger.propagate, logger.handlers = False, [captured]
-    try:
-        yield captured.buffer
-    finally:
-        for logger, (level, propagate, handlers) in zip(loggers, before, strict=True):
-            logger.setLevel(level)
-            logger.propagate, logger.handlers = propagate, handlers
+        logger.propagate, logger.handlers = False, [logs]
+    asset = AppriseAsset(
+        app_id="sizewatch", app_desc="sizewatch", app_url="", async_mode=False, secure_logging=True, plugin_paths=[]
+    )
+    plugin = Apprise.instantiate(url, asset=asset)
+    if plugin is None:
+        return "its address is none that Apprise understands (such as mailtos://, slack://, json://)"
+    sender = Apprise(asset=asset)
+    sender.add(plugin)
+    paths = [place / ATTACHED[part] for part in destination.attached]
+    files = AppriseAttachment([str(path) for path in paths if path.is_file()], asset=asset)
+    accepted = sender.notify(title=text.subject, body=text.body, body_format=NotifyFormat.TEXT, attach=files or None)
+    return "" if accepted else _reason(logs.buffer)
 
 
 def _reason(logs: list[logging.LogRecord]) -> str:
@@ -120,4 +84,4 @@ def _reason(logs: list[logging.LogRecord]) -> str:
             match = re.search(pattern, record.getMessage(), re.IGNORECASE)
             if match is not None:
                 return words.format(*filter(None, match.groups()))
-    return NOT_TAKEN
+    return "it did not take the report"

@@ -6,9 +6,8 @@ for numbers load only if forecasting is enabled. Queries of a day fit into memor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Container
+from dataclasses import replace
 
 from agent.config.load import LoadedConfig, build_tier_contexts, history_path, plan_versions
 from agent.errors import SizewatchError
@@ -16,7 +15,6 @@ from agent.forecasting.messages import ForecastResponse
 from agent.history import daily_queries
 from agent.history.reader import Reader
 from agent.history.store import HistoryStore
-from agent.reporting import storage
 from agent.version import VERSION
 from exporters.render.text import copy_fields
 from exporters.report.build import report, report_json
@@ -26,16 +24,15 @@ from exporters.report.markdown import report_markdown
 from exporters.report.next_plan import next_plan_text
 from exporters.report.records import Report
 from rules.catalogue.registry import BY_NAME as RULES
-from rules.evaluator.benchmark_check import Step13, check_benchmark
+from rules.evaluator.benchmark_check import check_benchmark
 from rules.evaluator.tier_rules import evaluate_rule
 from rules.plan.load_bins import BinnedWindow, TierContext, with_capacity
-from rules.plan.schema import Plan
 from rules.resize.measured_capacity import capacity_now, count_present_requests, evidence_of
-from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary, ProductionSummaryBuilder
-from rules.resize.proposal import Resize, index_by_rule, propose_size
+from rules.resize.production_summary import RECENT_SECONDS, ProductionSummaryBuilder
+from rules.resize.proposal import index_by_rule, propose_size
 from rules.resize.tier_move import add_tier_moves
 from rules.telemetry.windows import HOUR_SECONDS, Window
-from rules.verdicts.verdict import RuleResult
+from rules.verdicts.finding import Finding, UnknownSpan
 
 OVER_THE_TIME = ("WorkloadDrift", "OutputLengthDrift")
 """Live rules that are also evaluated over the hours of the report."""
@@ -43,151 +40,113 @@ OVER_THE_TIME = ("WorkloadDrift", "OutputLengthDrift")
 SIMULATED = "simulated"
 """Key of the history value that marks simulated data (`agent.demo.simulation`)."""
 
-Told = Callable[[float, str], None]
-"""Called with the share that is done, and what is done next."""
-
 NO_FORECAST = "forecasting is switched off (forecast.enabled), or keeps no history here"
-NOT_TOLD = "no forecast has compared its past with what happened yet: it takes three days of history while `sizewatch run` runs"
+NOT_YET = "no forecast has compared its past with what happened yet: it takes three days of history while `sizewatch run` runs"
 
 
-class ReportError(SizewatchError):
-    """Failure to write a report to its folder."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportQuery:
-    """Scope of a report: tiers with their plan versions, [since, until) in unix seconds, and the time zone of its
-    readers."""
-
-    contexts: Mapping[str, TierContext]
-    versions: Mapping[str, str]
-    plan: Plan | None
-    since: float
-    until: float
-    zone: str
-    version: str
-    forecasting: bool = False
-    prewarming: Mapping[str, Prewarming] = field(default_factory=dict)
-    told: Told = lambda share, what: None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TierResult:
-    summary: ProductionSummary
-    step13: Step13
-    results: tuple[RuleResult, ...]
-    before: Window | None
-
-
-def query_report_inputs(store: Reader, asked: ReportQuery) -> ReportInputs:
-    """Return all inputs of the report. Raise HistoryError."""
-    every = dict.fromkeys((*(asked.plan.tiers if asked.plan else ()), *sorted(asked.contexts)))
-    names = [name for name in every if name in asked.contexts]
-    told = _count(names, asked.told, "history")
-    tiers = [_tier(store, asked, asked.contexts[name]) for name in told]
-    moved = add_tier_moves([propose_size(one.summary, index_by_rule(one.results)) for one in tiers])
+def query_report_inputs(
+    store: Reader,
+    loaded: LoadedConfig,
+    since: float,
+    until: float,
+    progress: Callable[[float, str], None] = lambda share, tier: None,
+) -> ReportInputs:
+    """Return all inputs of the report over [since, until), in unix seconds. Raise HistoryError."""
+    contexts, versions = build_tier_contexts(loaded), plan_versions(loaded)
+    names = [name for name in dict.fromkeys((*versions, *contexts)) if name in contexts]
+    tiers = []
+    for place, name in enumerate(names):
+        progress(place / len(names), name)
+        past = _tier(store, contexts[name], versions.get(name, ""), since, until)
+        if loaded.config.forecast.enabled:
+            past = replace(past, prewarming=_prewarming(loaded, name, until), no_prewarming=NOT_YET)
+        tiers.append(past)
+    moved = add_tier_moves([past.resize for past in tiers])
     return ReportInputs(
-        **copy_fields(asked, "since", "until", "zone", "version", "plan"),
-        made_at=asked.until,
-        tiers=tuple(_past(store, asked, one, result) for one, result in zip(moved, tiers, strict=True)),
-        remarks=_gone(store, asked),
+        made_at=until,
+        since=since,
+        until=until,
+        zone=loaded.config.forecast.zone,
+        version=VERSION,
+        plan=loaded.plan,
+        tiers=tuple(replace(past, resize=resize) for past, resize in zip(tiers, moved, strict=True)),
+        remarks=_gone(store, contexts, since, until),
         simulated=store.read_value(SIMULATED) is not None,
     )
 
 
-def _count(tiers: Iterable[str], told: Told, what: str) -> Iterator[str]:
-    """Yield the tiers, and tell which one is next. The forecasts of all tiers are the first half of a report."""
-    names, half = list(tiers), 0.5 * (what == "history")
-    for place, name in enumerate(names):
-        told(half + 0.5 * place / len(names), f"{what} of {name}")
-        yield name
-
-
-def _tier(store: Reader, asked: ReportQuery, context: TierContext) -> _TierResult:
-    version = asked.versions.get(context.tier, "")
+def _tier(store: Reader, context: TierContext, version: str, since: float, until: float) -> TierPast:
+    tier = context.tier
     measured = version and context.serves_whole_requests
-    days = tuple(daily_queries.read_capacity_days(store, context.tier, version, asked.until)) if measured else ()
+    days = tuple(daily_queries.read_capacity_days(store, tier, version, until)) if measured else ()
     daily = capacity_now(context, days)
     context = with_capacity(
-        context, daily_queries.read_capacity(store, context, version, asked.until, daily) if measured else daily
+        context, daily_queries.read_capacity(store, context, version, until, daily) if measured else daily
     )
-    versions = store.plan_versions(context.tier, asked.since, asked.until)
-    collected = ProductionSummaryBuilder(context=context, since=asked.since, until=asked.until)
+    versions = store.plan_versions(tier, since, until)
+    collected = ProductionSummaryBuilder(context=context, since=since, until=until)
     recent: list[BinnedWindow] = []
     of_plan: list[BinnedWindow] = []
-    for since, until in daily_queries.pieces(asked.since, asked.until, daily_queries.DAY_SECONDS):
-        every = store.bins(context.tier, since, until)
-        present = every if set(versions) <= {version} else store.bins(context.tier, since, until, version)
+    for begin, end in daily_queries.pieces(since, until, daily_queries.DAY_SECONDS):
+        every = store.bins(tier, begin, end)
+        present = every if set(versions) <= {version} else store.bins(tier, begin, end, version)
         hours = daily_queries.sum_by_hour(every)
         # By load bin while `ProductionSummary` uses bins, else by hour.
         of_present_plan = present
-        if until <= asked.until - RECENT_SECONDS:
+        if end <= until - RECENT_SECONDS:
             of_present_plan = hours if present is every else daily_queries.sum_by_hour(present)
-        collected.add(hours, of_present_plan, store.requests(context.tier, since, until))
+        collected.add(hours, of_present_plan, store.requests(tier, begin, end))
         # Older problems are no reason to re-size now.
-        if since >= asked.until - RECENT_SECONDS:
+        if begin >= until - RECENT_SECONDS:
             recent += every
             of_plan += present
-    checked = check_benchmark(context, of_plan, asked.until)
+    checked = check_benchmark(context, of_plan, until)
     results = (
         *checked.results,
-        *(evaluate_rule(RULES[name], context, recent, asked.until, HOUR_SECONDS) for name in OVER_THE_TIME),
-        *daily_queries.evaluate_days(store, context, version, asked.until),
+        *(evaluate_rule(RULES[name], context, recent, until, HOUR_SECONDS) for name in OVER_THE_TIME),
+        *daily_queries.evaluate_days(store, context, version, until),
     )
     if measured:
         # The next plan has production's lengths beside it, so it counts these requests.
         context = with_capacity(context, count_present_requests(context.capacity, collected.lately))
     summary = replace(collected.build(versions), context=context, capacity_bins=evidence_of(days))
-    return _TierResult(summary=summary, step13=checked, results=results, before=_before(store, asked, context))
-
-
-def _before(store: Reader, asked: ReportQuery, context: TierContext) -> Window | None:
-    """Return the sum of the preceding time of the same length, for trends."""
-    begin = 2 * asked.since - asked.until
-    collected = ProductionSummaryBuilder(context=context, since=begin, until=asked.since)
-    for since, until in daily_queries.pieces(begin, asked.since, daily_queries.DAY_SECONDS):
-        collected.add(daily_queries.sum_by_hour(store.bins(context.tier, since, until)), (), ())
-    return collected.build(()).total
-
-
-def _past(store: Reader, asked: ReportQuery, resize: Resize, result: _TierResult) -> TierPast:
-    tier, since = resize.seen.context.tier, asked.since
     return TierPast(
-        resize=resize,
-        **copy_fields(result, "step13", "results", "before"),
-        findings=tuple(one for one in store.findings(since, tier) if one.started_at < asked.until),
-        unknowns=tuple(one for one in store.unknowns(since, tier) if one.started_at < asked.until),
-        foreign=tuple(one for one in store.foreign_alerts(since, tier) if one.started_at < asked.until),
-        events=tuple(one for one in store.events(since) if one.tier in (None, tier) and one.t < asked.until),
-        prewarming=asked.prewarming.get(tier),
-        no_prewarming=NOT_TOLD if asked.forecasting else NO_FORECAST,
+        resize=propose_size(summary, index_by_rule(results)),
+        step13=checked,
+        results=results,
+        before=_before(store, context, since, until),
+        findings=tuple(span for span in store.findings(since, tier) if span.started_at < until),
+        unknowns=tuple(span for span in store.unknowns(since, tier) if span.started_at < until),
+        foreign=tuple(alert for alert in store.foreign_alerts(since, tier) if alert.started_at < until),
+        no_prewarming=NO_FORECAST,
+        events=tuple(event for event in store.events(since) if event.tier in (None, tier) and event.t < until),
     )
 
 
-def _gone(store: Reader, asked: ReportQuery) -> tuple[str, ...]:
+def _before(store: Reader, context: TierContext, since: float, until: float) -> Window | None:
+    """Return the sum of the preceding time of the same length, for trends."""
+    begin = 2 * since - until
+    collected = ProductionSummaryBuilder(context=context, since=begin, until=since)
+    for start, end in daily_queries.pieces(begin, since, daily_queries.DAY_SECONDS):
+        collected.add(daily_queries.sum_by_hour(store.bins(context.tier, start, end)), (), ())
+    return collected.build(()).total
+
+
+def _gone(store: Reader, contexts: Container[str], since: float, until: float) -> tuple[str, ...]:
     """Return a remark for each tier that has findings but is no longer monitored."""
-    found = {one.subject.tier for one in store.findings(asked.since) if one.started_at < asked.until}
-    found |= {one.subject.tier for one in store.unknowns(asked.since) if one.started_at < asked.until}
-    gone = sorted(found - set(asked.contexts))
-    return tuple(f"{tier} was watched in this time and is in neither plan nor targets now." for tier in gone)
+    spans: tuple[Finding | UnknownSpan, ...] = (*store.findings(since), *store.unknowns(since))
+    gone = {span.subject.tier for span in spans if span.started_at < until and span.subject.tier not in contexts}
+    return tuple(f"{tier} was watched in this time and is in neither plan nor targets now." for tier in sorted(gone))
 
 
-def prewarming(loaded: LoadedConfig, now: float, told: Told = lambda share, what: None) -> dict[str, Prewarming]:
-    """Return the pre-warming results by tier at `now` (unix seconds). Tiers without a result are left out."""
-    if not loaded.config.forecast.enabled:
-        return {}
+def _prewarming(loaded: LoadedConfig, tier: str, now: float) -> Prewarming | None:
     from agent.forecasting.prewarm_result import PlanOverrides, prewarm_from_history
 
-    found: dict[str, Prewarming] = {}
-    for tier in _count(build_tier_contexts(loaded), told, "forecast"):
-        try:
-            result = prewarming_from_response(prewarm_from_history(loaded, tier, PlanOverrides(), now))
-        except SizewatchError:
-            # The report's own queries meet the same history error and report it.
-            continue
-        if result is not None:
-            found[tier] = result
-    return found
+    try:
+        return prewarming_from_response(prewarm_from_history(loaded, tier, PlanOverrides(), now))
+    except SizewatchError:
+        # The report's own queries meet the same history error and report it.
+        return None
 
 
 def prewarming_from_response(result: ForecastResponse) -> Prewarming | None:
@@ -207,48 +166,17 @@ def prewarming_from_response(result: ForecastResponse) -> Prewarming | None:
 
 def files_of(past: ReportInputs) -> tuple[dict[str, str], Report]:
     """Return the text of every file, and the report. Without a plan there is no plan.next.yaml."""
-    found, proposed = report(past)
-    texts = {"report.html": report_html(found), "report.md": report_markdown(found), "report.json": report_json(found)}
+    made, proposed = report(past)
+    texts = {"report.html": report_html(made), "report.md": report_markdown(made), "report.json": report_json(made)}
     if proposed is not None:
         texts["plan.next.yaml"] = next_plan_text(past, proposed)
-    return texts, found
+    return texts, made
 
 
 def load_report_inputs(
-    loaded: LoadedConfig, seconds: float, now: float, told: Told = lambda share, what: None
+    loaded: LoadedConfig, seconds: float, now: float, progress: Callable[[float, str], None] = lambda share, tier: None
 ) -> ReportInputs:
     """Return the inputs of a report over the last `seconds` before `now`. Raise ConfigError or HistoryError."""
-    path = history_path(loaded, "report on")
-    contexts = build_tier_contexts(loaded)
-    with HistoryStore.open_reader(path) as store:
-        since, until = daily_queries.choose_period(store, contexts, seconds, now)
-        asked = ReportQuery(
-            contexts=contexts,
-            versions=plan_versions(loaded),
-            plan=loaded.plan,
-            since=since,
-            until=until,
-            zone=loaded.config.forecast.zone,
-            version=VERSION,
-            forecasting=loaded.config.forecast.enabled,
-            prewarming=prewarming(loaded, now, told),
-            told=told,
-        )
-        return query_report_inputs(store, asked)
-
-
-def generate_report(loaded: LoadedConfig, due: float, folder: Path, name: str) -> str:
-    """Write the report of the time before `due` (unix seconds) into `folder`/`name`, and remove old reports.
-
-    Return the headline. Raise SizewatchError.
-    """
-    keys = loaded.config.report
-    texts, written = files_of(load_report_inputs(loaded, keys.since_seconds, due))
-    files = {file: text.encode("utf-8", "replace") for file, text in texts.items()}
-    try:
-        storage.publish(folder, name, files)
-        storage.prune(folder, keys.keep)
-    except OSError as error:
-        where = f"{folder} cannot be written: {error.strerror or error}"
-        raise ReportError(f"{where}; make room, or name another report.directory") from error
-    return written.headline
+    with HistoryStore.open_reader(history_path(loaded, "report on")) as store:
+        since, until = daily_queries.choose_period(store, build_tier_contexts(loaded), seconds, now)
+        return query_report_inputs(store, loaded, since, until, progress)

@@ -10,6 +10,7 @@ import logging
 import resource
 import threading
 from collections.abc import Callable, Collection
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from typing import Any
 from agent.config.load import LoadedConfig
 from agent.config.report import Destination
 from agent.errors import SizewatchError
-from agent.worker.process import MIB, WorkerError, WorkerFailure, WorkerProcess
+from agent.reporting import storage
+from agent.worker.process import MIB, WorkerError, WorkerProcess
 
 REPORT_MEMORY_BYTES = 768 * MIB
 """Memory limit in bytes (RLIMIT_DATA). Libraries take about 150 MiB; a quarter of 200 replicas takes the same again."""
@@ -57,38 +59,27 @@ class JobRunner:
 
     def generate(self, loaded: LoadedConfig, due: float, folder: Path, name: str) -> JobResult:
         """Write the report of the time before `due` (unix seconds) into `folder`/`name`."""
-        return self._run(run_generate, loaded, due, folder, name, seconds=GENERATE_SECONDS)
+        return self._run(GENERATE_SECONDS, (), run_generate, loaded, due, folder, name)
 
     def deliver(self, place: Path, destination: Destination, link: str) -> JobResult:
         """Send the report in the folder `place`. `link` is the address of the full report, or ""."""
-        keep = (*NETWORK, destination.url_env) if destination.url_env else NETWORK
-        # A library's messages about a delivery may contain the address.
-        return self._run(run_delivery, place, destination, link, seconds=DELIVERY_SECONDS, keep=keep, silent=True)
+        keep = (*NETWORK, destination.url_env or NETWORK[0])
+        return self._run(DELIVERY_SECONDS, keep, run_delivery, place, destination, link)
 
-    def _run(
-        self,
-        function: Callable[..., JobResult],
-        *arguments: Any,
-        seconds: float,
-        keep: Collection[str] = (),
-        silent: bool = False,
-    ) -> JobResult:
-        process = None
+    def _run(self, seconds: float, keep: Collection[str], function: Callable[..., Any], *arguments: Any) -> JobResult:
         try:
             with self._guard:
                 if self._ended:
                     return JobResult(trouble="sizewatch is ending")
-                process = self._process = WorkerProcess(REPORT_MEMORY_BYTES, keep=keep, silent=silent)
-            result: JobResult = process.call(function, *arguments, seconds=self._seconds or seconds)
-            return result
+                # A library's messages about a delivery may contain the address.
+                self._process = WorkerProcess(REPORT_MEMORY_BYTES, keep=keep, silent=True)
+            with closing(self._process) as process:
+                result: JobResult = process.call(function, *arguments, seconds=self._seconds or seconds)
+                return result
         except WorkerError as error:
-            if error.fault is WorkerFailure.ERROR:
+            if error.trace:
                 _log.error("report failed\n%s", error.trace)
-                return JobResult(trouble=f"defect: {error}")
-            return JobResult(trouble=f"its process {error}")
-        finally:
-            if process is not None:
-                process.close()
+            return JobResult(trouble=f"{'defect:' if error.trace else 'its process'} {error}")
 
     def kill(self) -> None:
         """Kill the running job. Later jobs fail at once."""
@@ -99,14 +90,19 @@ class JobRunner:
 
 
 def run_generate(loaded: LoadedConfig, due: float, folder: Path, name: str) -> JobResult:
-    """Write a report in this process."""
-    from agent.reporting.generate import generate_report
+    """Write the report of the time before `due` in this process, and remove old reports."""
+    from agent.reporting.generate import files_of, load_report_inputs
 
+    keys = loaded.config.report
     try:
-        headline = generate_report(loaded, due, folder, name)
+        texts, report = files_of(load_report_inputs(loaded, keys.since_seconds, due))
+        files = {file: text.encode("utf-8", "replace") for file, text in texts.items()}
+        storage.publish(folder, name, files, keys.keep)
     except SizewatchError as error:
         return JobResult(trouble="; ".join(str(error).splitlines()))
-    return JobResult(headline=headline, memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    except OSError as error:
+        return JobResult(trouble=f"{folder} cannot be written: {error.strerror or error}")
+    return JobResult(headline=report.headline, memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
 def run_delivery(place: Path, destination: Destination, link: str) -> JobResult:
@@ -115,7 +111,7 @@ def run_delivery(place: Path, destination: Destination, link: str) -> JobResult:
 
     try:
         return JobResult(trouble=deliver(place, destination, link))
-    except MemoryError:
-        raise
+    except SizewatchError as error:
+        return JobResult(trouble=str(error))
     except Exception as error:  # noqa: BLE001 - see above
         return JobResult(trouble=f"defect: {type(error).__name__}")

@@ -20,6 +20,7 @@ from agent.durations import retry_delay
 from agent.reporting import storage
 from agent.reporting.jobs import JobRunner
 from agent.reporting.storage import STATE_FILE, Delivery, ReportState
+from exporters.render.text import copy_fields
 from exporters.status.records import DeliveryHealth, ReportHealth
 
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 60.0, 3600.0
@@ -43,10 +44,11 @@ def weekly_times(weekday: int, at: time, zone: ZoneInfo, now: float) -> tuple[fl
 
 
 class ReportService:
-    """Reports of one history in `data_dir`. `runner` runs jobs; `stop` kills the running job and ends the service."""
+    """Reports in `folder`, of the history in `data_dir`. `runner` runs jobs."""
 
-    def __init__(self, data_dir: Path, runner: JobRunner | None = None) -> None:
-        self.data_dir = data_dir
+    def __init__(self, data_dir: Path, folder: Path, runner: JobRunner | None = None) -> None:
+        self.folders = (data_dir, folder)
+        self._folder = folder
         self._path = data_dir / STATE_FILE
         self._runner = runner or JobRunner()
         self._state: ReportState | None = None
@@ -58,12 +60,14 @@ class ReportService:
     def run(self, loaded: LoadedConfig, clock: Callable[[], float]) -> None:
         """Write and send what is due, and wait for it. Without its state nothing is sent: it could be sent twice."""
         try:
-            self._state = self._state or self._read() or self._begin(clock())
+            if self._state is None:
+                self._state = storage.read_state(self._path) or ReportState(begun_at=clock())
+                storage.write_state(self._path, self._state)
             self._generate(self._state, loaded, clock())
-            known = {each.name: each for each in loaded.config.report.deliver}
-            for name, delivery in self._state.deliveries.items():
-                if name in known and delivery.is_pending:
-                    self._deliver(self._state, delivery, known[name], loaded, clock())
+            for destination in loaded.config.report.deliver:
+                delivery = self._state.deliveries.get(destination.name)
+                if delivery is not None and delivery.is_pending and _is_due(delivery, clock()):
+                    self._deliver(self._state, delivery, destination, loaded, clock())
             self._trouble = ""
         except OSError as error:
             trouble = f"{self._path} cannot be read or written: {error.strerror or error}"
@@ -75,69 +79,48 @@ class ReportService:
         """Kill the running job. Its work is repeated after the next start."""
         self._runner.kill()
 
-    def _read(self) -> ReportState | None:
-        try:
-            return storage.read_state(self._path)
-        except ValueError:
-            # Sent reports are unknown now. Prefer a missing report to a repeated one.
-            _log.error('report state reset error="%s is damaged"', self._path)
-            return None
-
-    def _begin(self, now: float) -> ReportState:
-        state = ReportState(begun_at=now)
-        storage.write_state(self._path, state)
-        return state
-
     def _generate(self, state: ReportState, loaded: LoadedConfig, now: float) -> None:
         due, following = _times(loaded, now)
         if max(state.begun_at, state.made_for) > following:
             # A clock that was ahead left this state. The true state of the present week is unknown.
-            state = self._state = self._begin(now)
+            state = self._state = ReportState(begun_at=now)
+            storage.write_state(self._path, state)
         if due <= max(state.begun_at, state.made_for) or not _is_due(state, now):
             return
         name = datetime.fromtimestamp(due, _zone(loaded)).date().isoformat()
-        folder = _folder(loaded)
-        done = self._runner.generate(loaded, due, folder, name)
-        self._memory_bytes = max(self._memory_bytes, done.memory_bytes)
-        if done.trouble:
-            state.attempts, state.tried_at, state.trouble = state.attempts + 1, now, done.trouble
+        result = self._runner.generate(loaded, due, self._folder, name)
+        self._memory_bytes = max(self._memory_bytes, result.memory_bytes)
+        if result.trouble:
+            state.attempts, state.tried_at, state.trouble = state.attempts + 1, now, result.trouble
             self._failures += 1
-            _log.warning(
-                'report failed name=%s error="%s" retry_seconds=%.0f', name, done.trouble, _retry_at(state) - now
-            )
+            wait = _retry_at(state) - now
+            _log.warning('report failed name=%s error="%s" retry_seconds=%.0f', name, result.trouble, wait)
         else:
-            _log.info('report written name=%s folder=%s headline="%s"', name, folder / name, done.headline)
+            _log.info('report written name=%s folder=%s headline="%s"', name, self._folder / name, result.headline)
             for destination, delivery in state.deliveries.items():
                 if delivery.is_pending:
                     self._give_up(state, destination, delivery, "a newer report takes its place")
             sent = {destination: delivery.sent_at for destination, delivery in state.deliveries.items()}
-            self._state = ReportState(
-                begun_at=state.begun_at,
-                newest=name,
-                made_for=due,
-                made_at=now,
-                headline=done.headline,
-                deliveries={each.name: Delivery(sent_at=sent.get(each.name)) for each in loaded.config.report.deliver},
-            )
-        storage.write_state(self._path, self._state or state)
+            names = [destination.name for destination in loaded.config.report.deliver]
+            state.newest, state.made_for, state.made_at, state.headline = name, due, now, result.headline
+            state.attempts, state.tried_at, state.trouble = 0, 0.0, ""
+            state.deliveries = {destination: Delivery(sent_at=sent.get(destination)) for destination in names}
+        storage.write_state(self._path, state)
 
     def _deliver(
         self, state: ReportState, delivery: Delivery, destination: Destination, loaded: LoadedConfig, now: float
     ) -> None:
-        if not _is_due(delivery, now):
-            return
         name, link = destination.name, loaded.config.alerting.external_url
         # Stored before it is sent: a daemon that dies here must not repeat it at once.
         delivery.attempts, delivery.tried_at = delivery.attempts + 1, now
         storage.write_state(self._path, state)
         address = f"{link.rstrip('/')}/reports/{state.newest}/report.html" if link else ""
-        delivery.trouble = self._runner.deliver(_folder(loaded) / state.newest, destination, address).trouble
-        until = (state.made_at or now) + loaded.config.report.retry_seconds
+        delivery.trouble = self._runner.deliver(self._folder / state.newest, destination, address).trouble
         if not delivery.trouble:
             delivery.is_pending, delivery.sent_at = False, now
             self._counts[name, SENT] += 1
             _log.info("report sent name=%s destination=%s", state.newest, name)
-        elif _retry_at(delivery) > until:
+        elif _retry_at(delivery) > (state.made_at or now) + loaded.config.report.retry_seconds:
             self._give_up(state, name, delivery, delivery.trouble)
         else:
             self._counts[name, FAILED] += 1
@@ -157,22 +140,18 @@ class ReportService:
         state = self._state or ReportState(begun_at=now)
         return ReportHealth(
             next_at=_times(loaded, now)[1],
-            made_at=state.made_at,
-            newest=state.newest,
-            headline=state.headline,
+            **copy_fields(state, "made_at", "newest", "headline"),
             trouble=self._trouble or state.trouble,
             failures=self._failures,
             memory_bytes=self._memory_bytes,
-            deliveries=tuple(self._delivery_health(each.name, state) for each in loaded.config.report.deliver),
+            deliveries=tuple(self._delivery_health(keys.name, state) for keys in loaded.config.report.deliver),
         )
 
     def _delivery_health(self, name: str, state: ReportState) -> DeliveryHealth:
         delivery = state.deliveries.get(name, Delivery(is_pending=False))
         return DeliveryHealth(
             destination=name,
-            sent=self._counts[name, SENT],
-            failed=self._counts[name, FAILED],
-            given_up=self._counts[name, GIVEN_UP],
+            **{outcome: self._counts[name, outcome] for outcome in (SENT, FAILED, GIVEN_UP)},
             pending=int(delivery.is_pending),
             next_at=_retry_at(delivery) if delivery.is_pending else None,
             last_success_at=delivery.sent_at,
@@ -187,12 +166,6 @@ def _zone(loaded: LoadedConfig) -> ZoneInfo:
 def _times(loaded: LoadedConfig, now: float) -> tuple[float, float]:
     keys = loaded.config.report
     return weekly_times(WEEKDAYS.index(keys.weekday), time.fromisoformat(keys.at), _zone(loaded), now)
-
-
-def _folder(loaded: LoadedConfig) -> Path:
-    folder = loaded.config.report_folder
-    assert folder is not None, "the service runs with reports only"
-    return folder.absolute()
 
 
 def _is_due(tried: ReportState | Delivery, now: float) -> bool:

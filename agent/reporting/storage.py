@@ -1,4 +1,4 @@
-"""Storage of reports: a folder per date, the link `latest`, and the state of reports and deliveries.
+"""Storage of reports: a folder per date, and the state of reports and deliveries.
 
 A report appears complete: it is written to a temporary folder, then renamed. Only names in the form of a report are
 touched. Readers follow no link and find the newest report by name. No address is stored here.
@@ -6,6 +6,7 @@ touched. Readers follow no link and find the newest report by name. No address i
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -26,14 +27,13 @@ FILES: Mapping[str, str] = {
 }
 """Files of a report and their content types."""
 
-MOST_BYTES = 32 * 1024 * 1024
-"""Maximum size of a report file in bytes. Larger files are foreign."""
-
 STATE_FILE = "reports.json"
 """File in `data_dir`."""
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _UNFINISHED = ".new-"
+
+_log = logging.getLogger(__name__)
 
 
 def names(folder: Path) -> tuple[str, ...]:
@@ -49,11 +49,11 @@ def _is_report(folder: Path, name: str) -> bool:
 
 
 def read_report_file(folder: Path, name: str, file: str) -> bytes | None:
-    """Return a file of a report. Return None if it is missing, a link, a pipe or too large. Raise OSError."""
+    """Return a file of a report. Return None if it is missing, a link or a pipe. Raise OSError."""
     path = folder / name / file
     if file not in FILES or not _is_report(folder, name) or not path.is_file() or path.is_symlink():
         return None
-    return path.read_bytes() if path.stat().st_size <= MOST_BYTES else None
+    return path.read_bytes()
 
 
 def files(folder: Path, name: str) -> tuple[str, ...]:
@@ -66,8 +66,8 @@ def stamp(folder: Path, name: str) -> int:
     return (folder / name).stat().st_mtime_ns
 
 
-def publish(folder: Path, name: str, files: Mapping[str, bytes]) -> None:
-    """Move a report to its place, over an existing one, and point `latest` to the newest. Raise OSError."""
+def publish(folder: Path, name: str, files: Mapping[str, bytes], keep: int) -> None:
+    """Move a report to its place, over an existing one, and remove all but the newest `keep`. Raise OSError."""
     folder.mkdir(mode=0o750, parents=True, exist_ok=True)
     unfinished = folder / f"{_UNFINISHED}{name}"
     _remove(unfinished)
@@ -76,18 +76,8 @@ def publish(folder: Path, name: str, files: Mapping[str, bytes]) -> None:
         _write_new_file(unfinished / file, content, OWNER_AND_GROUP)
     _remove(folder / name)
     unfinished.rename(folder / name)
-    link = folder / f".{LATEST}"
-    link.unlink(missing_ok=True)
-    link.symlink_to(names(folder)[0])
-    link.replace(folder / LATEST)
-
-
-def prune(folder: Path, keep: int) -> tuple[str, ...]:
-    """Remove all but the newest `keep` reports and unfinished folders. Return the removed names. Raise OSError."""
-    gone = names(folder)[keep:]
-    for path in (*(folder / name for name in gone), *folder.glob(f"{_UNFINISHED}*")):
+    for path in (*(folder / gone for gone in names(folder)[keep:]), *folder.glob(f"{_UNFINISHED}*")):
         _remove(path)
-    return gone
 
 
 def _remove(path: Path) -> None:
@@ -137,8 +127,13 @@ _STATE = TypeAdapter(ReportState)
 
 
 def read_state(path: Path) -> ReportState | None:
-    """Return the stored state, or None without a file. Raise OSError, or ValueError for a damaged file."""
-    return _STATE.validate_json(path.read_bytes()) if path.exists() else None
+    """Return the stored state, or None without a usable file. Raise OSError."""
+    try:
+        return _STATE.validate_json(path.read_bytes()) if path.exists() else None
+    except ValueError:
+        # Sent reports are unknown now. Prefer a missing report to a repeated one.
+        _log.error('report state reset error="%s is damaged"', path)
+        return None
 
 
 def write_state(path: Path, state: ReportState) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,7 +28,9 @@ MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 class InThisProcess(JobRunner):
     """Makes reports here, where the process of their own is not what is tested: that one loads its libraries each time."""
 
-    def _run(self, function: Callable[..., JobResult], *arguments: Any, **how: Any) -> JobResult:
+    def _run(
+        self, seconds: float, keep: Collection[str], function: Callable[..., JobResult], *arguments: Any
+    ) -> JobResult:
         return function(*arguments)
 
 
@@ -83,7 +85,7 @@ def written(place: Path, name: str = NAME) -> Path:
     """A report that stands in its place, as if it had been made."""
     root = place / "data" / "reports"
     files = {"report.json": _report(), "report.html": b"<html>report"}
-    storage.publish(root, name, files)
+    storage.publish(root, name, files, keep=26)
     return root / name
 
 

@@ -100,7 +100,7 @@ def guarded(way: str, place: Path) -> Iterator[tuple[WebServer, ssl.SSLContext |
     (place / "token").write_text(TOKEN)
     trustme.CA().cert_pem.write_to_path(place / "readers.pem")
     (place / "secret").write_text("precious")
-    storage.publish(place / "reports", NAME, FILES)
+    storage.publish(place / "reports", NAME, FILES, keep=26)
     tls = {"cert_file": "server.pem", "key_file": "server.key"}
     readers = {"client_ca_file": "readers.pem", "client_auth_type": "RequireAndVerifyClientCert"}
     options: dict[str, Any] = {}

@@ -42,7 +42,7 @@ def test_a_daemon_under_the_most_careless_umask_leaves_nothing_that_others_may_r
         with running(path, turns=4):
             during = modes(tmp_path / "data")
     write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=1.0))
-    storage.publish(tmp_path / "data" / "reports", "2026-11-23", {"report.html": b"x", "report.json": b"{}"})
+    storage.publish(tmp_path / "data" / "reports", "2026-11-23", {"report.html": b"x", "report.json": b"{}"}, keep=26)
     found = during | modes(tmp_path / "data")
     assert {"history.db", LOCK_FILE, STATE_FILE, "reports/2026-11-23/report.json"} <= found.keys()
     assert {name: oct(mode) for name, mode in found.items() if mode & 0o027} == {}
@@ -88,10 +88,9 @@ def test_links_in_the_place_of_a_report_are_replaced_and_what_they_lead_to_is_le
     victim.mkdir()
     (victim / "report.html").write_text("precious")
     place.mkdir()
-    for name in (".new-2026-11-23", "2026-11-23", f".{storage.LATEST}", storage.LATEST):
+    for name in (".new-2026-11-23", "2026-11-23"):
         (place / name).symlink_to(victim)
-    storage.publish(place, "2026-11-23", {"report.html": b"ours"})
-    storage.prune(place, 1)
+    storage.publish(place, "2026-11-23", {"report.html": b"ours"}, keep=1)
     assert (victim / "report.html").read_text() == "precious"
     assert storage.read_report_file(place, "2026-11-23", "report.html") == b"ours"
 

@@ -16,16 +16,15 @@ from report_servers import webhook
 
 from agent.cli import main
 from agent.cli.report import describe_span
-from agent.config.load import find, load
+from agent.config.load import LoadedConfig, find, load, parse_config
 from agent.history.reader import KEPT, NOTE
 from agent.history.store import HistoryStore
-from agent.reporting.generate import ReportQuery, load_report_inputs, query_report_inputs
+from agent.reporting.generate import load_report_inputs, query_report_inputs
 from exporters.report.build import report
 from exporters.report.inputs import ReportInputs
 from exporters.report.records import TierReport, report_schema
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
-from rules.plan.load_bins import build_tier_context
-from rules.plan.schema import Plan, plan_version
+from rules.plan.schema import Plan
 from rules.resize.production_curve import FINE
 from rules.telemetry.windows import Window
 
@@ -39,19 +38,20 @@ def history(folder: Path, several: list[Window], one: Plan | None = None) -> Pat
     return path
 
 
-def asked(one: Plan, since: float = START + WEEK, until: float = START + 2 * WEEK, **parts: object) -> ReportQuery:
-    contexts = {name: build_tier_context(name, found) for name, found in one.tiers.items()}
-    versions = {name: plan_version(found) for name, found in one.tiers.items()}
-    whole = {"contexts": contexts, "versions": versions, "plan": one, "zone": "UTC", "version": "0.1"}
-    return ReportQuery(**{**whole, "since": since, "until": until, **parts})
+Question = tuple[LoadedConfig, float, float]
 
 
-def told(path: Path, question: ReportQuery) -> ReportInputs:
+def asked(one: Plan, since: float = START + WEEK, until: float = START + 2 * WEEK) -> Question:
+    config = parse_config({"forecast": {"enabled": False, "zone": "UTC"}})
+    return LoadedConfig(path=Path("sizewatch.yaml"), config=config, plan=one, warnings=()), since, until
+
+
+def told(path: Path, question: Question) -> ReportInputs:
     with HistoryStore.open_reader(path) as store:
-        return query_report_inputs(store, question)
+        return query_report_inputs(store, *question)
 
 
-def tier_of(path: Path, question: ReportQuery) -> TierReport:
+def tier_of(path: Path, question: Question) -> TierReport:
     return report(told(path, question))[0].tiers[0]
 
 

@@ -30,7 +30,7 @@ def reports(tmp_path: Path) -> Path:
     (tmp_path / "secret").write_text("secret")
     root = tmp_path / "reports"
     for name in ("2026-11-16", NAME):
-        storage.publish(root, name, FILES)
+        storage.publish(root, name, FILES, keep=26)
     (root / "2026-11-09").mkdir()
     (root / "2026-11-09" / "report.json").write_text("no json")
     return root
@@ -77,7 +77,7 @@ def test_a_report_that_is_made_anew_is_listed_anew_and_one_of_a_made_up_history_
 ) -> None:
     ask(server, "/reports/")
     told = {"headline": "Keep all", "simulated": True}
-    storage.publish(place, NAME, {"report.json": json.dumps(told).encode()})
+    storage.publish(place, NAME, {"report.json": json.dumps(told).encode()}, keep=26)
     assert b"<b>Simulated.</b> Keep all" in ask(server, "/reports/")[2]
 
 
@@ -131,7 +131,7 @@ def test_what_a_browser_has_already_is_not_sent_again(server: WebServer, place: 
     etag = ask(server, path)[1]["etag"]
     status, headers, body = ask(server, path, If_None_Match=f'"other", {etag}')
     assert (status, headers["etag"], body) == (304, etag, b"")
-    storage.publish(place, NAME, {"report.html": b"another"})
+    storage.publish(place, NAME, {"report.html": b"another"}, keep=26)
     assert ask(server, path, If_None_Match=etag)[0] == 200
 
 

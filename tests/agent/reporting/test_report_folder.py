@@ -12,19 +12,18 @@ from agent.reporting import storage
 ONE = {"report.html": b"<html>", "report.json": b"{}"}
 
 
-def test_a_report_appears_whole_and_latest_leads_to_the_newest(tmp_path: Path) -> None:
+def test_a_report_appears_whole(tmp_path: Path) -> None:
     root = tmp_path / "not" / "there"
-    storage.publish(root, "2026-11-23", ONE)
-    storage.publish(root, "2026-11-16", {"report.html": b"late"})
+    storage.publish(root, "2026-11-23", ONE, keep=26)
+    storage.publish(root, "2026-11-16", {"report.html": b"late"}, keep=26)
     assert storage.names(root) == ("2026-11-23", "2026-11-16")
-    assert (root / "latest" / "report.html").read_bytes() == b"<html>"
-    assert sorted(one.name for one in root.iterdir()) == ["2026-11-16", "2026-11-23", "latest"]
+    assert sorted(path.name for path in root.iterdir()) == ["2026-11-16", "2026-11-23"]
     assert storage.files(root, "2026-11-16") == ("report.html",)
 
 
 def test_the_same_date_again_takes_the_place_of_the_first(tmp_path: Path) -> None:
-    storage.publish(tmp_path, "2026-11-23", ONE)
-    storage.publish(tmp_path, "2026-11-23", {"report.md": b"again"})
+    storage.publish(tmp_path, "2026-11-23", ONE, keep=26)
+    storage.publish(tmp_path, "2026-11-23", {"report.md": b"again"}, keep=26)
     assert storage.files(tmp_path, "2026-11-23") == ("report.md",)
     assert storage.read_report_file(tmp_path, "2026-11-23", "report.html") is None
 
@@ -33,23 +32,21 @@ def test_what_an_interrupted_run_left_is_no_report_and_goes(tmp_path: Path) -> N
     (tmp_path / ".new-2026-11-23").mkdir()
     (tmp_path / ".new-2026-11-23" / "report.html").write_bytes(b"half")
     assert storage.names(tmp_path) == ()
-    storage.publish(tmp_path, "2026-11-16", ONE)
-    storage.prune(tmp_path, 5)
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["2026-11-16", "latest"]
+    storage.publish(tmp_path, "2026-11-16", ONE, keep=5)
+    assert [path.name for path in tmp_path.iterdir()] == ["2026-11-16"]
 
 
 def test_the_oldest_go_and_nothing_that_is_not_ours(tmp_path: Path) -> None:
-    for day in range(10, 16):
-        storage.publish(tmp_path, f"2026-11-{day}", ONE)
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "2026-plans").mkdir()
     outside = tmp_path.parent / f"{tmp_path.name}-outside"
     outside.mkdir()
     (outside / "kept").write_text("kept")
     (tmp_path / "2020-01-01").symlink_to(outside)
-    assert storage.prune(tmp_path, 2) == ("2026-11-13", "2026-11-12", "2026-11-11", "2026-11-10")
+    for day in range(10, 16):
+        storage.publish(tmp_path, f"2026-11-{day}", ONE, keep=2)
     assert {one.name for one in tmp_path.iterdir()} == {
-        "2026-11-15", "2026-11-14", "latest", "notes.txt", "2026-plans", "2020-01-01",
+        "2026-11-15", "2026-11-14", "notes.txt", "2026-plans", "2020-01-01",
     }  # fmt: skip
     assert (outside / "kept").read_text() == "kept"
 
@@ -67,12 +64,12 @@ def test_the_oldest_go_and_nothing_that_is_not_ours(tmp_path: Path) -> None:
     ],
 )
 def test_nothing_but_a_reports_own_files_is_read(tmp_path: Path, name: str, file: str) -> None:
-    storage.publish(tmp_path, "2026-11-23", {**ONE, "secret": b"no"})
+    storage.publish(tmp_path, "2026-11-23", {**ONE, "secret": b"no"}, keep=26)
     assert storage.read_report_file(tmp_path, name, file) is None
 
 
-def test_a_link_a_pipe_a_folder_and_too_much_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    storage.publish(tmp_path, "2026-11-23", {**ONE, "report.md": b"x" * 100})
+def test_a_link_a_pipe_and_a_folder_are_not_read(tmp_path: Path) -> None:
+    storage.publish(tmp_path, "2026-11-23", {**ONE, "report.md": b"x" * 100}, keep=26)
     (tmp_path / "secret").write_text("secret")
     place = tmp_path / "2026-11-23"
     (place / "report.html").unlink()
@@ -85,5 +82,3 @@ def test_a_link_a_pipe_a_folder_and_too_much_are_not_read(tmp_path: Path, monkey
         assert storage.read_report_file(tmp_path, "2026-11-23", file) is None
     assert storage.read_report_file(tmp_path, "2026-11-24", "report.md") is None
     assert storage.read_report_file(tmp_path, "2026-11-23", "report.md") == b"x" * 100
-    monkeypatch.setattr(storage, "MOST_BYTES", 50)
-    assert storage.read_report_file(tmp_path, "2026-11-23", "report.md") is None

@@ -36,14 +36,14 @@ from agent.reporting.storage import STATE_FILE, ReportState
 
 def looked_after(place: Path, now: float, *, reports: ReportService | None = None) -> ReportService:
     """One look at `now` with the configuration that stands there."""
-    one = reports or ReportService(place / "data")
+    one = reports or ReportService(place / "data", place / "data" / "reports")
     one.run(load(place / "sizewatch.yaml"), lambda: now)
     return one
 
 
 def making_here(place: Path) -> ReportService:
     """Reports that are made in this process."""
-    return ReportService(place / "data", InThisProcess())
+    return ReportService(place / "data", place / "data" / "reports", InThisProcess())
 
 
 def names(place: Path) -> tuple[str, ...]:
@@ -61,7 +61,7 @@ def test_a_report_is_made_when_it_is_due_sent_and_made_no_second_time(tmp_path: 
         assert names(tmp_path) == (NAME,)
         assert found["title"] == reports.health(loaded, DUE).headline
         assert [one["filename"] for one in found["attachments"]] == ["report.html"]
-        told = json.loads((tmp_path / "data" / "reports" / "latest" / "report.json").read_text())
+        told = json.loads((tmp_path / "data" / "reports" / NAME / "report.json").read_text())
         assert (told["until"], told["until"] - told["since"]) == (DUE, WEEK)
         for later in (MINUTE, HOUR, DAY, WEEK - 1):
             looked_after(tmp_path, DUE + later, reports=reports)
@@ -122,7 +122,9 @@ def test_a_making_that_hangs_or_takes_too_much_memory_is_ended_and_told(
     with_history(tmp_path)
     loaded = configured(tmp_path)
     storage.write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=DUE - WEEK))
-    reports = looked_after(tmp_path, DUE, reports=ReportService(tmp_path / "data", JobRunner(0.05)))
+    reports = looked_after(
+        tmp_path, DUE, reports=ReportService(tmp_path / "data", tmp_path / "data" / "reports", JobRunner(0.05))
+    )
     assert reports.health(loaded, DUE).trouble == "its process took longer than 0.05 s and was ended"
     monkeypatch.setattr(jobs, "REPORT_MEMORY_BYTES", 30 * 1024 * 1024)
     reports = looked_after(tmp_path, DUE + 120)
@@ -220,7 +222,9 @@ def test_a_delivery_that_no_library_ends_is_ended_by_the_daemon(tmp_path: Path) 
         loaded = configured(tmp_path, {"slow": f"json://{slow.place}/?rto=50"})
         written(tmp_path)
         remembered(tmp_path, "slow")
-        reports = looked_after(tmp_path, DUE, reports=ReportService(tmp_path / "data", JobRunner(1.0)))
+        reports = looked_after(
+            tmp_path, DUE, reports=ReportService(tmp_path / "data", tmp_path / "data" / "reports", JobRunner(1.0))
+        )
         over.set()
     assert reports.health(loaded, DUE).deliveries[0].trouble == "its process took longer than 1 s and was ended"
 
@@ -238,7 +242,8 @@ def test_the_address_of_a_variable_reaches_its_own_destination_and_no_other(
         (found,) = hook.taken
     assert (found["path"], found["attachments"]) == ("/mine", [])
     assert (
-        reports.health(loaded, DUE).deliveries[1].trouble == "the environment variable NO_SUCH_URL is empty or not set"
+        reports.health(loaded, DUE).deliveries[1].trouble
+        == "the environment variable NO_SUCH_URL is not set, or holds more than one address"
     )
 
 
@@ -250,7 +255,7 @@ def test_stopping_ends_a_delivery_under_way_and_the_next_start_does_it(tmp_path:
         configured(tmp_path, {"chat": f"json://{hook.place}/"})
         written(tmp_path)
         remembered(tmp_path, "chat")
-        reports = ReportService(tmp_path / "data")
+        reports = ReportService(tmp_path / "data", tmp_path / "data" / "reports")
         thread = threading.Thread(target=looked_after, args=(tmp_path, DUE), kwargs={"reports": reports})
         thread.start()
         assert begun.wait(CEILING_SECONDS)

@@ -21,13 +21,12 @@ import yaml
 from building import build_once
 from simulation_truth import TRUTH, fill_with_truth
 
-from agent.config.load import build_tier_contexts, plan_versions
 from agent.config.load import load as load_config
 from agent.demo.simulation.engine import PREFILL_EXPONENT
 from agent.demo.simulation.scenario import DAY, HOUR, Pattern, TierScenario
 from agent.demo.simulation.weeks import HISTORY, write_configuration
 from agent.history.store import HistoryStore
-from agent.reporting.generate import ReportQuery, files_of, prewarming, query_report_inputs
+from agent.reporting.generate import files_of, query_report_inputs
 from exporters.report.records import report_schema
 from rules.plan.curve import Curve
 from rules.plan.schema import Plan, TierPlan, parse_plan
@@ -99,19 +98,12 @@ def told_of(folder: Path) -> Told:
     """Minutes of the last hour alone: what they are is known to the demand of every minute, and filling takes half as long."""
     past = fill_with_truth(folder, seconds=28 * DAY, end=END + 61.0, fine_seconds=HOUR)
     loaded = load_config(write_configuration(folder, past), environment={})
-    whole = {
-        "contexts": build_tier_contexts(loaded),
-        "versions": plan_versions(loaded),
-        "plan": loaded.plan,
-        "zone": "UTC",
-        "version": "0",
-    }
     with HistoryStore.open_reader(folder / HISTORY) as store:
-        month = query_report_inputs(
-            store,
-            ReportQuery(since=END - 28 * DAY, until=END, prewarming=prewarming(loaded, END), forecasting=True, **whole),
+        month = query_report_inputs(store, loaded, END - 28 * DAY, END)
+        config = loaded.config.model_copy(
+            update={"forecast": loaded.config.forecast.model_copy(update={"enabled": False})}
         )
-        week = query_report_inputs(store, ReportQuery(since=MIDNIGHT - 7 * DAY, until=MIDNIGHT, **whole))
+        week = query_report_inputs(store, replace(loaded, config=config), MIDNIGHT - 7 * DAY, MIDNIGHT)
     texts, _ = files_of(month)
     assert loaded.plan is not None
     return Told(
