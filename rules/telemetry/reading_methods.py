@@ -12,7 +12,6 @@ import math
 
 from rules.telemetry import histograms
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
-from rules.telemetry.tpot_bounds import highest_quantile
 from rules.telemetry.windows import EVERYTHING, Window
 
 FULL_COVERAGE = 0.9
@@ -166,19 +165,13 @@ BRACKETS = {
 An empty name means that only 0 is known."""
 
 
-PER_TOKEN = "tpot_seconds"
-
-FROM_WHOLE = ("e2e_seconds", "generation_tokens_per_request")
-"""Families of whole time and length. They bound a time per output token that has no bracket."""
-
-
 def bracketed(window: Window, family: str, q: float) -> SignalValue:
     """Return a quantile (0-1) of a family. If the engine does not expose it, return bounds from the two bracketing
     families.
 
     A request queues before its first token and ends after it; its decode is a part of its inference. The bracket holds
     if the engine observes both families of the same requests. TGI does so at a request's end (backends/v3/src;
-    router/src/infer in older releases). A time per output token without bracket is bounded by whole time and length.
+    router/src/infer in older releases).
     """
     found = quantile(window, family, q)
     if isinstance(found, Reading) or found.gap is not Gap.NOT_EXPOSED or family not in BRACKETS:
@@ -186,28 +179,8 @@ def bracketed(window: Window, family: str, q: float) -> SignalValue:
     smaller, larger = BRACKETS[family]
     below, above = quantile(window, smaller, q) if smaller else None, quantile(window, larger, q)
     if isinstance(below, Missing) or isinstance(above, Missing):
-        return _by_whole_and_length(window, q, found) if family == PER_TOKEN else found
+        return found
     return Reading(value=None, low=below.low if below else 0.0, high=above.high, n=above.n)
-
-
-def _by_whole_and_length(window: Window, q: float, without: Missing) -> SignalValue:
-    """Return the TPOT quantile (0-1) between 0 and `rules.telemetry.tpot_bounds`. Return `without` if a family is
-    missing.
-
-    Both families are observed as a request ends: SGLang (tokenizer_manager.py, collect_metrics), vLLM (loggers.py,
-    finished requests), Dynamo's frontend (also requests without tokens). The time to the first token is observed
-    earlier, hence for other requests, even if the counts of a window are equal. Token gaps include unfinished requests.
-    Neither gives a lower bound.
-    """
-    if any(family not in window.histograms for family in FROM_WHOLE):
-        return without
-    wholes, lengths = (window.histograms[family] for family in FROM_WHOLE)
-    if not any(part.n for part in (*wholes, *lengths)):
-        return gap_for_empty_family(window, FROM_WHOLE[0])
-    found = highest_quantile(wholes, lengths, q)
-    if found is None:
-        return Missing(gap=Gap.NO_TRAFFIC, text=NO_SECOND_TOKEN)
-    return Reading(value=None, low=0.0, high=found.high, n=found.n)
 
 
 NO_SECOND_TOKEN = "no request generated a second token"

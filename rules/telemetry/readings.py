@@ -15,8 +15,6 @@ from rules.telemetry.gauges import GaugeSum
 from rules.telemetry.histograms import from_cumulative
 from rules.telemetry.reading_methods import (
     BRACKETS,
-    FROM_WHOLE,
-    PER_TOKEN,
     bracketed,
     mean_level,
     ratio,
@@ -63,8 +61,7 @@ ALSO_READ: dict[str, tuple[str, ...]] = {
 def families_of(signal: Signal) -> frozenset[str]:
     """Return all families that the signal's reading may use. Other families do not change it."""
     bracket = [other for family in signal.families for other in BRACKETS.get(family, ()) if other]
-    whole = FROM_WHOLE if signal.how is SignalKind.QUANTILE and PER_TOKEN in signal.families else ()
-    return frozenset((*signal.families, *ALSO_READ.get(signal.name, ()), *bracket, *whole))
+    return frozenset((*signal.families, *ALSO_READ.get(signal.name, ()), *bracket))
 
 
 def read_all(window: Window, basis: PlanFacts = NOTHING) -> dict[str, SignalValue]:

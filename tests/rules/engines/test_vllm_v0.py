@@ -188,7 +188,7 @@ def test_the_histogram_called_time_per_output_token_is_not_read_as_that() -> Non
     page = of(page_text(PAGE))
     assert "tpot_seconds" not in page.histograms
     found = read_all(windows.diff_snapshots(page, of(page_text(PAGE), START + 15)))
-    assert found["tpot_p99_seconds"] == Missing(gap=Gap.NO_TRAFFIC)
+    assert found["tpot_p99_seconds"] == Missing(gap=Gap.NOT_EXPOSED)
 
 
 def test_the_mean_time_per_output_token_comes_from_the_decode_time() -> None:
