@@ -13,7 +13,7 @@ from rules.engines.registry import BY_NAME as TABLES
 from rules.engines.registry import ENGINES, itl_comparable
 from rules.telemetry import windows
 from rules.telemetry.readings import read_all, window_since_start
-from rules.telemetry.signals import Reading, SignalValue
+from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 from rules.telemetry.snapshots import Snapshot
 
 DYNAMO_FRONTEND = TABLES["dynamo/frontend"]
