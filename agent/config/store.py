@@ -72,9 +72,7 @@ HeaderName = Annotated[str, BeforeValidator(_header_name)]
 class GpuSource(ConfigSection):
     """The series of a GPU exporter that the store scrapes."""
 
-    exporter: Literal["dcgm", "amd", "nvidia_smi"] = Field(
-        "dcgm", description="dcgm: dcgm-exporter; amd: device-metrics-exporter; nvidia_smi: nvidia_gpu_exporter."
-    )
+    exporter: Literal["dcgm", "amd"] = Field("dcgm", description="dcgm: dcgm-exporter; amd: device-metrics-exporter.")
     selector: Matchers = Field(description="Label matchers of its series.")
     replica_label: Label = Field("exported_pod", description="Its label with a replica's name, as the tier has it.")
 

@@ -106,17 +106,16 @@ Targets = Annotated[
 
 
 class GpusConfig(ConfigSection):
-    source: Literal["nvml", "dcgm", "amd", "nvidia_smi", "none"] = Field(
+    source: Literal["nvml", "dcgm", "amd", "none"] = Field(
         "nvml", description="Where GPUs are read; that this machine has none is no error."
     )
     dcgm: Connection | None = Field(None, description="A dcgm-exporter, for source dcgm.")
     amd: Connection | None = Field(None, description="An AMD device-metrics-exporter, for source amd.")
-    nvidia_smi: Connection | None = Field(None, description="An nvidia_gpu_exporter, for source nvidia_smi.")
 
     @property
     def exporter(self) -> tuple[GpuExporter, Connection] | None:
         """Return the configured GPU exporter and its connection, or None for another source."""
-        connection = {"dcgm": self.dcgm, "amd": self.amd, "nvidia_smi": self.nvidia_smi}.get(self.source)
+        connection = {"dcgm": self.dcgm, "amd": self.amd}.get(self.source)
         return (BY_NAME[self.source], connection) if connection is not None else None
 
     def contradictions(self, plan: Plan | None) -> Contradictions:

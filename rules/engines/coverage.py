@@ -18,11 +18,11 @@ from rules.engines.registry import PROCESS_START, normalize_name, select_rows, s
 from rules.engines.table import EngineTable, SourceRow
 from rules.light_dataclass import light_dataclass
 from rules.telemetry.derived import PlanFacts
-from rules.telemetry.families import BY_NAME, FamilyKind
+from rules.telemetry.families import FamilyKind
 from rules.telemetry.gauges import IN_SYSTEM, GaugeSum
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.readings import read
-from rules.telemetry.signals import SIGNALS, Missing, Signal, SignalValue
+from rules.telemetry.signals import SIGNALS, Missing, Signal
 from rules.telemetry.snapshots import GPU_NAMES
 from rules.telemetry.windows import NET_CHANGE, Window
 from rules.telemetry.work import Capacity, CapacityLengths, CapacitySource, MeanTokens
@@ -51,13 +51,31 @@ def explain_families(engine: EngineTable, families: Mapping[str, str]) -> tuple[
     Both spellings of a counter are accepted: with `_total` (text format) and without (OpenMetrics). Parts of a
     histogram on a page without TYPE lines are accepted too.
     """
-    fitting = {printed: _rows_of(engine, printed, type_) for printed, type_ in families.items()}
-    won = _winners(engine, fitting)
-    return tuple(_use(engine, won, rows, printed, families[printed]) for printed, rows in fitting.items())
+    return tuple(
+        FamilyUse(name=printed, type=families[printed], is_read=bool(text), families=ours, text=text or other)
+        for printed, (ours, text, other) in _uses(engine, families).items()
+    )
 
 
-def _winners(engine: EngineTable, fitting: Mapping[str, Iterable[SourceRow]]) -> tuple[SourceRow, ...]:
-    on_page = {row.source for rows in fitting.values() for row in rows}
+def _uses(engine: EngineTable, families: Mapping[str, str]) -> dict[str, tuple[tuple[str, ...], str, str]]:
+    """Return our families of each printed family, its use in words, and why a family of the table is not read."""
+    rows = {printed: _rows_of(engine, printed, type_) for printed, type_ in families.items()}
+    won = _winners(engine, rows.values())
+    uses = {}
+    for printed, type_ in families.items():
+        names = _spellings(engine, printed, type_)
+        added = [row for row in won if any(re.sub("_(sum|count)$", "", more) in names for more in row.plus)]
+        ours = tuple(dict.fromkeys(row.family for row in (*rows[printed], *added) if row in won))
+        why = "another series is read in its place" if rows[printed] else ""
+        other = next((row for row in engine.rows if row.source in names), None)
+        if other is not None and not rows[printed]:
+            why = f"a {type_} here, a {_type(other)} in every release that was scanned"
+        uses[printed] = ours, ", ".join(ours) or _special(engine, names[0]), why
+    return uses
+
+
+def _winners(engine: EngineTable, found: Iterable[Iterable[SourceRow]]) -> tuple[SourceRow, ...]:
+    on_page = {row.source for rows in found for row in rows}
     return select_rows(engine.rows, lambda row: row.source in on_page)
 
 
@@ -68,8 +86,9 @@ def _rows_of(engine: EngineTable, printed: str, type_: str) -> list[SourceRow]:
     return [
         row
         for row in engine.rows
-        if (row.source == bare and (_type(row) == type_ or (untyped and _type(row) != FamilyKind.HISTOGRAM)))
-        or (row.source in others and (untyped or _type(row) == type_))
+        if (row.source in (bare, *others) and _type(row) == type_)
+        or (row.source in others and untyped)
+        or (row.source == bare and untyped and _type(row) != FamilyKind.HISTOGRAM)
         or (row.source == bare and row.part and type_ == SUMMARY)
     ]
 
@@ -83,24 +102,6 @@ def _spellings(engine: EngineTable, printed: str, type_: str) -> tuple[str, ...]
 
 def _type(row: SourceRow) -> str:
     return FamilyKind.HISTOGRAM.value if row.part else row.kind.value
-
-
-def _stem(sample: str) -> str:
-    return sample.removesuffix("_sum").removesuffix("_count")
-
-
-def _use(engine: EngineTable, won: tuple[SourceRow, ...], rows: list[SourceRow], printed: str, type_: str) -> FamilyUse:
-    names = _spellings(engine, printed, type_)
-    added = [row for row in won if any(_stem(sample) in names or sample in names for sample in row.plus)]
-    read = tuple(dict.fromkeys(row.family for row in (*rows, *added) if row in won))
-    special = ", ".join(read) or _special(engine, names[0])
-    if special:
-        return FamilyUse(name=printed, type=type_, is_read=True, families=read, text=special)
-    text = "another series is read in its place" if rows else ""
-    other = next((_type(row) for row in engine.rows if row.source in names), "")
-    if other and not rows:
-        text = f"a {type_} here, a {other} in every release that was scanned"
-    return FamilyUse(name=printed, type=type_, is_read=False, text=text)
 
 
 def _special(engine: EngineTable, name: str) -> str:
@@ -119,13 +120,13 @@ def version_range(engine: EngineTable, families: Mapping[str, str]) -> str:
     `families` are printed names and types. A name appeared after the scan before its `since`. A row with an `until`
     wins only on pages without its newer name, which are older than the next scan.
     """
-    fitting = {printed: _rows_of(engine, printed, type_) for printed, type_ in families.items()}
+    rows = [_rows_of(engine, printed, type_) for printed, type_ in families.items()]
     since = {
         row.source: engine.scanned.index(row.since) for row in reversed(engine.rows) if row.since in engine.scanned
     }
-    present = {row.source for rows in fitting.values() for row in rows}
+    present = {row.source for found in rows for row in found}
     first = max((since[source] for source in present & since.keys()), default=0)
-    last = [engine.scanned.index(row.until) for row in _winners(engine, fitting) if row.until in engine.scanned]
+    last = [engine.scanned.index(row.until) for row in _winners(engine, rows) if row.until in engine.scanned]
     before = min(last, default=len(engine.scanned)) + 1
     if before <= first:
         return ""
@@ -136,6 +137,10 @@ def version_range(engine: EngineTable, families: Mapping[str, str]) -> str:
 
 SECONDS = 60.0
 REQUESTS = 120.0
+AMOUNTS = {"spec_draft_tokens": 4 * REQUESTS, "spec_accepted_tokens": 2 * REQUESTS} | dict.fromkeys(
+    ("prefix_hit_gauge", "external_prefix_hit_gauge", "kv_offload_utilization"), 1.0
+)
+"""Amounts of a minute where `REQUESTS`, or a level of 2, is impossible: parts of a whole, and gauges of at most 1."""
 
 FULL_PLAN = PlanFacts(
     gpus_per_replica=1.0,
@@ -191,50 +196,50 @@ def engine_signals() -> tuple[Signal, ...]:
 
 def exposures(engine: EngineTable) -> tuple[Exposure, ...]:
     """Return the support of each signal, release by release."""
-    releases = engine.scanned or ("",)
-    windows = {release: _everything(engine, release) for release in releases}
+    windows = {release: _everything(engine, place) for place, release in enumerate(engine.scanned or ("",))}
     return tuple(_exposure(engine, signal, windows) for signal in engine_signals())
 
 
 def _exposure(engine: EngineTable, signal: Signal, windows: Mapping[str, Window]) -> Exposure:
-    found = [(release, read(signal, window, FULL_PLAN)) for release, window in windows.items()]
     spans: list[tuple[Support, str, str]] = []
-    for release, value in found:
-        support = _support(value)
-        if spans and spans[-1][0] is support:
-            spans[-1] = (support, spans[-1][1], release)
-        else:
-            spans.append((support, release, release))
-    missing = [value for _, value in found if isinstance(value, Missing)]
-    came = spans[-1][0] is not Support.NOT_EXPOSED and missing
-    why = f"not before {spans[-1][1]}" if came else _why(engine, signal, missing)
+    missing: list[Missing] = []
+    for release, window in windows.items():
+        value = read(signal, window, FULL_PLAN)
+        support = Support.KNOWN
+        if isinstance(value, Missing):
+            support = Support.NOT_EXPOSED
+            missing.append(value)
+        elif value.value is None:
+            support = Support.BOUNDED
+        begin = spans.pop()[1] if spans and spans[-1][0] is support else release
+        spans.append((support, begin, release))
+    why = ""
+    if missing and spans[-1][0] is Support.NOT_EXPOSED:
+        why = _why(engine, signal, missing[-1])
+    elif missing:
+        why = f"not before {spans[-1][1]}"
     return Exposure(signal=signal.name, spans=tuple(spans), why=why)
 
 
-def _support(value: SignalValue) -> Support:
-    if isinstance(value, Missing):
-        return Support.NOT_EXPOSED
-    return Support.BOUNDED if value.value is None else Support.KNOWN
-
-
-def _why(engine: EngineTable, signal: Signal, missing: list[Missing]) -> str:
-    if not missing:
-        return ""
+def _why(engine: EngineTable, signal: Signal, missing: Missing) -> str:
     needed = [f for family in signal.families for f in (IN_SYSTEM if family == NET_CHANGE else (family,))]
     # A family that no release prints takes precedence over one that is only absent until its first event.
     printed = {row.family for row in engine.rows}
     needed.sort(key=lambda family: family in printed)
-    return engine.explain_missing(needed) or missing[-1].text or f"{engine.title} does not expose {signal.name}"
+    return engine.explain_missing(needed) or missing.text or f"{engine.title} does not expose {signal.name}"
 
 
-def _everything(engine: EngineTable, release: str) -> Window:
-    """Return a minute in which everything that the release prints was observed."""
-    families = {row.family for row in engine.rows if not release or _printed(release, row.since, row.until)}
-    counters = {name: _AMOUNTS.get(name, REQUESTS) for name in _of(families, FamilyKind.COUNTER)}
-    if all(name in families for name in IN_SYSTEM):
+def _everything(engine: EngineTable, release: int) -> Window:
+    """Return a minute in which everything that a scanned release (by its place) prints was observed."""
+    place = {name: number for number, name in enumerate(engine.scanned)}
+    rows = [row for row in engine.rows if place.get(row.since, 0) <= release <= place.get(row.until, release)]
+    families = {kind: {row.family for row in rows if row.kind is kind} for kind in FamilyKind}
+    counters = {name: AMOUNTS.get(name, REQUESTS) for name in families[FamilyKind.COUNTER]}
+    if families[FamilyKind.GAUGE].issuperset(IN_SYSTEM):
         counters[NET_CHANGE] = 0.0
     if engine.born:
         counters |= {"cold_starts": 1.0, "cold_start_seconds": 30.0}
+    levels = {name: AMOUNTS.get(name, 2.0) for name in families[FamilyKind.GAUGE]}
     part = (Histogram(edges=(1.0, 10.0, math.inf), counts=(0.0, REQUESTS, 0.0), total=5 * REQUESTS),)
     return Window(
         start=0.0,
@@ -242,30 +247,9 @@ def _everything(engine: EngineTable, release: str) -> Window:
         expected_seconds=SECONDS,
         covered_seconds=SECONDS,
         counters={"restarts": 1.0, **counters},
-        histograms=dict.fromkeys(_of(families, FamilyKind.HISTOGRAM), part),
-        gauges={name: _level(1.0 if name in _RATIOS else 2.0) for name in _of(families, FamilyKind.GAUGE)},
+        histograms=dict.fromkeys(families[FamilyKind.HISTOGRAM], part),
+        gauges={
+            name: GaugeSum(integral=level * SECONDS, seconds=SECONDS, minimum=level, maximum=level, samples=4)
+            for name, level in levels.items()
+        },
     )
-
-
-_RATIOS = ("prefix_hit_gauge", "external_prefix_hit_gauge", "kv_offload_utilization")
-"""Gauges with a maximum of 1."""
-
-
-def _level(value: float) -> GaugeSum:
-    return GaugeSum(integral=value * SECONDS, seconds=SECONDS, minimum=value, maximum=value, samples=4)
-
-
-_AMOUNTS = {"spec_draft_tokens": 4 * REQUESTS, "spec_accepted_tokens": 2 * REQUESTS}
-
-
-def _of(families: Iterable[str], kind: FamilyKind) -> list[str]:
-    return sorted(name for name in families if name in BY_NAME and BY_NAME[name].kind is kind)
-
-
-def _printed(release: str, since: str, until: str) -> bool:
-    return number(since) <= number(release) and not (until and number(release) > number(until))
-
-
-def number(release: str) -> tuple[int, ...]:
-    """Return a release as a comparable tuple: "0.6.6.post1" is (0, 6, 6, 1)."""
-    return tuple(int(digits) for digits in re.findall(r"\d+", release))

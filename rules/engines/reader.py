@@ -27,7 +27,7 @@ AHEAD_SECONDS = 86_400.0
 SUFFIXES = ("_bucket", "_sum", "_count")
 SeriesName = tuple[str, Mapping[str, str]]
 RANK_FAMILIES = RANK_GAUGES.union(WORK, WORK_EVENTS)
-_LONGEST = 300
+MOST_SHOWN = 300
 _Series = list[tuple[int, Mapping[str, str]]]
 _ByName = Mapping[str, _Series]
 _Faults = list[tuple[str, str]]
@@ -62,22 +62,13 @@ class HistogramPart:
     count: int | None
 
 
-@light_dataclass(frozen=True, slots=True)
-class RankSlots:
-    """Slots of one data-parallel rank: gauges of its requests by family, and its counters of work."""
-
-    name: str
-    gauges: Mapping[str, tuple[int, ...]]
-    work: tuple[int, ...]
-    counts_steps: bool
-
-
 @light_dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesLayout:
     """Slots to read on pages with this set of series. A slot is an index in the compiled series.
 
     `names`: by family, (slot of the update time, names in its label) of series that never disappear. `histograms`: by
-    family, the factor of its sum and its parts; no parts means no counts yet. `doubts` are problems of families that are
+    family, the factor of its sum and its parts; no parts means no counts yet. `ranks`: by data-parallel rank and family,
+    where a page has several. `doubts` are problems of families that are
     used all the same.
     """
 
@@ -85,7 +76,7 @@ class SeriesLayout:
     amounts: tuple[AmountSlots, ...]
     names: Mapping[str, tuple[tuple[int, int], ...]]
     histograms: Mapping[str, tuple[float, tuple[HistogramPart, ...]]]
-    ranks: tuple[RankSlots, ...]
+    ranks: Mapping[str, Mapping[str, tuple[int, ...]]]
     start: int | None
     born: tuple[int, ...]
     facts: Mapping[str, str]
@@ -154,7 +145,7 @@ def compile_layout(series: Sequence[SeriesName], engine: EngineTable) -> SeriesL
         amounts=tuple(amounts),
         names=names,
         histograms=histograms,
-        ranks=_rank_slots(won, by_name, engine) if engine.rank_label else (),
+        ranks=_rank_slots(won, by_name, engine),
         start=start[0][0] if start else None,
         born=tuple(slot for slot, _ in by_name.get(engine.born, ())),
         facts=facts,
@@ -196,8 +187,7 @@ def _several_models(facts: Mapping[str, str]) -> list[str]:
     models = facts.get("model", "")
     if len({name.casefold() for name in models.split(",")}) < 2:
         return []
-    shown = models if len(models) <= _LONGEST else f"{models[: _LONGEST - 1]}…"
-    return [f"model: {shown} are served by this page, and are added up: a tier is one model"]
+    return [f"model: {models[:MOST_SHOWN]} are served by this page, and are added up: a tier is one model"]
 
 
 def _read_factor(row: SourceRow, facts: Mapping[str, str], doubts: list[str]) -> float:
@@ -244,26 +234,17 @@ def _without(labels: Mapping[str, str], names: Collection[str]) -> tuple[tuple[s
     return tuple(sorted((k, v) for k, v in labels.items() if k not in names))
 
 
-def _rank_slots(won: Iterable[SourceRow], by_name: _ByName, engine: EngineTable) -> tuple[RankSlots, ...]:
-    """Return the data-parallel ranks of a page, none unless it has several."""
-    found: dict[str, dict[str, tuple[int, ...]]] = {}
-    for row in (row for row in won if row.family in RANK_FAMILIES):
+def _rank_slots(
+    won: Iterable[SourceRow], by_name: _ByName, engine: EngineTable
+) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Return the slots of each data-parallel rank by family, none unless there are several ranks."""
+    found: defaultdict[str, dict[str, tuple[int, ...]]] = defaultdict(dict)
+    for row in (row for row in won if engine.rank_label and row.family in RANK_FAMILIES):
         counted = row.kind is FamilyKind.HISTOGRAM
         for slot, labels in by_name.get(f"{row.source}_count", ()) if counted else _matching(row, by_name):
             if rank := labels.get(engine.rank_label, ""):
-                families = found.setdefault(rank, {})
-                families[row.family] = (*families.get(row.family, ()), slot)
-    if len(found) < 2:
-        return ()
-    return tuple(
-        RankSlots(
-            rank,
-            {family: slots for family, slots in families.items() if family in RANK_GAUGES},
-            tuple(slot for family, slots in families.items() if family not in RANK_GAUGES for slot in slots),
-            counts_each_step(engine.name, families),
-        )
-        for rank, families in sorted(found.items())
-    )
+                found[rank][row.family] = (*found[rank].get(row.family, ()), slot)
+    return dict(sorted(found.items())) if len(found) > 1 else {}
 
 
 def snapshot(layout: SeriesLayout, values: Sequence[float], t: float) -> Snapshot:
@@ -272,7 +253,7 @@ def snapshot(layout: SeriesLayout, values: Sequence[float], t: float) -> Snapsho
     counters, gauges = _amounts(layout, values, faults)
     gauges |= _names(layout, values, t, faults)
     histograms = _histograms(layout, values, faults)
-    contradictory = _contradictory_counters(counters, faults) | _contradictory_times(histograms, counters, faults)
+    contradictory = _contradictory(counters, histograms, faults)
     impossible = frozenset(family for family, value in gauges.items() if value > MOST_OF_GAUGE.get(family, math.inf))
     for name in sorted(impossible):
         text = f"a gauge of {gauges[name]:.3g}, which is more than {MOST_OF_GAUGE[name]:g}: cannot be"
@@ -295,7 +276,7 @@ def snapshot(layout: SeriesLayout, values: Sequence[float], t: float) -> Snapsho
         broken=frozenset(family for family, _ in faults),
         contradictory=contradictory,
         impossible=impossible,
-        ranks=tuple(_rank_page(rank, values) for rank in layout.ranks),
+        ranks=tuple(_rank_page(layout, rank, values) for rank in layout.ranks),
     )
 
 
@@ -365,8 +346,11 @@ def _add_histogram(parts: Sequence[HistogramPart], values: Sequence[float], fact
     return Cumulative(parts[0].edges, counts, total if math.isfinite(total) else None)
 
 
-def _contradictory_counters(counters: Mapping[str, float], faults: _Faults) -> frozenset[str]:
-    """Return counters of a part above their whole, with the whole: either may be wrong."""
+def _contradictory(
+    counters: Mapping[str, float], histograms: Mapping[str, Cumulative], faults: _Faults
+) -> frozenset[str]:
+    """Return counters of a part above their whole, with the whole: either may be wrong. Return histograms of times that
+    the page's other times exclude too (DESIGN 3.20)."""
     found: list[str] = []
     for part, whole, words in PART_OF:
         some, of = counters.get(part), counters.get(whole)
@@ -375,25 +359,20 @@ def _contradictory_counters(counters: Mapping[str, float], faults: _Faults) -> f
             text = f"{words.format(part=some, whole=of)}{share}: cannot be, neither counter is used"
             faults.append((part, text))
             found += [part, whole]
+    contradiction = find_page_contradiction(histograms, counters)
+    if contradiction is not None:
+        times, families = contradiction
+        faults.append((families[0], f"{times.text}: cannot be, {' and '.join(families)} are not used"))
+        found += families
     return frozenset(found)
 
 
-def _contradictory_times(
-    histograms: Mapping[str, Cumulative], counters: Mapping[str, float], faults: _Faults
-) -> frozenset[str]:
-    """Return histograms of times that the page's other times exclude (DESIGN 3.20)."""
-    contradiction = find_page_contradiction(histograms, counters)
-    if contradiction is None:
-        return frozenset()
-    found, families = contradiction
-    faults.append((families[0], f"{found.text}: cannot be, {' and '.join(families)} are not used"))
-    return frozenset(families)
-
-
-def _rank_page(rank: RankSlots, values: Sequence[float]) -> RankPage:
+def _rank_page(layout: SeriesLayout, name: str, values: Sequence[float]) -> RankPage:
+    families = {family: [values[slot] for slot in slots] for family, slots in layout.ranks[name].items()}
+    work = (value for family, each in families.items() if family not in RANK_GAUGES for value in each)
     return RankPage(
-        name=rank.name,
-        gauges={family: max([values[slot] for slot in slots]) for family, slots in rank.gauges.items()},
-        work=math.fsum(values[slot] for slot in rank.work if math.isfinite(values[slot])),
-        counts_steps=rank.counts_steps,
+        name=name,
+        gauges={family: max(each) for family, each in families.items() if family in RANK_GAUGES},
+        work=math.fsum(filter(math.isfinite, work)),
+        counts_steps=counts_each_step(layout.engine.name, families),
     )

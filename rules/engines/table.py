@@ -128,16 +128,19 @@ class EngineTable:
 def load_engine_table(name: str) -> EngineTable:
     """Return the table of a file in this folder. Raise ValueError, with the file's name, where it is no table."""
     try:
-        keys = _read_file(name)
+        keys = read_table("rules.engines", name)
         patterns = keys.pop("patterns", {})
-        rows = keys.pop("rows") + [row for more in keys.pop("include", ()) for row in _read_file(more)["rows"]]
-        return EngineTable(rows=tuple(_load_row(row, patterns) for row in rows), **_freeze(keys))
+        rows = keys.pop("rows") + [
+            row for more in keys.pop("include", ()) for row in read_table("rules.engines", more)["rows"]
+        ]
+        return EngineTable(rows=tuple(_load_row(row, patterns) for row in rows), **freeze(keys))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"rules/engines/{name}.toml: {error!r}") from error
 
 
-def _read_file(name: str) -> dict[str, Any]:
-    return tomllib.loads(files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+def read_table(package: str, name: str) -> dict[str, Any]:
+    """Return the keys of a table that is a file of a package."""
+    return tomllib.loads(files(package).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def _load_row(keys: Mapping[str, Any], patterns: Mapping[str, str]) -> SourceRow:
@@ -146,10 +149,10 @@ def _load_row(keys: Mapping[str, Any], patterns: Mapping[str, str]) -> SourceRow
         for name in ("where", "unless")
         if name in keys
     }
-    return SourceRow(**_freeze(keys) | conditions | {"across": LabelAggregation(keys.get("across", "sum"))})
+    return SourceRow(**freeze(keys) | conditions | {"across": LabelAggregation(keys.get("across", "sum"))})
 
 
-def _freeze(keys: Mapping[str, Any]) -> dict[str, Any]:
+def freeze(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys with tuples in place of lists."""
     return {name: _tuple(value) if isinstance(value, list) else value for name, value in keys.items()}
 

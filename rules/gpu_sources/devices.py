@@ -1,9 +1,7 @@
 """Readout of one GPU from its series, and counters from changes between pages of an exporter.
 
-Common to all exporters: several series of one value, blanks, units, shares of time, fault codes and throttling counts.
-Labels and blanks are the exporter's. A fault counts if its code was absent on the previous page. Codes on the first
-page are no events, because they may be a month old. A repeated code counts once: exporters show no more (METRICS trap
-16).
+A fault counts if its code was absent on the previous page. Codes on the first page are no events, because they may be a
+month old. A repeated code counts once: exporters show no more (METRICS trap 16).
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from rules.gpu_sources.exporter import MEAN, Field, GpuExporterPage, Ticks
+from rules.gpu_sources.exporter import Field, GpuExporterPage, Ticks
 from rules.telemetry.gpu_limits import MOST_CODE, Impossible, check_level, drop_impossible
 from rules.telemetry.snapshots import GPU_NAMES, GpuReadout
 
@@ -43,15 +41,18 @@ class Device:
     pods: set[str] = field(default_factory=set)
     """Pods that own the device by the exporter, as namespace/name."""
 
-    def add(self, name: str, value: float, of_a_pod: bool = False) -> None:
-        self.values.setdefault(name, []).append((value, of_a_pod))
+    def add(self, name: str, value: float, labels: Mapping[str, str], pod_labels: Iterable[str]) -> None:
+        """Add a series. The first of `pod_labels` that it has names the pod that owns it."""
+        pod, namespace = label(labels, pod_labels), label(labels, NAMESPACE_LABELS)
+        self.values.setdefault(name, []).append((value, bool(pod)))
+        self.pods |= {f"{namespace}/{pod}"} if pod and namespace else set()
 
     def value(self, theirs: str, row: Field | None = None) -> float | str:
         """Return the GPU's value of a series in the series' unit, or the reason for none."""
         series = self.values.get(theirs)
         if series is None:
             return f"{theirs} is not on the page" + (f" ({row.off})" if row is not None and row.off else "")
-        if row is not None and row.many == MEAN:
+        if row is not None and row.many == "mean":
             known = [value for value, _ in series if self.blank(row, value) is None]
             return math.fsum(known) / len(known) if known else f"{theirs} is {self.blank(row, series[0][0])}"
         # A GPU shared by pods has one series per pod: copies of the whole GPU's value, or each pod's own part.
@@ -146,23 +147,9 @@ def label(labels: Mapping[str, str], names: Iterable[str]) -> str:
     return next((labels[name] for name in names if labels.get(name)), "")
 
 
-def pod_of(labels: Mapping[str, str], names: Iterable[str]) -> str:
-    """Return the pod of a series' GPU as namespace/name, or "" if either is missing."""
-    pod, namespace = label(labels, names), label(labels, NAMESPACE_LABELS)
-    return f"{namespace}/{pod}" if pod and namespace else ""
-
-
-_MOST_DIGITS = 18
-
-
 def whole_number(text: str) -> int | None:
     """Return an index from a label. Return None for thousands of digits, which Python would refuse."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
-
-
-def code(value: float) -> str:
-    """Return a numeric code without the decimal point."""
-    return f"{value:.0f}"
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 18 else None
 
 
 def no_codes(values: Iterable[float]) -> Impossible | None:
@@ -171,10 +158,8 @@ def no_codes(values: Iterable[float]) -> Impossible | None:
     return None if odd is None else Impossible(f"{odd:.3g} is no code of a fault")
 
 
-MOST_CODES = 64
+MOST_CODES, OTHER_CODES = 64, "other"
 """Distinct codes that are counted for a GPU: each is a series of its own for good."""
-
-OTHER_CODES = "other"
 
 FAULTS, BY_CODE = "gpu_fault_events", "gpu_fault_events_by_code"
 COVERED = "gpu_throttled_covered_seconds"

@@ -1,16 +1,17 @@
-"""Types of a GPU exporter (table rows, page, exporter), and the use of each family of its page.
+"""Types of a GPU exporter: table rows, page, exporter, and the use of each family of its page.
 
-An exporter is one file in this folder with one `GpuExporter`, listed in `rules.gpu_sources.registry`. Beside it
-only the configuration names exporters. The use of families is for people: `sizewatch inspect` and the tests that compare tables
-and pages. Only names and types count.
+An exporter is a table (`<name>.toml`) and a module in this folder with one `GpuExporter`, listed in
+`rules.gpu_sources.registry`. The use of families is for people: only names count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
+from typing import Any
 
 from rules.engines.coverage import FamilyUse
+from rules.engines.table import freeze, read_table
 from rules.light_dataclass import light_dataclass
 from rules.telemetry.snapshots import GpuReadout
 
@@ -27,7 +28,7 @@ class Field:
     `theirs`: name of the series. `plus`: other required series that are added to it. `factor` converts to our unit.
     `sampled`: a plain poll of a quantity that could be summed over time. `whole_gpu`: a sensor that a GPU has once,
     however it is partitioned. `zero_is_blank`: the exporter prints 0 for no measurement, and 0 is no possible value.
-    `many`: aggregation of several series of one GPU. `off`: reason why the series may be absent on purpose. `source`:
+    `many`: "mean" of several series of one GPU. `off`: reason why the series may be absent on purpose. `source`:
     file that documents a name without an available page.
     """
 
@@ -48,30 +49,26 @@ class Field:
         return (self.theirs, *self.plus)
 
 
-MEAN = "mean"
-"""Value of `Field.many`: the mean over the GPU's series."""
-
-
 @light_dataclass(frozen=True, slots=True, kw_only=True)
 class Ticks:
-    """Throttling in counts of a firmware's clock: all ticks, and throttled ticks."""
+    """Throttling in counts of a firmware's clock: all ticks, and by our name the throttled ticks since the driver started."""
 
     total: float
     of: Mapping[str, float]
-    """Throttled ticks since the driver started, by our name (`gpu_throttled_power_seconds`)."""
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
 class GpuExporterPage:
-    """Data of one page. `rules.gpu_sources.devices` adds quantities that need a change between pages."""
+    """Data of one page. `rules.gpu_sources.devices` adds quantities that need a change between pages.
+
+    `faults`, by GPU: codes of the last faults while they are active. Empty: all were cleared. None: the exporter would
+    print a fault and prints none. An absent GPU does not report its faults. `ticks`, by GPU, where an exporter counts them.
+    """
 
     readouts: tuple[GpuReadout, ...]
     problems: tuple[str, ...]
     faults: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
-    """By GPU: codes of the last faults while they are active. Empty: all were cleared. None: the exporter would print a
-    fault and prints none. An absent GPU does not report its faults."""
     ticks: Mapping[str, Ticks] = field(default_factory=dict)
-    """By GPU, for exporters that count throttling in ticks."""
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +76,9 @@ class GpuExporter:
     """GPU exporter. `name` is its word in configuration and output, `title` the project's own name.
 
     `signature` recognises a page by the name and labels of a series. `wanted`: printed names of the series that `read`
-    needs. `plain`: printed name as the table spells it. `keeps_values`: it measures on its own clock and
-    repeats values until then.
+    needs. `plain`: printed name as the table spells it. `also_read`: further names that are read, and their use.
+    `not_exposed`: our names that no page can give, and why. `keeps_values`: it measures on its own clock and repeats
+    values until then.
     """
 
     name: str
@@ -91,9 +89,7 @@ class GpuExporter:
     read: Callable[[Iterable[Sample], float], GpuExporterPage]
     fields: tuple[Field, ...]
     also_read: Mapping[str, str]
-    """Further names that are read, and their use."""
     not_exposed: Mapping[str, str]
-    """Our names that no page of it can give, with the reason."""
     keeps_values: bool = False
 
     @property
@@ -110,3 +106,11 @@ def explain_families(exporter: GpuExporter, families: Mapping[str, str]) -> tupl
         text = ", ".join(ours) or exporter.also_read.get(name, "")
         uses.append(FamilyUse(name=printed, type=type_, is_read=bool(text), families=ours, text=text))
     return tuple(uses)
+
+
+def load_exporter_keys(name: str) -> dict[str, Any]:
+    """Return the keys of `GpuExporter` that an exporter's table gives."""
+    keys = read_table("rules.gpu_sources", name)
+    missing = dict.fromkeys(keys.pop("missing"), f"{keys['title']} does not expose it")
+    fields = tuple(Field(**freeze(row)) for row in keys.pop("rows"))
+    return {"name": name, "fields": fields, **keys, "not_exposed": missing | keys["not_exposed"]}

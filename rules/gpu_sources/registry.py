@@ -1,7 +1,7 @@
 """Registry of GPU exporters.
 
-To add an exporter: a file in this folder, a row here, a key in `gpus` (`agent.config.targets`), and its name for role
-fleet (`agent.config.store.GpuSource`).
+To add an exporter: a table and a module in this folder, its name here, a key in `gpus` (`agent.config.targets`), and its
+name for role fleet (`agent.config.store.GpuSource`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping
 from rules.gpu_sources.amd import AMD
 from rules.gpu_sources.dcgm import DCGM
 from rules.gpu_sources.exporter import GpuExporter
-from rules.gpu_sources.nvidia_smi import NVIDIA_SMI
 
-EXPORTERS: tuple[GpuExporter, ...] = (DCGM, AMD, NVIDIA_SMI)
+EXPORTERS: tuple[GpuExporter, ...] = (DCGM, AMD)
 
 BY_NAME: Mapping[str, GpuExporter] = {exporter.name: exporter for exporter in EXPORTERS}
 

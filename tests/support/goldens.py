@@ -145,7 +145,7 @@ def _engine_pages() -> dict[str, Path]:
     pages: dict[str, Path] = {}
     for path in paths:
         name = path.name.removesuffix(".prom").removesuffix(".txt")
-        if name not in gpu:
+        if name not in gpu and not name.startswith("nvidia_gpu_exporter"):
             pages.setdefault(name, path)
     return pages
 

@@ -20,18 +20,12 @@ MADE_PAGES = {
     "made-amd-1.5-dpx.prom": "amd",
     "made-amd-old-mi210.prom": "amd",
     "made-dcgm-mig.prom": "dcgm",
-    "made-nvidia-smi-h200.prom": "nvidia_smi",
 }
 SHARED_PAGES = {
     "amd-device-metrics-exporter-1.5-doc-lines.prom": "amd",
     "amd-device-metrics-exporter-old-mini.prom": "amd",
     "dcgm-exporter-readme-blank-value.prom": "dcgm",
     "dcgm-exporter-t4-datadog.prom": "dcgm",
-    "nvidia_gpu_exporter-nvidia-h100-80gb-hbm3__590.48.01__load.prom": "nvidia_smi",
-    "nvidia_gpu_exporter-nvidia-h100-mig__590.48.01__load.prom": "nvidia_smi",
-    "nvidia_gpu_exporter-nvidia-h200-mig__590.48.01__idle.prom": "nvidia_smi",
-    "nvidia_gpu_exporter-nvidia-h200__590.48.01__load.prom": "nvidia_smi",
-    "nvidia_gpu_exporter-nvidia-l40s__595.80__load.prom": "nvidia_smi",
 }
 """Name of every page -> the exporter that it is of."""
 

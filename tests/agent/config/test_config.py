@@ -170,10 +170,6 @@ def test_a_secret_in_a_wrong_place_is_never_repeated(tmp_path: Path) -> None:
             "gpus.amd: is missing; source amd needs the url of an AMD device-metrics-exporter",
         ),
         (
-            {"gpus": {"source": "nvidia_smi"}},
-            "gpus.nvidia_smi: is missing; source nvidia_smi needs the url of an nvidia_gpu_exporter",
-        ),
-        (
             {"gpus": {"source": "amd", "amd": {"url": "http://x/"}, "dcgm": {"url": "http://y/"}}},
             "gpus.source: must be dcgm where gpus.dcgm is given",
         ),

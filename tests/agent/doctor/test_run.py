@@ -302,7 +302,6 @@ def test_gpus_are_read_through_a_dcgm_exporter(tmp_path: Path) -> None:
     ("source", "page", "title", "first"),
     [
         ("amd", "made-amd-1.5-mi300x.prom", "AMD device-metrics-exporter", "AMD Instinct MI300X OAM, 692501000010, 2 "),
-        ("nvidia_smi", "made-nvidia-smi-h200.prom", "nvidia_gpu_exporter", "NVIDIA H200, a1b2c3d4-0000-4000-"),
     ],
 )
 def test_gpus_are_read_through_every_exporter(tmp_path: Path, source: str, page: str, title: str, first: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from agent.cli import main
 from exporters.documents.signal_exposure import engines_json, engines_text, matrix
-from rules.engines.coverage import Support, engine_signals, exposures, number
+from rules.engines.coverage import Support, engine_signals, exposures
 from rules.engines.registry import BY_NAME as TABLES
 from rules.engines.registry import ENGINES
 from rules.engines.table import EngineTable, SourceRow
@@ -74,11 +74,6 @@ def test_a_start_that_the_page_times_is_a_cold_start() -> None:
     assert spans(toy(born="toy_created"), "cold_start_seconds") == [("known", "1.0", "2.0")]
     assert spans(toy(), "cold_start_seconds") == [("not exposed", "1.0", "2.0")]
     assert spans(toy(row("engine_startup_seconds")), "cold_start_seconds") == [("bounded", "1.0", "2.0")]
-
-
-def test_releases_are_compared_as_numbers() -> None:
-    assert number("0.6.6.post1") == (0, 6, 6, 1)
-    assert number("0.10.2") > number("0.9.2")
 
 
 def test_what_vllm_learned_is_told_by_release() -> None:

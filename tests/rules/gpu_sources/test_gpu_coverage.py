@@ -77,7 +77,7 @@ def test_every_documented_name_is_read_or_left_alone_with_a_reason(exporter: str
 
 
 def test_a_name_that_is_in_no_table_is_not_known() -> None:
-    names = {"dcgm": "DCGM_FI_DEV_BRAND_NEW", "amd": "gpu_brand_new", "nvidia_smi": "nvidia_smi_brand_new"}
+    names = {"dcgm": "DCGM_FI_DEV_BRAND_NEW", "amd": "gpu_brand_new"}
     for exporter in EXPORTERS:
         (use,) = explain_families(exporter, {names[exporter.name]: "gauge"})
         assert (use.is_read, use.text) == (False, "")
@@ -127,9 +127,5 @@ def test_every_exporter_has_its_key_in_the_configuration() -> None:
 def test_every_page_of_a_gpu_exporter_in_shared_is_listed_here() -> None:
     if not SHARED_PAGES_FOLDER.exists():
         pytest.skip("../shared/pages is not here")
-    there = {
-        path.name
-        for path in SHARED_PAGES_FOLDER.iterdir()
-        if path.name.startswith(("amd-", "dcgm-", "nvidia_gpu_exporter-"))
-    }
+    there = {path.name for path in SHARED_PAGES_FOLDER.iterdir() if path.name.startswith(("amd-", "dcgm-"))}
     assert there == set(SHARED_PAGES)

@@ -16,7 +16,6 @@ from rules.gpu_sources.amd import AMD
 from rules.gpu_sources.dcgm import DCGM
 from rules.gpu_sources.devices import MOST_CODES, PageChanges
 from rules.gpu_sources.exporter import GpuExporter, GpuExporterPage
-from rules.gpu_sources.nvidia_smi import NVIDIA_SMI
 from rules.telemetry import gpu_windows
 from rules.telemetry.gpu_limits import LEVELS, PER_SECOND, drop_impossible
 from rules.telemetry.signals import Gap, Missing
@@ -24,7 +23,6 @@ from rules.telemetry.snapshots import GPU_NAMES, GpuReadout
 from rules.telemetry.windows import Window
 
 AMD_PAGE = page_text("made-amd-1.5-mi300x.prom")
-SMI_PAGE = page_text("made-nvidia-smi-h200.prom")
 
 
 def changed(text: str, name: str, value: str) -> str:
@@ -36,7 +34,7 @@ def changed(text: str, name: str, value: str) -> str:
 
 def window_of(exporter: GpuExporter, text: str) -> tuple[GpuReadout, Window]:
     """The page's first readout, and its window after a page without the change."""
-    before = {DCGM.name: DCGM_PAGE, AMD.name: AMD_PAGE, NVIDIA_SMI.name: SMI_PAGE}
+    before = {DCGM.name: DCGM_PAGE, AMD.name: AMD_PAGE}
     (earlier, *_), (later, *_) = (
         read_page(text_, exporter, t).readouts for text_, t in ((before[exporter.name], T), (text, T + 30))
     )
@@ -56,15 +54,12 @@ def window_of(exporter: GpuExporter, text: str) -> tuple[GpuReadout, Window]:
         (DCGM, DCGM_PAGE, "DCGM_FI_DEV_POWER_USAGE", "gpu_power_watts"),
         (AMD, AMD_PAGE, "amd_gpu_junction_temperature", "gpu_temperature_celsius"),
         (AMD, AMD_PAGE, "amd_gpu_used_vram", "gpu_memory_used_bytes"),
-        (NVIDIA_SMI, SMI_PAGE, "nvidia_smi_utilization_gpu_ratio", "gpu_utilization_sampled"),
-        (NVIDIA_SMI, SMI_PAGE, "nvidia_smi_memory_total_bytes", "gpu_memory_total_bytes"),
-        (NVIDIA_SMI, SMI_PAGE, "nvidia_smi_temperature_gpu", "gpu_temperature_celsius"),
     ],
 )
 def test_a_level_that_no_gpu_has_is_a_gap_with_a_name_of_its_own(
     exporter: GpuExporter, page: str, series: str, ours: str
 ) -> None:
-    # A negative number stands for a blank in AMD's and nvidia-smi's pages: it is not exposed, and no lie.
+    # A negative number stands for a blank in AMD's pages: it is not exposed, and no lie.
     for value in ("1e13", "-1e13") if exporter is DCGM else ("1e13",):
         later, window = window_of(exporter, changed(page, series, value))
         assert ours not in later.gauges
