@@ -24,9 +24,9 @@ from agent.config.load import load, select_tier
 from agent.errors import ConfigError
 from exporters.documents.plan_files import WRITTEN, YamlIndentation, curve_lines
 from rules.catalogue.registry import CATALOGUE
-from rules.plan.checks import check_tier
+from rules.plan.checks import check_plan
 from rules.plan.curve import operating_point
-from rules.plan.schema import Provenance
+from rules.plan.schema import Plan, Provenance
 from rules.plan.validation import problems_of
 from rules.telemetry.wording import format_count
 
@@ -135,7 +135,7 @@ def _put(options: SimpleNamespace, imported: ImportedCurve, plan: PlanFile, name
         text = "operating_point is what production measured before this benchmark, and outranks it: delete it"
         remarks = (*remarks, ImportRemark(source=str(options.into), text=text))
     state = "written" if write(plan, edited.text) else "already as it was"
-    findings = check_tier(name, tier, CATALOGUE)
+    findings = check_plan(Plan(schema=1, tiers={name: tier}), CATALOGUE)
     for finding in findings:
         # `plan check` prints the rest, which is not repeated here.
         if finding.severity != "info":

@@ -16,7 +16,7 @@ from exporters.documents.what_if_json import QUANTITIES
 from exporters.render.text import format_duration, text_table
 from rules.catalogue.registry import CATALOGUE, margin_of
 from rules.plan.capacity import capacity_lengths
-from rules.plan.checks import check_tier
+from rules.plan.checks import check_plan
 from rules.plan.curve import LIMITED, Curve, OperatingPoint, operating_point
 from rules.plan.envelope import metric_value
 from rules.plan.memory import planned_kv_tokens
@@ -254,7 +254,7 @@ _SIGNS = {"mistake": "✗", "warning": "!", "info": "·"}
 
 
 def _findings(shown: _Shown) -> list[str]:
-    found = check_tier(shown.name, shown.tier, CATALOGUE)
+    found = check_plan(Plan(schema=1, tiers={shown.name: shown.tier}), CATALOGUE)
     lines = ["Findings" if found else "Findings: none"]
     for finding in found:
         sign = _SIGNS[finding.severity]

@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import math
-
 from rules.plan.curve import Curve
-from rules.plan.envelope import METRICS, interpolate, metric_value
+from rules.plan.envelope import interpolate
 from rules.plan.load_bins import TierContext
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 
@@ -35,10 +33,10 @@ def read_benchmark(context: TierContext, name: str, rps: float) -> SignalValue:
         return NO_CURVE
     if name == "itl_p99_seconds" and not context.itl_comparable:
         return Missing(gap=Gap.NOT_EXPOSED, text="engine and benchmark do not mean the same by ITL")
-    place = curve.place(rps, None)
-    if place.bin is None:
-        return Missing(gap=Gap.OUTSIDE_BENCHMARK, text=place.reason)
-    found = _in_system(curve, place.bin, rps) if name == IN_SYSTEM else _measured(curve, place.bin, name, rps)
+    bin, beyond = curve.place(rps, None)
+    if bin is None:
+        return Missing(gap=Gap.OUTSIDE_BENCHMARK, text=beyond)
+    found = _in_system(curve, bin, rps) if name == IN_SYSTEM else _measured(curve, bin, name, rps)
     if isinstance(found, Missing) or rps >= curve.points[0].completed_rps:
         return found
     return Reading(value=found.value, low=0.0, high=found.high, n=found.n)
@@ -70,21 +68,8 @@ def find_benchmark_crossing(context: TierContext, name: str, limit: float) -> tu
     curve = context.curve
     if curve is None:
         return NO_CURVE
-    before: tuple[float, float] | None = None
-    for point in curve.points:
-        value = metric_value(point, name)
-        if value is None:
-            break
-        if value > limit:
-            return (0.0 if before is None else _crossed(before, (point.completed_rps, value), name, limit)), True
-        before = (point.completed_rps, value)
-    if before is None:
-        return Missing(gap=Gap.NOT_IN_PLAN, text="the benchmark did not measure it")
-    return before[0], False
-
-
-def _crossed(lower: tuple[float, float], upper: tuple[float, float], name: str, limit: float) -> float:
-    (below, low), (above, high) = lower, upper
-    log = METRICS[name].log
-    share = math.log(limit / low) / math.log(high / low) if log else (limit - low) / (high - low)
-    return below + share * (above - below)
+    index, crosses = curve.find_limit(name, limit)
+    if index < 0:
+        nothing = Missing(gap=Gap.NOT_IN_PLAN, text="the benchmark did not measure it")
+        return (0.0, True) if crosses else nothing
+    return curve.rps_at_point(index), crosses and index < len(curve.points) - 1

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
-from rules.light_dataclass import light_dataclass
 from rules.plan.capacity import capacity_lengths
 from rules.plan.curve import CERTAIN_REQUESTS, LIMITED, OFTEN_UNMEASURED
 from rules.plan.envelope import metric_value
@@ -19,7 +19,7 @@ from rules.plan.guardrails import check_guardrails
 from rules.plan.memory import kv_shortfall, planned_kv_tokens
 from rules.plan.mistakes import MISTAKES, SEVERITIES, Case, Found, Severity
 from rules.plan.replica_count import NO_OVERRIDES, count_fleet, count_fleet_of, fleet_terms
-from rules.plan.schema import Plan, TierPlan, TokenQuantiles
+from rules.plan.schema import Plan, TokenQuantiles
 from rules.sizing import littles_ceiling_rps
 from rules.telemetry.wording import format_count
 from rules.thresholds import CatalogueRow
@@ -85,13 +85,12 @@ FALLBACKS = ("fp8", "int8", "fp16")
 """Formats to build weights in where the GPU has no path for a format, best first (guide 9.5: INT8 on A100)."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
-class PlanWarning:
+class PlanWarning(NamedTuple):
     """Warning at a `path` of the plan. A `mistake` fails the check, a `warning` weakens verdicts or the fleet."""
 
     path: str
-    text: str
     severity: Severity
+    text: str
 
 
 def check_plan(
@@ -103,27 +102,11 @@ def check_plan(
 
     `rules` is the catalogue, and `overrides` are its thresholds that a configuration changes, by tier.
     """
-    found = [
-        warning
-        for name, tier in plan.tiers.items()
-        for warning in check_tier(name, tier, rules, overrides.get(name, NO_OVERRIDES))
-    ]
-    return tuple(sorted(found, key=lambda warning: SEVERITIES.index(warning.severity)))
-
-
-def check_tier(
-    name: str,
-    tier: TierPlan,
-    rules: Mapping[str, CatalogueRow],
-    overrides: Mapping[str, Mapping[str, float]] = NO_OVERRIDES,
-) -> tuple[PlanWarning, ...]:
-    """Return the warnings of one tier, the gravest first."""
-    case = Case(tier=tier, rules=rules, overrides=overrides)
-    found = [
-        PlanWarning(path=f"tiers.{name}.{place}", severity=severity, text=text)
-        for check in (*MISTAKES, *CHECKS)
-        for place, severity, text in check(case)
-    ]
+    found = []
+    for name, tier in plan.tiers.items():
+        case = Case(tier=tier, rules=rules, overrides=overrides.get(name, NO_OVERRIDES))
+        for check in (*MISTAKES, *CHECKS):
+            found += [PlanWarning(f"tiers.{name}.{place}", severity, text) for place, severity, text in check(case)]
     return tuple(sorted(found, key=lambda warning: SEVERITIES.index(warning.severity)))
 
 
@@ -151,17 +134,18 @@ def _other_operating_point(case: Case) -> Found:
     given, derived = case.tier.operating_point, case.curve.usable(case.tier.slo) if case.curve else None
     if given is None or derived is None:
         return
+    severity: Severity = "warning"
+    outcome = "the latter is used"
+    if case.point and case.point.given:
+        outcome = "production measured the former: benchmark again"
+        if given.source != "production":
+            severity, outcome = "info", "the lower one is used, as the operator's word"
+    limit = f"limited by {derived.limited_by}" if derived.limited_by else "the highest load measured"
     for name in ("usable_rps", "c_max"):
         said, found = getattr(given, name), getattr(derived, name)
         if said and found and abs(said - found) > OPERATING_POINT_TOLERANCE * found:
-            limit = f"limited by {derived.limited_by}" if derived.limited_by else "the highest load measured"
-            text = f"{said:.6g} is given, curve and SLO give {found:.4g} ({limit})"
-            if not (case.point and case.point.given):
-                yield f"operating_point.{name}", "warning", f"{text}; the latter is used"
-            elif given.source == "production":
-                yield f"operating_point.{name}", "warning", f"{text}; production measured the former: benchmark again"
-            else:
-                yield f"operating_point.{name}", "info", f"{text}; the lower one is used, as the operator's word"
+            text = f"{said:.6g} is given, curve and SLO give {found:.4g} ({limit}); {outcome}"
+            yield f"operating_point.{name}", severity, text
 
 
 def _few_requests(case: Case) -> Found:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from typing import NamedTuple
 
 from rules.light_dataclass import light_dataclass
-from rules.plan.envelope import METRICS, concurrencies, interpolate, metric_value, monotone_envelope, sort_by_load
+from rules.plan.envelope import concurrencies, interpolate, is_latency, metric_value, monotone_envelope, sort_by_load
 from rules.plan.schema import LITTLES_LAW, Point, Slo, TierPlan
 
 SATURATED_GAIN = 0.05
@@ -32,13 +33,11 @@ OFTEN_UNMEASURED = ("itl_p99_seconds", "e2e_p99_seconds")
 """What an SLO can limit, and what counts only where the curve carries it."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
-class CurvePosition:
-    """Position of a load: its bin, or beyond the measured loads, with a sentence."""
+class CurvePosition(NamedTuple):
+    """Bin of a load, or why it is beyond the measured loads (`bin` is None)."""
 
     bin: int | None
-    beyond: bool
-    reason: str
+    beyond: str
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +112,6 @@ class Curve:
         return self.points[-1].completed_rps
 
     @property
-    def top_concurrency(self) -> float | None:
-        """Return the requests in the system at that point, measured or estimated."""
-        return self.concurrencies[-1] if self.concurrencies else None
-
-    @property
     def minimum_requests(self) -> int:
         """Return the fewest requests of any point, 0 if a point has no count."""
         return min(point.requests or 0 for point in self.points)
@@ -129,15 +123,14 @@ class Curve:
         """
         if not all(0 <= value < math.inf for value in (rps, in_system or 0)):
             raise ValueError(f"{rps} completed rps with {in_system} requests in the system is no load")
-        beyond = self._beyond(rps, in_system)
-        if beyond:
-            return CurvePosition(bin=None, beyond=True, reason=beyond)
+        if beyond := self._beyond(rps, in_system):
+            return CurvePosition(None, beyond)
         place = min(bisect_left(self.points, rps, key=lambda point: point.completed_rps), len(self.points) - 1)
         first, last = self._stretch(place)
         told_by_rps = place == first and rps < (1 - SATURATED_GAIN) * self.points[place].completed_rps
         if first < last and not told_by_rps and in_system is not None and self.concurrencies:
             place = min(bisect_left(self.concurrencies, in_system, first, last + 1), last)
-        return CurvePosition(bin=place, beyond=False, reason=self._described(place))
+        return CurvePosition(place, "")
 
     def expectation(self, bin: int, metric: str, rps: float, in_system: float | None = None) -> Expectation | None:
         """Return the expected values of a metric in a bin. Return None if a point of the bin lacks the metric.
@@ -156,7 +149,7 @@ class Curve:
         share = self._share(bin, rps, in_system)
         return Expectation(
             lower=lower,
-            interpolated=interpolate(lower, upper, share, log=METRICS[metric].log),
+            interpolated=interpolate(lower, upper, share, log=is_latency(metric)),
             upper=upper,
             requests=min(point.requests or 0 for point in ends),
         )
@@ -173,7 +166,7 @@ class Curve:
             carried = any(metric_value(point, metric) is not None for point in self.points)
             if limit is None or (metric in OFTEN_UNMEASURED and not carried):
                 continue
-            index, crossed = self._within(metric, limit)
+            index, crossed = self.find_limit(metric, limit)
             ends.append((index, not crossed, metric))
         # Offline work without an objective uses the highest load that was measured.
         highest = (float(len(self.points) - 1), True, "")
@@ -183,7 +176,7 @@ class Curve:
         is_known = self.concurrency_given or self.is_littles_law
         return OperatingPoint(
             c_max=_at(self.concurrencies, index) if self.concurrencies and is_known else None,
-            usable_rps=_at(tuple(point.completed_rps for point in self.points), index),
+            usable_rps=self.rps_at_point(index),
             limited_by=None if knee_missed else metric,
             knee_reached=not knee_missed,
         )
@@ -206,7 +199,7 @@ class Curve:
     def _beyond(self, rps: float, in_system: float | None) -> str:
         if rps > self.top_rps * (1 + RPS_TOLERANCE):
             return f"{rps:.4g} completed rps is above {self.top_rps:.4g}, the highest load the benchmark vouches for"
-        top = self.top_concurrency
+        top = self.concurrencies[-1] if self.concurrencies else None
         if in_system is None or top is None or in_system <= top:
             return ""
         if not self.concurrency_given and rps < NEAR_TOP * self.top_rps:
@@ -228,15 +221,6 @@ class Curve:
             last += 1
         return first, last
 
-    def _described(self, bin: int) -> str:
-        upper = self.points[bin].completed_rps
-        if bin == 0:
-            return f"at or below the benchmark's lowest load, {upper:.4g} completed rps"
-        text = f"between {self.points[bin - 1].completed_rps:.4g} and {upper:.4g} completed rps"
-        if self._saturated(bin) and self.concurrencies:
-            text += f", {self.concurrencies[bin - 1]:.4g} and {self.concurrencies[bin]:.4g} requests in the system"
-        return text
-
     def _share(self, bin: int, rps: float, in_system: float | None) -> float:
         """Return how far a load lies between the two points of its bin, 0 to 1."""
         if bin == 0:
@@ -248,9 +232,8 @@ class Curve:
             low, high, load = self.concurrencies[bin - 1], self.concurrencies[bin], in_system
         return min(max((load - low) / (high - low), 0.0), 1.0) if high > low else 1.0
 
-    def _within(self, metric: str, limit: float) -> tuple[float, bool]:
-        """Return the last point (fractional index, -1: none) within a limit, and whether the metric exceeded the limit
-        later.
+    def find_limit(self, metric: str, limit: float) -> tuple[float, bool]:
+        """Return the last point within a limit (fractional index, -1: none), and whether the metric exceeded it later.
 
         The search ends before a point without the metric: nobody measured it there.
         """
@@ -260,10 +243,14 @@ class Curve:
             if value is None:
                 return index - 1.0, False
             if value > limit:
-                return (index - 1 + math.log(limit / before) / math.log(value / before) if before else -1.0), True
+                return (-1.0 if before is None else index - 1 + _share_of(limit, before, value, metric)), True
             before = value
         broken = any((metric_value(point, metric) or 0) > limit for point in self.censored)
         return len(self.points) - 1.0, broken
+
+    def rps_at_point(self, index: float) -> float:
+        """Return the completed rps at a fractional index of the points."""
+        return _at(tuple(point.completed_rps for point in self.points), index)
 
 
 def operating_point(tier: TierPlan) -> OperatingPoint | None:
@@ -286,6 +273,13 @@ def operating_point(tier: TierPlan) -> OperatingPoint | None:
         low=given.low,
         high=given.high,
     )
+
+
+def _share_of(limit: float, before: float, value: float, metric: str) -> float:
+    """Return how far a limit lies between the values of two points, 0 to 1."""
+    if is_latency(metric) and before > 0:
+        return math.log(limit / before) / math.log(value / before)
+    return (limit - before) / (value - before)
 
 
 def _at(values: tuple[float, ...], index: float) -> float:

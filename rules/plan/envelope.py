@@ -10,39 +10,24 @@ from collections.abc import Sequence
 from itertools import accumulate
 from operator import attrgetter
 
-from rules.light_dataclass import light_dataclass
 from rules.plan.schema import BenchmarkCurve, Point
 
+LATENCIES = (
+    *("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds"),
+    *("itl_p99_seconds", "e2e_p99_seconds"),
+)
+RISING = (*LATENCIES, "gpu_utilization", "kv_utilization", "eviction_rate", "output_tokens_per_second")
+"""Metrics that never fall with load."""
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
-class CurveMetric:
-    """Behaviour between points: `log` interpolates the logarithm, `rises` never falls with load."""
-
-    log: bool
-    rises: bool
+METRICS = (*RISING, "prompt_tokens_mean", "generation_tokens_mean", "prefix_hit_ratio", "speculative_acceptance")
 
 
-_LATENCY = CurveMetric(log=True, rises=True)
-_RISING = CurveMetric(log=False, rises=True)
-_FREE = CurveMetric(log=False, rises=False)
+def is_latency(metric: str) -> bool:
+    """Return whether a metric is interpolated by its logarithm.
 
-METRICS = {
-    "ttft_p50_seconds": _LATENCY,
-    "ttft_p99_seconds": _LATENCY,
-    "tpot_p50_seconds": _LATENCY,
-    "tpot_p99_seconds": _LATENCY,
-    "itl_p99_seconds": _LATENCY,
-    "e2e_p99_seconds": _LATENCY,
-    "gpu_utilization": _RISING,
-    "kv_utilization": _RISING,
-    "eviction_rate": _RISING,
-    "output_tokens_per_second": _RISING,
-    "prompt_tokens_mean": _FREE,
-    "generation_tokens_mean": _FREE,
-    "prefix_hit_ratio": _FREE,
-    "speculative_acceptance": _FREE,
-}
-"""Logarithms halve the worst leave-one-out errors of TTFT P99 near the knee (six H100 sweeps, PEERS 3.3)."""
+    That halves the worst leave-one-out errors of TTFT P99 near the knee (six H100 sweeps, PEERS 3.3).
+    """
+    return metric in LATENCIES
 
 
 def metric_value(point: Point, metric: str) -> float | None:
@@ -82,10 +67,9 @@ def monotone_envelope(points: Sequence[Point]) -> tuple[Point, ...]:
     A latency of a lower load can occur at a higher one too, so a dip is luck or noise. Missing values stay missing.
     """
     highest: dict[str, float] = {}
-    rising = ("completed_rps", *(name for name, metric in METRICS.items() if metric.rises))
     line = []
     for point in points:
-        given = {name: value for name in rising if (value := getattr(point, name)) is not None}
+        given = {name: value for name in ("completed_rps", *RISING) if (value := getattr(point, name)) is not None}
         highest |= {name: max(value, highest.get(name, value)) for name, value in given.items()}
         line.append(point.model_copy(update={name: highest[name] for name in given}))
     return tuple(line)

@@ -43,14 +43,6 @@ class GuardrailState(StrEnum):
     UNKNOWN = "unknown"
 
 
-STATUS = {
-    GuardrailState.FITS: "ok",
-    GuardrailState.UNKNOWN: "unknown",
-    GuardrailState.NOT_IN_PLAN: "unknown",
-}
-"""Status of a verdict by state. Others are warnings."""
-
-
 @light_dataclass(frozen=True, slots=True, kw_only=True)
 class Guardrail:
     """Guardrail by its key in the plan: planned value (None: none), fitting range in whole tokens or requests, and state.
@@ -75,7 +67,10 @@ class Guardrail:
 
     @property
     def status(self) -> str:
-        return STATUS.get(self.state, "warning")
+        """Return the status of a verdict: ok, unknown or warning."""
+        if self.state is GuardrailState.FITS:
+            return "ok"
+        return "unknown" if self.state in (GuardrailState.UNKNOWN, GuardrailState.NOT_IN_PLAN) else "warning"
 
     @property
     def sentence(self) -> str:
@@ -117,20 +112,17 @@ def _judge_limit(tier: TierPlan, key: str, threshold: Threshold, seen: Mapping[s
     if planned and p95 and not is_seen and planned < p95:
         refuses = f"is below the planned P95 of {p95:,.6g} tokens: more than 1 of 20 requests is over it"
     if length is None:
-        state = GuardrailState.UNKNOWN if planned else GuardrailState.MISSING
-        return Guardrail(
-            key=key,
-            planned=planned,
-            state=GuardrailState.REFUSES if refuses else state,
-            claim=refuses or "cannot be compared",
-            basis=f"no {quantile.upper()} of {part} is planned or seen",
-        )
+        state, claim = GuardrailState.UNKNOWN, "cannot be compared"
+        if refuses or not planned:
+            state, claim = (GuardrailState.REFUSES, refuses) if refuses else (GuardrailState.MISSING, claim)
+        basis = f"no {quantile.upper()} of {part} is planned or seen"
+        return Guardrail(key=key, planned=planned, state=state, claim=claim, basis=basis)
     least, most = threshold("least_headroom"), threshold("most_headroom")
     bottom, top = length.low or 0.0, length.high
     best = bottom if length.value is None or top is None else length.value
     low, high = _whole(least * best), None if top is None else _whole(most * best)
-    state, claim = GuardrailState.FITS, "fits"
     proven = planned is None or (top is not None and least * top <= planned <= most * bottom)
+    state, claim = GuardrailState.FITS, "fits"
     if planned is None:
         state = GuardrailState.MISSING
     elif longest is not None and max(longest.low or 0.0, longest.value or 0.0) > planned:
@@ -144,15 +136,10 @@ def _judge_limit(tier: TierPlan, key: str, threshold: Threshold, seen: Mapping[s
         state, claim, proven = GuardrailState.TOO_HIGH, "is too high", planned > _whole(most * (top or 0.0))
     span = "" if bottom == top else f" ({quantity(length, 'tokens')})"
     of = f"{'seen' if is_seen else 'planned'} {quantile.upper()}, {number(best, 'tokens')}{span}"
+    certainty = Certainty.CERTAIN if proven or not is_seen else Certainty.LIKELY
+    basis = f"{least:g} to {most:g} x the {of}"
     return Guardrail(
-        key=key,
-        planned=planned,
-        low=low,
-        high=high,
-        state=state,
-        certainty=Certainty.CERTAIN if proven or not is_seen else Certainty.LIKELY,
-        claim=claim,
-        basis=f"{least:g} to {most:g} x the {of}",
+        key=key, planned=planned, low=low, high=high, state=state, certainty=certainty, claim=claim, basis=basis
     )
 
 
@@ -166,10 +153,8 @@ def _judge_breaker(tier: TierPlan, seconds: float, threshold: Threshold, seen_rp
     peak = (rates.peak if rates else None) or 0.0
     rps = max(peak, seen_rps or 0.0)
     if not rps:
-        state = GuardrailState.UNKNOWN if planned else GuardrailState.MISSING
-        return Guardrail(
-            key=key, planned=planned, state=state, claim="cannot be compared", basis="no arrivals are planned or seen"
-        )
+        state, basis = GuardrailState.UNKNOWN if planned else GuardrailState.MISSING, "no arrivals are planned or seen"
+        return Guardrail(key=key, planned=planned, state=state, claim="cannot be compared", basis=basis)
     depth = safe_queue_depth(seconds, rps)
     low, high = (max(1, _whole(threshold(name) * depth)) for name in ("low", "high"))
     state, claim = GuardrailState.FITS, "fits"
@@ -193,10 +178,6 @@ def _whole(value: float) -> int:
     return round(min(value, sys.maxsize))
 
 
-SEVERITY: Mapping[GuardrailState, Severity] = {GuardrailState.MISSING: "info", GuardrailState.REFUSES: "mistake"}
-"""Severity of a remark of `plan check`. Other states that do not fit are warnings."""
-
-
 def check_guardrails(case: Case) -> Found:
     """Yield guardrails that are missing, or do not fit the planned lengths and peak."""
     found = judge_guardrails(case.tier, partial(case.limit, "Guardrails"), {}, None)
@@ -204,7 +185,8 @@ def check_guardrails(case: Case) -> Found:
         known = "; ".join(guardrail.sentence for guardrail in found if guardrail.low is not None)
         yield "guardrails", "info", f"is not in the plan{f'; {known}' if known else ''}"
         return
+    severities: dict[GuardrailState, Severity] = {GuardrailState.MISSING: "info", GuardrailState.REFUSES: "mistake"}
     for guardrail in found:
         if guardrail.status == "warning":
-            severity = SEVERITY.get(guardrail.state, "warning")
+            severity = severities.get(guardrail.state, "warning")
             yield f"guardrails.{guardrail.key}", severity, f"{guardrail.sentence} (guide 9.4)"

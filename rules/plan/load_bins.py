@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from rules.light_dataclass import light_dataclass
 from rules.plan.capacity import POOL_TOKENS, planned_capacity, pool_capacity
@@ -163,7 +164,7 @@ def bin_window(window: Window, curve: Curve | None, replica: str | None, bin: in
     if found.beyond and in_system is not None and _by_few_samples(window):
         # One sample of n requests has a standard deviation of sqrt(n) (Poisson): one of them is allowed.
         found = curve.place(rps, max(0.0, in_system - math.sqrt(in_system)))
-    return replace(placed, bin=found.bin, beyond=found.reason if found.beyond else "")
+    return replace(placed, bin=found.bin, beyond=found.beyond)
 
 
 def _in_system(window: Window) -> float | None:
@@ -191,13 +192,24 @@ def _by_few_samples(window: Window) -> bool:
     )
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class LoadBin:
     """The slices of one load bin with the load of their sum; families are added up only when asked for."""
 
     binned: tuple[BinnedWindow, ...]
-    rps: float
-    in_system: float | None
+
+    @cached_property
+    def rps(self) -> float:
+        """Return the completed requests per second of one replica."""
+        seconds = math.fsum(s.window.seconds_of("requests_finished") for s in self.binned)
+        return self.counter("requests_finished") / seconds if seconds > 0 else 0.0
+
+    @cached_property
+    def in_system(self) -> float | None:
+        """Return the mean requests in the system of one replica."""
+        known = [(s.in_system, s.window.covered_seconds) for s in self.binned if s.in_system is not None]
+        weight = math.fsum(w for _, w in known)
+        return math.fsum(v * w for v, w in known) / weight if weight > 0 else None
 
     @property
     def seconds(self) -> float:
@@ -235,19 +247,7 @@ def sum_by_bin(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
 def sum_load_bins(binned: Iterable[BinnedWindow]) -> dict[int, LoadBin]:
     """Return the windows that have a load bin, by it."""
     grouped = windows.group_by(binned, lambda one: one.bin)
-    return {bin: _bin_sum(tuple(group)) for bin, group in grouped.items() if bin is not None}
-
-
-def _bin_sum(group: tuple[BinnedWindow, ...]) -> LoadBin:
-    seconds = math.fsum(s.window.seconds_of("requests_finished") for s in group)
-    finished = math.fsum(s.window.counters.get("requests_finished", 0.0) for s in group)
-    known = [(s.in_system, s.window.covered_seconds) for s in group if s.in_system is not None]
-    weight = math.fsum(w for _, w in known)
-    return LoadBin(
-        binned=group,
-        rps=finished / seconds if seconds > 0 else 0.0,
-        in_system=math.fsum(v * w for v, w in known) / weight if weight > 0 else None,
-    )
+    return {bin: LoadBin(tuple(group)) for bin, group in grouped.items() if bin is not None}
 
 
 QUEUE = 1.0

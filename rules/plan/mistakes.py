@@ -28,38 +28,26 @@ from rules.thresholds import CatalogueRow
 FEW_FOR_A_P99 = 100
 """With fewer requests the P99 of a run is its slowest request (nearest rank, ceil(0.99 n) = n)."""
 
-IMPOSSIBLE_LOAD = 3.0
-"""Completed rps x time in system above so many times the concurrency is no rounding of Little's law: medians of skewed
-times stand below their means, so the law is rather missed on the other side."""
-
-IDLE_LOAD = 0.2
-"""Completed rps x time in system below this share of the concurrency: medians of skewed times do not stand so far below
-their means."""
+IDLE_LOAD, IMPOSSIBLE_LOAD = 0.2, 3.0
+"""Completed rps x time in system by the concurrency: outside it is no rounding of Little's law by medians of skewed times."""
 
 FAR_BEYOND = 1.5
 """Factor by which a typical request, of medians and the mean length, may exceed the P99 of whole requests."""
 
-CORRECT = "correct them, or benchmark again"
-
 OTHER_LENGTHS = 5.0
-"""Output tokens of a point's requests further from the planned median than this are of other traffic or another unit: the
-longest tail of the guide's lengths (P99 / P50 = 5) would have to be its mean."""
+"""Factor between output tokens of a request and the planned ones: the longest tail of the guide's lengths (P99 / P50)."""
 
 FAR_SHORT = 10.0
 """A fleet that carries less than a tenth of the planned peak was not sized for it: the two are in other units."""
 
 FAR_ABOVE = 2.0
-"""A replica that takes more than so many times the highest load of its benchmark is not the replica that was measured, or the
-value is the whole fleet's: production's own capacity is taken up to loads that it has seen, and rises by 10 % a day."""
+"""Usable rps by the benchmark's highest load, above which the value is another replica's, or the whole fleet's."""
 
 SAME_AS_FLEET = 0.25
 """A factor within this share of the number of replicas is that number."""
 
-SHORTEST_ORDER = 4
-"""Points from which on a falling latency is an order: three may be a warm-up and noise."""
-
-FALLS = 2.0
-"""A latency that falls by less may be flat."""
+SHORTEST_ORDER, FALLS = 4, 2.0
+"""Points from which on a falling latency is an order (three may be a warm-up and noise), and the factor it falls by."""
 
 TIMES = ((60.0, "minute"), (3600.0, "hour"), (86_400.0, "day"))
 
@@ -117,6 +105,8 @@ WHOLE = "a request has at least one token"
 START = "loading a 70B model takes 30 to 60 s, a whole cold start 2 to 10 minutes (sizing guide, 1 and 9.2)"
 PRICE = "an hour of an H100 costs 2.50 in the sizing guide, and this is one GPU, not a server"
 
+DEGRADED = "above 0.2 evictions a request a replica is already degraded (sizing guide, 9.3)"
+
 RANGES: tuple[tuple[str, float, float, str], ...] = (
     ("slo.ttft_p99_seconds", 0.005, 60.0, FIRST_TOKEN),
     ("slo.tpot_p99_seconds", 0.0005, 2.0, TOKEN),
@@ -130,16 +120,6 @@ RANGES: tuple[tuple[str, float, float, str], ...] = (
     ("cost.gpu_hour_price", 0.01, 25.0, PRICE),
 )
 """Path in the tier, lowest and highest plausible value, and why. The highest price is ten times the guide's."""
-
-LOWEST_LOAD: tuple[tuple[str, float, float, str], ...] = (
-    ("ttft_p50_seconds", 0.0, 60.0, FIRST_TOKEN),
-    ("ttft_p99_seconds", 0.0, 60.0, FIRST_TOKEN),
-    ("tpot_p50_seconds", 0.0, 2.0, TOKEN),
-    ("tpot_p99_seconds", 0.0, 2.0, TOKEN),
-)
-"""The same of the curve's lowest load alone: past the knee a queue makes every latency long."""
-
-MOST_EVICTIONS = (0.0, 2.0, "above 0.2 evictions a request a replica is already degraded (sizing guide, 9.3)")
 
 DOLLAR_SIZED = frozenset({"USD", "EUR", "GBP", "CHF", "CAD", "AUD", "NZD", "SGD"})
 """Currencies worth between half a US dollar and two: the range of prices holds for these alone."""
@@ -163,9 +143,15 @@ def _implausible(case: Case) -> Found:
             yield from _outside(path, _value_at(tier, path), low, high, why)
     lowest = sort_by_load(tier.curve)[0] if tier.curve else None
     for place, point in enumerate(case.points):
-        yield from _outside(f"curve.points[{place}].eviction_rate", point.eviction_rate, *MOST_EVICTIONS)
-        for name, low, high, why in LOWEST_LOAD if point is lowest else ():
-            yield from _outside(f"curve.points[{place}].{name}", metric_value(point, name), low, high, why)
+        path = f"curve.points[{place}]"
+        yield from _outside(f"{path}.eviction_rate", point.eviction_rate, 0.0, 2.0, DEGRADED)
+        # Past the knee a queue makes every latency long.
+        for quantile in ("p50", "p99") if point is lowest else ():
+            for name, most, why in (
+                (f"ttft_{quantile}_seconds", 60.0, FIRST_TOKEN),
+                (f"tpot_{quantile}_seconds", 2.0, TOKEN),
+            ):
+                yield from _outside(f"{path}.{name}", metric_value(point, name), 0.0, most, why)
 
 
 def _value_at(tier: TierPlan, path: str) -> float | None:
@@ -241,14 +227,13 @@ def _contradictory_times(case: Case) -> Found:
     """Yield points whose times exclude each other, or tell that answers were not streamed."""
     for place, point in enumerate(case.points):
         tokens = None if point.tpot_p50_seconds else point.generation_tokens_mean
-        for entry in find_contradictions(
-            ttft=point.ttft_p99_seconds, e2e=point.e2e_p99_seconds, tokens=tokens, of="P99"
-        ):
-            yield f"curve.points[{place}]", "mistake", f"{entry.text}, which cannot be; {CORRECT}"
+        found = find_contradictions(ttft=point.ttft_p99_seconds, e2e=point.e2e_p99_seconds, tokens=tokens, of="P99")
+        texts = [entry.text for entry in found]
         typical = (by_littles_law(point, None) or 0.0) / point.completed_rps
         if point.e2e_p99_seconds is not None and typical > FAR_BEYOND * point.e2e_p99_seconds:
-            text = f"TTFT P50 + TPOT P50 x tokens is {typical:.4g} s, E2E P99 {point.e2e_p99_seconds:.4g} s"
-            yield f"curve.points[{place}]", "mistake", f"{text}, which cannot be; {CORRECT}"
+            texts.append(f"TTFT P50 + TPOT P50 x tokens is {typical:.4g} s, E2E P99 {point.e2e_p99_seconds:.4g} s")
+        for text in texts:
+            yield f"curve.points[{place}]", "mistake", f"{text}, which cannot be; correct them, or benchmark again"
 
 
 def _other_lengths(case: Case) -> Found:

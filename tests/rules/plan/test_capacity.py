@@ -17,9 +17,9 @@ from agent.forecasting.requests import build_request
 from rules.catalogue.registry import CATALOGUE
 from rules.confidence import Certainty
 from rules.plan.capacity import EVALUATIONS, MOST_FALL, MOST_RISE, damp_capacity, planned_capacity, stated_capacity
-from rules.plan.checks import check_tier
+from rules.plan.checks import check_plan
 from rules.plan.load_bins import BinnedWindow, TierContext, bin_window, sum_by_bin, with_capacity
-from rules.plan.schema import InvalidPlanError, parse_plan
+from rules.plan.schema import InvalidPlanError, Plan, parse_plan
 from rules.resize.measured_capacity import DAYS, capacity_now, estimate_capacity
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Missing
@@ -65,7 +65,12 @@ def test_a_lower_point_by_hand_is_the_operators_word_and_a_higher_one_is_not() -
     lower, higher = given_point(usable_rps=5.0, c_max=9), given_point(usable_rps=9.0)
     assert (lower.rps, lower.source) == (5.0, CapacitySource.OPERATOR)
     assert (higher.rps, higher.source) == (pytest.approx(USABLE), CapacitySource.BENCHMARK)
-    told = [one.text for one in check_tier("t", tier(operating_point={"usable_rps": 5.0, "c_max": 9}), CATALOGUE)]
+    told = [
+        one.text
+        for one in check_plan(
+            Plan(schema=1, tiers={"t": tier(operating_point={"usable_rps": 5.0, "c_max": 9})}), CATALOGUE
+        )
+    ]
     assert any("5 is given, curve and SLO give 7.333" in text and "operator's word" in text for text in told)
 
 
@@ -123,7 +128,9 @@ def test_what_production_measured_counts_its_own_requests_and_is_not_converted_t
     found = capacity_now(context, days(context, {}, prompts=1600.0, outputs=160.0))
     assert found is not None
     assert found.rps == 4.0
-    assert not any("the benchmark had" in one.text for one in check_tier("t", context.plan, CATALOGUE))
+    assert not any(
+        "the benchmark had" in one.text for one in check_plan(Plan(schema=1, tiers={"t": context.plan}), CATALOGUE)
+    )
 
 
 def test_a_load_that_breaks_the_slo_since_yesterday_lowers_capacity_by_no_more_than_a_day_allows() -> None:
