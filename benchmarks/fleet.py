@@ -33,13 +33,13 @@ sys.path[:0] = [str(ROOT)]
 sys.path.append(str(ROOT / "benchmarks"))
 
 import yaml
-from fleet_replica import Series, page_series, replica_series
+from fleet_replica import Series, bare_assembly, page_series, replica_series
 from fleet_stores import StoreProcess, Writer, pod_name, status_mib, store
 
 from agent.config.files import load_plan
 from agent.config.load import build_tier_contexts, plan_versions
 from agent.config.load import load as load_config
-from agent.daemon.status_builder import StatusInputs, status
+from agent.daemon.status_builder import status
 from agent.history.service import HistoryService, HistorySink
 from agent.history.store import HistoryStore
 from agent.pipeline.interfaces import Sink
@@ -282,10 +282,10 @@ def _goal(what: str, value: float, most: float, form: str) -> bool:
 
 def _page(loop: EvaluationLoop, runtime: RuntimeState, clock: Clock) -> None:
     """What a scrape of the fleet role's own page takes beside the turns."""
-    facts = StatusInputs(role="fleet", started_at=BEGIN, health=AgentHealth(), simulated="", step13={})
+    parts = bare_assembly(loop, runtime, "fleet")
     gc.collect()
     cpu = time.process_time()
-    page, _ = exposition.render(status(loop, runtime, facts, clock.now), "")
+    page, _ = exposition.render(status(parts, clock.now, AgentHealth()), "")
     told = page.count(b"\n") - page.count(b"\n#")
     print(f"its own /metrics: {told} samples, {time.process_time() - cpu:.2f} s CPU")
 

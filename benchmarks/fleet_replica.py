@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from agent.config.config import Config
+from agent.config.load import LoadedConfig
 from agent.config.peer import Peer
-from agent.daemon.status_builder import StatusInputs, status
+from agent.daemon.assembly import Assembly
+from agent.daemon.status_builder import status
 from agent.gpu.collector import GpuCollector
+from agent.pipeline.change_log import ChangeLog
 from agent.pipeline.loop import EvaluationLoop
 from agent.pipeline.runtime_state import RuntimeState
 from agent.scrape.scrapers import PageReader, ScrapeResult, Scrapers, Target
@@ -126,10 +131,16 @@ def exported(
     source = ScrapeSource([target], scrapers, gpus or GpuCollector(None), clock=lambda: scrapers.now)
     runtime = RuntimeState()
     loop = EvaluationLoop(source=source, tiers={context.tier: context}, sinks=(runtime,), clock=lambda: scrapers.now)
-    facts = StatusInputs(role="node", started_at=0.0, health=AgentHealth(), simulated="", step13={})
+    parts = bare_assembly(loop, runtime, "node")
     while scrapers.turn_page():
         loop.run_cycle()
-        yield scrapers.now, exposition.render(status(loop, runtime, facts, scrapers.now), "")[0]
+        yield scrapers.now, exposition.render(status(parts, scrapers.now, AgentHealth()), "")[0]
+
+
+def bare_assembly(loop: EvaluationLoop, runtime: RuntimeState, role: str) -> Assembly:
+    """Return the parts of a daemon that has only a loop, for its status."""
+    loaded = LoadedConfig(path=Path("sizewatch.yaml"), config=Config.model_construct(role=role), plan=None, warnings=())
+    return Assembly(loaded=loaded, loop=loop, runtime=runtime, log=ChangeLog(), versions={})
 
 
 Labels = tuple[tuple[str, str], ...]

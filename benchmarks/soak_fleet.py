@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from fleet_replica import bare_assembly
 from soak_bounds import Cycle, Sample
 from soak_memory import held
 
@@ -25,7 +26,7 @@ sys.path[:0] = [str(HERE.parent / "tests" / "support")]
 from stored_recordings import MemoryStore, agent_samples
 
 from agent.config.files import load_plan
-from agent.daemon.status_builder import StatusInputs, status
+from agent.daemon.status_builder import status
 from agent.fleet.agent_series import AgentPages, selector
 from agent.fleet.tier_readers import ReplicaReader
 from agent.pipeline import runtime_state
@@ -126,15 +127,7 @@ def soak_fleet(minutes: float, turns: int) -> list[Sample]:
 
 
 def _sample(loop: EvaluationLoop, runtime: RuntimeState, turns: int, now: float, seconds: float) -> Sample:
-    page, _ = exposition.render(
-        status(
-            loop,
-            runtime,
-            StatusInputs(role="fleet", started_at=BEGIN, health=AgentHealth(), simulated="", step13={}),
-            now,
-        ),
-        "",
-    )
+    page, _ = exposition.render(status(bare_assembly(loop, runtime, "fleet"), now, AgentHealth()), "")
     text = page.decode()
     gc.collect()
     told = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)

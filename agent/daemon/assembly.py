@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agent.config.load import LoadedConfig
 from agent.pipeline.change_log import ChangeLog
+from agent.pipeline.interfaces import Closable
 from agent.pipeline.loop import EvaluationLoop
 from agent.pipeline.runtime_state import RuntimeState
 from rules.evaluator import long_rules
@@ -67,7 +68,7 @@ class Assembly:
         contexts = self.loop.monitored_contexts()
         if self.history is None:
             text = "this agent keeps no history"
-            unknown = (long_rules.unknown_results(one, now, Gap.NOT_EXPOSED, text) for one in contexts.values())
+            unknown = (long_rules.unknown_results(context, now, Gap.NOT_EXPOSED, text) for context in contexts.values())
             self.long_results = tuple(result for results in unknown for result in results)
             return
         step13 = self.history.upkeep(self.loop.evaluator.tiers, self.versions, now)
@@ -170,26 +171,25 @@ class Assembly:
             for tier in sorted(changed & before.versions.keys()):
                 text = f"the plan of {tier} changed from version {before.versions[tier]} to {self.versions[tier]}"
                 self.event(now, "plan", text, tier)
-        continued = {id(part) for part, _ in self._closable_parts()}
-        for part, close in before._closable_parts():
+        continued = {id(part) for part in self._parts()}
+        for part in before._parts():
             if id(part) not in continued:
-                close()
+                part.close()
 
-    def _closable_parts(self) -> Iterator[tuple[object, Callable[[], None]]]:
-        """Yield each part that must be closed, and how."""
-        yield from ((part, part.close) for part in self.loop.source.parts())
+    def _parts(self) -> Iterator[Closable]:
+        """Yield the parts that must be closed, in this order."""
+        yield from self._services()
+        yield from self.loop.source.parts()
         if self.alerting is not None:
-            yield self.alerting.deliveries, self.alerting.close
-        if self.forecasts is not None:
-            yield self.forecasts, self.forecasts.close
-        if self.reports is not None:
-            yield self.reports, self.reports.stop
-        if self.back_fill is not None:
-            yield self.back_fill, self.back_fill.stop
+            yield from self.alerting.deliveries
         if self.history is not None:
-            yield self.history, self.history.close
-        if self.pods is not None:
-            yield self.pods, self.pods.stop
+            yield self.history
+
+    def _services(self) -> Iterator[Closable]:
+        """Yield the parts with threads or processes that use the others."""
+        for part in (self.back_fill, self.forecasts, self.reports, self.pods):
+            if part is not None:
+                yield part
 
     def workers(self) -> tuple[DiscoveredPod, ...]:
         """Return pods on this machine whose replica another agent scrapes."""
@@ -202,10 +202,6 @@ class Assembly:
     def close(self, now: float) -> None:
         """Record what is open and release everything."""
         self.event(now, "stop", "sizewatch ended in order")
-        if self.back_fill is not None:
-            self.back_fill.stop()
-        if self.forecasts is not None:
-            self.forecasts.close()
-        if self.pods is not None:
-            self.pods.stop()
+        for part in self._services():
+            part.close()
         self.loop.stop()

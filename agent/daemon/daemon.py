@@ -22,7 +22,7 @@ from agent.daemon.factory import Assemble, assemble
 from agent.daemon.followed_files import FollowedFiles, reloaded_files, secret_files
 from agent.daemon.jobs import CYCLE, FORECAST, REPORT, UPKEEP, DaemonJobs
 from agent.daemon.logs import set_up
-from agent.daemon.status_builder import DaemonCounters, StatusInputs
+from agent.daemon.status_builder import DaemonCounters
 from agent.errors import ConfigError, SizewatchError, StartError
 from agent.http_server.server import WebServer
 from agent.pipeline.loop import EvaluationLoop
@@ -107,7 +107,7 @@ class Daemon:
             if threading.current_thread() is threading.main_thread():
                 hangup = self.ask_reload if self.surroundings.reloads else self.stop
                 for number, act in ((signal.SIGTERM, self.stop), (signal.SIGINT, self.stop), (signal.SIGHUP, hangup)):
-                    signals.callback(signal.signal, number, signal.signal(number, _handler(act)))
+                    signals.callback(signal.signal, number, signal.signal(number, lambda *_, act=act: act()))
             self.start()
             try:
                 self.surroundings.on_start(self)
@@ -229,7 +229,7 @@ class Daemon:
                 # Otherwise the end would wait for a running forecast.
                 ends.callback(self.assembly.forecasts.stop)
             if self.assembly.reports is not None:
-                ends.callback(self.assembly.reports.stop)
+                ends.callback(self.assembly.reports.close)
         _log.info("stopped cycles=%d", self.counts.turns)
 
     def _run_cycle(self) -> None:
@@ -276,18 +276,15 @@ class Daemon:
             if self.web is not None:
                 self.web.reload()
             self._change_to(fresh)
-        except SizewatchError as error:
-            problems = str(error).splitlines()
-            more = f"; and {len(problems) - MOST_SHOWN} more" if len(problems) > MOST_SHOWN else ""
-            self.counts.config_trouble = "; ".join(problems[:MOST_SHOWN]) + more
-            _log.error(
-                'configuration reload failed, previous configuration active error="%s"', self.counts.config_trouble
-            )
-            return
         except Exception as error:  # noqa: BLE001 - a defect costs the reload, not the daemon
-            self.counts.errors += 1
-            self.counts.config_trouble = f"defect in sizewatch: {type(error).__name__}, see its log"
-            _log.exception("configuration reload failed, previous configuration active")
+            is_defect = not isinstance(error, SizewatchError)
+            self.counts.errors += is_defect
+            text = f"defect in sizewatch: {type(error).__name__}, see its log" if is_defect else str(error)
+            problems = text.splitlines()
+            problems[MOST_SHOWN:] = [f"and {len(problems) - MOST_SHOWN} more"] if len(problems) > MOST_SHOWN else []
+            self.counts.config_trouble = "; ".join(problems)
+            text = 'configuration reload failed, previous configuration active error="%s"'
+            _log.error(text, self.counts.config_trouble, exc_info=is_defect)
             return
         self._reloaded.follow(reloaded_files(fresh))
         self._secrets.follow(secret_files(self._started_with.web, fresh.config))
@@ -318,25 +315,8 @@ class Daemon:
         """Return the status for the pages, or None before the end of the first cycle."""
         if self.counts.turns == 0:
             return None
-        parts = self.assembly
+        parts, counts = self.assembly, self.counts
         with parts.loop.memory:
-            return status_builder.status(parts.loop, parts.runtime, self._facts(parts), self._clock())
-
-    def _facts(self, parts: Assembly) -> StatusInputs:
-        alerting = parts.alerting
-        return StatusInputs(
-            role=parts.loaded.config.role,
-            started_at=self._started_at,
-            health=self.counts.health(parts, self._clock),
-            simulated=self.surroundings.simulated,
-            workers=parts.workers(),
-            external_alerts=alerting.foreign.alerts if alerting is not None else (),
-            step13=parts.step13,
-            forecasts=parts.forecasts,
-            no_forecasts=parts.no_forecasts,
-            external_url=(parts.loaded.config.alerting.external_url or "").rstrip("/"),
-        )
-
-
-def _handler(act: Callable[[], None]) -> Callable[[int, object], None]:
-    return lambda number, frame: act()
+            now, health = self._clock(), counts.health(parts, self._clock)
+            simulated = self.surroundings.simulated
+            return status_builder.status(parts, now, health, started_at=self._started_at, simulated=simulated)

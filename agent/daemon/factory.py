@@ -1,14 +1,13 @@
 """Factory of the daemon's parts from a configuration.
 
-It starts nothing but the discovery of pods and the back-fill. Parts are imported on demand, so a role loads only what
-it needs.
+It starts nothing but the discovery of pods and the back-fill. Parts are imported on demand: a role loads what it needs.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -21,14 +20,13 @@ from agent.errors import FORECAST_MODULE, find_missing
 from agent.files import DataDir
 from agent.gpu.collector import GpuCollector, GpuReader
 from agent.pipeline.change_log import ChangeLog
-from agent.pipeline.interfaces import Sink, Source
+from agent.pipeline.interfaces import Source
 from agent.pipeline.loop import EvaluationLoop
 from agent.pipeline.runtime_state import RuntimeState
 from agent.scrape.scrapers import Scrapers, list_targets
 from agent.sources.scrape import ScrapeSource, make_gpu_reader
 from agent.version import VERSION
 from exporters.status.records import DAY_SECONDS
-from rules.evaluator.external_alerts import ExternalAlert
 from rules.plan.load_bins import TierContext
 from rules.replicas.starts import KEPT_SECONDS
 
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
     from agent.forecasting.service import ForecastService
     from agent.history.service import HistoryService
     from agent.kubernetes.node_pods import PodSource
-    from agent.replay.back_fill import BackFillService
     from agent.reporting.service import ReportService
 
 
@@ -48,7 +45,7 @@ Assemble = Callable[[LoadedConfig, Assembly | None], Assembly]
 
 
 def assemble(
-    loaded: LoadedConfig,
+    given: LoadedConfig,
     before: Assembly | None = None,
     *,
     clock: Callable[[], float] = time.time,
@@ -60,81 +57,69 @@ def assemble(
 
     Raise ConfigError or HistoryError if the history cannot be opened; then nothing was made and `before` is unchanged.
     """
-    # Before the history is opened: an unusable token file then leaves nothing to close.
-    alerting = _alerting(loaded.config, before, clock)
-    pods = _pods(loaded, before, clock)
+    config = given.config
     with ExitStack() as undone:
-        history = _history(loaded, before)
+        # Before the history is opened: an unusable token file then leaves nothing to close.
+        alerting, pods, history = (
+            _alerting(config, before, clock),
+            _pods(config, before, clock),
+            _history(given, before),
+        )
         if history is not None and (before is None or history is not before.history):
             undone.callback(history.close)
         if pods is not None and (before is None or pods is not before.pods):
-            undone.callback(pods.stop)
+            undone.callback(pods.close)
             pods.start()
-        assembly = _build(loaded, before, (history, alerting, pods), clock, gpu_source)
+        loaded = given if pods is None else pods.add_discovered_targets(given)
+        contexts, versions = build_tier_contexts(loaded), plan_versions(loaded)
+        source, agent_tiers = _source(loaded, contexts, before, pods, clock, gpu_source)
+        log = ChangeLog(log_targets=config.role != "fleet")
+        if before is not None and before.loaded.config.role == config.role:
+            log = before.log
+        assembly = Assembly(
+            given=given,
+            loaded=loaded,
+            loop=EvaluationLoop(source=source, tiers=contexts, clock=clock, before=before.loop if before else None),
+            runtime=before.runtime if before is not None else RuntimeState(agent_tiers),
+            log=log,
+            versions=versions,
+            history=history,
+            alerting=alerting,
+            pods=pods,
+            forecasts=_forecasts(config, before),
+            reports=_reports(config, before),
+            agent_tiers=agent_tiers,
+        )
+        _connect_sinks(assembly)
+        if before is None:
+            _resume(assembly, clock())
+            assembly.read_history(clock())
+            assembly.loop.state.set_long_term_results(assembly.long_results)
+        elif before.given is not given or history is None:
+            # New pods are no reason to read weeks of history again.
+            assembly.read_history(clock())
+        if config.role == "fleet" and history is not None and config.fleet.back_fill_seconds:
+            from agent.replay.back_fill import BackFillService
+
+            # After a reload it continues with the days that are left.
+            assembly.back_fill = BackFillService(loaded, history, clock, assembly.on_back_fill_done)
+            assembly.back_fill.start()
         undone.pop_all()
     return assembly
 
 
-def _build(
-    given: LoadedConfig,
-    before: Assembly | None,
-    parts: tuple[HistoryService | None, AlertingService | None, PodSource | None],
-    clock: Callable[[], float],
-    gpu_source: GpuReader | None,
-) -> Assembly:
-    history, alerting, pods = parts
-    loaded = given if pods is None else pods.add_discovered_targets(given)
-    contexts, versions = build_tier_contexts(loaded), plan_versions(loaded)
-    source, agent_tiers = _source(loaded, contexts, before, pods, clock, gpu_source)
-    runtime = before.runtime if before is not None else RuntimeState(agent_tiers)
-    same_role = before is not None and before.loaded.config.role == loaded.config.role
-    log = before.log if before is not None and same_role else ChangeLog(log_targets=loaded.config.role != "fleet")
-    loop = EvaluationLoop(
-        source=source, tiers=contexts, clock=clock, before=before.loop if before is not None else None
-    )
-    loop.sinks = (runtime, log, *_output_sinks(loop, runtime, versions, history, alerting))
-    assembly = Assembly(
-        loaded=loaded,
-        loop=loop,
-        runtime=runtime,
-        log=log,
-        versions=versions,
-        history=history,
-        alerting=alerting,
-        pods=pods,
-        forecasts=_forecasts(loaded.config, before),
-        reports=_reports(loaded.config, before),
-        given=given,
-        agent_tiers=agent_tiers,
-    )
-    if before is None:
-        _resume(assembly, clock())
-        assembly.read_history(clock())
-        loop.state.set_long_term_results(assembly.long_results)
-    elif before.given is not given or history is None:
-        # New pods are no reason to read weeks of history again.
-        assembly.read_history(clock())
-    assembly.back_fill = _back_fill(assembly, clock)
-    return assembly
-
-
-def _output_sinks(
-    loop: EvaluationLoop,
-    runtime: RuntimeState,
-    versions: dict[str, str],
-    history: HistoryService | None,
-    alerting: AlertingService | None,
-) -> Iterator[Sink]:
-    """Yield the sinks for alerts and history, in this order: the history stores the alerts that changed."""
-    changed: Callable[[], tuple[ExternalAlert, ...]] = tuple
+def _connect_sinks(assembly: Assembly) -> None:
+    """Set the sinks in their order: the history stores the alerts that changed."""
+    loop, runtime, alerting, history = assembly.loop, assembly.runtime, assembly.alerting, assembly.history
+    loop.sinks = (runtime, assembly.log)
     if alerting is not None:
         alerting.connect(loop, lambda: runtime.past)
-        changed = alerting.pop_changed
-        yield alerting
+        loop.sinks += (alerting,)
     if history is not None:
         from agent.history.service import HistorySink
 
-        yield HistorySink(history, loop.source, versions, changed)
+        changed = alerting.pop_changed if alerting is not None else tuple
+        loop.sinks += (HistorySink(history, loop.source, assembly.versions, changed),)
 
 
 def _source(
@@ -168,14 +153,14 @@ def _source(
     return source, frozenset()
 
 
-def _pods(loaded: LoadedConfig, before: Assembly | None, clock: Callable[[], float]) -> PodSource | None:
-    if loaded.config.discovery.kubernetes is None:
+def _pods(config: Config, before: Assembly | None, clock: Callable[[], float]) -> PodSource | None:
+    if config.discovery.kubernetes is None:
         return None
     from agent.kubernetes.node_pods import has_same_discovery, pods_of
 
-    if before is not None and before.pods is not None and has_same_discovery(before.loaded.config, loaded.config):
+    if before is not None and before.pods is not None and has_same_discovery(before.loaded.config, config):
         return before.pods
-    return pods_of(loaded.config, clock)
+    return pods_of(config, clock)
 
 
 def _resume(assembly: Assembly, now: float) -> None:
@@ -189,7 +174,7 @@ def _resume(assembly: Assembly, now: float) -> None:
         assembly.alerting.foreign.resume(earlier.foreign, now)
     else:
         # Without a receiver the end of these alerts would never arrive.
-        ended = [replace(one, ended_at=one.heard_at) for one in earlier.foreign if one.ended_at is None]
+        ended = [replace(alert, ended_at=alert.heard_at) for alert in earlier.foreign if alert.ended_at is None]
         history.write_cycle((), {}, ended, ())
     loop.restore_starts(history.load_previous_run(now - KEPT_SECONDS, now).events)
     assembly.event(now, "start", f"sizewatch {VERSION} began to watch {loop.source.describe()}")
@@ -234,18 +219,6 @@ def _reports(config: Config, before: Assembly | None) -> ReportService | None:
     from agent.reporting.service import ReportService
 
     return ReportService(*folders)
-
-
-def _back_fill(assembly: Assembly, clock: Callable[[], float]) -> BackFillService | None:
-    """Return the running back-fill of role fleet. After a reload it continues with the days that are left."""
-    loaded, history = assembly.loaded, assembly.history
-    if loaded.config.role != "fleet" or history is None or not loaded.config.fleet.back_fill_seconds:
-        return None
-    from agent.replay.back_fill import BackFillService
-
-    begun = BackFillService(loaded, history, clock, assembly.on_back_fill_done)
-    begun.start()
-    return begun
 
 
 def _history(loaded: LoadedConfig, before: Assembly | None) -> HistoryService | None:

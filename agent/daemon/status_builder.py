@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from agent.daemon.assembly import Assembly
 from agent.gpu.collector import UNREAD_SECONDS
 from agent.http_client.errors import place_of
 from agent.http_server.interfaces import TurnProgress
-from agent.pipeline.loop import EvaluationLoop
 from agent.pipeline.runtime_state import ReplicaRuntime, RuntimeState
 from agent.scrape.scrapers import Target
 from agent.version import VERSION
@@ -27,18 +25,12 @@ from exporters.status.records import (
 )
 from forecast.capacity.cold_start import cold_start
 from rules.evaluator.alert_severity import list_open_burns
-from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.observation import ReplicaKey
 from rules.evaluator.state import EvaluatorState
-from rules.light_dataclass import light_dataclass
 from rules.telemetry import windows
 from rules.telemetry.snapshots import ENGINE_VERSION, GpuReadout, Snapshot
 from rules.telemetry.windows import Window
 from rules.verdicts.error_budget import count_observed_seconds
-
-if TYPE_CHECKING:
-    from agent.forecasting.service import ForecastService
-    from agent.kubernetes.discovery import DiscoveredPod
 
 RECENT_SECONDS = 300.0
 
@@ -88,44 +80,38 @@ class DaemonCounters:
         )
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
-class StatusInputs:
-    """Status data from outside the evaluation loop.
-
-    `workers` are pods whose replica another agent scrapes. `no_forecasts` is the reason for a missing forecast.
-    """
-
-    role: str
-    started_at: float
-    health: AgentHealth
-    simulated: str
-    step13: Mapping[str, str]
-    workers: tuple[DiscoveredPod, ...] = ()
-    external_alerts: tuple[ExternalAlert, ...] = ()
-    forecasts: ForecastService | None = None
-    no_forecasts: str = ""
-    external_url: str = ""
-
-
-def status(loop: EvaluationLoop, runtime: RuntimeState, inputs: StatusInputs, now: float) -> AgentStatus:
-    """Return the whole status at `now` (unix seconds)."""
-    tiers = {target.tier for target in loop.source.targets} | {worker.tier for worker in inputs.workers}
+def status(
+    parts: Assembly, now: float, health: AgentHealth, *, started_at: float = 0.0, simulated: str = ""
+) -> AgentStatus:
+    """Return the whole status at `now` (unix seconds). The caller holds the lock of the loop."""
+    loop = parts.loop
+    tiers = {target.tier for target in loop.source.targets} | {worker.tier for worker in parts.workers()}
     return AgentStatus(
-        **copy_fields(inputs, "role", "started_at", "health", "simulated", "external_url"),
+        role=parts.loaded.config.role,
+        started_at=started_at,
+        health=health,
+        simulated=simulated,
+        external_url=(parts.loaded.config.alerting.external_url or "").rstrip("/"),
         version=VERSION,
         now=now,
-        tiers=tuple(_tier(name, loop, runtime, inputs, now) for name in sorted(tiers | set(loop.evaluator.tiers))),
-        foreign=inputs.external_alerts,
-        events=tuple(runtime.events),
+        tiers=tuple(_tier(name, parts, now) for name in sorted(tiers | set(loop.evaluator.tiers))),
+        foreign=parts.alerting.foreign.alerts if parts.alerting is not None else (),
+        events=tuple(parts.runtime.events),
     )
 
 
-def _tier(name: str, loop: EvaluationLoop, runtime: RuntimeState, inputs: StatusInputs, now: float) -> TierStatus:
+def _tier(name: str, parts: Assembly, now: float) -> TierStatus:
+    loop, runtime = parts.loop, parts.runtime
     rules = [state for (_, subject), state in loop.state.rules.items() if subject.tier == name]
     opened = [state.finding for state in rules if state.finding is not None]
     past = [e for e in runtime.past if e.subject.tier == name and (e.ended_at or now) > now - DAY_SECONDS]
     targets = [target for target in loop.source.targets if target.tier == name]
-    forecast = replace(_forecast(name, loop, runtime, inputs, now), is_burning=bool(list_open_burns(opened)))
+    plan = loop.evaluator.tier(name).plan
+    start = cold_start(loop.state.starts(name), plan.cold_start_seconds if plan else None)
+    ready = sum(_is_up(_runtime_of(runtime, target.key)) for target in targets)
+    forecast = ForecastStatus(cold_start=start, ready=ready, gap=parts.no_forecasts)
+    if parts.forecasts is not None:
+        forecast = parts.forecasts.status(name, start, ready, now)
     return TierStatus(
         context=loop.evaluator.tier(name),
         recent=_recent(loop.state, name, now),
@@ -135,25 +121,14 @@ def _tier(name: str, loop: EvaluationLoop, runtime: RuntimeState, inputs: Status
         replicas=tuple(_replica(target, loop.state, _runtime_of(runtime, target.key), now) for target in targets),
         parts=tuple(
             _part(worker.key, worker.pool, _runtime_of(runtime, worker.key), now)
-            for worker in inputs.workers
+            for worker in parts.workers()
             if worker.tier == name
         ),
         export_scope=loop.source.export_scope(name),
-        step13=inputs.step13.get(name),
-        forecast=forecast,
+        step13=parts.step13.get(name),
+        forecast=replace(forecast, is_burning=bool(list_open_burns(opened))),
         observed_seconds=count_observed_seconds(loop.state.minutes[name].budget) if name in loop.state.minutes else 0.0,
     )
-
-
-def _forecast(
-    tier: str, loop: EvaluationLoop, runtime: RuntimeState, inputs: StatusInputs, now: float
-) -> ForecastStatus:
-    plan = loop.evaluator.tier(tier).plan
-    found = cold_start(loop.state.starts(tier), plan.cold_start_seconds if plan else None)
-    ready = sum(_is_up(_runtime_of(runtime, one.key)) for one in loop.source.targets if one.tier == tier)
-    if inputs.forecasts is None:
-        return ForecastStatus(cold_start=found, ready=ready, gap=inputs.no_forecasts)
-    return inputs.forecasts.status(tier, found, ready, now)
 
 
 def _runtime_of(runtime: RuntimeState, key: ReplicaKey) -> ReplicaRuntime:
@@ -168,8 +143,8 @@ def _recent(state: EvaluatorState, tier: str, now: float) -> Window | None:
     """Return the sum of the windows of the last five minutes, including the open minute."""
     closed = [s.window for s in state.minutes[tier].binned] if tier in state.minutes else []
     still_open = [window for (t, _), replica in state.replicas.items() if t == tier for window in replica.open]
-    several = [window for window in (*closed, *still_open) if window.end > now - RECENT_SECONDS]
-    return windows.sum_windows(several) if several else None
+    recent = [window for window in (*closed, *still_open) if window.end > now - RECENT_SECONDS]
+    return windows.sum_windows(recent) if recent else None
 
 
 def _release(target: Target, page: Snapshot | None) -> str:

@@ -50,7 +50,7 @@ def read_pods(loaded: LoadedConfig, clock: Callable[[], float]) -> PodsProbe | N
                 break
             time.sleep(0.1)
     finally:
-        pods.stop()
+        pods.close()
     trouble = health.trouble if health is not None else ""
     return PodsProbe(loaded=joined, source=pods, health=health, trouble=trouble or "")
 

@@ -84,7 +84,7 @@ class NodePods:
         while time.monotonic() < until and not (self._watch.snapshot().listed or self._watch.snapshot().trouble):
             self._stop.wait(0.02)
 
-    def stop(self) -> None:
+    def close(self) -> None:
         self._stop.set()
         self._watch.stop()
         self._thread.join(1.0)
@@ -270,7 +270,7 @@ class SidecarPodSource:
     def start(self) -> None:
         """Do nothing: no thread is needed."""
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Do nothing: no thread runs."""
 
     def add_discovered_targets(self, loaded: LoadedConfig) -> LoadedConfig:

@@ -70,7 +70,7 @@ class BackFillService:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Stop between two queries, and in a query. Filled days stay."""
         self._stopping.set()
         self._api.interrupt()

@@ -75,7 +75,7 @@ class ReportService:
                 _log.error('report state failed error="%s"', trouble)
             self._trouble = trouble
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Kill the running job. Its work is repeated after the next start."""
         self._runner.kill()
 

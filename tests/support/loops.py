@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from agent.daemon.status_builder import StatusInputs, status
+from agent.config.config import Config
+from agent.config.load import LoadedConfig
+from agent.daemon.assembly import Assembly
+from agent.daemon.status_builder import status
 from agent.gpu.collector import GpuCollector
 from agent.pipeline.change_log import ChangeLog
 from agent.pipeline.interfaces import Sink
@@ -19,6 +23,12 @@ from exporters.status.records import AgentHealth, AgentStatus
 from rules.plan.load_bins import TierContext
 
 
+class Bare(Assembly):
+    """Parts of a loop alone, whose pages have no word about forecasts."""
+
+    no_forecasts = ""
+
+
 @dataclass(slots=True)
 class LoopParts:
     """A loop, its source and its runtime state."""
@@ -28,8 +38,11 @@ class LoopParts:
     runtime: RuntimeState
 
     def status(self, now: float, role: str = "node") -> AgentStatus:
-        inputs = StatusInputs(role=role, started_at=0.0, health=AgentHealth(), simulated="", step13={})
-        return status(self.loop, self.runtime, inputs, now)
+        loaded = LoadedConfig(
+            path=Path("sizewatch.yaml"), config=Config.model_construct(role=role), plan=None, warnings=()
+        )
+        parts = Bare(loaded=loaded, loop=self.loop, runtime=self.runtime, log=ChangeLog(), versions={})
+        return status(parts, now, AgentHealth())
 
 
 def scrape_loop(

@@ -29,7 +29,7 @@ from recorded import folder
 from agent.cli.main import main
 from agent.config.load import load
 from agent.daemon.factory import assemble
-from agent.daemon.status_builder import StatusInputs, status
+from agent.daemon.status_builder import status
 from agent.sources.recording import load as load_recording
 from agent.sources.recording import scrapes
 from exporters.metrics import exposition
@@ -140,15 +140,7 @@ def watch_recording(into: Path, later: float) -> dict[float, Moment]:
 
 def ask_surfaces(daemon: Any, config: Path, now: float, answer: list[bytes], web: str, with_report: bool) -> Moment:
     daemon.forecast(now)
-    inputs = StatusInputs(
-        role="standalone",
-        started_at=now - 60,
-        health=AgentHealth(),
-        simulated="",
-        step13={},
-        forecasts=daemon.forecasts,
-    )
-    found = status(daemon.loop, daemon.runtime, inputs, now)
+    found = status(daemon, now, AgentHealth(), started_at=now - 60)
     api = status_json(found)
     answer[0] = build_response(json.dumps(api).encode(), "application/json")
     ask = ("-c", str(config), "--tier", TIER)

@@ -26,7 +26,7 @@ from report_samples import DAY, START, hour
 from agent.cli.main import main
 from agent.config.load import load
 from agent.daemon.factory import assemble
-from agent.daemon.status_builder import StatusInputs, status
+from agent.daemon.status_builder import status
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
 from exporters.grafana import queries
@@ -133,15 +133,7 @@ def surfaces(folder: Path, made: Callable[[int], Window]) -> Surfaces:
         parts = assemble(load(path), clock=lambda: NOW)
         try:
             parts.forecast(NOW)
-            facts = StatusInputs(
-                role="standalone",
-                started_at=NOW,
-                health=AgentHealth(),
-                simulated="",
-                step13={},
-                forecasts=parts.forecasts,
-            )
-            told = status(parts.loop, parts.runtime, facts, NOW)
+            told = status(parts, NOW, AgentHealth(), started_at=NOW)
         finally:
             parts.close(NOW)
     proposed = folder / "weekly" / "plan.next.yaml"

@@ -259,7 +259,7 @@ def test_stopping_ends_a_delivery_under_way_and_the_next_start_does_it(tmp_path:
         thread = threading.Thread(target=looked_after, args=(tmp_path, DUE), kwargs={"reports": reports})
         thread.start()
         assert begun.wait(CEILING_SECONDS)
-        reports.stop()
+        reports.close()
         thread.join(CEILING_SECONDS)
         assert not thread.is_alive()
         over.set()
