@@ -34,7 +34,7 @@ def run(options: SimpleNamespace) -> int:
     if tier is not None and tier not in contexts:
         raise unknown_tier_error(tier, contexts)
     now = time.time()
-    with open_history(loaded, "check") as store:
+    with open_history(loaded) as store:
         measured = measured_views(store, contexts, versions, now)
         checks = [
             check_tier(store, context, versions.get(name, ""), now - seconds, now)

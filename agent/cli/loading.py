@@ -17,8 +17,8 @@ def load_config(options: SimpleNamespace) -> LoadedConfig:
 
 
 @contextmanager
-def open_history(loaded: LoadedConfig, purpose: str = "read") -> Iterator[Reader]:
+def open_history(loaded: LoadedConfig) -> Iterator[Reader]:
     """Open the history, and say on stderr if it is simulated. Raise ConfigError or HistoryError."""
-    with HistoryStore.open_reader(history_path(loaded, purpose)) as store:
+    with HistoryStore.open_reader(history_path(loaded)) as store:
         print_simulated_notice(store)
         yield store

@@ -163,7 +163,7 @@ def _workload(options: SimpleNamespace) -> int:
     """Print production's workload for a benchmark, and write its files. Exit 3 if production shows no workload."""
     loaded, now = load_config(options), time.time()
     tier = select_tier(loaded, options.tier)
-    with open_history(loaded, "ask") as store:
+    with open_history(loaded) as store:
         # The history sums by full hours; the present hour counts as far as it went.
         since = (now - options.since) // HOUR_SECONDS * HOUR_SECONDS
         seen = read_production(store, build_tier_contexts(loaded)[tier], since, now)

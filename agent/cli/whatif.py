@@ -63,7 +63,7 @@ def run(options: SimpleNamespace) -> int:
     """Print the result. The exit code tells whether the SLO would hold."""
     loaded = load_config(options)
     tier, now = select_tier(loaded, options.tier), time.time()
-    with open_history(loaded, "ask") as store:
+    with open_history(loaded) as store:
         contexts = {tier: build_tier_contexts(loaded)[tier]}
         context = measured_views(store, contexts, plan_versions(loaded), now)[tier]
         # The history sums by full hours; the present hour counts as far as it went.

@@ -27,26 +27,18 @@ class Alertmanager(PeerKeys):
 class WebhookConfig(ConfigSection):
     """POST /webhook/alertmanager: an Alertmanager webhook receiver for alerts of other systems."""
 
-    bearer_token_file: EnvironmentFileName = Field(
-        description="File with the token that the Alertmanager must send; it reads no page."
-    )
+    bearer_token_file: EnvironmentFileName = Field(description="File with the token that the Alertmanager must send.")
 
 
 class AlertingConfig(ConfigSection):
     """Alert delivery, on one path for the installation, and reception of external alerts."""
 
-    path: Literal["rules", "posts"] = Field(
-        "rules", description="rules: Prometheus alerts by the rule files; posts: this agent posts to Alertmanager."
-    )
-    alertmanagers: Annotated[tuple[Alertmanager, ...], Field(strict=False)] = Field(
-        (), description="Where to post, for path posts."
-    )
+    path: Literal["rules", "posts"] = Field("rules", description="rules: Prometheus alerts; posts: this agent posts.")
+    alertmanagers: Annotated[tuple[Alertmanager, ...], Field(strict=False)] = Field((), description="For path posts.")
     resend_seconds: Resend = Field(60.0, description="How often an alert is posted again; it ends after four times.")
     external_labels: dict[str, Text] = Field({}, description="Labels that every posted alert gets, such as cluster.")
     external_url: Url | None = Field(None, description="The status page's address for people, linked from alerts.")
-    runbook_url: Url | None = Field(
-        None, description="A page with the runbooks, in place of /runbooks/ at external_url."
-    )
+    runbook_url: Url | None = Field(None, description="A page with runbooks, in place of external_url's /runbooks/.")
     receiver: WebhookConfig | None = None
 
     def settings(self) -> AlertSettings:

@@ -49,7 +49,6 @@ ORDERED = (
 
 
 ThresholdNumbers = dict[str, dict[str, dict[str, Annotated[float, Field(ge=0)]]]]
-"""Numbers by tier, rule and threshold."""
 
 
 def wrong_thresholds(rule: CatalogueRow, numbers: Mapping[str, float]) -> Iterator[tuple[str, str]]:
@@ -77,9 +76,9 @@ def _find_wrong_thresholds(thresholds: ThresholdNumbers) -> Contradictions:
                 yield (tier, name, *filter(None, (threshold,))), why
 
 
-def _check_thresholds(thresholds: ThresholdNumbers) -> ThresholdNumbers:
-    refuse(_find_wrong_thresholds(thresholds))
-    return thresholds
+Thresholds = Annotated[
+    ThresholdNumbers, AfterValidator(lambda numbers: refuse(_find_wrong_thresholds(numbers)) or numbers)
+]
 
 
 class Logging(ConfigSection):
@@ -90,18 +89,11 @@ class Logging(ConfigSection):
 class Config(ConfigSection):
     """Targets to watch, intervals, and storage and display of results."""
 
-    role: Role = Field(
-        "standalone",
-        description="standalone: all here; node: judge, keep nothing; fleet: judge whole tiers from a store.",
-    )
+    role: Role = Field("standalone", description="standalone: all; node: judge, keep nothing; fleet: judge by a store.")
     plan: FileName | None = Field(None, description="The sizing plan; without it nothing can be compared with a plan.")
     scrape_interval_seconds: Interval = Field(15.0, description="Time between two scrapes of a target.")
-    scrape_timeout_seconds: Timeout | None = Field(
-        None, description="For one scrape; default 10s, at most the interval."
-    )
-    data_dir: FileName | None = Field(
-        None, description="Folder of the history; default sizewatch-data, role node: none."
-    )
+    scrape_timeout_seconds: Timeout | None = Field(None, description="Default 10s, at most the interval.")
+    data_dir: FileName | None = Field(None, description="Of the history; default sizewatch-data, role node: none.")
     targets: Targets = Field((), description="The engines to watch.")
     discovery: Discovery = Discovery()
     tier_verdicts: bool = Field(True, description="Role node: judge whole tiers too; false where role fleet does.")
@@ -109,9 +101,7 @@ class Config(ConfigSection):
     fleet: FleetConfig = FleetConfig()
     store: StoreConfig | None = None
     gpus: GpusConfig = GpusConfig()
-    thresholds: Annotated[ThresholdNumbers, AfterValidator(_check_thresholds)] = Field(
-        {}, description="By tier, rule and threshold: numbers in place of the catalogue's."
-    )
+    thresholds: Thresholds = Field({}, description="By tier, rule and threshold: numbers in place of the catalogue's.")
     web: Web = Web()
     alerting: AlertingConfig = AlertingConfig()
     forecast: ForecastConfig = ForecastConfig()

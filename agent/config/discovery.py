@@ -68,9 +68,7 @@ class PodTier(ConfigSection):
     tier: Name = Field(description="Tier of the plan.")
     labels: dict[Text, Annotated[str, Field(max_length=63)]] = Field({}, description="Labels that the pod has.")
     namespaces: Namespaces = Field(
-        (),
-        description="One of these. If every entry of the tier has some, the tier takes no other pod, whatever it says of "
-        "itself. A pod without a GPU is watched only in a namespace that is named.",
+        (), description="One of these. If every entry of the tier has some, the tier takes no other pod."
     )
 
 
@@ -92,25 +90,17 @@ class Kubernetes(ConfigSection):
     """Engine pods of this node, found by the API (scope node), or the pod of this sidecar (scope pod)."""
 
     scope: Literal["node", "pod"] = Field(
-        "node",
-        description="node: a DaemonSet that watches its node's pods; pod: a sidecar: the file's targets, and its own pod's GPUs.",
+        "node", description="node: a DaemonSet, its node's pods; pod: a sidecar, the file's targets and its pod's GPUs."
     )
     node: ObjectOfNode = Field("${NODE_NAME}", description="Name of the node, for scope node.")
     pod: ObjectOfPod = Field("${POD_NAME}", description="Name of the pod, for scope pod.")
     namespace: ObjectOfPod = Field("${POD_NAMESPACE}", description="Namespace of the pod, for scope pod.")
-    namespaces: Namespaces = Field(
-        (),
-        description="Only pods of these, also without a GPU; default all. For one, a Role of that namespace is enough.",
-    )
+    namespaces: Namespaces = Field((), description="Only pods of these, also without a GPU; default all.")
     selector: Text | None = Field(None, description="Label selector, such as app=vllm; each such pod is an engine.")
     ports: Annotated[tuple[str | int, ...], BeforeValidator(_ports)] = Field(
-        PORTS,
-        title="list of ports",
-        description="Container ports of pages, by name or number; the first of a pod counts.",
+        PORTS, title="list of ports", description="Container ports of pages, by name or number; the first counts."
     )
-    tiers: Annotated[tuple[PodTier, ...], Field(strict=False)] = Field(
-        (), description="Tiers of pods without the label or annotation sizewatch.io/tier."
-    )
+    tiers: Annotated[tuple[PodTier, ...], Field(strict=False)] = Field((), description="For pods that name no tier.")
     keep_seconds: Keep = Field(600.0, description="How long the pods last known are watched while the API is away.")
     pod_resources: EnvironmentFileName = Field(SOCKET, description="Socket of the kubelet: which GPU is whose.")
     api: KubernetesApiConfig | None = Field(None, description="Default: the pod's service account.")

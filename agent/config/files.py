@@ -27,8 +27,6 @@ MAX_BYTES = 1024 * 1024
 MOST_VALUES = 200_000
 """Maximum number of values with aliases written out."""
 
-_LONGEST_PATH = 500
-
 # Quotes of the file in parser messages. Single characters and parser words ('<stream end>') are shown.
 _QUOTED = re.compile(r"('(?:\\?.|<[a-z ]+>)')|'[^']*'|\"[^\"]{2,}\"")
 
@@ -83,7 +81,7 @@ class Document:
 def read_document(path: Path) -> Document:
     """Read the file at `path`. Raise ConfigError with the file and, if known, the line of what is wrong."""
     # A configuration can name any characters as its plan file.
-    name = one_line(str(path))[:_LONGEST_PATH]
+    name = one_line(str(path))
     try:
         # Reading a pipe could block without end.
         if path.is_fifo():
@@ -98,8 +96,6 @@ def read_document(path: Path) -> Document:
         raise _unusable(name, "there is no such file" if missing else f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise _unusable(name, "is not a text file in UTF-8") from None
-    except ValueError:
-        raise _unusable(name, "cannot be the name of a file") from None
     if not text.strip():
         raise _unusable(name, "is empty")
     try:

@@ -39,9 +39,8 @@ def _zone(value: object) -> str:
         ZoneInfo(value)
     except (KeyError, ValueError, OSError):
         close = find_close_name(value, available_timezones())
-        raise validation_error(
-            f"is no time zone{f'; did you mean {close}?' if close else ' such as Europe/Berlin'}"
-        ) from None
+        hint = f"; did you mean {close}?" if close else " such as Europe/Berlin"
+        raise validation_error(f"is no time zone{hint}") from None
     return value
 
 
@@ -127,8 +126,6 @@ Recurrence = Annotated[
 """RRULE of RFC 5545; `start` sets its beginning."""
 
 Length = Annotated[Seconds, duration_range(60.0, 92 * DAY_SECONDS)]
-"""Duration in seconds."""
-
 Hold = Annotated[Seconds, duration_range(0.0, DAY_SECONDS)]
 
 
@@ -150,12 +147,8 @@ class EventConfig(ConfigSection):
     name: Name = Field(description="What it is called.")
     start: LocalTime = Field(description="When it begins (the first time, where it comes again), by the clock in zone.")
     duration_seconds: Length = Field(description="How long it lasts, by the same clock.")
-    factor: Annotated[float, Field(ge=0, le=1000)] = Field(
-        description="Traffic that is expected by what is usual at that time: 3 is three times as much, 0 is none."
-    )
-    recurrence: Recurrence | None = Field(
-        None, description="When it comes again, as an RRULE of RFC 5545, such as FREQ=MONTHLY;BYMONTHDAY=1."
-    )
+    factor: Annotated[float, Field(ge=0, le=1000)] = Field(description="Traffic by what is usual: 3 is three times.")
+    recurrence: Recurrence | None = Field(None, description="RRULE of RFC 5545, such as FREQ=MONTHLY;BYMONTHDAY=1.")
 
 
 class ForecastConfig(ConfigSection):
@@ -164,21 +157,17 @@ class ForecastConfig(ConfigSection):
 
     enabled: bool = Field(True, description="Forecast in a process of its own, wherever a history is kept.")
     zone: Zone = Field("UTC", description="The clock that the users live by; days and weeks are cut by it.")
-    country: Country | None = Field(
-        None, description="Whose public holidays count as Sundays: DE, or DE-BY of a part of a country; default none."
-    )
+    country: Country | None = Field(None, description="Whose holidays count as Sundays: DE, or DE-BY; default none.")
     events: Annotated[tuple[EventConfig, ...], Field(strict=False)] = Field((), description="Known events.")
     bin_seconds: Bin = Field(300.0, description="The traffic is forecast in sums over so long.")
     quantile: Annotated[float, Field(ge=0.5, le=0.999)] | None = Field(
-        None,
-        description="Share of the time with enough capacity, where no costs say it; default: by price (docs/prewarming.md).",
+        None, description="Share of the time with enough capacity; default: by price (docs/prewarming.md)."
     )
     late_request_cost: dict[Text, Annotated[float, Field(gt=0)]] = Field(
         {}, description="By tier: what a request costs that no replica has room for, in the plan's currency."
     )
     scale_down_hold_seconds: Hold | None = Field(
-        None,
-        description="How long a replica is unneeded before it is given up; default and least: a lead and a minute.",
+        None, description="How long a replica is unneeded before it goes; default and least: a lead and a minute."
     )
 
     def contradictions(self, plan: Plan | None) -> Contradictions:

@@ -172,9 +172,8 @@ def unknown_tier_error(tier: str, known: Iterable[str]) -> ConfigError:
     return ConfigError((f"there is no tier {tier}; there are {', '.join(sorted(known)) or 'none'}",))
 
 
-def history_path(loaded: LoadedConfig, purpose: str = "read") -> Path:
+def history_path(loaded: LoadedConfig) -> Path:
     """Return the history's file. Raise ConfigError if the agent keeps no history."""
     if loaded.config.history_path is None:
-        text = f"there is no history to {purpose}; role node keeps none unless it is given"
-        raise ConfigError((f"{loaded.path}: data_dir: {text}",))
+        raise ConfigError((f"{loaded.path}: data_dir: there is no history; role node keeps none unless it is given",))
     return loaded.config.history_path

@@ -61,16 +61,10 @@ class BasicAuth(ConfigSection):
 
 
 class TlsConfig(ConfigSection):
-    ca_file: EnvironmentFileName | None = Field(
-        None, description="CA that signed the target's certificate; default the system's."
-    )
-    cert_file: EnvironmentFileName | None = Field(
-        None, description="Client certificate, where the target asks for one."
-    )
+    ca_file: EnvironmentFileName | None = Field(None, description="CA of its certificate; default the system's.")
+    cert_file: EnvironmentFileName | None = Field(None, description="Client certificate, where it asks for one.")
     key_file: EnvironmentFileName | None = Field(None, description="Its key, where it is not in cert_file.")
-    server_name: Text | None = Field(
-        None, description="What the target's certificate is for, where that is not the host of the url."
-    )
+    server_name: Text | None = Field(None, description="What its certificate is for, if not the host of the url.")
     insecure_skip_verify: bool = Field(False, description="Do not check the target's certificate.")
 
 

@@ -106,9 +106,7 @@ Targets = Annotated[
 
 
 class GpusConfig(ConfigSection):
-    source: Literal["nvml", "dcgm", "amd", "none"] = Field(
-        "nvml", description="Where GPUs are read; that this machine has none is no error."
-    )
+    source: Literal["nvml", "dcgm", "amd", "none"] = Field("nvml", description="Where GPUs are read.")
     dcgm: Connection | None = Field(None, description="A dcgm-exporter, for source dcgm.")
     amd: Connection | None = Field(None, description="An AMD device-metrics-exporter, for source amd.")
 

@@ -9,7 +9,7 @@ import ipaddress
 import re
 from collections.abc import Iterator
 from itertools import chain
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from agent.config.config import Config
 from agent.config.sections import repeats, unknown_key_text
@@ -20,11 +20,6 @@ from rules.plan.schema import Plan
 from rules.problems import cap_problems
 
 SET_TLS = "set tls_server_config in web.config_file"
-SECRET_NAME = re.compile(r"token|key|secret|passw|pwd|auth|credential|sig|session|jwt|bearer|code", re.IGNORECASE)
-"""Part of the name of a query parameter that holds a secret."""
-
-SHORTEST_SECRET = 4
-"""Letters of a query value that can be a secret: `auth=1` is none."""
 
 
 def mistakes(config: Config, plan: Plan | None) -> tuple[str, ...]:
@@ -40,7 +35,6 @@ def weaknesses(config: Config, plan: Plan | None) -> tuple[str, ...]:
             _pods_of_any_namespace(config),
             _weak_connections(config),
             _open_to_others(config),
-            _needless_forecast(config, plan),
         )
     )
 
@@ -69,18 +63,12 @@ def _unplanned(config: Config, plan: Plan | None) -> Iterator[str]:
 
 
 def _watched_twice(config: Config) -> Iterator[str]:
-    for place, before in repeats(_page(target.url) for target in config.targets):
+    pages = (urlsplit(target.url)._replace(netloc=default_replica(target.url)) for target in config.targets)
+    for place, before in repeats(pages):
         tier = config.targets[before].tier
         whose = f", of tier {tier}" if tier != config.targets[place].tier else ""
         text = f"is that of targets[{before}]{whose}; what one engine does is counted twice"
         yield f"targets[{place}].url: {text}: write the address of another replica, or remove the entry"
-
-
-def _page(url: str) -> tuple[str, str, str]:
-    """Return the normalised location of a page."""
-    parts = urlsplit(url)
-    host = re.sub(r"^(127\.0\.0\.1|\[::1\]):", "localhost:", default_replica(url))
-    return host, parts.path.rstrip("/"), parts.query
 
 
 def _other_engine(config: Config, plan: Plan | None) -> Iterator[str]:
@@ -110,7 +98,7 @@ def _pods_of_any_namespace(config: Config) -> Iterator[str]:
 
 
 def _weak_connections(config: Config) -> Iterator[str]:
-    """Yield servers whose certificate is not checked, and secrets on the way to a server."""
+    """Yield servers whose certificate is not checked, and credentials that anyone on the way can read."""
     for path, peer in config.peers():
         if peer.tls and peer.tls.insecure_skip_verify:
             yield f"{path}.tls.insecure_skip_verify: anyone on the way can answer for it; use ca_file"
@@ -118,10 +106,6 @@ def _weak_connections(config: Config) -> Iterator[str]:
         sends_credentials = peer.files or (isinstance(peer, StoreConfig) and peer.header_files)
         if sends_credentials and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
             yield f"{path}.url: credentials go to another machine without TLS; use https://"
-        query = dict(parse_qsl(parts.query))
-        if names := [n for n, value in query.items() if SECRET_NAME.search(n) and len(value) >= SHORTEST_SECRET]:
-            text = f"its query holds a secret ({', '.join(names)}), which proxies log and pages repeat"
-            yield f"{path}.url: {text}; use a token file"
 
 
 def _open_to_others(config: Config) -> Iterator[str]:
@@ -140,12 +124,3 @@ def _open_to_others(config: Config) -> Iterator[str]:
         yield f"web.listen: {web.listen} is open to other machines without {lacking}; {remedy}"
     elif tls is None:
         yield f"web.listen: {web.listen} takes passwords from other machines without TLS; {SET_TLS}"
-
-
-def _needless_forecast(config: Config, plan: Plan | None) -> Iterator[str]:
-    if config.forecast.enabled and "forecast" in config.model_fields_set and not config.data_dir:
-        yield "forecast: has no use without a history; set data_dir"
-    priced = {name for name, tier in plan.tiers.items() if tier.cost is not None} if plan else set()
-    for tier in filter(lambda tier: tier not in priced, config.forecast.late_request_cost):
-        path = f"forecast.late_request_cost.{tier}"
-        yield f"{path}: weighs nothing without the plan's cost.gpu_hour_price of this tier; quantile is used"

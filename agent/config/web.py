@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from agent.config.files import read_document
-from agent.config.sections import ConfigSection, Contradictions, is_text, refuse, validation_error
+from agent.config.sections import ConfigSection, Contradictions, is_text, validation_error
 from agent.config.values import EnvironmentFileName, FileName, Text, full_match
 from agent.errors import ConfigError
 from rules.plan.schema import Plan
@@ -54,13 +53,6 @@ class Web(ConfigSection):
     hosts: Annotated[tuple[Text, ...], Field(strict=False)] = Field(
         (), description="Names that browsers know a loopback address without credentials by, beside localhost."
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_tls(cls, data: object) -> object:
-        if isinstance(data, Mapping) and "tls" in data:
-            refuse(iter([(("tls",), "is not a key; TLS is tls_server_config in the file of web.config_file")]))
-        return data
 
     @property
     def address(self) -> tuple[str, int]:

@@ -177,6 +177,6 @@ def load_report_inputs(
     loaded: LoadedConfig, seconds: float, now: float, progress: Callable[[float, str], None] = lambda share, tier: None
 ) -> ReportInputs:
     """Return the inputs of a report over the last `seconds` before `now`. Raise ConfigError or HistoryError."""
-    with HistoryStore.open_reader(history_path(loaded, "report on")) as store:
+    with HistoryStore.open_reader(history_path(loaded)) as store:
         since, until = daily_queries.choose_period(store, build_tier_contexts(loaded), seconds, now)
         return query_report_inputs(store, loaded, since, until, progress)

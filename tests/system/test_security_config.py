@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_canaries import Nest
 
 from agent.cli.main import main
 from agent.config.load import find, load, parse_config
@@ -77,16 +76,6 @@ def test_over_tls_and_on_this_machine_nobody_is(tmp_path: Path, url: str) -> Non
     found = warned(tmp_path, targets=[{**TARGET, "url": url, **LOGIN}])
     assert [one for one in found if CLEAR in one] == []
     assert [one for one in warned(tmp_path, targets=[TARGET]) if CLEAR in one] == []
-
-
-def test_a_secret_in_the_query_is_warned_of_by_the_name_it_has(tmp_path: Path) -> None:
-    nest = Nest(tmp_path)
-    url = f"http://127.0.0.1/m?format=text&api_key={nest.egg('key')}"
-    (found,) = [one for one in warned(tmp_path, targets=[{**TARGET, "url": url}]) if "query" in one]
-    assert found.startswith("targets[0].url: its query holds a secret (api_key)")
-    assert nest.found(found.encode()) == []
-    harmless = warned(tmp_path, targets=[{**TARGET, "url": "http://127.0.0.1/m?a=b&auth=1"}])
-    assert [warning for warning in harmless if "query" in warning] == []
 
 
 VALUES = (

@@ -15,7 +15,6 @@ from agent.config.config import Config
 from agent.config.files import load_plan
 from agent.config.forecast import ForecastConfig
 from agent.config.load import config_schema, load, parse_config
-from agent.config.weaknesses import weaknesses
 from agent.errors import ConfigError
 from agent.forecasting.responses import sundays
 from forecast.series.binned import Series
@@ -252,18 +251,3 @@ def test_the_schema_takes_what_the_program_takes_and_refuses_the_same() -> None:
     assert list(check.iter_errors(good)) == []
     for wrong in ({"bin": 5}, {"country": "Germany"}, {"events": [{**SALE, "start": "soon"}]}, {"quantile": 2}):
         assert list(check.iter_errors({"forecast": wrong})), wrong
-
-
-def test_costs_without_a_price_and_a_forecast_without_a_history_are_told() -> None:
-    costs = config(late_request_cost={"cpu-small": 0.02})
-    (said,) = [text for text in weaknesses(costs, None) if text.startswith("forecast.")]
-    assert said.startswith(
-        "forecast.late_request_cost.cpu-small: weighs nothing without the plan's cost.gpu_hour_price"
-    )
-    node = parse_config({"role": "node", "targets": [TARGET], "forecast": {"bin": "2m"}}, environment={})
-    assert "forecast: has no use without a history; set data_dir" in weaknesses(node, None)
-    plain = parse_config({"role": "node", "targets": [TARGET]}, environment={})
-    assert not [text for text in weaknesses(plain, None) if text.startswith("forecast")]
-    (tier,) = [name for name, one in GUIDE.tiers.items() if one.cost is not None][:1]
-    priced = parse_config({"forecast": {"late_request_cost": {tier: 0.02}}}, environment={}, plan=GUIDE)
-    assert not [text for text in weaknesses(priced, GUIDE) if text.startswith("forecast")]
