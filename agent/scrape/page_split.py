@@ -16,13 +16,12 @@ def split_engines(
     engines: tuple[EngineTable, ...],
     configured: str | None,
     families: Iterable[str],
-    body: bytes,
 ) -> tuple[str, dict[str, SeriesLayout]]:
     """Return the label that tells the engines of a page apart, and the layouts of those that are among `engines`.
 
     Raise ScrapeError: not_one_engine or inconsistent. `configured` is the name of the engine that it should be, if any."""
     plain = [(normalize_name(name), labels) for name, labels in names]
-    if router := find_router(families, body, is_engine=detect_engine(plain, engines) is not None):
+    if router := find_router(families, is_engine=detect_engine(plain, engines) is not None):
         raise ScrapeError(ScrapeFailure.NOT_ONE_ENGINE, router)
     try:
         label, layouts = split_page(names, engines)

@@ -84,7 +84,7 @@ class PageReader:
         """Parse the page at `t` (unix seconds) into its engines by name, "" where it is of one. Raise ScrapeError."""
         parsed = self._series.read(body)
         if not self._layouts or parsed.series is not self._compiled:
-            self._compile(parsed, body)
+            self._compile(parsed)
         return {name: snapshot(layout, parsed.values, t) for name, layout in self._layouts.items()}
 
     def describe_engines(self) -> str:
@@ -117,10 +117,10 @@ class PageReader:
         """Return the use of each family of the last page with a new set of series."""
         return explain_families(self.engine, self._families)
 
-    def _compile(self, parsed: ParsedPage, body: bytes) -> None:
+    def _compile(self, parsed: ParsedPage) -> None:
         """Compile the layouts of a set of series, and the release range that its families imply."""
         names = [(series.name, dict(series.labels)) for series in parsed.series]
-        label, layouts = split_engines(names, self._engines, self._configured, parsed.families, body)
+        label, layouts = split_engines(names, self._engines, self._configured, parsed.families)
         version = {ENGINE_VERSION: self._version} if self._version else {}
         for name, layout in layouts.items():
             versions = {"engine_versions": version_range(layout.engine, parsed.families)}

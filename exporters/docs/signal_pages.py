@@ -98,7 +98,7 @@ SEVERAL = fill(
     "A page with several engines is several replicas, each named `target/engine`: a label with more than one value tells "
     f"them apart. Labels that count: {', '.join(f'`{label}`' for label in TELLING)}; else the model, or its version. "
     "A data-parallel `engine` and ranks are parts of one replica. Where no label tells engines apart, where names of two "
-    f"engines are mixed, and of a router ({'; '.join(router.title for router in ROUTERS)}), nothing is judged, and it is "
+    f"engines are mixed, and of a router ({'; '.join(ROUTERS)}), nothing is judged, and it is "
     "no replica: `inspect`, `doctor` and `init` say so.",
     width=124,
 )

@@ -51,27 +51,20 @@ def explain_families(engine: EngineTable, families: Mapping[str, str]) -> tuple[
     Both spellings of a counter are accepted: with `_total` (text format) and without (OpenMetrics). Parts of a
     histogram on a page without TYPE lines are accepted too.
     """
-    return tuple(
-        FamilyUse(name=printed, type=families[printed], is_read=bool(text), families=ours, text=text or other)
-        for printed, (ours, text, other) in _uses(engine, families).items()
-    )
-
-
-def _uses(engine: EngineTable, families: Mapping[str, str]) -> dict[str, tuple[tuple[str, ...], str, str]]:
-    """Return our families of each printed family, its use in words, and why a family of the table is not read."""
     rows = {printed: _rows_of(engine, printed, type_) for printed, type_ in families.items()}
     won = _winners(engine, rows.values())
-    uses = {}
+    uses = []
     for printed, type_ in families.items():
         names = _spellings(engine, printed, type_)
         added = [row for row in won if any(re.sub("_(sum|count)$", "", more) in names for more in row.plus)]
         ours = tuple(dict.fromkeys(row.family for row in (*rows[printed], *added) if row in won))
-        why = "another series is read in its place" if rows[printed] else ""
-        other = next((row for row in engine.rows if row.source in names), None)
-        if other is not None and not rows[printed]:
+        text = why = ", ".join(ours) or _special(engine, names[0])
+        if rows[printed]:
+            why = text or "another series is read in its place"
+        elif not text and (other := next((row for row in engine.rows if row.source in names), None)) is not None:
             why = f"a {type_} here, a {_type(other)} in every release that was scanned"
-        uses[printed] = ours, ", ".join(ours) or _special(engine, names[0]), why
-    return uses
+        uses.append(FamilyUse(name=printed, type=type_, is_read=bool(text), families=ours, text=why))
+    return tuple(uses)
 
 
 def _winners(engine: EngineTable, found: Iterable[Iterable[SourceRow]]) -> tuple[SourceRow, ...]:
@@ -80,16 +73,16 @@ def _winners(engine: EngineTable, found: Iterable[Iterable[SourceRow]]) -> tuple
 
 
 def _rows_of(engine: EngineTable, printed: str, type_: str) -> list[SourceRow]:
-    """Return the rows whose source is a family of this printed name and type."""
+    """Return the rows whose source is a family of this printed name and type. Of a name without a type, only a part of a
+    histogram is of a histogram."""
     bare, *others = _spellings(engine, printed, type_)
-    untyped = type_ in _UNTYPED
+    if type_ not in _UNTYPED:
+        typed = {type_, "histogram" if type_ == SUMMARY else type_}
+        return [row for row in engine.rows if row.source in (bare, *others) and _type(row) in typed]
     return [
         row
         for row in engine.rows
-        if (row.source in (bare, *others) and _type(row) == type_)
-        or (row.source in others and untyped)
-        or (row.source == bare and untyped and _type(row) != FamilyKind.HISTOGRAM)
-        or (row.source == bare and row.part and type_ == SUMMARY)
+        if row.source in others or (row.source == bare and _type(row) != FamilyKind.HISTOGRAM)
     ]
 
 
@@ -106,12 +99,12 @@ def _type(row: SourceRow) -> str:
 
 def _special(engine: EngineTable, name: str) -> str:
     """Return the purpose of a family that is read but feeds no family of ours. Return "" for other families."""
-    if name == PROCESS_START:
-        return "tells when the process started"
-    if name == engine.born:
-        return "tells when the engine was ready"
-    facts = (*engine.info, *(sample for _, sample in engine.fact_gauges))
-    return "facts about the engine" if name in facts else ""
+    purposes = {
+        **dict.fromkeys((*engine.info, *(sample for _, sample in engine.fact_gauges)), "facts about the engine"),
+        PROCESS_START: "tells when the process started",
+        engine.born: "tells when the engine was ready",
+    }
+    return purposes.get(name, "")
 
 
 def version_range(engine: EngineTable, families: Mapping[str, str]) -> str:

@@ -28,8 +28,7 @@ SUFFIXES = ("_bucket", "_sum", "_count")
 SeriesName = tuple[str, Mapping[str, str]]
 RANK_FAMILIES = RANK_GAUGES.union(WORK, WORK_EVENTS)
 MOST_SHOWN = 300
-_Series = list[tuple[int, Mapping[str, str]]]
-_ByName = Mapping[str, _Series]
+_ByName = Mapping[str, list[tuple[int, Mapping[str, str]]]]
 _Faults = list[tuple[str, str]]
 """(family, fault) of the families that are not used."""
 
@@ -108,11 +107,10 @@ def sources(engine: EngineTable) -> frozenset[str]:
 
 def compile_layout(series: Sequence[SeriesName], engine: EngineTable) -> SeriesLayout:
     """Compile which slot (index in `series`) feeds which family."""
-    page: defaultdict[str, _Series] = defaultdict(list)
+    by_name: dict[str, list[tuple[int, Mapping[str, str]]]] = {}
     for slot, (name, labels) in enumerate(series):
         if name:
-            page[strip_wrapper_prefix(normalize_name(name), engine)].append((slot, labels))
-    by_name = dict(page)
+            by_name.setdefault(strip_wrapper_prefix(normalize_name(name), engine), []).append((slot, labels))
     facts = _facts(by_name, engine)
     fact_slots = {fact: by_name[sample][0][0] for fact, sample in reversed(engine.fact_gauges) if sample in by_name}
     amounts: list[AmountSlots] = []
@@ -161,7 +159,7 @@ def _on_page(row: SourceRow, by_name: _ByName) -> bool:
     return row.lazy or bool(_matching(row, by_name))
 
 
-def _matching(row: SourceRow, by_name: _ByName) -> _Series:
+def _matching(row: SourceRow, by_name: _ByName) -> list[tuple[int, Mapping[str, str]]]:
     return [(slot, labels) for slot, labels in by_name.get(row.sample, ()) if row.reads(labels)]
 
 

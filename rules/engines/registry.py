@@ -45,15 +45,13 @@ def detect_engine(
     """Return the engine generation with a signature among the (mapped name, labels) of a page, or None. A page with
     several signatures belongs to the first: a Dynamo worker passes its engine's metrics through."""
     page = tuple(series)
-    return next((engine for engine in engines if any(_signed(engine, *one) for one in page)), None)
-
-
-def _signed(engine: EngineTable, name: str, labels: Mapping[str, str]) -> bool:
-    return (
-        strip_wrapper_prefix(name, engine) in engine.signatures
-        and all(label in labels for label in engine.signature_labels)
-        and not any(label in labels for label in engine.signature_without)
-    )
+    for engine in engines:
+        required, refused = set(engine.signature_labels), set(engine.signature_without)
+        for name, labels in page:
+            is_signature = strip_wrapper_prefix(name, engine) in engine.signatures
+            if is_signature and required <= labels.keys() and refused.isdisjoint(labels):
+                return engine
+    return None
 
 
 def select_rows(rows: Iterable[SourceRow], on_page: Callable[[SourceRow], bool]) -> tuple[SourceRow, ...]:

@@ -1,7 +1,7 @@
 """Pages that are not of one engine: those of several engines, of a router, and of mixed origin.
 
 A label tells the engines of a page apart, and each is a replica. A page whose engines no label tells apart is no replica.
-To add a label that deployments use: an entry of `TELLING`. To add a router: a row of `ROUTERS`.
+A label that deployments use is an entry of `TELLING`, a router one of `ROUTERS`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from rules.engines.reader import SeriesLayout, SeriesName, compile_layout, sources, to_printable_line
 from rules.engines.registry import ENGINES, detect_engine, normalize_name, strip_wrapper_prefix
 from rules.engines.table import EngineTable, SourceRow
-from rules.light_dataclass import light_dataclass
 
 MOST_ENGINES = 256
 """Maximum engines of one page. More values of a label are no engines."""
@@ -41,69 +40,35 @@ COUNTED = frozenset({*PLACED, "requests_waiting", "prompt_tokens", "generation_t
 PASSING_ON = frozenset({"dynamo", "triton"})
 """Engines whose pages pass on those of other engines."""
 
-
-@light_dataclass(frozen=True, slots=True, kw_only=True)
-class Router:
-    """Router by the begins of its names, which are its own where no engine is on the page, or `beside_engines` too.
-
-    `backends` are the labels that name what it routes to."""
-
-    title: str
-    backends: tuple[str, ...]
-    names: tuple[str, ...]
-    beside_engines: bool = False
-
-
-_WORKERS = ("worker", "worker_url", "worker_addr", "worker_id")
-ROUTERS = (
-    Router(
-        title="the vLLM production-stack router",
-        backends=("server",),
-        names=(
-            *(
-                "vllm_current_qps",
-                "vllm_avg_decoding_length",
-                "vllm_num_prefill_requests",
-                "vllm_num_decoding_requests",
-            ),
-            *("vllm_avg_itl", "vllm_avg_latency", "vllm_num_incoming_requests_total", "router_cpu_usage_percent"),
-        ),
-        beside_engines=True,
+STACK_ROUTER = "the vLLM production-stack router"
+ROUTERS: Mapping[str, tuple[str, ...]] = {
+    STACK_ROUTER: (
+        *("vllm_current_qps", "vllm_avg_decoding_length", "vllm_num_prefill_requests", "vllm_num_decoding_requests"),
+        *("vllm_avg_itl", "vllm_avg_latency", "vllm_num_incoming_requests_total", "router_cpu_usage_percent"),
     ),
-    Router(
-        title="an endpoint picker (llm-d EPP, Gateway API inference extension)",
-        backends=("model_server_pod", "pod_name", "pod", "endpoint_name", "endpoint"),
-        names=(
-            *("inference_extension_", "inference_pool_", "inference_objective_", "inference_model_"),
-            *("llm_d_epp_", "llm_d_router_", "llm_d_inference_scheduler_"),
-        ),
+    "an endpoint picker (llm-d EPP, Gateway API inference extension)": (
+        *("inference_extension_", "inference_pool_", "inference_objective_", "inference_model_"),
+        *("llm_d_epp_", "llm_d_router_", "llm_d_inference_scheduler_"),
     ),
-    Router(title="the SGLang router", backends=_WORKERS, names=("sgl_router_", "smg_")),
-    Router(title="the vLLM router", backends=_WORKERS, names=("vllm_router_",)),
-    Router(title="LiteLLM", backends=("api_base", "model_id", "deployment"), names=("litellm_",)),
-)
+    "the SGLang router": ("sgl_router_", "smg_"),
+    "the vLLM router": ("vllm_router_",),
+    "LiteLLM": ("litellm_",),
+}
+"""Routers by the begins of their names, which are theirs where no engine is on the page."""
 
 
 class SeveralEnginesError(Exception):
     """Page of several engines that no label tells apart."""
 
 
-def find_router(families: Iterable[str], body: bytes, is_engine: bool) -> str:
-    """Return what a page says that is a router's, with the number of its backends, or "".
+def find_router(families: Iterable[str], is_engine: bool) -> str:
+    """Return what a page says that is a router's, or "". `is_engine`: the page has series of an engine too.
 
-    `is_engine`: the page has series of an engine too."""
+    The production-stack router prints names of its engines beside its own."""
     plain = [normalize_name(name) for name in families]
-    for router in ROUTERS:
-        if (router.beside_engines or not is_engine) and any(name.startswith(router.names) for name in plain):
-            return f"a router's page{_count_backends(router, body)} ({router.title}): no engine"
-    return ""
-
-
-def _count_backends(router: Router, body: bytes) -> str:
-    for label in router.backends:
-        found = set(re.findall(rb'[{,]\s*%s="([^"]+)"' % label.encode(), body))
-        if found:
-            return f" of {len(found)} backend{'' if len(found) == 1 else 's'}"
+    for title, names in ROUTERS.items():
+        if (title == STACK_ROUTER or not is_engine) and any(name.startswith(names) for name in plain):
+            return f"a router's page ({title}): no engine"
     return ""
 
 
@@ -162,23 +127,22 @@ def _placed(plain: Iterable[SeriesName], engines: tuple[EngineTable, ...], famil
         rows.setdefault(row.sample, []).append(row)
     found = []
     for name, labels in plain:
-        sources = {strip_wrapper_prefix(name, engine) for engine in engines}
-        family = next((row.family for one in sources for row in rows.get(one, ()) if row.reads(labels)), "")
+        plain_names = {strip_wrapper_prefix(name, engine) for engine in engines}
+        family = next((row.family for own in plain_names for row in rows.get(own, ()) if row.reads(labels)), "")
         found += [(family, labels)] if family else []
     return found
 
 
-def _select_series(
-    label: str, value: str, names: Sequence[SeriesName], page_engine: EngineTable
-) -> Sequence[SeriesName]:
+def _select_series(label: str, value: str, names: Sequence[SeriesName], engine: EngineTable) -> Sequence[SeriesName]:
     """Return the series of a page, of which those of other engines are without a name.
 
     What does not name its engine is of the page: only info series hold for each."""
-
-    def belongs(name: str, labels: Mapping[str, str]) -> bool:
-        return labels.get(label, "") == value or (label not in labels and normalize_name(name) in page_engine.info)
-
-    return [(name, labels) if belongs(name, labels) else ("", {}) for name, labels in names]
+    return [
+        (name, labels)
+        if labels.get(label, "") == value or (label not in labels and normalize_name(name) in engine.info)
+        else ("", {})
+        for name, labels in names
+    ]
 
 
 def _short(value: str) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from importlib.resources import files
 from typing import Any
@@ -130,10 +130,11 @@ def load_engine_table(name: str) -> EngineTable:
     try:
         keys = read_table("rules.engines", name)
         patterns = keys.pop("patterns", {})
-        rows = keys.pop("rows") + [
-            row for more in keys.pop("include", ()) for row in read_table("rules.engines", more)["rows"]
-        ]
-        return EngineTable(rows=tuple(_load_row(row, patterns) for row in rows), **freeze(keys))
+        rows = keys.pop("rows")
+        for more in keys.pop("include", ()):
+            rows += read_table("rules.engines", more)["rows"]
+        loaded = [row for keys_ in rows for row in _load_rows(keys_, patterns)]
+        return EngineTable(rows=tuple(loaded), **freeze(keys))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"rules/engines/{name}.toml: {error!r}") from error
 
@@ -143,19 +144,21 @@ def read_table(package: str, name: str) -> dict[str, Any]:
     return tomllib.loads(files(package).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 
-def _load_row(keys: Mapping[str, Any], patterns: Mapping[str, str]) -> SourceRow:
+def _load_rows(keys: Mapping[str, Any], patterns: Mapping[str, str]) -> Iterator[SourceRow]:
+    """Yield a row, and of the mean KV utilization the row of the fullest engine too."""
     conditions = {
         name: {label: patterns.get(pattern, pattern) for label, pattern in keys[name].items()}
         for name in ("where", "unless")
         if name in keys
     }
-    return SourceRow(**freeze(keys) | conditions | {"across": LabelAggregation(keys.get("across", "sum"))})
+    row = SourceRow(**freeze(keys) | conditions | {"across": LabelAggregation(keys.get("across", "sum"))})
+    yield row
+    if row.family == "kv_utilization":
+        yield replace(row, family="kv_utilization_max", across=LabelAggregation.MAX)
 
 
-def freeze(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys with tuples in place of lists."""
-    return {name: _tuple(value) if isinstance(value, list) else value for name, value in keys.items()}
-
-
-def _tuple(values: Collection[Any]) -> tuple[Any, ...]:
-    return tuple(tuple(value) if isinstance(value, list) else value for value in values)
+def freeze(value: Any) -> Any:
+    """Return the value of a table with tuples in place of lists."""
+    if isinstance(value, dict):
+        return {name: freeze(below) for name, below in value.items()}
+    return tuple(map(freeze, value)) if isinstance(value, list) else value

@@ -135,7 +135,7 @@ def test_a_router_is_no_engine_and_a_page_of_several_is_told(
         sidecar.pages = ((TESTS / "cases" / "04-sidecar-two-workers" / "page.prom").read_bytes(),)
         monkeypatch.setattr(init, "find_candidates", lambda: candidates(router))
         assert main(["init"]) == 3
-        assert f"127.0.0.1:{router.port}: a router's page of 2 backends" in capsys.readouterr().err
+        assert f"127.0.0.1:{router.port}: a router's page" in capsys.readouterr().err
         monkeypatch.setattr(init, "find_candidates", lambda: candidates(sidecar))
         assert main(["init"]) == 0
     assert "the page holds 2 engines by their label worker_addr: each is a replica" in capsys.readouterr().out

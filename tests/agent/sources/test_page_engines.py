@@ -126,7 +126,7 @@ def test_a_routers_page_is_no_replica_and_its_row_says_so(sidecar: Sidecar) -> N
     (tier,) = parts.status(sidecar.now).tiers
     ((row),) = tier.replicas
     assert not row.up
-    assert "a router's page of 2 backends" in row.problems[0]
+    assert "a router's page" in row.problems[0]
 
 
 def test_the_replay_of_such_pages_judges_each_worker(tmp_path: Path) -> None:
@@ -139,4 +139,4 @@ def test_the_replay_of_such_pages_judges_each_worker(tmp_path: Path) -> None:
     result = replay(recording, load_plan(TESTS / "plans" / "cpu-small.yaml"), 60.0, problems)
     assert {one.replica for one in result.windows if one.replica} == set(WORKERS)
     assert {one.result.subject.replica for one in result.rule_states} == {*WORKERS, None}
-    assert "a router's page of 2 backends" in result.problems[0]
+    assert "a router's page" in result.problems[0]
