@@ -47,29 +47,22 @@ def duration(least: float = 0.001, most: float = LONGEST_SECONDS) -> Callable[[s
 HELP_OPTION: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 
-DONE = "0 done"
-
-
-def help_of(text: str, exits: str = DONE) -> dict[str, Any]:
-    """Return the help of a command for click, with its exit codes, such as `0 the same; 1 they differ`."""
+def help_of(text: str) -> dict[str, Any]:
+    """Return the help of a command for click, with the exit codes of all."""
     return {
         "help": text[0].upper() + text[1:] + ("" if text.endswith("?") else "."),
         "short_help": text,
-        "epilog": f"Exit codes: {exits}; 2 bad input or configuration.",
+        "epilog": "Exit codes: 0 fine; 1 a finding; 2 bad input or configuration; 3 could not judge.",
         "context_settings": HELP_OPTION,
     }
 
 
 def make_command(
-    name: str,
-    text: str,
-    parameters: Iterable[click.Parameter],
-    run: Callable[[SimpleNamespace], int],
-    exits: str = DONE,
+    name: str, text: str, parameters: Iterable[click.Parameter], run: Callable[[SimpleNamespace], int]
 ) -> click.Command:
     """Return the command that calls `run` with its options, by their names."""
     return click.Command(
-        name, callback=lambda **values: run(SimpleNamespace(**values)), params=[*parameters], **help_of(text, exits)
+        name, callback=lambda **values: run(SimpleNamespace(**values)), params=[*parameters], **help_of(text)
     )
 
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import urljoin
 
 import click
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
@@ -29,10 +29,6 @@ MOST_FOLDERS = 1000
 T = TypeVar("T")
 
 
-class GrafanaError(SizewatchError):
-    """Grafana refused a request, or something else answered."""
-
-
 class Folder(BaseModel):
     uid: str = Field(min_length=1)
     title: str = ""
@@ -43,43 +39,24 @@ class SavedDashboard(BaseModel):
     """Path on the server, with Grafana's own path."""
 
 
-class GrafanaClient:
-    """Client of one server. Methods raise ScrapeError, or GrafanaError for an answer that Grafana does not give."""
+class GrafanaError(SizewatchError):
+    """Grafana refused a request, or something else answered."""
 
-    def __init__(self, options: Peer) -> None:
-        """Read the files with credentials. `url` is Grafana's address, including its path if it has one."""
-        self._url = place_of(options.url).rstrip("/")
-        self._client = HttpClient(options)
-        self._client.load_if_changed()
 
-    def folder(self, title: str) -> str:
-        """Return the uid of the folder with this title. Create it if missing."""
-        for folder in self._ask(list[Folder], "GET", f"/api/folders?limit={MOST_FOLDERS}"):
-            if folder.title == title:
-                return folder.uid
-        return self._ask(Folder, "POST", "/api/folders", {"title": title}).uid
-
-    def save(self, model: Mapping[str, Any], folder: str) -> str:
-        """Save a dashboard into the folder, replacing an older one. Return its address."""
-        dashboard = {"dashboard": {**model, "id": None}, "folderUid": folder, "overwrite": True}
-        saved = self._ask(SavedDashboard, "POST", "/api/dashboards/db", dashboard)
-        base = urlsplit(self._url)
-        return f"{base.scheme}://{base.netloc}{saved.url}"
-
-    def _ask(self, kind: type[T], method: str, path: str, body: Mapping[str, Any] | None = None) -> T:
-        where = f"{self._url}{path.partition('?')[0]}"
-        headers = {"Accept": "application/json", "Content-Type": "application/json"}
-        content = None if body is None else json.dumps(body).encode()
-        with self._client.exchange(method, f"{self._url}{path}", headers, content) as response:
-            status = response.status_code
-            answer = self._client.read(response) if status == 200 else b""
-        if status != 200:
+def _ask(client: HttpClient, kind: type[T], url: str, body: Mapping[str, Any] | None = None) -> T:
+    """Return Grafana's answer, of a POST with a body. Raise ScrapeError, or GrafanaError for one that it does not give."""
+    place = url.partition("?")[0]
+    headers = {"Accept": "application/json", "Content-Type": "application/json"}
+    method, content = ("GET", None) if body is None else ("POST", json.dumps(body).encode())
+    with client.exchange(method, url, headers, content) as response:
+        if response.status_code != 200:
             hint = "is this Grafana's own address, and may the token or user edit dashboards? Its log says more"
-            raise GrafanaError(f"{where}: answered {status}: {hint}")
-        try:
-            return TypeAdapter(kind).validate_json(answer)
-        except ValidationError as error:
-            raise GrafanaError(f"{where}: gave another answer than Grafana does: is it Grafana?") from error
+            raise GrafanaError(f"{place}: answered {response.status_code}: {hint}")
+        answer = client.read(response)
+    try:
+        return TypeAdapter(kind).validate_json(answer)
+    except ValidationError as error:
+        raise GrafanaError(f"{place}: gave another answer than Grafana does: is it Grafana?") from error
 
 
 def _push_parameters() -> tuple[click.Parameter, ...]:
@@ -96,18 +73,20 @@ def _push(options: SimpleNamespace) -> int:
     """Save every dashboard. An error means exit code 2; dashboards saved before it stay."""
     if options.bearer_token_file is None and options.username is None:
         raise GrafanaError("--token-file: give it, or --username and --password-file instead")
-    grafana = GrafanaClient(Peer.of(url=options.url, timeout_seconds=TIMEOUT_SECONDS, **ways_in(options)))
-    folder = grafana.folder(options.folder)
+    client = HttpClient(Peer.of(url=options.url, timeout_seconds=TIMEOUT_SECONDS, **ways_in(options)))
+    client.load_if_changed()
+    url = place_of(options.url).rstrip("/")
+    folders = _ask(client, list[Folder], f"{url}/api/folders?limit={MOST_FOLDERS}")
+    uid = next((folder.uid for folder in folders if folder.title == options.folder), None)
+    if uid is None:
+        uid = _ask(client, Folder, f"{url}/api/folders", {"title": options.folder}).uid
     for dashboard in DASHBOARDS:
-        print(f"{dashboard.title}: {grafana.save(dashboard_json(dashboard), folder)}", flush=True)
+        model = {"dashboard": {**dashboard_json(dashboard), "id": None}, "folderUid": uid, "overwrite": True}
+        saved = _ask(client, SavedDashboard, f"{url}/api/dashboards/db", model)
+        print(f"{dashboard.title}: {urljoin(url, saved.url)}", flush=True)
     return FINE
 
 
 SUBCOMMANDS = (
-    make_command(
-        "push",
-        "save the dashboards into a folder of a Grafana, over older ones",
-        _push_parameters(),
-        _push,
-    ),
+    make_command("push", "save the dashboards into a folder of a Grafana, over older ones", _push_parameters(), _push),
 )

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import click
 
-from agent.cli.arguments import FINE, PATH, duration, flag, number, option
+from agent.cli.arguments import FINE, PATH, duration, number, option
 from agent.cli.terminal import tell_progress
 from agent.config.config import Logging
 from agent.config.files import load_plan
@@ -41,15 +41,12 @@ def parameters() -> tuple[click.Parameter, ...]:
         option("--seconds", "N", "end after N seconds; default: until Ctrl-C", number(0.1, 1e6)),
         option("--history", "LENGTH", "a simulated fleet with so much past (4w), not recorded engines", past),
         option("--out", "DIR", "with --history: keep it in a new folder; default: thrown away at the end", PATH),
-        flag("--fill-only", "with --history and --out: end after filling, and say what to run next"),
     )
 
 
 def run(options: SimpleNamespace) -> int:
-    if options.history is None and (options.out is not None or options.fill_only):
-        raise ConfigError(("--out and --fill-only go with --history, such as --history 4w",))
-    if options.fill_only and options.out is None:
-        raise ConfigError(("--fill-only needs --out DIR: what is filled into a temporary folder is gone at once",))
+    if options.history is None and options.out is not None:
+        raise ConfigError(("--out goes with --history, such as --history 4w",))
     # The narrator prints findings; the log would repeat them.
     set_up(Logging(level="error"))
     with ExitStack() as ends:
@@ -58,10 +55,8 @@ def run(options: SimpleNamespace) -> int:
         # Entered first and left last: the folder is deleted after its last writer has ended.
         folder = options.out or Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="sizewatch-demo-")))
         show = _recorded(options, folder, ends) if options.history is None else _with_past(options, folder, ends)
-        if show is not None:
-            watch(show, options.port, options.seconds, ends)
-    if show is not None:
-        print(f"\nEnded; {show.ended}.")
+        watch(show, options.port, options.seconds, ends)
+    print(f"\nEnded; {show.ended}.")
     return FINE
 
 
@@ -92,20 +87,16 @@ def _recorded(options: SimpleNamespace, folder: Path, ends: ExitStack) -> DemoRu
     )
 
 
-def _with_past(options: SimpleNamespace, folder: Path, ends: ExitStack) -> DemoRun | None:
-    """Return the demo of simulated engines after filling the past. Return None with --fill-only."""
+def _with_past(options: SimpleNamespace, folder: Path, ends: ExitStack) -> DemoRun:
+    """Return the demo of simulated engines after filling the past."""
     # Only this demo needs the simulator.
     from agent.demo.simulation.live_fleet import continue_simulation
-    from agent.demo.simulation.weeks import fill, write_configuration
+    from agent.demo.simulation.weeks import fill
 
     began = time.monotonic()
     report = partial(tell_progress, note="filling in the past")
     past = fill(folder, seconds=options.history, end=time.time(), progress=report)
     took = time.monotonic() - began
     print(f"{duration_text(past.end - past.begin)} of three simulated tiers filled in within {took:.0f} s.", flush=True)
-    if options.fill_only:
-        config = write_configuration(folder, past)
-        print(f"Look at it: sizewatch report -c {config} --since 28d --out {folder / 'report'}")
-        return None
     speed = options.speed or (SPEED if options.out is None else 1.0)
     return continue_simulation(past, folder, speed, options.out is None, ends)

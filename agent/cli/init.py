@@ -12,11 +12,9 @@ import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import click
 
@@ -95,18 +93,23 @@ def run(options: SimpleNamespace) -> int:
 
     gpus = list_local_gpus()
     tiers = group_by_tier(engines, gpus)
-    alertmanager = has_alertmanager(ALERTMANAGER)
-    when = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    urls = {name: [engine.probe.url for engine in group] for name, group in tiers.items()}
+    alertmanager = ALERTMANAGER if has_alertmanager() else ""
+    config = config_text(urls, plan.written_at(), gpus=bool(gpus), alertmanager=alertmanager)
     try:
         options.out.mkdir(parents=True, exist_ok=True)
-        plan_path.write_text(plan_text(tiers, gpus, when), encoding="utf-8")
-        urls = {name: [engine.probe.url for engine in group] for name, group in tiers.items()}
-        text = config_text(urls, when, gpus=bool(gpus), alertmanager=ALERTMANAGER if alertmanager else "")
-        config_path.write_text(text, encoding="utf-8")
+        plan_path.write_text(plan_text(tiers, gpus), encoding="utf-8")
+        config_path.write_text(config, encoding="utf-8")
     except OSError as error:
         raise ConfigError((f"{options.out}: cannot be written: {error.strerror}",)) from error
     load(config_path)
-    _print_found(tiers, gpus, alertmanager, config_path, plan_path)
+    _print_found(tiers, gpus, alertmanager)
+    print(f"wrote    {config_path}, {plan_path}")
+    print(f"assumed  lines marked ASSUMED in {plan_path}: GPUs of a replica, and a TTFT P99 of 2 s")
+    where = f" -c {shlex.quote(str(config_path))}" if config_path.parent != Path() else ""
+    print(f"next     sizewatch run{where}      then http://127.0.0.1:9095/")
+    tier = shlex.quote(next(iter(tiers)))
+    print(f"then     sizewatch plan import RESULTS... --into {shlex.quote(str(plan_path))} --tier {tier}")
     return run_command.run(SimpleNamespace(config=str(config_path), role=None)) if options.start else FINE
 
 
@@ -154,9 +157,9 @@ def _ask(candidate: Candidate) -> FoundEngine | str | None:
     return refusal.text if place in refusal.text else f"{place}: {refusal.text}"
 
 
-def has_alertmanager(url: str) -> bool:
-    """Return whether an Alertmanager answers there."""
-    target = Peer(url=f"{url}/api/v2/status", timeout_seconds=TIMEOUT_SECONDS)
+def has_alertmanager() -> bool:
+    """Return whether an Alertmanager answers on its usual port."""
+    target = Peer(url=f"{ALERTMANAGER}/api/v2/status", timeout_seconds=TIMEOUT_SECONDS)
     try:
         return b'"versionInfo"' in fetch_page(target, JSON)
     except ScrapeError:
@@ -164,20 +167,18 @@ def has_alertmanager(url: str) -> bool:
 
 
 def group_by_tier(engines: tuple[FoundEngine, ...], gpus: tuple[GpuReadout, ...]) -> dict[str, list[FoundEngine]]:
-    """Return the engines by tier: one model on one engine and one kind of GPU. Names are those of `plan init`."""
-    grouped: dict[tuple[str, str], list[FoundEngine]] = {}
-    for engine in engines:
-        grouped.setdefault((engine.probe.engine.name, engine.probe.model), []).append(engine)
-    products = {gpu.product for gpu in gpus}
-    product = products.pop() if len(products) == 1 else ""
+    """Return the engines by tier: one model on one engine. Names are those of `plan init`."""
+    product = plan.common_product(gpus)
     named: dict[str, list[FoundEngine]] = {}
-    for (engine_name, model), group in grouped.items():
-        name = plan.tier_name(product, model)
-        named[name if name not in named else f"{name}-{engine_name}"] = group
+    for engine in engines:
+        name = plan.tier_name(product, engine.probe.model)
+        if name in named and named[name][0].probe.engine.name != engine.probe.engine.name:
+            name = f"{name}-{engine.probe.engine.name}"
+        named.setdefault(name, []).append(engine)
     return named
 
 
-def plan_text(tiers: Mapping[str, list[FoundEngine]], gpus: tuple[GpuReadout, ...], when: str) -> str:
+def plan_text(tiers: Mapping[str, list[FoundEngine]], gpus: tuple[GpuReadout, ...]) -> str:
     """Return a plan that can be used at once: what nobody can know from here is assumed, and marked so."""
     share = max(1, len(gpus) // sum(map(len, tiers.values())))
     facts = []
@@ -185,7 +186,8 @@ def plan_text(tiers: Mapping[str, list[FoundEngine]], gpus: tuple[GpuReadout, ..
         probes = tuple(engine.probe for engine in group)
         per_replica = group[0].candidate.parallel or share
         facts.append(plan.tier_facts(name, probes, gpus, per_replica=per_replica, assumed=True))
-    return skeleton(tuple(facts), when, ", ".join(engine.probe.url for group in tiers.values() for engine in group))
+    source = ", ".join(engine.probe.url for group in tiers.values() for engine in group)
+    return skeleton(tuple(facts), plan.written_at(), source)
 
 
 def _print_nothing(refusals: tuple[str, ...]) -> None:
@@ -200,13 +202,7 @@ def _print_nothing(refusals: tuple[str, ...]) -> None:
         print(f"sizewatch init: {blank_unprintable(line)}", file=sys.stderr)
 
 
-def _print_found(
-    tiers: Mapping[str, list[FoundEngine]],
-    gpus: tuple[GpuReadout, ...],
-    alertmanager: bool,
-    config_path: Path,
-    plan_path: Path,
-) -> None:
+def _print_found(tiers: Mapping[str, list[FoundEngine]], gpus: tuple[GpuReadout, ...], alertmanager: str) -> None:
     for name, group in tiers.items():
         for engine in group:
             probe, evidence = engine.probe, engine.candidate.evidence
@@ -217,12 +213,5 @@ def _print_found(
     products = ", ".join(sorted({gpu.product for gpu in gpus}))
     print(f"GPUs     {len(gpus)}: {products}" if gpus else "GPUs     none seen")
     if sum(map(len, tiers.values())) > 1 and gpus:
-        print(f"         which engine owns which is not known: add gpus to the targets in {config_path}")
-    nobody = f"no Alertmanager at {urlsplit(ALERTMANAGER).netloc}"
-    print(f"alerts   {f'are posted to {ALERTMANAGER}' if alertmanager else nobody}")
-    print(f"wrote    {config_path}, {plan_path}")
-    print(f"assumed  lines marked ASSUMED in {plan_path}: GPUs of a replica, and a TTFT P99 of 2 s")
-    where = f" -c {shlex.quote(str(config_path))}" if config_path.parent != Path() else ""
-    print(f"next     sizewatch run{where}      then http://127.0.0.1:9095/")
-    tier = shlex.quote(next(iter(tiers)))
-    print(f"then     sizewatch plan import RESULTS... --into {shlex.quote(str(plan_path))} --tier {tier}")
+        print("         which engine owns which is not known: add gpus to the targets")
+    print(f"alerts   are posted to {alertmanager}" if alertmanager else "alerts   no Alertmanager at 127.0.0.1:9093")

@@ -1,4 +1,4 @@
-"""Commands `sizewatch inspect FILE-or-URL` and `sizewatch signals`: what a page exposes, and what each engine can give.
+"""Command `sizewatch inspect FILE-or-URL`: what a page exposes.
 
 Each signal has a value or the reason for its absence.
 """
@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import click
 
-from agent.cli.arguments import FINE, FORMAT, connection_options, option, print_result, ways_in
+from agent.cli.arguments import FINE, FORMAT, connection_options, print_result, ways_in
 from agent.config.peer import DEFAULT_MAX_BYTES, Peer
 from agent.errors import RecordingError, ScrapeError
 from agent.gpu.collector import samples
@@ -20,15 +20,12 @@ from agent.http_client.page import fetch_page, wrong_content
 from agent.scrape.exposition import SeriesReader
 from agent.scrape.scrapers import PageReader
 from exporters.documents.signal_exposure import (
-    engines_json,
-    engines_text,
     explain_gap,
     inspect_gpus_json,
     inspect_gpus_text,
     inspect_json,
     inspect_text,
 )
-from rules.engines.registry import ENGINES
 from rules.gpu_sources.exporter import explain_families
 from rules.gpu_sources.registry import EXPORTERS, detect_exporter
 from rules.telemetry.readings import read_all, window_since_start
@@ -37,7 +34,7 @@ from rules.telemetry.signals import BY_NAME
 
 def _print_engine_page(options: SimpleNamespace, body: bytes, page_name: str) -> None:
     """Print every engine of a page. Raise ScrapeError for a page of no known engine."""
-    reader = PageReader(options.engine)
+    reader = PageReader()
     engines = reader.read_engines(body, time.time())
     documents, texts = {}, []
     holds = reader.describe_engines()
@@ -75,9 +72,7 @@ def _print_gpu_page(options: SimpleNamespace, body: bytes, page_name: str) -> bo
 
 def parameters() -> tuple[click.Parameter, ...]:
     page = click.Argument(["page"], metavar="FILE-or-URL", help="a saved page, or the address of a live one")
-    names = click.Choice(sorted({table.name for table in ENGINES}))
-    engine = option("--engine", "NAME", "instead of recognising it from the page", names)
-    return page, engine, *connection_options(), *FORMAT
+    return page, *connection_options(), *FORMAT
 
 
 def run(options: SimpleNamespace) -> int:
@@ -86,7 +81,7 @@ def run(options: SimpleNamespace) -> int:
     # The query of an address may be a secret.
     name = place_of(options.page) if "://" in options.page else options.page
     try:
-        if options.engine is not None or not _print_gpu_page(options, body, name):
+        if not _print_gpu_page(options, body, name):
             _print_engine_page(options, body, name)
     except ScrapeError as error:
         raise ScrapeError(error.kind, f"{name}: {error.text}") from error
@@ -107,19 +102,3 @@ def read_page_body(options: SimpleNamespace, page: str) -> bytes:
     if wrong := wrong_content(page, "", body[:100]):
         raise wrong
     return body
-
-
-def parameters_signals() -> tuple[click.Parameter, ...]:
-    text = "one engine, or one generation of it (vllm/v0), with the reason for every gap"
-    names = click.Choice(
-        sorted({name for table in ENGINES for name in (table.name, f"{table.name}/{table.generation}")})
-    )
-    return option("--engine", "NAME", text, names), *FORMAT
-
-
-def run_signals(options: SimpleNamespace) -> int:
-    wanted = options.engine
-    engines = [table for table in ENGINES if wanted in (None, table.name, f"{table.name}/{table.generation}")]
-    tables = [engines] if wanted is None else [[engine] for engine in engines]
-    print_result(options, engines_json(engines), "\n\n".join(map(engines_text, tables)))
-    return FINE

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from agent.cli.arguments import BAD_INPUT, DONE, FINE, HELP_OPTION, NO_RESOURCES, help_of, make_command
+from agent.cli.arguments import BAD_INPUT, FINE, HELP_OPTION, NO_RESOURCES, help_of, make_command
 from agent.cli.terminal import UnwritableOutputError, safe_streams
 from agent.errors import SizewatchError, explain_missing_module
 from agent.version import VERSION
@@ -47,7 +47,6 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     },
     "Look into pages": {
         "inspect": "what a page exposes, signal by signal",
-        "signals": "which signal each engine can give: known, bounded, or not exposed and why",
     },
     "Publish": {
         "dashboards": "put the dashboards into a Grafana",
@@ -58,21 +57,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
 
 TEXTS = {name: text for commands in GROUPS.values() for name, text in commands.items()}
 
-EXITS = {
-    "init": "0 both files are written; 3 no engine was found",
-    "run": "0 ended by SIGTERM or SIGINT; 71 no threads or memory to start with",
-    "doctor": "0 sound, perhaps with warnings; 1 at least one line fails",
-    "check": "0 it does, as far as it could be judged; 1 in some tier it does not; 3 no tier could be judged",
-    "status": "0 no incident is open; 1 an incident is open; 3 no daemon answers, or it refuses the credentials",
-    "replay": "0 nothing was found; 1 something was found; 3 nothing could be judged, or the store failed on the way",
-    "report": "0 written, and sent where asked for; 1 a destination did not take it; 3 nothing was seen in that time",
-    "whatif": "0 the SLO would hold; 1 it would break; 3 nobody can tell; what is missing was printed",
-    "prewarm": "0 the recommendation was printed; 3 there is none; what is missing was printed",
-    "render": "0 written, or nothing to write; 1 with --check: a file differs",
-}
-"""Exit codes that are more than done (0) and bad input or configuration (2)."""
-
-MODULES = {"timeline": "status", "backtest": "forecast", "signals": "inspect"}
+MODULES = {"timeline": "status", "backtest": "forecast"}
 """Module of a command where its name differs. Its functions then end in the command's name."""
 
 DEFECT = 70
@@ -98,7 +83,7 @@ class CommandLine(click.Group):
             return click.Group(cmd_name, commands=module.SUBCOMMANDS, **help_of(TEXTS[cmd_name]))
         end = f"_{cmd_name}" if cmd_name in MODULES else ""
         parameters, run = (getattr(module, f"{verb}{end}") for verb in ("parameters", "run"))
-        return make_command(cmd_name, TEXTS[cmd_name], parameters(), run, EXITS.get(cmd_name, DONE))
+        return make_command(cmd_name, TEXTS[cmd_name], parameters(), run)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in GROUPS.items():

@@ -89,8 +89,7 @@ def tier_facts(
 ) -> TierFacts:
     """Return what is known of a tier from its engines and the GPUs of this machine; a tier without a name gets one."""
     first = running[0]
-    products = {gpu.product for gpu in here}
-    product = products.pop() if len(products) == 1 else ""
+    product = common_product(here)
     remarks = [f"{place_of(probe.url)}: {remark}" for probe in running for remark in probe.remarks]
     return TierFacts(
         name=name or tier_name(product, first.model),
@@ -106,6 +105,12 @@ def tier_facts(
         remarks=(*differences(running), *remarks),
         assumed=assumed,
     )
+
+
+def common_product(gpus: tuple[GpuReadout, ...]) -> str:
+    """Return the product of all GPUs, "" where they differ or there are none."""
+    products = {gpu.product for gpu in gpus}
+    return products.pop() if len(products) == 1 else ""
 
 
 def tier_name(product: str, model: str) -> str:
@@ -213,13 +218,7 @@ BEFORE_AND_AFTER = (
 )
 
 SUBCOMMANDS = (
-    make_command(
-        "check",
-        "every problem of a plan, and what weakens it",
-        (PLAN, TIER),
-        _check,
-        "0 a valid plan; 1 a grave mistake was found",
-    ),
+    make_command("check", "every problem of a plan, and what weakens it", (PLAN, TIER), _check),
     make_command("show", "the curve as a table, with C_max, usable rps and the fleet arithmetic", (PLAN, TIER), _show),
     make_command("schema", "the JSON Schema of plans", (), _schema),
     make_command(
@@ -227,7 +226,6 @@ SUBCOMMANDS = (
         "a tier's benchmark curve out of the result files of a load generator",
         plan_import.parameters(),
         plan_import.run,
-        "0 imported; 1 imported, with a grave mistake in the plan or a contradiction in the telemetry",
     ),
     make_command("init", "a plan to fill in, from what is running now", INIT, run_init),
     make_command(
@@ -235,13 +233,6 @@ SUBCOMMANDS = (
         "production's lengths, loads and prefix hits as a benchmark for a load generator",
         WORKLOAD,
         _workload,
-        "0 printed; 3 nothing was seen of the workload",
     ),
-    make_command(
-        "diff",
-        "what changed between two plans, in words, and what it costs",
-        BEFORE_AND_AFTER,
-        _diff,
-        "0 they say the same; 1 they differ",
-    ),
+    make_command("diff", "what changed between two plans, in words, and what it costs", BEFORE_AND_AFTER, _diff),
 )

@@ -64,7 +64,6 @@ def parameters() -> tuple[click.Parameter, ...]:
         option("--maximum", "N", "replicas at most in a manifest; default twice the most wanted", click.IntRange(1)),
         option("--prometheus", "URL", prometheus, default=PROMETHEUS),
         option("--token-secret token", "NAME/KEY", "Secret that holds a bearer token for Prometheus", secret_key),
-        flag("--exact-steps", "the cluster knows an HPA's tolerance (Kubernetes 1.35)"),
     )
 
 
@@ -102,19 +101,16 @@ def run(options: SimpleNamespace) -> int:
         )
     overrides = PlanOverrides(usable_rps=options.usable_rps, start_seconds=options.start)
     loaded = load_config(options) if options.history is None or options.config is not None else None
-    if loaded is None:
-        result = prewarm_from_csv(options.history, None, options.tier or "trace", overrides, options.bin)
-    elif options.history is not None:
-        tier = select_tier(loaded, options.tier)
+    tier = select_tier(loaded, options.tier) if loaded else options.tier or "trace"
+    if loaded is None or options.history is not None:
         result = prewarm_from_csv(options.history, loaded, tier, overrides, options.bin)
     else:
-        tier = select_tier(loaded, options.tier)
         result = prewarm_from_history(loaded, tier, overrides, warning_seconds=options.spot_warning)
         with open_history(loaded):
             pass
     prewarm = result.prewarm
     if options.format in FORMATS:
-        given = copy_fields(options, "namespace", "workload", "maximum", "prometheus", "exact_steps", "token")
+        given = copy_fields(options, "namespace", "workload", "maximum", "prometheus", "token")
         why, text = prewarm_text(prewarm), ""
         if prewarm.recommendation is not None:
             text = manifest(result, options.format, ManifestOptions(**given))

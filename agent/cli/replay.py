@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
@@ -24,12 +23,10 @@ from agent.cli.arguments import (
     PATH,
     duration,
     option,
-    tier_option,
 )
 from agent.cli.loading import load_config
 from agent.config.files import load_plan
 from agent.config.load import LoadedConfig, parse_config
-from agent.config.store import StoreConfig
 from agent.durations import parse_duration
 from agent.errors import ConfigError
 from agent.replay.replay import ReplayResult, replay
@@ -48,19 +45,20 @@ LONGEST_SECONDS = 91 * 86_400.0
 TIMEOUT_SECONDS = 60.0
 """Query timeout in seconds. No cycle waits for it, and pieces are large."""
 
-OF_SERIES = ("selector", "engine")
-OF_A_STORE = ("prometheus", "config", "tier", "since", *OF_SERIES)
-
 
 def parameters() -> tuple[click.Parameter, ...]:
-    recording = "folder with recording.yaml and its scrapes; or a store, by --prometheus or -c, and --from"
+    recording = "folder with recording.yaml and its scrapes; or a store, by --store or -c, and --from"
+    when = "ISO 8601, unix seconds, or back from now such as -7d"
     step = "width of the windows that are shown; the judgement does not depend on it"
     return (
         click.Argument(["recording"], required=False, type=PATH, metavar="[RECORDING]", help=recording),
         option("--plan", "PLAN", "sizing plan (YAML or JSON); without it nothing is compared", PATH),
         *FORMAT,
         option("--step", "60s", step, duration(), default="60s"),
-        *store_options(),
+        option("--store", "URL", "what the Prometheus API of a store without a login is served under, not -c"),
+        CONFIG,
+        option("--from since", "TIME", f"{when}; required with a store", moment),
+        option("--to until", "TIME", "the same; default now", moment, default="now"),
     )
 
 
@@ -96,25 +94,22 @@ def run(options: SimpleNamespace) -> int:
 
 
 def _of_recording(options: SimpleNamespace) -> ReplayResult:
-    for name in OF_A_STORE:
-        if getattr(options, name) is not None:
-            raise ConfigError(
-                (f"{options.recording} is a recording: --{'from' if name == 'since' else name} is for a store",)
-            )
+    if any(getattr(options, name) is not None for name in ("store", "config", "since")):
+        raise ConfigError((f"{options.recording} is a recording: --store, -c and --from are for a store",))
     plan = load_plan(options.plan) if options.plan else None
     recording, problems = load(options.recording)
     return replay(recording, plan, options.step, problems)
 
 
 def _of_store(options: SimpleNamespace) -> ReplayResult:
-    if options.prometheus is None and options.config is None:
-        raise click.UsageError("give a RECORDING, or a store: --prometheus URL or -c FILE")
+    if (options.store is None) == (options.config is None):
+        raise click.UsageError("give a RECORDING, or a store: --store URL or -c FILE")
     from agent.replay.replay import replay_store
 
     loaded, api = open_store(options)
     since, until = round(options.since, 3), round(options.until, 3)
     with closing(api):
-        result = replay_store(loaded, api, since, until, options.step, options.tier)
+        result = replay_store(loaded, api, since, until, options.step)
     begin = datetime.fromtimestamp(since).astimezone()
     return replace(result, name=f"{api.place} from {begin.isoformat(' ', 'seconds')}")
 
@@ -145,65 +140,27 @@ def moment(text: str) -> float:
         raise ValueError(f"must be a time such as {example}, not '{text[:40]}'") from None
 
 
-def store_options() -> tuple[click.Option, ...]:
-    """Return `--prometheus`, `-c`, `--from`, `--to` and the options of a tier's series."""
-    when = "ISO 8601, unix seconds, or back from now such as -7d"
-    engine = "the tier is read from the own series of this engine, such as vllm; default from those of node agents"
-    return (
-        option("--prometheus", "URL", "what the Prometheus API of a store without a login is served under, not -c"),
-        CONFIG,
-        option("--from since", "TIME", f"{when}; required", moment),
-        option("--to until", "TIME", "the same; default now", moment, default="now"),
-        tier_option("one tier; default all of the plan and of tiers:"),
-        option("--selector", "MATCHERS", 'label matchers of the tier\'s series, such as job="vllm"'),
-        option("--engine", "NAME", engine),
-    )
-
-
 def open_store(options: SimpleNamespace) -> tuple[LoadedConfig, StoreApi]:
-    """Return the tiers and the store of these options. Raise ConfigError with every problem."""
+    """Return the tiers and the store of the configuration, or of an address and a plan. Raise ConfigError."""
     # On demand: it imports the HTTP client, which a command on a recording does not need.
     from agent.prometheus.api import StoreApi
     from agent.sources.past_store import MOST_SAMPLES
 
-    problems = tuple(_contradictions(options))
-    if problems:
-        raise ConfigError(problems)
-    loaded = _loaded(options)
-    if options.prometheus is not None:
-        store = StoreConfig.of(url=options.prometheus, timeout_seconds=TIMEOUT_SECONDS)
-    elif loaded.config.store is not None:
-        store = loaded.config.store
-    else:
-        raise ConfigError((f"{loaded.path}: store: is missing; give --prometheus URL",))
-    store = store.model_copy(update={"most_samples": min(store.most_samples, MOST_SAMPLES)})
-    return loaded, StoreApi(store)
-
-
-def _contradictions(options: SimpleNamespace) -> Iterator[str]:
     if options.since is None:
-        yield "--from is missing"
-    elif not 0 < options.until - options.since <= LONGEST_SECONDS:
-        yield "--to must be after --from, and at most 91d after it"
-    if options.tier is None:
-        yield from (f"--{name} says nothing without --tier" for name in OF_SERIES if getattr(options, name) is not None)
-
-
-def _loaded(options: SimpleNamespace) -> LoadedConfig:
-    """Return the configuration of the file, or one of the options, with the tier of the options."""
-    plan = load_plan(Path(options.plan)) if options.plan else None
-    keys = {name: value for name in OF_SERIES if (value := getattr(options, name)) is not None}
-    if keys or (options.config is None and options.tier is not None):
-        keys["from"] = "engines" if options.engine else "agents"
-    # The address of the store is not used.
-    store = {"url": "http://127.0.0.1"}
-    given = parse_config({"role": "fleet", "store": store, "tiers": {options.tier: keys} if keys else {}})
+        raise ConfigError(("--from is missing",))
+    if not 0 < options.until - options.since <= LONGEST_SECONDS:
+        raise ConfigError(("--to must be after --from, and at most 91d after it",))
+    plan = load_plan(options.plan) if options.plan else None
     if options.config is None:
-        loaded = LoadedConfig(path=Path("the command line"), config=given, plan=plan, warnings=())
+        store = {"url": options.store, "timeout": f"{TIMEOUT_SECONDS:g}s"}
+        config = parse_config({"role": "fleet", "store": store})
+        loaded = LoadedConfig(path=Path("the command line"), config=config, plan=plan, warnings=())
     else:
         loaded = load_config(options)
-        config = loaded.config.model_copy(update={"tiers": {**loaded.config.tiers, **given.tiers}})
-        loaded = replace(loaded, config=config, plan=plan or loaded.plan, warnings=(), mistakes=())
+        loaded = replace(loaded, plan=plan or loaded.plan, warnings=(), mistakes=())
+    if loaded.config.store is None:
+        raise ConfigError((f"{loaded.path}: store: is missing",))
     if not loaded.config.tiers and not (loaded.plan and loaded.plan.tiers):
-        raise ConfigError(("there is no tier: give --tier, a plan, or tiers: in the configuration",))
-    return loaded
+        raise ConfigError(("there is no tier: give a plan, or tiers: in the configuration",))
+    most = min(loaded.config.store.most_samples, MOST_SAMPLES)
+    return loaded, StoreApi(loaded.config.store.model_copy(update={"most_samples": most}))

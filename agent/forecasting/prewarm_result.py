@@ -58,7 +58,6 @@ class ManifestOptions:
     maximum: int | None
     prometheus: str
     token: Secret | None
-    exact_steps: bool
 
 
 def prewarm_from_history(
@@ -210,7 +209,6 @@ def manifest(result: ForecastResponse, kind: str, where: ManifestOptions) -> str
             recommended=one.replicas,
             schedule=slots_of(((step.start, step.replicas) for step in found.schedule), found.zone),
             token=where.token,
-            exact_steps=where.exact_steps,
             note=_note(found),
             drain=found.drain,
         )

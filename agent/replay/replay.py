@@ -221,12 +221,12 @@ def _shown_windows(cells: Mapping[tuple[str, str, int], list[Window]]) -> tuple[
 
 
 def replay_store(
-    loaded: LoadedConfig, api: SampleClient, since: float, until: float, step_seconds: float, only: str | None = None
+    loaded: LoadedConfig, api: SampleClient, since: float, until: float, step_seconds: float
 ) -> ReplayResult:
-    """Evaluate (since, until] (unix seconds) of a store: all tiers of the configuration, or only the tier `only`.
+    """Evaluate (since, until] (unix seconds) of a store: all tiers of the configuration and its plan.
 
     Missing data is a gap. If the store fails, the replay ends there with `cut_short` set."""
-    contexts = {tier: one for tier, one in build_tier_contexts(loaded).items() if only in (None, tier)}
+    contexts = build_tier_contexts(loaded)
     past = PastQueryClient(api, until)
     reader = PastReader(
         [

@@ -91,7 +91,6 @@ def behavior(scaling: Scaling) -> Object:
     With a known drain time the hold is at least that, and a step down waits for the last one to end: a replica, or a
     tenth (serving guide: one at a time, then look at the queue). Otherwise the gauge alone limits the pace.
     """
-    exact = {"tolerance": 0} if scaling.exact_steps else {}
     drain = scaling.drain.seconds if isinstance(scaling.drain, DrainTime) else 0
     steps = (("Pods", 1), ("Percent", 10)) if drain else (("Percent", 100),)
     period = min(max(drain, SHORTEST_PERIOD), LONGEST_PERIOD)
@@ -100,13 +99,11 @@ def behavior(scaling: Scaling) -> Object:
             "stabilizationWindowSeconds": 0,
             "selectPolicy": "Max",
             "policies": [{"type": "Pods", "value": scaling.maximum, "periodSeconds": 15}],
-            **exact,
         },
         "scaleDown": {
             "stabilizationWindowSeconds": min(round(max(scaling.hold_seconds, drain)), LONGEST_STABILISATION),
             "selectPolicy": "Max",
             "policies": [{"type": kind, "value": value, "periodSeconds": period} for kind, value in steps],
-            **exact,
         },
     }
 
@@ -116,7 +113,7 @@ def behavior_notes(scaling: Scaling) -> tuple[str, ...]:
     notes: list[str] = []
     if scaling.hold_seconds > LONGEST_STABILISATION:
         notes.append(f"Kubernetes holds for at most an hour; {scaling.hold_seconds:g} s were asked for.")
-    if scaling.maximum >= TOLERATED and not scaling.exact_steps:
+    if scaling.maximum >= TOLERATED:
         notes.append(
             f"From {TOLERATED} replicas on, the autoscaler ignores a change by one: its tolerance is 10 % of what runs. Where "
             "the cluster knows `tolerance` (Kubernetes 1.35 on), set it to 0 under scaleUp and scaleDown."

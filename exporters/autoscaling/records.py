@@ -77,8 +77,7 @@ class Scaling:
 
     `recommended` is the present recommendation. `schedule` is in replicas that must be *warm*, by the clock of `zone`
     (IANA). Manifests ask for more replicas `lead_seconds` (the cold start) earlier, and never for fewer too early.
-    `hold_seconds` is the time that the autoscaler keeps its highest recent count. `exact_steps` means that the cluster
-    supports `tolerance` (Kubernetes 1.35, or the feature gate HPAConfigurableTolerance). `note` becomes an annotation.
+    `hold_seconds` is the time that the autoscaler keeps its highest recent count. `note` becomes an annotation.
     `drain` is the time that requests need to end, or why it is not known.
     """
 
@@ -94,7 +93,6 @@ class Scaling:
     recommended: int
     schedule: tuple[ScheduleSlot, ...] = ()
     token: Secret | None = None
-    exact_steps: bool = False
     note: str = ""
     drain: DrainTime | str = "the duration of requests was not read"
 

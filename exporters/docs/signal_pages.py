@@ -86,7 +86,7 @@ ENGINES_HEAD = """\
 
 Which signal each engine can give. *known*: a best estimate with its bounds; *bounded*: bounds alone; *-*: not exposed by
 the engine, for the reason in its section. Releases are those that were looked at: the true change lies between two of
-them. `sizewatch signals` prints the same table, `sizewatch inspect PAGE` what one page gives, value by value.
+them. `sizewatch inspect PAGE` prints what one page gives, value by value.
 [GPU signals](gpus.md) do not depend on the engine."""
 
 NAMES = """\

@@ -207,7 +207,7 @@ def not_exposed_text(engines: Mapping[str, Iterable[str]], seen: Mapping[str, Wi
         missing = [n for n, value in found if isinstance(value, Missing) and value.gap is Gap.NOT_EXPOSED]
         if missing:
             lines.append(_wrapped(f"{', '.join(labels)} ({tier}): {', '.join(missing)}", "  "))
-    head = ["", "Not exposed by the engine (`sizewatch signals --engine NAME` says why):"]
+    head = ["", "Not exposed by the engine (`sizewatch inspect PAGE` says why):"]
     return "\n".join([*head, *lines]) if lines else ""
 
 

@@ -1,7 +1,7 @@
 """Signals and families of engine pages, GPU exporter pages and engine tables, as text and JSON.
 
-The module serves `sizewatch inspect`, the engine matrix of terminal and documentation, and its JSON. Matrix facts are
-in `rules.engines.coverage`.
+The module serves `sizewatch inspect` and the engine matrix of the documentation. Matrix facts are in
+`rules.engines.coverage`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from exporters.documents.replay import reading_json
-from exporters.render.text import copy_fields, text_table
+from exporters.render.text import copy_fields
 from rules.engines.coverage import Exposure, FamilyUse, Support, engine_signals, exposures
 from rules.engines.table import EngineTable
 from rules.gpu_sources.devices import BY_CODE, FAULTS
@@ -124,50 +124,6 @@ def matrix(engines: Sequence[EngineTable]) -> tuple[tuple[str, ...], tuple[tuple
     columns = [{e.signal: e for e in exposures(engine)} for engine in engines]
     rows = tuple((s.name, *(cell(column[s.name]) for column in columns)) for s in engine_signals())
     return ("signal", *(engine.label for engine in engines)), rows
-
-
-def engines_text(engines: Sequence[EngineTable]) -> str:
-    """Return the matrix for a terminal. For a single engine list every signal with its source or gap reason."""
-    if len(engines) == 1:
-        return _one(engines[0])
-    head, rows = matrix(engines)
-    return "\n".join([*text_table(head, rows, words=len(head)), "", LEGEND])
-
-
-LEGEND = (
-    "known: a best estimate with bounds; bounded: bounds alone; -: not exposed. `sizewatch signals --engine NAME` says "
-    "why.\nSignals of the GPU come from NVML or a GPU exporter, whatever the engine."
-)
-
-
-def _one(engine: EngineTable) -> str:
-    lines = [engine.label + (f", releases {engine.scanned[0]} to {engine.scanned[-1]}" if engine.scanned else ""), ""]
-    first, *rows = ((e.signal, cell(e), _gap_reason(e)) for e in exposures(engine))
-    return "\n".join([*lines, *text_table(first, rows, words=len(first))])
-
-
-def _gap_reason(exposure: Exposure) -> str:
-    return exposure.why if any(support is Support.NOT_EXPOSED for support, _, _ in exposure.spans) else ""
-
-
-def engines_json(engines: Iterable[EngineTable]) -> dict[str, Any]:
-    return {
-        "schema": 1,
-        "engines": [
-            {
-                "engine": engine.name,
-                **copy_fields(engine, "generation", "title"),
-                "releases": list(engine.scanned),
-                "signals": {e.signal: _exposure_json(e) for e in exposures(engine)},
-            }
-            for engine in engines
-        ],
-    }
-
-
-def _exposure_json(exposure: Exposure) -> dict[str, Any]:
-    spans = [{"support": support.value, "from": first, "to": last} for support, first, last in exposure.spans]
-    return {"support": exposure.newest_support.value, "spans": spans, "why": exposure.why}
 
 
 LISTED = tuple(name for name in GPU_NAMES if name != BY_CODE)

@@ -177,10 +177,6 @@ class Exposure:
     spans: tuple[tuple[Support, str, str], ...]
     why: str
 
-    @property
-    def newest_support(self) -> Support:
-        return self.spans[-1][0]
-
 
 def engine_signals() -> tuple[Signal, ...]:
     """Return the signals that an engine's page can give: all except GPU signals."""

@@ -39,7 +39,6 @@ HISTORY_COMMANDS = {
 }
 FILE_COMMANDS = {
     "replay": (str(TESTS / "recordings" / "cascade_fast"), "--plan", str(TESTS / "plans" / "cpu-small.yaml")),
-    "signals": (),
     "inspect": (str(TESTS / "pages" / "vllm-0.33.0.prom"),),
 }
 

@@ -20,7 +20,6 @@ def test_kubernetes_own_schemas_take_every_object(release: str) -> None:
     tiers = [CHAT, *(replace(CHAT, tier=tier, note=tier) for tier in HOSTILE)]
     for one in (one for scaling in tiers for one in objects(scaling, "hpa")):
         library.validate(one, release, strict=True)
-    exact = objects(replace(CHAT, exact_steps=True), "hpa")[0]
-    library.validate(exact, "1.37", strict=True)
+    first = objects(CHAT, "hpa")[0]
     with pytest.raises(library.ValidationError):
-        library.validate({**exact, "spec": {**exact["spec"], "minReplica": 1}}, release, strict=True)
+        library.validate({**first, "spec": {**first["spec"], "minReplica": 1}}, release, strict=True)

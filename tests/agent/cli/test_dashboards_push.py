@@ -187,7 +187,7 @@ def test_a_user_and_password_do_instead_of_a_token(tmp_path: Path, capsys: pytes
     ("more", "words"),
     [
         ([], "--token-file: give it, or --username and --password-file instead"),
-        (["--username", "a"], "basic_auth.password_file: is missing"),
+        (["--username", "a"], "--username and --password-file go together"),
         (["--password-file", "a"], "--token-file: give it, or"),
         (
             ["--token-file", "a", "--username", "a", "--password-file", "b"],

@@ -99,10 +99,10 @@ def test_gpus_of_a_replica_are_those_of_its_command_line_or_an_equal_share() -> 
         found, refusals = init.ask_candidates(candidates(*served))
         assert refusals == ()
         tiers = init.group_by_tier(found, gpus)
-        assert "per_replica: 4  # ASSUMED" in init.plan_text(tiers, gpus, "now")
+        assert "per_replica: 4  # ASSUMED" in init.plan_text(tiers, gpus)
         ((tier, group),) = tiers.items()
         told = [SimpleNamespace(candidate=SimpleNamespace(parallel=2), probe=one.probe) for one in group]
-        assert "per_replica: 2  # ASSUMED" in init.plan_text({tier: told}, gpus, "now")  # type: ignore[dict-item]
+        assert "per_replica: 2  # ASSUMED" in init.plan_text({tier: told}, gpus)  # type: ignore[dict-item]
 
 
 def test_files_that_are_there_are_kept_without_force(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

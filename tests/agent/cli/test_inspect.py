@@ -228,19 +228,6 @@ def test_a_file_without_an_end_is_read_up_to_the_limit(capsys: pytest.CaptureFix
     assert (code, err) == (2, "sizewatch inspect: /dev/zero: is larger than 16 MiB: is this a saved page?\n")
 
 
-def test_an_engine_that_is_named_wrongly_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = inspected(capsys, str(PAGES / "steady_after_load.prom"), "--engine", "vlm")
-    assert code == 2
-    assert "'--engine': 'vlm' is not one of" in err
-
-
-def test_a_page_of_another_engine_than_was_named_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "page").write_bytes(b"node_load1 0.5\n")
-    code, _, err = inspected(capsys, str(tmp_path / "page"), "--engine", "vllm")
-    assert code == 2
-    assert "not a page of vllm, which is configured for it" in err
-
-
 def test_a_page_of_two_workers_is_shown_worker_by_worker(capsys: pytest.CaptureFixture[str]) -> None:
     page = str(TESTS / "cases" / "04-sidecar-two-workers" / "page.prom")
     code, out, err = inspected(capsys, page)

@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from paths import TESTS
 from store_servers import prometheus_with_blocks, victoria_metrics
 from stored_recordings import RECORDINGS, Sample, agent_samples, engine_samples
 
-from agent.cli.replay import open_store, store_options
+from agent.cli.replay import open_store, parameters
 from agent.config.files import load_plan
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
@@ -99,7 +100,7 @@ def options(url: str, name: str, source: str, folder: Path) -> SimpleNamespace:
         tiers[tier] = {"from": source, "selector": f'recording="{name}",whose="{source}"{whose}'}
     config = {"role": "fleet", "store": {"url": url}, "tiers": tiers, "data_dir": "history"}
     (folder / "sizewatch.yaml").write_text(json.dumps(config))
-    command = click.Command("replay", params=[click.Option(["--plan"]), *store_options()])
+    command = click.Command("replay", params=[*parameters()])
     when = ["--from", f"{begin - 1:.3f}", "--to", f"{end + 2 * LATE_SECONDS:.3f}"]
     words = ["-c", str(folder / "sizewatch.yaml"), "--plan", str(plan_of(name)), *when]
     return SimpleNamespace(**command.make_context("replay", words).params)
@@ -108,10 +109,12 @@ def options(url: str, name: str, source: str, folder: Path) -> SimpleNamespace:
 def from_store(url: str, name: str, source: str, folder: Path) -> ReplayResult:
     given = options(url, name, source, folder)
     loaded, api = open_store(given)
-    recording, _, _, _ = recorded(name)
-    only = recording.targets[0].tier if len({target.tier for target in recording.targets}) == 1 else None
+    assert loaded.plan is not None
+    # The plan may have tiers that the recording has not.
+    tiers = {tier: planned for tier, planned in loaded.plan.tiers.items() if tier in loaded.config.tiers}
+    loaded = replace(loaded, plan=loaded.plan.model_copy(update={"tiers": tiers}))
     with closing(api):
-        return replay_store(loaded, api, given.since, given.until, 60.0, only)
+        return replay_store(loaded, api, given.since, given.until, 60.0)
 
 
 def differing(a: Window, b: Window, basis: PlanFacts, tolerance: float, source: str = "engines") -> list[str]:

@@ -16,7 +16,7 @@ from store_servers import victoria_metrics
 from stored_recordings import RECORDINGS, MemoryStore, engine_samples
 
 from agent.cli import main
-from agent.cli.replay import moment, store_options
+from agent.cli.replay import moment, parameters
 from agent.config.files import load_plan
 from agent.config.load import LoadedConfig, parse_config
 from agent.prometheus.errors import StoreErrorKind
@@ -26,7 +26,7 @@ from rules.telemetry.signals import Gap
 from rules.verdicts.finding import Finding
 
 PLAN = TESTS / "plans" / "cpu-small.yaml"
-TIER = ["--tier", "cpu-small", "--selector", 'job="vllm"', "--engine", "vllm"]
+STORE = ["--store", "http://127.0.0.1:1"]
 
 
 @pytest.fixture(scope="module")
@@ -47,15 +47,25 @@ def loaded() -> LoadedConfig:
     return LoadedConfig(path=Path("sizewatch.yaml"), config=config, plan=load_plan(PLAN), warnings=())
 
 
+def configured(folder: Path, url: str) -> list[str]:
+    """The words for a configuration with the engine's own series in the store."""
+    series = {"from": "engines", "selector": 'job="vllm"'}
+    config = {"role": "fleet", "store": {"url": url}, "tiers": {"cpu-small": series}}
+    (folder / "sizewatch.yaml").write_text(json.dumps(config))
+    return ["replay", "-c", str(folder / "sizewatch.yaml")]
+
+
 def cascade(begin: float = HOUR) -> MemoryStore:
     return MemoryStore.of(moved("cascade_fast", begin))
 
 
-def test_a_store_is_told_of_in_the_words_of_a_recording(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_is_told_of_in_the_words_of_a_recording(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main.main(["replay", str(RECORDINGS / "cascade_fast"), "--plan", str(PLAN)]) == 1
     _, *expected = capsys.readouterr().out.splitlines()
 
-    assert main.main(["replay", "--prometheus", url, "--plan", str(PLAN), *span(), *TIER]) == 1
+    assert main.main([*configured(tmp_path, url), "--plan", str(PLAN), *span()]) == 1
     head, *found = capsys.readouterr().out.splitlines()
 
     assert found == expected
@@ -63,11 +73,11 @@ def test_a_store_is_told_of_in_the_words_of_a_recording(url: str, capsys: pytest
     assert head.endswith(": 3:30 of cpu-small")
 
 
-def test_programs_get_the_same_document(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_programs_get_the_same_document(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main.main(["replay", str(RECORDINGS / "cascade_fast"), "--plan", str(PLAN), "--format", "json"])
     expected = json.loads(capsys.readouterr().out)
 
-    main.main(["replay", "--prometheus", url, "--plan", str(PLAN), "--format", "json", *span(), *TIER])
+    main.main([*configured(tmp_path, url), "--plan", str(PLAN), "--format", "json", *span()])
     found = json.loads(capsys.readouterr().out)
 
     judged = [[(v["rule"], v["status"], v["sentence"]) for v in one["verdicts"]] for one in (found, expected)]
@@ -75,22 +85,24 @@ def test_programs_get_the_same_document(url: str, capsys: pytest.CaptureFixture[
     assert [w["replica"] for w in found["windows"]] == [w["replica"] for w in expected["windows"]]
 
 
-def test_a_time_of_which_the_store_has_nothing_cannot_be_judged(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["replay", "--prometheus", url, "--from", "1000", "--to", "9000", *TIER]) == 3
+def test_a_time_of_which_the_store_has_nothing_cannot_be_judged(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main([*configured(tmp_path, url), "--from", "1000", "--to", "9000"]) == 3
 
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == "sizewatch replay: cpu-small: the store has nothing of it in that time\n"
 
 
-def test_a_partial_answer_is_no_answer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_partial_answer_is_no_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     body = json.dumps(
         {"status": "success", "warnings": ["store-2 is gone"], "data": {"resultType": "matrix", "result": []}}
     )
     with hostile_store.serving() as server:
         server.act = lambda handler: hostile_store.give(handler, body.encode())
 
-        assert main.main(["replay", "--prometheus", server.url, "--from", "1000", "--to", "9000", *TIER]) == 3
+        assert main.main([*configured(tmp_path, server.url), "--from", "1000", "--to", "9000"]) == 3
 
     said = capsys.readouterr()
     assert said.out == ""
@@ -191,9 +203,8 @@ def test_a_time_may_be_counted_back_from_now(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["-7d", "-2w", "-500ms", "-1.5h"])
 def test_a_time_back_is_no_option(text: str) -> None:
-    parsed = click.Command("replay", params=[*store_options()]).make_context("replay", ["--from", text, "--tier", "t"])
+    parsed = click.Command("replay", params=[*parameters()]).make_context("replay", ["--from", text])
     assert parsed.params["since"] < time.time()
-    assert parsed.params["tier"] == "t"
 
 
 @pytest.mark.parametrize("text", ["yesterday", "", "7", "-7", "2023-13-45", "1e400", "-inf", "9" * 400])
@@ -208,24 +219,16 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "give a RECORDING, or a store: --prometheus URL or -c FILE"),
-        (["--prometheus", "http://127.0.0.1:1"], "--from is missing"),
-        (["--prometheus", "http://127.0.0.1:1", "--from", "-1h"], "there is no tier"),
-        (["--prometheus", "http://127.0.0.1:1", "--from", "-1h", "--to", "-2h", *TIER], "--to must be after --from"),
-        (["--prometheus", "http://127.0.0.1:1", "--from", "-99d", *TIER], "at most 91d after it"),
-        (["--prometheus", "http://127.0.0.1:1", "--from", "-1h", "--selector", 'a="b"'], "says nothing without --tier"),
-        (
-            ["--prometheus", "http://127.0.0.1:1", "--from", "-1h", "--tier", "t", "--engine", "vllm"],
-            "selector: is missing",
-        ),
-        (
-            ["--prometheus", "http://127.0.0.1:1", "--from", "-1h", *TIER[:2], "--selector", "a or b"],
-            "must be label matchers",
-        ),
-        (["--prometheus", "ftp://x", "--from", "-1h", *TIER], "url: "),
-        ([str(RECORDINGS / "steady"), "--tier", "t"], "is a recording: --tier is for a store"),
+        ([], "give a RECORDING, or a store: --store URL or -c FILE"),
+        ([*STORE, "-c", "/nowhere.yaml", "--from", "-1h"], "give a RECORDING, or a store"),
+        (STORE, "--from is missing"),
+        ([*STORE, "--from", "-1h"], "there is no tier"),
+        ([*STORE, "--from", "-1h", "--to", "-2h"], "--to must be after --from"),
+        ([*STORE, "--from", "-99d"], "at most 91d after it"),
+        (["--store", "ftp://x", "--from", "-1h"], "url: "),
+        ([str(RECORDINGS / "steady"), "--from", "-1h"], "is a recording: --store, -c and --from are for a store"),
         (["-c", "/nowhere.yaml", "--from", "-1h"], "there is no such file"),
-        (["--prometheus", "http://127.0.0.1:1", "--from", "-1h", "--tier", "t"], "replay: http://127.0.0.1:1: "),
+        ([*STORE, "--plan", str(PLAN), "--from", "-1h"], "replay: http://127.0.0.1:1: "),
     ],
 )
 def test_what_cannot_be_asked_is_said_in_a_line(
@@ -239,13 +242,13 @@ def test_what_cannot_be_asked_is_said_in_a_line(
     assert "nothing was seen" not in err
 
 
-def test_a_configuration_without_a_store_needs_an_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_configuration_without_a_store_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "sizewatch.yaml").write_text("role: standalone\nplan: plan.yaml\n")
     (tmp_path / "plan.yaml").write_text(PLAN.read_text())
     given = ["replay", "-c", str(tmp_path / "sizewatch.yaml"), "--from", "-1h"]
 
     assert main.main(given) == 2
-    assert "store: is missing; give --prometheus URL" in capsys.readouterr().err
+    assert "store: is missing" in capsys.readouterr().err
 
 
 def test_a_walk_over_a_store_in_memory_is_the_replay_of_the_recording() -> None:

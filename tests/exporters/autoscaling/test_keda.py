@@ -21,7 +21,7 @@ EVERY = {
     "plain": CHAT,
     "no schedule": UNSCHEDULED,
     "token": replace(CHAT, token=Secret(name="prom", key="token")),
-    "exact": replace(CHAT, exact_steps=True, hold_seconds=86400.0),
+    "long": replace(CHAT, hold_seconds=86400.0),
     "to none": replace(UNSCHEDULED, minimum_warm=0),
     "stateful": replace(CHAT, workload=ObjectReference(kind="StatefulSet", name="vllm")),
     **{f"hostile {place}": replace(CHAT, tier=tier, note=tier) for place, tier in enumerate(HOSTILE)},
@@ -128,15 +128,10 @@ def test_up_is_at_once_and_down_waits_for_the_hold() -> None:
     assert "at most an hour; 7200 s were asked for" in manifest_text(replace(CHAT, hold_seconds=7200.0), "keda")
 
 
-def test_the_tolerance_that_hides_one_replica_in_ten_is_told_or_taken_away() -> None:
+def test_the_tolerance_that_hides_one_replica_in_ten_is_told() -> None:
     hidden = "ignores a change by one"
     assert hidden in manifest_text(CHAT, "keda")
     assert hidden not in manifest_text(replace(CHAT, maximum=9), "keda")
-    exact = replace(CHAT, exact_steps=True)
-    assert hidden not in manifest_text(exact, "keda")
-    both = scaled_object(exact)["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
-    assert (both["scaleUp"]["tolerance"], both["scaleDown"]["tolerance"]) == (0, 0)
-    assert "tolerance" not in json.dumps(scaled_object(CHAT))
 
 
 def test_a_token_is_a_reference_to_a_secret() -> None:

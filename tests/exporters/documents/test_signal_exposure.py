@@ -103,11 +103,5 @@ def test_a_line_that_is_none_refuses_a_saved_page(tmp_path: Any, capsys: pytest.
     assert "line 5 is not a line of an exposition page" in err
 
 
-def test_a_gpu_page_is_no_page_of_the_engine_that_was_named(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = inspected(capsys, str(MADE / "made-dcgm-mig.prom"), "--engine", "vllm")
-    assert code == 2
-    assert "not a page of vllm" in err
-
-
 def test_only_the_faults_by_code_have_no_line_of_their_own() -> None:
     assert set(GPU_NAMES) - set(LISTED) == {"gpu_fault_events_by_code"}

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from agent.cli import main
-from exporters.documents.signal_exposure import engines_json, engines_text, matrix
+from exporters.documents.signal_exposure import matrix
 from rules.engines.coverage import Support, engine_signals, exposures
 from rules.engines.registry import BY_NAME as TABLES
 from rules.engines.registry import ENGINES
 from rules.engines.table import EngineTable, SourceRow
 from rules.telemetry.families import BY_NAME, FamilyKind
-from rules.telemetry.signals import BY_NAME as SIGNALS
 
 SGLANG = TABLES["sglang/srt"]
 VLLM_V0 = TABLES["vllm/v0"]
@@ -46,13 +42,15 @@ def test_a_signal_is_known_from_the_release_that_prints_all_it_needs() -> None:
 def test_a_family_that_was_dropped_ends_its_signal() -> None:
     engine = toy(row("kv_utilization", until="1.5"))
     assert spans(engine, "kv_utilization") == [("known", "1.0", "1.5"), ("not exposed", "2.0", "2.0")]
-    assert "known to 1.5" in engines_text([engine])
+    _, rows = matrix([engine])
+    assert ("kv_utilization", "known to 1.5") in rows
 
 
 def test_what_is_only_bracketed_is_bounded() -> None:
     engine = toy(row("queue_seconds"), row("e2e_seconds"))
     assert spans(engine, "ttft_p99_seconds") == [("bounded", "1.0", "2.0")]
-    assert "bounded" in engines_text([engine])
+    _, rows = matrix([engine])
+    assert ("ttft_p99_seconds", "bounded") in rows
 
 
 def test_what_is_missing_has_its_reason_from_the_table() -> None:
@@ -60,8 +58,6 @@ def test_what_is_missing_has_its_reason_from_the_table() -> None:
     found = {e.signal: e for e in exposures(engine)}
     assert found["eviction_rate"].why == "Toy never preempts"
     assert found["completed_rps"].why == ""
-    line = next(text for text in engines_text([engine]).splitlines() if text.startswith("eviction_rate"))
-    assert line.split("  ")[-1] == "Toy never preempts"
 
 
 def test_the_reason_is_the_family_that_never_comes_and_not_one_that_is_still_to_come() -> None:
@@ -108,19 +104,3 @@ def test_the_matrix_has_a_row_a_signal_and_a_column_an_engine() -> None:
     assert len(head) == 1 + len(ENGINES)
     assert [r[0] for r in rows] == [signal.name for signal in engine_signals()]
     assert all(len(r) == len(head) for r in rows)
-
-
-def test_the_command_prints_table_reasons_and_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["signals"]) == 0
-    assert capsys.readouterr().out.startswith("signal ")
-    assert main.main(["signals", "--engine", "vllm/v1"]) == 0
-    assert "vLLM counts no adapter loads" in capsys.readouterr().out
-    assert main.main(["signals", "--format", "json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document == engines_json(ENGINES)
-    assert set(document["engines"][0]["signals"]) <= set(SIGNALS)
-
-
-def test_an_engine_that_is_not_known_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["signals", "--engine", "vlm"]) == 2
-    assert "'--engine': 'vlm' is not one of" in capsys.readouterr().err
