@@ -53,9 +53,7 @@ def assemble(
 ) -> Assembly:
     """Return all parts of a configuration. The state of `before` goes on in them, and each part whose keys are the same.
 
-    Nothing of `before` changes until `Assembly.take_state`.
-
-    Raise ConfigError or HistoryError if the history cannot be opened; then nothing was made and `before` is unchanged.
+    Nothing of `before` changes until `Assembly.take_state`. Raise ConfigError or HistoryError; then nothing was made.
     """
     config = given.config
     with ExitStack() as undone:

@@ -28,7 +28,7 @@ from rules.evaluator.alert_severity import list_open_burns
 from rules.evaluator.observation import ReplicaKey
 from rules.evaluator.state import EvaluatorState
 from rules.telemetry import windows
-from rules.telemetry.snapshots import ENGINE_VERSION, GpuReadout, Snapshot
+from rules.telemetry.snapshots import ENGINE_VERSION, GpuReadout
 from rules.telemetry.windows import Window
 from rules.verdicts.error_budget import count_observed_seconds
 
@@ -147,15 +147,10 @@ def _recent(state: EvaluatorState, tier: str, now: float) -> Window | None:
     return windows.sum_windows(recent) if recent else None
 
 
-def _release(target: Target, page: Snapshot | None) -> str:
-    """Return the release that the engine or the configuration tells, else those that the page's names allow."""
-    facts = page.facts if page else {}
-    return facts.get(ENGINE_VERSION, "") or target.engine_version or facts.get("engine_versions", "")
-
-
 def _replica(target: Target, evaluation: EvaluatorState, entry: ReplicaRuntime, now: float) -> ReplicaStatus:
     state = evaluation.replicas.get(target.key)
     page = state.track.last if state else None
+    facts = page.facts if page else {}
     return ReplicaStatus(
         tier=target.tier,
         pool=target.pool,
@@ -165,8 +160,9 @@ def _replica(target: Target, evaluation: EvaluatorState, entry: ReplicaRuntime, 
         last_seen=entry.seen,
         misses=state.track.misses if state else 0,
         engine=page.engine if page else target.engine or "",
-        versions=_release(target, page),
-        model=page.facts.get("model", "") if page else "",
+        # As told by the engine or the configuration, else the releases that the page's names allow.
+        versions=facts.get(ENGINE_VERSION, "") or target.engine_version or facts.get("engine_versions", ""),
+        model=facts.get("model", ""),
         totals=entry.sums.window(),
         gauges=page.gauges if page else {},
         problems=tuple(filter(None, (entry.error, *(page.problems if page else ())))),
