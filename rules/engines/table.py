@@ -152,6 +152,8 @@ def _load_rows(keys: Mapping[str, Any], patterns: Mapping[str, str]) -> Iterator
         if name in keys
     }
     row = SourceRow(**freeze(keys) | conditions | {"across": LabelAggregation(keys.get("across", "sum"))})
+    if row.family not in BY_NAME:
+        raise ValueError(f"{row.family} is no family")
     yield row
     if row.family == "kv_utilization":
         yield replace(row, family="kv_utilization_max", across=LabelAggregation.MAX)
