@@ -23,7 +23,7 @@ from agent.fleet.tier_readers import AGENTS, build_replica_reader
 from agent.history.schema import MINUTES
 from agent.history.store import HistoryStore
 from agent.prometheus.api import StoreApi
-from rules.plan.memory import engine_kv_tokens, whole
+from rules.plan.memory import engine_kv_tokens, read_count
 from rules.plan.schema import Point
 from rules.replicas.track import ScrapeTrack, record_failure, record_success
 from rules.telemetry.gpu_windows import GPU_UTILIZATION_KINDS, gpu_utilization
@@ -108,7 +108,9 @@ def _read_store(loaded: LoadedConfig, tier: str, start: float, end: float) -> di
         else:
             tracks[page.replica], window = record_success(track, page.snapshot)
             facts = page.snapshot.facts
-            replica.setup = Setup(kv_tokens=engine_kv_tokens(facts), max_num_seqs=whole(facts.get("max_num_seqs", "")))
+            replica.setup = Setup(
+                kv_tokens=engine_kv_tokens(facts), max_num_seqs=read_count(facts.get("max_num_seqs", ""))
+            )
         replica.windows += [part for part in (window, gpus) if part is not None]
     return replicas
 

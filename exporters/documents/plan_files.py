@@ -18,7 +18,7 @@ from random import Random
 from statistics import fmean, pstdev
 
 from exporters.render.text import blank_unprintable, printable_line, replace_undecodable
-from rules.plan.memory import engine_kv_tokens, whole
+from rules.plan.memory import engine_kv_tokens, read_count
 from rules.plan.schema import BenchmarkCurve, Point, Provenance
 from rules.resize.workload import BenchmarkLoad, BenchmarkWorkload
 from rules.telemetry import histograms
@@ -230,8 +230,8 @@ def _kv_format(facts: Mapping[str, str]) -> str:
 
 
 def _cache(facts: Mapping[str, str], context: int | None) -> Iterator[str]:
-    blocks = whole(facts.get("num_gpu_blocks", "") or facts.get("num_pages", ""))
-    size = whole(facts.get("block_size", "") or facts.get("page_size", ""))
+    blocks = read_count(facts.get("num_gpu_blocks", "") or facts.get("num_pages", ""))
+    size = read_count(facts.get("block_size", "") or facts.get("page_size", ""))
     tokens = engine_kv_tokens(facts)
     if tokens:
         of = f" ({blocks} blocks of {size})" if blocks and size else ""

@@ -189,10 +189,12 @@ def _lengths(case: Case) -> Found:
         lengths: TokenQuantiles | None = getattr(case.tier.workload, kind, None)
         planned = lengths.mean if lengths else None
         if mean is None or not mean.is_exact:
-            text = (
-                "is given neither here nor by the curve; fleet utilisation counts requests, or has bounds by quantiles"
+            text = "is given neither here nor by the curve"
+            yield (
+                f"workload.{kind}.mean",
+                "info",
+                f"{text}; fleet utilisation counts requests, or has bounds by quantiles",
             )
-            yield f"workload.{kind}.mean", "info", text
         elif planned and not 1 / (1 + LENGTH_GAP) <= planned / mean.low <= 1 + LENGTH_GAP:
             text = f"is {planned:.4g}, the benchmark had {mean.low:.4g} a request; fleet utilisation is measured against these"
             yield f"workload.{kind}.mean", "warning", text

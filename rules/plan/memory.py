@@ -15,16 +15,16 @@ def engine_kv_tokens(facts: Mapping[str, str], architecture: Architecture | None
     model's groups of layers each take blocks for a token, so these say nothing (vLLM 51163).
     """
     for name in ("kv_cache_size_tokens", "kv_tokens"):
-        if (tokens := whole(facts.get(name, ""))) is not None:
+        if (tokens := read_count(facts.get(name, ""))) is not None:
             return tokens
     if architecture is not None and architecture.attention == "hybrid":
         return None
-    blocks = whole(facts.get("num_gpu_blocks", "") or facts.get("num_pages", ""))
-    size = whole(facts.get("block_size", "") or facts.get("page_size", ""))
+    blocks = read_count(facts.get("num_gpu_blocks", "") or facts.get("num_pages", ""))
+    size = read_count(facts.get("block_size", "") or facts.get("page_size", ""))
     return blocks * size if blocks and size else None
 
 
-def whole(text: str) -> int | None:
+def read_count(text: str) -> int | None:
     """Return a whole number above 0 from a label, else None."""
     return (int(text) or None) if text.isascii() and text.isdecimal() else None
 

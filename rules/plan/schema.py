@@ -36,7 +36,7 @@ Pools = Annotated[tuple[Literal["mixed", "prefill", "decode"], ...], Field(stric
 TierName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=63)]
 
 
-def optional(description: str) -> Any:
+def optional_key(description: str) -> Any:
     """Return a key that may be left out: null is not measured, or not planned, which is not zero."""
     return Field(None, description=description)
 
@@ -62,16 +62,16 @@ class _PlanSection(BaseModel):
 
 
 class Precision(_PlanSection):
-    weights: Text | None = optional("Format of the weights, such as fp8, bf16, awq-int4.")
-    kv: Text | None = optional("Format of the KV cache, such as fp8, bf16.")
+    weights: Text | None = optional_key("Format of the weights, such as fp8, bf16, awq-int4.")
+    kv: Text | None = optional_key("Format of the KV cache, such as fp8, bf16.")
 
 
 class Gpu(_PlanSection):
     product: Text = Field(description="Product name as NVML or the GPU exporter prints it.")
     per_replica: Count = Field(description="GPUs one engine instance owns (TP x PP x DP inside it).")
-    interconnect: Text | None = optional("What joins the GPUs of one replica: nvlink, xgmi, pcie, none.")
-    tensor_parallel: Count | None = optional("GPUs that share each layer; null: all of one copy.")
-    pipeline_parallel: Count | None = optional("Stages that the layers are split into; null: one.")
+    interconnect: Text | None = optional_key("What joins the GPUs of one replica: nvlink, xgmi, pcie, none.")
+    tensor_parallel: Count | None = optional_key("GPUs that share each layer; null: all of one copy.")
+    pipeline_parallel: Count | None = optional_key("Stages that the layers are split into; null: one.")
 
     @property
     def tensor_degree(self) -> int:
@@ -89,65 +89,65 @@ class Architecture(_PlanSection):
 
     model_config = ConfigDict(extra="ignore")
 
-    attention: Literal["full", "latent", "hybrid"] | None = optional("hybrid: layers share the KV blocks.")
-    kv_tokens: Count | None = optional("Tokens that the KV cache of a replica holds by the engine's page.")
+    attention: Literal["full", "latent", "hybrid"] | None = optional_key("hybrid: layers share the KV blocks.")
+    kv_tokens: Count | None = optional_key("Tokens that the KV cache of a replica holds by the engine's page.")
 
 
 class TokenQuantiles(_PlanSection):
-    mean: Positive | None = optional("Mean, tokens per request: what use of the fleet is measured in.")
-    p50: Positive | None = optional("Median, tokens per request.")
-    p95: Positive | None = optional("95th percentile, tokens per request.")
-    p99: Positive | None = optional("99th percentile, tokens per request.")
+    mean: Positive | None = optional_key("Mean, tokens per request: what use of the fleet is measured in.")
+    p50: Positive | None = optional_key("Median, tokens per request.")
+    p95: Positive | None = optional_key("95th percentile, tokens per request.")
+    p99: Positive | None = optional_key("99th percentile, tokens per request.")
 
 
 class RequestRate(_PlanSection):
-    average: Positive | None = optional("Mean over the day, whole tier, requests per second.")
-    peak: Positive | None = optional("The peak the tier must carry, requests per second.")
+    average: Positive | None = optional_key("Mean over the day, whole tier, requests per second.")
+    peak: Positive | None = optional_key("The peak the tier must carry, requests per second.")
 
 
 class Workload(_PlanSection):
     """Step 1 of the sizing algorithm (guide 9.1): the traffic this tier was sized for."""
 
-    prompt_tokens: TokenQuantiles | None = optional("Input length.")
-    generation_tokens: TokenQuantiles | None = optional("Output length.")
-    requests_per_second: RequestRate | None = optional("Load of the whole tier.")
-    archetype: Literal["chat", "rag", "code", "agentic", "batch"] | None = optional("Kind of traffic.")
-    prefix_hit_ratio: Ratio | None = optional("Share of prompt tokens expected in the prefix cache.")
-    prefix_reuse_seconds: RequestSeconds | None = optional("Until a prefix comes back, such as the next turn.")
-    streaming: bool | None = optional("Whether answers are streamed to the user.")
+    prompt_tokens: TokenQuantiles | None = optional_key("Input length.")
+    generation_tokens: TokenQuantiles | None = optional_key("Output length.")
+    requests_per_second: RequestRate | None = optional_key("Load of the whole tier.")
+    archetype: Literal["chat", "rag", "code", "agentic", "batch"] | None = optional_key("Kind of traffic.")
+    prefix_hit_ratio: Ratio | None = optional_key("Share of prompt tokens expected in the prefix cache.")
+    prefix_reuse_seconds: RequestSeconds | None = optional_key("Until a prefix comes back, such as the next turn.")
+    streaming: bool | None = optional_key("Whether answers are streamed to the user.")
 
 
 class Slo(_PlanSection):
-    """What users were promised. C_max is where the curve crosses the first of these (guide 8.3)."""
+    """Promises to users. C_max is where the curve crosses the first of these (guide 8.3)."""
 
-    ttft_p99_seconds: RequestSeconds | None = optional("P99 of the time to the first token; batch needs none.")
-    tpot_p99_seconds: TokenSeconds | None = optional("P99 over requests of the time per output token.")
-    itl_p99_seconds: TokenSeconds | None = optional("P99 of the gap between two output events.")
-    e2e_p99_seconds: RequestSeconds | None = optional("P99 of the whole request, to its last token.")
-    availability: Availability | None = optional("Share of requests served without the fleet's errors; null: 0.99.")
+    ttft_p99_seconds: RequestSeconds | None = optional_key("P99 of the time to the first token; batch needs none.")
+    tpot_p99_seconds: TokenSeconds | None = optional_key("P99 over requests of the time per output token.")
+    itl_p99_seconds: TokenSeconds | None = optional_key("P99 of the gap between two output events.")
+    e2e_p99_seconds: RequestSeconds | None = optional_key("P99 of the whole request, to its last token.")
+    availability: Availability | None = optional_key("Share of requests served without the fleet's errors; null: 0.99.")
 
 
 class Point(_PlanSection):
-    """One load of the benchmark and everything measured at it. null: not measured, which is not zero."""
+    """Load of the benchmark and everything measured at it. null: not measured, which is not zero."""
 
     completed_rps: Positive = Field(description="Completed requests per second of one replica.")
-    concurrency: Positive | None = optional("Requests in the system of one replica.")
-    requested_rps: Positive | None = optional("Requests per second the generator was asked for.")
-    requests: Count | None = optional("Requests measured at this load.")
+    concurrency: Positive | None = optional_key("Requests in the system of one replica.")
+    requested_rps: Positive | None = optional_key("Requests per second the generator was asked for.")
+    requests: Count | None = optional_key("Requests measured at this load.")
     censored: bool = Field(False, description="The generator was the limit here: the server is at least this bad.")
-    ttft_p50_seconds: RequestSeconds | None = optional("Median time to the first token.")
-    ttft_p99_seconds: RequestSeconds | None = optional("P99 time to the first token.")
-    tpot_p50_seconds: TokenSeconds | None = optional("Median over requests, time per output token.")
-    tpot_p99_seconds: TokenSeconds | None = optional("P99 over requests, time per output token.")
-    itl_p99_seconds: TokenSeconds | None = optional("P99 gap between two output events.")
-    e2e_p99_seconds: RequestSeconds | None = optional("P99 time of the whole request.")
-    output_tokens_per_second: Positive | None = optional("Output tokens per second of one replica.")
-    prompt_tokens_mean: Positive | None = optional("Mean input length here, cached tokens included.")
-    gpu_utilization: Ratio | None = optional("Mean GPU utilisation, of curve.gpu_utilization_kind.")
-    kv_utilization: Ratio | None = optional("Mean share of the KV cache in use.")
-    prefix_hit_ratio: Ratio | None = optional("Prefix cache hits / queries, tokens.")
-    eviction_rate: Annotated[float, Field(ge=0)] | None = optional("Preemptions / finished requests.")
-    speculative_acceptance: Ratio | None = optional("Acceptance per drafted token.")
+    ttft_p50_seconds: RequestSeconds | None = optional_key("Median time to the first token.")
+    ttft_p99_seconds: RequestSeconds | None = optional_key("P99 time to the first token.")
+    tpot_p50_seconds: TokenSeconds | None = optional_key("Median over requests, time per output token.")
+    tpot_p99_seconds: TokenSeconds | None = optional_key("P99 over requests, time per output token.")
+    itl_p99_seconds: TokenSeconds | None = optional_key("P99 gap between two output events.")
+    e2e_p99_seconds: RequestSeconds | None = optional_key("P99 time of the whole request.")
+    output_tokens_per_second: Positive | None = optional_key("Output tokens per second of one replica.")
+    prompt_tokens_mean: Positive | None = optional_key("Mean input length here, cached tokens included.")
+    gpu_utilization: Ratio | None = optional_key("Mean GPU utilisation, of curve.gpu_utilization_kind.")
+    kv_utilization: Ratio | None = optional_key("Mean share of the KV cache in use.")
+    prefix_hit_ratio: Ratio | None = optional_key("Prefix cache hits / queries, tokens.")
+    eviction_rate: Annotated[float, Field(ge=0)] | None = optional_key("Preemptions / finished requests.")
+    speculative_acceptance: Ratio | None = optional_key("Acceptance per drafted token.")
 
     @property
     def generation_tokens_mean(self) -> float | None:
@@ -160,27 +160,29 @@ LITTLES_LAW: Literal["littles_law"] = "littles_law"
 
 
 class Provenance(_PlanSection):
-    """What was benchmarked. Results without it cannot size a fleet (guide 8.2, "lock down your variables")."""
+    """Benchmarked configuration. Results without it cannot size a fleet (guide 8.2, "lock down your variables")."""
 
-    engine_version: Release | None = optional("Release of the engine as it prints it, such as 0.32.0.")
-    tensor_parallel: Count | None = optional("GPUs that shared each layer.")
-    pipeline_parallel: Count | None = optional("Stages that the layers were split into.")
-    data_parallel: Count | None = optional("Ranks inside the replica, each with the whole model.")
-    max_num_seqs: Count | None = optional("Most requests that the engine was allowed to run at once.")
-    kv_tokens: Count | None = optional("Tokens that the KV cache held by the engine's page.")
-    prompt_tokens: TokenQuantiles | None = optional("Input length of the benchmark's requests.")
-    generation_tokens: TokenQuantiles | None = optional("Output length of the benchmark's requests.")
-    concurrency: Literal["littles_law"] | None = optional("littles_law: the points' is completed rps x mean latency.")
-    measured_on: Day | None = optional("Day of the last run, UTC, in quotes: '2026-11-20'.")
+    engine_version: Release | None = optional_key("Release of the engine as it prints it, such as 0.32.0.")
+    tensor_parallel: Count | None = optional_key("GPUs that shared each layer.")
+    pipeline_parallel: Count | None = optional_key("Stages that the layers were split into.")
+    data_parallel: Count | None = optional_key("Ranks inside the replica, each with the whole model.")
+    max_num_seqs: Count | None = optional_key("Most requests that the engine was allowed to run at once.")
+    kv_tokens: Count | None = optional_key("Tokens that the KV cache held by the engine's page.")
+    prompt_tokens: TokenQuantiles | None = optional_key("Input length of the benchmark's requests.")
+    generation_tokens: TokenQuantiles | None = optional_key("Output length of the benchmark's requests.")
+    concurrency: Literal["littles_law"] | None = optional_key(
+        "littles_law: the points' is completed rps x mean latency."
+    )
+    measured_on: Day | None = optional_key("Day of the last run, UTC, in quotes: '2026-11-20'.")
 
 
 class BenchmarkCurve(_PlanSection):
     """Steps 7 and 10 (guide 9.1): the sweep of one replica in its final configuration."""
 
-    loop: Literal["open", "closed"] | None = optional("open: arrivals at a rate. closed: clients wait for answers.")
-    gpu_utilization_kind: UtilizationKind | None = optional("What gpu_utilization means; only like is compared.")
+    loop: Literal["open", "closed"] | None = optional_key("open: arrivals at a rate. closed: clients wait for answers.")
+    gpu_utilization_kind: UtilizationKind | None = optional_key("What gpu_utilization means; only like is compared.")
     source: Annotated[tuple[Text, ...], Field(strict=False)] = Field((), description="Files the points came from.")
-    measured: Provenance | None = optional("What was benchmarked, for comparison with what runs.")
+    measured: Provenance | None = optional_key("What was benchmarked, for comparison with what runs.")
     points: Annotated[tuple[Point, ...], Field(strict=False, min_length=1)] = Field(description="In any order.")
 
 
@@ -188,19 +190,19 @@ class PlannedOperatingPoint(_PlanSection):
     """Given by hand, or measured by production. A lower one than the curve's counts; a higher one only where production
     measured it, else the curve counts. The difference is a finding either way."""
 
-    c_max: Positive | None = optional("Highest concurrency of one replica within the SLO.")
+    c_max: Positive | None = optional_key("Highest concurrency of one replica within the SLO.")
     usable_rps: Positive = Field(description="Completed requests per second of one replica at c_max.")
-    low: Positive | None = optional("Lower bound of usable_rps, where it was measured.")
-    high: Positive | None = optional("Upper bound of usable_rps, where it was measured.")
-    source: Literal["operator", "production"] | None = optional("Who says so; null: the operator.")
+    low: Positive | None = optional_key("Lower bound of usable_rps, where it was measured.")
+    high: Positive | None = optional_key("Upper bound of usable_rps, where it was measured.")
+    source: Literal["operator", "production"] | None = optional_key("Who says so; null: the operator.")
 
 
 class Fleet(_PlanSection):
     """Step 11 (guide 9.1)."""
 
     instances: Count = Field(description="Replicas the plan deploys for the peak.")
-    safety_factor: SafetyFactor | None = optional("Capacity by need: 1.2 for known traffic, 1.5 for a new one.")
-    minimum_warm: Annotated[int, Field(ge=0)] | None = optional("Replicas that are never scaled away.")
+    safety_factor: SafetyFactor | None = optional_key("Capacity by need: 1.2 for known traffic, 1.5 for a new one.")
+    minimum_warm: Annotated[int, Field(ge=0)] | None = optional_key("Replicas that are never scaled away.")
 
 
 class Cost(_PlanSection):
@@ -208,16 +210,16 @@ class Cost(_PlanSection):
 
     gpu_hour_price: Positive = Field(description="Price of one GPU for one hour.")
     currency: Annotated[str, Field(pattern="^[A-Z]{3}$")] = Field(description="ISO 4217 code, such as USD.")
-    planned_utilization: Share | None = optional("Average share of full capacity the fleet was expected to use.")
-    joules_per_generated_token: Positive | None = optional("Energy of all GPUs by tokens; null: not compared.")
+    planned_utilization: Share | None = optional_key("Average share of full capacity the fleet was expected to use.")
+    joules_per_generated_token: Positive | None = optional_key("Energy of all GPUs by tokens; null: not compared.")
 
 
 class Speculation(_PlanSection):
-    method: Text | None = optional("Such as eagle3, ngram, draft_model.")
+    method: Text | None = optional_key("Such as eagle3, ngram, draft_model.")
     draft_tokens: Count = Field(description="Tokens drafted per round.")
-    acceptance: Ratio | None = optional("Acceptance per drafted token (not accepted / drafted).")
-    draft_step_seconds: Annotated[float, Field(ge=0)] | None = optional("One drafted token.")
-    verify_step_seconds: Positive | None = optional("One verification pass of the target model.")
+    acceptance: Ratio | None = optional_key("Acceptance per drafted token (not accepted / drafted).")
+    draft_step_seconds: Annotated[float, Field(ge=0)] | None = optional_key("One drafted token.")
+    verify_step_seconds: Positive | None = optional_key("One verification pass of the target model.")
 
 
 class Lora(_PlanSection):
@@ -227,25 +229,25 @@ class Lora(_PlanSection):
 class Disaggregation(_PlanSection):
     prefill_tokens_per_second: Rate = Field(description="Prompt tokens per second of one prefill replica.")
     decode_tokens_per_second: Rate = Field(description="Output tokens per second of one decode replica.")
-    prefill_instances: Count | None = optional("Planned replicas of the prefill pool.")
-    decode_instances: Count | None = optional("Planned replicas of the decode pool.")
+    prefill_instances: Count | None = optional_key("Planned replicas of the prefill pool.")
+    decode_instances: Count | None = optional_key("Planned replicas of the decode pool.")
 
 
 class Guardrails(_PlanSection):
-    """What the gateway enforces (guide 9.4)."""
+    """Limits that the gateway enforces (guide 9.4)."""
 
-    max_prompt_tokens: Count | None = optional("Longest prompt let in.")
-    max_generation_tokens: Count | None = optional("Longest answer allowed.")
-    queue_breaker: Positive | None = optional("Queued requests above which load is shed.")
+    max_prompt_tokens: Count | None = optional_key("Longest prompt let in.")
+    max_generation_tokens: Count | None = optional_key("Longest answer allowed.")
+    queue_breaker: Positive | None = optional_key("Queued requests above which load is shed.")
 
 
 class Batch(_PlanSection):
     """Offline work (guide 1.4): no user waits, and a job must end in time. Its size is what the engine cannot tell."""
 
-    deadline: TimeOfDay | None = optional("Time of day, UTC, at which the queue must be empty: '06:00'.")
-    hours: Positive | None = optional("Time that one job may take.")
-    requests: Count | None = optional("Requests of one job.")
-    tokens: Count | None = optional("Output tokens of one job, if its requests are not known.")
+    deadline: TimeOfDay | None = optional_key("Time of day, UTC, at which the queue must be empty: '06:00'.")
+    hours: Positive | None = optional_key("Time that one job may take.")
+    requests: Count | None = optional_key("Requests of one job.")
+    tokens: Count | None = optional_key("Output tokens of one job, if its requests are not known.")
 
 
 class TierPlan(_PlanSection):
@@ -266,7 +268,7 @@ class TierPlan(_PlanSection):
     operating_point: PlannedOperatingPoint | None = None
     fleet: Fleet | None = None
     cost: Cost | None = None
-    cold_start_seconds: Positive | None = optional("From asking for a replica to its first answer.")
+    cold_start_seconds: Positive | None = optional_key("From asking for a replica to its first answer.")
     speculation: Speculation | None = None
     lora: Lora | None = None
     disaggregation: Disaggregation | None = None
