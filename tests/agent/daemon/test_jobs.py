@@ -17,7 +17,7 @@ from report_runs import configured
 from waiting import wait_for
 
 from agent.daemon import jobs as jobs_module
-from agent.daemon.jobs import CYCLE, FORECAST, REPORT, UPKEEP, DaemonJobs
+from agent.daemon.jobs import CYCLE, FORECAST, REPORT, UPKEEP, DaemonJobs, GridTrigger
 
 INTERVAL = 0.1
 
@@ -177,6 +177,13 @@ def test_a_run_that_fails_is_logged_and_the_next_one_comes(caplog: pytest.LogCap
     finally:
         jobs.shutdown()
     assert "ValueError: broken" in caplog.text
+
+
+def test_missed_times_are_left_out_and_the_next_one_is_on_the_grid() -> None:
+    start = datetime(2026, 11, 2, tzinfo=UTC)
+    trigger = GridTrigger(seconds=10.0, start_date=start)
+    after = [trigger.get_next_fire_time(start, start + timedelta(seconds=seconds)) for seconds in (0, 9, 10, 47)]
+    assert [(t - start).total_seconds() for t in after] == [10.0, 10.0, 10.0, 50.0]
 
 
 def test_the_end_waits_for_a_cycle_that_runs(runs: Runs) -> None:
