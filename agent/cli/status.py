@@ -27,7 +27,7 @@ from agent.cli.loading import load_config, open_history
 from agent.config.load import build_tier_contexts, unknown_tier_error
 from agent.config.peer import Peer
 from agent.config.web import page_url, read_web_file
-from agent.errors import ScrapeError, ScrapeFailure
+from agent.errors import ScrapeError
 from agent.http_client.errors import place_of
 from agent.http_client.page import JSON, fetch_page
 from exporters.documents.timeline import timeline_json, timeline_text
@@ -53,7 +53,14 @@ def run(options: SimpleNamespace) -> int:
         document = json.loads(fetch_page(target, JSON))
         text = overview_text(document)
     except (ScrapeError, ValueError) as error:
-        print(f"sizewatch status: {place_of(target.url)}: {_explain(target, error)}", file=sys.stderr)
+        why = str(error)
+        if isinstance(error, json.JSONDecodeError):
+            why = "this is no status page of sizewatch. --url takes the address of its page, such as http://127.0.0.1:9095"
+        elif isinstance(error, ScrapeError):
+            # Without the address and the hints for engines.
+            reason = error.text.removeprefix(f"{place_of(target.url)}: ").partition("; ")[0]
+            why = f"{reason}. Is `sizewatch run` up? Another address needs --url, its certificate --ca-file"
+        print(f"sizewatch status: {place_of(target.url)}: {why}", file=sys.stderr)
         return CANNOT_JUDGE
     tiers = document["overview"]
     summary = {"schema": document["schema"], "now": document["now"], "verdict": document["verdict"], "tiers": tiers}
@@ -61,18 +68,6 @@ def run(options: SimpleNamespace) -> int:
     if any(tier["incidents"] for tier in tiers):
         return FINDING
     return CANNOT_JUDGE if all(tier["state"] == Status.UNKNOWN for tier in tiers) else FINE
-
-
-def _explain(target: Peer, error: ScrapeError | ValueError) -> str:
-    """Return the reason without the address and without the hints for engines."""
-    if isinstance(error, json.JSONDecodeError) or (
-        isinstance(error, ScrapeError) and error.kind is ScrapeFailure.HTTP_STATUS
-    ):
-        return "this is no status page of sizewatch. --url takes the address of its page, such as http://127.0.0.1:9095"
-    if isinstance(error, ValueError):
-        return str(error)
-    reason = error.text.removeprefix(f"{place_of(target.url)}: ").partition("; ")[0]
-    return f"{reason}. Is `sizewatch run` up? Another address needs --url, its certificate --ca-file"
 
 
 def _target(options: SimpleNamespace) -> Peer:
