@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from agent.config.peer import Peer
-from agent.errors import ScrapeError, ScrapeFailure
+from agent.errors import ScrapeError
 from agent.http_client.page import JSON, fetch_page
 from agent.scrape.scrapers import PageReader
 from exporters.render import text
@@ -76,10 +76,9 @@ def _card(peer: Peer, remarks: list[str]) -> dict[str, Any]:
     try:
         return dict(json.loads(fetch_page(peer.model_copy(update={"url": url}), JSON))["data"][0])
     except ScrapeError as error:
-        gone = error.kind is ScrapeFailure.HTTP_STATUS
-        remarks.append("it has no /v1/models" if gone else f"model card not read: {error.text}")
+        remarks.append(f"model card not read: {error.text}")
     except (ValueError, LookupError, TypeError, RecursionError):
-        remarks.append(f"its model card was not read: {url} is not the list of models of an OpenAI-compatible server")
+        remarks.append(f"model card not read: {url} is not the list of models of an OpenAI-compatible server")
     return {}
 
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import compress
-from types import MappingProxyType
 from typing import NamedTuple
 
 from prometheus_client.metrics_core import Metric
@@ -84,42 +82,6 @@ class _Line:
     series: ExpositionSeries | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layout:
-    """Content of a page without its numbers. Tuples have an item per line, `is_wanted` an item per sample line.
-
-    `prefixes` is empty if another number on the page could change more than a value.
-    """
-
-    prefixes: tuple[bytes, ...]
-    is_sample: tuple[bool, ...]
-    is_wanted: tuple[bool, ...]
-    series: tuple[ExpositionSeries, ...]
-    families: Mapping[str, str]
-
-    def read_values(self, body: bytes, lines: list[bytes]) -> tuple[float, ...] | None:
-        """Return the selected values if the page differs from this layout only in plain numbers, else None.
-
-        Every line loses its known prefix. Fixed lines must then be empty, and the other lines must be numbers. Together
-        they must have the bytes of the page minus the fixed bytes. A line with another prefix stays whole and breaks
-        that sum.
-        """
-        if len(lines) != len(self.prefixes):
-            return None
-        rests = list(map(bytes.removeprefix, lines, self.prefixes))
-        texts = list(compress(rests, self.is_sample))
-        if sum(map(bool, rests)) != len(texts):
-            return None
-        numbers = b"".join(texts)
-        fixed_bytes = sum(map(len, self.prefixes)) + len(lines)
-        if len(numbers) != len(body) - fixed_bytes or numbers.translate(None, NUMBER_BYTES):
-            return None
-        try:
-            return tuple(compress(map(float, texts), self.is_wanted))
-        except ValueError:
-            return None
-
-
 class SeriesReader:
     """Parser of exposition pages of ONE target. It keeps series whose sample name `wanted` accepts.
 
@@ -130,7 +92,12 @@ class SeriesReader:
     def __init__(self, wanted: Callable[[str], bool]) -> None:
         self._wanted = wanted
         self._known: Mapping[bytes, _Line] = {}
-        self._layout: _Layout | None = None
+        self._page: list[_Line] = []
+        self._prefixes: tuple[bytes, ...] = ()
+        self._series: tuple[ExpositionSeries, ...] = ()
+        self._families: Mapping[str, str] = {}
+        self._is_sample: list[bool] = []
+        self._is_wanted: list[bool] = []
 
     def read(self, body: bytes) -> ParsedPage:
         """Parse a page. Raise ScrapeError (syntax, duplicate, cut_off, too_large) and keep nothing of the page."""
@@ -141,25 +108,19 @@ class SeriesReader:
         if len(lines) > MOST_LINES + 1:
             raise _too_large(f"has more than {MOST_LINES} lines")
         lines.pop()
-        layout = self._layout
-        values = layout.read_values(body, lines) if layout is not None else None
-        if layout is None or values is None:
-            layout, values = self._read_lines(lines)
-        return ParsedPage(layout.series, values, layout.families)
-
-    def _read_lines(self, lines: list[bytes]) -> tuple[_Layout, tuple[float, ...]]:
-        """Read every line by itself, the known ones by their text before the number."""
-        samples = sum(not line.startswith(b"#") for line in lines)
+        if (values := self._repeated_values(body, lines)) is not None:
+            return ParsedPage(self._series, values, self._families)
+        samples = len(lines) - body.count(b"\n#") - body.startswith(b"#")
         if samples > MOST_SERIES:
             raise _too_large(f"has {samples} samples, more than {MOST_SERIES}")
         learned: dict[bytes, _Line] = {}
         page: list[_Line] = []
-        values: list[float] = []
+        found: list[float] = []
         repeatable = True
         for number, line in enumerate(lines, 1):
             fixed = not line or line.startswith(b"#")
             prefix, value = (line, 0.0) if fixed else _split_number(line)
-            parsed = self._known.get(prefix) or learned.get(prefix)
+            parsed = self._known.get(prefix)
             if parsed is None or value is None:
                 parsed, value, reusable = self._parse(line, number)
                 repeatable = repeatable and reusable
@@ -169,10 +130,32 @@ class SeriesReader:
                 learned[prefix] = parsed
             page.append(parsed)
             if parsed.series is not None:
-                values.append(value)
-        layout = self._build_layout(page, repeatable)
-        self._known, self._layout = learned, layout
-        return layout, tuple(values)
+                found.append(value)
+        # Known lines are the same objects, so that this looks at their identity.
+        if page != self._page:
+            self._learn(page)
+        self._known, self._page = learned, page
+        self._prefixes = tuple(line.prefix for line in page) if repeatable else ()
+        return ParsedPage(self._series, tuple(found), self._families)
+
+    def _repeated_values(self, body: bytes, lines: list[bytes]) -> tuple[float, ...] | None:
+        """Return the values if the page differs from the last only in plain numbers, else None. It looks at no line.
+
+        Every line loses its known prefix. Fixed lines are then empty, and the others numbers. A line with another prefix
+        stays whole, and breaks the sum of the bytes.
+        """
+        rests = list(map(bytes.removeprefix, lines, self._prefixes))
+        texts = list(compress(rests, self._is_sample))
+        numbers = b"".join(texts)
+        numbers_bytes = len(body) - len(lines) - sum(map(len, self._prefixes))
+        if len(lines) != len(self._prefixes) or sum(map(bool, rests)) != len(texts) or len(numbers) != numbers_bytes:
+            return None
+        try:
+            return (
+                None if numbers.translate(None, NUMBER_BYTES) else tuple(compress(map(float, texts), self._is_wanted))
+            )
+        except ValueError:
+            return None
 
     def _parse(self, line: bytes, number: int) -> tuple[_Line, float, bool]:
         """Parse a line with prometheus_client. Return its value, and whether another number changes only that.
@@ -205,7 +188,8 @@ class SeriesReader:
         reusable = same and sample.timestamp is None and sample.exemplar is None and bool(prefix.strip())
         return _Line(prefix, name, "", True, series), value, reusable
 
-    def _build_layout(self, page: Sequence[_Line], repeatable: bool) -> _Layout:
+    def _learn(self, page: Sequence[_Line]) -> None:
+        """Take the series and families of a page with other lines than the last."""
         first_lines: dict[ExpositionSeries, int] = {}
         for number, line in enumerate(page, 1):
             if line.series is None:
@@ -215,19 +199,13 @@ class SeriesReader:
                 repeated = quote_external_text(line.prefix.decode(), 80)
                 text = f"line {number} repeats the series of line {first}: {repeated}"
                 raise ScrapeError(ScrapeFailure.DUPLICATE, text)
-        series = tuple(first_lines)
+        series, families = tuple(first_lines), _families(page)
         if len({text for one in series for name, text in one.labels if name in MODEL_LABELS}) > MOST_MODELS:
             raise _too_large(f"names more than {MOST_MODELS} models")
-        families = _families(page)
-        if self._layout is not None and (self._layout.series, self._layout.families) == (series, families):
-            series = self._layout.series
-        return _Layout(
-            prefixes=tuple(line.prefix for line in page) if repeatable else (),
-            is_sample=tuple(line.is_sample for line in page),
-            is_wanted=tuple(line.series is not None for line in page if line.is_sample),
-            series=series,
-            families=MappingProxyType(families),
-        )
+        self._is_sample = [line.is_sample for line in page]
+        self._is_wanted = [line.series is not None for line in page if line.is_sample]
+        if (series, families) != (self._series, self._families):
+            self._series, self._families = series, families
 
 
 def _split_number(line: bytes) -> tuple[bytes, float | None]:

@@ -12,7 +12,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import field, replace
 from functools import partial
@@ -26,10 +26,10 @@ from agent.errors import ScrapeError, ScrapeFailure
 from agent.http_client.errors import place_of
 from agent.http_client.page import JSON, PageFetcher
 from agent.scrape.exposition import ExpositionSeries, ParsedPage, SeriesReader
-from agent.scrape.page_split import split_engines
 from rules.engines.coverage import FamilyUse, explain_families, version_range
-from rules.engines.reader import SeriesLayout, is_mapped_name, snapshot
-from rules.engines.registry import ENGINES
+from rules.engines.reader import SeriesLayout, SeriesName, is_mapped_name, snapshot
+from rules.engines.registry import ENGINES, PROCESS_START, detect_engine, normalize_name
+from rules.engines.several import SeveralEnginesError, find_declared_engine, find_router, split_page
 from rules.engines.table import EngineTable
 from rules.light_dataclass import light_dataclass
 from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot
@@ -60,7 +60,8 @@ _log = logging.getLogger(__name__)
 class PageReader:
     """Reader of the pages of one target. `engine` is its configured name; without it the engine is detected.
 
-    `version` is the release that the configuration or the recording names. A page does not print it.
+    `version` is the release that the configuration or the recording names. A page does not print it. `families` has name
+    and type of every family of the last page with a new set of series.
     """
 
     def __init__(self, engine: str | None = None, version: str | None = None) -> None:
@@ -71,7 +72,7 @@ class PageReader:
         self._layouts: Mapping[str, SeriesLayout] = {}
         self._label = ""
         self._compiled: tuple[ExpositionSeries, ...] | None = None
-        self._families: Mapping[str, str] = {}
+        self.families: Mapping[str, str] = {}
 
     def read(self, body: bytes, t: float) -> Snapshot:
         """Parse the page of one engine, as `read_engines` does."""
@@ -98,9 +99,7 @@ class PageReader:
 
     @property
     def engine(self) -> EngineTable:
-        """Return the engine of the last page, the first of several. Raise ScrapeError before the first page."""
-        if not self._layouts:
-            raise ScrapeError(ScrapeFailure.INCONSISTENT, "no page has been read yet")
+        """Return the engine of the last page, the first of several."""
         return next(iter(self._layouts.values())).engine
 
     def engine_of(self, name: str) -> EngineTable:
@@ -108,25 +107,40 @@ class PageReader:
         return self._layouts[name].engine
 
     @property
-    def families(self) -> Mapping[str, str]:
-        """Return name and type of every family of that page."""
-        return self._families
-
-    @property
     def uses(self) -> tuple[FamilyUse, ...]:
         """Return the use of each family of the last page with a new set of series."""
-        return explain_families(self.engine, self._families)
+        return explain_families(self.engine, self.families)
 
     def _compile(self, parsed: ParsedPage) -> None:
         """Compile the layouts of a set of series, and the release range that its families imply."""
         names = [(series.name, dict(series.labels)) for series in parsed.series]
-        label, layouts = split_engines(names, self._engines, self._configured, parsed.families)
+        label, layouts = self._split(names, parsed.families)
         version = {ENGINE_VERSION: self._version} if self._version else {}
         for name, layout in layouts.items():
             versions = {"engine_versions": version_range(layout.engine, parsed.families)}
             layouts[name] = replace(layout, facts={**layout.facts, **versions, **version})
         self._label, self._layouts, self._compiled = label, layouts, parsed.series
-        self._families = parsed.families
+        self.families = parsed.families
+
+    def _split(self, names: Sequence[SeriesName], families: Iterable[str]) -> tuple[str, dict[str, SeriesLayout]]:
+        """Return the label that tells the engines of a page apart, and their layouts. Raise ScrapeError."""
+        plain = [(normalize_name(name), labels) for name, labels in names]
+        if router := find_router(families, is_engine=detect_engine(plain, self._engines) is not None):
+            raise ScrapeError(ScrapeFailure.NOT_ONE_ENGINE, router)
+        try:
+            label, layouts = split_page(names, self._engines)
+        except SeveralEnginesError as error:
+            raise ScrapeError(ScrapeFailure.NOT_ONE_ENGINE, f"{error}: nothing of it is judged") from error
+        if layouts:
+            return label, layouts
+        declared = find_declared_engine(families, self._engines)
+        text = f"not a page of {self._configured}, which is configured for it"
+        if declared is not None and all(name == PROCESS_START or name.startswith("http_") for name, _ in plain):
+            text = f"{declared.title}, but no series yet: the page has HELP and TYPE lines without samples"
+        elif self._configured is None:
+            known = ", ".join(sorted({e.label for e in self._engines})) or "none"
+            text = f"no page of an engine that sizewatch reads ({known})"
+        raise ScrapeError(ScrapeFailure.INCONSISTENT, text)
 
 
 @light_dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,11 +226,10 @@ class _Scraper:
                 thread = threading.Thread(target=self._work, name="scrape", daemon=True)
                 thread.start()
                 self._thread = thread
+            self._jobs.put((self.running, scrape))
         except RuntimeError:
             error = ScrapeError(ScrapeFailure.TIMEOUT, "it was not asked, because this machine gives no further thread")
             self.running.set_result(_failed(time.time(), 0.0, error))
-        else:
-            self._jobs.put((self.running, scrape))
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -311,10 +324,10 @@ class Scrapers:
         ends = {scrape: self._scrapers[key].deadline for key, scrape in started.items()}
         while ends and not self._interrupted.is_set():
             left = min(closing, max(ends.values())) - time.monotonic()
-            ended, _ = wait(ends, max(0.0, min(left, WAKE_SECONDS)))
-            ends = {scrape: end for scrape, end in ends.items() if scrape not in ended}
             if left <= 0:
                 return
+            ended, _ = wait(ends, min(left, WAKE_SECONDS))
+            ends = {scrape: end for scrape, end in ends.items() if scrape not in ended}
 
     def _result(self, scraper: _Scraper, scrape: Future[ScrapeResult]) -> ScrapeResult | None:
         """Return the result, a timeout after the deadline, or None while the scrape may still end in time."""

@@ -286,7 +286,8 @@ def test_an_engine_that_restarts_behind_the_same_address_is_read_on(three: tuple
     assert outcome.snapshot.started_at > 2e9
 
 
-def test_more_targets_than_threads_are_all_scraped() -> None:
+def test_many_targets_of_one_server_are_all_scraped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrapers_module, "FIRST_TURN_SECONDS", CEILING_SECONDS)
     with engines(1) as served:
         many = [Target(tier="t", replica=f"r{n}", pool="mixed", peer=Peer(url=served[0].url)) for n in range(40)]
         scrapers = Scrapers(many)
