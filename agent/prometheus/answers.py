@@ -23,7 +23,6 @@ from rules.light_dataclass import light_dataclass
 _NUMBERS = frozenset({int, float})
 _TEXTS = frozenset({str})
 _NOT_A_SERIES = "sent a series that is not written as Prometheus does"
-ALWAYS = (-math.inf, math.inf)
 
 
 @light_dataclass(frozen=True, slots=True)
@@ -47,7 +46,8 @@ class MatrixSeries:
 class ApiResponse:
     """Complete response with status "success" or "error". `partial` is the reason why data is missing, else empty.
 
-    `error` is the store's own text. It decides the kind of an error, and stands in no message.
+    `error` is the store's own text. It decides the kind of an error, and stands in no message. `odd` says that a label
+    may contain characters that are not plain text.
     """
 
     place: str
@@ -55,7 +55,6 @@ class ApiResponse:
     partial: str = ""
     error: str | None = None
     odd: bool = False
-    """True if a label may contain characters that are not plain text."""
 
 
 @collector_resting()
@@ -92,7 +91,9 @@ def vector(given: ApiResponse, most_samples: int) -> tuple[InstantSample, ...]:
 
 
 @collector_resting()
-def matrix(given: ApiResponse, most_samples: int, span: tuple[float, float] = ALWAYS) -> tuple[MatrixSeries, ...]:
+def matrix(
+    given: ApiResponse, most_samples: int, span: tuple[float, float] = (-math.inf, math.inf)
+) -> tuple[MatrixSeries, ...]:
     """Parse a matrix and keep the samples in `span` (start excluded, end included). Raise StoreError."""
     kind, result = _result(given)
     if kind != "matrix" or not isinstance(result, list):
@@ -106,6 +107,8 @@ def matrix(given: ApiResponse, most_samples: int, span: tuple[float, float] = AL
         times, values = _select(given.place, times, values, span)
         if times:
             found.append(MatrixSeries(labels, times, values))
+    if len({tuple(series.labels.items()) for series in found}) < len(found):
+        _wrong(given.place, "sent a series twice")
     return tuple(found)
 
 

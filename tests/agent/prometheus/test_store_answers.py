@@ -95,6 +95,11 @@ USELESS = [
         "something else than JSON",
     ),
     (lambda h: give(h, matrix(series([2, "1"], [2, "3"]))), K.WRONG_ANSWER, "two values of one series at one time"),
+    (
+        lambda h: give(h, matrix(series([1, "1"], a="b"), series([2, "3"], a="b"))),
+        K.WRONG_ANSWER,
+        "sent a series twice",
+    ),
     (lambda h: give(h, matrix(series([1, "1"], a="\ud800"))), K.WRONG_ANSWER, "something else than JSON"),
     (
         lambda h: give(h, matrix({"metric": {}, "histograms": [[1, {"count": "1"}]]})),
