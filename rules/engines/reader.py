@@ -112,7 +112,7 @@ def compile_layout(series: Sequence[SeriesName], engine: EngineTable) -> SeriesL
         if name:
             by_name.setdefault(strip_wrapper_prefix(normalize_name(name), engine), []).append((slot, labels))
     facts = _facts(by_name, engine)
-    fact_slots = {fact: by_name[sample][0][0] for fact, sample in reversed(engine.fact_gauges) if sample in by_name}
+    fact_slots = {fact: by_name[sample][0][0] for fact, sample in engine.fact_gauges if sample in by_name}
     amounts: list[AmountSlots] = []
     names: dict[str, tuple[tuple[int, int], ...]] = {}
     histograms: dict[str, tuple[float, tuple[HistogramPart, ...]]] = {}
