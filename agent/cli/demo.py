@@ -19,6 +19,7 @@ from agent.cli.terminal import tell_progress
 from agent.config.config import Logging
 from agent.config.files import load_plan
 from agent.config.load import LoadedConfig, parse_config
+from agent.daemon.factory import assemble
 from agent.daemon.logs import set_up
 from agent.demo.runner import DemoRun, watch
 from agent.demo.setup import CAST, PLAN, Clock, DemoSetup
@@ -54,7 +55,7 @@ def run(options: SimpleNamespace) -> int:
         ends.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, signal.default_int_handler))
         # Entered first and left last: the folder is deleted after its last writer has ended.
         folder = options.out or Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="sizewatch-demo-")))
-        show = _recorded(options, folder, ends) if options.history is None else _with_past(options, folder, ends)
+        show = _recorded(options, folder, ends) if options.history is None else _with_past(options, folder)
         watch(show, options.port, options.seconds, ends)
     print(f"\nEnded; {show.ended}.")
     return FINE
@@ -77,17 +78,16 @@ def _recorded(options: SimpleNamespace, folder: Path, ends: ExitStack) -> DemoRu
     config = parse_config({**data, "targets": targets}, folder=folder, plan=plan)
     return DemoRun(
         loaded=LoadedConfig(path=folder / "sizewatch.yaml", config=config, plan=plan, warnings=()),
-        gpus=stage.gpus,
+        assemble=partial(assemble, clock=clock, gpu_source=stage.gpus),
         clock=clock,
         speed=speed,
         banner=BANNER.format(speed=speed),
         parts=tuple((part.tier, part.says) for part in CAST),
-        rounds=stage.player.rounds,
         ended="nothing was left behind",
     )
 
 
-def _with_past(options: SimpleNamespace, folder: Path, ends: ExitStack) -> DemoRun:
+def _with_past(options: SimpleNamespace, folder: Path) -> DemoRun:
     """Return the demo of simulated engines after filling the past."""
     # Only this demo needs the simulator.
     from agent.demo.simulation.live_fleet import continue_simulation
@@ -99,4 +99,4 @@ def _with_past(options: SimpleNamespace, folder: Path, ends: ExitStack) -> DemoR
     took = time.monotonic() - began
     print(f"{duration_text(past.end - past.begin)} of three simulated tiers filled in within {took:.0f} s.", flush=True)
     speed = options.speed or (SPEED if options.out is None else 1.0)
-    return continue_simulation(past, folder, speed, options.out is None, ends)
+    return continue_simulation(past, folder, speed, options.out is None)

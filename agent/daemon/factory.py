@@ -50,6 +50,7 @@ def assemble(
     *,
     clock: Callable[[], float] = time.time,
     gpu_source: GpuReader | None = None,
+    scrapers: Scrapers | None = None,
 ) -> Assembly:
     """Return all parts of a configuration. The state of `before` goes on in them, and each part whose keys are the same.
 
@@ -58,11 +59,8 @@ def assemble(
     config = given.config
     with ExitStack() as undone:
         # Before the history is opened: an unusable token file then leaves nothing to close.
-        alerting, pods, history = (
-            _alerting(config, before, clock),
-            _pods(config, before, clock),
-            _history(given, before),
-        )
+        alerting, pods = _alerting(config, before, clock), _pods(config, before, clock)
+        history = _history(given, before)
         if history is not None and (before is None or history is not before.history):
             undone.callback(history.close)
         if pods is not None and (before is None or pods is not before.pods):
@@ -70,7 +68,7 @@ def assemble(
             pods.start()
         loaded = given if pods is None else pods.add_discovered_targets(given)
         contexts, versions = build_tier_contexts(loaded), plan_versions(loaded)
-        source, agent_tiers = _source(loaded, contexts, before, pods, clock, gpu_source)
+        source, agent_tiers = _source(loaded, contexts, before, pods, clock, gpu_source, scrapers)
         log = ChangeLog(log_targets=config.role != "fleet")
         if before is not None and before.loaded.config.role == config.role:
             log = before.log
@@ -127,6 +125,7 @@ def _source(
     pods: PodSource | None,
     clock: Callable[[], float],
     gpu_source: GpuReader | None,
+    scrapers: Scrapers | None,
 ) -> tuple[Source, frozenset[str]]:
     """Return the source of a configuration, and the tiers that other agents export."""
     earlier = before.loop.source if before is not None else None
@@ -141,7 +140,7 @@ def _source(
         gpus = earlier.gpus
     source = ScrapeSource(
         targets,
-        Scrapers(targets, clock=clock, turn_seconds=loaded.config.turn_seconds),
+        scrapers or Scrapers(targets, clock=clock, turn_seconds=loaded.config.turn_seconds),
         gpus or GpuCollector(gpu_source or make_gpu_reader(loaded.config)),
         pods,
         clock,

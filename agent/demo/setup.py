@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-from agent.demo.engines import Player, RecordedTrack, StandInGpus, track
-from agent.errors import ScrapeError
-from agent.scrape.scrapers import PageReader
+from agent.demo.engines import Player, StandInGpus, track
 from agent.sources.recording import load
 
 HERE = Path(__file__).parent
 PLAN = HERE / "plan.yaml"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoTier:
+class DemoTier(NamedTuple):
     """One tier of the demo: the recording that plays it, the second of it that comes first, and what happens in it."""
 
     tier: str
@@ -27,17 +26,15 @@ class DemoTier:
 
 
 CAST = (
-    DemoTier(tier="quiet", recording="steady_quiet", begin=0.0, says="steady load on a quiet machine"),
-    DemoTier(
-        tier="noisy", recording="diurnal", begin=30.0, says="load comes and goes on a machine that others use too"
-    ),
-    DemoTier(
-        tier="cascade", recording="kv_cascade", begin=46.0, says="requests grow longer until the KV cache is full"
-    ),
+    DemoTier("quiet", "steady_quiet", 0.0, "steady load on a quiet machine"),
+    DemoTier("noisy", "diurnal", 30.0, "load comes and goes on a machine that others use too"),
+    DemoTier("cascade", "kv_cascade", 46.0, "requests grow longer until the KV cache is full"),
 )
 
 FULL_AT_RUNNING = 12.0
 """Running requests at which a stand-in GPU is taken as fully busy."""
+
+_RUNNING = re.compile(rb"^vllm:num_requests_running\{.*\} (\S+)$", re.MULTILINE)
 
 
 class Clock:
@@ -55,25 +52,10 @@ class DemoSetup:
     """The demo's world: a player with every tier, and GPUs that follow it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.player = Player(tuple(_track(part) for part in CAST), clock)
-        self.gpus = StandInGpus({part.tier: self._busy(part.tier) for part in CAST})
+        recorded = ((part, load(HERE / "recordings" / part.recording)[0]) for part in CAST)
+        self.player = Player(tuple(track(pages, part.tier, part.begin) for part, pages in recorded), clock)
+        self.gpus = StandInGpus({part.tier: partial(self._busy, part.tier) for part in CAST})
 
-    def _busy(self, tier: str) -> Callable[[], float]:
-        reader = PageReader()
-
-        def share() -> float:
-            body = self.player.page(tier)
-            try:
-                running = reader.read(body, 0.0).gauges.get("requests_running", 0.0) if body else 0.0
-            except ScrapeError:
-                return 0.0
-            return min(1.0, running / FULL_AT_RUNNING)
-
-        return share
-
-
-def _track(part: DemoTier) -> RecordedTrack:
-    recording, problems = load(HERE / "recordings" / part.recording)
-    if problems:
-        raise ValueError(f"the demo's recording {part.recording} is not whole: {problems}")
-    return track(recording, part.tier, part.begin)
+    def _busy(self, tier: str) -> float:
+        running = _RUNNING.search(self.player.page(tier) or b"")
+        return min(1.0, float(running[1]) / FULL_AT_RUNNING) if running else 0.0

@@ -31,7 +31,7 @@ from paths import SHARED, TESTS
 from status_samples import agent_status
 
 from agent.cli.main import main as sizewatch
-from agent.demo.simulation.weeks import fill, write_configuration
+from agent.demo.simulation.weeks import CONFIG, fill
 from agent.errors import ScrapeError
 from agent.scrape.scrapers import PageReader
 from exporters.metrics import exposition
@@ -268,8 +268,8 @@ def _report() -> Mapping[str, Document]:
     if not _reports:
         with tempfile.TemporaryDirectory() as place, patch.object(time, "time", lambda: END):
             folder = Path(place) / "past"
-            past = fill(folder, seconds=28 * DAY, end=END + 61.0, fine_seconds=3600.0)
-            config = write_configuration(folder, past)
+            fill(folder, seconds=28 * DAY, end=END + 61.0, fine_seconds=3600.0)
+            config = folder / CONFIG
             config.write_text(f"{config.read_text()}forecast: {{enabled: false}}\n")
             _said("report", "-c", str(config), "--since", "28d", "--out", f"{place}/report")
             report = json.loads(Path(place, "report", "report.json").read_text(encoding="utf-8"))

@@ -10,8 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from agent.demo.simulation import weeks
-from agent.demo.simulation.scenario import DAY, TierScenario, find_outage
-from agent.demo.simulation.tier_run import TierRun
+from agent.demo.simulation.scenario import DAY, TierRun, TierScenario, find_outage
 from agent.demo.simulation.weeks import SimulatedHistory, fill
 
 TRUTH = "truth.json"

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from agent.demo.engines import GPU_SUMS, MEMORY_GAUGES, add_gpu_time
 from rules.plan.curve import Curve
 from rules.plan.schema import TierPlan, TokenQuantiles
 from rules.telemetry.histograms import Cumulative
@@ -128,7 +129,6 @@ COUNTERS = (
     *("prompt_tokens", "prompt_tokens_computed", "generation_tokens", "preemptions", "engine_steps"),
     *("prefix_queried_tokens", "prefix_hit_tokens"),
 )
-GPU_COUNTERS = ("gpu_busy_seconds", "gpu_busy_covered_seconds", "gpu_energy_joules", "gpu_energy_covered_seconds")
 
 ENDED_BY_LENGTH = 0.02
 PREFILL_EXPONENT = 1.15
@@ -136,9 +136,6 @@ PREFILL_EXPONENT = 1.15
 
 SETTLE_SECONDS = 60.0
 """In about so long what is in the system follows the requests that arrive; chance in it lasts as long."""
-
-MEMORY_BYTES, USED_SHARE = 80e9, 0.9
-IDLE_WATTS, FULL_WATTS = 90.0, 620.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,9 +152,7 @@ class Conditions:
 
 
 class SimulatedEngine:
-    """One replica. `started_at` and `ready_at` are those of its process, `t` up to when it has been advanced (unix seconds);
-    `busy` is the share of time its GPUs worked of late.
-    """
+    """One replica. `started_at` and `ready_at` are those of its process, `t` up to when it has been advanced (unix seconds)."""
 
     def __init__(self, plan: TierPlan, curve: Curve, rng: random.Random, t: float) -> None:
         workload = plan.workload
@@ -168,8 +163,7 @@ class SimulatedEngine:
         self._prompts = lengths(workload.prompt_tokens)
         self._outputs = lengths(workload.generation_tokens)
         self._hits = workload.prefix_hit_ratio or 0.0
-        self._gpu_sums = dict.fromkeys(GPU_COUNTERS, 0.0)
-        self.busy = 0.0
+        self._gpu_sums = dict.fromkeys(GPU_SUMS, 0.0)
         # So old that its start is no event of the weeks.
         self.restart(t - 30 * 86_400.0, t - 30 * 86_400.0 + 100.0)
 
@@ -230,8 +224,7 @@ class SimulatedEngine:
             "kv_utilization": level,
             "kv_utilization_max": level,
             "engine_awake": 1.0,
-            "gpu_memory_used_bytes": USED_SHARE * MEMORY_BYTES,
-            "gpu_memory_total_bytes": MEMORY_BYTES,
+            **MEMORY_GAUGES,
         }
 
     def _observe(self, family: str, of: LogNormal, n: int) -> float:
@@ -269,12 +262,8 @@ class SimulatedEngine:
         }
         for family, value in grown.items():
             self._counters[family] += value
-        self.busy = share = min(1.0, load.gpu * (1 + self._rng.gauss(0.0, 0.01)))
-        of_gpus = dt * self._gpus
-        self._gpu_sums["gpu_busy_seconds"] += share * of_gpus
-        self._gpu_sums["gpu_energy_joules"] += (IDLE_WATTS + share * (FULL_WATTS - IDLE_WATTS)) * of_gpus
-        for covered in ("gpu_busy_covered_seconds", "gpu_energy_covered_seconds"):
-            self._gpu_sums[covered] += of_gpus
+        busy = min(1.0, load.gpu * (1 + self._rng.gauss(0.0, 0.01)))
+        add_gpu_time(self._gpu_sums, busy, dt * self._gpus)
 
     def snapshot(self) -> Snapshot:
         """Return the page as it stands, with the sums of its GPUs, which on a real node come from the driver."""

@@ -1,4 +1,4 @@
-"""Scenario of the simulated weeks: request rates and incidents per tier.
+"""Scenario of the simulated weeks: request rates and incidents per tier, and the engines that live through it.
 
 All times count back from the end, so that the newest days are those before now. A rate depends on time and seed only.
 A new incident is a field of `TierScenario`, a line in a function of `stories`, and its effect in `conditions`.
@@ -11,12 +11,12 @@ import random
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from agent.demo.simulation.engine import Conditions
+from agent.demo.simulation.engine import Conditions, SimulatedEngine
+from rules.plan.curve import Curve
+from rules.plan.schema import TierPlan
+from rules.telemetry.snapshots import Snapshot
 
-HOUR, DAY = 3600.0, 86_400.0
-
-THURSDAY = 3
-"""The weekday (Monday is 0) on which unix time began."""
+QUARTER, HOUR, DAY = 900.0, 3600.0, 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +48,8 @@ class Pattern:
 
 
 def weekday(t: float) -> int:
-    """Monday is 0."""
-    return int(t // DAY + THURSDAY) % 7
+    """Return the weekday at `t`, Monday is 0. Unix time began on a Thursday."""
+    return int(t // DAY + 3) % 7
 
 
 def _slow(t: float, seed: str) -> float:
@@ -57,12 +57,6 @@ def _slow(t: float, seed: str) -> float:
     hour, place = divmod(t / HOUR, 1.0)
     before, after = (random.Random(f"{seed}/{int(hour) + more}").gauss(0.0, 1.0) for more in (0, 1))
     return before + place * (after - before)
-
-
-QUARTER = 900.0
-
-OUTAGE_SHARE, OUTAGE_HOUR, OUTAGE_SECONDS = 0.4, 2.0, 1.5 * HOUR
-"""After this share of the time, in the night from this hour on, and for so long, sizewatch itself does not run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +124,6 @@ CASCADE_SECONDS = 1200.0
 _CASCADE = (
     (0.0, 0.36, 12.0, 0.0, 0.0, 1.0, 1.0),
     (60.0, 0.42, 14.0, 0.0, 0.0, 1.0, 4.0),
-    (90.0, 0.58, 20.0, 0.0, 0.0, 1.0, 4.0),
-    (105.0, 0.70, 25.0, 0.0, 0.0, 1.0, 4.0),
     (120.0, 0.83, 30.0, 0.0, 0.0, 1.1, 4.0),
     (135.0, 0.97, 35.0, 0.0, 0.9, 1.3, 4.0),
     (150.0, 0.98, 37.0, 0.0, 0.9, 1.5, 4.0),
@@ -175,7 +167,7 @@ def conditions(story: TierScenario, replica: int, t: float) -> Conditions:
 def _between(elapsed: float) -> tuple[float, ...]:
     after = min(bisect_right(_CASCADE, elapsed, key=lambda row: row[0]), len(_CASCADE) - 1)
     earlier, later = _CASCADE[after - 1], _CASCADE[after]
-    share = min(1.0, (elapsed - earlier[0]) / (later[0] - earlier[0]))
+    share = (elapsed - earlier[0]) / (later[0] - earlier[0])
     return tuple(a + share * (b - a) for a, b in zip(earlier[1:], later[1:], strict=True))
 
 
@@ -185,10 +177,9 @@ def stories(begin: float, end: float, seed: int) -> tuple[TierScenario, ...]:
 
 
 def find_outage(begin: float, end: float) -> tuple[float, float]:
-    """Return begin and end of the outage: in the first night of a workday, so that it meets no weekend."""
-    first = (begin + OUTAGE_SHARE * (end - begin)) // DAY * DAY + DAY
-    day = next(t for t in (first + n * DAY for n in range(3)) if weekday(t) < 5)
-    return day + OUTAGE_HOUR * HOUR, day + OUTAGE_HOUR * HOUR + OUTAGE_SECONDS
+    """Return begin and end of the outage: an hour and a half of a night in which sizewatch itself does not run."""
+    night = (begin + 0.4 * (end - begin)) // DAY * DAY + DAY + 2 * HOUR
+    return night, night + 1.5 * HOUR
 
 
 def _chat(begin: float, end: float, seed: int) -> TierScenario:
@@ -253,3 +244,50 @@ def _restart(replica: int, at: float, cold: float, rng: random.Random) -> Restar
     gone = round(at) + rng.uniform(1, 14)
     started = gone + rng.uniform(3, 9)
     return Restart(replica=replica, gone=gone, started=started, ready=started + cold * rng.lognormvariate(0.0, 0.08))
+
+
+class TierRun:
+    """Engines of a tier, advanced up to `t` (unix seconds). `names` are their replicas."""
+
+    def __init__(self, story: TierScenario, plan: TierPlan, begin: float, seed: int) -> None:
+        curve = Curve.from_plan(plan)
+        assert curve is not None, "a simulated tier has a curve"
+        self.story, self.t = story, begin
+        self.names = tuple(f"{story.tier}-{n}" for n in range(story.replicas))
+        self._seed = f"{seed}/{story.tier}"
+        self._rng = random.Random(f"{self._seed}/run")
+        self.engines = tuple(SimulatedEngine(plan, curve, self._rng, begin) for _ in self.names)
+
+    def advance(self, t: float) -> None:
+        """Advance every engine that is ready to `t`."""
+        rate = self.story.rate((self.t + t) / 2, self._seed)
+        ready = [replica for replica in range(self.story.replicas) if self._restart_at(replica, t) is None]
+        for replica in ready:
+            self.advance_replica(replica, t, rate, len(ready))
+        self.t = t
+
+    def advance_replica(self, replica: int, t: float, rate: float, ready: int) -> tuple[int, int, float, float]:
+        """Advance one of the `ready` replicas of a tier at `rate` requests per second.
+
+        Return its arrived and finished requests, their prompt and their generated tokens.
+        """
+        engine = self.engines[replica]
+        for restart in self.story.restarts:
+            if restart.replica == replica and self.t < restart.ready <= t:
+                engine.restart(restart.started, restart.ready)
+        mean = rate * (t - engine.t) / ready
+        arrivals = max(0, round(mean + self._rng.gauss(0.0, 1.0) * math.sqrt(mean)))
+        return arrivals, *engine.advance(t, arrivals, conditions(self.story, replica, t))
+
+    def page(self, replica: int) -> Snapshot | None:
+        """Return the present page of a replica. Return None while it is down."""
+        return self.engines[replica].snapshot() if self._restart_at(replica, self.t) is None else None
+
+    def pages(self) -> dict[str, Snapshot]:
+        """Return the present page of every replica that answers."""
+        pages = {name: self.page(replica) for replica, name in enumerate(self.names)}
+        return {name: page for name, page in pages.items() if page is not None}
+
+    def _restart_at(self, replica: int, t: float) -> Restart | None:
+        """Return the restart that keeps a replica from answering at `t`."""
+        return next((r for r in self.story.restarts if r.replica == replica and r.gone <= t < r.ready), None)

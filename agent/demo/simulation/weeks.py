@@ -16,8 +16,7 @@ from pathlib import Path
 import yaml
 
 from agent.config.files import load_plan
-from agent.demo.simulation.scenario import DAY, HOUR, QUARTER, ScriptedCascade, find_outage, stories
-from agent.demo.simulation.tier_run import TierRun
+from agent.demo.simulation.scenario import DAY, HOUR, QUARTER, ScriptedCascade, TierRun, find_outage, stories
 from agent.errors import ConfigError
 from agent.history import daily_queries
 from agent.history.codec import Span
@@ -49,9 +48,6 @@ from rules.verdicts.verdict import Verdict
 
 PLAN = Path(__file__).parent / "plan.yaml"
 CONFIG, HISTORY = "sizewatch.yaml", "history.db"
-
-ENGINES_PORT = 9096
-"""Where the configuration of a folder that is only filled looks for engines; nobody serves there."""
 
 SCRAPE_SECONDS = 15.0
 
@@ -209,12 +205,21 @@ def fill(
     end = end // QUARTER * QUARTER
     begin = end - seconds // QUARTER * QUARTER
     plan = load_plan(PLAN)
-    shutil.copyfile(PLAN, folder / "plan.yaml")
     runs = {story.tier: TierRun(story, plan.tiers[story.tier], begin, seed) for story in stories(begin, end, seed)}
     tiers = [WatchedTier(run, plan.tiers[tier], end - fine_seconds) for tier, run in runs.items()]
     with HistoryStore(folder / HISTORY) as store:
         store.keep(KEPT, json.dumps({"text": NOTE}))
         _fill_weeks(store, tiers, begin, end, progress)
+    shutil.copyfile(PLAN, folder / "plan.yaml")
+    # Nobody serves there: the folder is looked at, and the demo reads its engines in memory.
+    targets = [
+        {"url": f"http://127.0.0.1:9096/{name}/metrics", "tier": tier, "replica": name}
+        for tier, run in runs.items()
+        for name in run.names
+    ]
+    data = {"plan": "plan.yaml", "data_dir": ".", "gpus": {"source": "none"}, "targets": targets}
+    text = f"# {NOTE}\n{yaml.safe_dump(data, sort_keys=False)}"
+    (folder / CONFIG).write_text(text, encoding="utf-8")
     return SimulatedHistory(plan=plan, runs=runs, begin=begin, end=end)
 
 
@@ -261,32 +266,3 @@ def _judge_days(store: HistoryStore, service: HistoryService, tiers: list[Watche
         store.save_episode(*tier.spans)
         store.add_event(*sorted(tier.events, key=lambda event: event.t))
         tier.spans, tier.events = [], []
-
-
-def unserved_url(replica: str) -> str:
-    """Return the address of a replica that nobody serves: a folder that is only filled is looked at, not watched."""
-    return f"http://127.0.0.1:{ENGINES_PORT}/{replica}/metrics"
-
-
-def gpu_names(replica: str, plan: TierPlan) -> list[str]:
-    """Return the names of a replica's GPUs, without what every stand-in is called by."""
-    return [f"{replica}-gpu{n}" for n in range(plan.gpu.per_replica)]
-
-
-def write_configuration(folder: Path, past: SimulatedHistory, url: Callable[[str], str] = unserved_url) -> Path:
-    """Write the configuration beside the history, with the replicas at the addresses that `url` gives them."""
-    targets = [
-        {
-            "url": url(name),
-            "tier": tier,
-            "replica": name,
-            "engine": "vllm",
-            "gpus": [f"stand-in-{gpu}" for gpu in gpu_names(name, past.plan.tiers[tier])],
-        }
-        for tier, run in past.runs.items()
-        for name in run.names
-    ]
-    data = {"plan": "plan.yaml", "data_dir": ".", "scrape_interval": "15s", "targets": targets}
-    path = folder / CONFIG
-    path.write_text(f"# {NOTE}\n{yaml.safe_dump(data, sort_keys=False)}", encoding="utf-8")
-    return path

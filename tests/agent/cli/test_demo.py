@@ -137,14 +137,11 @@ def test_it_ends_by_itself_after_some_seconds_and_before_them_when_asked(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_port_that_is_taken_is_told_with_the_way_out(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
     with engines() as (engine,), demo(tmp_path, "--port", str(engine.port)) as started:
         out, err = started.communicate(timeout=CEILING_SECONDS)
     assert (started.returncode, out) == (2, "")
-    assert err.splitlines() == [
-        f"sizewatch demo: web.listen: cannot listen on 127.0.0.1:{engine.port}: address already in use",
-        "sizewatch demo: give another port with --port, or 0 for any free one",
-    ]
+    assert err == f"sizewatch demo: web.listen: cannot listen on 127.0.0.1:{engine.port}: address already in use\n"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -191,13 +188,14 @@ def test_a_recording_that_begins_anew_is_a_restarted_engine_and_nothing_is_inven
     one, now, reader = track(recording, part.tier, part.begin), Now(), PageReader()
     player = Player((one,), now)
     state, gaps = ScrapeTrack(), []
+    rounds = int((part.begin + 59 * 15.0) // (one.scrapes[-1].t - one.scrapes[0].t))
     for _ in range(60):
         body = player.page(part.tier)
         if body is not None:
             state, window = record_success(state, reader.read(body, now.t))
             gaps += [window.gaps.get(EVERYTHING)] if window is not None else []
         now.t += 15.0
-    assert gaps.count(Gap.RESTARTED) == player.rounds()[part.tier] >= 2
+    assert gaps.count(Gap.RESTARTED) == rounds >= 2
     assert set(gaps) <= {None, Gap.RESTARTED, Gap.SCRAPE_FAILED}
     player.stop()
 

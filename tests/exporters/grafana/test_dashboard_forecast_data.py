@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from test_dashboard_data import EMPTY
 from test_dashboard_queries import QUERIES, VALUES, base, named
 from waiting import CEILING_SECONDS, free_port, wait_for
 
-from agent.daemon.factory import assemble
 from agent.demo.simulation.live_fleet import continue_simulation
 from exporters.metrics import names
 
@@ -38,10 +36,10 @@ def test_every_query_about_the_forecast_answers(tmp_path: Path, past_fleet: Past
     port, waiting = free_port(), of_the_forecast()
     assert len(waiting) > 15
     with ExitStack() as ends:
-        show = continue_simulation(past, tmp_path / "fleet", SPEED, False, ends)
+        show = continue_simulation(past, tmp_path / "fleet", SPEED, False)
         daemon = running(
             show.loaded.path,
-            assemble=partial(assemble, clock=show.clock, gpu_source=show.gpus),
+            assemble=show.assemble,
             clock=show.clock,
             speed=SPEED,
             web=lambda loaded: loaded.config.web.model_copy(update={"listen": f"127.0.0.1:{port}"}),

@@ -24,7 +24,7 @@ from simulation_truth import TRUTH, fill_with_truth
 from agent.config.load import load as load_config
 from agent.demo.simulation.engine import PREFILL_EXPONENT
 from agent.demo.simulation.scenario import DAY, HOUR, Pattern, TierScenario
-from agent.demo.simulation.weeks import HISTORY, write_configuration
+from agent.demo.simulation.weeks import CONFIG, HISTORY
 from agent.history.store import HistoryStore
 from agent.reporting.generate import files_of, query_report_inputs
 from exporters.report.records import report_schema
@@ -96,8 +96,8 @@ def report_on_four_weeks(tmp_path_factory: pytest.TempPathFactory) -> Told:
 
 def told_of(folder: Path) -> Told:
     """Minutes of the last hour alone: what they are is known to the demand of every minute, and filling takes half as long."""
-    past = fill_with_truth(folder, seconds=28 * DAY, end=END + 61.0, fine_seconds=HOUR)
-    loaded = load_config(write_configuration(folder, past), environment={})
+    fill_with_truth(folder, seconds=28 * DAY, end=END + 61.0, fine_seconds=HOUR)
+    loaded = load_config(folder / CONFIG, environment={})
     with HistoryStore.open_reader(folder / HISTORY) as store:
         month = query_report_inputs(store, loaded, END - 28 * DAY, END)
         config = loaded.config.model_copy(

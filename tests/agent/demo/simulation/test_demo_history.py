@@ -268,7 +268,7 @@ def test_engines_go_on_after_the_past_and_the_daemon_watches_them(
 
     monkeypatch.setattr("agent.demo.runner.Daemon", daemon)
     with ExitStack() as ends:
-        show = continue_simulation(past, folder, 60.0, False, ends)
+        show = continue_simulation(past, folder, 60.0, False)
         watching = threading.Thread(target=watch, args=(show, 0, 86_400.0, ends))
         watching.start()
         ends.callback(watching.join)

@@ -8,16 +8,14 @@ import pytest
 
 from agent.config.files import load_plan
 from agent.demo.simulation.engine import LENGTH_EDGES, Conditions, LogNormal, SimulatedEngine
-from agent.demo.simulation.live_fleet import text
-from agent.demo.simulation.scenario import DAY, HOUR, QUARTER, Pattern, TierScenario, stories, weekday
-from agent.demo.simulation.tier_run import TierRun
+from agent.demo.simulation.scenario import DAY, HOUR, QUARTER, Pattern, TierRun, TierScenario, stories, weekday
 from agent.demo.simulation.weeks import PLAN
-from agent.scrape.scrapers import PageReader
 from rules.plan import load_bins
 from rules.plan.curve import Curve
 from rules.telemetry import windows
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Reading
+from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import Window
 
 END = 1_795_248_000.0
@@ -28,13 +26,13 @@ CHAT, RAG, CODE = "chat-h100", "rag-l40s", "code-h100"
 
 
 def test_the_same_seed_makes_the_same_pages_and_another_one_makes_others() -> None:
-    def pages(seed: int) -> list[bytes]:
+    def pages(seed: int) -> list[Snapshot]:
         plan = load_plan(PLAN)
         story = stories(BEGIN, END, seed)[0]
         run = TierRun(story, plan.tiers[story.tier], BEGIN, seed)
         for quarter in range(1, 20):
             run.advance(BEGIN + quarter * QUARTER)
-        return [text(page) for page in run.pages().values()]
+        return list(run.pages().values())
 
     assert pages(3) == pages(3)
     assert pages(3) != pages(4)
@@ -66,23 +64,6 @@ def _read(signal: str, window: Window, context: load_bins.TierContext) -> Readin
     found = read(BY_NAME[signal], window, context.basis)
     assert isinstance(found, Reading), found
     return found
-
-
-def test_a_page_of_a_simulated_engine_reads_back_as_what_it_was_made_from() -> None:
-    tier = load_plan(PLAN).tiers[CHAT]
-    curve = Curve.from_plan(tier)
-    assert curve is not None
-    engine = SimulatedEngine(tier, curve, random.Random(1), BEGIN)
-    engine.advance(BEGIN + 60.0, 120, Conditions(waiting=3.0, preemptions_per_second=0.5))
-    page = engine.snapshot()
-    found = PageReader("vllm").read(text(page), page.t)
-    assert found.problems == ()
-    assert (found.started_at, found.ready_at) == (page.started_at, page.ready_at)
-    for told, made in ((found.counters, page.counters), (found.gauges, page.gauges)):
-        of_engine = {name: value for name, value in made.items() if not name.startswith("gpu_")}
-        assert {name: told[name] for name in of_engine} == of_engine
-    assert {name: found.histograms[name] for name in page.histograms} == dict(page.histograms)
-    assert found.facts["model"] == tier.model
 
 
 def test_lengths_keep_their_quantiles_in_the_buckets() -> None:
