@@ -41,9 +41,6 @@ s of a range (older releases ignore latency_offset)."""
 COMPLETE = {"partial_response": "false", "deny_partial_response": "1"}
 """Parameters that make Thanos and a VictoriaMetrics cluster fail in place of a partial response. Others ignore both."""
 
-SLOW_IN_A_ROW = 2
-"""Consecutive slow queries before the store itself counts as slow. A single slow query may be the cause."""
-
 _WHOLE_STORE = frozenset({StoreErrorKind.AWAY, StoreErrorKind.CREDENTIALS})
 """Errors that the next query would get as well."""
 
@@ -62,8 +59,7 @@ class StoreApi:
     """Client of one store, for one thread at a time. It connects at the first query.
 
     A query raises StoreError and then returns no part of the response. If the store is unreachable or rejects the
-    credentials, later queries in the cycle fail at once with the same text. The backoff then grows
-    (`agent.durations`) in cycles of `turn_seconds`.
+    credentials, later queries in the cycle of `turn_seconds` fail at once with the same text, as `Backoff` says.
     """
 
     def __init__(
@@ -99,8 +95,8 @@ class StoreApi:
         """
         first, last = round(start * 1000), round(end * 1000)
         form = {"query": f"{selector}[{last - first}ms]", "time": _stamp(end)}
-        span = (first / 1000, last / 1000)
-        return self._read("query", form, lambda response: matrix(response, self.store.most_samples, span))
+        most, span = self.store.most_samples, (first / 1000, last / 1000)
+        return self._read("query", form, lambda response: matrix(response, most, span))
 
     def query_range(self, expr: str, start: float, end: float, step: float) -> tuple[MatrixSeries, ...]:
         """Return the value of an expression at start, start + step, ... up to `end` (unix seconds, to the millisecond).
@@ -132,7 +128,8 @@ class StoreApi:
         except StoreError as error:
             self.counts.troubles[error.kind] += 1
             self._slow = self._slow + 1 if error.kind is StoreErrorKind.SLOW else 0
-            if error.kind in _WHOLE_STORE or self._slow >= SLOW_IN_A_ROW:
+            # A single slow query may be the cause itself.
+            if error.kind in _WHOLE_STORE or self._slow > 1:
                 self._backoff = self._backoff.record_failure(self._clock(), self.turn_seconds)
                 self._last = error
             raise
