@@ -10,7 +10,6 @@ from agent.config.load import load
 from agent.daemon.factory import assemble
 from agent.demo.runner import DemoRun
 from agent.demo.setup import Clock
-from agent.demo.simulation.scenario import PARTS
 from agent.demo.simulation.weeks import CONFIG, SimulatedHistory
 from agent.durations import duration_text
 from agent.scrape.scrapers import ScrapeResult, Scrapers, StartedScrapes
@@ -49,6 +48,6 @@ def continue_simulation(past: SimulatedHistory, folder: Path, speed: float, temp
         clock=clock,
         speed=speed,
         banner=BANNER.format(past=duration_text(past.end - past.begin)),
-        parts=PARTS,
+        parts=tuple((tier, run.story.says) for tier, run in past.runs.items()),
         ended="nothing was left behind" if temporary else f"the history stays in {folder}",
     )

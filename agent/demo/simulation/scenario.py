@@ -1,7 +1,7 @@
 """Scenario of the simulated weeks: request rates and incidents per tier, and the engines that live through it.
 
 All times count back from the end, so that the newest days are those before now. A rate depends on time and seed only.
-A new incident is a field of `TierScenario`, a line in a function of `stories`, and its effect in `conditions`.
+A new incident is a field of `TierScenario`, a line in `stories`, and its effect in `conditions`.
 """
 
 from __future__ import annotations
@@ -100,11 +100,15 @@ class ScriptedCascade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierScenario:
-    """One tier. From `changes_at` on its pattern is `then`; `replanned_at` is when the present plan took effect."""
+    """One tier; `says` is what a newcomer is told of it.
+
+    From `changes_at` on its pattern is `then`; `replanned_at` is when the present plan took effect.
+    """
 
     tier: str
     replicas: int
     pattern: Pattern
+    says: str = ""
     changes_at: float = math.inf
     then: Pattern | None = None
     restarts: tuple[Restart, ...] = ()
@@ -138,14 +142,6 @@ _CASCADE = (
 )
 
 
-PARTS = (
-    ("chat-h100", "prompts grow until they are twice as long as planned"),
-    ("rag-l40s", "sized for traffic that never came: the utilization trap"),
-    ("code-h100", "a KV cascade; then, three days ago, the traffic became another one"),
-)
-"""What a newcomer is told of each tier."""
-
-
 def conditions(story: TierScenario, replica: int, t: float) -> Conditions:
     """What is unusual about a replica at `t`."""
     longer = story.drift.factor_at(t) if story.drift is not None else 1.0
@@ -171,54 +167,45 @@ def _between(elapsed: float) -> tuple[float, ...]:
     return tuple(a + share * (b - a) for a, b in zip(earlier[1:], later[1:], strict=True))
 
 
-def stories(begin: float, end: float, seed: int) -> tuple[TierScenario, ...]:
-    """Return the tiers between `begin` and `end` (unix seconds, full quarters of an hour, 14 days apart or more)."""
-    return _chat(begin, end, seed), _rag(begin, end, seed), _code(begin, end, seed)
-
-
 def find_outage(begin: float, end: float) -> tuple[float, float]:
     """Return begin and end of the outage: an hour and a half of a night in which sizewatch itself does not run."""
     night = (begin + 0.4 * (end - begin)) // DAY * DAY + DAY + 2 * HOUR
     return night, night + 1.5 * HOUR
 
 
-def _chat(begin: float, end: float, seed: int) -> TierScenario:
-    """Prompts double over ten days: people paste whole documents. It is deployed twice a week."""
+def stories(begin: float, end: float, seed: int) -> tuple[TierScenario, ...]:
+    """Return the tiers between `begin` and `end` (unix seconds, full quarters of an hour, 14 days apart or more)."""
+    days = [day * DAY for day in range(math.ceil(begin / DAY), math.floor(end / DAY))]
+    # Prompts double over ten days: people paste whole documents. It is deployed twice a week.
     rng = random.Random(f"{seed}/chat")
-    days = [day for day in _days(begin, end) if weekday(day) in (1, 3)]
-    deploys = [day + 9 * HOUR + rng.randrange(0, 8) * 600.0 for day in days]
-    return TierScenario(
+    deploys = [day + 9 * HOUR + rng.randrange(0, 8) * 600.0 for day in days if weekday(day) in (1, 3)]
+    chat = TierScenario(
         tier="chat-h100",
         replicas=3,
+        says="prompts grow until they are twice as long as planned",
         pattern=Pattern(busiest=8.8, peak_hour=14.0, night=0.25, weekend=0.75),
         restarts=_rolled(deploys, 3, 172.0, rng, end),
         drift=Drift(begin=end - min(14 * DAY, (end - begin) / 2), end=end - 4 * DAY, factor=2.0),
     )
-
-
-def _rag(begin: float, end: float, seed: int) -> TierScenario:
-    """Sized for twice the traffic that ever came: the utilization trap."""
-    rng = random.Random(f"{seed}/rag")
-    deploys = [day + 8 * HOUR for day in _days(begin, end) if weekday(day) == 2]
-    return TierScenario(
+    rag = TierScenario(
         tier="rag-l40s",
         replicas=3,
+        says="sized for traffic that never came: the utilization trap",
         pattern=Pattern(busiest=5.4, peak_hour=13.0, night=0.2, weekend=0.4),
-        restarts=_rolled(deploys, 3, 88.0, rng, end),
+        restarts=_rolled(
+            [day + 8 * HOUR for day in days if weekday(day) == 2], 3, 88.0, random.Random(f"{seed}/rag"), end
+        ),
     )
-
-
-def _code(begin: float, end: float, seed: int) -> TierScenario:
-    """A KV cascade on a busy afternoon; three days before the end a nightly job moves in and half of the people leave."""
+    # A KV cascade on a busy afternoon; three days before the end a nightly job moves in and half of the people leave.
     rng = random.Random(f"{seed}/code")
-    days = _days(begin, end)
     workdays = [day for day in days if weekday(day) < 5 and end - 12 * DAY <= day < end - 5 * DAY]
     at = workdays[rng.randrange(len(workdays))] + 15 * HOUR + rng.randrange(0, 4) * 600.0
     crashes = [day + rng.uniform(6, 8) * HOUR for day in days[2::5] if abs(day + 14 * HOUR - at) > DAY]
     wednesday = next(day for day in days if weekday(day) == 2 and begin + 3 * DAY < day)
-    return TierScenario(
+    code = TierScenario(
         tier="code-h100",
         replicas=2,
+        says="a KV cascade; then, three days ago, the traffic became another one",
         pattern=Pattern(busiest=3.6, peak_hour=15.0, night=0.35, weekend=0.6),
         changes_at=math.floor((end - 3 * DAY) / DAY) * DAY,
         then=Pattern(busiest=2.0, peak_hour=15.0, night=0.35, weekend=0.6, batch=2.8, batch_from=1.0, batch_until=6.0),
@@ -226,12 +213,7 @@ def _code(begin: float, end: float, seed: int) -> TierScenario:
         cascade=ScriptedCascade(replica=0, begin=at, alert_at=at + 270.0, alert_until=at + 1020.0),
         replanned_at=wednesday + 10 * HOUR,
     )
-
-
-def _days(begin: float, end: float) -> list[float]:
-    """The full days, by their begin."""
-    first = math.ceil(begin / DAY)
-    return [day * DAY for day in range(first, math.floor(end / DAY))]
+    return chat, rag, code
 
 
 def _rolled(deploys: list[float], replicas: int, cold: float, rng: random.Random, end: float) -> tuple[Restart, ...]:
@@ -261,7 +243,7 @@ class TierRun:
     def advance(self, t: float) -> None:
         """Advance every engine that is ready to `t`."""
         rate = self.story.rate((self.t + t) / 2, self._seed)
-        ready = [replica for replica in range(self.story.replicas) if self._restart_at(replica, t) is None]
+        ready = [replica for replica in range(self.story.replicas) if not self._is_down(replica, t)]
         for replica in ready:
             self.advance_replica(replica, t, rate, len(ready))
         self.t = t
@@ -279,15 +261,10 @@ class TierRun:
         arrivals = max(0, round(mean + self._rng.gauss(0.0, 1.0) * math.sqrt(mean)))
         return arrivals, *engine.advance(t, arrivals, conditions(self.story, replica, t))
 
-    def page(self, replica: int) -> Snapshot | None:
-        """Return the present page of a replica. Return None while it is down."""
-        return self.engines[replica].snapshot() if self._restart_at(replica, self.t) is None else None
-
     def pages(self) -> dict[str, Snapshot]:
         """Return the present page of every replica that answers."""
-        pages = {name: self.page(replica) for replica, name in enumerate(self.names)}
-        return {name: page for name, page in pages.items() if page is not None}
+        engines = zip(self.names, self.engines, strict=True)
+        return {name: engine.snapshot() for n, (name, engine) in enumerate(engines) if not self._is_down(n, self.t)}
 
-    def _restart_at(self, replica: int, t: float) -> Restart | None:
-        """Return the restart that keeps a replica from answering at `t`."""
-        return next((r for r in self.story.restarts if r.replica == replica and r.gone <= t < r.ready), None)
+    def _is_down(self, replica: int, t: float) -> bool:
+        return any(r.replica == replica and r.gone <= t < r.ready for r in self.story.restarts)

@@ -37,7 +37,7 @@ from rules.evaluator.tier_rules import evaluate_rule
 from rules.evaluator.timeline import TimelineEvent, TimelineKind, start_event
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow
-from rules.plan.schema import Plan, TierPlan, plan_version
+from rules.plan.schema import TierPlan, plan_version
 from rules.replicas.starts import ReplicaStart
 from rules.telemetry import gauges, windows
 from rules.telemetry.snapshots import Snapshot
@@ -76,9 +76,8 @@ def build_window(earlier: Snapshot, later: Snapshot) -> Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedHistory:
-    """Filled weeks: the plan, and the engines of each tier as they stand at `end` (unix seconds)."""
+    """Filled weeks: the engines of each tier as they stand at `end` (unix seconds)."""
 
-    plan: Plan
     runs: Mapping[str, TierRun]
     begin: float
     end: float
@@ -220,7 +219,7 @@ def fill(
     data = {"plan": "plan.yaml", "data_dir": ".", "gpus": {"source": "none"}, "targets": targets}
     text = f"# {NOTE}\n{yaml.safe_dump(data, sort_keys=False)}"
     (folder / CONFIG).write_text(text, encoding="utf-8")
-    return SimulatedHistory(plan=plan, runs=runs, begin=begin, end=end)
+    return SimulatedHistory(runs=runs, begin=begin, end=end)
 
 
 def _fill_weeks(store: HistoryStore, tiers: list[WatchedTier], begin: float, end: float, progress: Progress) -> None:
