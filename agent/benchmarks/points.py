@@ -96,7 +96,7 @@ def build_measurement(part: ResultPart, run: BenchmarkRun) -> BenchmarkMeasureme
             **copy_fields(run, "output_tokens_per_second", "prefix_hit_ratio", "speculative_acceptance"),
         )
     except ValidationError as error:
-        raise part.left_out(f"does not make a point of a curve: {problems_of(error)[0]}") from None
+        raise part.left_out(f"does not make a point of a curve: {problems_of(error, Point)[0]}") from None
     if problems := cross_problems(point.model_dump()):
         raise part.left_out(f"contradicts itself: {problems[0]}, {CONTRADICTION}")
     return BenchmarkMeasurement(

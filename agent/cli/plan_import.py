@@ -114,7 +114,7 @@ def _with_measured(imported: ImportedCurve, given: Sequence[str]) -> ImportedCur
     try:
         measured = Provenance.model_validate(found)
     except ValidationError as error:
-        raise ConfigError(tuple(f"--measured {problem}" for problem in problems_of(error))) from None
+        raise ConfigError(tuple(f"--measured {problem}" for problem in problems_of(error, Provenance))) from None
     return replace(imported, curve=imported.curve.model_copy(update={"measured": measured}))
 
 

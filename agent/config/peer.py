@@ -115,4 +115,4 @@ class Peer(PeerKeys):
         try:
             return cls(**fields)
         except ValidationError as error:
-            raise ConfigError(problems_of(error)) from None
+            raise ConfigError(problems_of(error, cls)) from None

@@ -58,16 +58,16 @@ class ConfigSection(BaseModel):
         try:
             return cls.model_validate(data, context=context, by_alias=True, by_name=False)
         except ValidationError as error:
-            raise ConfigError(problems_of(error)) from None
+            raise ConfigError(problems_of(error, cls)) from None
 
 
-def problems_of(error: ValidationError) -> tuple[str, ...]:
+def problems_of(error: ValidationError, model: type[BaseModel]) -> tuple[str, ...]:
     """Return every problem in the order of the schema's keys."""
     entries = error.errors(include_url=False)
-    return cap_problems(printable(text) for entry in entries for text in _problem_texts(entry))
+    return cap_problems(printable(text) for entry in entries for text in _problem_texts(entry, model))
 
 
-def _problem_texts(entry: Any) -> Iterator[str]:
+def _problem_texts(entry: Any, model: type[BaseModel]) -> Iterator[str]:
     path = tuple(entry["loc"])
     if entry["type"] == _PROBLEMS:
         for place, text in entry["ctx"]["problems"]:
@@ -75,7 +75,7 @@ def _problem_texts(entry: Any) -> Iterator[str]:
     elif not path:
         yield "configuration: must be a mapping of keys to values"
     else:
-        yield problem_text(entry).replace("is not a key of a plan", "is not a key of the configuration", 1)
+        yield problem_text(entry, model).replace("is not a key of a plan", "is not a key of the configuration", 1)
 
 
 def validation_error(text: str) -> PydanticCustomError:

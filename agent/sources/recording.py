@@ -91,7 +91,7 @@ def load(folder: Path) -> tuple[Recording, tuple[str, ...]]:
     except ConfigError as error:
         raise RecordingError(*str(error).split(": ", 1)) from None
     except ValidationError as error:
-        raise RecordingError(str(path), "; ".join(problems_of(error))) from None
+        raise RecordingError(str(path), "; ".join(problems_of(error, Recording))) from None
     except OSError as error:
         raise RecordingError(str(path), f"names a file that cannot be: {error.strerror}") from None
     problems = tuple(f"{target.path} is missing" for target in recording.targets if target not in targets)

@@ -297,7 +297,7 @@ def parse_plan(data: object) -> Plan:
     try:
         plan = Plan.model_validate(data)
     except ValidationError as error:
-        raise InvalidPlanError((*problems_of(error), *contradictions)) from None
+        raise InvalidPlanError((*problems_of(error, Plan), *contradictions)) from None
     if contradictions:
         raise InvalidPlanError(contradictions)
     return plan

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from rules.confidence import mean_bounds
-from rules.problems import cap_problems
+from rules.problems import cap_problems, find_close_name
 
 Path = tuple[str | int, ...]
 
@@ -84,14 +84,14 @@ def _shorten(key: str) -> str:
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in short)
 
 
-def problems_of(error: ValidationError) -> tuple[str, ...]:
-    """Return every problem of the validation, in the order of the schema's keys."""
+def problems_of(error: ValidationError, model: type[BaseModel]) -> tuple[str, ...]:
+    """Return every problem of the validation of a model, in the order of the schema's keys."""
     # A list whose entries are all wrong is also called too short: that would be a second complaint about one mistake.
     entries = (e for e in error.errors(include_url=False) if not (e["type"] == "too_short" and e["input"]))
-    return cap_problems(problem_text(entry) for entry in entries)
+    return cap_problems(problem_text(entry, model) for entry in entries)
 
 
-def problem_text(entry: Any) -> str:
+def problem_text(entry: Any, model: type[BaseModel]) -> str:
     """Return path and reason of an entry of `ValidationError.errors`. It quotes no value: a secret may stand there."""
     path, kind, value = tuple(entry["loc"]), entry["type"], entry["input"]
     if path[-1:] == ("[key]",):
@@ -102,9 +102,36 @@ def problem_text(entry: Any) -> str:
         said = said.replace(long, short)
     if value is None and kind in ("string_type", "float_type", "int_type", "bool_type"):
         said = _EMPTY
+    elif kind == "extra_forbidden" and (close := find_close_name(str(path[-1]), _list_keys(path[:-1], model))):
+        said += f"; did you mean {close}?"
     elif kind == "less_than_equal" and str(path[-1]).endswith("_seconds"):
         said += f" (seconds: {value:.6g} ms are written {value / 1000:.6g})"
+    elif kind == "less_than_equal" and entry["ctx"]["le"] == 1.0:
+        said += " (a ratio: 62 % is written 0.62)"
     return f"{path_text(path)}: {said}"
+
+
+def _list_keys(path: Path, model: type[BaseModel]) -> list[str]:
+    """Return the keys that the model has at a path, from its JSON Schema."""
+    schema = model.model_json_schema()
+
+    def expand(place: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        if "$ref" in place:
+            place = schema["$defs"][place["$ref"].rpartition("/")[2]]
+        yield place
+        for variant in place.get("anyOf", ()):
+            yield from expand(variant)
+
+    places: list[Mapping[str, Any]] = [schema]
+    for step in path:
+        below = []
+        for place in (each for known in places for each in expand(known)):
+            of_names: Any = place.get("additionalProperties") or next(
+                iter(place.get("patternProperties", {}).values()), {}
+            )
+            below.append(place.get("properties", {}).get(step) or place.get("items") or of_names)
+        places = [place for place in below if isinstance(place, Mapping)]
+    return [key for known in places for place in expand(known) for key in place.get("properties", ())]
 
 
 def cross_problems(data: object) -> tuple[str, ...]:

@@ -119,9 +119,7 @@ def test_a_cascade_reaches_the_pager_once_explains_an_alert_of_others_and_is_res
             assert "Timeline of the last day" in page
             # Alertmanager sends each message to both: our own alerts came back, and none counts as another's.
             messages = len(called.messages)
-            assert wait_for(
-                lambda: json.loads(ask(daemon, "api/status"))["agent"]["webhook"]["taken"] >= messages > 1
-            )
+            assert wait_for(lambda: json.loads(ask(daemon, "api/status"))["agent"]["webhook"]["taken"] >= messages > 1)
             status = json.loads(ask(daemon, "api/status"))
             assert [one["name"] for one in status["foreign_alerts"]] == ["ApiLatencyHigh"]
     capsys.readouterr()
