@@ -24,6 +24,8 @@ from rules.plan.validation import path_text
 MAX_BYTES = 1024 * 1024
 """Maximum size of a file: a ConfigMap holds no more."""
 
+_LONGEST_NAME = 500
+
 MOST_VALUES = 200_000
 """Maximum number of values with aliases written out."""
 
@@ -81,7 +83,7 @@ class Document:
 def read_document(path: Path) -> Document:
     """Read the file at `path`. Raise ConfigError with the file and, if known, the line of what is wrong."""
     # A configuration can name any characters as its plan file.
-    name = one_line(str(path))
+    name = one_line(str(path))[:_LONGEST_NAME]
     try:
         # Reading a pipe could block without end.
         if path.is_fifo():

@@ -97,6 +97,8 @@ def problem_text(entry: Any, model: type[BaseModel]) -> str:
     if path[-1:] == ("[key]",):
         where = path_text(path[:-1])
         return f"{where}: a tier's name is 1 to 63 letters, digits, '.', '_' or '-' and begins with a letter or digit"
+    if path == ("schema",) and kind not in ("missing", "extra_forbidden"):
+        return "schema: must be 1, the version of plan that this program reads"
     said = _SAID.get(kind, entry["msg"])
     for long, short in _SHORTER.items():
         said = said.replace(long, short)
@@ -106,7 +108,7 @@ def problem_text(entry: Any, model: type[BaseModel]) -> str:
         said += f"; did you mean {close}?"
     elif kind == "less_than_equal" and str(path[-1]).endswith("_seconds"):
         said += f" (seconds: {value:.6g} ms are written {value / 1000:.6g})"
-    elif kind == "less_than_equal" and entry["ctx"]["le"] == 1.0:
+    elif kind == "less_than_equal" and isinstance(limit := entry["ctx"]["le"], float) and limit == 1:
         said += " (a ratio: 62 % is written 0.62)"
     return f"{path_text(path)}: {said}"
 

@@ -31,7 +31,7 @@ from agent.alerting.delivery import AlertmanagerClient
 from agent.alerting.webhook import WebhookReceiver
 from agent.alerting.webhook import read as read_alerts
 from agent.benchmarks.plan_edit import chosen_tier, open_plan, replace_curve
-from agent.cli.dashboards import GrafanaClient
+from agent.cli import dashboards
 from agent.config.files import load_plan
 from agent.config.load import load as load_config
 from agent.config.load import parse_config
@@ -45,6 +45,7 @@ from agent.fleet.sums import group_sums, sum_by_replica
 from agent.forecasting.csv_series import read_trace
 from agent.gpu.collector import samples
 from agent.history.codec import decode_window
+from agent.http_client.client import HttpClient
 from agent.http_client.page import PageFetcher
 from agent.http_server.credentials import Authenticator
 from agent.http_server.interfaces import TurnProgress
@@ -243,9 +244,9 @@ def peer(bench: Bench, data: bytes) -> None:
     """The first byte chooses who asks."""
     bench.said[0], url, choice = data[1:], bench.url, data[0] % 6
     if choice == 0:
-        grafana = GrafanaClient(Peer(url=url, bearer_token_file=str(bench.folder / "token")))
-        grafana.folder("sizewatch")
-        check_words([grafana.save({"uid": "a"}, "f")])
+        with closing(HttpClient(Peer(url=url, bearer_token_file=str(bench.folder / "token")))) as grafana:
+            folders = dashboards._ask(grafana, list[dashboards.Folder], f"{url}/api/folders")
+            check_words(folder.uid for folder in folders)
     elif choice == 1:
         alert = AlertPayload(title="A", firing=True, body={"labels": {"alertname": "A"}})
         client = AlertmanagerClient(Peer(url=url, timeout_seconds=SECONDS))

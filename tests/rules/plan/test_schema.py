@@ -67,10 +67,10 @@ def test_ten_mistakes_are_named_with_their_places_in_one_go() -> None:
     assert problems(load("ten-mistakes")) == (
         f"{tier}.gpu.per_replica: must be a valid integer",
         f"{tier}.slo.tpot_p99_seconds: must be a valid number",
-        f"{tier}.slo.ttft_p99_second: is not a key of a plan",
+        f"{tier}.slo.ttft_p99_second: is not a key of a plan; did you mean ttft_p99_seconds?",
         f"{tier}.curve.points[0].completed_rps: must be greater than 0",
         f"{tier}.curve.points[1].ttft_p99_seconds: must be a finite number",
-        f"{tier}.curve.points[1].gpu_utilization: must be at most 1",
+        f"{tier}.curve.points[1].gpu_utilization: must be at most 1 (a ratio: 62 % is written 0.62)",
         f"{tier}.slo.ttft_p99_seconds: is missing",
         f"{tier}.pools: must be [mixed] or [prefill, decode], each once",
         f"{tier}.workload.prompt_tokens.p99: must be at least p95 (3800), but is 720",
@@ -83,8 +83,8 @@ def test_ten_mistakes_are_named_with_their_places_in_one_go() -> None:
     [
         (None, "plan: must be a mapping of keys to values"),
         ([], "plan: must be a mapping of keys to values"),
-        ({"schema": True, "tiers": {}}, "schema: must be a valid integer"),
-        ({"schema": 2, "tiers": {}}, "schema: must be at most 1"),
+        ({"schema": True, "tiers": {}}, "schema: must be 1, the version of plan that this program reads"),
+        ({"schema": 2, "tiers": {}}, "schema: must be 1, the version of plan that this program reads"),
         ({"tiers": {}}, "schema: is missing"),
         ({"schema": 1, "tiers": {}}, "tiers: must not be empty"),
         ({"schema": 1, "tiers": {"t": None}}, "tiers.t: must be a mapping of keys to values"),
@@ -135,7 +135,7 @@ def test_ten_mistakes_are_named_with_their_places_in_one_go() -> None:
         (bare(workload={"streaming": "yes"}), "tiers.t.workload.streaming: must be a valid boolean"),
         (bare(curve={"points": []}), "tiers.t.curve.points: must not be empty"),
         (bare(guardrails={5: 1}), "tiers.t.guardrails[5]: Keys should be strings"),
-        (bare(fleeet={}), "tiers.t.fleeet: is not a key of a plan"),
+        (bare(fleeet={}), "tiers.t.fleeet: is not a key of a plan; did you mean fleet?"),
         (
             bare(curve={"points": [{"completed_rps": 1, "ttft_p50_seconds": 2, "ttft_p99_seconds": 1}]}),
             "tiers.t.curve.points[0].ttft_p99_seconds: must be at least ttft_p50_seconds (2), but is 1",
