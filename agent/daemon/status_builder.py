@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from agent.daemon.assembly import Assembly
 from agent.gpu.collector import UNREAD_SECONDS
 from agent.http_client.errors import place_of
-from agent.http_server.interfaces import TurnProgress
+from agent.http_server.interfaces import CycleProgress
 from agent.pipeline.runtime_state import ReplicaRuntime, RuntimeState
 from agent.scrape.scrapers import Target
 from agent.version import VERSION
@@ -51,10 +51,10 @@ class DaemonCounters:
     config_trouble: str | None = None
     secret_trouble: str | None = None
 
-    def progress(self) -> TurnProgress:
+    def progress(self) -> CycleProgress:
         """Return what /healthz needs. It waits for no cycle."""
         since = time.monotonic() - self.succeeded_at if self.succeeded_at is not None else None
-        return TurnProgress(seconds_since_turn=since, failed_in_row=self.failed_in_row)
+        return CycleProgress(seconds_since_cycle=since, failed_in_row=self.failed_in_row)
 
     def health(self, parts: Assembly, clock: Callable[[], float]) -> AgentHealth:
         """Return the health of the daemon and of the parts of its active configuration."""

@@ -40,7 +40,7 @@ from agent.http_server.interfaces import (
     READY,
     WEBHOOK,
     WEBHOOK_BYTES,
-    TurnProgress,
+    CycleProgress,
     WebhookEndpoint,
 )
 from agent.http_server.reports import report_response, runbook_response
@@ -100,7 +100,7 @@ class Pages:
     def __init__(
         self,
         source: Callable[[], AgentStatus | None],
-        progress: Callable[[], TurnProgress],
+        progress: Callable[[], CycleProgress],
         gate: Authenticator,
         hosts: tuple[str, ...] | None,
     ) -> None:
@@ -219,7 +219,7 @@ class Pages:
 
     async def _ready(self, request: Request) -> Response:
         progress = self._progress()
-        if progress.seconds_since_turn is None:
+        if progress.seconds_since_cycle is None:
             return text_response(503, NOT_YET)
         problem = progress.health_problem(time.monotonic() - self._started_at)
         return text_response(503, problem) if problem else text_response(200, "ready")

@@ -23,7 +23,7 @@ from agent.config.weaknesses import is_loopback
 from agent.config.web import TlsServerConfig, Web, WebFile, bind_address, page_url, read_web_file
 from agent.errors import ConfigError
 from agent.http_server.credentials import Authenticator, read_tokens
-from agent.http_server.interfaces import TurnProgress, WebhookEndpoint
+from agent.http_server.interfaces import CycleProgress, WebhookEndpoint
 from agent.http_server.pages import Pages
 from exporters.status.records import AgentStatus
 
@@ -219,7 +219,7 @@ class WebServer:
     """
 
     def __init__(
-        self, web: Web, source: Callable[[], AgentStatus | None], progress: Callable[[], TurnProgress]
+        self, web: Web, source: Callable[[], AgentStatus | None], progress: Callable[[], CycleProgress]
     ) -> None:
         self._web = web
         self._server = ThreadedServer()

@@ -27,7 +27,7 @@ ROWS: tuple[Rule, ...] = (
         unit="tokens",
         about="lengths",
         title="Workload drift",
-        meaning="Prompts, outputs or the peak are not those that the tier was sized for. Memory floor, batch and fleet "
+        meaning="Prompts, outputs or the peak are not those that the tier was sized for. KV cache, batch and fleet "
         "were calculated from them.",
         actions=(
             "Size the tier again: put the lengths and the peak that are seen into the plan's workload",

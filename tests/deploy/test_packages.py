@@ -98,7 +98,8 @@ def test_the_wheel_runs_where_it_is_unpacked(packages: tuple[Path, Path], tmp_pa
         "from agent.cli.main import main",
         "print(agent.__file__)",
         "main(['--version'])",
-        "sys.exit(main(['signals', '--engine', 'vllm/v1']))",
+        # Its tables of engines are package data.
+        f"sys.exit(main(['inspect', {str(TESTS / 'pages' / 'vllm-0.33.0.prom')!r}]))",
     )
     ran = subprocess.run(
         [sys.executable, "-c", "\n".join(lines)],
@@ -162,7 +163,7 @@ CONFIGURED = f"{{plan: {PLAN}, data_dir: data, targets: [{{url: 'http://127.0.0.
         (("plan", "show", PLAN), 0),
         (("replay", str(TESTS / "recordings" / "steady"), "--plan", PLAN), 1),
         (("check", "-c", "sizewatch.yaml"), 3),
-        (("signals",), 0),
+        (("explain", "TtftDivergence"), 0),
         (("doctor", "-c", "sizewatch.yaml"), 1),
         (("--help",), 0),
     ],

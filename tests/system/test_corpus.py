@@ -48,7 +48,7 @@ from agent.history.codec import decode_window
 from agent.http_client.client import HttpClient
 from agent.http_client.page import PageFetcher
 from agent.http_server.credentials import Authenticator
-from agent.http_server.interfaces import TurnProgress
+from agent.http_server.interfaces import CycleProgress
 from agent.http_server.reports import report_response
 from agent.http_server.server import WebServer, read_gate
 from agent.kubernetes.api import KubernetesClient, parse_event
@@ -103,7 +103,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     (folder / "token").write_text("glsa_token", encoding="utf-8")
     (folder / "reports" / "2026-01-05").mkdir(parents=True)
     status = agent_status()
-    web = WebServer(Web.model_construct(listen="127.0.0.1:0"), lambda: status, TurnProgress)
+    web = WebServer(Web.model_construct(listen="127.0.0.1:0"), lambda: status, CycleProgress)
     web.receive(WebhookReceiver(Authenticator(("a-token-of-the-webhook",))))
     web.serve_reports(folder / "reports")
     web.start()

@@ -25,7 +25,7 @@ from agent.daemon.daemon import Daemon
 from agent.errors import ConfigError
 from agent.history.store import HistoryStore
 from agent.http_server.credentials import Authenticator, read_tokens
-from agent.http_server.interfaces import WEBHOOK, WEBHOOK_BYTES, TurnProgress
+from agent.http_server.interfaces import WEBHOOK, WEBHOOK_BYTES, CycleProgress
 from agent.http_server.server import WebServer
 from exporters.alertmanager.payload import timestamp
 
@@ -174,7 +174,7 @@ def test_no_more_wait_for_a_turn_than_there_is_room_for(monkeypatch: pytest.Monk
 @contextmanager
 def serving() -> Iterator[tuple[WebServer, WebhookReceiver]]:
     status = agent_status()
-    server = WebServer(Web.model_construct(listen="127.0.0.1:0"), lambda: status, TurnProgress)
+    server = WebServer(Web.model_construct(listen="127.0.0.1:0"), lambda: status, CycleProgress)
     receiver = WebhookReceiver(Authenticator((TOKEN,)))
     server.receive(receiver)
     server.start()
@@ -236,7 +236,7 @@ def test_the_webhooks_token_opens_no_page_and_a_readers_token_no_webhook(tmp_pat
     server = WebServer(
         Web.model_construct(listen="127.0.0.1:0", bearer_token_file=str(tmp_path / "readers")),
         lambda: status,
-        TurnProgress,
+        CycleProgress,
     )
     server.receive(WebhookReceiver(Authenticator((TOKEN,))))
     server.start()

@@ -22,21 +22,21 @@ from waiting import CEILING_SECONDS, free_port, wait_for
 from agent.config.web import Web
 from agent.errors import ConfigError
 from agent.http_server import interfaces, server
-from agent.http_server.interfaces import TurnProgress
+from agent.http_server.interfaces import CycleProgress
 from agent.http_server.pages import PAGES, PROBES
 from agent.http_server.server import WebServer
 from exporters.metrics import exposition
 from exporters.status.records import AgentStatus
 
 STATUS = agent_status()
-WELL = TurnProgress(seconds_since_turn=4.0)
+WELL = CycleProgress(seconds_since_cycle=4.0)
 TOKEN = "an-honest-token-of-32-characters"
 
 
 @contextmanager
 def serving(
     source: Callable[[], AgentStatus | None] = lambda: STATUS,
-    progress: Callable[[], TurnProgress] = lambda: WELL,
+    progress: Callable[[], CycleProgress] = lambda: WELL,
     **keys: Any,
 ) -> Iterator[WebServer]:
     server = WebServer(Web.model_construct(**{"listen": "127.0.0.1:0", **keys}), source, progress)
@@ -224,35 +224,35 @@ def test_after_the_stop_the_port_is_closed() -> None:
 
 
 def test_before_the_first_cycle_it_is_healthy_and_not_ready() -> None:
-    with serving(lambda: None, TurnProgress) as server:
+    with serving(lambda: None, CycleProgress) as server:
         assert ask(server, "/healthz")[0] == 200
         for path in ("/readyz", "/metrics", "/api/status"):
             assert ask(server, path)[0] == 503
         status, headers, body = ask(server, "/")
         assert (status, headers["refresh"]) == (503, "2")
-        assert b"first turn" in body
+        assert b"first cycle" in body
 
 
 def test_a_loop_whose_cycles_have_stopped_is_ill() -> None:
-    with serving(progress=lambda: TurnProgress(seconds_since_turn=301.0)) as server:
+    with serving(progress=lambda: CycleProgress(seconds_since_cycle=301.0)) as server:
         for path in PROBES:
-            assert ask(server, path)[::2] == (503, b"the last turn ended 301 s ago\n")
+            assert ask(server, path)[::2] == (503, b"the last cycle ended 301 s ago\n")
 
 
 @pytest.mark.parametrize(("failed", "code"), [(1, 200), (2, 200), (3, 503)])
 def test_cycles_that_all_fail_are_ill_and_never_ready(failed: int, code: int) -> None:
-    with serving(progress=lambda: TurnProgress(failed_in_row=failed)) as server:
+    with serving(progress=lambda: CycleProgress(failed_in_row=failed)) as server:
         assert ask(server, "/readyz")[0] == 503
         status, _, body = ask(server, "/healthz")
         assert status == code
-        assert code == 200 or body == b"the last 3 turns failed, the agent's log says why\n"
+        assert code == 200 or body == b"the last 3 cycles failed, the agent's log says why\n"
 
 
 def test_no_first_cycle_in_time_is_ill(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interfaces, "STUCK_SECONDS", 0.0)
-    with serving(lambda: None, TurnProgress) as server:
+    with serving(lambda: None, CycleProgress) as server:
         status, _, body = ask(server, "/healthz")
-        assert (status, body[:30]) == (503, b"no turn has succeeded in the 0")
+        assert (status, body[:30]) == (503, b"no cycle has succeeded in the ")
 
 
 def test_a_page_that_fails_is_logged_and_counted_and_shows_no_traceback(caplog: Any) -> None:
