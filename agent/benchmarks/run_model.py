@@ -6,6 +6,7 @@ Times are seconds, rates per second. Absent, null and zero are None: tools write
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -158,9 +159,9 @@ class BenchmarkRun(BaseModel):
         return self.requests + self.failed + self.cut_off
 
     @classmethod
+    @abstractmethod
     def recognises(cls, data: Mapping[str, Any]) -> bool:
         """Return whether a document is this tool's."""
-        raise NotImplementedError
 
     @classmethod
     def read_all(cls, part: ResultPart, others: list[NotAResultError]) -> list[tuple[ResultPart, Self]]:
