@@ -122,6 +122,14 @@ FLEET_USE = "fleet utilisation, on average"
 
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
+PROPOSED = {
+    ProposalKind.KEEP.value: "Keep",
+    ProposalKind.GROW.value: "Grow",
+    ProposalKind.SHRINK.value: "Shrink",
+    ProposalKind.MOVE.value: "Move to another tier",
+    ProposalKind.NONE.value: "No recommendation",
+}
+
 NEXT = "What to do: read plan.next.yaml, then `sizewatch plan check plan.next.yaml`, then take it over as the plan."
 UNTIL_THEN = (
     "Until then plan.next.yaml holds what production takes: read it, run `sizewatch plan check plan.next.yaml`, then take it "
