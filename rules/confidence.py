@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from itertools import pairwise
-
-from rules.light_dataclass import light_dataclass
 
 CONFIDENCE = 0.999
 """One-sided confidence that a `certain` verdict needs (DESIGN 3.3)."""
@@ -152,7 +151,7 @@ class Certainty(StrEnum):
     LIKELY = "likely"
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChiSquare:
     """A statistic and its degrees of freedom; statistics of separate times add up."""
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from rules.light_dataclass import light_dataclass
 
-
-@light_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Threshold:
     """Number with its unit and its source."""
 
@@ -16,7 +15,7 @@ class Threshold:
     source: str
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueRow:
     """Named thresholds. A tier's configuration may override them."""
 

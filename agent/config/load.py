@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from agent.durations import duration_text
 from agent.errors import ConfigError
 from rules.catalogue.registry import CATALOGUE
 from rules.engines.registry import itl_comparable
-from rules.light_dataclass import light_dataclass
 from rules.plan.checks import check_plan
 from rules.plan.load_bins import TierContext, build_tier_context
 from rules.plan.schema import Plan, plan_version
@@ -32,7 +32,7 @@ SEARCHED = ("sizewatch.yaml", "/etc/sizewatch/sizewatch.yaml")
 DEFAULT_DATA_DIR = "sizewatch-data"
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedConfig:
     """Usable configuration with its plan. `mistakes` are grave, `warnings` are not; each begins with file and path.
 

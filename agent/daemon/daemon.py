@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from agent.config.load import LoadedConfig, load
 from agent.config.web import Web
@@ -29,7 +29,6 @@ from agent.pipeline.loop import EvaluationLoop
 from agent.pipeline.runtime_state import RuntimeState
 from agent.version import VERSION
 from exporters.status.records import AgentStatus
-from rules.light_dataclass import light_dataclass
 
 CLOCK_SECONDS = 5.0
 """Interval of the clock check in seconds."""
@@ -40,7 +39,7 @@ MOST_SHOWN = 20
 _log = logging.getLogger(__name__)
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonOptions:
     """Replaceable parts of a daemon for demos and tests.
 

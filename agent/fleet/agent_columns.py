@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from agent.prometheus.answers import MatrixSeries
 from exporters.metrics import names
-from rules.light_dataclass import light_dataclass
 from rules.telemetry.families import FAMILIES, FamilyKind
 from rules.telemetry.gpu_limits import drop_impossible
 from rules.telemetry.histograms import Cumulative
@@ -35,7 +35,7 @@ SAMPLES: Mapping[str, tuple[str, str]] = _samples()
 """Family and histogram part by sample name. `_count` repeats the +Inf bucket."""
 
 
-@light_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _HistogramColumns:
     """Histogram: sorted edges with a column each, and the column of the sum."""
 

@@ -10,13 +10,12 @@ from statistics import median
 from typing import Protocol
 
 from agent.prometheus.answers import MatrixSeries
-from rules.light_dataclass import light_dataclass
 from rules.telemetry import gpu_windows
 from rules.telemetry.snapshots import GpuReadout, Snapshot
 from rules.telemetry.windows import Window
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPage:
     """Page of a replica, or a failed scrape (`snapshot` None, `trouble` the reason). `gpus` are its GPU readouts."""
 
@@ -72,7 +71,7 @@ class _Known:
         return median(self.gaps) if len(self.gaps) > 1 else self.usual
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaPage:
     """Page of a tier's replica. `gpus` is the GPU window since the previous page."""
 

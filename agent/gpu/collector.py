@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from agent.durations import Backoff
@@ -13,7 +14,6 @@ from agent.http_client.page import PageFetcher
 from agent.scrape.exposition import ParsedPage, SeriesReader
 from rules.gpu_sources.devices import PageChanges, same_refresh
 from rules.gpu_sources.exporter import GpuExporter, GpuExporterPage, Sample
-from rules.light_dataclass import light_dataclass
 from rules.telemetry import gpu_windows
 from rules.telemetry.gpu_limits import drop_impossible
 from rules.telemetry.snapshots import GpuReadout
@@ -79,7 +79,7 @@ def samples(parsed: ParsedPage) -> Iterator[Sample]:
     return ((s.name, dict(s.labels), value) for s, value in zip(parsed.series, parsed.values, strict=True))
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReadings:
     """Windows of one cycle by GPU (UUID) since its last readout, and problems as texts."""
 

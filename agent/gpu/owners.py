@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from agent.scrape.scrapers import Target
-from rules.light_dataclass import light_dataclass
 from rules.telemetry.snapshots import GpuReadout
 
 PROC = Path("/proc")
@@ -69,7 +69,7 @@ def _parent(pid: int, proc: Path) -> int:
         return 0
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuAssignment:
     """GPUs of a replica by UUID, and a text about those that were not found."""
 

@@ -18,14 +18,13 @@ import orjson
 from agent.garbage import collector_resting
 from agent.prometheus.errors import StoreError, StoreErrorKind
 from exporters.render.text import one_line
-from rules.light_dataclass import light_dataclass
 
 _NUMBERS = frozenset({int, float})
 _TEXTS = frozenset({str})
 _NOT_A_SERIES = "sent a series that is not written as Prometheus does"
 
 
-@light_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class InstantSample:
     """Series of an instant vector. `labels` includes __name__ if present."""
 
@@ -33,7 +32,7 @@ class InstantSample:
     value: float
 
 
-@light_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class MatrixSeries:
     """Series of a matrix with at least one sample. `times` are unix seconds in ascending order."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import compress
 from typing import NamedTuple
 
@@ -16,7 +17,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.errors import ScrapeError, ScrapeFailure
 from exporters.render.text import one_line, quote_external_text
-from rules.light_dataclass import light_dataclass
 
 MOST_LINES = 20_000
 """Lines of any kind of a page."""
@@ -55,7 +55,7 @@ class ExpositionSeries(NamedTuple):
     labels: tuple[tuple[str, str], ...]
 
 
-@light_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ParsedPage:
     """Selected series of one page in page order, with their values in parallel.
 
@@ -68,7 +68,7 @@ class ParsedPage:
     families: Mapping[str, str]
 
 
-@light_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Line:
     """Line without its number: a sample by name (with its series if that is wanted), or a family with its type.
 

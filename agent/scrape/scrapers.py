@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
 from urllib.parse import urlsplit, urlunsplit
@@ -31,7 +31,6 @@ from rules.engines.reader import SeriesLayout, SeriesName, is_mapped_name, snaps
 from rules.engines.registry import ENGINES, PROCESS_START, detect_engine, normalize_name
 from rules.engines.several import SeveralEnginesError, find_declared_engine, find_router, split_page
 from rules.engines.table import EngineTable
-from rules.light_dataclass import light_dataclass
 from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot
 
 WAKE_SECONDS = 0.25
@@ -143,7 +142,7 @@ class PageReader:
         raise ScrapeError(ScrapeFailure.INCONSISTENT, text)
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """Engine endpoint. `gpus` are UUIDs, indices or the word `auto`; empty if its GPUs are unknown."""
 
@@ -178,7 +177,7 @@ def list_targets(config: Config) -> tuple[Target, ...]:
     )
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScrapeResult:
     """Result of one target in a cycle. `t` is the time of the complete page (unix seconds).
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
@@ -19,7 +19,6 @@ from rules.evaluator.alert_severity import RESOLVED_KEPT_SECONDS
 from rules.evaluator.external_alerts import OURS, ExternalAlert
 from rules.evaluator.incident_alerts import IncidentAlert, held_back
 from rules.evaluator.incidents import Incident
-from rules.light_dataclass import light_dataclass
 from rules.replicas.cascade import STAGES
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import Cause, Subject
@@ -39,7 +38,7 @@ OWN_LABELS = frozenset({"alertname", "tier", "replica", "severity", "loudness", 
 """Labels that configured labels may not replace."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AlertSettings:
     """Alert settings: common labels, address of the agent's own pages, and of a runbook page that replaces its own."""
 
@@ -59,7 +58,7 @@ class AlertSettings:
         return f"{self.external_url.rstrip('/')}/#{tier_anchor(tier)}" if self.external_url else ""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AlertPayload:
     """Alert ready to post. `title` is its display name and its identity among our alerts."""
 

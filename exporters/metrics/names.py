@@ -8,8 +8,8 @@ cannot be summed. Names follow Prometheus: base units, `_total`, no colons.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from rules.light_dataclass import light_dataclass
 from rules.telemetry.families import BY_NAME, FAMILIES, Family, FamilyKind, stem
 from rules.telemetry.snapshots import GPU_NAMES
 
@@ -29,7 +29,7 @@ PARTS: Mapping[str, str] = {"spec_accepted_at_position": "position", "gpu_fault_
 """Label of the part number, for families with parts (`spec_accepted_at_position/2`)."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedMetric:
     """Exported metric: full name (of a histogram without `_bucket`), labels in order, help text."""
 

@@ -15,7 +15,6 @@ from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.incident_alerts import IncidentAlert, is_lasting, step_incident_alerts
 from rules.evaluator.incidents import Incident, group_incidents
 from rules.evaluator.timeline import TimelineEntry, TimelineEvent, list_entries
-from rules.light_dataclass import light_dataclass
 from rules.plan.load_bins import TierContext
 from rules.telemetry.signals import SignalValue
 from rules.telemetry.windows import Window
@@ -36,7 +35,7 @@ MISSES_UNTIL_GONE = 3
 """Scrapes that a replica may miss before its series vanish (DESIGN 6; METRICS trap 12: targets are gone after 2-3)."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuStatus:
     """GPU of a replica. `counters` are running sums of accepted increases and `gauges` are present levels, by family
     name. `gaps` holds the reason of a missing family. `sampled` names families from a plain poll.
@@ -50,7 +49,7 @@ class GpuStatus:
     sampled: frozenset[str] = frozenset()
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStatus:
     """Replica of a tier. `totals` are running sums of accepted increases since the agent started: counters, and a
     histogram part per family. A family restarts when the engine's bucket edges change.
@@ -88,7 +87,7 @@ class ReplicaStatus:
         return self.misses >= MISSES_UNTIL_GONE
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrendPoint:
     """Readings of a closed minute of a tier. `t` is its end in unix seconds."""
 
@@ -96,7 +95,7 @@ class TrendPoint:
     readings: Mapping[str, SignalValue]
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastStatus:
     """Forecast of a tier and its replica counts. Outdated values are None, with the reason in `gap`.
 
@@ -137,7 +136,7 @@ class ForecastStatus:
         return found.replicas if found is not None else None
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastHealth:
     """Forecast worker counters since start: results, and failures by kind. `last_seconds` is the duration of the last
     round, `memory_bytes` the worker's memory then (None without a worker). `troubles` are sentences.
@@ -166,7 +165,7 @@ class ExportScope(StrEnum):
         return self is not ExportScope.REPLICAS or subject.replica is not None
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TierStatus:
     """Tier of the plan. `recent` summarises its windows of the last 5 minutes, None before the first. `findings` are
     open findings and those of the last day, newest first. `trend` is the last hour, oldest first. `step13` is the Step
@@ -203,7 +202,7 @@ class TierStatus:
         return next((one.idle for one in found), None)
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AlertmanagerHealth:
     """Delivery to an Alertmanager. `posts` are finished rounds, `alerts` the accepted alerts, `failures` the failed
     rounds. `firing` is of the last round. `refused` holds the reason of each refused alert. `trouble` is a sentence
@@ -220,7 +219,7 @@ class AlertmanagerHealth:
     last_success_at: float | None = None
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookHealth:
     """Webhook counters since start: accepted requests, refused requests by reason, alerts dropped above the limit."""
 
@@ -229,7 +228,7 @@ class WebhookHealth:
     left_out: int = 0
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryHealth:
     """Discovery of engine pods. `trouble` is a sentence while the API gives no pods, `age_seconds` the duration of
     that. Pod counts: `watched`, and `starting` among watched and `later` pods. `left_out` has a sentence for each
@@ -245,7 +244,7 @@ class DiscoveryHealth:
     notes: tuple[str, ...] = ()
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreHealth:
     """Store reads since start. `failures` are queries without a complete result, by kind. `in_sight` holds the reason
     for each tier without data, empty if it has data.
@@ -259,7 +258,7 @@ class StoreHealth:
     in_sight: Mapping[str, str] = field(default_factory=dict)
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryHealth:
     """Delivery of reports to a destination. Counts are since start: delivered reports, failed attempts that are
     retried, and dropped reports. `pending` reports wait until `next_at` (unix seconds). `trouble` is the reason if the
@@ -276,7 +275,7 @@ class DeliveryHealth:
     trouble: str = ""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportHealth:
     """Weekly report. Times are unix seconds. `newest` is the name of the last report, "" before any. `trouble` is the
     reason of an overdue report, `failures` counts failed attempts since start.
@@ -292,7 +291,7 @@ class ReportHealth:
     deliveries: tuple[DeliveryHealth, ...] = ()
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentHealth:
     """Health of the agent. Counts are since its start. `history_trouble`, `history_notice`, `config_trouble` and `gpu_problems`
     hold sentences, None or empty if healthy. `last_turn_at` is the end of the last cycle that succeeded (unix seconds).

@@ -7,9 +7,9 @@ generation is wrong on another (guide 9.5).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 
-from rules.light_dataclass import light_dataclass
 from rules.replicas.start_quantiles import StartQuantiles, quantiles_by_timing
 from rules.replicas.starts import ENOUGH, ReplicaStart, Timing
 from rules.telemetry.wording import number
@@ -23,7 +23,7 @@ class LeadSource(StrEnum):
     PLAN = "plan"
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ColdStart:
     """Cold start: time in advance to request a replica (`p95_seconds`), from `source`.
 

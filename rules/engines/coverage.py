@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
 from rules.confidence import Certainty
 from rules.engines.reader import SUFFIXES
 from rules.engines.registry import PROCESS_START, normalize_name, select_rows, strip_wrapper_prefix
 from rules.engines.table import EngineTable, SourceRow
-from rules.light_dataclass import light_dataclass
 from rules.telemetry.derived import PlanFacts
 from rules.telemetry.families import FamilyKind
 from rules.telemetry.gauges import IN_SYSTEM, GaugeSum
@@ -33,7 +33,7 @@ SUMMARY = "summary"
 _UNTYPED = frozenset({"untyped", "unknown", ""})
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyUse:
     """Family as the page prints it. `families` are the names under which it is read. `text` gives them in words, or the
     reason why a family that the table has is not read."""
@@ -168,7 +168,7 @@ class Support(StrEnum):
     NOT_EXPOSED = "not exposed"
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
     """Exposure of one signal by one engine. `spans` are (support, first, last scanned release) in order; an engine
     without scanned releases has one span with empty names. `why` gives the missing data if a span is not exposed."""

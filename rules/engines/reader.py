@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 from rules.engines.registry import ENGINES, PROCESS_START, normalize_name, select_rows, strip_wrapper_prefix
 from rules.engines.table import EngineTable, LabelAggregation, SourceRow
-from rules.light_dataclass import light_dataclass
 from rules.replicas.stalls import RANK_GAUGES, WORK, WORK_EVENTS, counts_each_step
 from rules.telemetry.contradictions import find_page_contradiction
 from rules.telemetry.families import MOST_OF_GAUGE, PART_OF, FamilyKind
@@ -39,7 +39,7 @@ _COMBINE: dict[LabelAggregation, Callable[[list[float]], float]] = {
 }
 
 
-@light_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class AmountSlots:
     """Slots of a counter or gauge. Of each group (processes and ranks of one engine) the largest counts. The value in
     slot `scale`, if any, multiplies the result."""
@@ -51,7 +51,7 @@ class AmountSlots:
     scale: int | None
 
 
-@light_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class HistogramPart:
     """Slots of a histogram of one data-parallel engine."""
 
@@ -61,7 +61,7 @@ class HistogramPart:
     count: int | None
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesLayout:
     """Slots to read on pages with this set of series. A slot is an index in the compiled series.
 

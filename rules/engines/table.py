@@ -15,7 +15,6 @@ from enum import StrEnum
 from importlib.resources import files
 from typing import Any
 
-from rules.light_dataclass import light_dataclass
 from rules.telemetry.families import BY_NAME, FamilyKind
 
 
@@ -28,7 +27,7 @@ class LabelAggregation(StrEnum):
     NEWEST_NAMES = "newest_names"  # number of comma-separated names in a label of the series with the newest value
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRow:
     """Source of a family. The first alternative row with its source on the page wins.
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rules.evaluator.timeline import TimelineEvent
-from rules.light_dataclass import light_dataclass
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry.snapshots import GpuReadout, Snapshot
 from rules.telemetry.windows import Window
@@ -19,7 +18,7 @@ AGGREGATE = "*"
 """Replica name in the closed minutes of a tier that a store adds up."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaScrape:
     """Scrape of one replica at unix seconds `t`. `snapshot` is None after a failure.
 

@@ -7,12 +7,11 @@ An exporter is a table (`<name>.toml`) and a module in this folder with one `Gpu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from rules.engines.coverage import FamilyUse
 from rules.engines.table import freeze, read_table
-from rules.light_dataclass import light_dataclass
 from rules.telemetry.snapshots import GpuReadout
 
 Sample = tuple[str, Mapping[str, str], float]
@@ -21,7 +20,7 @@ Sample = tuple[str, Mapping[str, str], float]
 MIB = 1024.0 * 1024.0
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
     """Source of one of our names. The first alternative row with a value wins.
 
@@ -49,7 +48,7 @@ class Field:
         return (self.theirs, *self.plus)
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ticks:
     """Throttling in counts of a firmware's clock: all ticks, and by our name the throttled ticks since the driver started."""
 
@@ -57,7 +56,7 @@ class Ticks:
     of: Mapping[str, float]
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuExporterPage:
     """Data of one page. `rules.gpu_sources.devices` adds quantities that need a change between pages.
 
@@ -71,7 +70,7 @@ class GpuExporterPage:
     ticks: Mapping[str, Ticks] = field(default_factory=dict)
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuExporter:
     """GPU exporter. `name` is its word in configuration and output, `title` the project's own name.
 

@@ -7,10 +7,10 @@ waiting adapters. Loads without a wait leave no trace, so the result is unknown,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rules.confidence import Certainty
 from rules.engines.registry import ENGINES
-from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import capitalize, certain_if, exact_reading, range_reading
 from rules.plan.load_bins import BinnedWindow
 from rules.telemetry.reading_methods import mean_level, replica_rate
@@ -31,7 +31,7 @@ LOADS_UNKNOWN = "how often adapters are loaded is not exposed"
 """Detail of every verdict."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterWait:
     """Seconds held back per finished request (Little's law), None if not exposed, and adapters of a replica.
 

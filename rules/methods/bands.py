@@ -7,11 +7,10 @@ the overflow of experts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rules.confidence import Certainty
 from rules.engines.registry import ENGINES
-from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import certain_if, group_by_replica, range_reading
 from rules.plan.load_bins import BinnedWindow
 from rules.telemetry import windows
@@ -37,7 +36,7 @@ OF_QUANTILES = frozenset({"kv_residency_by_reuse"})
 """Signals computed from quantiles: only their bounds make a finding certain."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BandThresholds:
     """Limits of a rule for a tier. None: no limit on that side."""
 

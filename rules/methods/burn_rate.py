@@ -9,11 +9,10 @@ other part as equally busy and without slow requests; slower pairs are certain o
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from rules.confidence import CONFIDENCE, Certainty, binomial_tail
-from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import certain_if, is_significant_share, range_reading
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.signals import Gap, Reading
@@ -53,7 +52,7 @@ class BurnState(IntEnum):
     CERTAIN = 5
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BurnWindow:
     """Rung: a pair of windows (seconds), the allowed burn rate, and the slow requests in both."""
 
@@ -67,7 +66,7 @@ class BurnWindow:
     over: BurnSpan | None = None
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
     """Share of requests that may break an objective, and words for them after "5.0% of 200 requests in 1 h".
 

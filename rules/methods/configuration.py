@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from rules.confidence import Certainty
-from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import certain_if, exact_reading, range_reading
 from rules.plan.gpus import UNPACKED, Product, find_product, needed_format
 from rules.replicas.start_quantiles import FROM_TO, StartQuantiles, quantiles_by_timing
@@ -66,7 +66,7 @@ def _find_mismatch(case: RuleContext, gpu: Product, part: str, format: str) -> t
     return f"{text}; they run converted, without the planned speed-up", needs not in UNPACKED
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartQuantile:
     """Start of a replica, or the mean of its starts within one minute: minimum seconds, and number of starts."""
 

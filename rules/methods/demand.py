@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from statistics import NormalDist
 
 from rules.confidence import CONFIDENCE, Certainty, binomial_lower_bound
-from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import capitalize, certain_if, exact_reading, judge_each_pool, range_reading
 from rules.methods.load import FAMILIES
 from rules.plan.load_bins import BinnedWindow
@@ -36,7 +36,7 @@ NO_FORECAST = "no forecast is made yet"
 Z = NormalDist().inv_cdf(CONFIDENCE)
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
     """Work per second that arrived at the tier (lower bound, best estimate), mean ready replicas, requests.
 
@@ -66,7 +66,7 @@ class Arrivals:
         return f"{number(self.best, 'per_second')} {'of work ' if self.weighed else ''}arrive"
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Supply:
     """Capacity of a replica (requests per second), usable share, margin of a count, and planned replicas if known."""
 
@@ -288,7 +288,7 @@ def _forecast_limit(case: RuleContext, name: str) -> float:
     return case.catalogue["ForecastDegraded"].limit(name, case.context.limits)
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchClaim:
     """One comparison of offline work: the need by what there is (above 1 misses), the same at best, and words."""
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rules.confidence import CONFIDENCE
-from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import (
     OUTPUTS,
     PROMPTS,
@@ -58,7 +57,7 @@ TOWARDS = {
 """Archetype that traffic moves to, by the lengths that grow (guide 1.2, figure 1.2)."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DriftedQuantile:
     """Quantile away from the plan by at least `factor`, which is below 1 for shorter requests.
 

@@ -7,10 +7,9 @@ or a request that cannot be served (4xx). A request that its client left is neit
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rules.confidence import CONFIDENCE, Certainty
-from rules.light_dataclass import light_dataclass
 from rules.methods.burn_rate import Promise, explain_no_rung, judge_promise
 from rules.methods.evidence import certain_if, exact_reading, is_significant_share, range_reading
 from rules.plan.load_bins import BinnedWindow, TierContext
@@ -82,7 +81,7 @@ def _read_outcomes(binned: Iterable[BinnedWindow]) -> list[Outcomes]:
     return [found for one in binned if not isinstance(found := outcomes(one.window), Missing)]
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refusals:
     """Requests of one kind of refusal among all that came to an end."""
 

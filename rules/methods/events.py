@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from rules.confidence import Certainty, poisson_lower_bound
-from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import certain_if, exact_reading, join_names, range_reading
 from rules.plan.load_bins import BinnedWindow
 from rules.telemetry import windows
@@ -32,7 +32,7 @@ BY_CODE = {"gpu_fault_events": "gpu_fault_events_by_code"}
 """Families whose events are also counted by code."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EventCount:
     """Events, finished requests, and the replica-seconds in which events were observed."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rules.confidence import Certainty
-from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import exact_reading, group_by_replica, join_names, range_reading
 from rules.plan.money import price_of
 from rules.replicas.starts import ReplicaStart, Timing
@@ -17,7 +18,7 @@ SILENT_SECONDS = 2 * MINUTE_SECONDS
 """Seconds without a page, while others of the tier answer, after which a replica was stopped."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShortLife:
     """Replica that ran for `ran` seconds after a start that took `start` seconds."""
 

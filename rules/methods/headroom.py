@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rules.confidence import Certainty
-from rules.light_dataclass import light_dataclass
 from rules.methods import utilization as periods
 from rules.methods.evidence import certain_if, exact_reading, explain_not_lasting, judge_each_pool, range_reading
 from rules.plan.replica_count import margin_from_rule, replica_count
@@ -94,7 +94,7 @@ def _describe_need(case: RuleContext, judged: Sequence[Window], utilization: flo
     return text, periods.describe_cost(case, f"{more} more cost ", more)
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenYield:
     """Yield of hours: requests per second of the tier, tokens per GPU-hour and per request, requests per second of a
     replica."""

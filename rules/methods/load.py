@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 from rules.confidence import Certainty, poisson_lower_bound
-from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import certain_if, group_by_replica, join_names
 from rules.plan.load_bins import QUEUE, BinnedWindow, mean_waiting
 from rules.telemetry.arrivals import UNSERVED, count_arrivals, unserved
@@ -48,7 +48,7 @@ WHOLE = 0.75
 """Share of a period that must be observed for a rate. In a shorter time a burst would be the peak."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedLoad:
     """Arrivals at a replica per second, and the same as work, in requests of the lengths that the capacity is for."""
 
@@ -107,7 +107,7 @@ def compare_offered_load(case: RuleContext) -> tuple[str, LatencyPattern]:
     return str(whole), LatencyPattern.SLOWED if waits_everywhere else LatencyPattern.HELD_UP
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaOverload:
     """Binned windows of a replica beyond the benchmark, and the number of minutes (hours) that they are in.
 
@@ -254,7 +254,7 @@ def _count_periods(case: RuleContext, found: Sequence[ReplicaOverload]) -> str:
     return f"{'up to ' if len(found) > 1 else ''}{most} {word}"
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeakComparison:
     """Requests per second of the tier in its busiest periods, at least `rps` in three of them, and the planned peak.
 

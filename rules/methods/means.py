@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rules.confidence import Certainty, binomial_lower_bound
-from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import (
     REPEATED_LOOKUPS,
     certain_if,
@@ -46,7 +45,7 @@ PROMISED = 10**9
 """Requests behind a value of the plan: it is no estimate."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BinMean:
     """Mean in a load bin. `weight` is that of the observed part (0: none), `full_weight` that of a complete observation.
 
@@ -79,7 +78,7 @@ class BinnedMean:
         return self.weight / self.full_weight
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeanComparison:
     """Row of a mean: words, observation, expectation, value of the plan without a measurement, and reason for a gap.
 

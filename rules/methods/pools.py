@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 from rules.confidence import CONFIDENCE, Certainty, binomial_tail
-from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import OUTPUTS, PROMPTS, certain_if, exact_reading, range_reading, select_pool
 from rules.methods.prefix_routing import split_by_warmth
 from rules.plan.capacity import POOL_TOKENS
@@ -29,7 +29,7 @@ PREFILL, DECODE = POOL_TOKENS
 PROMPT, GENERATED = POOL_TOKENS.values()
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRatio:
     """Observed replicas of each pool, tokens per second of the whole pool, and the replicas that these rates need."""
 
@@ -150,7 +150,7 @@ def _measure_pool(binned: Sequence[BinnedWindow], family: str) -> tuple[int, flo
     return replicas, tokens / seconds * replicas if seconds > 0 else 0.0
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaMinute:
     """Minute of one replica: completed requests per second, requests in the system and of them waiting, mean seconds per
     token, and KV utilisation, mean and of the fullest data-parallel rank (0-1). None: not known. `lengths` are histograms."""
@@ -175,7 +175,7 @@ class ReplicaMinute:
         return histograms.mean(self.lengths.get(OUTPUTS, ()))
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaComparison:
     """Number of one replica and of its neighbours in a minute, and whether the replica stands out by it."""
 
@@ -184,7 +184,7 @@ class ReplicaComparison:
     stands_out: bool
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OddReplica:
     """Replica with its comparisons by one pattern, oldest first."""
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 from rules import confidence
-from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import (
     PROMPTS,
     REPEATED_LOOKUPS,
@@ -46,7 +45,7 @@ Minute = tuple[BinnedWindow, ...]
 """Binned windows of one minute, one for each replica."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LocalityThresholds:
     """Thresholds of PrefixRoutingBroken. The catalogue has their sources."""
 
@@ -61,7 +60,7 @@ class LocalityThresholds:
     evened: float
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceHitRate:
     """Hit rate of one replica (0-1), its source, and the minutes it was observed in (none for a planned rate)."""
 
@@ -70,7 +69,7 @@ class ReferenceHitRate:
     minutes: tuple[Minute, ...] = ()
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentHitRate:
     """Last minutes of the warm replicas, and the hit rate that they are compared with."""
 
@@ -120,7 +119,7 @@ class CurrentHitRate:
         return f"{text}, {self.reference.rate:.0%} {self.reference.words}" if self.reference else text
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
     """State of the routing. `broken` is None if it is not known, for the reason `gap`."""
 

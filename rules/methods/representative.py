@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from rules.confidence import Certainty
-from rules.light_dataclass import light_dataclass
 from rules.methods.drift import judge_benchmarked_lengths
 from rules.methods.evidence import certain_if, exact_reading
 from rules.plan.envelope import interpolate
@@ -32,7 +32,7 @@ STEADY = 0.1
 """Maximum change of requests in the system per finished request. Little's law needs a steady population."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SystemTimes:
     """Mean seconds in the system: observed, of the benchmark, and the highest that the benchmark leaves open."""
 
@@ -173,7 +173,7 @@ def _find_contradiction(case: RuleContext) -> str:
     )
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LittlesLawCheck:
     """Requests in the system by the gauges and by Little's law. `sightings` are the requests in all gauge samples."""
 

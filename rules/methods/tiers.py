@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from rules.confidence import Certainty
-from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import certain_if, exact_reading, join_names
 from rules.plan.curve import operating_point
 from rules.plan.load_bins import TierContext
@@ -34,7 +34,7 @@ Parts = tuple[Histogram, ...]
 Minutes = Mapping[float, Window]
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SlowShare:
     """Bounds (0-1) of a tier's part of the slowest requests; `n` are the requests of all tiers."""
 
@@ -78,7 +78,7 @@ def _count_most(tiers: Mapping[str, Parts], edge: float | None) -> float:
     return math.fsum(histograms.share_above(parts, edge).high for parts in tiers.values())
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TierPair:
     """Tier and a tier that is `faster` times as fast, over their common minutes, newest last.
 

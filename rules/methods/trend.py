@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 from statistics import NormalDist
 
 from rules.confidence import CONFIDENCE, Certainty
-from rules.light_dataclass import light_dataclass
 from rules.methods.evidence import (
     certain_if,
     exact_reading,
@@ -42,7 +42,7 @@ QUANTILES = (0.5, 0.99)
 """Quantiles of TTFT that may rise. The median comes first because fewer requests prove it."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueTrend:
     """Queue of a replica: requests waiting in its last third, arrived minus finished requests, finished requests."""
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from rules.light_dataclass import light_dataclass
 from rules.plan.envelope import concurrencies, interpolate, is_latency, metric_value, monotone_envelope, sort_by_load
 from rules.plan.schema import LITTLES_LAW, Point, Slo, TierPlan
 
@@ -40,7 +40,7 @@ class CurvePosition(NamedTuple):
     beyond: str
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
     """Benchmark values at both points of a bin and in between. `requests` is the smaller count of the points, or 0."""
 
@@ -50,7 +50,7 @@ class Expectation:
     requests: int
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OperatingPoint:
     """The highest load of one replica within the SLO (guide 8.3, steps 1 and 2).
 
@@ -68,7 +68,7 @@ class OperatingPoint:
     high: float | None = None
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
     """The uncensored points by rising load, as a monotone envelope; bin k lies between point k - 1 and point k.
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from rules.light_dataclass import light_dataclass
 from rules.plan.schema import TierPlan
 
 _CDNA = frozenset({"fp16", "bf16", "int8"})
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
     """GPU with NVIDIA's compute capability, or with the formats that it computes.
 

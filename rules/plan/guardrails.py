@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
 from rules.confidence import Certainty
-from rules.light_dataclass import light_dataclass
 from rules.plan.mistakes import Case, Found, Severity
 from rules.plan.schema import TierPlan
 from rules.sizing import safe_queue_depth
@@ -43,7 +42,7 @@ class GuardrailState(StrEnum):
     UNKNOWN = "unknown"
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Guardrail:
     """Guardrail by its key in the plan: planned value (None: none), fitting range in whole tokens or requests, and state.
 

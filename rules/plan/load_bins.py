@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from rules.light_dataclass import light_dataclass
 from rules.plan.capacity import POOL_TOKENS, planned_capacity, pool_capacity
 from rules.plan.curve import Curve
 from rules.plan.gpus import gpu_peaks
@@ -28,7 +27,7 @@ APART = frozenset(POOL_TOKENS)
 """Pools whose replicas each do a part of a request."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TierContext:
     """A tier as judgements see it: its plan (None where there is none), the curve, and what readings need of it.
 
@@ -126,7 +125,7 @@ def build_tier_context(
     )
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BinnedWindow:
     """A window of one replica (or of a tier's load bin) with its load: completed requests per second and replica, and
     requests in the system. `bin` is its place on the curve, None where it has none; then `beyond` says why, if it is

@@ -6,9 +6,9 @@ To add a kind of cost: a function here, with its worked example as a test.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from decimal import Decimal
 
-from rules.light_dataclass import light_dataclass
 from rules.plan.schema import TierPlan
 
 HOURS_A_DAY = 24.0
@@ -18,7 +18,7 @@ WHOLE = 99.95
 """What rounds to a hundred is written without a fraction: cents of a day's bill would be noise."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
     """GPUs of a replica and price of one GPU for an hour (None: not in the plan)."""
 

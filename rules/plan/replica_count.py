@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
-from rules.light_dataclass import light_dataclass
 from rules.plan.capacity import POOL_TOKENS, pool_capacity
 from rules.plan.schema import TierPlan
 from rules.telemetry.wording import number
@@ -21,7 +21,7 @@ NO_OVERRIDES: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 """A tier whose configuration changes no threshold."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Margin:
     """Room that a replica count leaves.
 
@@ -114,7 +114,7 @@ def count_pools(plan: TierPlan, demand_rps: float, margin: Margin) -> Mapping[st
     return {pool: replica_count(demand_rps, found, margin) for pool, found in known.items()} if apart else {}
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaCount:
     """The replicas that `demand_rps` needs at a capacity, with a margin, and never fewer than `minimum`.
 

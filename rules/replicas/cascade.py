@@ -7,14 +7,12 @@ preempt too.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-
-from rules.light_dataclass import light_dataclass
+from dataclasses import dataclass, replace
 
 STAGES = {0: "none", 1: "filling", 2: "evicting", 3: "queueing", 4: "user-visible"}
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CascadeThresholds:
     """Thresholds of the cascade; their sources are in the catalogue."""
 
@@ -31,7 +29,7 @@ class CascadeThresholds:
     ttft_slo_seconds: float
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CascadeSample:
     """Gauges of one scrape and increases since the scrape `dt` seconds earlier.
 
@@ -51,7 +49,7 @@ class CascadeSample:
     request_seconds: float | None
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CascadeState:
     """Cascade of a replica: `stage` (0: none) since `since`, first stage since `onset`, stage 4 since `breach_at`.
 

@@ -7,8 +7,8 @@ waits at t and waited at t - objective has missed it (DESIGN 3.19). The order of
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
-from rules.light_dataclass import light_dataclass
 from rules.replicas.stalls import count_left
 from rules.telemetry.outcomes import FINISHED
 from rules.telemetry.snapshots import Snapshot
@@ -19,7 +19,7 @@ LEFT_EARLY = ("requests_aborted", "requests_failed")
 """Counters of requests that may have left the queue without a first token."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePage:
     """Queue of one page at `t` (unix seconds): waiting requests, and the totals of first tokens and of other ends."""
 
@@ -29,7 +29,7 @@ class QueuePage:
     left: float
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OverdueTrack:
     """Pages back to the objective, oldest first, the requests that are `overdue` now, and those that were preempted.
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from rules.light_dataclass import light_dataclass
 from rules.telemetry.gauges import IN_SYSTEM, STEP_FAMILY, TOKEN_FAMILY
 from rules.telemetry.outcomes import ARRIVED, FINISHED, HTTP_FAILED, HTTP_OK, HTTP_REFUSED
 from rules.telemetry.snapshots import RankPage, Snapshot
@@ -45,7 +44,7 @@ STEP_PARTS = 5.0
 """A stall is certain after so many of the longest steps seen."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankStall:
     """Rank that holds requests and has done no work since `since` (unix seconds), on `pages` good pages.
 
@@ -60,7 +59,7 @@ class RankStall:
     left_before: float | None
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StallTrack:
     """Present stalls by rank, and the longest time in seconds after which a rank worked again.
 

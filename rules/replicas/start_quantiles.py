@@ -7,8 +7,8 @@ pod. The P95 of fewer than `ENOUGH` starts is the slowest of them.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from rules.light_dataclass import light_dataclass
 from rules.replicas.starts import ENOUGH, LEAD_QUANTILE, ReplicaStart, Timing, nearest_rank
 from rules.telemetry.wording import number
 
@@ -19,7 +19,7 @@ FROM_TO = {
 """How starts of a kind were timed, in words that follow "timed"."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartQuantiles:
     """The starts of a tier with one kind of timing: how many, their P50 and P95 in seconds.
 

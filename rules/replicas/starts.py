@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 
 from pydantic import TypeAdapter
 
-from rules.light_dataclass import light_dataclass
 from rules.replicas.track import ScrapeTrack
 from rules.telemetry import windows
 from rules.telemetry.signals import Reading
@@ -50,7 +49,7 @@ class Timing(StrEnum):
     PROCESS = "process"  # from process start to ready, by the page
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStart:
     """Start of a replica; all times are unix seconds, None if unknown.
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from rules.light_dataclass import light_dataclass
 from rules.replicas import starts
 from rules.replicas.cascade import CascadeSample, CascadeState, CascadeThresholds, interrupt_cascade
 from rules.replicas.cascade import step_cascade as advance_cascade
@@ -24,7 +23,7 @@ CLAIMS = ("requests_running", "requests_waiting", "kv_utilization")
 """Gauges by which a page claims work."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
     """State of one replica: scrape track, cascade, the windows of the `open` minute and its present `start`.
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from rules.light_dataclass import light_dataclass
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot, is_same_release
@@ -22,7 +21,7 @@ BRIDGE_SECONDS = 300.0
 """After a longer silence counters say too little about when: they are dropped (Prometheus' staleness is 300 s too)."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScrapeTrack:
     """Last good page, last scrape of any outcome, and failed scrapes since (the first at `silent_since`).
 
@@ -123,7 +122,7 @@ def is_mostly_covered(spans: Spans, begin: float, end: float) -> bool:
     return 0.0 < inside >= (end - begin) / 2
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaRelease:
     """Release that a replica runs from `t` on (unix seconds): its first page that tells it.
 

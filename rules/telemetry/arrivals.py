@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
-from rules.light_dataclass import light_dataclass
 from rules.telemetry.outcomes import FAILED, HTTP_FAILED, NO_ROOM, count_gone, failed_bounds
 from rules.telemetry.windows import MINUTE_SECONDS, NET_CHANGE, Window
 from rules.telemetry.work import UNTOLD, CapacityLengths, computed_share, count_served, weigh
@@ -39,7 +38,7 @@ LEAST_SHARE, MOST_SHARE = 0.5, 2.0
 finishes nothing has as many arrivals; estimates above the bound are not credible."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MinuteSums:
     """Sums over the observed part of the minute that begins at `start` (unix seconds). They add up over replicas and
     bookings.
@@ -71,7 +70,7 @@ ADDED = tuple(f.name for f in fields(MinuteSums) if f.name not in ("start", "fir
 """Additive fields of `MinuteSums`."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MinuteDemand:
     """Arrivals at a tier in the minute that begins at `start` (unix seconds): requests, tokens asked for, mean waiting
     requests. None means missing. `covered_seconds` of `expected_seconds` replica-seconds were observed. `computed` is

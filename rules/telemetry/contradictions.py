@@ -7,8 +7,8 @@ times are independent. A mean number of requests at once is rate x E2E (Little's
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from rules.light_dataclass import light_dataclass
 from rules.telemetry.histograms import EMPTY, Cumulative, increase
 
 ROUNDED = 1.02
@@ -41,7 +41,7 @@ FEWEST_REQUESTS = 100
 """Requests below which means may be those of the first, slow ones."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Contradiction:
     """Sentence with both numbers, and which of `ttft`, `tpot` and `e2e` are wrong: all of them if it is not known."""
 

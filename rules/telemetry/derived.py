@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from rules.light_dataclass import light_dataclass
 from rules.sizing import cost_per_million_tokens, expected_tokens_per_round
 from rules.telemetry import gpu_windows, histograms
 from rules.telemetry.arrivals import unserved
@@ -118,7 +118,7 @@ def _solved(mean_accepted: float, mean_length: float) -> float:
     return high
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFacts:
     """Facts from the plan or the configuration: GPUs per replica, price per hour, objectives and present capacity per
     replica.

@@ -7,9 +7,9 @@ needs an engine table that yields it or a reader.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
-from rules.light_dataclass import light_dataclass
 from rules.telemetry.snapshots import LINKS
 
 
@@ -21,7 +21,7 @@ class FamilyKind(StrEnum):
     GAUGE = "gauge"
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """Row of the family table. `export` is the stem after `sizewatch_` if it differs from the name (units,
     `_total`)."""

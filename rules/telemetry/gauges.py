@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from rules.light_dataclass import light_dataclass
 from rules.telemetry.histograms import Histogram, quantile
 from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import Snapshot
@@ -58,7 +58,7 @@ SIGMA = 3.0
 """Standard deviations (Poisson) by which samples may differ from the mean by chance."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GaugeSum:
     """Gauge over a window: time integral (unit x seconds), covered seconds, extremes and number of samples."""
 
@@ -74,7 +74,7 @@ class GaugeSum:
         return min(max(self.integral / self.seconds, self.minimum), self.maximum)
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LittleEstimate:
     """Mean requests in the system by Little's law, between `low` and `high`, from `requests` finished ones."""
 

@@ -10,13 +10,12 @@ import math
 import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, compress, groupby, pairwise
 
-from rules.light_dataclass import light_dataclass
 
-
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Histogram:
     """Observations by bucket.
 
@@ -123,7 +122,7 @@ def _is_possible(edges: tuple[float, ...], counts: tuple[float, ...], total: flo
     return math.fsum(least) - one <= total <= math.fsum(most) + one
 
 
-@light_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Cumulative:
     """Histogram family as printed on a page: cumulative counts since the process started."""
 
@@ -162,7 +161,7 @@ def _add_equal(same: list[Histogram]) -> Histogram:
     )
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Quantile:
     """Position of a quantile of the observed requests: certainly in (low, high], with the best estimate `value`."""
 
@@ -261,7 +260,7 @@ def _in_tail(parts: tuple[Histogram, ...], left: float, ends: tuple[float, float
     return low + (high - low) * math.log(at_low / left) / math.log(at_low / at_high)
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
     """Count of observations above a threshold among n: at least `low`, at most `high`, best estimate `best`."""
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from rules.light_dataclass import light_dataclass
 from rules.telemetry.gauges import IN_SYSTEM, SIGMA
 from rules.telemetry.reading_methods import ALL
 from rules.telemetry.signals import Gap, Missing
@@ -36,7 +36,7 @@ READ = frozenset({FINISHED, FAILED, ARRIVED, HTTP_OK, HTTP_REFUSED, HTTP_FAILED,
 """Families of a window that determine outcomes."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
     """Requests of a window by outcome. At least `failed` failed; `most_failed` is the sum of both failure counts.
     `doubt` is the reason why the counts are inconclusive, or "" if they are reliable."""

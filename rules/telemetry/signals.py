@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 
-from rules.light_dataclass import light_dataclass
 from rules.telemetry.snapshots import LINKS
 
 
@@ -32,7 +32,7 @@ class Gap(StrEnum):
 GAP_ORDER = {gap: place for place, gap in enumerate(Gap)}
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """Value of a signal in a window, with certain bounds.
 
@@ -52,7 +52,7 @@ class Reading:
         return Reading(value=value, low=low, high=high, n=self.n)
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
     """Missing number and its reason. `text` adds details beyond the name of the gap."""
 
@@ -97,7 +97,7 @@ class SignalKind(StrEnum):
     DERIVED = "derived"  # a function in `rules.telemetry.derived`, by the signal's name
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
     """Row of SIGNALS: `families` are the names in a window that `how` reads; `q` is the quantile (0-1)."""
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from rules.light_dataclass import light_dataclass
 from rules.telemetry.histograms import Cumulative
 
 ENGINE_VERSION = "engine_version"
@@ -22,7 +21,7 @@ KV_FORMATS = ("cache_dtype", "kv_cache_dtype")
 """Facts with the format of the KV cache. vLLM's "auto" is the type of the model or its checkpoint."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodTimes:
     """Pod timestamps in unix seconds by the cluster's clocks, to the second. None means unknown or unreliable.
 
@@ -37,7 +36,7 @@ class PodTimes:
     ready_at: float | None = None
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankPage:
     """Data-parallel rank on a page: gauges of its requests and the sum of its counters of work.
 
@@ -50,7 +49,7 @@ class RankPage:
     counts_steps: bool
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """Page at one instant. Family names and units are those of `rules.telemetry.families`.
 
@@ -79,7 +78,7 @@ class Snapshot:
     ranks: tuple[RankPage, ...] = ()
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReadout:
     """Readout of one GPU at one instant, in base units. A name in none of the three mappings was not queried.
 
@@ -106,7 +105,7 @@ class GpuReadout:
     """Kubernetes pods that own the GPU by the source, as namespace/name. Empty if it reports none."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuName:
     """GPU quantity: its kind, unit and meaning."""
 

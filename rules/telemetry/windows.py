@@ -10,13 +10,12 @@ import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from rules.light_dataclass import light_dataclass
 from rules.telemetry import histograms
 from rules.telemetry.families import MOST_PER_SECOND, MOST_REQUESTS, stem
 from rules.telemetry.gauges import IN_SYSTEM, STEP_FAMILY, GaugeSum, sum_gauges, tells_in_system
@@ -54,7 +53,7 @@ def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, lis
     return groups
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """Changes of one replica or several in (start, end] (unix seconds, both scrape instants).
 

@@ -7,10 +7,10 @@ tokens. Attention over contexts longer than the benchmark's adds to it. `rules.t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 from rules.confidence import Certainty
-from rules.light_dataclass import light_dataclass
 from rules.telemetry import histograms
 from rules.telemetry.reading_methods import ALL, has_repeated_lookups, replica_rate
 from rules.telemetry.signals import Reading
@@ -24,7 +24,7 @@ APART = 1.1
 """Ratio of bounds below which they are reported as one number."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeanTokens:
     """Mean tokens per request: exact if `low` equals `high`, otherwise bounds. `high` None is open."""
 
@@ -36,7 +36,7 @@ class MeanTokens:
         return self.low == self.high
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityLengths:
     """Mean tokens of the requests that a capacity was measured with: prompts (with cached tokens) and outputs. None is
     unknown. `prefix_hit_ratio` is the share of prompt tokens from the prefix cache, or None if unknown. `only` is the family of
@@ -57,7 +57,7 @@ UNTOLD = CapacityLengths()
 """Lengths of a plan without lengths."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLoad:
     """Tokens of one kind as requests per second of the capacity's lengths: the best estimate and its bounds."""
 
@@ -66,7 +66,7 @@ class TokenLoad:
     high: float
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """Load of a replica in requests per second of the capacity's lengths, in total and by each kind of token.
 
@@ -244,7 +244,7 @@ class CapacitySource(StrEnum):
     PRODUCTION = "production"
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
     """Completed requests per second of one replica within its SLO.
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from rules.confidence import Certainty
-from rules.light_dataclass import light_dataclass
 from rules.plan.curve import Curve, Expectation
 from rules.plan.envelope import metric_value
 from rules.plan.load_bins import BinnedWindow, TierContext
@@ -38,7 +37,7 @@ LIKELY_CONFIDENCE = 0.95
 PERIOD_WORDS = {MINUTE_SECONDS: "minutes", HOUR_SECONDS: "hours"}
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TierWindows:
     """Tier in rules that compare tiers: its context and its binned windows of the same hold."""
 
@@ -50,7 +49,7 @@ NO_BUDGET = Budget()
 """Shared by all contexts without one: a fleet makes thousands of contexts a cycle."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuleContext:
     """Input of one rule at `now`: tier, binned windows of the hold (oldest first), period, and further evidence.
 
@@ -189,7 +188,7 @@ def too_early(
     return case.unknown(Gap.TOO_FEW_REQUESTS, text, (SEPARATE - shown) * case.period_seconds)
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkComparison:
     """Part of a context that can be compared with the benchmark: the windows on its curve."""
 

@@ -12,9 +12,8 @@ import operator
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from rules.light_dataclass import light_dataclass
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry import histograms, outcomes, windows
 from rules.telemetry.signals import Missing, Reading
@@ -57,7 +56,7 @@ LATEST_SECONDS = 180.0
 """Age in seconds of the minutes that tell how many requests are overdue now: replicas close theirs one after the other."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """Counts of a tier's requests by objective (seconds, None: no objective), in rows ordered by start without overlap.
 
@@ -80,7 +79,7 @@ class Budget:
         return found
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SlowRequestCount:
     """Of `n` requests `low` surely broke the objective, `high` at most, `best` by the best estimate.
 
@@ -204,7 +203,7 @@ def _sum_counts(columns: Sequence[Iterable[float]], family: str) -> tuple[float,
     return n * share, low * share, best * share, high * share
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BurnSpan:
     """Time in which more than an allowed share of requests missed an objective, from `begin` to `end` (unix seconds).
 

@@ -6,11 +6,10 @@ A finding lasts from the first warning or critical to the first ok. A gap inside
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from rules.confidence import Certainty
-from rules.light_dataclass import light_dataclass
 from rules.telemetry.signals import Gap
 from rules.verdicts.verdict import FIRING, SEVERITY, RuleResult, Status, Subject, Unknown, Verdict
 
@@ -28,7 +27,7 @@ UNASKED_SECONDS = 900.0
 """Seconds without a verdict for such a reason after which a finding ends: a restarted engine lacks metrics for minutes."""
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
     """A change inside an episode, at unix seconds `t`."""
 
@@ -38,7 +37,7 @@ class Transition:
     certainty: Certainty
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """Finding of a rule with its `worst` verdict (by status, certainty, stage); `ended_at` is None while it lasts.
 
@@ -64,7 +63,7 @@ class Finding:
         return [one for one in self.transitions if one.status in FIRING and one.certainty is Certainty.CERTAIN]
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownSpan:
     """Span in which a rule was unknown for one reason; `text` is the latest one."""
 
@@ -76,7 +75,7 @@ class UnknownSpan:
     ended_at: float | None = None
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuleState:
     """Latest result of a rule for a subject, its open finding and unknown span, and its last verdict's time (unix
     seconds).

@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 
-from rules.light_dataclass import light_dataclass
 
-
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastPoint:
     """Arriving requests per second of the whole tier at `t` (unix seconds): median, 95 % and 99 % quantile."""
 
@@ -20,7 +19,7 @@ class ForecastPoint:
     q99: float
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
     """Forecast of one tier, made at `made_at` (unix seconds) by the method named `method`.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from rules.light_dataclass import light_dataclass
 from rules.thresholds import CatalogueRow
 from rules.verdicts.verdict import RuleResult
 
@@ -32,7 +32,7 @@ class Scope(StrEnum):
     REPLICA = "replica"
 
 
-@light_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Rule that explains another one, when findings of both lie at most `within_seconds` apart.
 
@@ -44,7 +44,7 @@ class Explanation:
     within_seconds: float
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rule(CatalogueRow):
     """Row of the catalogue: what `method` evaluates over the last `window_seconds`, from `minimum_seconds` of data on.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 from rules.confidence import Certainty
-from rules.light_dataclass import light_dataclass
 from rules.telemetry.signals import Gap, Reading, SignalValue
 
 
@@ -22,7 +22,7 @@ SEVERITY = {Status.UNKNOWN: 0, Status.OK: 0, Status.WARNING: 1, Status.CRITICAL:
 FIRING = frozenset({Status.WARNING, Status.CRITICAL})
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """Subject of a verdict: a tier or one of its replicas."""
 
@@ -33,7 +33,7 @@ class Subject:
         return self.tier if self.replica is None else f"{self.tier}/{self.replica}"
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
     """Suspected cause with evidence for and against it, in words with numbers."""
 
@@ -43,7 +43,7 @@ class Cause:
     against: tuple[str, ...] = ()
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
     """Recommended action and the runbook heading that explains it."""
 
@@ -51,7 +51,7 @@ class Action:
     runbook: str
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MissedObjective:
     """Share of a tier's requests that missed an objective; `share.n` is the number of requests.
 
@@ -63,7 +63,7 @@ class MissedObjective:
     share: Reading
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IdleReplicas:
     """Ready replicas, on average over the time judged, and the surplus of them with its cost per day (None: no price).
 
@@ -78,7 +78,7 @@ class IdleReplicas:
     currency: str
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """Result of a rule at an instant (unix seconds). Only the cascade has a `stage`.
 
@@ -111,7 +111,7 @@ class Verdict:
         return self.sentence if suspect in self.sentence else f"{self.sentence}. First suspect: {suspect}"
 
 
-@light_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
     """Result of a rule without enough data. It has no status, is shown and counted.
 
