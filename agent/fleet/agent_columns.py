@@ -10,10 +10,10 @@ from functools import lru_cache
 
 from agent.prometheus.answers import MatrixSeries
 from exporters.metrics import names
-from rules.telemetry.families import FAMILIES, FamilyKind
+from rules.telemetry.families import FAMILIES, GPU_NAMES, FamilyKind
 from rules.telemetry.gpu_limits import drop_impossible
 from rules.telemetry.histograms import Cumulative
-from rules.telemetry.snapshots import GPU_NAMES, GpuReadout, Snapshot
+from rules.telemetry.snapshots import GpuReadout, Snapshot
 
 GPU_INFO = names.GPU_INFO.name
 

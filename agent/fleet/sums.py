@@ -18,10 +18,9 @@ from agent.fleet.agent_columns import SAMPLES, SeriesColumns
 from agent.prometheus.answers import MatrixSeries
 from exporters.metrics import names
 from rules.telemetry import histograms, windows
-from rules.telemetry.families import FamilyKind
+from rules.telemetry.families import GPU_NAMES, FamilyKind
 from rules.telemetry.gauges import GaugeSum
 from rules.telemetry.histograms import Histogram
-from rules.telemetry.snapshots import GPU_NAMES
 from rules.telemetry.windows import Window
 
 MAX_QUERY_CHARACTERS = 15_000

@@ -16,9 +16,10 @@ from rules.engines.coverage import Exposure, FamilyUse, Support, engine_signals,
 from rules.engines.table import EngineTable
 from rules.gpu_sources.devices import BY_CODE, FAULTS
 from rules.gpu_sources.exporter import GpuExporter, GpuExporterPage
+from rules.telemetry.families import GPU_NAMES
 from rules.telemetry.gpu_windows import COVERED
 from rules.telemetry.signals import BY_NAME, RATES, Gap, Missing, Signal, SignalValue
-from rules.telemetry.snapshots import GPU_NAMES, GpuReadout, Snapshot
+from rules.telemetry.snapshots import GpuReadout, Snapshot
 from rules.telemetry.wording import format_count, number, quantity
 
 CREATED = "_created"

@@ -22,7 +22,7 @@ from exporters.grafana.records import (
     signal_unit,
 )
 from exporters.metrics import names
-from rules.telemetry.snapshots import LINKS
+from rules.telemetry.families import LINKS
 
 ACTIVE = (
     ("SMs active", "gpu_sm_active"),

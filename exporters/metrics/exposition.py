@@ -20,9 +20,8 @@ from exporters.metrics.names import ExportedMetric
 from exporters.metrics.self_metrics import SAMPLES, engine_labels, gpu_labels
 from exporters.render.text import replace_undecodable
 from exporters.status.records import AgentStatus, ExportScope, ReplicaStatus
-from rules.telemetry.families import BY_NAME, FamilyKind, stem
+from rules.telemetry.families import BY_NAME, GPU_NAMES, FamilyKind, stem
 from rules.telemetry.histograms import Histogram
-from rules.telemetry.snapshots import GPU_NAMES
 
 OPENMETRICS = "application/openmetrics-text"
 END = b"# EOF\n"

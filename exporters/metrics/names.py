@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rules.telemetry.families import BY_NAME, FAMILIES, Family, FamilyKind, stem
-from rules.telemetry.snapshots import GPU_NAMES
+from rules.telemetry.families import BY_NAME, FAMILIES, GPU_NAMES, Family, FamilyKind, stem
 
 PREFIX = "sizewatch_"
 

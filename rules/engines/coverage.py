@@ -18,12 +18,11 @@ from rules.engines.reader import SUFFIXES
 from rules.engines.registry import PROCESS_START, normalize_name, select_rows, strip_wrapper_prefix
 from rules.engines.table import EngineTable, SourceRow
 from rules.telemetry.derived import PlanFacts
-from rules.telemetry.families import FamilyKind
+from rules.telemetry.families import GPU_NAMES, FamilyKind
 from rules.telemetry.gauges import IN_SYSTEM, GaugeSum
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.readings import read
 from rules.telemetry.signals import SIGNALS, Missing, Signal
-from rules.telemetry.snapshots import GPU_NAMES
 from rules.telemetry.windows import NET_CHANGE, Window
 from rules.telemetry.work import Capacity, CapacityLengths, CapacitySource, MeanTokens
 

@@ -17,12 +17,18 @@ from rules.engines.registry import ENGINES, PROCESS_START, normalize_name, selec
 from rules.engines.table import EngineTable, LabelAggregation, SourceRow
 from rules.replicas.stalls import RANK_GAUGES, WORK, WORK_EVENTS, counts_each_step
 from rules.telemetry.contradictions import find_page_contradiction
-from rules.telemetry.families import MOST_OF_GAUGE, PART_OF, FamilyKind
+from rules.telemetry.families import MOST_OF_GAUGE, FamilyKind
 from rules.telemetry.histograms import EMPTY, Cumulative, check_cumulative
 from rules.telemetry.snapshots import RankPage, Snapshot
 
 AHEAD_SECONDS = 86_400.0
 """Largest clock error in seconds. A later update time is the sum of several (multiprocess mode, METRICS trap 8)."""
+
+PART_OF = (
+    ("prefix_hit_tokens", "prefix_queried_tokens", "prefix cache"),
+    ("external_prefix_hit_tokens", "external_prefix_queried_tokens", "external cache"),
+)
+"""Counters of which the first is a part of the second. A page with an excess makes both unusable."""
 
 SUFFIXES = ("_bucket", "_sum", "_count")
 SeriesName = tuple[str, Mapping[str, str]]
@@ -350,11 +356,11 @@ def _contradictory(
     """Return counters of a part above their whole, with the whole: either may be wrong. Return histograms of times that
     the page's other times exclude too (DESIGN 3.20)."""
     found: list[str] = []
-    for part, whole, words in PART_OF:
+    for part, whole, title in PART_OF:
         some, of = counters.get(part), counters.get(whole)
         if some is not None and of is not None and some > of:
             share = f" ({some / of:.0%})" if of else ""
-            text = f"{words.format(part=some, whole=of)}{share}: cannot be, neither counter is used"
+            text = f"tokens found in the {title}, {some:,.0f}, of {of:,.0f} looked up{share}: cannot be, neither counter is used"
             faults.append((part, text))
             found += [part, whole]
     contradiction = find_page_contradiction(histograms, counters)

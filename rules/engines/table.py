@@ -8,13 +8,12 @@ its name in `rules.engines.registry`.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from importlib.resources import files
 from typing import Any
 
+from rules.tables import freeze, read_table
 from rules.telemetry.families import BY_NAME, FamilyKind
 
 
@@ -138,11 +137,6 @@ def load_engine_table(name: str) -> EngineTable:
         raise ValueError(f"rules/engines/{name}.toml: {error!r}") from error
 
 
-def read_table(package: str, name: str) -> dict[str, Any]:
-    """Return the keys of a table that is a file of a package."""
-    return tomllib.loads(files(package).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
-
-
 def _load_rows(keys: Mapping[str, Any], patterns: Mapping[str, str]) -> Iterator[SourceRow]:
     """Yield a row, and of the mean KV utilization the row of the fullest engine too."""
     conditions = {
@@ -156,10 +150,3 @@ def _load_rows(keys: Mapping[str, Any], patterns: Mapping[str, str]) -> Iterator
     yield row
     if row.family == "kv_utilization":
         yield replace(row, family="kv_utilization_max", across=LabelAggregation.MAX)
-
-
-def freeze(value: Any) -> Any:
-    """Return the value of a table with tuples in place of lists."""
-    if isinstance(value, dict):
-        return {name: freeze(below) for name, below in value.items()}
-    return tuple(map(freeze, value)) if isinstance(value, list) else value

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rules.gpu_sources.exporter import Field, GpuExporterPage, Ticks
+from rules.telemetry.families import GPU_NAMES
 from rules.telemetry.gpu_limits import MOST_CODE, Impossible, check_level, drop_impossible
-from rules.telemetry.snapshots import GPU_NAMES, GpuReadout
+from rules.telemetry.snapshots import GpuReadout
 
 RATIO_SLACK = 0.01
 """Rounding tolerance of ratios above 1. Such a ratio becomes 1; a larger one is invalid."""

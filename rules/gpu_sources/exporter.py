@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rules.engines.coverage import FamilyUse
-from rules.engines.table import freeze, read_table
+from rules.tables import freeze, read_table
 from rules.telemetry.snapshots import GpuReadout
 
 Sample = tuple[str, Mapping[str, str], float]

@@ -18,8 +18,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from rules.telemetry.families import stem
-from rules.telemetry.snapshots import GPU_NAMES, LINKS, GpuReadout
+from rules.telemetry.families import GPU_NAMES, LINKS, stem
+from rules.telemetry.snapshots import GpuReadout
 
 MOST_WATTS = 5_000.0
 MOST_MEMORY_BYTES = 4.0 * 2**40

@@ -14,12 +14,12 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from rules.telemetry import windows
-from rules.telemetry.families import stem
+from rules.telemetry.families import LINKS, stem
 from rules.telemetry.gauges import GAUGE_HOLD_SECONDS, GaugeSum
 from rules.telemetry.gpu_limits import Impossible, find_impossible_increases
 from rules.telemetry.reading_methods import gap_for_empty_family, mean_level, ratio, replica_rate
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
-from rules.telemetry.snapshots import LINKS, GpuReadout
+from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import Window
 
 COVERED: Mapping[str, tuple[str, ...]] = MappingProxyType(

@@ -8,19 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rules.telemetry import outcomes
-from rules.telemetry.arrivals import UNSERVED
 from rules.telemetry.derived import DERIVED, PlanFacts
 from rules.telemetry.gauges import GaugeSum
 from rules.telemetry.histograms import from_cumulative
-from rules.telemetry.reading_methods import (
-    BRACKETS,
-    bracketed,
-    mean_level,
-    ratio,
-    total_level,
-    total_rate,
-)
+from rules.telemetry.reading_methods import BRACKETS, bracketed, mean_level, ratio, total_level, total_rate
 from rules.telemetry.signals import SIGNALS, Gap, Signal, SignalKind, SignalValue
 from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import Window
@@ -36,32 +27,10 @@ _WAYS: dict[SignalKind, Callable[[Signal, Window], SignalValue]] = {
 }
 
 
-LOOKED_UP_FOR = ("prompt_tokens", "requests_finished", "requests_running", "requests_waiting")
-"""Families that tell whether lookups of a cache were counted again."""
-
-ALSO_READ: dict[str, tuple[str, ...]] = {
-    "arrival_rps": ("requests_arrived", "requests_running", *UNSERVED, outcomes.HTTP_OK, "ttft_seconds"),
-    "failed_share": tuple(outcomes.READ),
-    "refused_share": tuple(outcomes.READ),
-    "speculative_acceptance": ("spec_accepted_at_position", "spec_accept_length", "spec_steps"),
-    "tokens_per_round": ("spec_accept_length",),
-    "prefix_hit_ratio": ("prefix_hit_gauge", *LOOKED_UP_FOR),
-    "external_prefix_hit_ratio": ("external_prefix_hit_gauge", *LOOKED_UP_FOR),
-    "kv_offload_utilization": ("kv_offload_utilization",),
-    "fleet_utilization": ("prompt_tokens_computed", "prefix_hit_tokens", "prefix_queried_tokens"),
-    "gpu_utilization": ("gpu_busy_covered_seconds", "gpu_utilization_sampled", "gpu_gfx_active"),
-    "gpu_power_watts": ("gpu_energy_covered_seconds",),
-    **dict.fromkeys(
-        ("energy_per_generated_token", "energy_per_token"), ("gpu_energy_covered_seconds", "gpu_power_watts")
-    ),
-}
-"""Fallback families of a signal."""
-
-
 def families_of(signal: Signal) -> frozenset[str]:
     """Return all families that the signal's reading may use. Other families do not change it."""
     bracket = [other for family in signal.families for other in BRACKETS.get(family, ()) if other]
-    return frozenset((*signal.families, *ALSO_READ.get(signal.name, ()), *bracket))
+    return frozenset((*signal.families, *signal.also, *bracket))
 
 
 def read_all(window: Window, basis: PlanFacts = NOTHING) -> dict[str, SignalValue]:

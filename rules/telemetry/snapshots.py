@@ -2,7 +2,7 @@
 
 `rules.engines.reader` makes engine snapshots; `rules.telemetry.windows` takes their difference. Quantiles and ratios
 belong to windows. Every GPU source (NVML, the exporters in `rules.gpu_sources`) fills the readout under the names,
-units and meanings of ``GPU_NAMES``. To add a GPU quantity: a row of ``GPU_NAMES``.
+units and meanings of `rules.telemetry.families.GPU_NAMES`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from rules.telemetry.histograms import Cumulative
 
@@ -103,82 +102,6 @@ class GpuReadout:
     """Host process ids of compute processes. Empty if there are none or they are hidden."""
     pods: tuple[str, ...] = ()
     """Kubernetes pods that own the GPU by the source, as namespace/name. Empty if it reports none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuName:
-    """GPU quantity: its kind, unit and meaning."""
-
-    kind: str
-    """``counter`` or ``gauge``."""
-    unit: str
-    meaning: str
-
-
-def _counter(unit: str, meaning: str) -> GpuName:
-    return GpuName(kind="counter", unit=unit, meaning=meaning)
-
-
-def _gauge(unit: str, meaning: str) -> GpuName:
-    return GpuName(kind="gauge", unit=unit, meaning=meaning)
-
-
-LINKS: Mapping[str, str] = MappingProxyType(
-    {
-        f"gpu_{link}_{way}_bytes_per_second": f"{title} traffic {text} a GPU"
-        for link, title in (("pcie", "PCIe"), ("nvlink", "NVLink"), ("c2c", "Chip-to-chip"))
-        for way, text in (("tx", "from"), ("rx", "to"))
-    }
-)
-"""Traffic by link and direction: between the GPUs of a replica, and to the host and the network (P/D, offloading)."""
-
-GPU_NAMES: Mapping[str, GpuName] = MappingProxyType(
-    {
-        **{name: _gauge("bytes per second", f"{text}, mean over a refresh") for name, text in LINKS.items()},
-        "gpu_busy_seconds": _counter(
-            "seconds",
-            "time in which at least one kernel ran; divided by the increase of gpu_busy_covered_seconds: utilisation",
-        ),
-        "gpu_busy_covered_seconds": _counter("seconds", "time for which gpu_busy_seconds knows whether a kernel ran"),
-        "gpu_energy_joules": _counter(
-            "joules",
-            "energy used; divided by the increase of gpu_energy_covered_seconds: mean power. A source that gives no "
-            "covered seconds (an exporter's page) is covered from one refresh to the next",
-        ),
-        "gpu_energy_covered_seconds": _counter("seconds", "time over which gpu_energy_joules was summed"),
-        "gpu_throttled_power_seconds": _counter("seconds", "time in which the power limit held the clocks down"),
-        "gpu_throttled_thermal_seconds": _counter("seconds", "time in which heat held the clocks down"),
-        "gpu_throttled_hardware_seconds": _counter(
-            "seconds", "time in which the board held the clocks down: power brake, external power, hardware slowdown"
-        ),
-        "gpu_throttled_covered_seconds": _counter("seconds", "time for which the three above know it"),
-        "gpu_ecc_uncorrectable_errors": _counter("errors", "memory errors that ECC could not correct"),
-        "gpu_ecc_correctable_errors": _counter("errors", "memory errors that ECC corrected"),
-        "gpu_fault_events": _counter(
-            "events",
-            "faults the driver reported since the reader began (NVIDIA XID, AMD AFID): by change, not by level",
-        ),
-        "gpu_fault_events_by_code": _counter("events", "the same by code after a '/', such as /xid-79 or /afid-23"),
-        "gpu_memory_used_bytes": _gauge("bytes", "memory that is not free: total minus free, reserved included"),
-        "gpu_memory_total_bytes": _gauge("bytes", "memory of the GPU: used plus free"),
-        "gpu_memory_reserved_bytes": _gauge("bytes", "the part of used that driver and firmware keep for themselves"),
-        "gpu_temperature_celsius": _gauge("degrees Celsius", "temperature of the GPU's core"),
-        "gpu_power_watts": _gauge("watts", "power at the instant of the poll; mean power comes from gpu_energy_joules"),
-        "gpu_power_limit_watts": _gauge("watts", "power limit in force"),
-        "gpu_gr_engine_active": _gauge(
-            "ratio", "share of time the graphics and compute engine was active, mean over a refresh"
-        ),
-        "gpu_gfx_active": _gauge("ratio", "share of time the graphics engine of an AMD GPU was busy"),
-        "gpu_utilization_sampled": _gauge(
-            "ratio", "share of the driver's last sample period (1/6 to 1 s) in which a kernel ran: one poll"
-        ),
-        "gpu_sm_active": _gauge(
-            "ratio", "share of time a multiprocessor had at least one warp, mean over multiprocessors"
-        ),
-        "tensor_active": _gauge("ratio", "share of cycles the tensor pipe was active, mean over a refresh"),
-        "dram_active": _gauge("ratio", "share of cycles the memory interface moved data, mean over a refresh"),
-    }
-)
 
 
 RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)([^+]*)")

@@ -4,7 +4,7 @@ import pytest
 from nvml_fixture import nvml_library, nvml_state, read_machine  # noqa: F401 (fixtures)
 
 from agent.gpu.nvml_gpu import GPM_BYTES, GPM_METRICS
-from rules.telemetry.snapshots import GPU_NAMES
+from rules.telemetry.families import GPU_NAMES
 
 NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED = 3, 4, 9
 OF_THE_WHOLE = "measured for the whole GPU, not for an instance"

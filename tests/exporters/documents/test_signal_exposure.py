@@ -12,7 +12,7 @@ from gpu_pages import MADE, MADE_PAGES, SHARED_PAGES, page_text
 from agent.cli import main
 from exporters.documents.signal_exposure import LISTED
 from rules.gpu_sources.registry import BY_NAME
-from rules.telemetry.snapshots import GPU_NAMES
+from rules.telemetry.families import GPU_NAMES
 
 
 def inspected(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:

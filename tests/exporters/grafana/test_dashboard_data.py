@@ -14,7 +14,7 @@ from waiting import CEILING_SECONDS, free_port, wait_for
 
 from exporters.grafana.files import DASHBOARDS
 from exporters.metrics import names
-from rules.telemetry.snapshots import LINKS
+from rules.telemetry.families import LINKS
 
 pytestmark = pytest.mark.server
 

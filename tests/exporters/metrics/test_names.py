@@ -6,9 +6,8 @@ import pytest
 
 from exporters.metrics import names
 from exporters.metrics.self_metrics import SAMPLES
-from rules.telemetry.families import FAMILIES, FamilyKind
+from rules.telemetry.families import FAMILIES, GPU_NAMES, FamilyKind
 from rules.telemetry.signals import SIGNALS, SignalKind
-from rules.telemetry.snapshots import GPU_NAMES
 
 
 def test_every_name_is_plain_lower_case_and_stands_once() -> None:

@@ -21,9 +21,8 @@ from exporters.metrics import names
 from exporters.metrics.exposition import GROUP_REPLICAS, render, render_parts
 from exporters.status.records import AgentHealth, AgentStatus, ExportScope, GpuStatus, ReplicaStatus
 from rules.confidence import Certainty
-from rules.telemetry.families import FAMILIES, FamilyKind
+from rules.telemetry.families import FAMILIES, GPU_NAMES, FamilyKind
 from rules.telemetry.signals import Gap, Missing
-from rules.telemetry.snapshots import GPU_NAMES
 from rules.telemetry.windows import Window
 from rules.verdicts.finding import Finding, Transition
 from rules.verdicts.verdict import SEVERITY, Status, Subject, Unknown, Verdict

@@ -10,6 +10,7 @@ import pytest
 from rules.engines import table
 from rules.engines.registry import ENGINES
 from rules.engines.table import LabelAggregation, load_engine_table
+from rules.tables import read_table
 
 FOLDER = Path(table.__file__).parent
 TOY: dict[str, Any] = {
@@ -32,7 +33,7 @@ def load(monkeypatch: pytest.MonkeyPatch, **keys: Any) -> table.EngineTable:
 
 
 def test_every_file_is_an_engine_or_part_of_one() -> None:
-    named = {table.read_table("rules.engines", path.stem).get("name") for path in FOLDER.glob("*.toml")}
+    named = {read_table("rules.engines", path.stem).get("name") for path in FOLDER.glob("*.toml")}
     assert named == {engine.name for engine in ENGINES} | {None}
     assert len(list(FOLDER.glob("*.toml"))) == len(ENGINES) + len({"kvbm", "lmcache"})
 

@@ -10,7 +10,7 @@ from gpu_pages import by_gpu, page_text, read_page
 from rules.gpu_sources.amd import AMD, signature, strip_prefix
 from rules.gpu_sources.dcgm import DCGM
 from rules.gpu_sources.exporter import MIB
-from rules.telemetry.snapshots import GPU_NAMES, LINKS
+from rules.telemetry.families import GPU_NAMES, LINKS
 
 MI300X, DPX, OLD = "made-amd-1.5-mi300x.prom", "made-amd-1.5-dpx.prom", "made-amd-old-mi210.prom"
 LABELS = {"gpu_id": "0", "serial_number": "S1", "gpu_partition_id": "0", "gpu_compute_partition_type": "spx"}

@@ -8,7 +8,7 @@ from paths import SHARED
 
 from rules.gpu_sources.dcgm import FIELDS, read
 from rules.gpu_sources.devices import same_refresh
-from rules.telemetry.snapshots import GPU_NAMES, LINKS
+from rules.telemetry.families import GPU_NAMES, LINKS
 
 SHARED_PAGES = SHARED / "pages"
 MIB = 1024 * 1024

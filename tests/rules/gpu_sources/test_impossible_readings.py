@@ -17,9 +17,10 @@ from rules.gpu_sources.dcgm import DCGM
 from rules.gpu_sources.devices import MOST_CODES, PageChanges
 from rules.gpu_sources.exporter import GpuExporter, GpuExporterPage
 from rules.telemetry import gpu_windows
+from rules.telemetry.families import GPU_NAMES
 from rules.telemetry.gpu_limits import LEVELS, PER_SECOND, drop_impossible
 from rules.telemetry.signals import Gap, Missing
-from rules.telemetry.snapshots import GPU_NAMES, GpuReadout
+from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import Window
 
 AMD_PAGE = page_text("made-amd-1.5-mi300x.prom")

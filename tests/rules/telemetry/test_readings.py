@@ -18,12 +18,13 @@ from rules.plan.capacity import stated_capacity
 from rules.sizing import expected_tokens_per_round
 from rules.telemetry import windows
 from rules.telemetry.derived import PlanFacts, tokens_per_gpu_hour
+from rules.telemetry.families import LINKS
 from rules.telemetry.gpu_windows import gpu_utilization
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.reading_methods import replica_rate, total_rate
 from rules.telemetry.readings import NOTHING, families_of, read, read_all
 from rules.telemetry.signals import BY_NAME, SIGNALS, Gap, Missing, Reading, Signal, SignalKind, SignalValue
-from rules.telemetry.snapshots import LINKS, Snapshot
+from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.windows import EVERYTHING, Window
 from rules.telemetry.work import CapacityLengths, MeanTokens, computed_share
 

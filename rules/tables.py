@@ -1,0 +1,19 @@
+"""Tables of data in TOML files of packages, each read once when its module is imported."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.resources import files
+from typing import Any
+
+
+def read_table(package: str, name: str) -> dict[str, Any]:
+    """Return the keys of a table that is a file of a package."""
+    return tomllib.loads(files(package).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def freeze(value: Any) -> Any:
+    """Return the value of a table with tuples in place of lists."""
+    if isinstance(value, dict):
+        return {name: freeze(below) for name, below in value.items()}
+    return tuple(map(freeze, value)) if isinstance(value, list) else value
