@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from itertools import pairwise
@@ -151,49 +150,18 @@ class Certainty(StrEnum):
     LIKELY = "likely"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChiSquare:
-    """A statistic and its degrees of freedom; statistics of separate times add up."""
+def check_uniformity(rows: Iterable[Sequence[float]]) -> float:
+    """Return the probability (0-1) that rows of counts with equal shares are less even by chance (chi-square).
 
-    statistic: float = 0.0
-    freedom: int = 0
-
-    @property
-    def probability_below(self) -> float:
-        """Return the probability of a smaller statistic by chance; 1 without any degree of freedom."""
-        return chi_square_below(self.statistic, self.freedom) if self.freedom else 1.0
-
-    @property
-    def probability_above(self) -> float:
-        """Return the probability of a larger statistic by chance."""
-        return 1.0 - self.probability_below if self.freedom else 1.0
-
-
-def check_uniformity(rows: Iterable[Sequence[float]]) -> ChiSquare:
-    """Return the test of each row of counts against equal shares. Rows without counts or with one count are left out."""
+    Rows without counts or with one count are left out. 1 without any row.
+    """
     statistic, freedom = 0.0, 0
     for row in rows:
         mean = math.fsum(row) / len(row) if row else 0.0
-        if mean <= 0 or len(row) < 2:
-            continue
-        statistic += math.fsum((count - mean) ** 2 for count in row) / mean
-        freedom += len(row) - 1
-    return ChiSquare(statistic=statistic, freedom=freedom)
-
-
-def check_homogeneity(first: Sequence[float], second: Sequence[float]) -> ChiSquare:
-    """Return whether two rows of counts over the same places have the same shares (homogeneity)."""
-    sums = math.fsum(first), math.fsum(second)
-    places = [(a, b) for a, b in zip(first, second, strict=True) if a + b > 0]
-    if min(sums) <= 0 or len(places) < 2:
-        return ChiSquare()
-    whole = math.fsum(sums)
-    statistic = math.fsum(
-        (seen - (a + b) * total / whole) ** 2 / ((a + b) * total / whole)
-        for a, b in places
-        for seen, total in zip((a, b), sums, strict=True)
-    )
-    return ChiSquare(statistic=statistic, freedom=len(places) - 1)
+        if mean > 0 and len(row) > 1:
+            statistic += math.fsum((count - mean) ** 2 for count in row) / mean
+            freedom += len(row) - 1
+    return chi_square_below(statistic, freedom) if freedom else 1.0
 
 
 def chi_square_below(x: float, freedom: int) -> float:

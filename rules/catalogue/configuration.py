@@ -73,9 +73,6 @@ ROWS: tuple[Rule, ...] = (
             ),
             "minimum_requests": Threshold(50, "requests", "of fewer, a prompt moves the rate by points"),
             "chance": Threshold(0.01, "ratio", "so rarely a routing by prefix is as even as one in turn (chi-square)"),
-            "evened": Threshold(
-                0.05, "ratio", "shares that even out by less (coefficient of variation) are the same ones"
-            ),
         },
         signal="prefix_hit_ratio",
         family="prefix_queried_tokens",
@@ -143,7 +140,6 @@ ROWS: tuple[Rule, ...] = (
                 0.5, "ratio", "half way, by logarithm, between an equal share and what the tiers can take"
             ),
             "lengths": Threshold(1.5, "ratio", "guide 9.5: routed by characteristics, requests differ between tiers"),
-            "sets_p99": Threshold(0.5, "ratio", "guide 9.5: the slower tier sets the P99: most of it"),
             "minimum_requests": Threshold(30, "requests", "of each tier in the last minutes; fewer share by chance"),
         },
         signal="completed_rps",

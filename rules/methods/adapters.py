@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rules.confidence import Certainty
-from rules.engines.registry import ENGINES
 from rules.methods.evidence import capitalize, certain_if, exact_reading, range_reading
 from rules.plan.load_bins import BinnedWindow
 from rules.telemetry.reading_methods import mean_level, replica_rate
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.windows import Window
-from rules.telemetry.wording import number
+from rules.telemetry.wording import format_count, number
 from rules.verdicts.context import RuleContext, is_persistent
 from rules.verdicts.held_windows import hold
 from rules.verdicts.verdict import RuleResult, Status
@@ -27,7 +26,7 @@ LOADS = ("kv_transfer_seconds", "external_prefix_queried_tokens")
 READ = frozenset({"adapters_running", "adapters_waiting", "requests_waiting_deferred", "requests_finished", *LOADS})
 """Families of the sum."""
 
-LOADS_UNKNOWN = "how often adapters are loaded is not exposed"
+UNCOUNTED = "how often adapters are loaded is not exposed"
 """Detail of every verdict."""
 
 
@@ -45,40 +44,53 @@ class AdapterWait:
 
 
 def judge_adapters(case: RuleContext) -> RuleResult:
-    """Compare held-back requests with the TTFT objective, else running adapters with those that fit."""
+    """Compare held-back requests with the TTFT objective, else running adapters with those that fit.
+
+    Certain by held-back requests without a KV connector. Likely by the lists: vLLM may name an adapter in both of them.
+    """
     if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     total = hold(case.binned).sum_families(READ)
     served = mean_level(total, "adapters_running")
     if isinstance(served, Missing):
-        return case.unknown(served.gap, f"no LoRA adapters are exposed: {_why(case)}")
+        return case.unknown(served.gap, f"no LoRA adapters are exposed: {UNCOUNTED}")
     if not served.high:
         return case.unknown(Gap.NO_TRAFFIC, "no request with a LoRA adapter was seen")
-    found = _measure(total)
-    if found.finished < case.limit("minimum_requests"):
-        return case.too_few_requests(found.finished, case.limit("minimum_requests"))
+    whole = _measure(total)
+    if whole.finished < case.limit("minimum_requests"):
+        return case.too_few_requests(whole.finished, case.limit("minimum_requests"))
     allowed = case.limit("held_share") * (case.context.basis.ttft_slo_seconds or case.limit("ttft_slo_seconds"))
-    most = case.context.plan.lora.max_adapters if case.context.plan and case.context.plan.lora else None
+    fit = case.context.plan.lora.max_adapters if case.context.plan and case.context.plan.lora else None
 
     def is_held_back(part: AdapterWait) -> bool:
         return part.seconds is not None and part.seconds > allowed
 
     def is_crowded(part: AdapterWait) -> bool:
-        return most is not None and part.most >= most and part.waiting > case.limit("waiting")
+        return fit is not None and part.most >= fit and part.waiting > case.limit("waiting")
 
     last, *each = (_measure_part(group) for group in (case.last_quarter(case.binned), *case.periods(case.binned)))
-    if is_held_back(found) and is_persistent(last, each, is_held_back):
-        return _report_held_back(case, found, total, allowed, most)
-    if most is not None and is_crowded(found) and is_persistent(last, each, is_crowded):
-        return _report_crowded(case, found, most)
-    excuse = _explain_fine(found, allowed)
+    observed, expected = exact_reading(whole.seconds, whole.finished), range_reading(0.0, allowed, whole.finished)
+    ran, healthy = format_count(int(whole.most), "adapter"), f"up to {number(allowed, 'seconds')} is healthy"
+    waited = number(whole.seconds or 0.0, "seconds")
+    if is_held_back(whole) and is_persistent(last, each, is_held_back):
+        connector = any(total.counters.get(name) or any(p.n for p in total.histograms.get(name, ())) for name in LOADS)
+        slots = "adapter slots or KV loads" if connector else "adapter slots"
+        sentence = f"Requests wait {waited} for {slots} on average; {healthy}"
+        details = (f"at most {ran} ran at once{f', {fit} fit' if fit is not None else ''}", UNCOUNTED)
+        certainty = certain_if(not connector)
+        return case.verdict(Status.WARNING, certainty, observed, expected, sentence, details=details)
+    if is_crowded(whole) and is_persistent(last, each, is_crowded):
+        waiting = f"requests of {number(whole.waiting, '')} adapters wait on average"
+        sentence, observed = f"{ran} ran at once where {fit} fit; {waiting}", range_reading(0.0, None, whole.finished)
+        expected = Reading(value=0.0, low=0.0, high=None, n=whole.finished)
+        return case.verdict(Status.WARNING, Certainty.LIKELY, observed, expected, sentence, details=(UNCOUNTED,))
+    fine = "no more adapters ran than fit" if whole.seconds is None else f"requests waited {waited} each, {healthy}"
     if any(part is not None and (is_held_back(part) or is_crowded(part)) for part in each):
         # Unknown would not end a finding.
-        sentence = capitalize(excuse) if found.seconds is not None else "Requests of adapters waited"
-        details = ("not lastingly, or no longer", LOADS_UNKNOWN)
-        observed, expected = exact_reading(found.seconds, found.finished), range_reading(0.0, allowed, found.finished)
+        sentence = capitalize(fine) if whole.seconds is not None else "Requests of adapters waited"
+        details = ("not lastingly, or no longer", UNCOUNTED)
         return case.verdict(Status.OK, Certainty.LIKELY, observed, expected, sentence, details=details)
-    return case.unknown(Gap.NOT_EXPOSED, f"{excuse}; {_why(case)}")
+    return case.unknown(Gap.NOT_EXPOSED, f"{fine}; {UNCOUNTED}")
 
 
 def _measure_part(binned: Sequence[BinnedWindow]) -> AdapterWait | None:
@@ -98,48 +110,3 @@ def _measure(total: Window) -> AdapterWait:
         waiting=waiting.value or 0.0 if isinstance(waiting, Reading) else 0.0,
         finished=total.counters.get("requests_finished", 0.0),
     )
-
-
-def _report_held_back(
-    case: RuleContext, found: AdapterWait, total: Window, allowed: float, slots: int | None
-) -> RuleResult:
-    seconds = found.seconds or 0.0
-    connector = any(total.counters.get(name) or any(p.n for p in total.histograms.get(name, ())) for name in LOADS)
-    also = "adapter slots or KV loads" if connector else "adapter slots"
-    fit = f", {slots} fit" if slots is not None else ""
-    sentence = f"Requests wait {number(seconds, 'seconds')} for {also} on average; up to {number(allowed, 'seconds')} is healthy"
-    details = (f"at most {_adapters(found.most)} ran at once{fit}", LOADS_UNKNOWN)
-    observed, expected = exact_reading(seconds, found.finished), range_reading(0.0, allowed, found.finished)
-    return case.verdict(Status.WARNING, certain_if(not connector), observed, expected, sentence, details=details)
-
-
-def _report_crowded(case: RuleContext, found: AdapterWait, most: int) -> RuleResult:
-    """Return a likely warning: vLLM may name an adapter in both of its lists, so they are no proof (PEERS 2.12)."""
-    waiting = f"requests of {number(found.waiting, '')} adapters wait on average"
-    sentence = f"{_adapters(found.most)} ran at once where {most} fit; {waiting}"
-    observed = range_reading(0.0, None, found.finished)
-    expected = Reading(value=0.0, low=0.0, high=None, n=found.finished)
-    return case.verdict(Status.WARNING, Certainty.LIKELY, observed, expected, sentence, details=(LOADS_UNKNOWN,))
-
-
-def _adapters(count: float) -> str:
-    return f"{count:.0f} adapter" if count == 1 else f"{count:.0f} adapters"
-
-
-def _explain_fine(found: AdapterWait, allowed: float) -> str:
-    if found.seconds is None:
-        return "no more adapters ran than fit"
-    return f"requests waited {number(found.seconds, 'seconds')} each, up to {number(allowed, 'seconds')} is healthy"
-
-
-def _engine(case: RuleContext) -> str:
-    """Return the title of the planned engine."""
-    name = case.context.plan.engine if case.context.plan else ""
-    return next((engine.title for engine in ENGINES if engine.name == name), name or "the engine")
-
-
-def _why(case: RuleContext) -> str:
-    """Return why the engine does not expose adapter loads, from its table."""
-    name = case.context.plan.engine if case.context.plan else ""
-    reasons = (engine.explain_missing(("adapter_evictions",)) for engine in ENGINES if engine.name == name)
-    return next(filter(None, reasons), f"{_engine(case)} counts no adapter loads or evictions")

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rules.confidence import Certainty
-from rules.engines.registry import ENGINES
 from rules.methods.evidence import certain_if, group_by_replica, range_reading
 from rules.plan.load_bins import BinnedWindow
 from rules.telemetry import windows
@@ -179,20 +178,16 @@ def _describe_limits(limits: BandThresholds, unit: str) -> str:
 def judge_experts(case: RuleContext) -> RuleResult:
     """Return the worst balance of experts of all replicas: the busiest GPU of each slows it down.
 
-    Minutes with small batches are left out, because their tokens fall unevenly by chance.
+    From the engine's balance of each pass. Minutes with small batches are left out: their tokens fall unevenly by chance.
     """
     if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    named = BY_NAME[case.rule.signal].families
-    families = frozenset(named)
-    known = [one for batch in hold(case.binned).batches for one in batch.once(_select_counting, families)]
-    if not known:
-        name = case.context.plan.engine if case.context.plan else ""
-        texts = [engine.explain_missing(named[:1]) for engine in ENGINES if engine.name == name]
-        text = next((text for text in texts if text), "the engine tells nothing of experts, or the model has none")
-        return case.unknown(worst_gap(case.binned, named[0]), text)
+    families = frozenset(BY_NAME[case.rule.signal].families)
+    counting = [one for batch in hold(case.binned).batches for one in batch.once(_select_counting, families)]
+    if not counting:
+        return case.unmeasured(min(families))
     least = case.limit("minimum_running")
-    replicas = group_by_replica(one for one in known if _mean_running(one) >= least)
+    replicas = group_by_replica(one for one in counting if _mean_running(one) >= least)
     if not replicas:
         text = f"no minute with {least:.0f} requests in the batch: fewer fall unevenly by chance"
         return case.unknown(Gap.TOO_FEW_REQUESTS, text)
@@ -200,13 +195,11 @@ def judge_experts(case: RuleContext) -> RuleResult:
     verdicts = {name: result for name, result in results.items() if isinstance(result, Verdict)}
     if not verdicts:
         return next(iter(results.values()))
-    worst = max(verdicts, key=lambda name: _rank(verdicts[name]))
-    found = verdicts[worst]
-    return replace(found, sentence=f"{found.sentence}; on replica {worst}") if worst else found
+    name, worst = max(verdicts.items(), key=lambda item: _rank(item[1]))
+    return replace(worst, sentence=f"{worst.sentence}; on replica {name}") if name else worst
 
 
 def _select_counting(batch: HeldWindows, families: frozenset[str]) -> tuple[BinnedWindow, ...]:
-    """Return the windows that have these counters."""
     return tuple(one for one in batch if one.window.counters.keys() >= families)
 
 

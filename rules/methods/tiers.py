@@ -1,7 +1,6 @@
-"""Tiers of one model: an equal share of requests on unequal hardware (guide 9.5), and the tier that sets the P99 of all.
+"""Tiers of one model: an equal share of requests on unequal hardware (guide 9.5).
 
-The finding belongs to the slower tier that gets more than its share. Bucket edges bound a tier's part of the slowest
-requests, because the order inside a bucket is not known.
+The finding belongs to the slower tier that gets more than its share.
 """
 
 from __future__ import annotations
@@ -32,50 +31,6 @@ COMPARED = frozenset({FINISHED, *LENGTHS, *LATENCIES})
 
 Parts = tuple[Histogram, ...]
 Minutes = Mapping[float, Window]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlowShare:
-    """Bounds (0-1) of a tier's part of the slowest requests; `n` are the requests of all tiers."""
-
-    low: float
-    high: float
-    n: float
-
-
-def slow_shares(tiers: Mapping[str, Parts], share: float = 0.01) -> dict[str, SlowShare]:
-    """Return for each tier its part of the slowest `share` (0-1) of all requests, empty without requests.
-
-    Counts above an edge are exact. Requests in the bucket of the common quantile may be of any tier.
-    """
-    n = math.fsum(part.n for parts in tiers.values() for part in parts)
-    if n <= 0:
-        return {}
-    wanted = max(1.0, n * share)
-    edges = sorted({edge for parts in tiers.values() for part in parts for edge in part.edges if math.isfinite(edge)})
-    below = max((edge for edge in edges if _count_least(tiers, edge) >= wanted), default=None)
-    beyond = min((edge for edge in edges if _count_most(tiers, edge) <= wanted), default=None)
-    shares = {}
-    for name in tiers:
-        others = {other: parts for other, parts in tiers.items() if other != name}
-        own = {name: tiers[name]}
-        most = min(wanted, _count_most(own, below), wanted - _count_least(others, beyond))
-        least = max(_count_least(own, beyond), wanted - _count_most(others, below))
-        low, high = (max(0.0, min(1.0, count / wanted)) for count in (least, most))
-        shares[name] = SlowShare(low=low, high=high, n=n)
-    return shares
-
-
-def _count_least(tiers: Mapping[str, Parts], edge: float | None) -> float:
-    """Return the requests that are certainly above an edge, 0 without an edge."""
-    return 0.0 if edge is None else math.fsum(histograms.share_above(parts, edge).low for parts in tiers.values())
-
-
-def _count_most(tiers: Mapping[str, Parts], edge: float | None) -> float:
-    """Return the requests that may be above an edge, all without an edge."""
-    if edge is None:
-        return math.fsum(part.n for parts in tiers.values() for part in parts)
-    return math.fsum(histograms.share_above(parts, edge).high for parts in tiers.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +67,11 @@ class TierPair:
 
 
 def judge_tiers(case: RuleContext) -> RuleResult:
-    """Find a faster tier of the same model that gets hardly more requests per replica than this one."""
+    """Find a faster tier of the same model that gets hardly more requests per replica than this one.
+
+    From finished requests and lengths of the last minutes, and the plans' usable rates, else mean latencies. Certain if both
+    benchmarks reached the knee, or if the median here is slower by the edges of its bucket.
+    """
     model = case.context.plan.model if case.context.plan else None
     if model is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan does not say which model this tier serves")
@@ -141,9 +100,8 @@ def judge_tiers(case: RuleContext) -> RuleResult:
         worst = max((pair for pair in equal if pair not in routed), key=lambda pair: pair.faster)
         own, other = worst.rates
         sentence = f"Each replica of {worst.slow} gets {own:.3g} rps, of {worst.fast} {other:.3g} rps; {worst.words}"
-        details = (_describe_p99(case, worst, others, model),)
         proven = _have_knees(case.context, others[worst.fast].context) or _is_slower(worst.own, worst.other, unequal)
-        return case.verdict(Status.WARNING, certain_if(proven), *_read_shares(worst), sentence, details=details)
+        return case.verdict(Status.WARNING, certain_if(proven), *_read_shares(worst), sentence)
     pair = routed[0] if routed else max(pairs, key=lambda pair: pair.faster)
     own, other = pair.rates
     if routed:
@@ -213,26 +171,6 @@ def _is_routed_by_length(pair: TierPair, most: float) -> bool:
         if mine and theirs and not 1 / most <= mine / theirs <= most:
             return True
     return False
-
-
-def _describe_p99(case: RuleContext, pair: TierPair, others: Mapping[str, TierWindows], model: str) -> str:
-    """Return the part of the slowest 1 % of all requests of the model that is here, "" if the buckets leave it open."""
-    first = pair.own[0].start
-    tiers = {name: tuple(s.window for s in t.binned if s.window.start >= first) for name, t in others.items()}
-    best = max(
-        (
-            (shares[pair.slow].low, shares[pair.slow].high, what)
-            for family, what in reversed(LATENCIES.items())
-            if (shares := slow_shares({n: _parts(w, family) for n, w in {**tiers, pair.slow: pair.own}.items()}))
-        ),
-        key=lambda found: found[:2],
-        default=(0.0, 0.0, ""),
-    )
-    low, high, what = best
-    if low < case.limit("sets_p99"):
-        return ""
-    share = f"{low:.0%}" if high - low < 0.005 else f"{low:.0%} to {high:.0%}"
-    return f"{share} of the slowest 1% of {what} of {model} are on {pair.slow}, which sets the P99"
 
 
 def _read_shares(pair: TierPair) -> tuple[Reading, Reading]:

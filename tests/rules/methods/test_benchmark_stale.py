@@ -73,7 +73,8 @@ def test_replicas_of_another_release_than_was_benchmarked_are_told() -> None:
     every = judge({**measured, "tensor_parallel": 1}, *runs("0.33.0", "0.34.0"))
     assert isinstance(every, Verdict)
     assert (
-        every.sentence == "All 2 replicas run release 0.33.0 (1) and release 0.34.0 (1); release 0.32.0 was benchmarked"
+        every.sentence == "All 2 replicas run release 0.33.0 (1) and release 0.34.0 (1); "
+        "release 0.32.0, tensor parallel degree 1 was benchmarked"
     )
 
 

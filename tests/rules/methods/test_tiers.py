@@ -87,13 +87,10 @@ def unknown(*args: Any, **more: Any) -> Unknown:
 # --- it fires
 
 
-def test_an_equal_share_on_unequal_tiers_is_told_of_the_slower_one_which_sets_the_p99() -> None:
+def test_an_equal_share_on_unequal_tiers_is_told_of_the_slower_one() -> None:
     found = told(lambda n: served(n, 2.0), lambda n: served(n, 2.0, seconds=0.4))
     assert (found.status, found.certainty, found.subject.tier) == (Status.WARNING, Certainty.CERTAIN, "slow")
-    assert explain(found) == (
-        "Each replica of slow gets 2 rps, of fast 2 rps; usable are 2 and 6 by the plan; "
-        "100% of the slowest 1% of first tokens of m are on slow, which sets the P99"
-    )
+    assert explain(found) == ("Each replica of slow gets 2 rps, of fast 2 rps; usable are 2 and 6 by the plan")
     assert found.observed.value == pytest.approx(0.5)  # type: ignore[union-attr]
     assert found.expected.value == pytest.approx(0.25)  # type: ignore[union-attr]
 
@@ -248,14 +245,7 @@ def test_the_recording_is_silent_in_its_first_half_and_names_the_slow_tier_in_it
     assert slow.finding is not None
     assert slow.finding.started_at > SECOND_HALF
     assert explain(slow.result) == (
-        "Each replica of cpu-slow gets 1.39 rps, of cpu-fast 1.55 rps; usable are 0.62 and 2.49 by the plan; "
-        "100% of the slowest 1% of first tokens of small-llama are on cpu-slow, which sets the P99"
+        "Each replica of cpu-slow gets 1.39 rps, of cpu-fast 1.55 rps; usable are 0.62 and 2.49 by the plan"
     )
     assert not [e for e in replayed().ended if e.rule == RULE and isinstance(e, Finding)]
     assert found["cpu-fast"].finding is None
-
-
-def test_by_the_clients_too_all_of_the_slowest_are_on_the_slow_tier() -> None:
-    second = [r for r in recorded.requests("mixed_tier") if float(r["t_start"]) >= SECOND_HALF and r["ttft"]]
-    slowest = sorted(second, key=lambda r: -float(r["ttft"]))[: max(1, len(second) // 100)]
-    assert {r["replica"] for r in slowest} == {"cpu-slow-0"}
