@@ -33,10 +33,6 @@ class SizewatchError(Exception):
     """Any error that sizewatch reports. Every other exception is a defect."""
 
 
-class StartError(SizewatchError):
-    """The machine gives no thread or memory to begin with. A later start may succeed."""
-
-
 class ConfigError(SizewatchError):
     """Unusable configuration or sizing plan, with all problems of it. Each begins with its path in the document."""
 

@@ -13,7 +13,6 @@ from dataclasses import replace
 from agent.alerting.delivery import AlertDelivery, AlertmanagerClient
 from agent.alerting.webhook import WebhookReceiver
 from agent.config.alerting import AlertingConfig as Keys
-from agent.config.alerting import WebhookConfig
 from agent.config.targets import default_replica
 from agent.http_server.credentials import Authenticator, read_tokens
 from agent.pipeline.interfaces import Sink
@@ -120,7 +119,8 @@ class AlertingService(Sink):
             self.deliveries = tuple(AlertDelivery(client, keys.resend_seconds, clock) for client in clients)
         self.receiver: WebhookReceiver | None = None
         if keys.receiver is not None:
-            self.receiver = WebhookReceiver(_read_gate(keys.receiver), clock, before.receiver if before else None)
+            gate = Authenticator(read_tokens("alerting.receiver.bearer_token_file", keys.receiver.bearer_token_file))
+            self.receiver = WebhookReceiver(gate, clock, before.receiver if before else None)
         self.foreign: ExternalAlertStore = before.foreign if before is not None else ExternalAlertStore()
         self._changed: list[ExternalAlert] = []
         self._due = False
@@ -128,11 +128,6 @@ class AlertingService(Sink):
     def connect(self, loop: EvaluationLoop, past: Callable[[], list[Finding]]) -> None:
         """Set the loop. `past` returns the findings of the last day, which explain external alerts."""
         self._loop, self._past = loop, past
-
-    def reload(self) -> None:
-        """Read the receiver's tokens again. Raise ConfigError for an unusable file; the tokens before stay valid."""
-        if self.receiver is not None and self._keys.receiver is not None:
-            self.receiver.gate = _read_gate(self._keys.receiver)
 
     def accept(self, result: StepResult) -> None:
         """Note that a step was evaluated."""
@@ -177,10 +172,6 @@ class AlertingService(Sink):
         pages = ((tier, replica.track.last) for (tier, _), replica in self._loop.state.replicas.items())
         models = [(tier, page.facts["model"]) for tier, page in pages if page is not None and page.facts.get("model")]
         return alert_targets(self._loop.source.targets, self._loop.evaluator.tiers, models)
-
-
-def _read_gate(keys: WebhookConfig) -> Authenticator:
-    return Authenticator(read_tokens("alerting.receiver.bearer_token_file", keys.bearer_token_file))
 
 
 def alert_targets(

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import os
 import resource
 import threading
 from types import SimpleNamespace
 
 import click
 
-from agent.cli.arguments import CONFIG, NO_RESOURCES
+from agent.cli.arguments import CONFIG
 from agent.config.load import find, load
 from agent.daemon.daemon import Daemon
 from agent.daemon.logs import set_up
-from agent.errors import StartError
 
 _log = logging.getLogger(__name__)
 
@@ -45,15 +43,7 @@ def run(options: SimpleNamespace) -> int:
         _log.error("configuration mistake: %s", mistake)
     for warning in loaded.warnings:
         _log.warning("configuration warning: %s", warning)
-    try:
-        Daemon(loaded).run()
-    except StartError as error:
-        _log.error("start failed: %s", error)
-        logging.shutdown()
-        if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
-            # A server that has started by half holds threads that nothing ends.
-            os._exit(NO_RESOURCES)
-        return NO_RESOURCES
+    Daemon(loaded).run()
     return 0
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from agent.config.load import LoadedConfig
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from agent.history.service import HistoryService
     from agent.kubernetes.discovery import DiscoveredPod
     from agent.kubernetes.node_pods import PodSource
-    from agent.replay.back_fill import BackFillService
+    from agent.replay.back_fill import BackFill
     from agent.reporting.service import ReportService
 
 
@@ -53,7 +54,7 @@ class Assembly:
     agent_tiers: frozenset[str] = frozenset()
     forecasts: ForecastService | None = None
     reports: ReportService | None = None
-    back_fill: BackFillService | None = None
+    back_fill: BackFill | None = None
     given: LoadedConfig | None = None
 
     def upkeep(self, now: float) -> None:
@@ -65,11 +66,10 @@ class Assembly:
 
     def read_history(self, now: float) -> None:
         """Read the first-week sentences, capacities and results of the rules over days."""
-        contexts = self.loop.monitored_contexts()
         if self.history is None:
-            text = "this agent keeps no history"
-            unknown = (long_rules.unknown_results(context, now, Gap.NOT_EXPOSED, text) for context in contexts.values())
-            self.long_results = tuple(result for results in unknown for result in results)
+            text, contexts = "this agent keeps no history", self.loop.monitored_contexts().values()
+            unknown = (long_rules.unknown_results(context, now, Gap.NOT_EXPOSED, text) for context in contexts)
+            self.long_results = tuple(chain.from_iterable(unknown))
             return
         step13 = self.history.upkeep(self.loop.evaluator.tiers, self.versions, now)
         self.step13 = self.step13 if step13 is None else step13
@@ -78,11 +78,10 @@ class Assembly:
 
     def measure_capacities(self, now: float) -> None:
         """Measure the capacity of a replica of each tier, like the commands that read the same hours."""
-        contexts = self.loop.monitored_contexts()
-        measured = self.history.measured_views(contexts, self.versions, now) if self.history is not None else None
-        if measured is not None:
+        if self.history is not None:
+            measured = self.history.measured_views(self.loop.monitored_contexts(), self.versions, now)
             with self.loop.memory:
-                self.loop.evaluator.set_capacities(measured)
+                self.loop.evaluator.set_capacities(measured or {})
 
     @property
     def no_forecasts(self) -> str:
@@ -100,10 +99,10 @@ class Assembly:
 
         config, path = self.loaded.config, self.loaded.config.history_path
         assert path is not None
-        scrape = config.settling_seconds / 2
         contexts = self.loop.monitored_contexts()
         with self.loop.memory:
             starts = {tier: self.loop.state.starts(tier) for tier in contexts}
+        filled = self.back_fill.minutes if self.back_fill is not None else 0
         questions = [
             build_request(
                 context,
@@ -111,8 +110,8 @@ class Assembly:
                 config.forecast,
                 history=path,
                 now=now,
-                scrape_interval_seconds=scrape,
-                filled=self.back_fill.minutes if self.back_fill is not None else 0,
+                settling_seconds=config.settling_seconds,
+                filled=filled,
             )
             for tier, context in contexts.items()
         ]
@@ -130,10 +129,16 @@ class Assembly:
         known = {tier: self.history.budget(context, now) for tier, context in contexts if tier in tiers}
         return {tier: budget for tier, budget in known.items() if budget is not None}
 
-    def on_back_fill_done(self, text: str, now: float) -> None:
-        """Record the end of the back-fill. Any thread may call it."""
-        with self.loop.memory:
-            self.event(now, TimelineKind.BACK_FILL, text)
+    def fill_demand(self, now: float) -> None:
+        """Fill the demand of the weeks before the start from the store. Block until it is done or the store fails."""
+        if self.back_fill is not None and (text := self.back_fill.run()):
+            with self.loop.memory:
+                self.event(now, TimelineKind.BACK_FILL, text)
+
+    def write_reports(self, now: float) -> None:
+        """Write the weekly reports that are due. Block until they are done."""
+        if self.reports is not None:
+            self.reports.run(self.loaded, now)
 
     def has_pod_changes(self, loaded: LoadedConfig) -> bool:
         """Return whether discovered targets differ from the watched ones."""
@@ -198,6 +203,15 @@ class Assembly:
     def event(self, t: float, kind: str, text: str, tier: str | None = None) -> None:
         """Record a timeline event."""
         self.loop.record_event(TimelineEvent(t=t, kind=kind, tier=tier, replica=None, text=text))
+
+    def interrupt(self) -> None:
+        """Let running work end, so that an end waits for no hung target, forecast, report or store."""
+        self.loop.source.interrupt()
+        if self.forecasts is not None:
+            self.forecasts.stop()
+        for part in (self.reports, self.back_fill):
+            if part is not None:
+                part.close()
 
     def close(self, now: float) -> None:
         """Record what is open and release everything."""

@@ -19,11 +19,11 @@ from agent.config.web import Web
 from agent.daemon import status_builder
 from agent.daemon.assembly import Assembly
 from agent.daemon.factory import Assemble, assemble
-from agent.daemon.followed_files import FollowedFiles, reloaded_files, secret_files
-from agent.daemon.jobs import CYCLE, FORECAST, REPORT, UPKEEP, DaemonJobs
+from agent.daemon.followed_files import FollowedFiles, files_to_follow
+from agent.daemon.jobs import BACK_FILL, CYCLE, FORECAST, REPORT, UPKEEP, DaemonJobs
 from agent.daemon.logs import set_up
 from agent.daemon.status_builder import DaemonCounters
-from agent.errors import ConfigError, SizewatchError, StartError
+from agent.errors import SizewatchError
 from agent.http_server.server import WebServer
 from agent.pipeline.loop import EvaluationLoop
 from agent.pipeline.runtime_state import RuntimeState
@@ -32,9 +32,6 @@ from exporters.status.records import AgentStatus
 
 CLOCK_SECONDS = 5.0
 """Interval of the clock check in seconds."""
-
-MOST_SHOWN = 20
-"""Maximum number of problems of a configuration in one log line and on the status page."""
 
 _log = logging.getLogger(__name__)
 
@@ -67,8 +64,6 @@ class Daemon:
         self.surroundings = surroundings or DaemonOptions()
         self.counts = DaemonCounters()
         self.loaded = loaded
-        # The web server keeps the addresses and file names that it was started with.
-        self._started_with = loaded.config
         listen = self.surroundings.web(loaded)
         self.web = WebServer(listen, self.status, self.counts.progress) if listen is not None else None
         self._clock = self.surroundings.clock
@@ -78,11 +73,18 @@ class Daemon:
         self._stopping = self._reloading = False
         # `put` may interrupt a `get` of the same thread, as in a signal handler. `Event.set` may not.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
-        functions = {CYCLE: self._run_cycle, UPKEEP: self._upkeep, FORECAST: self._forecast, REPORT: self._report}
+        functions = {
+            CYCLE: self._run_cycle,
+            UPKEEP: self._upkeep,
+            FORECAST: lambda: self._run_job(FORECAST, self.assembly.forecast),
+            BACK_FILL: lambda: self._run_job(BACK_FILL, self.assembly.fill_demand),
+            REPORT: lambda: self._run_job(REPORT, self.assembly.write_reports),
+        }
         self.jobs = DaemonJobs(functions, self._count_skipped, speed=self.surroundings.speed)
         self._assembly: Assembly | None = None
-        self._reloaded = FollowedFiles(reloaded_files(loaded))
-        self._secrets = FollowedFiles(secret_files(loaded.config.web, loaded.config))
+        # The web server keeps the addresses and file names that it was started with.
+        self._web_options = loaded.config.web
+        self._files = FollowedFiles(files_to_follow(loaded, self._web_options))
 
     @property
     def loop(self) -> EvaluationLoop:
@@ -137,54 +139,25 @@ class Daemon:
 
     def _look_around(self) -> None:
         """Take up changes of the plan, of a mounted configuration, of secrets and of pods."""
-        if self.surroundings.reloads and self._reloaded.changed():
-            _log.info("plan or configuration changed, reloading")
+        if self.surroundings.reloads and self._files.changed():
+            _log.info("plan or secrets changed, reloading")
             self._reloading = True
-            return
-        if self.surroundings.reloads and self._secrets.changed():
-            self._read_secrets()
-            # A broken secret may be what the configuration was refused for.
-            self._reloading = self.counts.config_trouble is not None
-        if self.assembly.has_pod_changes(self.loaded):
+        elif self.assembly.has_pod_changes(self.loaded):
             self._change_to(self.loaded, pods_only=True)
             _log.info("pod discovery changed targets=%d", len(self.loop.source.targets))
 
-    def _read_secrets(self) -> None:
-        """Read secrets and certificates again. What a file cannot give keeps its value before, and is reported."""
-        alerting = self.assembly.alerting
-        # The web configuration file may name other files now.
-        self._secrets.follow(secret_files(self._started_with.web, self.loaded.config))
-        problems: list[str] = []
-        for reload in (self.web and self.web.reload, alerting and alerting.reload):
-            try:
-                if reload:
-                    reload()
-            except ConfigError as error:
-                problems += error.problems
-        self.counts.secret_trouble = "; ".join(problems) or None
-        if problems:
-            _log.error('secrets not reloaded, previous in use error="%s"', self.counts.secret_trouble)
-        else:
-            _log.info("secrets reloaded")
-
     def start(self) -> None:
         """Start the web server and the cycles. Raise SizewatchError with everything closed."""
-        try:
-            with ExitStack() as undo:
-                if self.web is not None:
-                    undo.callback(self.web.stop)
-                    self.web.start()
-                self._assembly = self.surroundings.assemble(self.loaded, None)
-                undo.callback(lambda: self.assembly.close(self._clock()))
-                self._receive()
-                self.jobs.start(self._interval)
-                undo.pop_all()
-        except (RuntimeError, MemoryError) as error:
-            reason = str(error) or "out of memory"
-            text = (
-                f"cannot start: {reason}; is a limit of memory (RLIMIT_AS, MemoryMax) or of threads (TasksMax) too low?"
-            )
-            raise StartError(text) from error
+        with ExitStack() as undo:
+            if self.web is not None:
+                undo.callback(self.web.stop)
+                self.web.start()
+            self._assembly = self.surroundings.assemble(self.loaded, None)
+            undo.callback(lambda: self.assembly.close(self._clock()))
+            self._receive()
+            undo.callback(self.jobs.shutdown)
+            self.jobs.start(self._interval)
+            undo.pop_all()
         _log.info(
             'started version=%s watching="%s" interval_seconds=%g role=%s%s',
             VERSION,
@@ -222,13 +195,7 @@ class Daemon:
                 ends.callback(self.web.stop)
             ends.callback(lambda: self.assembly.close(self._clock()))
             ends.callback(self.jobs.shutdown)
-            # Otherwise the end would wait for hung targets.
-            ends.callback(self.loop.source.interrupt)
-            if self.assembly.forecasts is not None:
-                # Otherwise the end would wait for a running forecast.
-                ends.callback(self.assembly.forecasts.stop)
-            if self.assembly.reports is not None:
-                ends.callback(self.assembly.reports.close)
+            ends.callback(self.assembly.interrupt)
         _log.info("stopped cycles=%d", self.counts.turns)
 
     def _run_cycle(self) -> None:
@@ -251,44 +218,39 @@ class Daemon:
         with self._guard(UPKEEP), self._upkeep_lock:
             self.assembly.upkeep(self._clock())
 
-    def _forecast(self) -> None:
-        with self._guard(FORECAST):
-            self.assembly.forecast(self._clock())
-
-    def _report(self) -> None:
-        parts = self.assembly
-        if parts.reports is not None:
-            with self._guard(REPORT):
-                parts.reports.run(parts.loaded, self._clock)
+    def _run_job(self, name: str, job: Callable[[float], None]) -> None:
+        with self._guard(name):
+            job(self._clock())
 
     def _count_skipped(self, why: str) -> None:
         self.counts.overruns += 1
         _log.warning('cycle left out reason="%s"', why)
 
     def _reload(self) -> None:
-        """Change to the configuration on disk. An unusable one changes nothing; it is logged and counted."""
-        # Files are read now: a change until here needs no reload of its own.
-        self._reloaded.changed()
+        """Change to the configuration on disk. An unusable one changes nothing; it is logged and counted.
+
+        Secrets of the pages are renewed in any case: a broken configuration must not let a certificate expire.
+        """
         before = self.loaded
+        # Files are read now: a change until here needs no reload of its own.
+        self._files.changed()
+        self._files.follow(files_to_follow(before, self._web_options))
         try:
-            fresh = load(before.path, role=before.given_role)
             if self.web is not None:
                 self.web.reload()
+            fresh = load(before.path, role=before.given_role)
             self._change_to(fresh)
         except Exception as error:  # noqa: BLE001 - a defect costs the reload, not the daemon
             is_defect = not isinstance(error, SizewatchError)
             self.counts.errors += is_defect
             text = f"defect in sizewatch: {type(error).__name__}, see its log" if is_defect else str(error)
-            problems = text.splitlines()
-            problems[MOST_SHOWN:] = [f"and {len(problems) - MOST_SHOWN} more"] if len(problems) > MOST_SHOWN else []
-            self.counts.config_trouble = "; ".join(problems)
+            self.counts.config_trouble = text.replace("\n", "; ")
             text = 'configuration reload failed, previous configuration active error="%s"'
             _log.error(text, self.counts.config_trouble, exc_info=is_defect)
             return
-        self._reloaded.follow(reloaded_files(fresh))
-        self._secrets.follow(secret_files(self._started_with.web, fresh.config))
+        self._files.follow(files_to_follow(fresh, self._web_options))
         self.counts.reloads += 1
-        self.counts.config_trouble = self.counts.secret_trouble = None
+        self.counts.config_trouble = None
         if fresh.config.turn_seconds != before.config.turn_seconds:
             self.jobs.schedule(self._interval)
         if fresh.config.logging != before.config.logging:

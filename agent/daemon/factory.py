@@ -1,6 +1,6 @@
 """Factory of the daemon's parts from a configuration.
 
-It starts nothing but the discovery of pods and the back-fill. Parts are imported on demand: a role loads what it needs.
+It starts nothing but the discovery of pods. Parts are imported on demand: a role loads what it needs.
 """
 
 from __future__ import annotations
@@ -31,12 +31,7 @@ from rules.plan.load_bins import TierContext
 from rules.replicas.starts import KEPT_SECONDS
 
 if TYPE_CHECKING:
-    from agent.alerting.service import AlertingService
-    from agent.forecasting.service import ForecastService
-    from agent.history.service import HistoryService
     from agent.kubernetes.node_pods import PodSource
-    from agent.reporting.service import ReportService
-
 
 _log = logging.getLogger(__name__)
 
@@ -58,50 +53,77 @@ def assemble(
     """
     config = given.config
     with ExitStack() as undone:
-        # Before the history is opened: an unusable token file then leaves nothing to close.
-        alerting, pods = _alerting(config, before, clock), _pods(config, before, clock)
-        history = _history(given, before)
-        if history is not None and (before is None or history is not before.history):
-            undone.callback(history.close)
+        pods = _make_pods(config, before, clock)
         if pods is not None and (before is None or pods is not before.pods):
             undone.callback(pods.close)
             pods.start()
         loaded = given if pods is None else pods.add_discovered_targets(given)
-        contexts, versions = build_tier_contexts(loaded), plan_versions(loaded)
-        source, agent_tiers = _source(loaded, contexts, before, pods, clock, gpu_source, scrapers)
-        log = ChangeLog(log_targets=config.role != "fleet")
-        if before is not None and before.loaded.config.role == config.role:
-            log = before.log
+        contexts = build_tier_contexts(loaded)
+        source, agent_tiers = _make_source(loaded, contexts, before, pods, clock, gpu_source, scrapers)
+        same_role = before is not None and before.loaded.config.role == config.role
         assembly = Assembly(
             given=given,
             loaded=loaded,
             loop=EvaluationLoop(source=source, tiers=contexts, clock=clock, before=before.loop if before else None),
             runtime=before.runtime if before is not None else RuntimeState(agent_tiers),
-            log=log,
-            versions=versions,
-            history=history,
-            alerting=alerting,
+            log=before.log if before is not None and same_role else ChangeLog(log_targets=config.role != "fleet"),
+            versions=plan_versions(loaded),
             pods=pods,
-            forecasts=_forecasts(config, before),
-            reports=_reports(config, before),
             agent_tiers=agent_tiers,
         )
+        if config.alerting.path != "rules" or config.alerting.receiver is not None:
+            from agent.alerting.service import AlertingService
+
+            assembly.alerting = AlertingService(config.alerting, clock, before.alerting if before else None)
+        if config.history_path is not None:
+            _add_history(assembly, config.history_path, before, clock(), undone)
         _connect_sinks(assembly)
         if before is None:
             _resume(assembly, clock())
             assembly.read_history(clock())
             assembly.loop.state.set_long_term_results(assembly.long_results)
-        elif before.given is not given or history is None:
+        elif before.given is not given or assembly.history is None:
             # New pods are no reason to read weeks of history again.
             assembly.read_history(clock())
-        if config.role == "fleet" and history is not None and config.fleet.back_fill_seconds:
-            from agent.replay.back_fill import BackFillService
-
-            # After a reload it continues with the days that are left.
-            assembly.back_fill = BackFillService(loaded, history, clock, assembly.on_back_fill_done)
-            assembly.back_fill.start()
         undone.pop_all()
     return assembly
+
+
+def _add_history(assembly: Assembly, path: Path, before: Assembly | None, now: float, undone: ExitStack) -> None:
+    """Add the history and the parts that read it. Those of the previous configuration go on if the folder is the same."""
+    config = assembly.loaded.config
+    kept = before if before is not None and before.loaded.config.history_path == path else None
+    if kept is not None:
+        assembly.history = kept.history
+    else:
+        from agent.history.service import HistoryService
+        from agent.history.store import HistoryStore
+
+        with ExitStack() as unlock:
+            folder = DataDir(path.parent, assembly.loaded.path)
+            unlock.callback(folder.close)
+            assembly.history = HistoryService(lambda: HistoryStore(path), folder.close)
+            unlock.pop_all()
+        undone.callback(assembly.history.close)
+    missing = find_missing(FORECAST_MODULE)
+    if config.forecast.enabled and not missing:
+        from agent.forecasting.service import ForecastService
+
+        assembly.forecasts = (kept and kept.forecasts) or ForecastService()
+    elif config.forecast.enabled and before is None:
+        # Role node has no forecast, and its image no library for one.
+        _log.log(logging.INFO if config.role == "node" else logging.WARNING, 'forecast off error="%s"', missing)
+    if config.report_folder is not None:
+        from agent.reporting.service import ReportService
+
+        folders = path.parent.absolute(), config.report_folder.absolute()
+        is_same = kept is not None and kept.reports is not None and kept.reports.folders == folders
+        assembly.reports = kept.reports if kept is not None and is_same else ReportService(*folders)
+    if config.role == "fleet" and config.fleet.back_fill_seconds:
+        from agent.replay.back_fill import BackFill
+
+        assert assembly.history is not None
+        assembly.back_fill = BackFill(assembly.loaded, assembly.history, now)
 
 
 def _connect_sinks(assembly: Assembly) -> None:
@@ -118,7 +140,7 @@ def _connect_sinks(assembly: Assembly) -> None:
         loop.sinks += (HistorySink(history, loop.source, assembly.versions, changed),)
 
 
-def _source(
+def _make_source(
     loaded: LoadedConfig,
     contexts: dict[str, TierContext],
     before: Assembly | None,
@@ -150,7 +172,7 @@ def _source(
     return source, frozenset()
 
 
-def _pods(config: Config, before: Assembly | None, clock: Callable[[], float]) -> PodSource | None:
+def _make_pods(config: Config, before: Assembly | None, clock: Callable[[], float]) -> PodSource | None:
     if config.discovery.kubernetes is None:
         return None
     from agent.kubernetes.node_pods import has_same_discovery, pods_of
@@ -178,58 +200,3 @@ def _resume(assembly: Assembly, now: float) -> None:
     loop.restore_findings(earlier.unfinished, now, earlier.seen)
     for tier, budget in assembly.read_error_budgets(loop.source.tiers, now).items():
         loop.state.restore_error_budget(tier, budget)
-
-
-def _alerting(config: Config, before: Assembly | None, clock: Callable[[], float]) -> AlertingService | None:
-    keys = config.alerting
-    if keys.path == "rules" and keys.receiver is None:
-        return None
-    from agent.alerting.service import AlertingService
-
-    return AlertingService(keys, clock, before.alerting if before is not None else None)
-
-
-def _forecasts(config: Config, before: Assembly | None) -> ForecastService | None:
-    """Return the forecast service, that of the previous configuration if any. Each request holds all its parameters."""
-    if config.history_path is None or not config.forecast.enabled:
-        return None
-    if missing := find_missing(FORECAST_MODULE):
-        if before is None:
-            # Role node has no forecast, and its image no library for one.
-            _log.log(logging.INFO if config.role == "node" else logging.WARNING, 'forecast off error="%s"', missing)
-        return None
-    if before is not None and before.forecasts is not None:
-        return before.forecasts
-    from agent.forecasting.service import ForecastService
-
-    return ForecastService()
-
-
-def _reports(config: Config, before: Assembly | None) -> ReportService | None:
-    """Return the report service, that of the previous configuration if its folders are the same."""
-    if config.report_folder is None:
-        return None
-    assert config.data_dir is not None
-    folders = Path(config.data_dir).absolute(), config.report_folder.absolute()
-    if before is not None and before.reports is not None and before.reports.folders == folders:
-        return before.reports
-    from agent.reporting.service import ReportService
-
-    return ReportService(*folders)
-
-
-def _history(loaded: LoadedConfig, before: Assembly | None) -> HistoryService | None:
-    if loaded.config.history_path is None:
-        return None
-    if before is not None and before.loaded.config.data_dir == loaded.config.data_dir:
-        return before.history
-    from agent.history.service import HistoryService
-    from agent.history.store import HistoryStore
-
-    path = Path(loaded.config.history_path)
-    ours = DataDir(path.parent, loaded.path)
-    try:
-        return HistoryService(lambda: HistoryStore(path), ours.close)
-    except BaseException:
-        ours.close()
-        raise

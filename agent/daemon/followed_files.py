@@ -9,7 +9,6 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from agent.config.config import Config
 from agent.config.files import named_files
 from agent.config.load import LoadedConfig
 from agent.config.web import Web, find_web_file
@@ -39,21 +38,14 @@ class FollowedFiles:
         return self._digests != before
 
 
-def reloaded_files(loaded: LoadedConfig) -> Iterator[Path]:
-    """Yield the plan, and the configuration if Kubernetes mounts it.
-
-    Another configuration waits for SIGHUP: a person may be editing. A plan that is half written changes nothing: the one
-    before stays in use, and the page says so.
-    """
+def files_to_follow(loaded: LoadedConfig, web: Web) -> Iterator[Path]:
+    """Yield the plan, every file with a secret or a certificate of the pages and of the webhook, and the configuration if
+    Kubernetes mounts it. Elsewhere a person may be editing it: it waits for SIGHUP, or for a change of the others."""
     if loaded.config.plan:
         yield Path(loaded.config.plan)
     if any((folder / MARK).is_symlink() for folder in loaded.path.absolute().parents):
         yield loaded.path
-
-
-def secret_files(web: Web, config: Config) -> Iterator[Path]:
-    """Yield every file with a secret or a certificate of the pages and of the webhook."""
-    for section in (web, find_web_file(web.config_file), config.alerting.receiver):
+    for section in (web, find_web_file(web.config_file), loaded.config.alerting.receiver):
         yield from (Path(path) for _, path in named_files(section, NOT_SECRET))
 
 

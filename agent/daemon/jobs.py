@@ -1,4 +1,4 @@
-"""Jobs of the daemon on APScheduler: cycle, upkeep, forecast and the check whether a weekly report is due.
+"""Jobs of the daemon on APScheduler: cycle, upkeep, forecast, back-fill and the check whether a weekly report is due.
 
 A job never runs twice at once: a run that is due during the previous one is skipped. APScheduler follows the system
 clock, so all jobs are scheduled again after a clock jump.
@@ -25,10 +25,13 @@ FORECAST_SECONDS = 60.0
 REPORT_SECONDS = 60.0
 """Interval in seconds at which the reports are checked for what is due."""
 
+BACK_FILL_SECONDS = 600.0
+"""Interval in seconds at which a back-fill that stopped at an error of the store continues."""
+
 JUMP_SECONDS = 5.0
 """Clock change in seconds, against monotonic time, that counts as a jump (clock set, or machine slept)."""
 
-CYCLE, UPKEEP, FORECAST, REPORT = "cycle", "upkeep", "forecast", "report"
+CYCLE, UPKEEP, FORECAST, REPORT, BACK_FILL = "cycle", "upkeep", "forecast", "report", "back-fill"
 
 STILL_RAN = "the one before it still ran"
 TOO_BUSY = "the machine was too busy to begin it in time"
@@ -51,7 +54,7 @@ class GridTrigger(IntervalTrigger):  # type: ignore[misc]  # APScheduler has no 
 
 
 class DaemonJobs:
-    """Four jobs of a daemon. `speed` is the factor of time against a real clock.
+    """Jobs of a daemon. `speed` is the factor of time against a real clock.
 
     `functions` has the function of each job by name. `on_skipped` is called with a reason for every skipped cycle.
     """
@@ -91,6 +94,7 @@ class DaemonJobs:
         self._add(UPKEEP, hour, now + timedelta(seconds=hour))
         self._add(FORECAST, minute, datetime.fromtimestamp(whole, UTC))
         self._add(REPORT, REPORT_SECONDS / self._speed, now, next_run_time=now)
+        self._add(BACK_FILL, BACK_FILL_SECONDS / self._speed, now, next_run_time=now)
 
     def _add(self, name: str, seconds: float, start: datetime, **options: Any) -> None:
         trigger = GridTrigger(seconds=seconds, start_date=start)

@@ -49,7 +49,6 @@ class DaemonCounters:
     succeeded_at: float | None = None
     """End of the last cycle that succeeded, in seconds of time.monotonic."""
     config_trouble: str | None = None
-    secret_trouble: str | None = None
 
     def progress(self) -> CycleProgress:
         """Return what /healthz needs. It waits for no cycle."""
@@ -69,7 +68,7 @@ class DaemonCounters:
             unbooked_minutes=len(history.buffer) if history else 0,
             dropped_minutes=history.buffer.dropped if history else 0,
             config_reloads=self.reloads,
-            config_trouble="; ".join(filter(None, (self.config_trouble, self.secret_trouble))) or None,
+            config_trouble=self.config_trouble,
             gpu_problems=parts.runtime.gpu_problems,
             alertmanagers=posting,
             webhook=webhook,

@@ -161,10 +161,8 @@ def _request(
     path: Path,
     now: float,
 ) -> ForecastRequest:
-    scrape = loaded.config.settling_seconds / 2
-    asked = build_request(
-        context, starts, loaded.config.forecast, history=path, now=now, scrape_interval_seconds=scrape
-    )
+    settling = loaded.config.settling_seconds
+    asked = build_request(context, starts, loaded.config.forecast, history=path, now=now, settling_seconds=settling)
     return _overridden(asked, overrides, asked.lengths)
 
 

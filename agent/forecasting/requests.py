@@ -29,7 +29,7 @@ def build_request(
     *,
     history: Path | str,
     now: float,
-    scrape_interval_seconds: float,
+    settling_seconds: float,
     filled: int = 0,
 ) -> ForecastRequest:
     """Return the request for the tier of `context` at `now` (unix seconds). `history` is the file with its demand.
@@ -43,9 +43,9 @@ def build_request(
     return ForecastRequest(
         tier=context.tier,
         now=now,
-        settled_until=settled_time(now, 2 * scrape_interval_seconds),
+        settled_until=settled_time(now, settling_seconds),
         history=str(Path(history).absolute()),
-        settling_seconds=2 * scrape_interval_seconds,
+        settling_seconds=settling_seconds,
         bin_seconds=keys.bin_seconds,
         zone=keys.zone,
         certainty=keys.quantile,

@@ -1,14 +1,13 @@
-"""Back-fill of the demand of role fleet from the store, in a thread beside the cycles.
+"""Back-fill of the demand of role fleet from the store: a forecast learns from the weeks before the first start.
 
-A forecast learns from the weeks before the first start. Only minutes without demand are filled, newest day first, so that
-a stop at any moment is safe and the next start continues.
+Only minutes without demand are filled, newest day first, so that a stop at any moment is safe and the next run continues.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from agent.config.load import LoadedConfig, build_tier_contexts
 from agent.durations import duration_text
@@ -32,78 +31,48 @@ LEAST_MINUTES = 10
 REST_SECONDS = 1.0
 """Pause in seconds after a query, so that store and cycles have their time."""
 
-RETRY_SECONDS = 600.0
-"""Retry interval in seconds after an error of the store or history."""
-
 _log = logging.getLogger(__name__)
 
 
-class BackFillService:
-    """Single fill of the demand before the daemon's start.
+class BackFill:
+    """Single fill of the demand before `now` (unix seconds), when the daemon started. `minutes` were filled at its end."""
 
-    `text` is the progress, and `minutes` what was filled when it has ended. `done` is called at the end with a summary
-    and the time, if any minute was filled."""
-
-    def __init__(
-        self,
-        loaded: LoadedConfig,
-        history: HistoryService,
-        clock: Callable[[], float],
-        done: Callable[[str, float], None],
-    ) -> None:
+    def __init__(self, loaded: LoadedConfig, history: HistoryService, now: float) -> None:
         assert loaded.config.store is not None, "role fleet has a store"
         fleet = loaded.config.fleet
         # The first cycle reads the last few minutes itself.
-        settled = clock() - fleet.delay_seconds - GONE_SECONDS - SETTLE_SECONDS
+        settled = now - fleet.delay_seconds - GONE_SECONDS - SETTLE_SECONDS
         self._until = settled // MINUTE_SECONDS * MINUTE_SECONDS
         self._begin = self._until - fleet.back_fill_seconds // MINUTE_SECONDS * MINUTE_SECONDS
-        self.text = ""
         self.minutes = 0
         self._loaded = loaded
         self._history = history
-        self._clock = clock
-        self._done = done
-        self._stopping = threading.Event()
+        self._ended = threading.Event()
         self._api = StoreApi(loaded.config.store)
-        self._thread = threading.Thread(target=self._run, name="back-fill", daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
+    def run(self) -> str:
+        """Fill all days and return a summary, or "" if nothing was filled. After an error the next call continues."""
+        if self._ended.is_set():
+            return ""
+        filled = 0
+        try:
+            for minutes in fill_demand(self._loaded, self._api, self._history.store(), self._begin, self._until):
+                filled += minutes
+                if self._ended.wait(REST_SECONDS):
+                    return ""
+        except SizewatchError as error:
+            if not self._ended.is_set():
+                _log.warning('demand back-fill paused error="%s"', error)
+            return ""
+        self._ended.set()
+        self.minutes = filled
+        span = duration_text(round(self._until - self._begin))
+        return f"{filled} minutes of demand of the {span} before the start were filled from the store" if filled else ""
 
     def close(self) -> None:
         """Stop between two queries, and in a query. Filled days stay."""
-        self._stopping.set()
+        self._ended.set()
         self._api.interrupt()
-        if self._thread.is_alive():
-            self._thread.join()
-        self._api.close()
-
-    def _run(self) -> None:
-        filled = 0
-        while not self._stopping.is_set():
-            try:
-                for minutes in fill_demand(self._loaded, self._api, self._history.store(), self._begin, self._until):
-                    filled += minutes
-                    if self._stopping.wait(REST_SECONDS):
-                        return
-            except SizewatchError as error:
-                if self._stopping.is_set():
-                    return
-                self.text = f"waits: {error}"
-                _log.warning('demand back-fill paused error="%s" retry=%s', error, duration_text(RETRY_SECONDS))
-                self._stopping.wait(RETRY_SECONDS)
-                continue
-            except Exception:  # noqa: BLE001 - a defect must stop only the back-fill, not the daemon
-                _log.exception("demand back-fill failed")
-                self.text = "failed by a defect in sizewatch, see its log"
-                return
-            span = duration_text(round(self._until - self._begin))
-            self.text = f"{filled} minutes of demand of the {span} before the start were filled from the store"
-            self.minutes = filled
-            if filled:
-                _log.info("demand back-fill finished: %s", self.text)
-                self._done(self.text, self._clock())
-            return
 
 
 def fill_demand(loaded: LoadedConfig, api: StoreApi, history: HistoryStore, begin: float, end: float) -> Iterator[int]:

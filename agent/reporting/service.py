@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
 from datetime import datetime, time, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -57,17 +56,17 @@ class ReportService:
         self._failures = 0
         self._counts: Counter[tuple[str, str]] = Counter()
 
-    def run(self, loaded: LoadedConfig, clock: Callable[[], float]) -> None:
+    def run(self, loaded: LoadedConfig, now: float) -> None:
         """Write and send what is due, and wait for it. Without its state nothing is sent: it could be sent twice."""
         try:
             if self._state is None:
-                self._state = storage.read_state(self._path) or ReportState(begun_at=clock())
+                self._state = storage.read_state(self._path) or ReportState(begun_at=now)
                 storage.write_state(self._path, self._state)
-            self._generate(self._state, loaded, clock())
+            self._generate(self._state, loaded, now)
             for destination in loaded.config.report.deliver:
                 delivery = self._state.deliveries.get(destination.name)
-                if delivery is not None and delivery.is_pending and _is_due(delivery, clock()):
-                    self._deliver(self._state, delivery, destination, loaded, clock())
+                if delivery is not None and delivery.is_pending and _is_due(delivery, now):
+                    self._deliver(self._state, delivery, destination, loaded, now)
             self._trouble = ""
         except OSError as error:
             trouble = f"{self._path} cannot be read or written: {error.strerror or error}"

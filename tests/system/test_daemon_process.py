@@ -170,7 +170,7 @@ def test_a_mounted_certificate_that_is_renewed_is_served_without_a_signal(tmp_pa
         started.send_signal(signal.SIGTERM)
         code, _, err = ended(started)
     assert code == 0
-    assert "secrets reloaded" in err
+    assert "configuration reloaded" in err
 
 
 def test_kill_9_while_scraping_leaves_a_history_that_is_whole_and_free(tmp_path: Path) -> None:

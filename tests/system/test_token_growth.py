@@ -123,7 +123,7 @@ def turns(path: Path, tier: TierContext, each: float | None = None) -> Iterator[
         keeping.write_cycle(closed, {}, (), ())
         if not closed:
             continue
-        asked = build_request(tier, (), ForecastConfig(), history=path, now=t, scrape_interval_seconds=SCRAPE)
+        asked = build_request(tier, (), ForecastConfig(), history=path, now=t, settling_seconds=2 * SCRAPE)
         assert asked.capacity is not None
         unweighed = replace(asked, capacity=replace(asked.capacity, lengths=UNTOLD))
         found = [one.respond(two).prewarm for one, two in ((weighed, asked), (alone, unweighed))]

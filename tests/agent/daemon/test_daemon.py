@@ -207,15 +207,6 @@ def test_cycles_go_on_while_a_configuration_is_prepared_and_a_second_request_is_
     assert daemon.counts.errors == 0
 
 
-def test_a_configuration_of_a_thousand_mistakes_is_told_in_one_short_line(tmp_path: Path) -> None:
-    with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
-        write(tmp_path, configuration(served, **{f"nonsense{n}": 1 for n in range(3000)}))
-        daemon.ask_reload()
-        trouble = wait_for(lambda: daemon.counts.config_trouble)
-        assert trouble.endswith("; and 981 more")
-        assert trouble.count("is not a key") == 20
-
-
 def test_tokens_of_the_pages_are_read_again_and_those_of_targets_are_anyway(tmp_path: Path) -> None:
     web, target = tmp_path / "web", tmp_path / "target"
     web.write_text("the-first-token-of-this-very-page")

@@ -67,7 +67,7 @@ def test_a_forecast_is_shown_exported_and_judged(tmp_path: Path) -> None:
     with forecasting(tmp_path) as daemon:
         assert told(daemon)["gap"] == "no forecast is made yet"
         assert b"sizewatch_recommended_replicas" not in ask(daemon, "metrics")
-        daemon._forecast()
+        daemon.assembly.forecast(time.time())
         assert daemon.counts.errors == 0
         found = told(daemon)
         assert found["recommended_replicas"] >= 1
@@ -89,16 +89,16 @@ def test_a_forecast_is_shown_exported_and_judged(tmp_path: Path) -> None:
 
 def test_a_killed_process_is_on_the_timeline_and_the_next_forecast_comes(tmp_path: Path) -> None:
     with forecasting(tmp_path) as daemon:
-        daemon._forecast()
+        daemon.assembly.forecast(time.time())
         before = told(daemon)
         os.kill(pid(daemon), signal.SIGKILL)
-        daemon._forecast()
+        daemon.assembly.forecast(time.time())
         after = told(daemon)
         assert after["recommended_replicas"] == before["recommended_replicas"]
         assert after["trouble"] == "the forecasting process died: killed by SIGKILL"
         assert "No new forecast of cpu-small: the forecasting process died" in ask(daemon).decode()
         assert metric(daemon, "sizewatch_forecast_failures_total") == 1
-        daemon._forecast()
+        daemon.assembly.forecast(time.time())
         assert told(daemon)["trouble"] == ""
         further(daemon, 2)
         assert daemon.counts.errors == 0
@@ -113,7 +113,7 @@ def test_a_killed_process_is_on_the_timeline_and_the_next_forecast_comes(tmp_pat
 
 def test_the_process_ends_with_the_daemon(tmp_path: Path) -> None:
     with forecasting(tmp_path, minutes=0) as daemon:
-        daemon._forecast()
+        daemon.assembly.forecast(time.time())
         assert told(daemon)["gap"] == "no demand of this tier has been kept yet"
         asked = pid(daemon)
         assert Path(f"/proc/{asked}").exists()
@@ -122,14 +122,14 @@ def test_the_process_ends_with_the_daemon(tmp_path: Path) -> None:
 
 def test_a_new_configuration_ends_forecasting_or_goes_on_with_it(tmp_path: Path) -> None:
     with forecasting(tmp_path) as daemon:
-        daemon._forecast()
+        daemon.assembly.forecast(time.time())
         asked = pid(daemon)
         data = yaml.safe_load((tmp_path / "sizewatch.yaml").read_text())
         write(tmp_path, {**data, "forecast": {"bin": "15m"}})
         daemon.ask_reload()
         assert wait_for(lambda: daemon.counts.reloads == 1)
         assert TIER in daemon.loop.state.projections
-        daemon._forecast()
+        daemon.assembly.forecast(time.time())
         assert pid(daemon) == asked
         assert told(daemon)["forecast"]["bin_seconds"] == 900.0
         write(tmp_path, {**data, "forecast": {"enabled": False}})
@@ -138,13 +138,13 @@ def test_a_new_configuration_ends_forecasting_or_goes_on_with_it(tmp_path: Path)
         assert not Path(f"/proc/{asked}").exists()
         assert told(daemon)["gap"] == "forecasting is off (forecast.enabled: false)"
         assert daemon.loop.state.projections == {}
-        daemon._forecast()
+        daemon.assembly.forecast(time.time())
         assert daemon.counts.errors == 0
 
 
 def test_a_node_says_that_it_keeps_no_history(tmp_path: Path) -> None:
     with forecasting(tmp_path, minutes=0, role="node") as daemon:
-        daemon._forecast()
+        daemon.assembly.forecast(time.time())
         assert told(daemon)["gap"] == "not exposed: this agent keeps no history"
         assert "Forecast: not exposed: this agent keeps no history" in ask(daemon).decode()
 

@@ -17,7 +17,7 @@ from report_runs import configured
 from waiting import wait_for
 
 from agent.daemon import jobs as jobs_module
-from agent.daemon.jobs import CYCLE, FORECAST, REPORT, UPKEEP, DaemonJobs, GridTrigger
+from agent.daemon.jobs import BACK_FILL, CYCLE, FORECAST, REPORT, UPKEEP, DaemonJobs, GridTrigger
 
 INTERVAL = 0.1
 
@@ -41,7 +41,9 @@ class Runs:
         self._running.release()
 
     def jobs(self, name: str, speed: float = 1.0) -> DaemonJobs:
-        functions: dict[str, Callable[[], None]] = dict.fromkeys((CYCLE, UPKEEP, FORECAST, REPORT), lambda: None)
+        functions: dict[str, Callable[[], None]] = dict.fromkeys(
+            (CYCLE, UPKEEP, FORECAST, REPORT, BACK_FILL), lambda: None
+        )
         return DaemonJobs(functions | {name: self.run}, self.skipped.append, speed=speed)
 
 
@@ -86,11 +88,11 @@ class Clock:
         self._patch.setattr(time, "time", lambda: self._time() + jump)
 
 
-def test_a_daemon_has_four_jobs_and_the_report_is_checked_every_minute(tmp_path: Path) -> None:
+def test_a_daemon_has_five_jobs_and_the_report_is_checked_every_minute(tmp_path: Path) -> None:
     loaded = configured(tmp_path)
     with running(loaded.path, turns=1, speed=1.0) as daemon:
         by_name = {job.id: job for job in daemon.jobs.scheduler.get_jobs()}
-        assert set(by_name) == {CYCLE, UPKEEP, FORECAST, REPORT}
+        assert set(by_name) == {CYCLE, UPKEEP, FORECAST, REPORT, BACK_FILL}
         assert all(job.max_instances == 1 and job.coalesce for job in by_name.values())
         assert by_name[REPORT].trigger.interval == timedelta(minutes=1)
 
@@ -170,7 +172,7 @@ def test_a_run_that_fails_is_logged_and_the_next_one_comes(caplog: pytest.LogCap
         begun.append(time.monotonic())
         raise ValueError("broken")
 
-    jobs = DaemonJobs(dict.fromkeys((CYCLE, UPKEEP, FORECAST, REPORT), fail), lambda why: None)
+    jobs = DaemonJobs(dict.fromkeys((CYCLE, UPKEEP, FORECAST, REPORT, BACK_FILL), fail), lambda why: None)
     jobs.start(INTERVAL)
     try:
         assert wait_for(lambda: len(begun) >= 3)

@@ -18,11 +18,13 @@ from agent.config.forecast import ForecastConfig
 from agent.config.load import LoadedConfig, load
 from agent.config.store import StoreConfig
 from agent.daemon.assembly import Assembly
+from agent.daemon.daemon import Daemon, DaemonOptions
 from agent.daemon.factory import assemble
 from agent.forecasting.history_input import HistoryForecasts
 from agent.forecasting.requests import build_request
 from agent.history.store import HistoryStore
 from agent.prometheus.api import StoreApi
+from agent.prometheus.errors import StoreError, StoreErrorKind
 from agent.replay.back_fill import fill_demand
 from rules.plan.load_bins import build_tier_context
 from rules.telemetry.arrivals import MinuteDemand, MinuteSums
@@ -80,12 +82,9 @@ forecast: {{enabled: false}}
     return load(folder / "sizewatch.yaml")
 
 
-def wait(assembly: Assembly, word: str) -> str:
-    """What the back-fill says once it contains a word."""
-    assert assembly.back_fill is not None
-    fill = assembly.back_fill
-    assert wait_for(lambda: word in fill.text), fill.text
-    return fill.text
+def run(assembly: Assembly) -> None:
+    """Run the job of the daemon that fills the demand."""
+    assembly.fill_demand(time.time())
 
 
 @pytest.fixture(scope="module")
@@ -166,61 +165,73 @@ def test_minutes_of_a_daemon_are_left_alone(tmp_path: Path, past: str) -> None:
 
 def test_the_demand_before_a_start_is_filled_and_the_timeline_tells_it(tmp_path: Path, url: str) -> None:
     assembly = assemble(loaded(tmp_path, url))
-    text = wait(assembly, "were filled from the store")
+    run(assembly)
     assembly.close(time.time())
 
     with HistoryStore.open_reader(tmp_path / "history" / "history.db") as store:
         demand = store.demand(TIER, 0.0, 4e9)
-        assert text.startswith(f"{len(demand)} minutes of demand of the 3h before the start")
+        (event,) = [event for event in store.events(0.0) if event.kind == "back_fill"]
+        assert event.text.startswith(f"{len(demand)} minutes of demand of the 3h before the start")
         assert len(demand) > 90
-        assert "back_fill" in {event.kind for event in store.events(0.0)}
         assert not store.findings(0.0)
         assert not store.bins(TIER, 0.0, 4e9)
 
 
-def test_a_second_start_has_nothing_to_fill(tmp_path: Path, url: str) -> None:
-    first = assemble(loaded(tmp_path, url, back_fill="1h"))
-    wait(first, "were filled from the store")
-    first.close(time.time())
+def test_a_second_run_and_a_second_start_have_nothing_to_fill(tmp_path: Path, url: str) -> None:
+    for _ in range(2):
+        assembly = assemble(loaded(tmp_path, url, back_fill="1h"))
+        run(assembly)
+        run(assembly)
+        assembly.close(time.time())
 
-    second = assemble(loaded(tmp_path, url, back_fill="1h"))
-    text = wait(second, "were filled from the store")
-    second.close(time.time())
-
-    assert text.startswith("0 minutes")
+    with HistoryStore.open_reader(tmp_path / "history" / "history.db") as store:
+        assert len([event for event in store.events(0.0) if event.kind == "back_fill"]) == 1
 
 
 def test_a_daemon_that_ends_does_not_wait_for_its_past(tmp_path: Path) -> None:
     with serving() as store:
         store.act = hangs
-        assembly = assemble(loaded(tmp_path, store.url, back_fill="90d"))
-        assert wait_for(lambda: store.asked)
+        daemon = Daemon(loaded(tmp_path, store.url, back_fill="90d"), DaemonOptions(web=lambda loaded: None))
+        daemon.start()
+        assert wait_for(lambda: any("query_range" in path for path, *_ in store.asked)), store.asked
 
-        assembly.close(time.time())
+        daemon.close()
 
-        assert len(store.asked) == 1
     with HistoryStore.open_reader(tmp_path / "history" / "history.db") as history:
         assert not history.demand(TIER, 0.0, 4e9)
 
 
-def test_a_store_that_is_away_costs_nothing_but_the_past(tmp_path: Path) -> None:
-    assembly = assemble(loaded(tmp_path, "http://127.0.0.1:1"))
-    text = wait(assembly, "waits")
+def test_a_store_that_is_away_costs_nothing_but_the_past_which_the_next_run_fills(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assembly = assemble(loaded(tmp_path, url, back_fill="1h"))
+    assert assembly.back_fill is not None
+    with monkeypatch.context() as away:
+        away.setattr(StoreApi, "query_range", refuse)
+        run(assembly)
+    assert "demand back-fill paused" in caplog.text
+    assert assembly.back_fill.minutes == 0
     assembly.loop.run_cycle()
+    run(assembly)
+    assert assembly.back_fill.minutes > 30
     assembly.close(time.time())
 
-    assert "connection refused" in text
+
+def refuse(*given: object) -> None:
+    raise StoreError(StoreErrorKind.AWAY, "store", "connection refused")
 
 
 def test_a_reload_continues_with_what_is_left(tmp_path: Path, url: str) -> None:
     first = assemble(loaded(tmp_path, url, back_fill="90d"))
     second = assemble(loaded(tmp_path, url, back_fill="3h"), first)
     second.take_state(first, time.time())
-    try:
-        wait(second, "were filled from the store")
-        assert not first.back_fill or not first.back_fill.minutes or second.back_fill is not first.back_fill
-    finally:
-        second.close(time.time())
+    run(first)
+    run(second)
+    second.close(time.time())
+
+    assert first.back_fill is not None
+    assert second.back_fill is not None
+    assert first.back_fill.minutes == 0 < second.back_fill.minutes
 
 
 def test_no_back_fill_where_none_is_wanted(tmp_path: Path, url: str) -> None:
@@ -247,7 +258,7 @@ def test_a_forecast_learns_what_was_filled_after_it_began(tmp_path: Path) -> Non
             ForecastConfig(),
             history=path,
             now=now,
-            scrape_interval_seconds=15.0,
+            settling_seconds=30.0,
             filled=filled,
         )
         return forecasts.respond(request).gap

@@ -37,7 +37,7 @@ from agent.reporting.storage import STATE_FILE, ReportState
 def looked_after(place: Path, now: float, *, reports: ReportService | None = None) -> ReportService:
     """One look at `now` with the configuration that stands there."""
     one = reports or ReportService(place / "data", place / "data" / "reports")
-    one.run(load(place / "sizewatch.yaml"), lambda: now)
+    one.run(load(place / "sizewatch.yaml"), now)
     return one
 
 

@@ -188,7 +188,7 @@ def test_what_was_kept_without_a_benchmark_is_a_lower_bound_that_counts_no_repli
     window = hour(0, 20.0)
     used = read(BY_NAME["fleet_utilization"], window, measured.basis)
     assert isinstance(used, Missing)
-    asked = build_request(measured, (), ForecastConfig(), history="h.db", now=0.0, scrape_interval_seconds=15.0)
+    asked = build_request(measured, (), ForecastConfig(), history="h.db", now=0.0, settling_seconds=30.0)
     assert (asked.capacity, asked.no_replicas) == (None, "the plan has no curve to derive usable rps from")
 
 
