@@ -4,6 +4,7 @@ simulated fleet with simulated weeks replaces the recordings.
 
 from __future__ import annotations
 
+import json
 import signal
 import tempfile
 import time
@@ -17,16 +18,13 @@ import click
 from agent.cli.arguments import FINE, PATH, duration, number, option
 from agent.cli.terminal import tell_progress
 from agent.config.config import Logging
-from agent.config.files import load_plan
-from agent.config.load import LoadedConfig, parse_config
+from agent.config.load import load
 from agent.daemon.factory import assemble
 from agent.daemon.logs import set_up
 from agent.demo.runner import DemoRun, watch
-from agent.demo.setup import CAST, PLAN, Clock, DemoSetup
-from agent.durations import duration_text
+from agent.demo.setup import CAST, PLAN, Clock, build_player
 from agent.errors import ConfigError
 
-BANNER = "Demo: recorded engines at {speed:g} times their speed, simulated GPUs, made-up prices."
 SPEED = 10.0
 
 DAY_SECONDS = 86_400.0
@@ -54,10 +52,10 @@ def run(options: SimpleNamespace) -> int:
         # SIGTERM ends it as Ctrl-C does: the folder is deleted. The daemon has a handler of its own while it runs.
         ends.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, signal.default_int_handler))
         # Entered first and left last: the folder is deleted after its last writer has ended.
-        folder = options.out or Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="sizewatch-demo-")))
+        folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="sizewatch-demo-")))
         show = _recorded(options, folder, ends) if options.history is None else _with_past(options, folder)
         watch(show, options.port, options.seconds, ends)
-    print(f"\nEnded; {show.ended}.")
+    print(f"\nEnded; {f'the history stays in {options.out}' if options.out else 'nothing was left behind'}.")
     return FINE
 
 
@@ -65,38 +63,35 @@ def _recorded(options: SimpleNamespace, folder: Path, ends: ExitStack) -> DemoRu
     """Return the demo of recorded engines. Its history is deleted."""
     speed = options.speed or SPEED
     clock = Clock(speed)
-    stage = DemoSetup(clock)
-    stage.player.start()
-    ends.callback(stage.player.stop)
-    plan = load_plan(PLAN)
-    targets = [
-        {"url": stage.player.url(tier), "tier": tier, "replica": f"{tier}-0", "gpus": [f"stand-in-{tier}"]}
-        for tier in (part.tier for part in CAST)
-    ]
+    player = build_player(clock)
+    player.start()
+    ends.callback(player.stop)
     # No forecast: the recordings are minutes long, and it needs days.
-    data = {"plan": str(PLAN), "data_dir": str(folder), "scrape_interval": "15s", "forecast": {"enabled": False}}
-    config = parse_config({**data, "targets": targets}, folder=folder, plan=plan)
+    data = {
+        "plan": str(PLAN),
+        "data_dir": str(folder),
+        "gpus": {"source": "none"},
+        "forecast": {"enabled": False},
+        "targets": [{"url": player.url(tier), "tier": tier, "replica": f"{tier}-0"} for tier, *_ in CAST],
+    }
+    config = folder / "sizewatch.json"
+    config.write_text(json.dumps(data), encoding="utf-8")
     return DemoRun(
-        loaded=LoadedConfig(path=folder / "sizewatch.yaml", config=config, plan=plan, warnings=()),
-        assemble=partial(assemble, clock=clock, gpu_source=stage.gpus),
+        loaded=load(config),
+        assemble=partial(assemble, clock=clock),
         clock=clock,
         speed=speed,
-        banner=BANNER.format(speed=speed),
+        banner=f"Demo: recorded engines at {speed:g} times their speed, made-up prices.",
         parts=tuple((part.tier, part.says) for part in CAST),
-        ended="nothing was left behind",
     )
 
 
 def _with_past(options: SimpleNamespace, folder: Path) -> DemoRun:
     """Return the demo of simulated engines after filling the past."""
     # Only this demo needs the simulator.
-    from agent.demo.simulation.live_fleet import continue_simulation
-    from agent.demo.simulation.weeks import fill
+    from agent.demo.simulation import weeks
 
-    began = time.monotonic()
     report = partial(tell_progress, note="filling in the past")
-    past = fill(folder, seconds=options.history, end=time.time(), progress=report)
-    took = time.monotonic() - began
-    print(f"{duration_text(past.end - past.begin)} of three simulated tiers filled in within {took:.0f} s.", flush=True)
-    speed = options.speed or (SPEED if options.out is None else 1.0)
-    return continue_simulation(past, folder, speed, options.out is None)
+    folder = options.out or folder / "fleet"
+    past = weeks.fill(folder, seconds=options.history, end=time.time(), progress=report)
+    return weeks.continue_simulation(past, folder, options.speed or (SPEED if options.out is None else 1.0))

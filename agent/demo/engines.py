@@ -1,4 +1,4 @@
-"""Recorded engines over HTTP, and stand-in GPUs whose load follows them.
+"""Recorded engines over HTTP.
 
 A recording that ends begins again as a restarted engine, with moved start times.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from starlette.applications import Starlette
@@ -17,7 +17,6 @@ from starlette.routing import Route
 
 from agent.http_server.server import ThreadedServer
 from agent.sources.recording import Recording, Scrape, scrapes
-from rules.telemetry.snapshots import GpuReadout
 
 _START_TIMES = re.compile(rb"^(process_start_time_seconds|vllm:prompt_tokens_created\{[^}]*\}) (\S+)$", re.MULTILINE)
 
@@ -64,12 +63,8 @@ class Player:
         self._server.stop()
 
     def _respond(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        if name not in self._tracks:
-            return Response(status_code=404)
-        body = self.page(name)
-        headers = {"Content-Type": "text/plain; version=0.0.4"}
-        return Response(status_code=503) if body is None else Response(body, headers=headers)
+        body = self.page(request.path_params["name"])
+        return Response(status_code=503) if body is None else Response(body, media_type="text/plain; version=0.0.4")
 
     def page(self, name: str) -> bytes | None:
         """The page at this moment; None where the recording holds a failed scrape."""
@@ -79,46 +74,3 @@ class Player:
         if scrape.body is None or not moved:
             return scrape.body
         return _START_TIMES.sub(lambda found: found[1] + b" %r" % (float(found[2]) + moved), scrape.body)
-
-
-PRODUCT = "stand-in GPU (simulated)"
-MEMORY_GAUGES = {"gpu_memory_used_bytes": 70.4e9, "gpu_memory_total_bytes": 80e9}
-IDLE_WATTS, FULL_WATTS = 90.0, 650.0
-GPU_SUMS = ("gpu_busy_seconds", "gpu_busy_covered_seconds", "gpu_energy_joules", "gpu_energy_covered_seconds")
-
-
-def add_gpu_time(sums: dict[str, float], share: float, seconds: float) -> None:
-    """Add to GPU_SUMS so many seconds of GPUs, of which they worked a share (0 to 1)."""
-    watts = IDLE_WATTS + share * (FULL_WATTS - IDLE_WATTS)
-    for family, more in zip(GPU_SUMS, (share * seconds, seconds, watts * seconds, seconds), strict=True):
-        sums[family] += more
-
-
-class StandInGpus:
-    """GPUs by the name of their tier. `busy` tells how busy each one's engine is now, 0 to 1."""
-
-    def __init__(self, busy: Mapping[str, Callable[[], float]]) -> None:
-        self._busy = busy
-        self._last: float | None = None
-        self._sums = {name: dict.fromkeys(GPU_SUMS, 0.0) for name in busy}
-
-    def read(self, now: float) -> tuple[tuple[GpuReadout, ...], tuple[str, ...]]:
-        """Readouts at `now` (unix seconds)."""
-        dt = 0.0 if self._last is None else max(0.0, now - self._last)
-        self._last = now
-        return tuple(self._readout(i, name, now, dt) for i, name in enumerate(self._busy)), ()
-
-    def _readout(self, index: int, name: str, now: float, dt: float) -> GpuReadout:
-        share = self._busy[name]()
-        add_gpu_time(self._sums[name], share, dt)
-        return GpuReadout(
-            t=now,
-            gpu=f"stand-in-{name}",
-            index=index,
-            product=PRODUCT,
-            counters=dict(self._sums[name]),
-            gauges={**MEMORY_GAUGES, "gpu_temperature_celsius": 35 + 35 * share, "gpu_power_limit_watts": 700.0},
-        )
-
-    def close(self) -> None:
-        """Nothing is held."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import textwrap
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -21,18 +19,6 @@ from rules.replicas.cascade import STAGES
 from rules.verdicts.finding import Finding, severity_of, severity_words
 from rules.verdicts.rule import Severity
 
-INDENT = " " * 8
-"""As wide as the time at the beginning of a line."""
-
-
-def say(text: str, first: str = "", further: str = INDENT) -> None:
-    """Print a text in lines of the terminal's width. `first` and `further` begin its lines."""
-    width = max(40, shutil.get_terminal_size((100, 24)).columns - 1)
-    lines = textwrap.wrap(
-        text, width, initial_indent=first, subsequent_indent=further, break_long_words=False, break_on_hyphens=False
-    )
-    print("\n".join(lines), flush=True)
-
 
 class DemoConsole(Sink):
     """Findings of the demo on the terminal. `began` is the demo's first instant, on the daemon's clock.
@@ -43,17 +29,11 @@ class DemoConsole(Sink):
     def __init__(self, began: float, stop: Callable[[], None]) -> None:
         self._began = began
         self._stop = stop
-        self._news: list[Finding] = []
 
     def accept(self, result: StepResult) -> None:
-        """Take findings that ended, began or became worse."""
-        self._news += (span for span in (*result.closed, *result.changed) if isinstance(span, Finding))
-
-    def end_cycle(self, now: float) -> None:
-        """Print the news of a cycle."""
-        news, self._news = self._news, []
+        """Print findings that began or became worse."""
         try:
-            self.show_findings(news)
+            self.show_findings(result.changed)
         except OSError:
             self._stop()
 
@@ -63,26 +43,13 @@ class DemoConsole(Sink):
             worst = finding.worst
             if BY_NAME[finding.rule].loudness is Severity.REPORT:
                 continue
-            if finding.ended_at is not None:
-                lasted = _clock(finding.ended_at - finding.started_at).strip()
-                self._say_at(finding.ended_at, f"OVER {finding.rule} in {finding.subject}, after {lasted}")
-                continue
-            is_new = len(finding.transitions) == 1
+            minutes, seconds = divmod(max(0, round(worst.t - self._began)), 60)
             stage = f", stage {worst.stage} ({STAGES[worst.stage]})" if worst.stage else ""
             severity, *rest = severity_words(severity_of(worst, finding)).partition(", ")
-            how = "" if is_new else " now"
-            self._say_at(worst.t, f"{severity.upper()} {worst.rule}{how} in {worst.subject}{stage}{''.join(rest)}")
-            say(worst.sentence_with_suspect(), INDENT)
-            if is_new and worst.actions:
-                say(f"do: {worst.actions[0].text}", INDENT, f"{INDENT}    ")
-
-    def _say_at(self, t: float, text: str) -> None:
-        say(f"{_clock(t - self._began)}  {text}")
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    return f"{minutes:3}:{rest:02}"
+            head = f"{severity.upper()} {worst.rule} in {worst.subject}{stage}{''.join(rest)}"
+            print(f"{minutes:3}:{seconds:02}  {head}\n        {worst.sentence_with_suspect()}", flush=True)
+            for action in worst.actions[:1]:
+                print(f"        do: {action.text}", flush=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +62,6 @@ class DemoRun:
     speed: float
     banner: str
     parts: tuple[tuple[str, str], ...]
-    ended: str
 
 
 def watch(show: DemoRun, port: int, seconds: float | None, ends: ExitStack) -> None:
@@ -111,7 +77,12 @@ def watch(show: DemoRun, port: int, seconds: float | None, ends: ExitStack) -> N
         return assembly
 
     def begin(daemon: Daemon) -> None:
-        _say_head(show, daemon.web.url if daemon.web is not None else "")
+        print(f"{show.banner}\n")
+        for name, says in show.parts:
+            print(f"  {name:12}{says}")
+        print(f"\nStatus page: {daemon.web.url if daemon.web is not None else ''}   (Ctrl-C ends)")
+        print("Times below are the engines' own, minutes:seconds since the start;", end=" ")
+        print(f"{show.speed:g} seconds of theirs pass in one of yours.\n", flush=True)
         console.show_findings(daemon.loop.state.open_findings())
         if seconds:
             ender.start()
@@ -127,14 +98,3 @@ def watch(show: DemoRun, port: int, seconds: float | None, ends: ExitStack) -> N
     )
     daemon = Daemon(show.loaded, options)
     daemon.run()
-
-
-def _say_head(show: DemoRun, url: str) -> None:
-    say(show.banner, further="")
-    print()
-    for name, says in show.parts:
-        say(f"  {name:12}{says}", further=" " * 14)
-    print(f"\nStatus page: {url}   (Ctrl-C ends)")
-    pace = f"{show.speed:g} seconds of theirs pass in one of yours"
-    say(f"Times below are the engines' own, minutes:seconds since the start; {pace}.", further="")
-    print(flush=True)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.demo.engines import Player, StandInGpus, track
+from agent.demo.engines import Player, track
 from agent.sources.recording import load
 
 HERE = Path(__file__).parent
@@ -17,7 +15,7 @@ PLAN = HERE / "plan.yaml"
 
 
 class DemoTier(NamedTuple):
-    """One tier of the demo: the recording that plays it, the second of it that comes first, and what happens in it."""
+    """Tier of the demo: its recording, the second of it that comes first, and what happens in it."""
 
     tier: str
     recording: str
@@ -31,11 +29,6 @@ CAST = (
     DemoTier("cascade", "kv_cascade", 46.0, "requests grow longer until the KV cache is full"),
 )
 
-FULL_AT_RUNNING = 12.0
-"""Running requests at which a stand-in GPU is taken as fully busy."""
-
-_RUNNING = re.compile(rb"^vllm:num_requests_running\{.*\} (\S+)$", re.MULTILINE)
-
 
 class Clock:
     """Unix seconds that run `speed` times faster from the moment of its making, which is now or `begin`."""
@@ -48,14 +41,7 @@ class Clock:
         return self._begin + (time.monotonic() - self._real) * self._speed
 
 
-class DemoSetup:
-    """The demo's world: a player with every tier, and GPUs that follow it."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        recorded = ((part, load(HERE / "recordings" / part.recording)[0]) for part in CAST)
-        self.player = Player(tuple(track(pages, part.tier, part.begin) for part, pages in recorded), clock)
-        self.gpus = StandInGpus({part.tier: partial(self._busy, part.tier) for part in CAST})
-
-    def _busy(self, tier: str) -> float:
-        running = _RUNNING.search(self.player.page(tier) or b"")
-        return min(1.0, float(running[1]) / FULL_AT_RUNNING) if running else 0.0
+def build_player(clock: Callable[[], float]) -> Player:
+    """Return the server of every tier's recording."""
+    recorded = ((part, load(HERE / "recordings" / part.recording)[0]) for part in CAST)
+    return Player(tuple(track(pages, part.tier, part.begin) for part, pages in recorded), clock)

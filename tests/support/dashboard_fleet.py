@@ -5,8 +5,7 @@ Owns the cast (recordings of `tests/recordings` and of the demo), its plan and i
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,9 +17,11 @@ from daemon_runs import running, write
 
 from agent.daemon.daemon import Daemon
 from agent.daemon.factory import assemble
-from agent.demo.engines import Player, RecordedTrack, StandInGpus, track
+from agent.demo.engines import Player, RecordedTrack, track
 from agent.demo.setup import HERE, PLAN, Clock
+from agent.demo.simulation.engine import MEMORY_GAUGES, gpu_sums
 from agent.sources.recording import load
+from rules.telemetry.snapshots import GpuReadout
 
 CAST: tuple[tuple[str, str, str, float], ...] = (
     ("quiet", "quiet-0", "steady_quiet", 0.0),
@@ -34,8 +35,26 @@ CAST: tuple[tuple[str, str, str, float], ...] = (
 )
 """Tier, replica, recording, and the second of it with which it begins."""
 
-RUNNING = re.compile(rb"^vllm:num_requests_running\{[^}]*\} (\S+)$", re.MULTILINE)
-FULL_AT_RUNNING = 12.0
+
+class StandInGpus:
+    """A GPU for each replica, busy half of the time."""
+
+    def read(self, now: float) -> tuple[tuple[GpuReadout, ...], tuple[str, ...]]:
+        return tuple(_readout(index, replica, now) for index, (_, replica, *_) in enumerate(CAST)), ()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _readout(index: int, replica: str, now: float) -> GpuReadout:
+    return GpuReadout(
+        t=now,
+        gpu=f"stand-in-{replica}",
+        index=index,
+        product="stand-in GPU (simulated)",
+        counters=gpu_sums(0.5, now),
+        gauges={**MEMORY_GAUGES, "gpu_temperature_celsius": 52.5, "gpu_power_limit_watts": 700.0},
+    )
 
 
 def _folder(name: str) -> Path:
@@ -47,14 +66,6 @@ def _track(replica: str, recording: str, begin: float) -> RecordedTrack:
     found, problems = load(_folder(recording))
     assert problems == ()
     return track(found, replica, begin)
-
-
-def _busy(player: Player, replica: str) -> Callable[[], float]:
-    def share() -> float:
-        found = RUNNING.search(player.page(replica) or b"")
-        return min(1.0, float(found[1]) / FULL_AT_RUNNING) if found else 0.0
-
-    return share
 
 
 def plan(folder: Path) -> Path:
@@ -75,7 +86,6 @@ def fleet(folder: Path, port: int, speed: float) -> Iterator[Daemon]:
     """The daemon on this port, until the end of the block."""
     clock = Clock(speed)
     player = Player(tuple(_track(replica, *rest) for _, replica, *rest in CAST), clock)  # type: ignore[arg-type]
-    gpus = StandInGpus({replica: _busy(player, replica) for _, replica, *_ in CAST})
     targets = [
         {"url": player.url(replica), "tier": tier, "replica": replica, "gpus": [f"stand-in-{replica}"]}
         for tier, replica, *_ in CAST
@@ -89,7 +99,7 @@ def fleet(folder: Path, port: int, speed: float) -> Iterator[Daemon]:
     # Whether an hour of minutes is there in time depends on the machine.
     data["forecast"] = {"enabled": False}
     surroundings: dict[str, Any] = {
-        "assemble": partial(assemble, clock=clock, gpu_source=gpus),
+        "assemble": partial(assemble, clock=clock, gpu_source=StandInGpus()),
         "clock": clock,
         "speed": speed,
         "web": lambda loaded: loaded.config.web.model_copy(update={"listen": f"127.0.0.1:{port}"}),

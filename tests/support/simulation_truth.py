@@ -78,6 +78,8 @@ class CountedRun(TierRun):
 
 def fill_with_truth(folder: Path, *, seed: int = 7, **keys: Any) -> SimulatedHistory:
     """`fill`, and the truth as JSON beside it."""
+    if folder.is_dir():
+        folder.rmdir()
     with patch.object(weeks, "TierRun", CountedRun):
         past = fill(folder, seed=seed, **keys)
     truth = document(past, seed)

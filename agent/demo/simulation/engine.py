@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from agent.demo.engines import GPU_SUMS, MEMORY_GAUGES, add_gpu_time
 from rules.plan.curve import Curve
 from rules.plan.schema import TierPlan, TokenQuantiles
 from rules.telemetry.histograms import Cumulative
@@ -29,6 +28,20 @@ FIRST_TOKEN_EDGES = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, *_TO_SECONDS, 1
 TOKEN_EDGES = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, *_TO_SECONDS[2:], math.inf)
 LENGTH_EDGES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0, math.inf)
 """As a page of vLLM 0.32 prints them (vllm/v1/metrics/loggers.py); lengths for a model of 16384 tokens."""
+
+MEMORY_GAUGES = {"gpu_memory_used_bytes": 70.4e9, "gpu_memory_total_bytes": 80e9}
+IDLE_WATTS, FULL_WATTS = 90.0, 650.0
+
+
+def gpu_sums(share: float, seconds: float) -> dict[str, float]:
+    """Return the counters of GPUs that worked a share (0 to 1) of so many seconds."""
+    joules = (IDLE_WATTS + share * (FULL_WATTS - IDLE_WATTS)) * seconds
+    return {
+        "gpu_busy_seconds": share * seconds,
+        "gpu_busy_covered_seconds": seconds,
+        "gpu_energy_joules": joules,
+        "gpu_energy_covered_seconds": seconds,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +176,7 @@ class SimulatedEngine:
         self._prompts = lengths(workload.prompt_tokens)
         self._outputs = lengths(workload.generation_tokens)
         self._hits = workload.prefix_hit_ratio or 0.0
-        self._gpu_sums = dict.fromkeys(GPU_SUMS, 0.0)
+        self._gpu_sums = gpu_sums(0.0, 0.0)
         # So old that its start is no event of the weeks.
         self.restart(t - 30 * 86_400.0, t - 30 * 86_400.0 + 100.0)
 
@@ -263,7 +276,8 @@ class SimulatedEngine:
         for family, value in grown.items():
             self._counters[family] += value
         busy = min(1.0, load.gpu * (1 + self._rng.gauss(0.0, 0.01)))
-        add_gpu_time(self._gpu_sums, busy, dt * self._gpus)
+        for family, value in gpu_sums(busy, dt * self._gpus).items():
+            self._gpu_sums[family] += value
 
     def snapshot(self) -> Snapshot:
         """Return the page as it stands, with the sums of its GPUs, which on a real node come from the driver."""

@@ -11,12 +11,18 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import yaml
 
 from agent.config.files import load_plan
+from agent.config.load import load
+from agent.daemon.factory import assemble
+from agent.demo.runner import DemoRun
+from agent.demo.setup import Clock
 from agent.demo.simulation.scenario import DAY, HOUR, QUARTER, ScriptedCascade, TierRun, find_outage, stories
+from agent.durations import duration_text
 from agent.errors import ConfigError
 from agent.history import daily_queries
 from agent.history.codec import Span
@@ -25,6 +31,7 @@ from agent.history.schema import MINUTES
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
+from agent.scrape.scrapers import ScrapeResult, Scrapers, StartedScrapes
 from agent.version import VERSION
 from rules.catalogue.registry import BY_NAME
 from rules.causes import explain
@@ -56,8 +63,6 @@ SUMMARY = "P95 request duration above 10 s for 2 minutes (simulated)"
 
 LIVE = ("WorkloadDrift", "TtftDivergence")
 """Rules over minutes that the story makes fire: here they judge quarters of an hour."""
-
-Progress = Callable[[float], None]
 
 
 def build_window(earlier: Snapshot, later: Snapshot) -> Window:
@@ -187,20 +192,18 @@ def fill(
     seconds: float,
     end: float,
     seed: int = 7,
-    progress: Progress = lambda share: None,
+    progress: Callable[[float], None] = lambda share: None,
     fine_seconds: float = MINUTES.keep_seconds,
 ) -> SimulatedHistory:
-    """Fill so many seconds up to `end` (unix seconds; both are cut to quarters of an hour) into an empty or new folder.
+    """Fill so many seconds up to `end` (unix seconds; both are cut to quarters of an hour) into a new folder.
 
     The last `fine_seconds` are there in minutes. `progress` gets the share that is done. Raise ConfigError where the
-    folder holds anything or cannot be made, HistoryError of its file.
+    folder exists or cannot be made, HistoryError of its file.
     """
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise ConfigError((f"{folder} is not empty; name a new folder for the made-up weeks",))
+        folder.mkdir(mode=0o700, parents=True)
     except OSError as error:
-        raise ConfigError((f"{folder} cannot be made or read ({error.strerror}); name another folder",)) from error
+        raise ConfigError((f"{folder} cannot be made ({error.strerror}); name a new folder",)) from error
     end = end // QUARTER * QUARTER
     begin = end - seconds // QUARTER * QUARTER
     plan = load_plan(PLAN)
@@ -222,7 +225,9 @@ def fill(
     return SimulatedHistory(runs=runs, begin=begin, end=end)
 
 
-def _fill_weeks(store: HistoryStore, tiers: list[WatchedTier], begin: float, end: float, progress: Progress) -> None:
+def _fill_weeks(
+    store: HistoryStore, tiers: list[WatchedTier], begin: float, end: float, progress: Callable[[float], None]
+) -> None:
     outage = find_outage(begin, end)
     store.add_event(
         _event(begin, TimelineKind.START, f"sizewatch {VERSION} began to watch"),
@@ -265,3 +270,35 @@ def _judge_days(store: HistoryStore, service: HistoryService, tiers: list[Watche
         store.save_episode(*tier.spans)
         store.add_event(*sorted(tier.events, key=lambda event: event.t))
         tier.spans, tier.events = [], []
+
+
+class SimulatedScrapers(Scrapers):
+    """Pages of simulated engines, without HTTP."""
+
+    def __init__(self, past: SimulatedHistory, clock: Callable[[], float]) -> None:
+        super().__init__((), clock)
+        self._runs, self._now = past.runs, clock
+
+    def collect_results(self, started: StartedScrapes) -> Mapping[tuple[str, str], ScrapeResult]:
+        """Return the present page of every replica."""
+        results = {}
+        for tier, run in self._runs.items():
+            while (left := self._now() - run.t) >= 1.0:
+                run.advance(run.t + min(left, MINUTE_SECONDS))
+            for name, page in run.pages().items():
+                results[tier, name] = ScrapeResult(t=page.t, seconds=0.0, snapshot=page, error=None)
+        return results
+
+
+def continue_simulation(past: SimulatedHistory, folder: Path, speed: float) -> DemoRun:
+    """Return the demo of a folder that was filled, going on from its end at that speed."""
+    clock = Clock(speed, past.end)
+    length = duration_text(past.end - past.begin)
+    return DemoRun(
+        loaded=load(folder / CONFIG, environment={}),
+        assemble=partial(assemble, clock=clock, scrapers=SimulatedScrapers(past, clock)),
+        clock=clock,
+        speed=speed,
+        banner=f"SIMULATED: made-up engines, GPUs and prices, with {length} of made-up past. None of it was ever measured.",
+        parts=tuple((tier, run.story.says) for tier, run in past.runs.items()),
+    )

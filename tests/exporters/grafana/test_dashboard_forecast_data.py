@@ -14,7 +14,7 @@ from test_dashboard_data import EMPTY
 from test_dashboard_queries import QUERIES, VALUES, base, named
 from waiting import CEILING_SECONDS, free_port, wait_for
 
-from agent.demo.simulation.live_fleet import continue_simulation
+from agent.demo.simulation.weeks import continue_simulation
 from exporters.metrics import names
 
 pytestmark = pytest.mark.server
@@ -36,7 +36,7 @@ def test_every_query_about_the_forecast_answers(tmp_path: Path, past_fleet: Past
     port, waiting = free_port(), of_the_forecast()
     assert len(waiting) > 15
     with ExitStack() as ends:
-        show = continue_simulation(past, tmp_path / "fleet", SPEED, False)
+        show = continue_simulation(past, tmp_path / "fleet", SPEED)
         daemon = running(
             show.loaded.path,
             assemble=show.assemble,

@@ -21,9 +21,8 @@ from agent.config.files import load_plan
 from agent.config.load import load as load_config
 from agent.daemon.daemon import Daemon
 from agent.demo.runner import watch
-from agent.demo.simulation.live_fleet import continue_simulation
 from agent.demo.simulation.scenario import DAY, HOUR, weekday
-from agent.demo.simulation.weeks import CONFIG, HISTORY, PLAN, SimulatedHistory, fill
+from agent.demo.simulation.weeks import CONFIG, HISTORY, PLAN, SimulatedHistory, continue_simulation, fill
 from agent.errors import ConfigError
 from agent.history.reader import NOTE, Reader, simulated_notice
 from agent.history.service import check_tier
@@ -230,7 +229,7 @@ def test_a_past_without_a_place_or_a_length_that_is_none_is_refused(
 
 def test_a_folder_that_holds_something_is_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "history.db").write_text("mine")
-    with pytest.raises(ConfigError, match="not empty"):
+    with pytest.raises(ConfigError, match="cannot be made"):
         fill(tmp_path, seconds=14 * DAY, end=END)
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("history.db", "mine")]
 
@@ -268,7 +267,7 @@ def test_engines_go_on_after_the_past_and_the_daemon_watches_them(
 
     monkeypatch.setattr("agent.demo.runner.Daemon", daemon)
     with ExitStack() as ends:
-        show = continue_simulation(past, folder, 60.0, False)
+        show = continue_simulation(past, folder, 60.0)
         watching = threading.Thread(target=watch, args=(show, 0, 86_400.0, ends))
         watching.start()
         ends.callback(watching.join)
