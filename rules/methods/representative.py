@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from functools import partial
 
 from rules.confidence import Certainty
+from rules.methods.divergence import Divergence, judge_divergence
 from rules.methods.drift import judge_benchmarked_lengths
-from rules.methods.evidence import certain_if, exact_reading
+from rules.methods.evidence import exact_reading
 from rules.plan.envelope import interpolate
 from rules.plan.load_bins import BinnedWindow, LoadBin
 from rules.plan.schema import Point
 from rules.telemetry import histograms
 from rules.telemetry.gauges import IN_SYSTEM
 from rules.telemetry.signals import Gap, Reading
-from rules.telemetry.windows import NET_CHANGE
+from rules.telemetry.windows import NET_CHANGE, Window
 from rules.telemetry.wording import number
-from rules.verdicts.context import BenchmarkComparison, RuleContext, is_persistent, select_comparable, too_early
+from rules.verdicts.context import BenchmarkComparison, RuleContext, is_persistent, select_comparable
 from rules.verdicts.held_windows import hold
 from rules.verdicts.verdict import FIRING, RuleResult, Status, Unknown, Verdict
 
@@ -32,24 +33,23 @@ STEADY = 0.1
 """Maximum change of requests in the system per finished request. Little's law needs a steady population."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemTimes:
-    """Mean seconds in the system: observed, of the benchmark, and the highest that the benchmark leaves open."""
-
-    seen: float
-    expected: float
-    ceiling: float
-    requests: float
-    supported: bool
-
-
 def judge_representative(case: RuleContext) -> RuleResult:
     """Find a time in the system above `factor` x the benchmark's: certain above the ceiling of the bins.
 
-    Requests beyond `factor` of the benchmark's mean lengths are another workload too, and need no load at which both
-    were measured (guide 9.1, step 7).
+    From running, waiting and finished requests. Requests beyond `factor` of the benchmark's mean lengths are another
+    workload too, and need no load at which both were measured (guide 9.1, step 7).
     """
-    by_time = _judge_times(case)
+    of = select_comparable(case, ("requests_finished",), promised=1.0)
+    by_time: RuleResult
+    if isinstance(of, Unknown):
+        by_time = of
+    elif of.curve.concurrencies is None:
+        text = "the benchmark has no concurrencies, and no medians of TTFT, TPOT and output tokens"
+        by_time = case.unknown(Gap.NOT_IN_PLAN, text)
+    elif contradiction := _find_contradiction(case):
+        by_time = case.unknown(Gap.STALE, contradiction)
+    else:
+        by_time = judge_divergence(of, _measure, _explain_no_times)
     firing = by_time if isinstance(by_time, Verdict) and by_time.status in FIRING else None
     if firing is not None and firing.certainty is Certainty.CERTAIN:
         return firing
@@ -57,69 +57,43 @@ def judge_representative(case: RuleContext) -> RuleResult:
     return by_lengths if isinstance(by_lengths, Verdict) else firing or by_lengths or by_time
 
 
-def _judge_times(case: RuleContext) -> RuleResult:
-    found = select_comparable(case, ("requests_finished",), promised=1.0)
-    if isinstance(found, Unknown):
-        return found
-    if found.curve.concurrencies is None:
-        text = "the benchmark has no concurrencies, and no medians of TTFT, TPOT and output tokens"
-        return case.unknown(Gap.NOT_IN_PLAN, text)
-    contradiction = _find_contradiction(case)
-    if contradiction:
-        return case.unknown(Gap.STALE, contradiction)
-    times = _compute_times(found, found.binned)
-    if times is None:
-        return case.unknown(Gap.NOT_EXPOSED, "running and waiting requests are not known")
-    if times.requests < case.limit("minimum_requests"):
-        return case.too_few_requests(times.requests, case.limit("minimum_requests"))
-    factor = case.limit("factor")
-    if times.seen <= factor * times.expected:
-        return _build_verdict(case, times, Status.OK, Certainty.CERTAIN)
-    last = _compute_times(found, found.last_quarter())
-    each = [_compute_times(found, group) for group in case.periods(found.binned)]
-    early = found.end_unknown(last.requests if last is not None else 0.0) or too_early(
-        case, found.binned, last, each, lambda part: part.seen > factor * part.expected
-    )
-    if early is not None:
-        return early
-    if not is_persistent(last, each, lambda part: part.seen > factor * part.expected):
-        return _build_verdict(case, times, Status.OK, Certainty.CERTAIN)
-    certain = times.supported and times.seen > factor * times.ceiling
-    certain = certain and is_persistent(last, each, lambda part: part.seen > factor * part.ceiling)
-    return _build_verdict(case, times, Status.WARNING, certain_if(certain))
+def _measure(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Divergence | None:
+    """Return the mean time over bins, weighted by requests, and the highest that the benchmark leaves open.
 
-
-def _compute_times(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> SystemTimes | None:
-    """Return the mean over bins, weighted by requests. Return None without requests in the system or finished ones."""
+    Return None without requests in the system or finished ones.
+    """
     requests = seen = expected = ceiling = supported = 0.0
-    for bin, one in hold(binned).by_load_bin(of.curve).items():
-        finished = one.counter("requests_finished")
-        if one.in_system is None or finished <= 0 or one.rps <= 0:
+    for bin, load in hold(binned).by_load_bin(of.curve).items():
+        finished = load.counter("requests_finished")
+        if load.in_system is None or finished <= 0 or load.rps <= 0:
             continue
-        middle, most = _read_benchmark(of, bin, one)
-        requests, seen = requests + finished, seen + finished * one.in_system / one.rps
+        middle, most = _read_benchmark(of, bin, load)
+        requests, seen = requests + finished, seen + finished * load.in_system / load.rps
         expected, ceiling = expected + finished * middle, ceiling + finished * most
         points = of.curve.points[max(bin - 1, 0) : bin + 1]
         enough = min(point.requests or 0 for point in points) >= of.case.limit("supported_requests")
         supported += finished if enough else 0.0
     if requests <= 0:
         return None
-    return SystemTimes(
-        seen=seen / requests,
-        expected=expected / requests,
-        ceiling=ceiling / requests,
+    factor = of.case.limit("factor")
+    times = (seen / requests, expected / requests, ceiling / requests)
+    return Divergence(
         requests=requests,
-        supported=supported >= requests / 2,
+        exceeds=seen > factor * expected,
+        is_significant=seen > factor * expected,
+        surely_exceeds=seen > factor * ceiling,
+        is_proven=supported >= requests / 2 and seen > factor * ceiling,
+        report=partial(_report, of.case, requests, times),
     )
 
 
-def _read_benchmark(of: BenchmarkComparison, bin: int, one: LoadBin) -> tuple[float, float]:
+def _read_benchmark(of: BenchmarkComparison, bin: int, load: LoadBin) -> tuple[float, float]:
     """Return the seconds in the system at this load, and the highest that the two points of the bin leave open."""
     places = (max(bin - 1, 0), bin)
     low, high = (of.curve.points[place] for place in places)
     before, after = ((of.curve.concurrencies or ())[place] / of.curve.points[place].completed_rps for place in places)
     width = high.completed_rps - low.completed_rps
-    share = (one.rps - low.completed_rps) / width if width > 0 else 1.0
+    share = (load.rps - low.completed_rps) / width if width > 0 else 1.0
     middle = interpolate(before, after, min(max(share, 0.0), 1.0), log=True)
     if of.curve.concurrency_given:
         return middle, max(before, after)
@@ -131,23 +105,15 @@ def _bound_time(case: RuleContext, point: Point) -> float:
 
     Half of the requests are at most the median, and all others but 1 % at most the P99. Without a P99 there is no bound.
     """
-    tokens = _read_output_tokens(case, point)
-    parts = (
-        (point.ttft_p50_seconds, point.ttft_p99_seconds, 1.0),
-        (point.tpot_p50_seconds, point.tpot_p99_seconds, tokens),
-    )
-    if any(p50 is None or p99 is None or times is None for p50, p99, times in parts):
-        return math.inf
-    return math.fsum(((p50 or 0.0) + (p99 or 0.0)) / 2 * (times or 0.0) for p50, p99, times in parts)
-
-
-def _read_output_tokens(case: RuleContext, point: Point) -> float | None:
-    """Return the tokens after the first of a request of the benchmark."""
-    if point.output_tokens_per_second is not None:
-        return max(point.output_tokens_per_second / point.completed_rps - 1, 0.0)
     workload = case.context.plan.workload if case.context.plan else None
-    planned = workload.generation_tokens.p50 if workload and workload.generation_tokens else None
-    return None if planned is None else max(planned - 1, 0.0)
+    tokens = workload.generation_tokens.p50 if workload and workload.generation_tokens else None
+    if point.output_tokens_per_second is not None:
+        tokens = point.output_tokens_per_second / point.completed_rps
+    first = (point.ttft_p50_seconds, point.ttft_p99_seconds)
+    other = (point.tpot_p50_seconds, point.tpot_p99_seconds)
+    if tokens is None or None in first or None in other:
+        return math.inf
+    return sum(value or 0.0 for value in first) / 2 + max(tokens - 1, 0.0) * sum(value or 0.0 for value in other) / 2
 
 
 def _find_contradiction(case: RuleContext) -> str:
@@ -156,79 +122,68 @@ def _find_contradiction(case: RuleContext) -> str:
     Requests in the system must equal finished requests per second x their mean end-to-end time. A contradiction lasts:
     in the last quarter and in three separate minutes it has the same sign.
     """
-    total = _check_littles_law(case.binned)
-    if total is None:
+    whole = _count_by_littles_law(case.binned)
+    if whole is None:
         return ""
-    allowed = case.limit("disagreement")
-    more = total.in_system > total.littles
-    last, *each = (_check_littles_law(group) for group in (case.last_quarter(case.binned), *case.periods(case.binned)))
-    off = total.is_off(allowed) and total.is_significant
-    if not off or not is_persistent(
-        last, each, lambda part: part.is_off(allowed) and (part.in_system > part.littles) == more
-    ):
+    seen, due, sightings = whole
+    # Sightings scatter by their root (Poisson).
+    met = due / seen * sightings if seen > 0 else 0.0
+    is_chance = abs(met - sightings) <= SIGMA * math.sqrt(max(met, sightings, 1.0))
+    allowed, is_more = 1 + case.limit("disagreement"), seen > due
+
+    def is_off(part: tuple[float, float, float]) -> bool:
+        return part[0] > allowed * part[1] if is_more else part[1] > allowed * part[0]
+
+    last, *each = (_count_by_littles_law(part) for part in (case.last_quarter(case.binned), *case.periods(case.binned)))
+    if is_chance or not is_off(whole) or not is_persistent(last, each, is_off):
         return ""
-    return (
-        f"the telemetry contradicts itself: {total.in_system:.3g} requests in the system by the gauges, "
-        f"{total.littles:.3g} by Little's law"
-    )
+    gauges = f"{seen:.3g} requests in the system by the gauges"
+    return f"the telemetry contradicts itself: {gauges}, {due:.3g} by Little's law"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LittlesLawCheck:
-    """Requests in the system by the gauges and by Little's law. `sightings` are the requests in all gauge samples."""
+def _count_by_littles_law(binned: Sequence[BinnedWindow]) -> tuple[float, float, float] | None:
+    """Return the requests in the system by the gauges and by Little's law, and those in all gauge samples.
 
-    in_system: float
-    littles: float
-    sightings: float
-
-    def is_off(self, allowed: float) -> bool:
-        """Return whether the larger exceeds the smaller by more than this share."""
-        smaller, larger = sorted((self.in_system, self.littles))
-        return larger > (1 + allowed) * smaller
-
-    @property
-    def is_significant(self) -> bool:
-        """Return whether the difference is beyond chance: sightings scatter by their root (Poisson)."""
-        met = self.littles / self.in_system * self.sightings if self.in_system > 0 else 0.0
-        return abs(met - self.sightings) > SIGMA * math.sqrt(max(met, self.sightings, 1.0))
-
-
-def _check_littles_law(binned: Sequence[BinnedWindow]) -> LittlesLawCheck | None:
-    """Return None if a family is missing, nothing finished, or the requests in the system changed too much."""
-    usable = [
-        one.window
-        for one in binned
-        if "e2e_seconds" in one.window.histograms
-        and "requests_finished" in one.window.counters
-        and all(name in one.window.gauges and one.window.gauges[name].seconds > 0 for name in IN_SYSTEM)
-    ]
-    finished = math.fsum(w.counters["requests_finished"] for w in usable)
-    seconds = math.fsum(w.seconds_of("requests_finished") for w in usable)
-    mean = histograms.mean(histograms.sum_histograms(part for w in usable for part in w.histograms["e2e_seconds"]))
-    change = math.fsum(w.counters.get(NET_CHANGE, 0.0) for w in usable)
-    if mean is None or finished <= 0 or seconds <= 0 or abs(change) > STEADY * finished:
+    None if a family is missing, nothing finished, or the requests in the system changed too much.
+    """
+    families = ("e2e_seconds", "requests_finished", NET_CHANGE, *IN_SYSTEM)
+    usable = [one for one in binned if _counts_all(one.window)]
+    total = hold(usable).sum_families(families) if usable else None
+    mean = histograms.mean(total.histograms["e2e_seconds"]) if total is not None else None
+    if total is None or mean is None:
         return None
-    levels = [
-        (math.fsum(w.gauges[name].integral for w in usable), math.fsum(w.gauges[name].seconds for w in usable))
-        for name in IN_SYSTEM
-    ]
-    in_system = math.fsum(integral / covered for integral, covered in levels)
-    samples = math.fsum(w.gauges[IN_SYSTEM[0]].samples for w in usable)
-    return LittlesLawCheck(in_system=in_system, littles=finished / seconds * mean, sightings=in_system * samples)
+    finished, seconds = total.counters["requests_finished"], total.seconds_of("requests_finished")
+    if finished <= 0 or seconds <= 0 or abs(total.counters.get(NET_CHANGE, 0.0)) > STEADY * finished:
+        return None
+    levels = [total.gauges[name] for name in IN_SYSTEM]
+    in_system = math.fsum(level.integral / level.seconds for level in levels)
+    return in_system, finished / seconds * mean, in_system * levels[0].samples
 
 
-def _build_verdict(case: RuleContext, times: SystemTimes, status: Status, certainty: Certainty) -> RuleResult:
-    wanted = number(times.expected, "seconds")
-    ceiling = f" (at most {number(times.ceiling, 'seconds')})" if times.expected < times.ceiling < math.inf else ""
-    sentence = (
-        f"Requests stay {times.seen / times.expected:.1f}x as long as in the benchmark; "
-        f"up to {case.limit('factor'):g}x is representative"
-    )
-    details = (
-        f"{number(times.seen, 'seconds')} in the system, benchmark {wanted} at this load{ceiling}",
-        f"{times.requests:,.0f} requests",
-    )
-    high = times.ceiling if times.ceiling < math.inf else None
-    expected = Reading(value=times.expected, low=0.0, high=high, n=times.requests)
-    observed = exact_reading(times.seen, times.requests)
-    return case.verdict(status, certainty, observed, expected, sentence, details=details)
+def _counts_all(window: Window) -> bool:
+    gauges = [window.gauge(name) for name in IN_SYSTEM]
+    counted = "e2e_seconds" in window.histograms and "requests_finished" in window.counters
+    return counted and all(gauge is not None and gauge.seconds > 0 for gauge in gauges)
+
+
+def _explain_no_times(of: BenchmarkComparison) -> Unknown:
+    return of.case.unknown(Gap.NOT_EXPOSED, "running and waiting requests are not known")
+
+
+def _report(
+    case: RuleContext,
+    requests: float,
+    times: tuple[float, float, float],
+    status: Status,
+    certainty: Certainty,
+    reason: str,
+) -> Verdict:
+    seen, expected, most = times
+    is_open = most == math.inf
+    ceiling = "" if is_open or most <= expected else f" (at most {number(most, 'seconds')})"
+    factor = f"up to {case.limit('factor'):g}x is representative"
+    sentence = f"Requests stay {seen / expected:.1f}x as long as in the benchmark; {factor}"
+    wanted = f"{number(expected, 'seconds')} at this load{ceiling}"
+    details = (f"{number(seen, 'seconds')} in the system, benchmark {wanted}", f"{requests:,.0f} requests", reason)
+    planned = Reading(value=expected, low=0.0, high=None if is_open else most, n=requests)
+    return case.verdict(status, certainty, exact_reading(seen, requests), planned, sentence, details=details)

@@ -143,7 +143,7 @@ def test_a_shortfall_that_shrinks_stays_likely() -> None:
 def test_no_gpu_in_the_last_quarter_is_no_recovery() -> None:
     made = each(12, lambda n: busy(n, 0.1) if n < 9 else minute(n))
     found = unknown(GPU, gpu_view(), made)
-    assert (found.reason, found.text) == (Gap.NO_TRAFFIC, "no GPU utilisation in the last quarter of the time")
+    assert (found.reason, found.text) == (Gap.NO_TRAFFIC, "nothing to compare was seen in the last quarter of the time")
 
 
 def test_a_thin_benchmark_supports_no_certain_shortfall() -> None:
