@@ -15,12 +15,12 @@ from rules.confidence import Certainty, poisson_lower_bound
 from rules.methods.evidence import certain_if, group_by_replica, join_names
 from rules.plan.load_bins import QUEUE, BinnedWindow, mean_waiting
 from rules.telemetry.arrivals import UNSERVED, count_arrivals, unserved
-from rules.telemetry.outcomes import FINISHED, HTTP_OK, count_gone
+from rules.telemetry.outcomes import HTTP_OK, count_gone
 from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.readings import families_of
 from rules.telemetry.signals import BY_NAME, Gap, Reading
 from rules.telemetry.windows import DAY_SECONDS, MINUTE_SECONDS, NET_CHANGE, Window
-from rules.telemetry.wording import number, split_claim
+from rules.telemetry.wording import format_count, number, split_claim
 from rules.telemetry.work import Capacity, arriving_words, work_per_request
 from rules.verdicts.context import (
     SEPARATE,
@@ -119,172 +119,150 @@ class ReplicaOverload:
     beyond: tuple[BinnedWindow, ...]
     periods: int
     lasting: bool
-    text: str
     completed: bool
+
+    @property
+    def text(self) -> str:
+        return self.beyond[-1].beyond
 
 
 def judge_beyond(case: RuleContext) -> RuleResult:
-    """Find load beyond the benchmark in most of the last quarter: certain in three separate minutes, likely in two.
+    """Find load beyond the benchmark in most of the last quarter, from completed and present requests of each replica.
 
-    A queue that grew throughout is likely too: completed requests do not show the arrivals.
+    Certain in three separate minutes, likely in two. A queue that grew throughout is likely too: completed requests do not
+    show the arrivals.
     """
-    curve = case.context.curve
-    if not case.binned:
+    curve, held = case.context.curve, hold(case.binned)
+    if not held:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     if curve is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no benchmark curve for this tier")
-    rates = [s.rps for s in case.binned if s.rps is not None]
+    rates = [one.rps for one in held if one.rps is not None]
     if not rates:
         return case.unmeasured("requests_finished")
-    early = _explain_too_early(case, case.limit("minutes") - 1)
-    if early:
+    replicas, minutes = group_by_replica(held), case.limit("minutes")
+    overloads = _find_overloads(case, replicas)
+    if early := _explain_too_early(case, overloads, replicas, minutes - 1):
         return case.unknown(Gap.TOO_FEW_REQUESTS, early)
-    status, certainty, sentence, details = _assess(
-        case, number(curve.top_rps, "per_second"), number(max(rates), "per_second")
-    )
-    if status is Status.OK and scraped_by_the_minute(case.binned):
-        if early := beyond_so_far(case):
+    observed = Reading(value=math.fsum(rates) / len(rates), low=min(rates), high=max(rates), n=float(len(rates)))
+    expected = Reading(value=curve.top_rps, low=0.0, high=curve.top_rps, n=float(curve.minimum_requests))
+    top, most = (number(rps, "per_second") for rps in (curve.top_rps, max(rates)))
+    lasting = [one for one in overloads if one.lasting and one.periods >= minutes - 1]
+    proven = [one for one in lasting if one.periods >= minutes]
+    growing = {} if lasting else find_growing_queues(case)
+    if lasting or growing:
+        load, pattern = compare_offered_load(case)
+        if lasting:
+            claim, details = _describe_overloads(case, proven or lasting, len(replicas))
+        else:
+            name, text = next(iter(growing.items()))
+            finishing = number(max(one.rps or 0.0 for one in case.last_quarter(replicas[name])), "per_second")
+            claim = f"More requests arrive at {name or case.context.tier} than finish"
+            details = (split_claim(text)[1], f"{finishing} finish, the benchmark reached {top}")
+        verdict = case.verdict(
+            Status.WARNING,
+            certain_if(bool(proven)),
+            observed,
+            expected,
+            f"{claim}; {LOAD_WORDS[pattern]}",
+            details=(*details, load),
+        )
+        return with_levers(verdict, pattern)
+    if scraped_by_the_minute(case.binned):
+        if early := _explain_too_early(case, overloads, replicas, math.inf):
             return case.unknown(Gap.TOO_FEW_REQUESTS, early)
         last = case.last_quarter(case.binned)
         unplaced = [one for one in last if one.rps is not None and one.bin is None and not one.outside]
         if watched_seconds(unplaced) > watched_seconds(last) / 2:
             text = "scrapes are too far apart to tell how many requests were in the system"
             return case.unknown(Gap.NOT_SCRAPED, text)
-    observed = Reading(value=math.fsum(rates) / len(rates), low=min(rates), high=max(rates), n=float(len(rates)))
-    expected = Reading(value=curve.top_rps, low=0.0, high=curve.top_rps, n=float(curve.minimum_requests))
-    if status is Status.OK:
-        return case.verdict(status, certainty, observed, expected, sentence, details=details)
-    load, pattern = compare_offered_load(case)
-    sentence = f"{sentence}; {LOAD_WORDS[pattern]}"
-    return with_levers(case.verdict(status, certainty, observed, expected, sentence, details=(*details, load)), pattern)
-
-
-def _assess(case: RuleContext, top: str, most: str) -> tuple[Status, Certainty, str, tuple[str, ...]]:
-    """Return status, certainty, sentence and details."""
-    replicas = group_by_replica(case.binned)
-    overloads = _find_overloads(case, replicas)
-    lasting = [one for one in overloads if one.lasting and one.periods >= case.limit("minutes") - 1]
-    proven = [one for one in lasting if one.periods >= case.limit("minutes")]
-    if lasting:
-        named = proven or lasting
-        names = join_names([one.replica for one in named if one.replica])
-        details: tuple[str, ...] = (
-            f"in {_count_periods(case, named)}: {named[-1].text}",
-            names if len(named) > 1 else "",
-        )
-        return Status.WARNING, certain_if(bool(proven)), _describe_overload(named, len(replicas)), details
-    growing = find_growing_queues(case)
-    if growing:
-        name, text = next(iter(growing.items()))
-        finishing = number(max(s.rps or 0.0 for s in case.last_quarter(replicas[name])), "per_second")
-        details = (split_claim(text)[1], f"{finishing} finish, the benchmark reached {top}")
-        sentence = f"More requests arrive at {name or case.context.tier} than finish"
-        return Status.WARNING, Certainty.LIKELY, sentence, details
     sentence, details = f"At most {most} a replica; the benchmark goes to {top}", ()
-    whole = hold(case.binned).sum_families(FAMILIES)
-    if whole.covered_seconds > 0 and (gone := count_gone(whole)) > whole.counters.get(FINISHED, 0.0):
-        arrived = (count_arrivals(whole.counters, gone) or 0.0) / whole.covered_seconds
-        ends = "none is finished" if whole.counters[FINISHED] <= 0 else f"at most {most} are finished"
-        sentence = f"{number(arrived, 'per_second')} arrive at a replica, {ends}; the benchmark goes to {top}"
-        details = (f"{gone:,.0f} clients left before the end of their answers",)
-    elif whole.counters.get(FINISHED) == 0 and (tokens := replica_rate(whole, "prompt_tokens")):
-        # Nothing counts those requests, but their prompts are read.
-        arriving = number(tokens, "tokens_per_second")
-        sentence = f"Prompts of {arriving} arrive at a replica, none is finished; the benchmark goes to {top}"
     if overloads:
         longest = max(overloads, key=lambda one: watched_seconds(one.beyond))
         seen = part_seen(longest.beyond, replicas[longest.replica])
         end = "too short for a finding" if longest.lasting else "over by now"
         sentence, details = f"Beyond the benchmark for {seen}; {end}", (longest.text,)
-    return Status.OK, Certainty.CERTAIN, sentence, details
+    return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence, details=details)
 
 
 def beyond_so_far(case: RuleContext) -> str:
     """Return the load beyond the benchmark in a time that is too short for a result, in words. Return "" without any."""
-    return _explain_too_early(case, math.inf)
-
-
-def _explain_too_early(case: RuleContext, needed: float) -> str:
-    """Return the load beyond the benchmark of replicas that were observed in fewer than `needed` periods, or ""."""
     replicas = group_by_replica(case.binned)
-    overloads = [one for one in _find_overloads(case, replicas) if one.lasting]
-    early = [one for one in overloads if len(case.periods(replicas[one.replica])) < needed]
-    if not early or len(early) < len(overloads):
+    return _explain_too_early(case, _find_overloads(case, replicas), replicas, math.inf)
+
+
+Replicas = Mapping[str | None, Sequence[BinnedWindow]]
+
+
+def _explain_too_early(
+    case: RuleContext, overloads: Sequence[ReplicaOverload], replicas: Replicas, needed: float
+) -> str:
+    """Return the load beyond the benchmark of replicas that were observed in fewer than `needed` periods, or ""."""
+    lasting = [one for one in overloads if one.lasting]
+    if not lasting or any(len(case.periods(replicas[one.replica])) >= needed for one in lasting):
         return ""
-    longest = max(early, key=lambda one: watched_seconds(one.beyond))
+    longest = max(lasting, key=lambda one: watched_seconds(one.beyond))
     seen = part_seen(longest.beyond, replicas[longest.replica])
     return f"beyond for {seen}: too early to say ({longest.text})"
 
 
-def _find_overloads(case: RuleContext, replicas: Mapping[str | None, Sequence[BinnedWindow]]) -> list[ReplicaOverload]:
+def _find_overloads(case: RuleContext, replicas: Replicas) -> list[ReplicaOverload]:
     overloads = []
     top = case.context.curve.top_rps if case.context.curve is not None else math.inf
     for replica, binned in replicas.items():
-        beyond = tuple(s for s in binned if s.beyond)
+        beyond = tuple(one for one in binned if one.beyond)
         if not beyond:
             continue
         last = case.last_quarter(binned)
-        seconds = math.fsum(s.window.covered_seconds for s in last)
-        over = math.fsum(s.window.covered_seconds for s in last if s.beyond)
+        seconds = math.fsum(one.window.covered_seconds for one in last)
+        over = math.fsum(one.window.covered_seconds for one in last if one.beyond)
         overload = ReplicaOverload(
             replica=replica,
             beyond=beyond,
             periods=len(case.periods(beyond)),
             lasting=over > 0 and over >= case.limit("share") * seconds,
-            text=beyond[-1].beyond,
-            completed=any((s.rps or 0.0) > top for s in beyond),
+            completed=any((one.rps or 0.0) > top for one in beyond),
         )
         overloads.append(overload)
     return overloads
 
 
-def _describe_overload(found: Sequence[ReplicaOverload], replicas: int) -> str:
-    completed = any(one.completed for one in found)
-    if len(found) > 1:
-        state = "are beyond the benchmarked load" if completed else "hold more requests than benchmarked"
-        return f"{len(found)} of {replicas} replicas {state}"
-    name = found[0].replica or "The tier"
-    state = "is beyond the benchmarked load" if completed else "holds more requests than benchmarked"
-    return f"{name} {state}" if replicas == 1 else f"{name} (1 of {replicas} replicas) {state}"
-
-
-def _count_periods(case: RuleContext, found: Sequence[ReplicaOverload]) -> str:
-    most = max(one.periods for one in found)
-    word = case.periods_word if most > 1 else case.periods_word.removesuffix("s")
-    return f"{'up to ' if len(found) > 1 else ''}{most} {word}"
+def _describe_overloads(
+    case: RuleContext, overloads: Sequence[ReplicaOverload], replicas: int
+) -> tuple[str, tuple[str, ...]]:
+    """Return claim and details of replicas beyond the benchmark."""
+    several = len(overloads) > 1
+    who = overloads[0].replica or "The tier"
+    if replicas > 1:
+        who = f"{len(overloads)} of {replicas} replicas" if several else f"{who} (1 of {replicas} replicas)"
+    state = f"{'hold' if several else 'holds'} more requests than benchmarked"
+    if any(one.completed for one in overloads):
+        state = f"{'are' if several else 'is'} beyond the benchmarked load"
+    most = max(one.periods for one in overloads)
+    periods = format_count(most, case.periods_word.removesuffix("s"))
+    names = join_names([one.replica for one in overloads if one.replica]) if several else ""
+    return f"{who} {state}", (f"in {'up to ' if several else ''}{periods}: {overloads[-1].text}", names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakComparison:
     """Requests per second of the tier in its busiest periods, at least `rps` in three of them, and the planned peak.
 
-    `ratio` is the peak by the average over a day or more, `planned_ratio` that of the plan. None: not known.
+    `is_burst`: the peak by the average over a day or more is above that of the plan, too.
     """
 
     rps: float
     planned: float
     requests: float
-    periods: str
-    factor: float
     certain: bool
-    ratio: float | None
-    planned_ratio: float | None
+    is_above: bool
+    is_burst: bool
+    text: str
 
     @property
     def is_above_plan(self) -> bool:
         """Return whether peak or peak-to-average ratio exceeds the plan by more than the allowed factor."""
-        return self.rps > self.planned * self.factor or bool(self._describe_burst())
-
-    def _describe_burst(self) -> str:
-        if self.ratio is None or self.planned_ratio is None or self.ratio <= self.planned_ratio * self.factor:
-            return ""
-        return f", peak to average {self.ratio:.1f}, {self.planned_ratio:.1f} planned"
-
-    def __str__(self) -> str:
-        times = f" ({self.rps / self.planned:.1f}x)" if self.rps > self.planned * self.factor else ""
-        planned = number(self.planned, "per_second")
-        text = f"{number(self.rps, 'per_second')} or more arrived in three {self.periods}, {planned} planned{times}"
-        return text + self._describe_burst()
+        return self.is_above or self.is_burst
 
 
 def find_busiest_periods(case: RuleContext) -> PeakComparison | None:
@@ -293,20 +271,26 @@ def find_busiest_periods(case: RuleContext) -> PeakComparison | None:
     arrivals = hold(case.binned).once(_count_arrivals, case.period_seconds)
     if rates is None or rates.peak is None or len(arrivals) < SEPARATE:
         return None
-    top = arrivals[:SEPARATE]
-    requests, seconds = math.fsum(count for _, count, _ in top), math.fsum(span for _, _, span in top)
-    total, whole = math.fsum(count for _, count, _ in arrivals), math.fsum(span for _, _, span in arrivals)
+    top, peak, factor = arrivals[:SEPARATE], rates.peak, case.limit("factor")
+    requests, seconds = (math.fsum(one[place] for one in top) for place in (1, 2))
+    total, whole = (math.fsum(one[place] for one in arrivals) for place in (1, 2))
+    rps = top[-1][0]
+    is_above = rps > peak * factor
+    planned = f"{number(peak, 'per_second')} planned{f' ({rps / peak:.1f}x)' if is_above else ''}"
+    text = f"{number(rps, 'per_second')} or more arrived in three {case.periods_word}, {planned}"
     # An hour is no measure of a day's average. Over a day or more the busiest hour is a lower bound of the peak.
-    average = total / whole if whole >= DAY_SECONDS else None
+    ratio = rps / (total / whole) if whole >= DAY_SECONDS and total else 0.0
+    is_burst = bool(rates.average) and ratio > peak / (rates.average or math.inf) * factor
+    if is_burst and rates.average:
+        text += f", peak to average {ratio:.1f}, {peak / rates.average:.1f} planned"
     return PeakComparison(
-        rps=top[-1][0],
-        planned=rates.peak,
+        rps=rps,
+        planned=peak,
         requests=requests,
-        periods=case.periods_word,
-        factor=case.limit("factor"),
-        certain=poisson_lower_bound(requests) / seconds > rates.peak,
-        ratio=top[-1][0] / average if average else None,
-        planned_ratio=rates.peak / rates.average if rates.average else None,
+        certain=poisson_lower_bound(requests) / seconds > peak,
+        is_above=is_above,
+        is_burst=is_burst,
+        text=text,
     )
 
 

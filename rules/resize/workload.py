@@ -12,7 +12,7 @@ from functools import partial
 
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.catalogue.registry import CATALOGUE
-from rules.methods.drift import LENGTHS, TOWARDS
+from rules.methods.drift import LENGTHS
 from rules.methods.utilization import nearest_rank
 from rules.plan.guardrails import Guardrail, judge_guardrails
 from rules.resize.production_summary import ProductionSummary
@@ -25,6 +25,13 @@ from rules.verdicts.context import SEPARATE
 NOTHING_BOOKED = Missing(gap=Gap.SCRAPE_FAILED, text="no hour of this time is in the history")
 
 QUANTILES = ("p50", "p95", "p99")
+
+TOWARDS = {
+    frozenset({"prompts"}): "rag",
+    frozenset({"outputs"}): "code",
+    frozenset({"prompts", "outputs"}): "agentic",
+}
+"""Archetype that traffic moves to, by the lengths that grow (guide 1.2, figure 1.2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

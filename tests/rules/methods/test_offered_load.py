@@ -177,13 +177,3 @@ def test_queue_that_grows_is_beyond_and_asks_for_replicas_above_capacity() -> No
 def test_the_levers_of_each_pattern_are_among_the_actions_of_its_rule() -> None:
     for rule, patterns in LEVERS.items():
         assert {text for texts in patterns.values() for text in texts} <= set(BY_NAME[rule].actions)
-
-
-def test_prompts_tell_of_requests_that_nothing_counts() -> None:
-    read = verdict(BEYOND, context(), each(9, lambda n: minute(n, rps=0.0, counters={"prompt_tokens": 72_000.0})))
-    assert read.status is Status.OK
-    assert read.sentence == (
-        "Prompts of 1,200 tokens/s arrive at a replica, none is finished; the benchmark goes to 6 rps"
-    )
-    idle = verdict(BEYOND, context(), each(9, lambda n: minute(n, rps=0.0, counters={"prompt_tokens": 0.0})))
-    assert idle.sentence == "At most 0 rps a replica; the benchmark goes to 6 rps"
