@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from rules.catalogue.thresholds import BEFORE_LOAD, FATAL, explain
-from rules.methods.availability import judge_target_down, judge_tier_down, judge_unknown_too_long
+from rules.methods.availability import (
+    judge_stale_page,
+    judge_stalled,
+    judge_target_down,
+    judge_tier_down,
+    judge_unknown_too_long,
+)
 from rules.methods.demand import judge_demand, judge_forecast
-from rules.methods.stalls import judge_stale_page, judge_stalled
 from rules.replicas.stalls import STALL_SECONDS, START_SECONDS, STEP_PARTS
 from rules.thresholds import Threshold
 from rules.verdicts.rule import Rule, Scope, Severity

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import chain
+from operator import itemgetter
 from statistics import NormalDist
 
 from rules.confidence import CONFIDENCE, Certainty
@@ -28,7 +27,15 @@ from rules.telemetry.histograms import Histogram, count_requests
 from rules.telemetry.readings import families_of, read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
 from rules.telemetry.wording import format_count, number, split_claim, spread
-from rules.verdicts.context import LIKELY_CONFIDENCE, SEPARATE, RuleContext, part_seen, too_early, worst_gap
+from rules.verdicts.context import (
+    LIKELY_CONFIDENCE,
+    SEPARATE,
+    RuleContext,
+    is_persistent,
+    part_seen,
+    too_early,
+    worst_gap,
+)
 from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.latency_pattern import with_levers
 from rules.verdicts.verdict import RuleResult, Status, Unknown
@@ -42,132 +49,116 @@ QUANTILES = (0.5, 0.99)
 """Quantiles of TTFT that may rise. The median comes first because fewer requests prove it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueTrend:
-    """Queue of a replica: requests waiting in its last third, arrived minus finished requests, finished requests."""
-
-    replica: str | None
-    waiting: float
-    more: float
-    finished: float
-    text: str
-
-    @property
-    def is_significant(self) -> bool:
-        """Return whether the excess is beyond chance; its variance is the sum of arrivals and completions."""
-        return self.more > Z * math.sqrt(2 * self.finished + self.more)
-
-
 def judge_trend(case: RuleContext) -> RuleResult:
     """Evaluate GPU saturation if the rule has a `pegged` threshold, else the queue."""
-    return judge_saturated(case) if "pegged" in case.rule.thresholds else judge_queue(case)
-
-
-def judge_queue(case: RuleContext) -> RuleResult:
-    """Find replicas whose queue grew over the whole window while more requests arrived than finished."""
     if not case.binned:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    replicas = group_by_replica(case.binned)
-    late, held = case.last_quarter(case.binned).by_replica, hold(case.binned)
-    # Most replicas of a fleet have no queue at all.
-    last = {name: load_bins.mean_waiting(late.get(name, ())) for name in replicas if name in held.waiting}
-    others = (load_bins.mean_waiting(late.get(name, ())) for name in replicas if name not in last)
-    if all(value is None for value in chain(last.values(), others)):
+    return _judge_saturated(case) if "pegged" in case.rule.thresholds else _judge_queue(case)
+
+
+def _judge_queue(case: RuleContext) -> RuleResult:
+    """Find replicas whose queue grew over the whole window while more requests arrived than finished.
+
+    From waiting, arrived and finished requests. Certain beyond chance, and in twice three separate minutes.
+    """
+    replicas, held = group_by_replica(case.binned), hold(case.binned)
+    late = case.last_quarter(case.binned).by_replica
+    last = {name: load_bins.mean_waiting(late.get(name, ())) for name in replicas}
+    if all(value is None for value in last.values()):
         return case.unknown(worst_gap(case.binned, "requests_waiting"), "how many requests wait is not known")
-    most = max((value for value in last.values() if value is not None), default=0.0)
     expected = range_reading(0.0, case.limit("waiting"), float(len(replicas)))
-    texts = held.find_growing_queues(case.now)
-    found = (_describe_growth(case, name, replicas[name], text) for name, text in texts.items())
-    grown = [trend for trend in found if trend is not None]
+    growing = held.find_growing_queues(case.now)
+    grown = [grows for name in growing if (grows := _measure_growth(case, name, replicas[name])) is not None]
     if not grown:
-        waiting = [name for name in replicas if (last.get(name) or 0.0) >= case.limit("waiting")]
+        waiting = [name for name in replicas if (last[name] or 0.0) >= case.limit("waiting")]
         unseen = next((name for name in waiting if not load_bins.thirds_seen(replicas[name], case.now)), None)
         if unseen is not None:
             seen = part_seen(replicas[unseen], replicas[unseen])
             text = f"{last[unseen]:.1f} requests wait at {unseen or case.context.tier}; {seen}: too early to say if they grow"
             return case.unknown(Gap.TOO_FEW_REQUESTS, text)
+        most = max((value for value in last.values() if value is not None), default=0.0)
         sentence = f"No queue grows: at most {most:.1f} requests were waiting at a replica at the end of this time"
         observed = Reading(value=most, low=0.0, high=most, n=float(len(replicas)))
         return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence)
-    worst = max(grown, key=lambda trend: (trend.is_significant, trend.waiting))
-    lasting = len(case.periods(replicas[worst.replica])) >= 2 * SEPARATE
+    is_significant, level, finished, more, name = max(grown, key=itemgetter(0, 1))
+    lasting = len(case.periods(replicas[name])) >= 2 * SEPARATE
     load, pattern = compare_offered_load(case)
-    sentence = (
-        f"The queue of {_name_replica(case, worst.replica, len(grown), len(replicas))} grows; "
-        f"{split_claim(worst.text)[1]}; {LOAD_WORDS[pattern]}"
-    )
-    details = (f"{worst.finished:,.0f} finished in this time, {worst.finished + worst.more:,.0f} arrived", load)
-    observed, certainty = exact_reading(worst.waiting, worst.finished), certain_if(worst.is_significant and lasting)
+    who = _name_replica(case, name, len(grown), len(replicas))
+    sentence = f"The queue of {who} grows; {split_claim(growing[name])[1]}; {LOAD_WORDS[pattern]}"
+    details = (f"{finished:,.0f} finished in this time, {finished + more:,.0f} arrived", load)
+    observed, certainty = exact_reading(level, finished), certain_if(is_significant and lasting)
     return with_levers(case.verdict(Status.WARNING, certainty, observed, expected, sentence, details=details), pattern)
 
 
-def _describe_growth(case: RuleContext, name: str | None, binned: HeldWindows, text: str) -> QueueTrend | None:
+def _measure_growth(
+    case: RuleContext, name: str | None, binned: HeldWindows
+) -> tuple[bool, float, float, float, str | None] | None:
+    """Return whether a queue's growth is beyond chance, its requests, those finished, arrived minus finished, and the name.
+
+    Chance: the variance of the excess is the sum of arrivals and completions. None if it hardly grew.
+    """
     waiting = load_bins.mean_waiting(_select_third(case, binned, last=True))
-    whole = binned.sum_families(("requests_finished", windows.NET_CHANGE))
-    finished, more = whole.counters.get("requests_finished", 0.0), whole.counters.get(windows.NET_CHANGE, 0.0)
+    counters = binned.sum_families(("requests_finished", windows.NET_CHANGE)).counters
+    finished, more = counters.get("requests_finished", 0.0), counters.get(windows.NET_CHANGE, 0.0)
     if waiting is None or waiting < case.limit("waiting") or more < case.limit("share") * finished:
         return None
-    return QueueTrend(replica=name, waiting=waiting, more=more, finished=finished, text=text)
+    return more > Z * math.sqrt(2 * finished + more), waiting, finished, more, name
 
 
-def judge_saturated(case: RuleContext) -> RuleResult:
-    """Find replicas with pegged GPUs and a rising TTFT. Pegged GPUs with a stable TTFT are healthy."""
-    if not case.binned:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    replicas = group_by_replica(case.binned)
+def _judge_saturated(case: RuleContext) -> RuleResult:
+    """Find replicas with pegged GPUs and a rising TTFT. Pegged GPUs with a stable TTFT are healthy.
+
+    From GPU utilisation and the histogram of TTFT. Certain beyond chance by bucket edges, if no plain poll measured the GPUs.
+    """
+    replicas, limit = group_by_replica(case.binned), case.limit("pegged")
     readings = {name: _read_utilization(group) for name, group in replicas.items()}
-    known = {name: found for name, found in readings.items() if isinstance(found, Reading)}
+    known = {name: reading for name, reading in readings.items() if isinstance(reading, Reading)}
     if not known:
-        missing = next(found for found in readings.values() if isinstance(found, Missing))
+        missing = next(reading for reading in readings.values() if isinstance(reading, Missing))
         return case.unknown(missing.gap, missing.text or "GPU utilisation is not known")
-    busiest = max(known.values(), key=lambda found: found.value or 0.0)
-    busy = number(busiest.value or 0.0, "ratio")
-    expected = range_reading(0.0, case.limit("pegged"), busiest.n)
-    pegged = [name for name, found in known.items() if _is_pegged(case, found, replicas[name])]
-    if not pegged:
-        early = (_check_too_early(case, found, replicas[name]) for name, found in known.items())
+    busiest = max(known.values(), key=lambda reading: reading.value or 0.0)
+    busy, expected = number(busiest.value or 0.0, "ratio"), range_reading(0.0, limit, busiest.n)
+    rises: dict[str | None, tuple[str, bool]] = {}
+    unknown: Unknown | None = None
+    is_any_pegged = False
+    for name in known:
+        is_pegged, early = _check_pegged(case, known[name], replicas[name])
+        is_any_pegged |= is_pegged
+        rise = _find_rise(case, replicas[name]) if is_pegged else early
+        if isinstance(rise, Unknown):
+            unknown = unknown or rise
+        elif rise is not None and rise[0]:
+            rises[name] = rise
+    if not rises:
         sentence = f"GPUs are busy {busy} of the time on the busiest replica: not pegged"
-        fine = case.verdict(Status.OK, Certainty.CERTAIN, busiest, expected, sentence)
-        return next((result for result in early if result is not None), fine)
-    found = {name: _find_rise(case, replicas[name]) for name in pegged}
-    rising = {name: rise for name, rise in found.items() if not isinstance(rise, Unknown) and rise[0]}
-    if not rising:
-        sentence = f"GPUs pegged at {busy} with stable TTFT: prefill-bound and healthy"
-        fine = case.verdict(Status.OK, Certainty.CERTAIN, busiest, expected, sentence)
-        return next((rise for rise in found.values() if isinstance(rise, Unknown)), fine)
-    worst = max(rising, key=lambda name: rising[name][1])
-    rise, is_proven = rising[worst]
+        if is_any_pegged:
+            sentence = f"GPUs pegged at {busy} with stable TTFT: prefill-bound and healthy"
+        return unknown or case.verdict(Status.OK, Certainty.CERTAIN, busiest, expected, sentence)
+    worst = max(rises, key=lambda name: rises[name][1])
+    text, is_proven = rises[worst]
     busy = number(known[worst].value or 0.0, "ratio")
-    sentence = f"GPUs of {worst or case.context.tier} are pegged at {busy} while TTFT rises; {rise}"
-    details = (f"{len(rising)} of {format_count(len(replicas), 'replica')}",)
+    sentence = f"GPUs of {worst or case.context.tier} are pegged at {busy} while TTFT rises; {text}"
+    details = (f"{len(rises)} of {format_count(len(replicas), 'replica')}",)
     is_measured = any(MEASURED & {*one.window.counters, *one.window.gauges} for one in replicas[worst])
     certainty = certain_if(is_proven and is_measured)
     return case.verdict(Status.WARNING, certainty, known[worst], expected, sentence, details=details)
 
 
-def _read_utilization(binned: Sequence[BinnedWindow]) -> Reading | Missing:
+def _read_utilization(binned: Sequence[BinnedWindow]) -> Reading | Missing | None:
     signal = BY_NAME["gpu_utilization"]
-    return read(signal, hold(binned).sum_families(families_of(signal)))
+    return read(signal, hold(binned).sum_families(families_of(signal))) if binned else None
 
 
-def _is_pegged(case: RuleContext, whole: Reading, binned: Sequence[BinnedWindow]) -> bool:
-    """Return whether GPUs are pegged over the window, in its last quarter, and in three separate minutes."""
-    limit = case.limit("pegged")
-    parts = [_read_utilization(group) for group in (case.last_quarter(binned), *case.periods(binned)) if group]
-    over = [isinstance(part, Reading) and (part.value or 0.0) >= limit for part in parts]
-    return (whole.value or 0.0) >= limit and over[0] and sum(over[1:]) >= SEPARATE
-
-
-def _check_too_early(case: RuleContext, whole: Reading, binned: Sequence[BinnedWindow]) -> Unknown | None:
-    """Return unknown if the GPUs of a replica are pegged and too few minutes of it were observed."""
+def _check_pegged(case: RuleContext, whole: Reading, binned: Sequence[BinnedWindow]) -> tuple[bool, Unknown | None]:
+    """Return whether GPUs are pegged over the window, in its last quarter and in separate minutes; or too early to say."""
     limit = case.limit("pegged")
     if (whole.value or 0.0) < limit:
-        return None
-    last, *each = (
-        part if isinstance(part := _read_utilization(group), Reading) else None
-        for group in (case.last_quarter(binned), *case.periods(binned))
-    )
-    return too_early(case, binned, last, each, lambda part: (part.value or 0.0) >= limit)
+        return False, None
+    groups = (case.last_quarter(binned), *case.periods(binned))
+    readings = [_read_utilization(group) for group in groups]
+    last, *each = (reading.value or 0.0 if isinstance(reading, Reading) else None for reading in readings)
+    is_pegged = is_persistent(last, each, lambda value: value >= limit)
+    return is_pegged, None if is_pegged else too_early(case, binned, last, each, lambda value: value >= limit)
 
 
 def _find_rise(case: RuleContext, binned: Sequence[BinnedWindow]) -> tuple[str, bool] | Unknown:

@@ -8,7 +8,7 @@ from judging_samples import START, context
 from making import cumulative, read
 
 from rules.confidence import Certainty
-from rules.methods.stalls import planned_prefill_seconds
+from rules.methods.availability import planned_prefill_seconds
 from rules.plan.load_bins import TierContext
 from rules.replicas.stalls import NO_STALLS, count_held, step_stalls
 from rules.telemetry.signals import Gap, Reading
