@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import asdict
 from types import SimpleNamespace
 
 import click
@@ -30,7 +29,7 @@ from agent.durations import duration_text
 from agent.history.daily_queries import measured_views, read_production
 from agent.history.reader import simulated_notice
 from exporters.documents.what_if import pools_text, whatif_text
-from exporters.documents.what_if_json import SCHEMA, whatif_json
+from exporters.documents.what_if_json import pools_json, whatif_json
 from rules.resize.production_curve import BAD
 from rules.resize.production_curve import FINE as HELD
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
@@ -77,7 +76,7 @@ def run(options: SimpleNamespace) -> int:
         except ValueError as error:
             why = str(error)
         else:
-            print_result(options, {"schema": SCHEMA, **asdict(pools), **pools.summary}, pools_text(pools))
+            print_result(options, pools_json(pools), pools_text(pools))
             return FINE if pools.fits else FINDING
     if why:
         print(f"sizewatch whatif: {tier} in the last {duration_text(options.since)}: {why}", file=sys.stderr)

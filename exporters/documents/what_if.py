@@ -11,7 +11,7 @@ from exporters.documents.what_if_json import HOLDS, QUANTITIES, headline, limit_
 from exporters.render.text import format_local, text_table, wrap
 from rules.plan.money import amount, figure
 from rules.plan.replica_count import ReplicaCount
-from rules.resize.fleet_cost import Bill
+from rules.resize.fleet_cost import FleetCost
 from rules.resize.workload import measure_workload
 from rules.telemetry.signals import Missing, SignalValue
 from rules.telemetry.windows import DAY_SECONDS
@@ -56,7 +56,7 @@ def _told_of_pools(found: PoolsWhatIf) -> tuple[str, list[tuple[str, str]]]:
     for one in found.pools:
         seen = f"{one.now:.3g} on average now" if one.now else "none was seen"
         text = f"{replicas(one.replicas)}, {one.utilization:.0%} used; {seen}; {_needed(one.needed)} "
-        rows.append((one.pool, f"{text}({one.needed.capacity.reason}); {_money(one.bill, None).partition(';')[0]}"))
+        rows.append((one.pool, f"{text}({one.needed.capacity.reason}); {_money(one.cost, None).partition(';')[0]}"))
     return claim, rows
 
 
@@ -77,15 +77,15 @@ def _facts(found: WhatIf, zone: str) -> Iterable[tuple[str, str]]:
     if found.needed is not None:
         yield "Needed", _needed(found.needed)
     if found.fleet is not None:
-        terms = {term.name: term for term in found.fleet.arithmetic.terms}
-        safety, warm = terms["safety factor"], terms["minimum warm"].value
-        factor = f"{safety.value:.4g} x this load, the plan's safety factor"
-        factor = factor if safety.source == "plan" else "the plan has no safety factor"
+        given, warm = found.seen.context.plan, found.fleet.minimum
+        factor = "the plan has no safety factor"
+        if given and given.fleet and given.fleet.safety_factor:
+            factor = f"{found.fleet.safety_factor:.4g} x this load, the plan's safety factor"
         factor += f", at least {warm:g} warm" if found.fleet.replicas == warm > 1 else ""
         yield "Step 11", f"{replicas(found.fleet.replicas)}: {factor}"
     yield "Lengths", _lengths(found)
     yield "One lost", _one_lost(found)
-    yield "Money", _money(found.bill, found.bill_now)
+    yield "Money", _money(found.cost, found.cost_now)
 
 
 def _needed(one: ReplicaCount) -> str:
@@ -134,19 +134,18 @@ def _one_lost(found: WhatIf) -> str:
     return f"{text}; one may be lost at up to {number(found.one_lost_rps, 'per_second')}"
 
 
-def _money(bill: Bill | None, now: Bill | None) -> str:
-    if bill is None:
-        return "not in plan: neither GPUs nor price are known"
-    if bill.per_hour is None or bill.per_month is None:
-        return f"{bill.gpu_hours_per_hour:g} GPU-hours an hour; the plan has no price"
-    text = f"{amount(bill.per_hour, bill.currency)} an hour, {figure(bill.per_month)} a month"
-    if now is not None and now.per_month is not None:
-        more = bill.per_month - now.per_month
-        against = f"{more:+,.0f} against" if abs(more) > SAME * now.per_month else "as much as"
+def _money(cost: FleetCost, now: FleetCost | None) -> str:
+    if cost.money_per_hour is None or cost.money_per_month is None:
+        return f"{cost.gpu_hours_per_hour:g} GPU-hours an hour; the plan has no price"
+    currency = cost.price.currency
+    text = f"{amount(cost.money_per_hour, currency)} an hour, {figure(cost.money_per_month)} a month"
+    if now is not None and now.money_per_month is not None:
+        more = cost.money_per_month - now.money_per_month
+        against = f"{more:+,.0f} against" if abs(more) > SAME * now.money_per_month else "as much as"
         text += f" ({against} the {replicas(now.replicas)} on average now)"
-    if bill.per_million_tokens is None:
+    if cost.per_million_tokens is None:
         return f"{text}; no output tokens were counted"
-    text += f"; {amount(bill.per_million_tokens, bill.currency)} per million output tokens"
+    text += f"; {amount(cost.per_million_tokens, currency)} per million output tokens"
     return text if now is None or now.per_million_tokens is None else f"{text}, {figure(now.per_million_tokens)} now"
 
 

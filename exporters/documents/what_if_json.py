@@ -15,7 +15,7 @@ from exporters.documents.prewarm_value import build_count_text
 from exporters.render.text import copy_fields, format_local
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.plan.replica_count import ReplicaCount
-from rules.resize.fleet_cost import Bill
+from rules.resize.fleet_cost import FleetCost
 from rules.resize.limits import KV
 from rules.resize.production_curve import SloStatus
 from rules.resize.workload import measure_workload
@@ -23,6 +23,7 @@ from rules.telemetry.signals import Missing, SignalValue
 from rules.telemetry.windows import DAY_SECONDS
 from rules.telemetry.wording import number
 from rules.what_if.answer import BENCHMARK_END, GIVEN, SLO, AtLoad, CapacityLimit, WhatIf
+from rules.what_if.pools import PoolsWhatIf
 
 QUANTITIES: Mapping[str, tuple[str, str]] = {
     "ttft_p50_seconds": ("TTFT P50", "seconds"),
@@ -147,12 +148,25 @@ def whatif_json(found: WhatIf, zone: str, simulated: str = "") -> dict[str, Any]
         "needed": _needed(found.needed),
         "safety_factor": found.fleet.safety_factor if found.fleet else None,
         "needed_with_safety_factor": found.fleet.replicas if found.fleet else None,
-        "cost": _bill(found.bill),
-        "cost_now": _bill(found.bill_now),
+        "cost": _cost(found.cost),
+        "cost_now": _cost(found.cost_now) if found.cost_now else None,
         "limits": [_limit(found, one) for one in found.limits],
         "notes": list(found.notes),
         "assumed": list(found.assumed),
     }
+
+
+def pools_json(found: PoolsWhatIf) -> dict[str, Any]:
+    """Return the answer for pools that are served apart."""
+    pools = [
+        {
+            **copy_fields(pool, "pool", "replicas", "now", "utilization"),
+            "needed": _needed(pool.needed),
+            "cost": _cost(pool.cost),
+        }
+        for pool in found.pools
+    ]
+    return {"schema": SCHEMA, **copy_fields(found, "tier", "rps"), "pools": pools, **found.summary}
 
 
 def _needed(one: ReplicaCount | None) -> dict[str, Any] | None:
@@ -189,14 +203,10 @@ def _limit(found: WhatIf, one: CapacityLimit) -> dict[str, Any]:
     }
 
 
-def _bill(one: Bill | None) -> dict[str, Any] | None:
-    if one is None:
-        return None
+def _cost(cost: FleetCost) -> dict[str, Any]:
     return {
-        **copy_fields(one, "replicas", "gpu_hours_per_hour"),
-        "money_per_hour": one.per_hour,
-        "money_per_month": one.per_month,
-        "money_per_million_output_tokens": one.per_million_tokens,
-        "output_tokens_per_hour": one.tokens_per_hour,
-        "currency": one.currency or None,
+        **copy_fields(cost, "replicas", "gpu_hours_per_hour", "money_per_hour", "money_per_month"),
+        "money_per_million_output_tokens": cost.per_million_tokens,
+        "output_tokens_per_hour": cost.tokens_per_hour,
+        "currency": cost.price.currency or None,
     }

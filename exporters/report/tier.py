@@ -6,7 +6,7 @@ modules.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from exporters.documents.check import HEADS, result_words
 from exporters.documents.plan_diff import tier_diff
@@ -40,8 +40,9 @@ from exporters.report.records import (
 from exporters.report.wording import as_number, exact_number, money
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.plan.money import HOURS_A_DAY
+from rules.plan.replica_count import ReplicaCount
 from rules.plan.schema import Plan, Point, TierPlan
-from rules.resize.fleet_cost import Arithmetic, FleetCost
+from rules.resize.fleet_cost import FleetCost
 from rules.resize.levers import group_by_hour_of_week
 from rules.resize.production_curve import ProductionPoint
 from rules.resize.production_summary import ProductionSummary, Rate
@@ -51,6 +52,9 @@ from rules.telemetry.windows import DAY_SECONDS, HOUR_SECONDS, Window, sum_windo
 from rules.verdicts.finding import Finding, severity_of
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import FIRING, SEVERITY, Status, Verdict
+
+Term = tuple[str, float, str, str]
+"""Number of a formula: name, value, unit and source."""
 
 SHOWN = 3
 """Maximum number of findings in the verdict. Their section shows all."""
@@ -125,9 +129,9 @@ def _paid(resize: Resize) -> str:
     measured, saves = resize.measured, _saves(resize)
     if measured is None or measured.money_a_day is None:
         return ""
-    text = f"it costs {money(measured.money_a_day, measured.currency)} a day"
+    text = f"it costs {money(measured.money_a_day, measured.price.currency)} a day"
     if saves:
-        text += f", the proposal {'saves' if saves > 0 else 'costs'} {money(abs(saves), measured.currency)} a day"
+        text += f", the proposal {'saves' if saves > 0 else 'costs'} {money(abs(saves), measured.price.currency)} a day"
         text += " more" if saves < 0 else ""
     return text
 
@@ -237,33 +241,60 @@ def _benchmark(one: Point) -> CurvePoint:
     )
 
 
-def _sum(one: Arithmetic | None) -> Formula | None:
-    if one is None:
-        return None
-    return Formula(
-        formula=one.formula,
-        terms=tuple(row_from(TermRow, term) for term in one.terms),
-        result=row_from(TermRow, one.result),
-    )
-
-
 def _fleet(resize: Resize) -> FleetPart:
     plan, size = resize.seen.context.plan, resize.sized
     return FleetPart(
         planned=plan.fleet.instances if plan and plan.fleet else None,
         ready=resize.seen.observed_replicas,
         needed=size.replicas if size else None,
-        for_peak=size.count.replicas if size else None,
+        for_peak=size.without_safety if size else None,
         fewest=size.fewest if size else None,
         most=size.most if size else None,
         gpus_per_replica=plan.gpu.per_replica if plan else None,
-        arithmetic=_sum(size.arithmetic) if size else None,
+        arithmetic=_count_formula(resize, size) if size else None,
         missing="" if size else "; ".join(resize.proposal.needed) or "the peak or what a replica can take is not known",
     )
 
 
-def _cost(one: FleetCost) -> CostRow:
-    return row_from(CostRow, one, arithmetic=_sum(one.arithmetic))
+def _count_formula(resize: Resize, size: ReplicaCount) -> Formula:
+    """Return Step 11 with the source of each number."""
+    fleet = resize.seen.context.plan.fleet if resize.seen.context.plan else None
+    given = (fleet.safety_factor, fleet.minimum_warm) if fleet else (None, None)
+    safety, warm = ("plan" if term else "none in the plan" for term in given)
+    days, one_lost = resize.seen.observed_seconds / DAY_SECONDS, size.margin.survives_loss_from
+    rows = (
+        ("peak", size.demand_rps, "per_second", f"three stretches of five minutes in {days:.1f} days seen"),
+        ("capacity", size.capacity.rps, "per_second", size.capacity.reason),
+        ("safety factor", size.safety_factor, "", safety),
+        ("target utilisation", size.margin.target_utilization, "ratio", "NoHeadroom's limit"),
+        ("minimum warm", size.minimum, "replicas", warm),
+    )
+    formula = "replicas = max(minimum warm, ceil(peak x safety factor / capacity), ceil(peak / (capacity x target utilisation))"
+    formula += f"; from {one_lost} replicas on ceil(peak / capacity) + 1)" if one_lost else ")"
+    return _formula(formula, rows, ("replicas", size.replicas, "replicas", "guide 9.1, Step 11"))
+
+
+def _formula(text: str, terms: Iterable[Term], result: Term) -> Formula:
+    rows = [TermRow(name=name, value=value, unit=unit, source=source) for name, value, unit, source in (*terms, result)]
+    return Formula(formula=text, terms=tuple(rows[:-1]), result=rows[-1])
+
+
+def _cost(cost: FleetCost) -> CostRow:
+    price, arithmetic = cost.price, None
+    if cost.per_million_tokens is not None and price.gpu_hour_price is not None and cost.tokens_per_hour is not None:
+        source = (
+            "benchmark at usable load x planned utilisation" if cost.name == "planned" else "generated tokens, counted"
+        )
+        terms = (
+            ("replicas", cost.replicas, "replicas", cost.name),
+            ("GPUs a replica", price.gpus_per_replica, "", "plan"),
+            ("price of a GPU-hour", price.gpu_hour_price, price.currency, "plan"),
+            ("output tokens an hour", cost.tokens_per_hour, "tokens", source),
+        )
+        formula = "cost per million = replicas x GPUs a replica x price / tokens an hour x 1,000,000"
+        result = ("cost per million tokens", cost.per_million_tokens, price.currency, "guide 9.1, Step 12")
+        arithmetic = _formula(formula, terms, result)
+    return row_from(CostRow, cost, arithmetic=arithmetic)
 
 
 def _trap(past: TierPast, zone: str) -> TrapPart:

@@ -118,7 +118,8 @@ def count_pools(plan: TierPlan, demand_rps: float, margin: Margin) -> Mapping[st
 class ReplicaCount:
     """The replicas that `demand_rps` needs at a capacity, with a margin, and never fewer than `minimum`.
 
-    `fewest` and `most` are the counts at the upper and the lower bound of the capacity (None: that bound is open).
+    `safety_factor` is the plan's, 1 for a demand that has its own bound. `fewest` and `most` are the counts at the upper
+    and the lower bound of the capacity (None: that bound is open).
     """
 
     demand_rps: float
@@ -128,6 +129,12 @@ class ReplicaCount:
     replicas: int
     fewest: int | None
     most: int | None
+    safety_factor: float = 1.0
+
+    @property
+    def without_safety(self) -> int:
+        """Return the count with the margin alone, without the safety factor."""
+        return max(self.minimum, count_replicas(self.demand_rps, self.capacity.rps, self.margin))
 
     @property
     def utilization(self) -> float:
@@ -149,31 +156,43 @@ class ReplicaCount:
 
     @property
     def arithmetic_text(self) -> str:
-        """Return the count with its numbers in words."""
+        """Return the count without the safety factor, with its numbers in words."""
+        count = self.without_safety
         target = f" at up to {self.margin.target_utilization:.3g} of it" if self.margin.target_utilization < 1 else ""
         text = f"{number(self.demand_rps, 'per_second')} at {number(self.capacity.rps, 'per_second')} a replica{target}"
-        if 0 < self.margin.survives_loss_from <= self.replicas:
+        if 0 < self.margin.survives_loss_from <= count:
             text += ", one may be lost"
-        if self.replicas > count_replicas(self.demand_rps, self.capacity.rps, self.margin):
+        if count > count_replicas(self.demand_rps, self.capacity.rps, self.margin):
             text += f", never fewer than {self.minimum}"
-        return f"{text}: {self.replicas}"
+        return f"{text}: {count}"
 
 
-def replica_count(demand_rps: float, capacity: Capacity, margin: Margin, minimum: int = 1) -> ReplicaCount:
+def replica_count(
+    demand_rps: float, capacity: Capacity, margin: Margin, minimum: int = 1, safety_factor: float = 1.0
+) -> ReplicaCount:
     """Return the count for a demand (rps of the tier), also at both bounds of the capacity.
 
-    Raise ValueError for a negative or non-finite demand.
+    Raise ValueError for a negative or non-finite demand, with a safety factor also for none.
     """
 
-    def at(rps: float | None) -> int | None:
-        return max(minimum, count_replicas(demand_rps, rps, margin)) if rps else None
+    def at(rps: float) -> int:
+        if safety_factor == 1:
+            return max(minimum, count_replicas(demand_rps, rps, margin))
+        return count_fleet(demand_rps, rps, safety_factor, margin, minimum)
 
     return ReplicaCount(
         demand_rps=demand_rps,
         capacity=capacity,
         margin=margin,
         minimum=minimum,
-        replicas=max(minimum, count_replicas(demand_rps, capacity.rps, margin)),
-        fewest=at(capacity.high),
-        most=at(capacity.low),
+        replicas=at(capacity.rps),
+        fewest=at(capacity.high) if capacity.high else None,
+        most=at(capacity.low) if capacity.low else None,
+        safety_factor=safety_factor,
     )
+
+
+def size_fleet(plan: TierPlan, peak_rps: float, capacity: Capacity, margin: Margin) -> ReplicaCount:
+    """Return Step 11 (guide 9.1) for a peak that was seen (rps of the tier), with the terms of a plan."""
+    safety, warm = fleet_terms(plan)
+    return replica_count(peak_rps, capacity, margin, warm, safety)

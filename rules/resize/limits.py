@@ -18,7 +18,6 @@ from rules.telemetry.gauges import IN_SYSTEM
 from rules.telemetry.signals import Reading
 from rules.telemetry.windows import Window
 from rules.telemetry.wording import number
-from rules.telemetry.work import Capacity
 
 KV = "kv_utilization"
 
@@ -35,18 +34,14 @@ class TierLoad:
     limit: float
     unit: str
 
-    def share(self, replicas: float) -> float:
-        """Return the amount of each of so many replicas."""
-        return self.amount / replicas
 
-
-def loads_of(seen: ProductionSummary, capacity: Capacity, count: ReplicaCount) -> tuple[TierLoad, ...]:
+def loads_of(seen: ProductionSummary, size: ReplicaCount) -> tuple[TierLoad, ...]:
     """Return every limit that is known: the load within the SLO (TTFT, TPOT and ITL), the KV cache, requests in the system."""
-    plan, limits = seen.context.plan, seen.context.limits
+    plan, limits, capacity = seen.context.plan, seen.context.limits, size.capacity
     found = [
         TierLoad(
             name="requests per second a replica, within the SLO",
-            amount=count.demand_rps,
+            amount=size.demand_rps,
             limit=capacity.rps,
             unit="per_second",
         )
@@ -59,7 +54,7 @@ def loads_of(seen: ProductionSummary, capacity: Capacity, count: ReplicaCount) -
     measured = read_benchmark(seen.context, KV, capacity.rps)
     if isinstance(measured, Reading) and measured.value and full is None:
         # Where production shows no KV use the benchmark's stands in, which grows with load at most as fast as load does.
-        amount = measured.value * count.demand_rps / capacity.rps
+        amount = measured.value * size.demand_rps / capacity.rps
         found.append(TierLoad(name="KV cache in use (benchmark)", amount=amount, limit=ceiling, unit="ratio"))
     point, in_system = operating_point(plan) if plan else None, _fullest(seen.hours, IN_SYSTEM, fullest)
     if point is not None and point.c_max is not None and in_system is not None:
@@ -78,28 +73,27 @@ def _fullest(hours: Iterable[Window], families: Sequence[str], q: float) -> floa
     return utilization.nearest_rank(sums, q) if sums else None
 
 
-def serving(replicas: int, margin: Margin) -> int:
-    """Return how many of so many replicas a limit is checked with: one is lost where the margin says that one may be."""
-    return replicas - 1 if 0 < margin.survives_loss_from <= replicas else replicas
-
-
-def fewest_within_limits(loads: Iterable[TierLoad], replicas: int, most: int, margin: Margin) -> int:
+def fewest_within_limits(loads: Sequence[TierLoad], replicas: int, most: int, margin: Margin) -> int:
     """Return the fewest replicas from `replicas` to `most` that keep every limit; `most` where none does."""
-    known = tuple(loads)
-    return next((count for count in range(replicas, most) if not find_exceeded_limit(known, count, margin)), most)
+    return next((count for count in range(replicas, most) if not find_exceeded_limit(loads, count, margin)), most)
 
 
 def find_exceeded_limit(loads: Iterable[TierLoad], replicas: int, margin: Margin) -> str:
     """Return the first limit that so many replicas exceed, in words; "" where they keep all."""
-    left = max(1, serving(replicas, margin))
-    exceeded = (one for one in loads if one.share(left) > one.limit * (1 + 1e-9))
+    left = _count_left(replicas, margin)
+    exceeded = (load for load in loads if load.amount / left > load.limit * (1 + 1e-9))
     return next(limits_text(exceeded, replicas, margin), "")
 
 
 def limits_text(loads: Iterable[TierLoad], replicas: int, margin: Margin) -> Iterator[str]:
     """Yield where each limit stands with so many replicas, in words."""
-    left = max(1, serving(replicas, margin))
-    for one in loads:
-        share, limit = number(one.share(left), one.unit), number(one.limit, one.unit)
+    left = _count_left(replicas, margin)
+    for load in loads:
+        share, limit = number(load.amount / left, load.unit), number(load.limit, load.unit)
         fleet = f"one of {replicas} lost" if left < replicas else f"{replicas}"
-        yield f"{one.name} would be {share} of at most {limit} with {fleet}"
+        yield f"{load.name} would be {share} of at most {limit} with {fleet}"
+
+
+def _count_left(replicas: int, margin: Margin) -> int:
+    """Return how many of so many replicas a limit is checked with: one is lost where the margin says that one may be."""
+    return max(1, replicas - 1 if 0 < margin.survives_loss_from <= replicas else replicas)

@@ -64,11 +64,9 @@ def capacity_now(context: TierContext, days: Iterable[Iterable[BinnedWindow]]) -
     if not context.serves_whole_requests:
         return planned_capacity(context.plan) if context.plan else None
     sums = [sum_by_bin(day) for day in days]
-    estimates = [
-        _estimate_in_unit(context, sum_by_bin(one for day in sums[first : first + EVIDENCE_DAYS] for one in day))
-        for first in range(max(1, len(sums) - EVIDENCE_DAYS + 1))
-    ]
-    unit = estimates[-1][1] if estimates else 1.0
+    firsts = range(max(1, len(sums) - EVIDENCE_DAYS + 1))
+    estimates = [_estimate_in_unit(context, evidence_of(sums[first : first + EVIDENCE_DAYS])) for first in firsts]
+    unit = estimates[-1][1]
     # Each counts requests of its own week's lengths. What is compared must count requests of one length.
     return damp_capacity([found and _scale(found, own / unit) for found, own in estimates])
 
@@ -86,19 +84,15 @@ def evidence_of(days: Sequence[Iterable[BinnedWindow]]) -> tuple[BinnedWindow, .
     return sum_by_bin(one for day in days[-EVIDENCE_DAYS:] for one in day)
 
 
-def estimate_capacity(context: TierContext, bins: Sequence[BinnedWindow]) -> Capacity | None:
-    """Return the capacity from one sum per load bin. Return None if neither production nor plan gives one.
-
-    If production broke the SLO above a load that kept it, the knee is between the two; the plan's value counts if it is
-    too. Otherwise the plan counts as far as production reached. If production is slower than the benchmark at equal
-    load, beyond chance, the benchmark's curve is scaled first. A broken SLO below a load that kept it has another cause
-    than load. While a queue grows, latencies are of no load, and completions bound the capacity from above (DESIGN 24).
-    """
-    return _estimate_in_unit(context, bins)[0]
-
-
 def _estimate_in_unit(context: TierContext, bins: Sequence[BinnedWindow]) -> tuple[Capacity | None, float]:
-    """Return the estimate, and the work of one of its requests in planned ones (1 where it is not converted)."""
+    """Return the capacity from one sum per load bin, and the work of one of its requests in planned ones.
+
+    The latter is 1 where it is not converted. None if neither production nor plan gives a capacity. If production broke
+    the SLO above a load that kept it, the knee is between the two; the plan's value counts if it is too. Otherwise the
+    plan counts as far as production reached. If production is slower than the benchmark at equal load, beyond chance, the
+    benchmark's curve is scaled first. A broken SLO below a load that kept it has another cause than load. While a queue
+    grows, latencies are of no load, and completions bound the capacity from above (DESIGN 24).
+    """
     whole = windows.sum_families((one.window for one in bins), WORK_FAMILIES) if bins else None
     present = present_lengths(whole) if whole is not None else UNTOLD
     planned = planned_capacity(context.plan) if context.plan else None

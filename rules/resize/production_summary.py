@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from rules.methods import utilization
 from rules.plan.load_bins import APART, BinnedWindow, TierContext, narrow_to_pool, sum_by_bin
-from rules.telemetry import arrivals, windows
+from rules.telemetry import windows
 from rules.telemetry.arrivals import MinuteDemand
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS, Window
 from rules.telemetry.work import UNTOLD, CapacityLengths, weigh
@@ -228,16 +228,3 @@ def _into_hours(hours: dict[float, Window], binned: tuple[BinnedWindow, ...]) ->
         # Weeks of hours are held at once, and of a window its histograms are most.
         slim = replace(one.window, histograms={})
         hours[start] = windows.sum_windows((hours[start], slim)) if start in hours else slim
-
-
-def summarize_windows(context: TierContext, several: Iterable[Window]) -> ProductionSummary | None:
-    """Return the summary of a tier's consecutive windows of minutes, such as a recording's. None without windows."""
-    found = tuple(several)
-    if not found:
-        return None
-    parts = (part for window in found for part in arrivals.split_by_minute(window))
-    minutes = windows.group_by(parts, lambda part: part.start)
-    builder = ProductionSummaryBuilder(context=context, since=found[0].start, until=found[-1].end)
-    binned = [BinnedWindow(replica=None, window=window, rps=None, in_system=None) for window in found]
-    builder.add(binned, (), arrivals.list_demand(arrivals.add(minutes[start]) for start in sorted(minutes)))
-    return builder.build(())

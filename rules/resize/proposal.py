@@ -15,18 +15,11 @@ from rules.catalogue.registry import margin_of
 from rules.confidence import Certainty
 from rules.methods.utilization import hours_of_fullest
 from rules.plan.curve import CERTAIN_REQUESTS
-from rules.plan.replica_count import count_replicas, fleet_terms
+from rules.plan.money import price_of
+from rules.plan.replica_count import ReplicaCount, count_replicas, fleet_terms, size_fleet
 from rules.plan.schema import TierPlan
-from rules.resize.fleet_cost import (
-    FleetCost,
-    FleetProposal,
-    find_peak_rps,
-    measured_cost,
-    planned_cost,
-    proposed_cost,
-    size_fleet,
-)
-from rules.resize.levers import SCHEDULE, Lever, list_levers
+from rules.resize.fleet_cost import FleetCost, measured_cost, planned_cost, proposed_cost
+from rules.resize.levers import SCHEDULE, Lever, list_levers, read_target_utilization
 from rules.resize.limits import fewest_within_limits, find_exceeded_limit, limits_text, loads_of
 from rules.resize.production_curve import ProductionPoint, production_points
 from rules.resize.production_summary import ProductionSummary
@@ -68,9 +61,9 @@ class Proposal:
     """Proposal of `replicas` for the plan's `now` (None: no proposal). `needed` names missing data."""
 
     kind: ProposalKind
-    certainty: Certainty
+    certainty: Certainty = Certainty.LIKELY
     now: int | None
-    replicas: int | None
+    replicas: int | None = None
     sentence: str
     evidence: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
@@ -88,7 +81,7 @@ class Resize:
     utilization: SignalValue
     kv_fullest: float | None
     usable: Capacity | None
-    sized: FleetProposal | None
+    sized: ReplicaCount | None
     planned: FleetCost | None
     measured: FleetCost | None
     proposed: FleetCost | None
@@ -112,120 +105,128 @@ def index_by_rule(results: Iterable[RuleResult]) -> Answers:
 
 def propose_size(seen: ProductionSummary, results: Answers) -> Resize:
     """Return the steps and the proposal from production and the rules' results of the same time."""
-    workload, points = measure_workload(seen), production_points(seen.context, seen.curve_bins)
-    usable = seen.context.capacity
-    plan, peak = seen.context.plan, find_peak_rps(seen, workload)
-    mixed = seen.context.serves_whole_requests
-    counted = usable if usable and not usable.is_lower_bound else None
-    size = (
-        size_fleet(plan, *peak, counted, margin_of(seen.context.limits))
-        if mixed and plan and peak and counted
-        else None
-    )
-    utilization = _utilization(seen)
-    used = utilization.value if isinstance(utilization, Reading) else None
+    workload, plan, usable = measure_workload(seen), seen.context.plan, seen.context.capacity
+    mixed, size = seen.context.serves_whole_requests, None
+    levers: tuple[Lever, ...] = ()
+    if mixed and plan and workload.peak_rps and usable and not usable.is_lower_bound:
+        size = size_fleet(plan, workload.peak_rps, usable, margin_of(seen.context.limits))
+        levers = list_levers(seen, size, price_of(plan))
+    utilization: SignalValue = Missing(gap=Gap.SCRAPE_FAILED, text="no hour under the present plan was seen")
+    if seen.plan_hours:
+        utilization = read(BY_NAME["fleet_utilization"], windows.sum_windows(seen.plan_hours), seen.context.basis)
+    measured = measured_cost(seen, utilization.value if isinstance(utilization, Reading) else None)
     full = hours_of_fullest(seen.hours, "kv_utilization", _trap("fullest_hours", seen))
-    pools = {pool: propose_size(one, results) for pool, one in sorted(seen.pools.items())} if not mixed else {}
-    alone = _proposal(seen, results, workload, usable, size, full[0] if full else None)
-    measured = measured_cost(seen, used)
-    levers = list_levers(seen, usable, size) if usable and size else ()
-    cost = proposed_cost(seen, alone.replicas, measured, used) if alone.replicas else None
-    if size is not None and cost is not None and cost.utilization is not None:
-        alone = replace(alone, evidence=(*alone.evidence, _explain_use(alone, cost.utilization, seen, size, levers)))
-    _, floor = fleet_terms(plan) if plan else (1.0, 1)
-    proposal = _joined({pool: one.proposal for pool, one in pools.items()}, floor) if len(pools) > 1 else alone
+    kv_fullest = full[0] if full else None
+    pools = {pool: propose_size(part, results) for pool, part in sorted(seen.pools.items())} if not mixed else {}
+    if len(pools) > 1:
+        proposal = _join_pools(
+            {pool: part.proposal for pool, part in pools.items()}, fleet_terms(plan)[1] if plan else 1
+        )
+    else:
+        proposal = _propose(seen, results, workload, size, kv_fullest)
+    proposed = proposed_cost(seen, proposal.replicas, measured)
+    if size is not None and proposed is not None and proposed.utilization is not None:
+        use = _explain_use(proposal, proposed.utilization, seen, size, levers)
+        proposal = replace(proposal, evidence=(*proposal.evidence, use))
     return Resize(
         seen=seen,
         workload=workload,
-        points=points,
+        points=production_points(seen.context, seen.curve_bins),
         utilization=utilization,
-        kv_fullest=full[0] if full else None,
+        kv_fullest=kv_fullest,
         usable=usable,
         sized=size,
         planned=planned_cost(seen.context),
         measured=measured,
-        proposed=proposed_cost(seen, proposal.replicas, measured, used) if proposal.replicas else None,
+        proposed=proposed,
         levers=levers,
         proposal=proposal,
         pools=pools,
     )
 
 
-def _joined(parts: Mapping[str, Proposal], floor: int) -> Proposal:
+def _join_pools(parts: Mapping[str, Proposal], floor: int) -> Proposal:
     """Return the proposal of a tier from those of its pools: all of them, or none, and never fewer than `floor`."""
-    known = [(pool, one.replicas, one.now) for pool, one in parts.items() if one.replicas is not None and one.now]
+
+    def collect(name: str) -> tuple[str, ...]:
+        return tuple(f"{pool} pool: {text}" for pool, part in parts.items() for text in getattr(part, name))
+
+    known = [(pool, part.replicas, part.now) for pool, part in parts.items() if part.replicas is not None and part.now]
+    rest = Proposal(
+        kind=ProposalKind.NONE,
+        now=None,
+        sentence="; ".join(f"{pool} pool: {part.sentence}" for pool, part in parts.items()),
+        evidence=collect("evidence"),
+        against=collect("against"),
+        needed=collect("needed"),
+    )
+    if len(known) < len(parts):
+        return rest
     needed, now = sum(row[1] for row in known), sum(row[2] for row in known)
-    replicas = max(needed, floor)
+    replicas, moves = max(needed, floor), [count - was for _, count, was in known]
+    kind = ProposalKind.KEEP
+    if max(moves) > 0:
+        kind = ProposalKind.GROW
+    elif any(moves) and replicas < now:
+        kind = ProposalKind.SHRINK
     each = ", ".join(f"{pool} {count}" + ("" if count == was else f" instead of {was}") for pool, count, was in known)
-    moves, complete = [count - was for _, count, was in known], len(known) == len(parts)
-    kind = ProposalKind.GROW if max(moves, default=0) > 0 else ProposalKind.SHRINK if any(moves) else ProposalKind.KEEP
-    kind = ProposalKind.KEEP if kind is ProposalKind.SHRINK and replicas >= now else kind
     each += f", and {replicas - needed} more for the minimum warm count" if replicas > needed else ""
-    said = f"{kind.value.capitalize()}: {format_count(replicas, 'replica')}, {each}"
-    sure = complete and all(one.certainty is Certainty.CERTAIN for one in parts.values())
-    return Proposal(
-        kind=kind if complete else ProposalKind.NONE,
-        certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,
-        now=now if complete else None,
-        replicas=replicas if complete else None,
-        sentence=said if complete else "; ".join(f"{pool} pool: {one.sentence}" for pool, one in parts.items()),
-        evidence=tuple(f"{pool} pool: {text}" for pool, one in parts.items() for text in one.evidence),
-        against=tuple(f"{pool} pool: {text}" for pool, one in parts.items() for text in one.against),
-        needed=tuple(f"{pool} pool: {text}" for pool, one in parts.items() for text in one.needed),
+    return replace(
+        rest,
+        kind=kind,
+        certainty=_certainty(all(part.certainty is Certainty.CERTAIN for part in parts.values())),
+        now=now,
+        replicas=replicas,
+        sentence=f"{kind.value.capitalize()}: {format_count(replicas, 'replica')}, {each}",
     )
 
 
-def _utilization(seen: ProductionSummary) -> SignalValue:
-    if not seen.plan_hours:
-        return Missing(gap=Gap.SCRAPE_FAILED, text="no hour under the present plan was seen")
-    return read(BY_NAME["fleet_utilization"], windows.sum_windows(seen.plan_hours), seen.context.basis)
+def _certainty(is_certain: bool) -> Certainty:
+    return Certainty.CERTAIN if is_certain else Certainty.LIKELY
 
 
 def _trap(name: str, seen: ProductionSummary) -> float:
     return RULES["UtilizationTrap"].limit(name, seen.context.limits)
 
 
-def _fires(results: Answers, names: Iterable[str]) -> bool:
-    return any(isinstance(a := results.get(name), Verdict) and a.status in FIRING for name in names)
-
-
-def _proposal(
+def _propose(
     seen: ProductionSummary,
     results: Answers,
     workload: WorkloadNow,
-    usable: Capacity | None,
-    size: FleetProposal | None,
+    size: ReplicaCount | None,
     kv_fullest: float | None,
 ) -> Proposal:
     plan = seen.context.plan
     now = plan.fleet.instances if plan and plan.fleet else (round(seen.observed_replicas) or None)
-    lacking = _lacking(seen, plan, workload, usable)
-    if lacking or plan is None or usable is None or size is None or now is None:
+    lacking = _lacking(seen, workload)
+    if lacking or plan is None or size is None or now is None:
         lacking = lacking or ("no replica was seen",)
         more = f", and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-        return Proposal(
-            kind=ProposalKind.NONE,
-            certainty=Certainty.LIKELY,
-            now=now,
-            replicas=None,
-            sentence=f"No recommendation yet: {lacking[0]}{more}",
-            needed=lacking,
-        )
-    evidence = _evidence(seen, workload, usable, size, plan)
+        sentence = f"No recommendation yet: {lacking[0]}{more}"
+        return Proposal(kind=ProposalKind.NONE, now=now, sentence=sentence, needed=lacking)
+    evidence, is_measured = _evidence(seen, workload, size, plan), size.capacity.certainty is Certainty.CERTAIN
     if size.replicas > now:
-        return _grow(size, usable, now, evidence)
+        against: tuple[str, ...] = ()
+        if size.fewest is not None and size.fewest <= now:
+            against = (f"at the upper end of what a replica may take, {format_count(size.fewest, 'replica')} would do",)
+        return Proposal(
+            kind=ProposalKind.GROW,
+            certainty=_certainty(size.fewest is not None and not against and is_measured),
+            now=now,
+            replicas=size.replicas,
+            sentence=f"Grow from {now} to {format_count(size.replicas, 'replica')}",
+            evidence=evidence,
+            against=against,
+        )
     if size.replicas == now:
-        sure = usable.certainty is Certainty.CERTAIN and _long(seen)
-        text = f"Keep {format_count(now, 'replica')}: that is what the traffic seen needs"
-        return _kept(now, text, evidence, sure)
-    return _fewer(seen, results, usable, size, now, evidence, kv_fullest)
+        text = "that is what the traffic seen needs"
+        return _keep(now, text, evidence, is_measured and seen.observed_seconds >= TO_SHRINK_SECONDS)
+    return _propose_fewer(seen, results, size, now, evidence, kv_fullest)
 
 
-def _lacking(
-    seen: ProductionSummary, plan: TierPlan | None, workload: WorkloadNow, usable: Capacity | None
-) -> tuple[str, ...]:
+def _lacking(seen: ProductionSummary, workload: WorkloadNow) -> tuple[str, ...]:
     """Return the missing data of a proposal, each with the needed amount."""
-    hours = seen.observed_seconds / 3600
+    hours, usable = seen.observed_seconds / 3600, seen.context.capacity
     found = []
     if hours < TO_GROW_SECONDS / 3600:
         found.append(
@@ -239,7 +240,7 @@ def _lacking(
         found.append(f"{workload.requests:,.0f} requests were seen, {CERTAIN_REQUESTS} are needed")
     if workload.peak_rps is None:
         found.append(f"arrivals are known for {len(seen.rates)} stretches of five minutes, {SEPARATE} are needed")
-    if plan is None:
+    if seen.context.plan is None:
         found.append("the tier has no plan")
     elif not seen.context.serves_whole_requests:
         found.append("the plan's usable rps is that of a mixed replica; this tier serves prefill and decode apart")
@@ -255,86 +256,65 @@ def _lacking(
     return tuple(found)
 
 
-def _evidence(
-    seen: ProductionSummary, workload: WorkloadNow, usable: Capacity, size: FleetProposal, plan: TierPlan
-) -> tuple[str, ...]:
+def _evidence(seen: ProductionSummary, workload: WorkloadNow, size: ReplicaCount, plan: TierPlan) -> tuple[str, ...]:
     planned = f" (planned {number(workload.planned_peak_rps, 'per_second')})" if workload.planned_peak_rps else ""
-    peak, counted = size.count.demand_rps, size.count
+    peak, usable = size.demand_rps, size.capacity
     told = [
         f"the peak was {number(peak, 'per_second')}{planned}, in three stretches of five minutes",
         f"a replica takes {usable.rps:.3g} rps: {usable.reason}",
-        f"the peak needs {format_count(counted.replicas, 'replica')} ({counted.arithmetic_text})",
+        f"the peak needs {format_count(size.without_safety, 'replica')} ({size.arithmetic_text})",
     ]
-    if size.replicas > counted.replicas:
+    if size.replicas > size.without_safety:
         told.append(
             f"the plan's safety factor makes it ceil({peak:.3g} x {size.safety_factor:.3g} / {usable.rps:.3g}) = "
             f"{format_count(size.replicas, 'replica')}"
         )
     warm = plan.fleet.minimum_warm if plan.fleet else None
     told += [f"the minimum warm count asks for {warm}"] if warm and warm >= size.replicas else []
-    moved = [one for one in workload.lengths if one.longer or one.shorter]
-    told += [_moved(one) for one in moved[:2]]
+    told += [_describe_drift(length) for length in workload.lengths if length.longer or length.shorter][:2]
     return (*told, f"{seen.observed_seconds / DAY_SECONDS:.1f} days were seen")
 
 
+def _describe_drift(length: Length) -> str:
+    low, high = length.factors or (0.0, None)
+    by = f"at least {low:.1f}x" if length.longer else f"at most {high or 0.0:.2g}x"
+    return f"{length.what} {length.quantile.upper()} are {by} as long as planned"
+
+
 def _explain_use(
-    proposal: Proposal, used: float, seen: ProductionSummary, size: FleetProposal, levers: Iterable[Lever]
+    proposal: Proposal, used: float, seen: ProductionSummary, size: ReplicaCount, levers: Iterable[Lever]
 ) -> str:
     """Return the fleet utilisation of a proposal, and below the target why the number is right all the same (guide 9.2)."""
-    replicas, counted = proposal.replicas or 1, size.count
-    peak = counted.demand_rps / (replicas * counted.capacity.rps)
+    replicas = proposal.replicas or 1
+    peak = size.demand_rps / (replicas * size.capacity.rps)
     fleet = format_count(replicas, "replica")
     text = f"{fleet} would be used to {number(used, 'ratio')} on average and to {number(peak, 'ratio')} at the peak"
-    below, target = _trap("below", seen), _trap("target", seen)
+    below, target = _trap("below", seen), read_target_utilization(seen)
     if used >= target:
         return text
     low = f"below the {below:.0%} of the utilization trap" if used < below else f"below the target of {target:.0%}"
     if replicas > size.replicas:
         return f"{text}, {low}: another limit than load sets their number"
-    schedule = next((one.replicas for one in levers if one.name == SCHEDULE), None) or 0.0
+    schedule = next((lever.replicas for lever in levers if lever.name == SCHEDULE), None) or 0.0
     left = schedule - max(0.0, seen.observed_replicas - replicas)
     lever = "scaling by schedule" if left >= WORTH_REPLICAS else "offline batch work"
-    return f"{text}, {low}: {_explain_count(replicas, seen.context.plan, size)}; {lever} is the lever"
+    return f"{text}, {low}: {_explain_count(replicas, size)}; {lever} is the lever"
 
 
-def _explain_count(replicas: int, plan: TierPlan | None, size: FleetProposal) -> str:
+def _explain_count(replicas: int, size: ReplicaCount) -> str:
     """Return what sets a number of replicas that the load needs: its peak, or a term of the plan."""
-    counted, warm = size.count, fleet_terms(plan)[1] if plan is not None else 1
-    if warm >= replicas > count_replicas(counted.demand_rps, counted.capacity.rps, counted.margin):
+    if size.minimum >= replicas > count_replicas(size.demand_rps, size.capacity.rps, size.margin):
         return "the plan's minimum warm count sets their number"
-    if replicas > counted.replicas:
+    if replicas > size.without_safety:
         return "the plan's safety factor sets their number"
-    lost = ", and one may be lost" if 0 < counted.margin.survives_loss_from <= replicas else ""
+    lost = ", and one may be lost" if 0 < size.margin.survives_loss_from <= replicas else ""
     return f"the peak needs {replicas}{lost}"
 
 
-def _moved(one: Length) -> str:
-    low, high = one.factors or (0.0, None)
-    by = f"at least {low:.1f}x" if one.longer else f"at most {high or 0.0:.2g}x"
-    return f"{one.what} {one.quantile.upper()} are {by} as long as planned"
-
-
-def _grow(size: FleetProposal, usable: Capacity, now: int, evidence: tuple[str, ...]) -> Proposal:
-    sure = size.fewest is not None and size.fewest > now and usable.certainty is Certainty.CERTAIN
-    against: tuple[str, ...] = ()
-    if size.fewest is not None and size.fewest <= now:
-        against = (f"at the upper end of what a replica may take, {format_count(size.fewest, 'replica')} would do",)
-    return Proposal(
-        kind=ProposalKind.GROW,
-        certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,
-        now=now,
-        replicas=size.replicas,
-        sentence=f"Grow from {now} to {format_count(size.replicas, 'replica')}",
-        evidence=evidence,
-        against=against,
-    )
-
-
-def _fewer(
+def _propose_fewer(
     seen: ProductionSummary,
     results: Answers,
-    usable: Capacity,
-    size: FleetProposal,
+    size: ReplicaCount,
     now: int,
     evidence: tuple[str, ...],
     kv_fullest: float | None,
@@ -343,58 +323,50 @@ def _fewer(
 
     KV cache, evictions, or less than a week of data keep the present number.
     """
-    if not _long(seen):
+    if seen.observed_seconds < TO_SHRINK_SECONDS:
         hours, needed = seen.observed_seconds / 3600, math.ceil(TO_SHRINK_SECONDS / 3600)
         text = f"{hours:.0f} hours were seen; {needed} are needed to propose fewer replicas"
-        said = f"Keep {format_count(now, 'replica')} for now: {text}"
-        return Proposal(
-            kind=ProposalKind.NONE,
-            certainty=Certainty.LIKELY,
-            now=now,
-            replicas=None,
-            sentence=said,
-            evidence=evidence,
-            needed=(text,),
-        )
+        sentence = f"Keep {format_count(now, 'replica')} for now: {text}"
+        return Proposal(kind=ProposalKind.NONE, now=now, sentence=sentence, evidence=evidence, needed=(text,))
     if kv_fullest is not None and kv_fullest >= _trap("kv_below", seen):
-        text = f"Keep {format_count(now, 'replica')}: the hourly mean of the KV cache is {kv_fullest:.0%} "
-        text += "in its fullest hours: memory sets the size, not load"
-        return _kept(now, text, evidence, False)
-    if _fires(results, EVICTING):
-        text = f"Keep {format_count(now, 'replica')}: requests are evicted from the KV cache; fewer replicas would evict more"
-        return _kept(now, text, evidence, False)
-    loads = loads_of(seen, usable, size.count)
-    fewest = fewest_within_limits(loads, size.replicas, now, size.count.margin)
-    binding = find_exceeded_limit(loads, fewest - 1, size.count.margin) if fewest > size.replicas else None
-    if binding is not None:
-        evidence = (*evidence, f"{format_count(fewest - 1, 'replica')} would be too few: {binding}")
-    if fewest >= now:
-        return _kept(now, f"Keep {format_count(now, 'replica')}: with fewer, {binding}", evidence, False)
-    evidence = (*evidence, *limits_text(loads, fewest, size.count.margin))
-    sure = size.most is not None and size.most <= fewest and usable.certainty is Certainty.CERTAIN
-    against = []
-    if usable.kept_rps is not None and usable.kept_rps < usable.rps * 0.9:
-        against.append(
-            f"production kept the SLO up to {usable.kept_rps:.3g} rps a replica: what is above rests on the benchmark; "
-            "go down step by step and run `sizewatch check` after each"
+        text = (
+            f"the hourly mean of the KV cache is {kv_fullest:.0%} in its fullest hours: memory sets the size, not load"
         )
+        return _keep(now, text, evidence)
+    if any(isinstance(found := results.get(name), Verdict) and found.status in FIRING for name in EVICTING):
+        return _keep(now, "requests are evicted from the KV cache; fewer replicas would evict more", evidence)
+    loads = loads_of(seen, size)
+    fewest = fewest_within_limits(loads, size.replicas, now, size.margin)
+    if fewest > size.replicas:
+        binding = find_exceeded_limit(loads, fewest - 1, size.margin)
+        evidence = (*evidence, f"{format_count(fewest - 1, 'replica')} would be too few: {binding}")
+        if fewest >= now:
+            return _keep(now, f"with fewer, {binding}", evidence)
+    usable = size.capacity
+    against: tuple[str, ...] = ()
+    if usable.kept_rps is not None and usable.kept_rps < usable.rps * 0.9:
+        text = (
+            f"production kept the SLO up to {usable.kept_rps:.3g} rps a replica: what is above rests on the benchmark; "
+        )
+        against = (f"{text}go down step by step and run `sizewatch check` after each",)
+    sure = size.most is not None and size.most <= fewest and usable.certainty is Certainty.CERTAIN
     return Proposal(
         kind=ProposalKind.SHRINK,
-        certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,
+        certainty=_certainty(sure),
         now=now,
         replicas=fewest,
         sentence=f"Shrink from {now} to {format_count(fewest, 'replica')}",
-        evidence=evidence,
-        against=tuple(against),
+        evidence=(*evidence, *limits_text(loads, fewest, size.margin)),
+        against=against,
     )
 
 
-def _kept(now: int, text: str, evidence: tuple[str, ...], sure: bool) -> Proposal:
-    certainty = Certainty.CERTAIN if sure else Certainty.LIKELY
+def _keep(now: int, why: str, evidence: tuple[str, ...], is_certain: bool = False) -> Proposal:
     return Proposal(
-        kind=ProposalKind.KEEP, certainty=certainty, now=now, replicas=now, sentence=text, evidence=evidence
+        kind=ProposalKind.KEEP,
+        certainty=_certainty(is_certain),
+        now=now,
+        replicas=now,
+        sentence=f"Keep {format_count(now, 'replica')}: {why}",
+        evidence=evidence,
     )
-
-
-def _long(seen: ProductionSummary) -> bool:
-    return seen.observed_seconds >= TO_SHRINK_SECONDS

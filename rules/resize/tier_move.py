@@ -12,7 +12,7 @@ from dataclasses import replace
 from rules.confidence import Certainty
 from rules.plan.money import amount, figure
 from rules.plan.replica_count import count_fleet
-from rules.resize.proposal import Proposal, ProposalKind, Resize
+from rules.resize.proposal import ProposalKind, Resize
 from rules.resize.workload import WorkloadNow
 from rules.telemetry.signals import Reading
 
@@ -23,68 +23,62 @@ CHEAPER = 0.8
 """Of a million tokens; a smaller difference does not pay for moving."""
 
 
-def add_tier_moves(several: Sequence[Resize]) -> tuple[Resize, ...]:
+def add_tier_moves(tiers: Sequence[Resize]) -> tuple[Resize, ...]:
     """Return the proposals, with a move (likely at most) where a cheaper tier has room for a tier's peak."""
-    return tuple(_moved(one, [other for other in several if other is not one]) for one in several)
+    return tuple(_move(tier, [other for other in tiers if other is not tier]) for tier in tiers)
 
 
-def _moved(one: Resize, others: Sequence[Resize]) -> Resize:
-    if one.proposal.kind is ProposalKind.NONE:
-        return one
-    found = [(cost, other) for other in others if (cost := _cheaper(one, other)) is not None]
-    if not found:
-        return one
-    cost, best = min(found, key=lambda pair: pair[0])
-    own = one.measured.per_million_tokens if one.measured else None
-    target, currency = best.seen.context.tier, best.measured.currency if best.measured else ""
-    text = f"Move this traffic to {target}: a million tokens cost {amount(cost, currency)} there, {figure(own or 0.0)} here, "
-    text += "at like lengths"
-    kept = one.proposal
-    return replace(
-        one,
-        proposal=Proposal(
-            kind=ProposalKind.MOVE,
-            certainty=Certainty.LIKELY,
-            now=kept.now,
-            replicas=kept.replicas,
-            sentence=text,
-            evidence=(*kept.evidence, f"{target} has {_spare(best)} replicas more than its own peak needs"),
-            against=(f"until it is moved: {kept.sentence[:1].lower()}{kept.sentence[1:]}", *kept.against),
-            to_tier=target,
-        ),
+def _move(tier: Resize, others: Sequence[Resize]) -> Resize:
+    costs = [(cost, other) for other in others if (cost := _find_cheaper(tier, other)) is not None]
+    kept = tier.proposal
+    if kept.kind is ProposalKind.NONE or not costs or tier.measured is None:
+        return tier
+    cost, best = min(costs, key=lambda pair: pair[0])
+    target, own = best.seen.context.tier, figure(tier.measured.per_million_tokens or 0.0)
+    text = f"Move this traffic to {target}: a million tokens cost {amount(cost, tier.measured.price.currency)} there, "
+    text += f"{own} here, at like lengths"
+    proposal = replace(
+        kept,
+        kind=ProposalKind.MOVE,
+        certainty=Certainty.LIKELY,
+        sentence=text,
+        evidence=(*kept.evidence, f"{target} has {_count_spare(best)} replicas more than its own peak needs"),
+        against=(f"until it is moved: {kept.sentence[:1].lower()}{kept.sentence[1:]}", *kept.against),
+        needed=(),
+        to_tier=target,
     )
+    return replace(tier, proposal=proposal)
 
 
-def _cheaper(one: Resize, other: Resize) -> float | None:
+def _find_cheaper(tier: Resize, other: Resize) -> float | None:
     """Return the other tier's cost of a million tokens if it can take this traffic for clearly less."""
-    mine, theirs = one.seen.context.plan, other.seen.context.plan
-    if mine is None or theirs is None or mine.model != theirs.model:
+    mine, theirs = tier.seen.context.plan, other.seen.context.plan
+    if mine is None or theirs is None or mine.model != theirs.model or tier.measured is None or other.measured is None:
         return None
     promised, kept = mine.slo.ttft_p99_seconds, theirs.slo.ttft_p99_seconds
-    if (kept or math.inf) > (promised or math.inf) or not have_matching_lengths(one.workload, other.workload):
+    if (kept or math.inf) > (promised or math.inf) or not have_matching_lengths(tier.workload, other.workload):
         return None
-    own = one.measured.per_million_tokens if one.measured else None
-    cost = other.measured.per_million_tokens if other.measured else None
-    same = one.measured and other.measured and one.measured.currency == other.measured.currency
-    if own is None or cost is None or not same or cost > CHEAPER * own:
+    own, cost = tier.measured.per_million_tokens, other.measured.per_million_tokens
+    is_same_currency = tier.measured.price.currency == other.measured.price.currency
+    if own is None or cost is None or not is_same_currency or cost > CHEAPER * own:
         return None
-    if other.usable is None or other.sized is None or not one.workload.peak_rps:
+    size = other.sized
+    if size is None or not tier.workload.peak_rps:
         return None
-    sized = other.sized
-    needed = count_fleet(one.workload.peak_rps, other.usable.rps, sized.safety_factor, sized.count.margin)
-    return cost if needed <= _spare(other) else None
+    needed = count_fleet(tier.workload.peak_rps, size.capacity.rps, size.safety_factor, size.margin)
+    return cost if needed <= _count_spare(other) else None
 
 
-def _spare(one: Resize) -> int:
-    now = one.proposal.now or 0
-    return max(0, now - (one.sized.replicas if one.sized else now))
+def _count_spare(tier: Resize) -> int:
+    now = tier.proposal.now or 0
+    return max(0, now - tier.sized.replicas) if tier.sized else 0
 
 
-def have_matching_lengths(one: WorkloadNow, other: WorkloadNow) -> bool:
+def have_matching_lengths(tier: WorkloadNow, other: WorkloadNow) -> bool:
     """Return whether prompts and outputs of two tiers are about as long, by their medians."""
     pairs = [
         (a.observed.value, b.observed.value)
-        for a, b in zip(one.lengths, other.lengths, strict=True)
+        for a, b in zip(tier.lengths, other.lengths, strict=True)
         if a.quantile == "p50" and isinstance(a.observed, Reading) and isinstance(b.observed, Reading)
     ]
     known = [(a, b) for a, b in pairs if a and b]

@@ -65,16 +65,12 @@ class Length:
     @property
     def longer(self) -> bool:
         """Return whether it is surely longer than planned by more than `drift`."""
-        seen = self.observed
-        return (
-            isinstance(seen, Reading) and bool(self.planned) and (seen.low or 0.0) > self.drift * (self.planned or 0.0)
-        )
+        return self.factors is not None and self.factors[0] > self.drift
 
     @property
     def shorter(self) -> bool:
-        seen = self.observed
-        high = seen.high if isinstance(seen, Reading) else None
-        return high is not None and bool(self.planned) and high < (self.planned or 0.0) / self.drift
+        high = self.factors[1] if self.factors is not None else None
+        return high is not None and high < 1 / self.drift
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,22 +104,24 @@ def measure_workload(seen: ProductionSummary) -> WorkloadNow:
     planned = plan.workload if plan else None
     rates = planned.requests_per_second if planned else None
     found = tuple(_length(seen, word, key, name) for word, _, key in LENGTHS for name in QUANTILES)
-    arrivals, lately = sorted((one.rps for one in seen.rates), reverse=True), seen.lately
-    several = len(arrivals) >= SEPARATE
+    arrivals, lately = sorted((rate.rps for rate in seen.rates), reverse=True), seen.lately
+    is_known = len(arrivals) >= SEPARATE
     archetype = planned.archetype if planned and planned.archetype else ""
+    # The archetype of longer prompts, longer outputs or both (guide 1.2).
+    towards = TOWARDS.get(frozenset(length.what for length in found if length.longer), "")
     return WorkloadNow(
         lengths=found,
         requests=seen.total.counters.get("requests_finished", 0.0) if seen.total else 0.0,
         average_rps=seen.average_rps,
-        peak_rps=arrivals[SEPARATE - 1] if several else None,
-        p95_rps=nearest_rank(arrivals, 0.95) if several else None,
-        highest_rps=arrivals[0] if several else None,
+        peak_rps=arrivals[SEPARATE - 1] if is_known else None,
+        p95_rps=nearest_rank(arrivals, 0.95) if is_known else None,
+        highest_rps=arrivals[0] if is_known else None,
         planned_average_rps=rates.average if rates else None,
         planned_peak_rps=rates.peak if rates else None,
         prompt_mean=mean_length(lately, "prompt_tokens", "prompt_tokens_per_request") if lately else None,
         generation_mean=mean_length(lately, "generation_tokens", "generation_tokens_per_request") if lately else None,
         archetype=archetype,
-        towards=_towards(found, archetype),
+        towards="" if towards == archetype else towards,
     )
 
 
@@ -136,12 +134,6 @@ def _length(seen: ProductionSummary, word: str, key: str, name: str) -> Length:
         observed = read(BY_NAME[f"{key}_{name}"], seen.lately, seen.context.basis)
     drift = RULES["WorkloadDrift"].limit("factor", seen.context.limits)
     return Length(what=word, quantile=name, observed=observed, planned=planned, drift=drift)
-
-
-def _towards(lengths: tuple[Length, ...], archetype: str) -> str:
-    """Return the archetype of longer prompts, longer outputs or both (guide 1.2), or ""."""
-    found = TOWARDS.get(frozenset(one.what for one in lengths if one.longer), "")
-    return "" if found == archetype else found
 
 
 def list_guardrails(seen: ProductionSummary, workload: WorkloadNow) -> tuple[Guardrail, ...]:

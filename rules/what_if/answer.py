@@ -18,8 +18,9 @@ from rules.plan.benchmark_reading import NAMES, find_benchmark_crossing, read_be
 from rules.plan.capacity import capacity_lengths
 from rules.plan.curve import OFTEN_UNMEASURED, OperatingPoint
 from rules.plan.load_bins import TierContext
-from rules.plan.replica_count import ROUNDING, ReplicaCount, replica_count
-from rules.resize.fleet_cost import Bill, FleetProposal, compute_bill, size_fleet, tokens_per_hour
+from rules.plan.money import price_of
+from rules.plan.replica_count import ROUNDING, ReplicaCount, replica_count, size_fleet
+from rules.resize.fleet_cost import FleetCost, tokens_per_hour
 from rules.resize.limits import KV
 from rules.resize.production_curve import SloStatus
 from rules.resize.production_summary import ProductionSummary
@@ -85,7 +86,7 @@ class OpenBurns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """Answer for `asked` replicas at `rps` of the tier (`asked_rps`, None: the peak).
+    """Answer for `asked` replicas at `rps` of the tier (`asked_rps`, None: the peak), with their `cost`.
 
     `work_rps` is the work of that load in requests of the capacity's lengths. `now` has the present replicas (None: none
     seen), `one_lost` one fewer (None: of one). One may be lost up to `one_lost_rps`, at most the present load while a
@@ -106,10 +107,10 @@ class WhatIf:
     burns: OpenBurns
     utilization: float | None
     needed: ReplicaCount | None
-    fleet: FleetProposal | None
+    fleet: ReplicaCount | None
     limits: tuple[CapacityLimit, ...]
-    bill: Bill | None
-    bill_now: Bill | None
+    cost: FleetCost
+    cost_now: FleetCost | None
     notes: tuple[str, ...]
     assumed: tuple[str, ...]
 
@@ -182,10 +183,11 @@ def answer_question(
     left = counted.rps / work * (instances - 1) if counted else None
     if left is not None and burns.cover(instances - 1, left):
         left = burns.rps
-    margin, tokens = margin_of(context.limits), tokens_per_hour(seen)
+    margin, tokens, price = margin_of(context.limits), tokens_per_hour(seen), price_of(plan)
     limits = _list_limits(context, point, work, benchmarked)
     # Another peak scales the whole traffic.
     grown = rps / peak.rps if peak is not None and peak.at is not None else 1.0
+    cost_now = FleetCost(replicas=seen.observed_replicas, price=price, tokens_per_hour=tokens)
     return WhatIf(
         seen=seen,
         peak=peak,
@@ -199,10 +201,10 @@ def answer_question(
         burns=burns,
         utilization=rps * work / instances / counted.rps if counted else None,
         needed=replica_count(rps * work, counted, margin) if counted else None,
-        fleet=size_fleet(plan, rps * work, "", counted, margin) if counted else None,
+        fleet=size_fleet(plan, rps * work, counted, margin) if counted else None,
         limits=tuple(sorted(limits, key=lambda one: (not one.breaks or one.best is None, one.best or 0.0))),
-        bill=compute_bill(plan, instances, tokens * grown if tokens else None),
-        bill_now=compute_bill(plan, seen.observed_replicas, tokens) if seen.observed_replicas > 0 else None,
+        cost=FleetCost(replicas=instances, price=price, tokens_per_hour=tokens * grown if tokens else None),
+        cost_now=cost_now if seen.observed_replicas > 0 else None,
         notes=tuple(_list_notes(capacity, point, work, benchmarked)),
         assumed=tuple(_list_assumptions(burns, instances, rps, asked_rps)),
     )
@@ -239,13 +241,9 @@ def _list_limits(
         name = own.get(capacity.source, limited or SLO)
         rps = Reading(value=capacity.rps, low=capacity.low, high=capacity.high, n=0.0)
         rps = Reading(value=None, low=capacity.rps, high=None, n=0.0) if capacity.is_lower_bound else rps
-        yield CapacityLimit(
-            name=name,
-            rps=rps.map(lambda part: part / work),
-            source=capacity.source,
-            reason=capacity.reason,
-            objective=getattr(plan.slo, name, None),
-        )
+        objective = getattr(plan.slo, name, None)
+        rps = rps.map(lambda part: part / work)
+        yield CapacityLimit(name=name, rps=rps, source=capacity.source, reason=capacity.reason, objective=objective)
     ceiling = RULES["KvCacheNearCeiling"].limit("above", context.limits)
     found = find_benchmark_crossing(context, KV, ceiling)
     if isinstance(found, Missing):

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from rules.catalogue.registry import margin_of
 from rules.plan.capacity import POOL_TOKENS
 from rules.plan.load_bins import narrow_to_pool
+from rules.plan.money import price_of
 from rules.plan.replica_count import ReplicaCount, replica_count
-from rules.resize.fleet_cost import Bill, compute_bill
+from rules.resize.fleet_cost import FleetCost
 from rules.resize.production_summary import ProductionSummary
 from rules.what_if.observed_peak import NO_PEAK, find_peak
 
@@ -19,14 +20,14 @@ TWO_POOLS = "it serves prefill and decode apart: give replicas of both, such as 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolWhatIf:
-    """One pool with `replicas` at the asked load: its use and need, and its mean replicas `now` (0: not seen)."""
+    """One pool with `replicas` at the asked load: its use, need and cost, and its mean replicas `now` (0: not seen)."""
 
     pool: str
     replicas: int
     now: float
     utilization: float
     needed: ReplicaCount
-    bill: Bill | None
+    cost: FleetCost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ def answer_pools(seen: ProductionSummary, instances: tuple[int, ...], asked_rps:
                 now=own.observed_replicas if own else 0.0,
                 utilization=rps / replicas / context.capacity.rps,
                 needed=replica_count(rps, context.capacity, margin_of(context.limits)),
-                bill=compute_bill(context.plan, replicas, None),
+                cost=FleetCost(replicas=replicas, price=price_of(context.plan), tokens_per_hour=None),
             )
         )
     return PoolsWhatIf(tier=seen.context.tier, rps=rps, pools=tuple(found))

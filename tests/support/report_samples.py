@@ -28,7 +28,7 @@ from rules.evaluator.benchmark_check import check_benchmark
 from rules.methods.evidence import OUTPUTS, PROMPTS
 from rules.plan.load_bins import BinnedWindow, TierContext, bin_window, build_tier_context, with_capacity
 from rules.plan.schema import Plan, TierPlan, parse_plan, plan_version
-from rules.resize.measured_capacity import estimate_capacity
+from rules.resize.measured_capacity import capacity_now
 from rules.resize.production_summary import ProductionSummary, ProductionSummaryBuilder
 from rules.resize.proposal import index_by_rule, propose_size
 from rules.telemetry import arrivals
@@ -220,7 +220,7 @@ def book_pools(store: HistoryStore, one: Plan, count: int, rps: Rates = day_and_
 
 def measured(seen: ProductionSummary) -> ProductionSummary:
     """With the capacity that these load bins show, as if every day before had shown the same."""
-    return replace(seen, context=with_capacity(seen.context, estimate_capacity(seen.context, seen.bins)))
+    return replace(seen, context=with_capacity(seen.context, capacity_now(seen.context, [seen.bins])))
 
 
 def book(store: HistoryStore, one: Plan, several: Iterable[Window], name: str = "t") -> None:

@@ -15,17 +15,16 @@ from typing import Any
 import pytest
 import recorded
 import yaml
+from recorded_production import read_recorded
 from report_samples import HOUR, TIER, book, hours, plan
 
 from agent.benchmarks.formats import NAMES
 from agent.cli import main
 from agent.config.files import load_plan
 from agent.history.store import HistoryStore
-from agent.replay.replay import replay
-from agent.sources.recording import load
 from exporters.documents.plan_files import LOAD_GENERATORS, WARM_UP, workload_files
 from exporters.documents.plan_show import workload_text
-from rules.resize.production_summary import ProductionSummary, summarize_windows
+from rules.resize.production_summary import ProductionSummary
 from rules.resize.workload import BenchmarkLoad, BenchmarkWorkload, derive_benchmark
 from rules.telemetry.signals import Gap, Missing
 
@@ -38,10 +37,7 @@ def ask(*words: str) -> int:
 
 @cache
 def workload_of_prefix() -> tuple[ProductionSummary, BenchmarkWorkload]:
-    result = replay(load(recorded.folder("prefix"))[0], load_plan(Path(SMALL)))
-    windows = (window.window for window in result.windows if window.replica is None)
-    seen = summarize_windows(result.contexts["cpu-small"], windows)
-    assert seen is not None
+    seen = read_recorded("prefix", load_plan(Path(SMALL)))
     workload = derive_benchmark(seen, 60)
     assert isinstance(workload, BenchmarkWorkload), workload
     return seen, workload

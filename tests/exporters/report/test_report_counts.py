@@ -8,14 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from report_samples import hours, plan, reported, seen_of, tier_past, tier_view
+from report_samples import hours, plan, reported, tier_past
 
 from exporters.report.html import report_html
 from exporters.report.markdown import report_markdown
 from exporters.report.monitoring import monitoring_rows
 from exporters.report.records import TierReport
 from exporters.report.wording import FLEET_USE, curve_sentence, fleet_lines
-from rules.resize.proposal import propose_size
 from rules.telemetry.signals import Reading
 from rules.telemetry.windows import Window
 
@@ -56,10 +55,9 @@ def test_a_proposal_that_memory_holds_back_says_so_beside_the_count() -> None:
 
 def test_the_source_of_a_warm_count_of_one_that_the_plan_gives_is_the_plan() -> None:
     def source(warm: int | None) -> str:
-        fleet = {"instances": 10, **({} if warm is None else {"minimum_warm": warm})}
-        size = propose_size(seen_of(tier_view(fleet=fleet), hours()), {}).sized
-        assert size is not None
-        return next(term.source for term in size.arithmetic.terms if term.name == "minimum warm")
+        found = tier(fleet={"instances": 10, **({} if warm is None else {"minimum_warm": warm})})
+        assert found.fleet.arithmetic is not None
+        return next(term.source for term in found.fleet.arithmetic.terms if term.name == "minimum warm")
 
     assert [source(1), source(2), source(None)] == ["plan", "plan", "none in the plan"]
 

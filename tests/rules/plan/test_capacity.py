@@ -18,9 +18,9 @@ from rules.catalogue.registry import CATALOGUE
 from rules.confidence import Certainty
 from rules.plan.capacity import EVALUATIONS, MOST_FALL, MOST_RISE, damp_capacity, planned_capacity, stated_capacity
 from rules.plan.checks import check_plan
-from rules.plan.load_bins import BinnedWindow, TierContext, bin_window, sum_by_bin, with_capacity
+from rules.plan.load_bins import BinnedWindow, TierContext, bin_window, with_capacity
 from rules.plan.schema import InvalidPlanError, Plan, parse_plan
-from rules.resize.measured_capacity import DAYS, capacity_now, estimate_capacity
+from rules.resize.measured_capacity import DAYS, capacity_now
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Missing
 from rules.telemetry.work import Capacity, CapacitySource
@@ -89,10 +89,10 @@ def test_bounds_that_do_not_hold_the_value_are_refused() -> None:
 
 def test_the_operators_word_stands_below_what_production_kept_and_falls_with_what_it_broke() -> None:
     context = tier_view(operating_point={"usable_rps": 4.0})
-    fine = estimate_capacity(context, sum_by_bin(one for day in days(context, {0: 55.0}) for one in day))
+    fine = capacity_now(context, [[one for day in days(context, {0: 55.0}) for one in day]])
     assert fine is not None
     assert (fine.rps, fine.source, fine.certainty) == (4.0, CapacitySource.OPERATOR, Certainty.CERTAIN)
-    broken = estimate_capacity(context, sum_by_bin(one for day in days(context, {0: 30.0}, slow_from=0) for one in day))
+    broken = capacity_now(context, [[one for day in days(context, {0: 30.0}, slow_from=0) for one in day]])
     assert broken is not None
     assert (broken.rps, broken.source) == (3.0, CapacitySource.PRODUCTION)
 
@@ -150,9 +150,7 @@ def test_a_tier_that_is_slow_at_every_load_is_not_scaled_out_for_ever() -> None:
     """Each replica more lowers the load of all: capacity must not follow it down."""
     context, found = tier_view(), []
     for rps in (50.0, 35.0, 25.0, 15.0):
-        slow = estimate_capacity(
-            context, sum_by_bin(one for day in days(context, {0: rps}, slow_from=0) for one in day)
-        )
+        slow = capacity_now(context, [[one for day in days(context, {0: rps}, slow_from=0) for one in day]])
         assert slow is not None
         assert (slow.low, slow.certainty, slow.kept_rps) == (0.0, Certainty.LIKELY, None)
         found.append(slow)
@@ -164,7 +162,7 @@ def test_a_tier_that_is_slow_at_every_load_is_not_scaled_out_for_ever() -> None:
 def test_a_curve_that_does_not_keep_the_slo_so_far_is_not_said_to_keep_it() -> None:
     context = tier_view()
     slow = [hour(at, 50.0 if at % 2 else 10.0, ttft={1.5: 1.0}) for at in range(8)]
-    found = estimate_capacity(context, sum_by_bin(bin_window(one, context.curve, "all") for one in slow))
+    found = capacity_now(context, [[bin_window(one, context.curve, "all") for one in slow]])
     assert found is not None
     assert found.rps == pytest.approx(5.0)
     assert "does not keep the SLO up to 5 rps a replica, but production kept it there" in found.reason
@@ -174,7 +172,7 @@ def test_what_broke_the_slo_below_a_load_that_kept_it_lowers_no_capacity() -> No
     """Two calm hours of each day, in which something else made requests slow: five times that load was fine."""
     context = tier_view()
     week = [hour(at, 10.0, ttft={9.0: 1.0}) if at % 12 == 0 else hour(at, 50.0, ttft={0.08: 1.0}) for at in range(168)]
-    found = estimate_capacity(context, sum_by_bin(bin_window(one, context.curve, "all") for one in week))
+    found = capacity_now(context, [[bin_window(one, context.curve, "all") for one in week]])
     assert found is not None
     assert (found.rps, found.source) == (pytest.approx(USABLE), CapacitySource.BENCHMARK)
 

@@ -9,22 +9,12 @@ from statistics import fmean, quantiles
 
 import pytest
 import recorded
+from recorded_production import read_recorded
 from report_samples import hours, seen_of, tier_view
 
-from agent.replay.replay import replay
-from agent.sources.recording import load
-from rules.resize.production_summary import ProductionSummary, summarize_windows
+from rules.resize.production_summary import ProductionSummary
 from rules.resize.workload import APART, NOT_EXPOSED, SHARING_NOT_EXPOSED, BenchmarkWorkload, derive_benchmark
 from rules.telemetry.histograms import Histogram, draw
-
-
-def recorded_summary(name: str) -> ProductionSummary:
-    found = replay(load(recorded.folder(name))[0], None)
-    summary = summarize_windows(
-        next(iter(found.contexts.values())), (one.window for one in found.windows if one.replica is None)
-    )
-    assert summary is not None
-    return summary
 
 
 def benchmark(seen: ProductionSummary, requests: int = 300, top: float | None = None) -> BenchmarkWorkload:
@@ -35,7 +25,7 @@ def benchmark(seen: ProductionSummary, requests: int = 300, top: float | None = 
 
 @pytest.mark.parametrize("name", ["prefix", "routing", "lora", "steady", "sglang"])
 def test_lengths_are_those_that_the_clients_sent(name: str) -> None:
-    found = benchmark(recorded_summary(name))
+    found = benchmark(read_recorded(name))
     rows = [row for row in recorded.requests(name) if not row["error"] and row["completion_tokens"]]
     sent = [(int(row["prompt_tokens"]), int(row["completion_tokens"])) for row in rows]
     for drawn, truth in ((found.prompts, [p for p, _ in sent]), (found.generations, [g for _, g in sent])):
@@ -65,14 +55,14 @@ def test_without_buckets_all_have_the_mean() -> None:
 
 def test_the_prefix_that_all_prompts_share_is_found_from_the_hit_ratio_alone() -> None:
     for name in ("prefix", "routing"):
-        found = benchmark(recorded_summary(name))
+        found = benchmark(read_recorded(name))
         seen = getattr(found.prefix_hit_ratio, "value", 0.0)
         assert found.shared_ratio == pytest.approx(seen, abs=0.02)
         assert set(SHARING_NOT_EXPOSED) <= set(found.remarks)
 
 
 def test_prompts_share_nothing_where_nothing_was_hit() -> None:
-    found = benchmark(recorded_summary("diurnal_quiet"))
+    found = benchmark(read_recorded("diurnal_quiet"))
     assert (found.shared_blocks, found.shared_ratio) == (0, 0.0)
     assert not set(SHARING_NOT_EXPOSED) & set(found.remarks)
     assert set(NOT_EXPOSED) <= set(found.remarks)
@@ -89,7 +79,7 @@ def test_loads_are_of_one_replica_from_half_the_average_to_twice_the_busiest() -
 
 
 def test_time_without_sizewatch_is_no_time_without_replicas() -> None:
-    seen = recorded_summary("prefix")
+    seen = read_recorded("prefix")
     gap = replace(seen.hours[0], start=seen.hours[0].start - 600, expected_seconds=seen.hours[0].expected_seconds + 600)
     holed = benchmark(replace(seen, hours=(gap, *seen.hours[1:])))
     assert [one.rps for one in holed.loads] == [one.rps for one in benchmark(seen).loads]
@@ -97,11 +87,11 @@ def test_time_without_sizewatch_is_no_time_without_replicas() -> None:
 
 @pytest.mark.parametrize("top", [1.0, 0.1, 1.9, 9.0])
 def test_the_highest_load_can_be_given(top: float) -> None:
-    assert benchmark(recorded_summary("prefix"), 10, top).loads[-1].rps == top
+    assert benchmark(read_recorded("prefix"), 10, top).loads[-1].rps == top
 
 
 def test_nothing_is_made_up_where_nothing_arrived() -> None:
-    found = (derive_benchmark(seen, 300) for seen in (seen_of(tier_view(), []), recorded_summary("llamacpp")))
+    found = (derive_benchmark(seen, 300) for seen in (seen_of(tier_view(), []), read_recorded("llamacpp")))
     assert set(found) == {"no arrivals were seen, or the engine counts no requests"}
 
 
@@ -111,7 +101,7 @@ def test_pools_have_no_load_of_one_replica() -> None:
 
 
 def test_lengths_without_buckets_are_the_mean_and_said_so() -> None:
-    seen = recorded_summary("prefix")
+    seen = read_recorded("prefix")
     assert seen.lately is not None
     found = benchmark(replace(seen, lately=replace(seen.lately, histograms={})), 5)
     assert set(found.prompts) == {found.prompts[0]}

@@ -14,7 +14,7 @@ from report_samples import HOUR, POINTS, USABLE, hour, tier_view
 
 from rules.plan.load_bins import BinnedWindow, TierContext, bin_window
 from rules.plan.replica_count import Margin, count_replicas
-from rules.resize.measured_capacity import estimate_capacity
+from rules.resize.measured_capacity import capacity_now
 from rules.resize.overload import bound_by_lengths, bound_by_overload, is_saturated, lift_to_carried
 from rules.telemetry.windows import Window
 from rules.telemetry.work import Capacity, work_per_request
@@ -151,20 +151,20 @@ def test_what_is_no_overload_says_nothing_of_capacity(binned: BinnedWindow) -> N
 def test_latencies_of_an_overload_are_no_latencies_at_equal_load() -> None:
     """A week at 3 rps as planned, and a day in which 3 rps finished of 6 that arrived, with nine seconds to wait."""
     week = [bin_window(hour(number, 30.0), PLANNED.curve, "all") for number in range(160)]
-    found = estimate_capacity(PLANNED, [*week, overloaded(5.0, "all")])
-    calm = estimate_capacity(PLANNED, week)
+    found = capacity_now(PLANNED, [[*week, overloaded(5.0, "all")]])
+    calm = capacity_now(PLANNED, [week])
     assert found is not None
     assert calm is not None
     assert calm.rps == pytest.approx(USABLE)
     assert found.rps == pytest.approx(5.0)
     assert "times as slow" not in found.reason
-    below = estimate_capacity(PLANNED, [*week, overloaded(2.0, "all")])
+    below = capacity_now(PLANNED, [[*week, overloaded(2.0, "all")]])
     assert below is not None
     assert below.rps == pytest.approx(USABLE)
 
 
 def test_an_overload_alone_does_not_say_that_no_load_keeps_the_slo() -> None:
-    found = estimate_capacity(PLANNED, [overloaded(5.0, "all")])
+    found = capacity_now(PLANNED, [[overloaded(5.0, "all")]])
     assert found is not None
     assert found.rps == pytest.approx(5.0)
     assert "no load of production kept the SLO" not in found.reason
@@ -227,7 +227,7 @@ def test_memory_bounds_what_longer_requests_leave_room_for() -> None:
 def test_a_few_requests_tell_no_lengths() -> None:
     few = cut(hour(0, 0.02, 1, prompts=9000.0, outputs=900.0), 900.0)
     assert bound_by_lengths(PLAN, PLANNED, few) is PLAN
-    found = estimate_capacity(PLANNED, [bin_window(few, PLANNED.curve, "all")])
+    found = capacity_now(PLANNED, [[bin_window(few, PLANNED.curve, "all")]])
     assert found is not None
     assert found.rps == pytest.approx(USABLE)
 

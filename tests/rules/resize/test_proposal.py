@@ -191,9 +191,9 @@ def test_step_11_by_hand() -> None:
     found = week().sized
     assert found is not None
     # 30 x 1.2 / 7.333 = 4.9 and 30 / 7.333 / 0.9 = 4.5, so 5; with one lost 5 are needed, so 6. At 3 rps a replica 12.
-    assert (found.replicas, found.gpus, found.fewest, found.most) == (6, 12, 6, 12)
-    terms = [term.value for term in found.arithmetic.terms]
-    assert terms == [pytest.approx(30.0), pytest.approx(USABLE), 1.2, 0.9, 2.0]
+    assert (found.replicas, found.fewest, found.most) == (6, 6, 12)
+    assert (found.demand_rps, found.capacity.rps) == (pytest.approx(30.0), pytest.approx(USABLE))
+    assert (found.safety_factor, found.margin.target_utilization, found.minimum) == (1.2, 0.9, 2)
 
 
 def test_the_minimum_warm_count_is_never_undercut() -> None:
@@ -209,7 +209,7 @@ def test_without_a_safety_factor_the_margin_alone_counts() -> None:
 def test_a_safety_factor_asks_for_more_than_the_margin_and_both_are_said() -> None:
     found = week(tier_view(fleet={"instances": 10, "safety_factor": 1.8}))
     assert found.sized is not None
-    assert (found.sized.count.replicas, found.sized.replicas) == (6, 8)
+    assert (found.sized.without_safety, found.sized.replicas) == (6, 8)
     assert "the plan's safety factor makes it ceil(30 x 1.8 / 7.33) = 8 replicas" in found.proposal.evidence
 
 

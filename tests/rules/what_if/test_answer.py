@@ -232,14 +232,6 @@ def test_the_peak_is_the_stretch_of_most_work() -> None:
     assert (found.rps, found.work_rps) == (pytest.approx(5.0), pytest.approx(20.0))
 
 
-def test_minutes_without_tokens_count_requests_as_long_as_lately() -> None:
-    """An older sizewatch kept no tokens of a minute: the hours have them, of requests twice as long as planned."""
-    seen = seen_of(PLANNED, hours(24, prompts=1600.0, outputs=160.0))
-    rates = tuple(replace(one, prompt_tokens=None, generation_tokens=None) for one in seen.rates)
-    found = answer_question(replace(seen, context=PLANNED, rates=rates), 10)
-    assert (found.rps, found.work_rps) == (pytest.approx(30.0), pytest.approx(60.0))
-
-
 def test_an_open_finding_breaks_this_size_and_smaller_ones_at_this_load() -> None:
     asked = {n: answer_question(WEEK_SEEN, n, None, [burn()]) for n in (9, 10, 11)}
     assert [asked[n].asked.kept for n in (9, 10)] == [SloStatus.BROKEN] * 2
@@ -277,19 +269,17 @@ def test_a_finding_of_a_tier_that_was_not_seen_lately_breaks_nothing() -> None:
 
 def test_measured_tokens_are_divided_by_once() -> None:
     found = result(4)
-    assert found.bill is not None
-    assert found.bill_now is not None
+    assert found.cost_now is not None
     # 4 replicas of 2 GPUs at 2.50; 730 hours a month; 20 rps on average x 80 tokens x 3600 = 5.76 million an hour.
-    assert (found.bill.per_hour, found.bill.per_month) == (pytest.approx(20.0), pytest.approx(14_600.0))
-    assert found.bill.tokens_per_hour == pytest.approx(5.76e6)
-    assert found.bill.per_million_tokens == pytest.approx(20 / 5.76)
-    assert found.bill_now.per_million_tokens == pytest.approx(50 / 5.76)
+    assert (found.cost.money_per_hour, found.cost.money_per_month) == (pytest.approx(20.0), pytest.approx(14_600.0))
+    assert found.cost.tokens_per_hour == pytest.approx(5.76e6)
+    assert found.cost.per_million_tokens == pytest.approx(20 / 5.76)
+    assert found.cost_now.per_million_tokens == pytest.approx(50 / 5.76)
 
 
 def test_another_peak_is_the_same_traffic_so_many_times_as_large() -> None:
     found = result(4, rps=60.0)
-    assert found.bill is not None
-    assert found.bill.tokens_per_hour == pytest.approx(2 * 5.76e6)
+    assert found.cost.tokens_per_hour == pytest.approx(2 * 5.76e6)
     assert any("grows as the peak does" in text for text in found.assumed)
 
 
@@ -341,17 +331,7 @@ def test_a_tier_that_was_never_seen_is_answered_from_its_plan() -> None:
     assert (found.rps, found.asked.rps, found.asked.kept) == (50.0, 5.0, SloStatus.LIKELY_KEPT)
     assert found.peak is not None
     assert (found.peak.at, found.peak.source) == (None, "the plan's peak: none was seen")
-    assert (found.now, found.bill_now) == (None, None)
-
-
-def test_without_arrivals_the_peak_is_a_busy_hour() -> None:
-    windows = [*hours(23), *hours(1, rps=lambda n: 60.0, first=23)]
-    collected = ProductionSummaryBuilder(context=PLANNED, since=START, until=START + WEEK)
-    collected.add(binned(PLANNED, windows), (), ())
-    found = answer_question(collected.build(("v1",)), 10)
-    assert found.peak is not None
-    assert (found.rps, found.peak.highest) == (pytest.approx(30.0), pytest.approx(60.0))
-    assert found.peak.source == "mean of a busy hour: its busiest minutes were higher"
+    assert (found.now, found.cost_now) == (None, None)
 
 
 @pytest.mark.parametrize(
