@@ -68,21 +68,29 @@ def prewarm_from_history(
     warning_seconds: float = SPOT_WARNING_SECONDS,
 ) -> ForecastResponse:
     """Return the result from the history of the daemon, with what scaling down takes. Raise ConfigError or HistoryError."""
-    path = history_path(loaded)
     now = time.time() if now is None else now
-    contexts = {tier: _context(loaded, tier)}
-    with HistoryStore.open_reader(path) as store:
-        events = store.events(now - KEPT_SECONDS)
-        contexts = measured_views(store, contexts, plan_versions(loaded), now)
-        durations, ready = _durations(store, tier, now), _count_ready(store, tier, now)
-        burns = list_open_burns(store.findings(now, tier))
-    starts = tuple(start for event in events if event.tier == tier and (start := parse_start_event(event)) is not None)
-    asked = _request(loaded, contexts[tier], starts, overrides, path, now)
-    result = HistoryForecasts().respond(asked)
-    if result.prewarm.recommendation is not None:
-        decided = result.prewarm.recommendation.with_present(ready, is_burning=bool(burns))
-        result = replace(result, prewarm=replace(result.prewarm, recommendation=decided))
-    return replace(result, prewarm=_with_losses(result.prewarm, durations, warning_seconds, asked.late_request))
+    with HistoryStore.open_reader(history_path(loaded)) as store:
+        contexts = measured_views(store, {tier: _context(loaded, tier)}, plan_versions(loaded), now)
+        result = forecast_from_history(store, loaded, contexts[tier], overrides, now)
+        durations = _durations(store, tier, now)
+    loss = measure_loss(durations, warning_seconds) if result.prewarm.recommendation is not None else None
+    return replace(result, prewarm=replace(result.prewarm, drain=measure_drain(durations), loss=loss))
+
+
+def forecast_from_history(
+    store: Reader, loaded: LoadedConfig, context: TierContext, overrides: PlanOverrides, now: float
+) -> ForecastResponse:
+    """Return the forecast and the decision with the capacity of a context. Raise ConfigError or HistoryError."""
+    tier, path = context.tier, history_path(loaded)
+    events = [event for event in store.events(now - KEPT_SECONDS) if event.tier == tier]
+    starts = tuple(start for event in events if (start := parse_start_event(event)) is not None)
+    result = HistoryForecasts().respond(_request(loaded, context, starts, overrides, path, now))
+    decided = result.prewarm.recommendation
+    if decided is None:
+        return result
+    is_burning = bool(list_open_burns(store.findings(now, tier)))
+    decided = decided.with_present(_count_ready(store, tier, now), is_burning=is_burning)
+    return replace(result, prewarm=replace(result.prewarm, recommendation=decided))
 
 
 def _count_ready(store: Reader, tier: str, now: float) -> int | None:
@@ -102,16 +110,6 @@ def _durations(store: Reader, tier: str, now: float) -> Window:
         day = (one.window for one in store.bins(tier, begin, end))
         found = sum_families((found, *day), {E2E})
     return found
-
-
-def _with_losses(found: Prewarm, durations: Window, warning_seconds: float, late_request: float | None) -> Prewarm:
-    """Return the report with the drain time, and the cost of a lost replica where replicas are counted."""
-    loss, one = None, found.recommendation
-    if one is not None:
-        running = one.replicas if one.ready is None else one.ready
-        carried = one.usable_rps * max(running - 1, 0)
-        loss = measure_loss(durations, warning_seconds, one.lead_seconds, one.now_rps, carried, late_request)
-    return replace(found, drain=measure_drain(durations), loss=loss)
 
 
 def prewarm_from_csv(

@@ -57,10 +57,7 @@ def query_report_inputs(
     tiers = []
     for place, name in enumerate(names):
         progress(place / len(names), name)
-        past = _tier(store, contexts[name], versions.get(name, ""), since, until)
-        if loaded.config.forecast.enabled:
-            past = replace(past, prewarming=_prewarming(loaded, name, until), no_prewarming=NOT_YET)
-        tiers.append(past)
+        tiers.append(_tier(store, loaded, contexts[name], versions.get(name, ""), since, until))
     moved = add_tier_moves([past.resize for past in tiers])
     return ReportInputs(
         made_at=until,
@@ -75,7 +72,9 @@ def query_report_inputs(
     )
 
 
-def _tier(store: Reader, context: TierContext, version: str, since: float, until: float) -> TierPast:
+def _tier(
+    store: Reader, loaded: LoadedConfig, context: TierContext, version: str, since: float, until: float
+) -> TierPast:
     tier = context.tier
     measured = version and context.serves_whole_requests
     days = tuple(daily_queries.read_capacity_days(store, tier, version, until)) if measured else ()
@@ -83,6 +82,8 @@ def _tier(store: Reader, context: TierContext, version: str, since: float, until
     context = with_capacity(
         context, daily_queries.read_capacity(store, context, version, until, daily) if measured else daily
     )
+    is_forecast = loaded.config.forecast.enabled
+    prewarming = _prewarming(store, loaded, context, until) if is_forecast else None
     versions = store.plan_versions(tier, since, until)
     collected = ProductionSummaryBuilder(context=context, since=since, until=until)
     recent: list[BinnedWindow] = []
@@ -118,7 +119,8 @@ def _tier(store: Reader, context: TierContext, version: str, since: float, until
         findings=tuple(span for span in store.findings(since, tier) if span.started_at < until),
         unknowns=tuple(span for span in store.unknowns(since, tier) if span.started_at < until),
         foreign=tuple(alert for alert in store.foreign_alerts(since, tier) if alert.started_at < until),
-        no_prewarming=NO_FORECAST,
+        prewarming=prewarming,
+        no_prewarming=NOT_YET if is_forecast else NO_FORECAST,
         events=tuple(event for event in store.events(since) if event.tier in (None, tier) and event.t < until),
     )
 
@@ -139,11 +141,11 @@ def _gone(store: Reader, contexts: Container[str], since: float, until: float) -
     return tuple(f"{tier} was watched in this time and is in neither plan nor targets now." for tier in sorted(gone))
 
 
-def _prewarming(loaded: LoadedConfig, tier: str, now: float) -> Prewarming | None:
-    from agent.forecasting.prewarm_result import PlanOverrides, prewarm_from_history
+def _prewarming(store: Reader, loaded: LoadedConfig, context: TierContext, now: float) -> Prewarming | None:
+    from agent.forecasting.prewarm_result import PlanOverrides, forecast_from_history
 
     try:
-        return prewarming_from_response(prewarm_from_history(loaded, tier, PlanOverrides(), now))
+        return prewarming_from_response(forecast_from_history(store, loaded, context, PlanOverrides(), now))
     except SizewatchError:
         # The report's own queries meet the same history error and report it.
         return None

@@ -255,7 +255,7 @@ def _recommended(report: Prewarm) -> list[str]:
         ),
         ("forecast", f"{one.method}; {_record(one)}"),
         ("scale down", _drain(report.drain)),
-        ("spot loss", _loss(report.loss, one)),
+        ("spot loss", _loss(report.loss)),
         ("worth", "" if report.worth is None else f"{report.worth.short_sentence} (--explain shows the numbers)"),
     ]
     lines = wrap(f"{report.tier}: {one.sentence}", "", "  ")
@@ -273,17 +273,12 @@ def _drain(drain: DrainTime | str) -> str:
     )
 
 
-def _loss(loss: SpotLoss | None, one: Recommendation) -> str:
+def _loss(loss: SpotLoss | None) -> str:
     if loss is None:
         return ""
     low, high, held = (f"{value:.1f}" for value in (loss.unfinished_low, loss.unfinished_high, loss.in_flight))
     cut = "none" if float(high) == 0 else high if low == high else f"{low} to {high}"
-    text = f"after {loss.warning_seconds:.0f} s of warning {cut} of {held} requests are cut off"
-    if loss.late:
-        text += f"; {loss.late:.0f} come late in the {loss.short_seconds:.0f} s until another replica is ready"
-    else:
-        text += f"; the other replicas carry the {number(one.now_rps, 'per_second')} of now"
-    return text if loss.cost is None else f"{text}; both cost at most {loss.cost:,.2f} by forecast.late_request_cost"
+    return f"after {loss.warning_seconds:.0f} s of warning {cut} of {held} requests are cut off"
 
 
 def _demand(report: Prewarm, one: Recommendation) -> str:

@@ -1,4 +1,4 @@
-"""Time that a replica needs to finish its requests before it ends, and what its sudden loss costs.
+"""Time that a replica needs to finish its requests before it ends, and how many its sudden loss cuts off.
 
 Engines say how long a request takes only when it is over. The requests that a replica holds at a moment are longer than
 those that it finishes: a long one is there more often. `measure_loss` counts with that.
@@ -61,54 +61,36 @@ def measure_drain(window: Window) -> DrainTime | str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotLoss:
-    """What one loss of a replica costs, `warning_seconds` after its warning.
+    """Loss of a replica `warning_seconds` after its warning.
 
     `in_flight` are the requests that a replica holds on average. Of them between `unfinished_low` and
-    `unfinished_high` cannot end in time. A replacement that starts at the warning is missing for
-    `short_seconds`; then `late` requests arrive beyond what the others carry (None: not known). `cost` is at most the
-    price of the requests that are cut off or late, None without a price.
+    `unfinished_high` cannot end in time.
     """
 
     warning_seconds: float
     in_flight: float
     unfinished_low: float
     unfinished_high: float
-    short_seconds: float
-    late: float | None
-    cost: float | None
 
 
-def measure_loss(
-    window: Window,
-    warning_seconds: float,
-    lead_seconds: float,
-    demand_rps: float,
-    carried_rps: float | None,
-    late_request: float | None = None,
-) -> SpotLoss | None:
-    """Return the cost of a loss from a tier's window, None without the duration of its requests.
+def measure_loss(window: Window, warning_seconds: float) -> SpotLoss | None:
+    """Return what a loss cuts off by a tier's window, None without the duration of its requests.
 
-    `demand_rps` arrives at the tier, its other replicas carry `carried_rps`, and `late_request` is a price. By Little's
-    law a replica holds rate x mean duration. Requests that still need more than d seconds number rate x E[(duration -
-    d)+], the mean excess of all finished ones (residual life of a renewal process); each bucket's edges bound it.
+    By Little's law a replica holds rate x mean duration. Requests that still need more than d seconds number
+    rate x E[(duration - d)+], the mean excess of all finished ones (residual life of a renewal process); each bucket's
+    edges bound it.
     """
     parts = window.histograms.get(E2E, ())
     mean, seconds = histograms.mean(parts), window.seconds_of(E2E)
     if mean is None or not seconds > 0:
         return None
-    rate = math.fsum(part.n for part in parts) / seconds
+    in_flight = math.fsum(part.n for part in parts) / seconds * mean
     low, high = _excess(parts, max(warning_seconds - SHUTDOWN_MARGIN_SECONDS, 0.0))
-    short = max(lead_seconds - warning_seconds, 0.0)
-    late = None if carried_rps is None else max(demand_rps - carried_rps, 0.0) * short
-    unfinished = min(high / seconds, rate * mean)
     return SpotLoss(
         warning_seconds=warning_seconds,
-        in_flight=rate * mean,
+        in_flight=in_flight,
         unfinished_low=low / seconds,
-        unfinished_high=unfinished,
-        short_seconds=short,
-        late=late,
-        cost=None if late is None or late_request is None else (unfinished + late) * late_request,
+        unfinished_high=min(high / seconds, in_flight),
     )
 
 

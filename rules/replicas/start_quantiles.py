@@ -23,7 +23,7 @@ FROM_TO = {
 class StartQuantiles:
     """The starts of a tier with one kind of timing: how many, their P50 and P95 in seconds.
 
-    `proven_seconds` is the P95 of their lower bounds, `bounded` how many of them are known by an upper bound only.
+    `proven_seconds` is the P95 of their lower bounds.
     """
 
     timing: Timing
@@ -31,7 +31,6 @@ class StartQuantiles:
     p50_seconds: float
     p95_seconds: float
     proven_seconds: float
-    bounded: int = 0
 
     @property
     def has_p95(self) -> bool:
@@ -39,40 +38,29 @@ class StartQuantiles:
         return self.count >= ENOUGH
 
     @property
-    def quantile(self) -> str:
-        """Return the name of `p95_seconds` in words."""
-        return "P95" if self.has_p95 else "the slowest"
-
-    @property
     def sentence(self) -> str:
         """Return count and quantiles in words, without a full stop."""
         p50, p95 = (number(seconds, "seconds") for seconds in (self.p50_seconds, self.p95_seconds))
         if self.count == 1:
-            return f"one start timed {FROM_TO[self.timing]}: {p95}{self._bounds}"
-        return f"{self.count} starts timed {FROM_TO[self.timing]}: P50 {p50}, {self.quantile} {p95}{self._bounds}"
-
-    @property
-    def _bounds(self) -> str:
-        if not self.bounded:
-            return ""
-        return f" ({'all' if self.bounded == self.count else self.bounded} of them at most, by the scrapes around)"
+            return f"one start timed {FROM_TO[self.timing]}: {p95}"
+        name = "P95" if self.has_p95 else "the slowest"
+        return f"{self.count} starts timed {FROM_TO[self.timing]}: P50 {p50}, {name} {p95}"
 
 
 def quantiles_by_timing(starts: Iterable[ReplicaStart]) -> tuple[StartQuantiles, ...]:
     """Return the quantiles of each kind of timing, in the order of `Timing`."""
-    every = tuple(starts)
-    kinds = ((timing, tuple(start for start in every if start.timing is timing)) for timing in Timing)
-    return tuple(_quantiles(timing, group) for timing, group in kinds if group)
-
-
-def _quantiles(timing: Timing, starts: tuple[ReplicaStart, ...]) -> StartQuantiles:
-    leads = [start.lead_seconds or 0.0 for start in starts]
-    readings = [start.seconds for start in starts if start.seconds is not None]
-    return StartQuantiles(
-        timing=timing,
-        count=len(starts),
-        p50_seconds=nearest_rank(leads, 0.5),
-        p95_seconds=nearest_rank(leads, LEAD_QUANTILE),
-        proven_seconds=nearest_rank([reading.low or 0.0 for reading in readings], LEAD_QUANTILE),
-        bounded=sum(reading.value is None for reading in readings),
-    )
+    known = [(start.timing, start.lead_seconds or 0.0, took) for start in starts if (took := start.seconds) is not None]
+    found = []
+    for timing in Timing:
+        leads = [lead for kind, lead, _ in known if kind is timing]
+        lows = [took.low or 0.0 for kind, _, took in known if kind is timing]
+        if leads:
+            quantiles = StartQuantiles(
+                timing=timing,
+                count=len(leads),
+                p50_seconds=nearest_rank(leads, 0.5),
+                p95_seconds=nearest_rank(leads, LEAD_QUANTILE),
+                proven_seconds=nearest_rank(lows, LEAD_QUANTILE),
+            )
+            found.append(quantiles)
+    return tuple(found)

@@ -6,10 +6,9 @@ computes a tier's cold start from them.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pydantic import TypeAdapter
@@ -18,7 +17,7 @@ from rules.replicas.track import ScrapeTrack
 from rules.telemetry import windows
 from rules.telemetry.signals import Reading
 from rules.telemetry.snapshots import PodTimes, Snapshot
-from rules.telemetry.wording import number, quantity
+from rules.telemetry.wording import number
 
 SLOWEST_SECONDS = 960.0
 """A start that takes longer is overdue: twice the slow ends of the four phases together (guide, handling cold starts:
@@ -112,18 +111,6 @@ class ReplicaStart:
             return None
         return seconds.high if seconds.value is None else seconds.value
 
-    @property
-    def seconds_since_gone(self) -> Reading | None:
-        """Return the duration from gone to ready. Return None if another process took over at once.
-
-        It was gone between its last good page and the first failed scrape. It was ready between the page's own time and
-        the first good page.
-        """
-        if self.alive_at is None or self.silent_since is None:
-            return None
-        low = 0.0 if self.ready_at is None else max(0.0, self.ready_at - self.silent_since)
-        return Reading(value=None, low=low, high=self.seen_at - self.alive_at, n=1.0)
-
 
 def detect_start(track: ScrapeTrack, page: Snapshot, replica: str) -> ReplicaStart | None:
     """Return the start of a page's process, if it is its first page and something is known of the start.
@@ -139,7 +126,7 @@ def detect_start(track: ScrapeTrack, page: Snapshot, replica: str) -> ReplicaSta
         return start if start.timing is not None or start.asked_at is not None else None
     alive = track.last.t if track.last is not None else None
     start = replace(start, alive_at=alive, silent_since=track.silent_since if track.misses else None)
-    is_known = start.timing is not None or start.asked_at is not None or start.seconds_since_gone is not None
+    is_known = start.timing is not None or start.asked_at is not None or (alive is not None and track.misses > 0)
     return start if is_known else None
 
 
@@ -203,28 +190,17 @@ def nearest_rank(values: Sequence[float], q: float) -> float:
 
 
 def describe_start(start: ReplicaStart) -> str:
-    """Return a sentence about one start."""
-    process, gone = _describe_process(start), start.seconds_since_gone
-    if start.asked_at is not None and start.pod_ready_at is not None:
-        took = number(max(0.0, start.pod_ready_at - start.asked_at), "seconds")
-        return f"pod Ready {took} after it was asked for" + (f" ({process})" if process else "")
-    if gone is None:
-        text = process or "its page does not tell how long it took"
-    elif start.ready_at is not None:
-        text = f"ready {quantity(gone, 'seconds')} after it was gone" + (f" ({process})" if process else "")
-    else:
-        text = f"back at most {number(gone.high or 0.0, 'seconds')} after it was gone" + (
-            f" ({process})" if process else ""
-        )
-    return f"new: {text}" if start.alive_at is None and start.silent_since is not None else text
-
-
-def _describe_process(start: ReplicaStart) -> str:
-    if start.started_at is None:
-        return ""
-    if start.ready_at is None:
-        return f"at most {number(start.seen_at - start.started_at, 'seconds')} after its process started"
-    return f"process start to ready {number(start.ready_at - start.started_at, 'seconds')}"
+    """Return how long a start took: of its pod, else of its process, else how long it was gone at most."""
+    took = start.seconds
+    if took is None and start.alive_at is not None:
+        return f"back at most {number(start.seen_at - start.alive_at, 'seconds')} after it was gone"
+    if took is None:
+        return "its page does not tell how long it took"
+    if took.value is None:
+        return f"at most {number(took.high or 0.0, 'seconds')} after its process started"
+    if start.timing is Timing.POD:
+        return f"pod Ready {number(took.value, 'seconds')} after it was asked for"
+    return f"process start to ready {number(took.value, 'seconds')}"
 
 
 _START = TypeAdapter(ReplicaStart)
@@ -232,14 +208,9 @@ _START = TypeAdapter(ReplicaStart)
 
 def to_text(start: ReplicaStart) -> str:
     """Return the start as JSON for the history's events."""
-    return json.dumps(
-        {name: value for name, value in asdict(start).items() if value is not None and value is not False}
-    )
+    return _START.dump_json(start, exclude_defaults=True).decode()
 
 
 def from_text(text: str) -> ReplicaStart:
     """Return the start of a JSON text. Raise ValueError for an invalid one."""
-    try:
-        return _START.validate_python(json.loads(text))
-    except RecursionError:
-        raise ValueError("a start that is nested too deeply") from None
+    return _START.validate_json(text)

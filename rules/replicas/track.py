@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap
@@ -95,9 +94,6 @@ def record_failure(track: ScrapeTrack, t: float, reason: Gap = Gap.SCRAPE_FAILED
 Spans = tuple[tuple[float, float], ...]
 """From and to (unix seconds), in order of time; no two touch."""
 
-MOST = 64
-"""Of more than so many the smallest holes between them count as told: rather once too few than twice."""
-
 
 def add_spans(spans: Spans, several: Iterable[tuple[float, float]]) -> Spans:
     """Add spans of positive length; touching ones become one."""
@@ -107,13 +103,7 @@ def add_spans(spans: Spans, several: Iterable[tuple[float, float]]) -> Spans:
             joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
         else:
             joined.append((begin, end))
-    return tuple(joined) if len(joined) <= MOST else _without_smallest_holes(joined)
-
-
-def _without_smallest_holes(spans: list[tuple[float, float]]) -> Spans:
-    holes = sorted(((before[1], after[0]) for before, after in pairwise(spans)), key=lambda hole: hole[0] - hole[1])
-    edges = [spans[0][0], *(edge for hole in sorted(holes[: MOST - 1]) for edge in hole), spans[-1][1]]
-    return tuple(zip(edges[::2], edges[1::2], strict=True))
+    return tuple(joined)
 
 
 def is_mostly_covered(spans: Spans, begin: float, end: float) -> bool:

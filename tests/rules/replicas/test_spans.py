@@ -1,4 +1,4 @@
-"""Spans of time: their union, how many there are at most, and what lies in them."""
+"""Spans of time: their union, and what lies in them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,6 @@ def test_spans_that_touch_are_one_and_stand_in_order() -> None:
 
 def test_a_span_without_length_adds_nothing() -> None:
     assert track.add_spans(((0.0, 1.0),), [(5.0, 5.0), (float("inf"), 3.0)]) == ((0.0, 1.0),)
-
-
-def test_of_too_many_the_smallest_holes_are_closed_and_nothing_that_was_told_is_forgotten() -> None:
-    several = [(100.0 * n, 100.0 * n + (90.0 if n % 2 else 50.0)) for n in range(100)]
-    found = track.add_spans((), several)
-    assert len(found) == track.MOST
-    assert all(track.is_mostly_covered(found, *one) for one in several)
-    holes = [100.0 * n + (90.0 if n % 2 else 50.0) for n in range(99)]
-    closed = [n for n, begin in enumerate(holes) if track.is_mostly_covered(found, begin, 100.0 * (n + 1))]
-    assert len(closed) == 100 - track.MOST
-    assert all(n % 2 for n in closed)
 
 
 def test_what_an_edge_cuts_belongs_where_most_of_it_is() -> None:
