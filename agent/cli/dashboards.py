@@ -19,8 +19,8 @@ from agent.config.peer import Peer
 from agent.errors import SizewatchError
 from agent.http_client.client import HttpClient
 from agent.http_client.errors import place_of
-from exporters.grafana.dashboard_json import dashboard_json
-from exporters.grafana.files import DASHBOARDS, FOLDER
+from exporters.grafana.dashboards import DASHBOARDS, dashboard_json
+from exporters.grafana.files import FOLDER
 
 TIMEOUT_SECONDS = 30.0
 MOST_FOLDERS = 1000

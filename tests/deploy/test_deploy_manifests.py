@@ -303,7 +303,7 @@ def test_the_rules_and_dashboards_of_an_overlay_are_those_of_the_repository() ->
     for one in rules:
         assert found["PrometheusRule", one["metadata"]["name"]]["spec"] == one["spec"]
     boards = documents((ROOT / "grafana/kubernetes/dashboards.yaml").read_text(encoding="utf-8"))
-    assert len(boards) == 6
+    assert len(boards) == 4
     for one in boards:
         assert found["ConfigMap", one["metadata"]["name"]]["data"] == one["data"]
 

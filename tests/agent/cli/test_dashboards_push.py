@@ -13,8 +13,7 @@ import trustme
 from grafana_server import PASSWORD, TOKEN, GrafanaServer, grafana
 
 from agent.cli import main
-from exporters.grafana.dashboard_json import dashboard_json
-from exporters.grafana.files import DASHBOARDS
+from exporters.grafana.dashboards import DASHBOARDS, dashboard_json
 
 JSON = {"Content-Type": "application/json"}
 

@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 from promtool import Case, differences
 
-from exporters.grafana import plan_panels
-from exporters.grafana import queries as q
-from exporters.grafana.cost_dashboard import COST
-from exporters.grafana.queries import TIERS as W
+from exporters.grafana import promql as q
+from exporters.grafana.dashboards import SCOPES
 from exporters.metrics import names
 
 MODEL = ',model="m"'
@@ -67,28 +65,23 @@ def told() -> dict[str, str]:
     return found
 
 
-def panel(title: str) -> str:
-    """The first expression of a panel of the cost dashboard."""
-    return next(one.queries[0].expr for part in COST.sections for one in part.panels if one.title == title)
-
-
 EXPECTED: dict[tuple[str, str], tuple[str, float]] = {
-    ("both agents count once", "t"): (q.aggregate_tier(q.total(W, "requests_finished")), 6.0),
-    ("a tier is not added to another", "u"): (q.aggregate_tier(q.total(W, "requests_finished")), 100.0),
-    ("a request in two pools counts once", "d"): (q.aggregate_tier(q.total(W, "requests_finished")), 3.0),
-    ("running replicas", "t"): (q.replicas_up(W), 2.0),
-    ("replicas of all pools", "d"): (q.replicas_up(W), 2.0),
-    ("work by capacity", "t"): (q.load(W), 0.25),
-    ("money of running GPUs", "t"): (q.money_per_hour(W), 16.0),
-    ("cost of a million tokens", "t"): (q.cost_per_million_tokens(W), 16e6 / (600 * 3600)),
-    ("tokens a GPU", "t"): (panel("Generated tokens per second and GPU"), 600 / 8),
-    ("requests for money", "t"): (panel("Requests for one unit of money"), 3600 * 6 / 16),
-    ("money for what is surplus", "t"): (panel("Money per hour for surplus replicas"), 1.5 * 4 * 2),
+    ("both agents count once", "t"): (q.FINISHED, 6.0),
+    ("a tier is not added to another", "u"): (q.FINISHED, 100.0),
+    ("a request in two pools counts once", "d"): (q.FINISHED, 3.0),
+    ("running replicas", "t"): (q.REPLICAS_UP, 2.0),
+    ("replicas of all pools", "d"): (q.REPLICAS_UP, 2.0),
+    ("work by capacity", "t"): (q.of_tier(names.FLEET_UTILIZATION), 0.25),
+    ("money of running GPUs", "t"): (q.MONEY_PER_HOUR, 16.0),
+    ("cost of a million tokens", "t"): (q.COST_PER_MILLION, 16e6 / (600 * 3600)),
+    ("tokens a GPU", "t"): (q.divide(q.GENERATED, q.GPUS_UP, q.ON_TIER), 600 / 8),
+    ("requests for money", "t"): (q.REQUESTS_FOR_MONEY, 3600 * 6 / 16),
+    ("money for what is surplus", "t"): (q.SURPLUS_MONEY, 1.5 * 4 * 2),
     # The second release: 99 % of requests between 0.5 and 1 s.
-    ("the slower release", "t"): (plan_panels.latency_share_of_slo(W, "ttft"), (0.5 + 0.5 * 0.99) / 2),
-    ("only what is certain", "t"): (plan_panels.worst_verdict(W), 1.0),
-    ("incidents but notes, of two agents once", "t"): (plan_panels.incident_count(W), 2.0),
-    ("no incident is none", "e"): (plan_panels.incident_count(W), 0.0),
+    ("the slower release", "t"): (q.TTFT_SHARE, (0.5 + 0.5 * 0.99) / 2),
+    ("only what is certain", "t"): (q.worst(q.CERTAIN_VERDICTS), 1.0),
+    ("incidents but notes, of two agents once", "t"): (q.INCIDENT_COUNT, 2.0),
+    ("no incident is none", "e"): (q.INCIDENT_COUNT, 0.0),
 }
 """What is asked and of which tier: the expression, and what it should come to."""
 
@@ -96,7 +89,11 @@ EXPECTED: dict[tuple[str, str], tuple[str, float]] = {
 def only(expr: str, tier: str) -> str:
     """The expression for one tier, as Grafana would send it."""
     values = {"cluster": ".*", "tier": tier, "__rate_interval": "5m"}
-    return re.sub(r"\$(\w+)", lambda name: values[name[1]], expr)
+    return re.sub(
+        r"\$(\w+)",
+        lambda name: values[name[1]],
+        expr.replace(q.SCOPE, SCOPES["tiers"]).replace(q.OF_TIER, SCOPES["tiers"]),
+    )
 
 
 @pytest.mark.slow
@@ -110,9 +107,9 @@ def test_the_numbers_are_right(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_unlike_releases_have_lines_of_their_own_and_no_cluster_is_no_label(tmp_path: Path) -> None:
-    lines = f"count({only(q.quantile(W, 0.5, 'ttft_seconds'), 't')})"
+    lines = f"count({only(q.quantile(0.5, 'ttft_seconds'), 't')})"
     release = 'label_replace(vector(1), "engine_version", "1", "", "")'
-    first = f"{only(q.quantile(W, 0.5, 'ttft_seconds'), 't')} and on (engine_version) {release}"
+    first = f"{only(q.quantile(0.5, 'ttft_seconds'), 't')} and on (engine_version) {release}"
     cases = [("10m", lines, 2.0), ("10m", f"vector(scalar({first}))", 0.5 * 0.5 / 0.9)]
     assert not differences(tmp_path, None, [Case(series=told(), values=cases)])
 
@@ -121,14 +118,14 @@ def test_unlike_releases_have_lines_of_their_own_and_no_cluster_is_no_label(tmp_
 def test_two_agents_that_name_unlike_releases_for_a_while_are_no_error(tmp_path: Path) -> None:
     """One agent sees an upgrade a scrape before the other."""
     late = series("replica_info", "t", "r1", agent="c", more=f'{MODEL},engine="e",engine_version="0"')
-    lines = f"count({only(q.quantile(W, 0.5, 'ttft_seconds'), 't')})"
+    lines = f"count({only(q.quantile(0.5, 'ttft_seconds'), 't')})"
     assert not differences(tmp_path, None, [Case(series={**told(), late: "1x60"}, values=[("10m", lines, 2.0)])])
 
 
 @pytest.mark.slow
 def test_without_a_request_there_is_no_quantile_rather_than_no_number(tmp_path: Path) -> None:
     still = {name: "5x60" if "_bucket{" in name else values for name, values in told().items()}
-    lines = f"vector(1) unless on () ({only(q.quantile(W, 0.99, 'ttft_seconds'), 't')})"
+    lines = f"vector(1) unless on () ({only(q.quantile(0.99, 'ttft_seconds'), 't')})"
     assert not differences(tmp_path, None, [Case(series=still, values=[("10m", lines, 1.0)])])
 
 
@@ -136,7 +133,7 @@ def test_without_a_request_there_is_no_quantile_rather_than_no_number(tmp_path: 
 def test_a_tier_without_running_replicas_has_no_load_and_no_cost_rather_than_none(tmp_path: Path) -> None:
     cases = [
         ("10m", f"vector(1) unless on () ({only(expr, 'u')})", 1.0)
-        for expr in (q.cost_per_million_tokens(W), panel("Requests for one unit of money"))
+        for expr in (q.COST_PER_MILLION, q.REQUESTS_FOR_MONEY)
     ]
     assert not differences(tmp_path, None, [Case(series=told(), values=cases)])
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from exporters.grafana.dashboard_json import dashboard_json
-from exporters.grafana.files import DASHBOARDS
+from exporters.grafana.dashboards import DASHBOARDS, dashboard_json
 
 WHY = "grafana-foundation-sdk 0.0.21 is not installed: that Grafana's models keep every key was NOT checked"
 # The classic schema is what every Grafana from 10 on takes; the models recommend the next one.

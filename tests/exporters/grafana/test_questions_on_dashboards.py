@@ -9,53 +9,51 @@ from panels import list_panels
 from paths import ROOT
 from report_samples import hours, plan, reported
 
-from exporters.grafana.dashboard_json import dashboard_json
-from exporters.grafana.files import DASHBOARDS
+from exporters.grafana.dashboards import DASHBOARDS, dashboard_json
 from exporters.report.questions import QUESTIONS
 
 DOCS = ROOT / "docs" / "dashboards.md"
 
 PANELS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "efficiency": (
-        ("sizewatch-cost", "Generated tokens per second and GPU"),
-        ("sizewatch-cost", "GPU busy"),
-        ("sizewatch-cost", "GPU units active"),
+        ("sizewatch-forecast", "Generated tokens per second and GPU"),
+        ("sizewatch-forecast", "GPU busy"),
+        ("sizewatch-tier", "GPU units active"),
     ),
     "contract": (
         ("sizewatch-tier", "TTFT: P50 and P99"),
         ("sizewatch-tier", "TPOT: P50 and P99"),
         ("sizewatch-tier", "Requests that did not end by themselves"),
-        ("sizewatch-fleet", "TTFT P99 by what is promised"),
+        ("sizewatch-fleet", "TTFT and TPOT P99 by what is promised"),
     ),
     "unit": (("sizewatch-tier", "Fleet utilisation"), ("sizewatch-fleet", "Fleet utilisation")),
     "dollar": (
-        ("sizewatch-cost", "Cost per million generated tokens"),
-        ("sizewatch-cost", "Requests for one unit of money"),
-        ("sizewatch-cost", "TTFT P99, times the price of a replica-hour"),
-        ("sizewatch-cost", "Requests per second and GPU"),
+        ("sizewatch-fleet", "Cost per million generated tokens"),
+        ("sizewatch-forecast", "Requests for one unit of money"),
+        ("sizewatch-forecast", "TTFT P99, times the price of a replica-hour"),
+        ("sizewatch-forecast", "Requests per second and GPU"),
     ),
     "useful": (
-        ("sizewatch-cost", "Fleet utilisation"),
-        ("sizewatch-cost", "Requests that failed, were left or cut off"),
-        ("sizewatch-cost", "Prompt tokens computed"),
+        ("sizewatch-forecast", "Fleet utilisation"),
+        ("sizewatch-tier", "Requests that did not end by themselves"),
+        ("sizewatch-forecast", "Prompt tokens computed"),
         ("sizewatch-tier", "Requests in the system"),
     ),
-    "bound": (("sizewatch-cost", "Share of a request's time in prefill"), ("sizewatch-cost", "GPU units active")),
+    "bound": (("sizewatch-forecast", "Share of a request's time in prefill"), ("sizewatch-tier", "GPU units active")),
     "memory": (
-        ("sizewatch-cost", "Generated tokens per second and GiB of GPU memory"),
-        ("sizewatch-cost", "KV cache in use"),
+        ("sizewatch-forecast", "Generated tokens per second and GiB of GPU memory"),
+        ("sizewatch-forecast", "KV cache in use"),
     ),
     "representative": (("sizewatch-tier", "Findings now"), ("sizewatch-tier", "TTFT: P50 and P99")),
     "fairly": (
-        ("sizewatch-cost", "Generated tokens per second and GPU"),
-        ("sizewatch-cost", "Prompt length"),
-        ("sizewatch-cost", "Output length"),
+        ("sizewatch-forecast", "Generated tokens per second and GPU"),
+        ("sizewatch-tier", "Prompt length"),
+        ("sizewatch-tier", "Output length"),
     ),
 }
 """By the question's key: dashboard and title of the panels that answer it."""
 
 LENGTHS = {
-    "sizewatch-cost": ("Prompt length", "Output length"),
     "sizewatch-tier": ("Prompt length", "Output length"),
 }
 """Panels with the lengths, on each dashboard that has numbers of performance of more than a line."""

@@ -1,0 +1,165 @@
+"""PromQL of the panels: an agent's metrics, each series once, over Grafana's rate window.
+
+Two agents may export the same replica, so each series counts once. Sums never span tiers, and pools stay apart where a
+request passes through both. SCOPE stands for the matchers of what an expression is drawn for, OF_TIER for
+those of its tiers. Everything
+here may be used in the expressions of the dashboards' YAML files, beside the names of `exporters.metrics.names`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from exporters.metrics import names
+from exporters.metrics.names import ExportedMetric
+from exporters.prometheus_rules.self_monitoring import NOT_SEEING
+from rules.catalogue.registry import BY_NAME, RULES
+from rules.verdicts.rule import Severity
+
+SCOPE, OF_TIER, CLUSTER, WINDOW = "@", "#", "cluster", "$__rate_interval"
+"""`cluster` is an external label of some installations. Grouping by an absent label is harmless."""
+
+BY_TIER = (CLUSTER, names.TIER)
+BY_POOL = (CLUSTER, names.TIER, names.POOL)
+BY_REPLICA = (CLUSTER, *names.OF_REPLICA)
+BY_ENGINE = (CLUSTER, *names.OF_ENGINE)
+BY_GPU = (CLUSTER, *names.OF_GPU)
+RELEASE = ("engine", "engine_version")
+ON_TIER = f"on ({', '.join(BY_TIER)})"
+TO_POOLS = f"{ON_TIER} group_left ()"
+
+WITHOUT_NOTES = f'rule!~"{"|".join(rule.name for rule in RULES if rule.loudness is Severity.REPORT)}"'
+LOUD = f'{names.LOUDNESS}!="{Severity.REPORT}"'
+"""Matchers of rules and of incidents that page or make tickets. Findings for the report colour and count nothing."""
+
+
+def series(name: str, *matchers: str) -> str:
+    """Return a selector within the dashboard's scope."""
+    return f"{name}{{{', '.join((SCOPE, *matchers))}}}"
+
+
+def only(expr: str, matcher: str) -> str:
+    """Return an expression with one more matcher in each selector."""
+    return expr.replace(SCOPE, f"{SCOPE}, {matcher}")
+
+
+def by(operation: str, labels: Iterable[str], expr: str) -> str:
+    """Return an aggregation."""
+    return f"{operation} by ({', '.join(labels)}) ({expr})"
+
+
+def gauge(metric: str | ExportedMetric, *matchers: str) -> str:
+    """Return a gauge, given by its metric or its family's name, once for each of its label sets."""
+    metric = names.metric(metric) if isinstance(metric, str) else metric
+    return by("max", (CLUSTER, *metric.labels), series(metric.name, *matchers))
+
+
+def of_tier(metric: ExportedMetric, *matchers: str) -> str:
+    """Return a number of the tier, without informative labels (`currency`)."""
+    return by("max", BY_TIER, f"{metric.name}{{{', '.join((OF_TIER, *matchers))}}}")
+
+
+def own(metric: ExportedMetric) -> str:
+    """Return a gauge of the agents themselves, by the label that Prometheus gives each of them."""
+    return by("max", ("instance", *metric.labels), series(metric.name))
+
+
+def own_rate(metric: ExportedMetric) -> str:
+    """Return a counter of the agents themselves per second."""
+    return by("max", ("instance", *metric.labels), f"rate({series(metric.name)}[{WINDOW}])")
+
+
+def rate(metric: str | ExportedMetric) -> str:
+    """Return a counter, given by its metric or its family's name, per second, once for each of its label sets."""
+    metric = names.metric(metric) if isinstance(metric, str) else metric
+    return by("max", (CLUSTER, *metric.labels), f"rate({series(metric.name)}[{WINDOW}])")
+
+
+def total(family: str, labels: Iterable[str] = BY_POOL) -> str:
+    """Return a counter family per second, summed by `labels`."""
+    return by("sum", labels, rate(family))
+
+
+def quantile(q: float, family: str, labels: tuple[str, ...] = BY_POOL) -> str:
+    """Return a quantile (0-1) by `labels` and release. Releases may have different bucket edges."""
+    buckets = by("max", (*BY_ENGINE, "le"), f"rate({series(names.bucket(family))}[{WINDOW}])")
+    # Of several agents' series only the first counts: two would fail the whole query.
+    release = f"topk by ({', '.join(BY_ENGINE)}) (1, {series(names.REPLICA_INFO.name)})"
+    joined = f"{buckets}\n* on ({', '.join(BY_ENGINE)}) group_left ({', '.join(RELEASE)})\n{release}"
+    # A quantile without requests is NaN, which draws no line and spoils the axis.
+    return f"(histogram_quantile({q:g}, {by('sum', (*labels, *RELEASE, 'le'), joined)}) >= 0)"
+
+
+def divide(above: str, below: str, matching: str = "") -> str:
+    """Return a quotient without a result for a zero divisor."""
+    return f"{above}\n/ {matching}\n({below} > 0)"
+
+
+def by_gpu(above: str, below: str) -> str:
+    """Return the quotient of two counter families for each GPU."""
+    return divide(total(above, BY_GPU), total(below, BY_GPU))
+
+
+def worst(expr: str) -> str:
+    """Return the greatest number of a tier's pools and releases."""
+    return by("max", BY_TIER, expr)
+
+
+def age(expr: str) -> str:
+    """Return the seconds since a time."""
+    return f"time() - {expr}"
+
+
+def price_of(gpus: str) -> str:
+    """Return the hourly cost of a tier's GPUs. The plan's currency stays a label."""
+    return f"{gauge(names.PLAN_PRICE)}\n* {TO_POOLS}\n(\n{gpus}\n)"
+
+
+def verdict_of(metric: ExportedMetric, rule: str, bound: str = "") -> str:
+    """Return what a rule of the tier observed or expected."""
+    return of_tier(metric, f'rule="{rule}"', f'bound="{bound}"')
+
+
+def tolerated(rule: str) -> str:
+    """Return the benchmark's value at this load with the rule's factor."""
+    return f"{BY_NAME[rule].thresholds['factor'].value:g} * {verdict_of(names.EXPECTED, rule)}"
+
+
+UP_BY_POOL = by("sum", BY_POOL, gauge(names.TARGET_UP))
+REPLICAS_UP = by("sum", BY_TIER, gauge(names.TARGET_UP))
+GPUS_UP = f"{REPLICAS_UP}\n*\n{of_tier(names.PLAN_GPUS)}"
+"""GPUs of running replicas, with the planned GPUs of each."""
+USABLE_RPS = f"{UP_BY_POOL}\n* {TO_POOLS}\n{of_tier(names.CAPACITY_RPS)}"
+PLANNED_IN_SYSTEM = f"{UP_BY_POOL}\n* {TO_POOLS}\n{of_tier(names.PLAN_C_MAX)}"
+FINISHED = worst(total("requests_finished"))
+"""Requests per second of a tier; where they pass through several pools, those of the busiest."""
+GENERATED = total("generation_tokens", BY_TIER)
+TTFT_SHARE = divide(worst(quantile(0.99, "ttft_seconds")), of_tier(names.PLAN_TTFT))
+TPOT_SHARE = divide(worst(quantile(0.99, "tpot_seconds")), of_tier(names.PLAN_TPOT))
+"""P99 as a share of its objective, for the worst pool and release."""
+GPU_BUSY = divide(total("gpu_busy_seconds"), total("gpu_busy_covered_seconds"))
+PREFIX_HITS = divide(total("prefix_hit_tokens"), total("prefix_queried_tokens"))
+RESTARTS = by("max", BY_REPLICA, f"round(increase({series(names.exported('restarts'))}[{WINDOW}]))")
+
+CERTAIN_VERDICTS = f"{gauge(names.VERDICT, WITHOUT_NOTES)}\n*\n{gauge(names.VERDICT_CERTAIN)}"
+"""Likely verdicts count as 0."""
+FIRING = f"{gauge(names.VERDICT, WITHOUT_NOTES)} > 0"
+BLIND = by("count", (*BY_TIER, names.REASON), gauge(names.UNKNOWN, f'reason=~"{"|".join(NOT_SEEING)}"'))
+INCIDENT_COUNT = f"{by('sum', BY_TIER, gauge(names.INCIDENT, LOUD))}\nor\n0 * {of_tier(names.VERDICT)}"
+
+MONEY_PER_HOUR = price_of(GPUS_UP)
+COST_PER_MILLION = f"1e6 / 3600 * ({MONEY_PER_HOUR} > 0)\n/ {TO_POOLS}\n({GENERATED} > 0)"
+"""Money by generated tokens, divided once (DESIGN 3.14)."""
+REQUESTS_FOR_MONEY = f"3600 * {FINISHED}\n/ {ON_TIER} group_right ()\n({MONEY_PER_HOUR} > 0)"
+SURPLUS_MONEY = price_of(f"{of_tier(names.SURPLUS_REPLICAS)}\n*\n{of_tier(names.PLAN_GPUS)}")
+TTFT_PRICE = f"{price_of(of_tier(names.PLAN_GPUS))}\n* {TO_POOLS}\n({worst(quantile(0.99, 'ttft_seconds'))})"
+_PREFILL, _DECODE = (
+    by("sum", BY_POOL, by("max", BY_ENGINE, f"rate({series(names.total(family))}[{WINDOW}])"))
+    for family in ("prefill_seconds", "decode_seconds")
+)
+PREFILL_SHARE = divide(_PREFILL, f"({_PREFILL} + {_DECODE})")
+
+
+def beside_firing(metric: ExportedMetric) -> str:
+    """Return what firing rules observed, expected or how certain they are."""
+    return f"{by('max', (*BY_TIER, names.REPLICA, names.RULE), series(metric.name))}\nand\n({FIRING})"

@@ -1,0 +1,203 @@
+"""Dashboards as Grafana takes them: layout, ids, units, words, limits, variables, links; and the files made of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+import yaml
+from panels import list_panels
+from paths import ROOT
+from pydantic import ValidationError
+
+from exporters.docs.generated_files import ARTEFACTS
+from exporters.grafana.dashboards import COLUMNS, DASHBOARDS, Dashboard, dashboard_json, promql_of
+from exporters.grafana.files import FILES
+from exporters.grafana.looks import LIMITS, steps_of
+from exporters.grafana.promql import CERTAIN_VERDICTS, INCIDENT_COUNT
+from rules.catalogue.registry import BY_NAME, RULES
+from rules.verdicts.rule import Severity
+
+MODELS: dict[str, dict[str, Any]] = {dashboard.uid: dashboard_json(dashboard) for dashboard in DASHBOARDS}
+EVERY = pytest.mark.parametrize("uid", MODELS)
+
+
+def drawn(uid: str) -> list[dict[str, Any]]:
+    return [panel for panel in list_panels(MODELS[uid]) if panel["type"] != "row"]
+
+
+def test_uids_are_for_good_and_panels_few_enough_to_read() -> None:
+    """Links, alerts and bookmarks hold the uids: a change here breaks other people's."""
+    assert list(MODELS) == ["sizewatch-fleet", "sizewatch-tier", "sizewatch-forecast", "sizewatch-itself"]
+    assert sum(len(drawn(uid)) for uid in MODELS) <= 90
+
+
+@EVERY
+def test_ids_are_unique_and_no_panel_lies_on_another(uid: str) -> None:
+    panels = list_panels(MODELS[uid])
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    # A folded row has a place of its own for its panels: what follows moves down when it is opened.
+    for group in (MODELS[uid]["panels"], *(row["panels"] for row in MODELS[uid]["panels"] if row.get("panels"))):
+        taken: set[tuple[int, int]] = set()
+        for panel in group:
+            place = panel["gridPos"]
+            assert place["x"] + place["w"] <= COLUMNS
+            cells = {(x + place["x"], y + place["y"]) for x in range(place["w"]) for y in range(place["h"])}
+            assert not cells & taken, panel["title"]
+            taken |= cells
+
+
+def test_what_an_operator_reads_of_a_tier_is_open_and_the_rest_loads_when_asked_for() -> None:
+    rows = [panel for panel in MODELS["sizewatch-tier"]["panels"] if panel["type"] == "row"]
+    assert all(row["collapsed"] is bool(row["panels"]) for row in rows)
+    assert [row["title"] for row in rows if not row["collapsed"]] == [
+        "Now",
+        "Requests: rate, errors, duration",
+        "Saturation and lengths",
+    ]
+
+
+@EVERY
+def test_every_panel_has_words_and_legends_and_money_its_currency(uid: str) -> None:
+    titles = [panel["title"] for panel in drawn(uid)]
+    assert sorted(titles) == sorted(set(titles))
+    for panel in drawn(uid):
+        legends = [target["legendFormat"] for target in panel["targets"]]
+        assert panel["description"].split("\n\n")[0].endswith("."), panel["title"]
+        assert panel["targets"], panel["title"]
+        if panel["type"] != "table":
+            assert len(set(legends)) == len(legends), panel["title"]
+            assert all(legends), panel["title"]
+        overrides = {each["matcher"]["options"]: each["properties"] for each in panel["fieldConfig"]["overrides"]}
+        if panel["type"] != "table" and panel["fieldConfig"]["defaults"]["unit"] == "locale":
+            assert overrides["/\\bUSD$/"] == [{"id": "unit", "value": "currencyUSD"}]
+            assert all(legend.endswith("{{currency}}") for legend in legends), panel["title"]
+
+
+@EVERY
+def test_the_model_is_one_that_every_grafana_from_10_on_takes(uid: str) -> None:
+    """Import asks for nothing, provisioning fills nothing in: the data source is a variable, the database id is Grafana's."""
+    model = MODELS[uid]
+    assert 39 <= model["schemaVersion"] <= 42
+    assert (model["uid"], model["tags"], model["timezone"]) == (uid, ["sizewatch"], "utc")
+    assert {"id", "__inputs", "__requires", "__elements"} & set(model) == set()
+    assert model["templating"]["list"][0]["type"] == "datasource"
+    assert set(re.findall(r'"uid": "([^"]+)"', json.dumps(model))) == {uid, "${datasource}"}
+    for panel in drawn(uid):
+        for target in panel["targets"]:
+            assert set(re.findall(r"\[([^\]]+)\]", target["expr"])) <= {"$__rate_interval"}, panel["title"]
+
+
+def test_variables_narrow_from_cluster_and_model_to_tier_and_replica() -> None:
+    named = {uid: [each["name"] for each in model["templating"]["list"]] for uid, model in MODELS.items()}
+    assert named["sizewatch-tier"] == ["datasource", "cluster", "model", "tier", "replica"]
+    assert named["sizewatch-fleet"] == named["sizewatch-forecast"] == ["datasource", "cluster", "model", "tier"]
+    for uid, model in MODELS.items():
+        for place, variable in enumerate(model["templating"]["list"][1:]):
+            assert set(re.findall(r"\$(\w+)", variable["query"]["query"])) <= set(named[uid][1 : place + 1])
+            # All of a label that nobody may have must match what has none.
+            assert variable["name"] == "tier" or variable["allValue"] == ".*"
+        used = set(re.findall(r"\$\{?(\w+)", json.dumps(model["panels"])))
+        assert used <= {*named[uid], "__rate_interval", "__data", "__url_time_range"}
+
+
+@pytest.mark.parametrize("colours", LIMITS)
+def test_limits_are_the_catalogues_in_order_and_some_panel_draws_them(colours: str) -> None:
+    steps = steps_of(colours)
+    assert steps[0][0] is None
+    assert [value for value, _ in steps[1:]] == sorted(
+        BY_NAME[rule].thresholds[key].value for rule, key, _ in LIMITS[colours][1]
+    )
+    given = [{"value": value, "color": colour} for value, colour in steps]
+    texts = [
+        panel["description"]
+        for uid in MODELS
+        for panel in drawn(uid)
+        if panel["fieldConfig"]["defaults"]["thresholds"]["steps"] == given
+    ]
+    assert any(all(rule in text for rule, _, _ in LIMITS[colours][1]) for text in texts), colours
+
+
+def test_the_room_above_the_plan_reaches_down_to_the_plans_line() -> None:
+    bands = 0
+    for uid in MODELS:
+        for panel in drawn(uid):
+            down = [
+                each["value"]
+                for override in panel["fieldConfig"]["overrides"]
+                for each in override["properties"]
+                if each["id"] == "custom.fillBelowTo"
+            ]
+            bands += len(down)
+            assert set(down) <= {target["legendFormat"] for target in panel["targets"]}, panel["title"]
+    assert bands >= 5
+
+
+@EVERY
+def test_a_tables_columns_have_their_titles_and_links_lead_to_what_exists(uid: str) -> None:
+    (link,) = MODELS[uid]["links"]
+    assert (link["tags"], link["includeVars"], link["keepTime"]) == (["sizewatch"], True, True)
+    for panel in drawn(uid):
+        if panel["type"] != "table":
+            continue
+        merge, organize = panel["transformations"]
+        titles = set(organize["options"]["renameByName"].values())
+        assert merge["id"] == "merge"
+        assert all(target["instant"] and target["format"] == "table" for target in panel["targets"])
+        for override in panel["fieldConfig"]["overrides"]:
+            assert override["matcher"]["options"] in titles
+            for address in (each["value"][0]["url"] for each in override["properties"] if each["id"] == "links"):
+                assert address.startswith("https://") or address.split("/d/")[1].partition("?")[0] in MODELS
+                assert set(re.findall(r"__data\.fields\.(\w+)", address)) <= titles
+
+
+def test_incidents_and_restarts_are_marked_on_all_dashboards_about_tiers() -> None:
+    for uid, model in MODELS.items():
+        marks = {mark["name"]: mark["expr"] for mark in model["annotations"]["list"]}
+        expected = [] if uid == "sizewatch-itself" else ["Incidents: page", "Incidents: ticket", "Restarts"]
+        assert list(marks) == expected
+        assert all(
+            f'loudness="{severity}"' in marks[f"Incidents: {severity}"] for severity in ("page", "ticket") if marks
+        )
+
+
+def test_findings_for_the_report_colour_no_tier_and_are_not_counted() -> None:
+    notes = {rule.name for rule in RULES if rule.loudness is Severity.REPORT}
+    (left_out,) = re.findall(r'sizewatch_verdict\{[^}]*rule!~"([^"]*)"', CERTAIN_VERDICTS)
+    assert set(left_out.split("|")) == notes
+    assert 'loudness!="report"' in INCIDENT_COUNT
+
+
+@pytest.mark.parametrize("expression", ["gauge('no_such_family')", "of_teir(PLAN_PEAK)", "quantile(0.5"])
+def test_an_expression_that_says_nothing_is_refused(expression: str) -> None:
+    with pytest.raises(Exception, match=r"no_such_family|of_teir|unexpected"):
+        promql_of(expression, "")
+
+
+def test_a_misspelt_key_of_a_panel_is_refused() -> None:
+    text = (ROOT / "exporters" / "grafana" / "itself.yaml").read_text(encoding="utf-8")
+    with pytest.raises(ValidationError, match="colors"):
+        Dashboard.model_validate(yaml.safe_load(text.replace("colours:", "colors:", 1)))
+
+
+def test_files_are_those_that_render_writes_and_fit_kubernetes() -> None:
+    assert set(FILES) <= set(ARTEFACTS)
+    for uid, model in MODELS.items():
+        assert json.loads((ROOT / "grafana" / "dashboards" / f"{uid}.json").read_text(encoding="utf-8")) == model
+    maps = list(yaml.safe_load_all((ROOT / "grafana/kubernetes/dashboards.yaml").read_text(encoding="utf-8")))
+    for config_map, (uid, model) in zip(maps, MODELS.items(), strict=True):
+        ((name, text),) = config_map["data"].items()
+        assert config_map["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert (name, json.loads(text)) == (f"{uid}.json", model)
+        # What etcd takes is 1 MiB; what `kubectl apply` can note beside it 256 KiB.
+        assert len(text.encode()) < 250_000
+
+
+def test_provisioning_names_the_folder_and_a_data_source() -> None:
+    folder = ROOT / "grafana" / "provisioning"
+    (source,) = yaml.safe_load((folder / "datasources/sizewatch.yaml").read_text(encoding="utf-8"))["datasources"]
+    (provider,) = yaml.safe_load((folder / "dashboards/sizewatch.yaml").read_text(encoding="utf-8"))["providers"]
+    assert (source["type"], source["url"]) == ("prometheus", "$SIZEWATCH_PROMETHEUS_URL")
+    assert (provider["folder"], provider["type"]) == ("sizewatch", "file")
