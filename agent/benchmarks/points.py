@@ -23,14 +23,16 @@ from agent.benchmarks.run_model import (
     Statistics,
 )
 from exporters.render.text import copy_fields
-from rules.plan.checks import GENERATOR_LIMITED
 from rules.plan.curve import LIMITED
 from rules.plan.schema import Point
-from rules.plan.validation import cross_problems, problems_of
+from rules.plan.validation import PROBLEMS, problems_of
 from rules.telemetry.contradictions import OF_MEANS, at_once_contradiction, find_contradictions
 
 FEW_FOR_P99 = 1000
 """Minimum number of requests for a P99 that rests on ten or more of them (PEERS 3.2, item 10)."""
+
+GENERATOR_LIMITED = 0.98
+"""Completed below this share of requested rps: the generator may have been the limit (PEERS 3.2, item 9)."""
 
 START_SHARE = 0.01
 """Share of clients among the requests above which their start burst is the P99 (PEERS 3.2, item 11)."""
@@ -96,9 +98,10 @@ def build_measurement(part: ResultPart, run: BenchmarkRun) -> BenchmarkMeasureme
             **copy_fields(run, "output_tokens_per_second", "prefix_hit_ratio", "speculative_acceptance"),
         )
     except ValidationError as error:
-        raise part.left_out(f"does not make a point of a curve: {problems_of(error, Point)[0]}") from None
-    if problems := cross_problems(point.model_dump()):
-        raise part.left_out(f"contradicts itself: {problems[0]}, {CONTRADICTION}")
+        problem = problems_of(error, Point)[0]
+        if error.errors()[0]["type"] == PROBLEMS:
+            raise part.left_out(f"contradicts itself: {problem}, {CONTRADICTION}") from None
+        raise part.left_out(f"does not make a point of a curve: {problem}") from None
     return BenchmarkMeasurement(
         **copy_fields(part, "source", "place"),
         point=point,

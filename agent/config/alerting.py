@@ -8,10 +8,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from agent.config.peer import PeerKeys, Url
-from agent.config.sections import ConfigSection, Contradictions, repeats
+from agent.config.sections import ConfigSection, repeats
 from agent.config.values import EnvironmentFileName, Seconds, Text, Timeout, duration_range
 from exporters.alertmanager.payload import OWN_LABELS, AlertSettings
 from rules.plan.schema import Plan
+from rules.plan.validation import Contradictions
 
 Resend = Annotated[Seconds, duration_range(1.0, 300.0)]
 """Seconds. An alert expires after four intervals, 20 minutes at most."""

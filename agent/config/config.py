@@ -17,7 +17,7 @@ from agent.config.discovery import Discovery
 from agent.config.forecast import ForecastConfig
 from agent.config.peer import Peer, PeerKeys
 from agent.config.report import WRITING_ROLES, ReportConfig
-from agent.config.sections import ConfigSection, Contradictions, refuse, unknown_key_text
+from agent.config.sections import ConfigSection, unknown_key_text
 from agent.config.store import FleetConfig, StoreConfig, TierSource
 from agent.config.targets import GpusConfig, TargetKeys, Targets
 from agent.config.values import FileName, Name, Seconds, Timeout, duration_range
@@ -26,6 +26,7 @@ from agent.durations import duration_text
 from rules.catalogue.registry import CATALOGUE
 from rules.gpu_sources.exporter import GpuExporter
 from rules.plan.schema import Plan
+from rules.plan.validation import Contradictions, refuse
 from rules.thresholds import CatalogueRow
 
 DEFAULT_TIMEOUT_SECONDS = 10.0

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema
 
 from agent.config.peer import Peer, TlsConfig, Url
-from agent.config.sections import ConfigSection, validation_error
+from agent.config.sections import ConfigSection
 from agent.config.values import EnvironmentFileName, Name, Seconds, duration_range
+from rules.plan.validation import validation_error
 
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 """Socket of the kubelet's device API, since 1.20."""

@@ -14,10 +14,11 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from agent.config.sections import ConfigSection, Contradictions, repeats, validation_error
+from agent.config.sections import ConfigSection, repeats
 from agent.config.values import Name, Seconds, Text, duration_range
 from agent.durations import duration_text
 from rules.plan.schema import Plan
+from rules.plan.validation import Contradictions, validation_error
 from rules.problems import find_close_name
 
 DAY_SECONDS = 86_400.0

@@ -9,10 +9,11 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema
 
-from agent.config.sections import ConfigSection, Contradictions, is_text, problems_of, validation_error
+from agent.config.sections import ConfigSection, is_text, problems_of
 from agent.config.values import EnvironmentFileName, Text
 from agent.errors import ConfigError, ScrapeFailure
 from rules.plan.schema import Plan
+from rules.plan.validation import Contradictions, validation_error
 
 DEFAULT_MAX_BYTES = 16 * 1024 * 1024
 """A hundred times the page of a busy engine."""

@@ -10,9 +10,10 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field, WithJsonSchema
 
 from agent.config.forecast import Zone
-from agent.config.sections import ConfigSection, Contradictions, repeats
+from agent.config.sections import ConfigSection, repeats
 from agent.config.values import EnvironmentFileName, FileName, Seconds, duration_range, full_match
 from rules.plan.schema import Plan
+from rules.plan.validation import Contradictions
 
 HOUR, DAY = 3600.0, 86_400.0
 

@@ -8,24 +8,17 @@ its fields. No problem quotes text of the file that may be a secret. Types of va
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from itertools import islice
 from typing import Any, Self, TypeGuard
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
-from pydantic_core import PydanticCustomError
 
 from agent.errors import ConfigError
 from rules.plan.schema import Plan
-from rules.plan.validation import Path, path_text, problem_text
-from rules.problems import MOST_PROBLEMS, cap_problems, find_close_name
+from rules.plan.validation import Contradictions, problem_texts, refuse
+from rules.problems import cap_problems, find_close_name
 
 MOST_COMPARED = 100
 """Maximum number of known names that an unknown name is compared with, and that its message names."""
-
-Contradictions = Iterator[tuple[Path, str]]
-"""Path within a section, and text, of each problem that several valid values have together."""
-
-_PROBLEMS = "problems"
 
 
 class ConfigSection(BaseModel):
@@ -68,26 +61,11 @@ def problems_of(error: ValidationError, model: type[BaseModel]) -> tuple[str, ..
 
 
 def _problem_texts(entry: Any, model: type[BaseModel]) -> Iterator[str]:
-    path = tuple(entry["loc"])
-    if entry["type"] == _PROBLEMS:
-        for place, text in entry["ctx"]["problems"]:
-            yield f"{path_text((*path, *place))}: {text}"
-    elif not path:
+    if not entry["loc"] and entry["type"] == "model_type":
         yield "configuration: must be a mapping of keys to values"
-    else:
-        yield problem_text(entry, model).replace("is not a key of a plan", "is not a key of the configuration", 1)
-
-
-def validation_error(text: str) -> PydanticCustomError:
-    """Return the error to raise in a validator. Its path is added in front."""
-    return PydanticCustomError(_PROBLEMS, _PROBLEMS, {"problems": (((), text),)})
-
-
-def refuse(problems: Contradictions) -> None:
-    """Raise one validation error for all problems, none without any."""
-    # More than is reported is not worth its memory: a file of the wrong type has thousands.
-    if first := tuple(islice(problems, MOST_PROBLEMS + 1)):
-        raise PydanticCustomError(_PROBLEMS, _PROBLEMS, {"problems": first})
+        return
+    for text in problem_texts(entry, model):
+        yield text.replace("is not a key of a plan", "is not a key of the configuration", 1)
 
 
 def unknown_key_text(name: str, known: tuple[str, ...], what: str) -> str:

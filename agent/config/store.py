@@ -8,10 +8,11 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from agent.config.peer import Peer, Url
-from agent.config.sections import ConfigSection, Contradictions, validation_error
+from agent.config.sections import ConfigSection
 from agent.config.targets import EngineName
 from agent.config.values import EnvironmentFileName, Seconds, Timeout, duration_range, full_match
 from rules.plan.schema import Plan
+from rules.plan.validation import Contradictions, validation_error
 
 MOST_BYTES = 64 * 1024 * 1024
 MOST_SAMPLES = 2_000_000

@@ -9,12 +9,13 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from agent.config.peer import PeerKeys, Url
-from agent.config.sections import ConfigSection, Contradictions, refuse, repeats, unknown_key_text, validation_error
+from agent.config.sections import ConfigSection, repeats, unknown_key_text
 from agent.config.values import EnvironmentFileName, Name, Timeout
 from rules.engines.registry import ENGINES
 from rules.gpu_sources.exporter import GpuExporter
 from rules.gpu_sources.registry import BY_NAME
 from rules.plan.schema import Plan
+from rules.plan.validation import Contradictions, refuse, validation_error
 
 MAX_PAGE_BYTES = 2 * 1024 * 1024
 """Twelve times the largest page of an engine that we know. Thirty such pages at once fit into a node agent's memory."""

@@ -9,9 +9,10 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 
-from agent.config.sections import is_text, validation_error
+from agent.config.sections import is_text
 from agent.durations import EXPECTED, PATTERN, duration_text, parse_duration
 from exporters.render.text import one_line
+from rules.plan.validation import validation_error
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 

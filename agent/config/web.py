@@ -14,10 +14,11 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from agent.config.files import read_document
-from agent.config.sections import ConfigSection, Contradictions, is_text, validation_error
+from agent.config.sections import ConfigSection, is_text
 from agent.config.values import EnvironmentFileName, FileName, Text, full_match
 from agent.errors import ConfigError
 from rules.plan.schema import Plan
+from rules.plan.validation import Contradictions, validation_error
 
 BCRYPT_HASH = r"\$2[aby]\$(0[4-9]|1[0-9])\$[./A-Za-z0-9]{53}"
 """bcrypt with a cost of at most 19: each further one doubles the time of a check, and 19 takes half a minute."""

@@ -1,6 +1,6 @@
 """Whole GPU read through NVML: running sums, one readout per cycle, and its activity by GPM.
 
-A new quantity needs a method here and a row of ``GPU_NAMES``.
+A new quantity needs a method here and a row of `rules/telemetry/families.toml`.
 """
 
 import logging

@@ -19,9 +19,10 @@ import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
 
 from agent.config import files
-from agent.config.sections import problems_of, validation_error
+from agent.config.sections import problems_of
 from agent.errors import ConfigError, RecordingError
 from exporters.render.text import one_line, quote_external_text
+from rules.plan.validation import validation_error
 from rules.problems import FURTHER, MOST_PROBLEMS
 
 LATEST_SECONDS = 1e11

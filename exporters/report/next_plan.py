@@ -17,7 +17,7 @@ from exporters.render.text import format_local, printable_line
 from exporters.report.inputs import ReportInputs, TierPast
 from rules.catalogue.registry import CATALOGUE
 from rules.plan.guardrails import judge_guardrails
-from rules.plan.schema import Plan, TierPlan, parse_plan
+from rules.plan.schema import Guardrails, Plan, TierPlan, Workload, parse_plan
 from rules.plan.validation import impossible_means
 from rules.resize.proposal import Proposal, ProposalKind, Resize
 from rules.resize.workload import Length
@@ -172,7 +172,8 @@ def _follow(tier: dict[str, Any], past: TierPast) -> None:
         # Keep the curve as measured. Points without lengths were measured at the workload's mean.
         for point in tier.get("curve", {}).get("points", ()):
             point.setdefault("prompt_tokens_mean", before)
-    if any(impossible_means((), tier)):
+    guardrails = Guardrails.model_validate(tier["guardrails"])
+    if any(impossible_means(Workload.model_validate(workload), guardrails)):
         # A quantile with only a bound stays too low. The true mean must not be written with it.
         for key in KEYS.values():
             workload[key].pop("mean", None)
@@ -207,7 +208,10 @@ def _guard(tier: dict[str, Any], resize: Resize) -> None:
     limit = partial(CATALOGUE["Guardrails"].limit, overrides=resize.seen.context.limits)
     lengths = {f"{KEYS[length.what]}_{length.quantile}": length.observed for length in resize.workload.lengths}
     seen = {name: value for name, value in lengths.items() if isinstance(value, Reading) and value.high is None}
-    planned, present = TierPlan.model_validate(tier), tier.setdefault("guardrails", {})
+    # A mean that the quantiles exclude is dropped later, and no guardrail follows from it.
+    quantiles = {key: {**tier["workload"][key], "mean": None} for key in KEYS.values()}
+    planned = TierPlan.model_validate({**tier, "workload": {**tier["workload"], **quantiles}})
+    present = tier.setdefault("guardrails", {})
     for guardrail in judge_guardrails(planned, limit, seen, None):
         if guardrail.status != Status.OK and guardrail.proposed is not None:
             present[guardrail.key] = guardrail.proposed

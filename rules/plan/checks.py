@@ -32,9 +32,6 @@ CALIBRATION_GAP = 2.0
 
 C_max / SLO is an upper bound, so only a higher one counts. C_max / average latency counts both ways."""
 
-GENERATOR_LIMITED = 0.98
-"""Completed below this share of requested rps: the generator may have been the limit (PEERS 3.2, item 9)."""
-
 OPERATING_POINT_TOLERANCE = 0.05
 """A given operating point within this share of the derived one is the same, rounded."""
 
@@ -160,14 +157,6 @@ def _closed_loop(case: Case) -> Found:
     if case.tier.curve and case.tier.curve.loop == "closed":
         text = "a closed loop starts with a burst, which stays in its P99, and its clients wait as users do not"
         yield "curve.loop", "warning", f"{text}; an open-loop sweep compares better with production"
-
-
-def _generator_limited(case: Case) -> Found:
-    for place, point in enumerate(case.points):
-        asked = point.requested_rps
-        if asked and not point.censored and point.completed_rps < GENERATOR_LIMITED * asked:
-            text = f"completed {point.completed_rps:.6g} of {asked:.6g} requested rps, and is not marked censored"
-            yield f"curve.points[{place}]", "warning", f"{text}; set censored: true if the generator was the limit"
 
 
 def _repeated_prompts(case: Case) -> Found:
@@ -359,7 +348,6 @@ CHECKS: tuple[Callable[[Case], Found], ...] = (
     _other_operating_point,
     _few_requests,
     _closed_loop,
-    _generator_limited,
     _repeated_prompts,
     _lengths,
     _fleet_size,

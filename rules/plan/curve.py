@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from rules.plan.envelope import concurrencies, interpolate, is_latency, metric_value, monotone_envelope, sort_by_load
 from rules.plan.schema import LITTLES_LAW, Point, Slo, TierPlan
+from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 
 SATURATED_GAIN = 0.05
 """Neighbouring points that differ by less in completed rps are one saturated stretch: rps cannot tell them apart."""
@@ -28,6 +29,8 @@ CERTAIN_REQUESTS = 300
 
 LIMITED = ("ttft_p99_seconds", "tpot_p99_seconds", "itl_p99_seconds", "e2e_p99_seconds")
 """What an SLO can limit. The curve must carry the first two where the SLO names them."""
+
+IN_SYSTEM = "requests_in_system"
 
 OFTEN_UNMEASURED = ("itl_p99_seconds", "e2e_p99_seconds")
 """What an SLO can limit, and what counts only where the curve carries it."""
@@ -153,6 +156,30 @@ class Curve:
             upper=upper,
             requests=min(point.requests or 0 for point in ends),
         )
+
+    def read(self, metric: str, rps: float) -> SignalValue:
+        """Return a metric, or IN_SYSTEM, at completed requests per second of one replica, between the points around it.
+
+        The gap is `outside_benchmark` above the last point, `not_in_plan` if not measured. Below the first point its
+        value is the upper bound. Raise KeyError for an unknown metric.
+        """
+        bin, beyond = self.place(rps, None)
+        if bin is None:
+            return Missing(gap=Gap.OUTSIDE_BENCHMARK, text=beyond)
+        if metric == IN_SYSTEM:
+            if self.concurrencies is None:
+                return Missing(gap=Gap.NOT_IN_PLAN, text="the benchmark gives no concurrencies")
+            low, high = self.concurrencies[max(bin - 1, 0)], self.concurrencies[bin]
+            value, requests = (
+                interpolate(low, high, self._share(bin, rps, None), log=False),
+                self.points[bin].requests or 0,
+            )
+        else:
+            found = self.expectation(bin, metric, rps)
+            if found is None:
+                return Missing(gap=Gap.NOT_IN_PLAN, text="the benchmark did not measure it around this load")
+            low, value, high, requests = found.lower, found.interpolated, found.upper, found.requests
+        return Reading(value=value, low=low if rps >= self.points[0].completed_rps else 0.0, high=high, n=requests)
 
     def usable(self, slo: Slo) -> OperatingPoint | None:
         """Return C_max and usable rps under an SLO. Return None if a metric is missing or no measured load keeps it.

@@ -11,7 +11,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from statistics import median
 from typing import Any, Literal
 
@@ -34,20 +33,11 @@ IDLE_LOAD, IMPOSSIBLE_LOAD = 0.2, 3.0
 FAR_BEYOND = 1.5
 """Factor by which a typical request, of medians and the mean length, may exceed the P99 of whole requests."""
 
-OTHER_LENGTHS = 5.0
-"""Factor between output tokens of a request and the planned ones: the longest tail of the guide's lengths (P99 / P50)."""
-
 FAR_SHORT = 10.0
 """A fleet that carries less than a tenth of the planned peak was not sized for it: the two are in other units."""
 
-FAR_ABOVE = 2.0
-"""Usable rps by the benchmark's highest load, above which the value is another replica's, or the whole fleet's."""
-
 SAME_AS_FLEET = 0.25
 """A factor within this share of the number of replicas is that number."""
-
-SHORTEST_ORDER, FALLS = 4, 2.0
-"""Points from which on a falling latency is an order (three may be a warm-up and noise), and the factor it falls by."""
 
 TIMES = ((60.0, "minute"), (3600.0, "hour"), (86_400.0, "day"))
 
@@ -197,18 +187,6 @@ def _slo_below_curve(case: Case) -> Found:
             yield f"slo.{name}", "mistake", f"{text}, {where}. No load keeps it, so no capacity follows; {instead}"
 
 
-def _falling_latency(case: Case) -> Found:
-    """Yield latencies that fall from point to point while the load rises: the column has a wrong order."""
-    points = sort_by_load(case.tier.curve) if case.tier.curve else ()
-    for name in LIMITED if len(points) >= SHORTEST_ORDER else ():
-        values = [value for point in points if (value := metric_value(point, name)) is not None]
-        falls = len(values) == len(points) and all(after < before for before, after in pairwise(values))
-        if falls and values[0] >= FALLS * values[-1]:
-            text = f"{name} falls from {values[0]:.4g} to {values[-1]:.4g} s while the load rises"
-            instead = "its values are in the wrong order; write each beside its own load"
-            yield "curve.points", "mistake", f"{text}: {instead}"
-
-
 def _impossible_load(case: Case) -> Found:
     """Yield a benchmark that breaks Little's law: rps x time in system is the number of requests at once."""
     tokens = case.tier.workload.generation_tokens if case.tier.workload else None
@@ -236,19 +214,6 @@ def _contradictory_times(case: Case) -> Found:
             yield f"curve.points[{place}]", "mistake", f"{text}, which cannot be; correct them, or benchmark again"
 
 
-def _other_lengths(case: Case) -> Found:
-    """Yield output tokens per request that differ between curve and workload."""
-    tokens = case.tier.workload.generation_tokens if case.tier.workload else None
-    planned = (tokens.mean or tokens.p50) if tokens else None
-    given = [length for point in case.points if (length := point.generation_tokens_mean) is not None]
-    if not given or tokens is None or planned is None or 1 / OTHER_LENGTHS <= median(given) / planned <= OTHER_LENGTHS:
-        return
-    found, which = median(given), "mean" if tokens.mean else "P50"
-    text = f"output_tokens_per_second / completed_rps is {found:.3g} tokens a request, the workload's {which} is {planned:.4g}"
-    instead = _of_the_fleet(case, max(found / planned, planned / found))
-    yield "curve.points", "mistake", f"{text}; {instead}, or measure with the planned lengths"
-
-
 def _of_the_fleet(case: Case, factor: float) -> str:
     replicas = case.tier.fleet.instances if case.tier.fleet else 0
     if replicas > 1 and abs(factor - replicas) <= SAME_AS_FLEET * replicas:
@@ -273,17 +238,6 @@ def _other_rate(case: Case) -> Found:
         yield "workload.requests_per_second.peak", "mistake", f"{text} ({carried:.4g} rps); {instead}"
 
 
-def _unmeasured_capacity(case: Case) -> Found:
-    """Yield a given operating point far above every load of the benchmark."""
-    if case.curve is None or case.point is None or not case.point.given:
-        return
-    usable, factor = case.point.usable_rps, case.point.usable_rps / case.curve.top_rps
-    if factor > FAR_ABOVE:
-        text = f"{usable:.6g} rps are {factor:.3g} times the highest load of the curve ({case.curve.top_rps:.4g} rps)"
-        instead = f"{_of_the_fleet(case, factor)}, or benchmark again"
-        yield "operating_point.usable_rps", "mistake", f"{text}; {instead}"
-
-
 def _untold_p99(case: Case) -> Found:
     """Yield a capacity from points around it, or a lowest point, with too few requests for a P99."""
     if case.curve is None:
@@ -306,11 +260,8 @@ MISTAKES: tuple[Callable[[Case], Found], ...] = (
     _implausible,
     _unknown_engine,
     _slo_below_curve,
-    _falling_latency,
     _impossible_load,
     _contradictory_times,
-    _other_lengths,
     _other_rate,
-    _unmeasured_capacity,
     _untold_p99,
 )

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated, Any, Literal
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.json_schema import GenerateJsonSchema
 
-from rules.plan.validation import cross_problems, problems_of
+from rules.plan.validation import Contradictions, impossible_means, problems_of, refuse, validation_error
 
 SCHEMA_ID = "https://sizewatch.dev/schemas/plan-1.json"
 
@@ -31,9 +32,19 @@ Release = Annotated[str, Field(pattern=r"^\S{1,60}$")]
 Day = Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
 TimeOfDay = Annotated[str, Field(pattern="^([01][0-9]|2[0-3]):[0-5][0-9]$")]
 UtilizationKind = Literal["gr_engine_active", "sm_active", "nvml_gpu", "amd_gfx"]
-Pools = Annotated[tuple[Literal["mixed", "prefill", "decode"], ...], Field(strict=False, min_length=1)]
 # It becomes a label value and part of file names.
 TierName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=63)]
+
+
+def _check_pools(pools: tuple[str, ...]) -> tuple[str, ...]:
+    if sorted(pools) not in (["mixed"], ["decode", "prefill"]):
+        raise validation_error("must be [mixed] or [prefill, decode], each once")
+    return pools
+
+
+Pools = Annotated[
+    tuple[Literal["mixed", "prefill", "decode"], ...], Field(strict=False, min_length=1), AfterValidator(_check_pools)
+]
 
 
 def optional_key(description: str) -> Any:
@@ -60,6 +71,22 @@ class _PlanSection(BaseModel):
     # Most sections are only parts of another one, and need no validator of their own: 0.2 MiB.
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
+    rising: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    """Keys of which none may be below the one before it."""
+
+    def contradictions(self) -> Contradictions:
+        """Yield the problems that valid values of this section have together, by their place in it."""
+        for keys in self.rising:
+            given = [(key, value) for key in keys if (value := getattr(self, key)) is not None]
+            for (lower, low), (upper, high) in pairwise(given):
+                if high < low:
+                    yield (upper,), f"must be at least {lower} ({low:.12g}), but is {high:.12g}"
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> Self:
+        refuse(self.contradictions())
+        return self
+
 
 class Precision(_PlanSection):
     weights: Text | None = optional_key("Format of the weights, such as fp8, bf16, awq-int4.")
@@ -72,6 +99,12 @@ class Gpu(_PlanSection):
     interconnect: Text | None = optional_key("What joins the GPUs of one replica: nvlink, xgmi, pcie, none.")
     tensor_parallel: Count | None = optional_key("GPUs that share each layer; null: all of one copy.")
     pipeline_parallel: Count | None = optional_key("Stages that the layers are split into; null: one.")
+
+    def contradictions(self) -> Contradictions:
+        degree = (self.tensor_parallel or 1) * (self.pipeline_parallel or 1)
+        if self.per_replica % degree:
+            text = f"must be a multiple of tensor_parallel x pipeline_parallel ({degree}), but is {self.per_replica}"
+            yield ("per_replica",), text
 
     @property
     def tensor_degree(self) -> int:
@@ -94,6 +127,8 @@ class Architecture(_PlanSection):
 
 
 class TokenQuantiles(_PlanSection):
+    rising = (("p50", "p95", "p99"),)
+
     mean: Positive | None = optional_key("Mean, tokens per request: what use of the fleet is measured in.")
     p50: Positive | None = optional_key("Median, tokens per request.")
     p95: Positive | None = optional_key("95th percentile, tokens per request.")
@@ -101,6 +136,8 @@ class TokenQuantiles(_PlanSection):
 
 
 class RequestRate(_PlanSection):
+    rising = (("average", "peak"),)
+
     average: Positive | None = optional_key("Mean over the day, whole tier, requests per second.")
     peak: Positive | None = optional_key("The peak the tier must carry, requests per second.")
 
@@ -129,6 +166,8 @@ class Slo(_PlanSection):
 
 class Point(_PlanSection):
     """Load of the benchmark and everything measured at it. null: not measured, which is not zero."""
+
+    rising = (("ttft_p50_seconds", "ttft_p99_seconds"), ("tpot_p50_seconds", "tpot_p99_seconds"))
 
     completed_rps: Positive = Field(description="Completed requests per second of one replica.")
     concurrency: Positive | None = optional_key("Requests in the system of one replica.")
@@ -185,10 +224,21 @@ class BenchmarkCurve(_PlanSection):
     measured: Provenance | None = optional_key("What was benchmarked, for comparison with what runs.")
     points: Annotated[tuple[Point, ...], Field(strict=False, min_length=1)] = Field(description="In any order.")
 
+    def contradictions(self) -> Contradictions:
+        """Yield loads that are given twice: their place on the curve is ambiguous."""
+        first: dict[tuple[float | None, ...], int] = {}
+        for place, point in enumerate(self.points):
+            asked = (point.concurrency, point.requested_rps)
+            load = (point.completed_rps,) if asked == (None, None) else asked
+            if first.setdefault(load, place) != place:
+                yield ("points", place), f"has the same load as points[{first[load]}]; give each load once"
+
 
 class PlannedOperatingPoint(_PlanSection):
     """Given by hand, or measured by production. A lower one than the curve's counts; a higher one only where production
     measured it, else the curve counts. The difference is a finding either way."""
+
+    rising = (("low", "usable_rps", "high"),)
 
     c_max: Positive | None = optional_key("Highest concurrency of one replica within the SLO.")
     usable_rps: Positive = Field(description="Completed requests per second of one replica at c_max.")
@@ -199,6 +249,8 @@ class PlannedOperatingPoint(_PlanSection):
 
 class Fleet(_PlanSection):
     """Step 11 (guide 9.1)."""
+
+    rising = (("minimum_warm", "instances"),)
 
     instances: Count = Field(description="Replicas the plan deploys for the peak.")
     safety_factor: SafetyFactor | None = optional_key("Capacity by need: 1.2 for known traffic, 1.5 for a new one.")
@@ -275,6 +327,14 @@ class TierPlan(_PlanSection):
     guardrails: Guardrails | None = None
     batch: Batch | None = None
 
+    def contradictions(self) -> Contradictions:
+        if self.slo.ttft_p99_seconds is None and not self.is_batch:
+            yield ("slo", "ttft_p99_seconds"), "is missing"
+        if self.batch is not None and not self.is_batch:
+            yield ("batch",), "is for workload.archetype: batch"
+        if self.workload is not None:
+            yield from impossible_means(self.workload, self.guardrails)
+
     @property
     def is_batch(self) -> bool:
         """Return whether the tier does offline work, which has no objective on the first token (guide 1.4)."""
@@ -293,14 +353,10 @@ def parse_plan(data: object) -> Plan:
 
     Raise InvalidPlanError with every problem at once: unknown and missing keys, wrong types, ranges and contradictions.
     """
-    contradictions = cross_problems(data)
     try:
-        plan = Plan.model_validate(data)
+        return Plan.model_validate(data)
     except ValidationError as error:
-        raise InvalidPlanError((*problems_of(error, Plan), *contradictions)) from None
-    if contradictions:
-        raise InvalidPlanError(contradictions)
-    return plan
+        raise InvalidPlanError(problems_of(error, Plan)) from None
 
 
 def same_model(one: str, other: str) -> bool:

@@ -1,45 +1,28 @@
-"""Problems of an invalid plan: pydantic's own messages and contradictions, each with the path of the place first.
+"""Problems of an invalid file: pydantic's messages in the words of a file, each with the path of its place first.
 
-To add a contradiction within one mapping: a row of RISING. Others are functions that `cross_problems` calls.
+Contradictions between valid values come from the sections themselves (`contradictions`), which `refuse` raises.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import islice
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticCustomError
 
 from rules.confidence import mean_bounds
-from rules.problems import cap_problems, find_close_name
+from rules.problems import MOST_PROBLEMS, cap_problems, find_close_name
 
 Path = tuple[str | int, ...]
 
-RISING: tuple[tuple[str, ...], ...] = (
-    ("p50", "p95", "p99"),
-    ("average", "peak"),
-    ("ttft_p50_seconds", "ttft_p99_seconds"),
-    ("tpot_p50_seconds", "tpot_p99_seconds"),
-    ("minimum_warm", "instances"),
-    ("low", "usable_rps", "high"),
-)
-"""Keys of one mapping of which none may be below the one before it."""
+Contradictions = Iterator[tuple[Path, str]]
+"""Path within a section, and text, of each problem that several valid values have together."""
 
-MEAN_TOLERANCE = 0.02
-"""A mean may lie outside the bounds that its quantiles set by this share: all of them are rounded."""
-
-LENGTHS = (("prompt_tokens", "max_prompt_tokens"), ("generation_tokens", "max_generation_tokens"))
-"""Lengths of the workload, and the guardrail above which there are none."""
-
-QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-"""Shares of the quantiles of lengths."""
-
-POOLS = ({"mixed"}, {"prefill", "decode"})
-
-# A file that refers to itself (YAML anchors can) would be walked for ever; a plan is six levels deep.
-_DEEPEST = 10
+PROBLEMS = "problems"
+"""Type of a validation error of several valid values."""
 
 _LONGEST_KEY = 80
 
@@ -62,6 +45,18 @@ _SHORTER = {
     "less than or equal to": "at most",
     "greater than or equal to": "at least",
 }
+
+
+def validation_error(text: str) -> PydanticCustomError:
+    """Return the error to raise in a validator. Its path is added in front."""
+    return PydanticCustomError(PROBLEMS, PROBLEMS, {"problems": (((), text),)})
+
+
+def refuse(problems: Contradictions) -> None:
+    """Raise one validation error for all problems of a section, none without any."""
+    # More than is reported is not worth its memory: a file of the wrong type has thousands.
+    if first := tuple(islice(problems, MOST_PROBLEMS + 1)):
+        raise PydanticCustomError(PROBLEMS, PROBLEMS, {"problems": first})
 
 
 def path_text(path: Sequence[str | int]) -> str:
@@ -88,17 +83,23 @@ def problems_of(error: ValidationError, model: type[BaseModel]) -> tuple[str, ..
     """Return every problem of the validation of a model, in the order of the schema's keys."""
     # A list whose entries are all wrong is also called too short: that would be a second complaint about one mistake.
     entries = (e for e in error.errors(include_url=False) if not (e["type"] == "too_short" and e["input"]))
-    return cap_problems(problem_text(entry, model) for entry in entries)
+    return cap_problems(text for entry in entries for text in problem_texts(entry, model))
 
 
-def problem_text(entry: Any, model: type[BaseModel]) -> str:
-    """Return path and reason of an entry of `ValidationError.errors`. It quotes no value: a secret may stand there."""
+def problem_texts(entry: Any, model: type[BaseModel]) -> Iterator[str]:
+    """Yield path and reason of an entry of `ValidationError.errors`. They quote no value: a secret may stand there."""
     path, kind, value = tuple(entry["loc"]), entry["type"], entry["input"]
+    if kind == PROBLEMS:
+        for place, text in entry["ctx"]["problems"]:
+            yield f"{path_text((*path, *place))}: {text}"
+        return
     if path[-1:] == ("[key]",):
         where = path_text(path[:-1])
-        return f"{where}: a tier's name is 1 to 63 letters, digits, '.', '_' or '-' and begins with a letter or digit"
+        yield f"{where}: a tier's name is 1 to 63 letters, digits, '.', '_' or '-' and begins with a letter or digit"
+        return
     if path == ("schema",) and kind not in ("missing", "extra_forbidden"):
-        return "schema: must be 1, the version of plan that this program reads"
+        yield "schema: must be 1, the version of plan that this program reads"
+        return
     said = _SAID.get(kind, entry["msg"])
     for long, short in _SHORTER.items():
         said = said.replace(long, short)
@@ -110,7 +111,7 @@ def problem_text(entry: Any, model: type[BaseModel]) -> str:
         said += f" (seconds: {value:.6g} ms are written {value / 1000:.6g})"
     elif kind == "less_than_equal" and isinstance(limit := entry["ctx"]["le"], float) and limit == 1:
         said += " (a ratio: 62 % is written 0.62)"
-    return f"{path_text(path)}: {said}"
+    yield f"{path_text(path)}: {said}"
 
 
 def _list_keys(path: Path, model: type[BaseModel]) -> list[str]:
@@ -136,106 +137,24 @@ def _list_keys(path: Path, model: type[BaseModel]) -> list[str]:
     return [key for known in places for place in expand(known) for key in place.get("properties", ())]
 
 
-def cross_problems(data: object) -> tuple[str, ...]:
-    """Return every contradiction between values, also for a file with other problems."""
-    return cap_problems(f"{path_text(path)}: {text}" for path, text in _contradictions(data))
+MEAN_TOLERANCE = 0.02
+"""A mean may lie outside the bounds that its quantiles set by this share: all of them are rounded."""
 
 
-def _contradictions(data: object) -> Iterator[tuple[Path, str]]:
-    for path, part in _walk(data, ()):
-        if isinstance(part, Mapping):
-            yield from _falling(path, part)
-            if len(path) == 2 and path[0] == "tiers":
-                yield from impossible_means(path, part)
-                yield from _missing_objective(path, part)
-            if path[-1:] == ("gpu",):
-                yield from _undivided_gpus(path, part)
-        elif path[-1:] == ("points",):
-            yield from _repeated(path, part)
-        elif path[-1:] == ("pools",):
-            yield from _odd_pools(path, part)
+def impossible_means(workload: Any, guardrails: Any) -> Contradictions:
+    """Yield means of lengths that no distribution with the given quantiles (and guardrail) has.
 
-
-def _walk(part: object, path: Path) -> Iterator[tuple[Path, Any]]:
-    if len(path) > _DEEPEST:
-        return
-    if isinstance(part, Mapping):
-        yield path, part
-        for key, value in part.items():
-            yield from _walk(value, (*path, key if isinstance(key, int) else str(key)))
-    elif isinstance(part, list | tuple):
-        yield path, part
-        for place, value in enumerate(part):
-            yield from _walk(value, (*path, place))
-
-
-def _number(value: object) -> float | None:
-    """Return a finite number small enough to add, None for others such as 400 digits."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST:
-        return float(value)
-    return None
-
-
-def _mapping(part: object) -> Mapping[Any, Any]:
-    return part if isinstance(part, Mapping) else {}
-
-
-def _falling(path: Path, part: Mapping[Any, Any]) -> Iterator[tuple[Path, str]]:
-    for keys in RISING:
-        given = [(key, value) for key in keys if (value := _number(part.get(key))) is not None]
-        for (lower, low), (upper, high) in pairwise(given):
-            if high < low:
-                yield (*path, upper), f"must be at least {lower} ({low:.12g}), but is {high:.12g}"
-
-
-def impossible_means(path: Path, tier: Mapping[Any, Any]) -> Iterator[tuple[Path, str]]:
-    """Yield means of lengths that no distribution with the given quantiles (and guardrail) has."""
-    workload, guardrails = (_mapping(tier.get(name)) for name in ("workload", "guardrails"))
-    for kind, guardrail in LENGTHS:
-        lengths = _mapping(workload.get(kind))
-        mean, longest = _number(lengths.get("mean")), _number(guardrails.get(guardrail))
-        known = {share: tokens for name, share in QUANTILES.items() if (tokens := _number(lengths.get(name)))}
-        if mean is None or not known or list(known.values()) != sorted(known.values()):
+    Both are sections of a plan; the guardrails may be None."""
+    for kind in ("prompt_tokens", "generation_tokens"):
+        lengths, longest = getattr(workload, kind), getattr(guardrails, f"max_{kind}", None)
+        shares = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
+        known = {share: tokens for name, share in shares if (tokens := getattr(lengths, name, None))}
+        if not known or lengths.mean is None:
             continue
-        low, high = mean_bounds(known, longest)
-        place = (*path, "workload", kind, "mean")
+        mean, (low, high) = lengths.mean, mean_bounds(known, longest)
+        place = ("workload", kind, "mean")
         if mean < low * (1 - MEAN_TOLERANCE):
             yield place, f"must be at least {low:.6g}, the lowest mean with these quantiles, but is {mean:.6g}"
         elif high is not None and mean > high * (1 + MEAN_TOLERANCE):
-            what = f"the highest mean with these quantiles and {guardrail} {longest:.6g}"
+            what = f"the highest mean with these quantiles and max_{kind} {longest:.6g}"
             yield place, f"must be at most {high:.6g}, {what}, but is {mean:.6g}"
-
-
-def _repeated(path: Path, points: Sequence[object]) -> Iterator[tuple[Path, str]]:
-    """Yield loads that are given twice: their place on the curve is ambiguous."""
-    first: dict[tuple[float | None, ...], int] = {}
-    for place, point in enumerate(map(_mapping, points)):
-        asked = (_number(point.get("concurrency")), _number(point.get("requested_rps")))
-        load = asked if asked != (None, None) else (_number(point.get("completed_rps")),)
-        if load != (None,) and first.setdefault(load, place) != place:
-            yield (*path, place), f"has the same load as points[{first[load]}]; give each load once"
-
-
-def _undivided_gpus(path: Path, gpu: Mapping[Any, Any]) -> Iterator[tuple[Path, str]]:
-    """Yield degrees of parallelism that the GPUs of a replica are no multiple of."""
-    count, degree = _number(gpu.get("per_replica")), 1.0
-    for name in ("tensor_parallel", "pipeline_parallel"):
-        degree *= _number(gpu.get(name)) or 1.0
-    if count and degree >= 1 and count % degree:
-        text = f"must be a multiple of tensor_parallel x pipeline_parallel ({degree:g}), but is {count:g}"
-        yield (*path, "per_replica"), text
-
-
-def _missing_objective(path: Path, tier: Mapping[Any, Any]) -> Iterator[tuple[Path, str]]:
-    slo, batch = tier.get("slo"), _mapping(tier.get("workload")).get("archetype") == "batch"
-    if isinstance(slo, Mapping) and slo.get("ttft_p99_seconds") is None and not batch:
-        yield (*path, "slo", "ttft_p99_seconds"), _EMPTY if "ttft_p99_seconds" in slo else "is missing"
-    if isinstance(tier.get("batch"), Mapping) and not batch:
-        yield (*path, "batch"), "is for workload.archetype: batch"
-
-
-def _odd_pools(path: Path, pools: Sequence[object]) -> Iterator[tuple[Path, str]]:
-    known = {pool for pool in pools if isinstance(pool, str)}
-    valid = len(known) == len(pools) and known <= set().union(*POOLS)
-    if known and (len(known) < len(pools) or (valid and known not in POOLS)):
-        yield path, "must be [mixed] or [prefill, decode], each once"

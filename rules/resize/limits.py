@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.methods import utilization
-from rules.plan.benchmark_reading import read_benchmark
 from rules.plan.curve import operating_point
 from rules.plan.replica_count import Margin, ReplicaCount
 from rules.resize.production_summary import ProductionSummary
@@ -51,7 +50,8 @@ def loads_of(seen: ProductionSummary, size: ReplicaCount) -> tuple[TierLoad, ...
     full = _fullest(seen.hours, (KV,), fullest)
     if full is not None:
         found.append(TierLoad(name="KV cache in use (hourly mean)", amount=full, limit=ceiling, unit="ratio"))
-    measured = read_benchmark(seen.context, KV, capacity.rps)
+    curve = seen.context.curve
+    measured = curve.read(KV, capacity.rps) if curve is not None else None
     if isinstance(measured, Reading) and measured.value and full is None:
         # Where production shows no KV use the benchmark's stands in, which grows with load at most as fast as load does.
         amount = measured.value * size.demand_rps / capacity.rps

@@ -14,9 +14,8 @@ from rules.catalogue.registry import BY_NAME as RULES
 from rules.catalogue.registry import margin_of
 from rules.confidence import Certainty
 from rules.evaluator.alert_severity import list_open_burns
-from rules.plan.benchmark_reading import NAMES, find_benchmark_crossing, read_benchmark
 from rules.plan.capacity import capacity_lengths
-from rules.plan.curve import OFTEN_UNMEASURED, OperatingPoint
+from rules.plan.curve import IN_SYSTEM, OFTEN_UNMEASURED, OperatingPoint
 from rules.plan.load_bins import TierContext
 from rules.plan.money import price_of
 from rules.plan.replica_count import ROUNDING, ReplicaCount, replica_count, size_fleet
@@ -24,7 +23,7 @@ from rules.resize.fleet_cost import FleetCost, tokens_per_hour
 from rules.resize.limits import KV
 from rules.resize.production_curve import SloStatus
 from rules.resize.production_summary import ProductionSummary
-from rules.telemetry.signals import Missing, Reading, SignalValue
+from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 from rules.telemetry.wording import number
 from rules.telemetry.work import SAME, Capacity, CapacitySource, work_per_request
 from rules.verdicts.finding import Finding
@@ -33,6 +32,12 @@ from rules.what_if.pools import TWO_POOLS
 
 SLO, GIVEN, BENCHMARK_END = "slo", "planned_operating_point", "benchmark_end"
 """Names of limits without a signal."""
+
+NAMES = (
+    *("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds", "itl_p99_seconds"),
+    *("e2e_p99_seconds", KV, IN_SYSTEM),
+)
+"""What is read from the benchmark."""
 
 RESTARTS = 0.05
 """Replicas by which an hour's mean may exceed a whole number, or miss it: a restart takes minutes."""
@@ -177,7 +182,7 @@ def answer_question(
             replicas=replicas,
             rps=rps / replicas,
             kept=SloStatus.BROKEN if burns.cover(replicas, rps) else kept,
-            benchmark={name: read_benchmark(context, name, rps * benchmarked / replicas) for name in names},
+            benchmark={name: _read_benchmark(context, name, rps * benchmarked / replicas) for name in names},
         )
 
     left = counted.rps / work * (instances - 1) if counted else None
@@ -208,6 +213,14 @@ def answer_question(
         notes=tuple(_list_notes(capacity, point, work, benchmarked)),
         assumed=tuple(_list_assumptions(burns, instances, rps, asked_rps)),
     )
+
+
+def _read_benchmark(context: TierContext, name: str, rps: float) -> SignalValue:
+    if context.curve is None:
+        return Missing(gap=Gap.NOT_IN_PLAN, text="the plan has no benchmark")
+    if name == "itl_p99_seconds" and not context.itl_comparable:
+        return Missing(gap=Gap.NOT_EXPOSED, text="engine and benchmark do not mean the same by ITL")
+    return context.curve.read(name, rps)
 
 
 def _find_burns(seen: ProductionSummary, findings: Iterable[Finding], peak: ObservedPeak | None) -> OpenBurns:
@@ -245,12 +258,12 @@ def _list_limits(
         rps = rps.map(lambda part: part / work)
         yield CapacityLimit(name=name, rps=rps, source=capacity.source, reason=capacity.reason, objective=objective)
     ceiling = RULES["KvCacheNearCeiling"].limit("above", context.limits)
-    found = find_benchmark_crossing(context, KV, ceiling)
-    if isinstance(found, Missing):
-        load: SignalValue = found
-        reason = ""
-    else:
-        reached, is_met = found[0] / benchmarked, found[1]
+    index, crosses = context.curve.find_limit(KV, ceiling) if context.curve else (-1.0, False)
+    load: SignalValue = Missing(gap=Gap.NOT_IN_PLAN, text="the benchmark did not measure it")
+    reason = ""
+    if context.curve is not None and (index >= 0 or crosses):
+        is_met = crosses and index < len(context.curve.points) - 1
+        reached = (context.curve.rps_at_point(index) if index >= 0 else 0.0) / benchmarked
         load = Reading(value=reached if is_met else None, low=None if is_met else reached, high=None, n=0.0)
         reason = f"the benchmark {'meets' if is_met else 'keeps'} it at {reached:.3g} rps a replica"
     yield CapacityLimit(name=KV, rps=load, source=CapacitySource.BENCHMARK, reason=reason, objective=ceiling)

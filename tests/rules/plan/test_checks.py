@@ -149,15 +149,6 @@ def test_the_open_loop_plan_has_no_knee_and_no_warning() -> None:
             ("is missing: only like is compared with like, so GpuUtilizationShortfall will say not_in_plan"),
         ),
         (
-            {"points": [point(2, 1), point(4, 4, requested_rps=5)]},
-            "curve.points[1]",
-            "warning",
-            (
-                "completed 4 of 5 requested rps, and is not marked censored; "
-                "set censored: true if the generator was the limit"
-            ),
-        ),
-        (
             {"fleet": {"instances": 1}},
             "fleet.instances",
             "warning",
@@ -281,18 +272,6 @@ def test_warnings_come_before_what_is_good_to_know() -> None:
     assert severities == sorted(severities, reverse=True)
 
 
-def test_a_benchmark_that_a_cache_answered_is_named() -> None:
-    cached = [point(2, 1, prefix_hit_ratio=0.8), point(4, 4, prefix_hit_ratio=0.7)]
-    (only,) = found(cached)
-    assert (only.path, only.severity) == ("tiers.t.curve.points", "warning")
-    assert only.text == (
-        "the benchmark found up to 80% of its prompt tokens in the prefix cache, and the workload has 40%: its TTFT may be "
-        "that of repeated prompts (one seed for every rate?)"
-    )
-    assert found(cached, workload={**PARTS["workload"], "prefix_hit_ratio": 0.6}) == []
-    assert "the workload names none" in found(cached, workload={"archetype": "chat"})[0].text
-
-
 def test_each_sweep_of_one_machine_is_told_for_what_it_is_worth() -> None:
     def warnings(name: str) -> str:
         return " ".join(f.text for f in check_plan(plan_of(name), CATALOGUE) if f.severity == "warning")
@@ -339,3 +318,15 @@ def test_short_prompts_are_not_worth_two_pools(tokens: dict[str, float], told: b
         "do not disaggregate" in text and one.severity == "warning" for text, one in zip(texts, apart, strict=False)
     )
     assert not [one for one in found(workload=workload) if one.path == "tiers.t.pools"]
+
+
+def test_a_benchmark_that_a_cache_answered_is_named() -> None:
+    cached = [point(2, 1, prefix_hit_ratio=0.8), point(4, 4, prefix_hit_ratio=0.7)]
+    (only,) = found(cached)
+    assert (only.path, only.severity) == ("tiers.t.curve.points", "warning")
+    assert only.text == (
+        "the benchmark found up to 80% of its prompt tokens in the prefix cache, and the workload has 40%: its TTFT may be "
+        "that of repeated prompts (one seed for every rate?)"
+    )
+    assert found(cached, workload={**PARTS["workload"], "prefix_hit_ratio": 0.6}) == []
+    assert "the workload names none" in found(cached, workload={"archetype": "chat"})[0].text

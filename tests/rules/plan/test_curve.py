@@ -8,9 +8,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from paths import TESTS
 
-from rules.plan.curve import Curve, operating_point
+from rules.plan.curve import IN_SYSTEM, Curve, operating_point
 from rules.plan.envelope import RISING, interpolate, metric_value
 from rules.plan.schema import Slo, TierPlan, parse_plan
+from rules.telemetry.signals import Gap, Missing, Reading
 
 PLANS = TESTS / "plans"
 SLO = Slo(ttft_p99_seconds=2.0, tpot_p99_seconds=0.15)
@@ -366,3 +367,16 @@ def test_the_operating_point_is_the_last_load_within_the_slo(points: list[dict[s
 @given(ends=st.tuples(SECONDS, SECONDS), share=st.floats(0, 1), log=st.booleans())
 def test_interpolation_stays_between_its_ends(ends: tuple[float, float], share: float, log: bool) -> None:
     assert min(ends) <= interpolate(*ends, share, log=log) <= max(ends)
+
+
+def test_a_reading_lies_between_the_points_around_the_load_or_is_a_gap() -> None:
+    curve = curve_with(
+        {"concurrency": 4, "completed_rps": 4, "requests": 900, "ttft_p99_seconds": 0.1},
+        {"concurrency": 8, "completed_rps": 6, "requests": 800, "ttft_p99_seconds": 0.2},
+    )
+    assert curve.read(IN_SYSTEM, 5.0) == Reading(value=6.0, low=4, high=8, n=800)
+    assert curve.read("ttft_p99_seconds", 1.0) == Reading(value=0.1, low=0.0, high=0.1, n=900)
+    gaps = [curve.read(name, rps) for name, rps in (("ttft_p99_seconds", 8.2), ("kv_utilization", 5.0))]
+    assert [one.gap for one in gaps if isinstance(one, Missing)] == [Gap.OUTSIDE_BENCHMARK, Gap.NOT_IN_PLAN]
+    with pytest.raises(KeyError, match="nothing a benchmark point carries"):
+        curve.read("gpu_power_watts", 1.0)

@@ -40,13 +40,6 @@ def times(factor: float, *names: str, lowest: bool = False) -> Edit:
     return edit
 
 
-def falling(tier: dict[str, Any]) -> None:
-    points = tier["curve"]["points"]
-    for name in ("ttft_p50_seconds", "ttft_p99_seconds"):
-        for point, value in zip(points, [point[name] for point in points][::-1], strict=True):
-            point[name] = value
-
-
 def also(name: str, value: float) -> Edit:
     """Of the lowest point."""
     return lambda tier: tier["curve"]["points"][0].update({name: value})
@@ -102,12 +95,6 @@ def mistakes(*edits: Edit) -> list[tuple[str, str]]:
             "slo.ttft_p99_seconds",
             "0.05 s is below all that the curve measured: 0.22 s at its lowest load, 1.6 completed rps",
         ),
-        (falling, "curve.points", "ttft_p99_seconds falls from 11 to 0.22 s while the load rises"),
-        (
-            times(13, "completed_rps", "requested_rps"),
-            "curve.points",
-            "17.7 tokens a request, the workload's mean is 230; the plan has 13 replicas: write the rates of one replica",
-        ),
         (
             times(13, "completed_rps", "requested_rps", "output_tokens_per_second"),
             "curve.points",
@@ -137,11 +124,6 @@ def mistakes(*edits: Edit) -> list[tuple[str, str]]:
             put("workload.requests_per_second", {"average": 3900, "peak": 7200}),
             "workload.requests_per_second.peak",
             "46.2 times what the planned 13 replicas carry (156 rps); if they are requests a minute, write 120",
-        ),
-        (
-            put("operating_point", {"usable_rps": 500, "source": "production"}),
-            "operating_point.usable_rps",
-            "500 rps are 27.8 times the highest load of the curve (18 rps); write the rates of one replica",
         ),
         (put("guardrails.max_prompt_tokens", 512), "guardrails.max_prompt_tokens", "below the planned P95 of 3,800"),
         (

@@ -13,7 +13,6 @@ from report_samples import HOUR, POINTS, START, USABLE, WEEK, binned, finding, h
 
 from exporters.documents.what_if_json import headline
 from rules.confidence import Certainty
-from rules.plan.benchmark_reading import find_benchmark_crossing, read_benchmark
 from rules.plan.load_bins import TierContext, build_tier_context, with_capacity
 from rules.plan.replica_count import replica_count
 from rules.resize.production_curve import BAD, FINE, SloStatus
@@ -348,19 +347,3 @@ def test_an_unanswerable_question_has_its_reason(context: TierContext, words: st
     assert words in explain_unanswerable(seen, None)
     with pytest.raises(ValueError, match=r"apart|peak|plan"):
         answer_question(seen, 3)
-
-
-def test_the_benchmark_is_a_reading_between_its_points() -> None:
-    assert read_benchmark(PLANNED, "requests_in_system", 5.0) == Reading(value=6.0, low=4, high=8, n=3000.0)
-    assert read_benchmark(PLANNED, "ttft_p99_seconds", 1.0) == Reading(value=0.1, low=0.0, high=0.1, n=3000)
-    gaps = [read_benchmark(PLANNED, name, rps) for name, rps in (("ttft_p99_seconds", 8.2), ("kv_utilization", 5.0))]
-    assert [one.gap for one in gaps if isinstance(one, Missing)] == [Gap.OUTSIDE_BENCHMARK, Gap.NOT_IN_PLAN]
-    with pytest.raises(KeyError, match="nothing that is predicted"):
-        read_benchmark(PLANNED, "gpu_power_watts", 1.0)
-
-
-def test_where_the_benchmark_crosses_a_limit() -> None:
-    assert find_benchmark_crossing(PLANNED, "ttft_p99_seconds", 2.0) == (pytest.approx(USABLE), True)
-    assert find_benchmark_crossing(PLANNED, "ttft_p99_seconds", 0.05) == (0.0, True)
-    assert find_benchmark_crossing(PLANNED, "tpot_p99_seconds", 0.08) == (8.0, False)
-    assert isinstance(find_benchmark_crossing(PLANNED, "kv_utilization", 0.9), Missing)

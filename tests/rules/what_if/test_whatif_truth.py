@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from whatif_samples import DAY, Simulated, simulated
 
-from rules.plan.benchmark_reading import IN_SYSTEM
+from rules.plan.curve import IN_SYSTEM
 from rules.resize.production_curve import BAD, FINE
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.what_if.answer import BENCHMARK_END
