@@ -122,6 +122,7 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="ForecastDegraded",
         method=judge_forecast,
+        reads_windows=False,
         loudness=Severity.REPORT,
         minimum_seconds=60,
         thresholds={

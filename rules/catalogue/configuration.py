@@ -181,6 +181,7 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="QuantizationMismatch",
         method=judge_precision,
+        reads_windows=False,
         minimum_seconds=60,
         thresholds={
             "fp4": Threshold(10.0, CAPABILITY, "Blackwell's are the first tensor cores with FP4 (guide 4.3: NVFP4)"),

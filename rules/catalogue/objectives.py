@@ -38,6 +38,7 @@ def _burn(stem: str, actions: tuple[str, ...]) -> Rule:
     return Rule(
         name=name,
         method=judge_burn,
+        reads_windows=False,
         loudness=Severity.PAGE,
         minimum_seconds=60.0,
         thresholds={**_ladder(), "allowed_share": ALLOWED_SLOW},
@@ -62,6 +63,7 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="AvailabilityBurn",
         method=judge_availability,
+        reads_windows=False,
         loudness=Severity.PAGE,
         minimum_seconds=60.0,
         thresholds={

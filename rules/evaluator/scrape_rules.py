@@ -78,10 +78,12 @@ def evaluate_unknowns(states: Iterable[RuleState], context: TierContext, now: fl
 
 
 def ask(case: RuleContext) -> RuleResult:
-    """Return the result of the rule's method, or that it is not asked of a batch tier."""
+    """Return the result of the rule's method, or that it is not asked of a batch tier or without windows."""
     plan = case.context.plan
     if plan is not None and plan.is_batch and case.rule.name in ONLINE_ONLY:
         return case.unknown(Gap.NOT_IN_PLAN, "not asked: batch tier")
+    if case.rule.reads_windows and not case.binned and not case.rule.per_scrape:
+        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     return case.rule.method(case)
 
 

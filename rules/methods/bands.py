@@ -75,8 +75,6 @@ def judge_band(case: RuleContext) -> RuleResult:
     """Compare the signal of the rule with its limits, over the minutes that its condition selects."""
     if case.rule.needs and not read_plan_value(case.context, case.rule.needs):
         return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no {case.rule.needs}")
-    if not case.binned:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     if not any(one.window.covered_seconds > 0 for one in case.binned):
         return case.unknown(worst_gap(case.binned, windows.EVERYTHING), "nothing was seen in this time")
     held = hold(case.binned)
@@ -182,8 +180,6 @@ def judge_experts(case: RuleContext) -> RuleResult:
 
     From the engine's balance of each pass. Minutes with small batches are left out: their tokens fall unevenly by chance.
     """
-    if not case.binned:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     families = frozenset(BY_NAME[case.rule.signal].families)
     counting = [one for batch in hold(case.binned).batches for one in batch.once(_select_counting, families)]
     if not counting:

@@ -79,8 +79,6 @@ def judge_demand(case: RuleContext) -> RuleResult:
     plan, capacity, share = case.context.plan, case.context.capacity, case.limit("share")
     if plan is None or capacity is None or capacity.is_lower_bound:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no curve to derive usable rps from")
-    if not case.binned:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     instances = plan.fleet.instances if plan.fleet else None
     supply = Supply(capacity=capacity, usable=capacity.rps * share, share=share, planned=instances)
     whole, last = (_read_arrivals(part, capacity) for part in (case.binned, case.last_quarter(case.binned)))
@@ -272,8 +270,6 @@ def judge_batch(case: RuleContext) -> RuleResult:
     plan = case.context.plan
     if plan is None or not plan.is_batch:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan's workload is no batch work")
-    if not case.binned:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     whole = windows.sum_windows(one.window for one in case.binned)
     last = windows.sum_windows(one.window for one in case.last_quarter(case.binned))
     n = whole.counters.get("requests_finished", 0.0)

@@ -52,7 +52,7 @@ ALL_BEYOND = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drift:
+class DriftedLength:
     """Quantile away from the plan by at least `factor`, which is below 1 for shorter requests.
 
     Without planned lengths it is the mean, and the benchmark's own (`whose` tells).
@@ -96,10 +96,8 @@ def judge_drift(case: RuleContext) -> RuleResult:
         if not has_peak:
             keys = " or ".join(key for *_, key in rows)
             return case.unknown(Gap.NOT_IN_PLAN, f"the plan's workload has no {keys}")
-    if not case.binned:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     peak = None if family else find_busiest_periods(case)
-    results: list[Drift | Unknown | None] = []
+    results: list[DriftedLength | Unknown | None] = []
     requests = 0.0
     for row in rows:
         if mean := means.get(row):
@@ -111,7 +109,7 @@ def judge_drift(case: RuleContext) -> RuleResult:
             quantiles = planned[row].items() if finished >= needed else ()
             results += [_compare_quantile(case, row, parts, name, value) for name, value in quantiles]
         requests = max(requests, finished)
-    moved = [result for result in results if isinstance(result, Drift)]
+    moved = [result for result in results if isinstance(result, DriftedLength)]
     early = next((result for result in results if isinstance(result, Unknown)), None)
     if moved:
         return _report_drift(case, moved, peak)
@@ -135,13 +133,13 @@ def judge_benchmarked_lengths(case: RuleContext) -> Verdict | Unknown | None:
     """
     means = [(row, benchmarked_mean(case.context.plan, case.context.curve, row[2])) for row in LENGTHS if case.binned]
     results = [_compare_mean(case, row, mean)[1] for row, mean in means if mean]
-    drifted = [result for result in results if isinstance(result, Drift)]
+    drifted = [result for result in results if isinstance(result, DriftedLength)]
     if drifted:
         return replace(_report_drift(case, drifted, None), unit="tokens")
     return next((result for result in results if isinstance(result, Unknown)), None)
 
 
-def _compare_mean(case: RuleContext, row: Length, benchmarked: float) -> tuple[float, Drift | Unknown | None]:
+def _compare_mean(case: RuleContext, row: Length, benchmarked: float) -> tuple[float, DriftedLength | Unknown | None]:
     """Return the finished requests, and their mean length if it lasts beyond `factor` of the benchmark's on a side.
 
     Certain if all of ALL_BEYOND minutes or more are beyond it. Unknown at its begin.
@@ -170,7 +168,7 @@ def _compare_mean(case: RuleContext, row: Length, benchmarked: float) -> tuple[f
     if not is_beyond(length) or not is_persistent(last, each, is_beyond):
         return finished, too_early(case, case.binned, last, each, is_beyond)
     known = [is_beyond(value) for value in each if value is not None]
-    return finished, Drift(
+    return finished, DriftedLength(
         word=word,
         name=MEAN,
         side=side,
@@ -192,7 +190,7 @@ def _read_planned(case: RuleContext, row: Length) -> dict[str, float]:
 
 def _compare_quantile(
     case: RuleContext, row: Length, parts: tuple[Histogram, ...], name: str, planned: float
-) -> Drift | None:
+) -> DriftedLength | None:
     """Return a quantile that is proven to be beyond `factor` on a side, over the window and persistently."""
     word, family, _ = row
     q, factor = QUANTILES[name], case.limit("factor")
@@ -206,7 +204,7 @@ def _compare_quantile(
         if not is_persistent(last, each, bool):
             continue
         edge = observed.low if side is LimitSide.LONGER else observed.high
-        return Drift(
+        return DriftedLength(
             word=word,
             name=name,
             side=side,
@@ -228,7 +226,7 @@ def _explain_no_comparison(case: RuleContext, rows: Sequence[Length], requests: 
     return case.unknown(gap, f"no lengths of {' or '.join(word for word, _, _ in rows)} were seen")
 
 
-def _report_drift(case: RuleContext, moved: Sequence[Drift], peak: PeakComparison | None) -> Verdict:
+def _report_drift(case: RuleContext, moved: Sequence[DriftedLength], peak: PeakComparison | None) -> Verdict:
     certain = [drift for drift in moved if drift.certain]
     worst = max(certain or moved, key=lambda drift: max(drift.factor, 1 / drift.factor if drift.factor > 0 else 1.0))
     first = {drift.word: drift for drift in reversed(certain or moved)} | {worst.word: worst}

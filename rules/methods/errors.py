@@ -96,8 +96,6 @@ class Refusals:
 
 def judge_refused(case: RuleContext) -> RuleResult:
     """Compare the share of refused requests with the limit of each kind. Return the worse of the two."""
-    if not case.binned:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     kinds = [kind for kind in KINDS if any(kind[0] in one.window.counters for one in case.binned)]
     if not kinds:
         total = hold(case.binned).sum_families(READ)

@@ -61,8 +61,6 @@ def count_events(binned: Iterable[BinnedWindow]) -> EventCount:
 
 def judge_event_ratio(case: RuleContext) -> RuleResult:
     """Compare preemptions per finished request with the guide's two limits, at any load."""
-    if not case.binned:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     found = ratio(hold(case.binned).sum_families((EVENTS, REQUESTS)), EVENTS, REQUESTS)
     total = count_events(case.binned)
     if isinstance(found, Missing) and total.events <= 0:
@@ -150,8 +148,6 @@ def _describe_end(status: Status, exceeds: bool) -> str:
 
 def judge_faults(case: RuleContext) -> RuleResult:
     """Find any event in the window. The result is certain, because events are counted one by one."""
-    if not case.binned:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     family = case.rule.family
     total = hold(case.binned).sum_families((family, BY_CODE.get(family, family)))
     if family not in total.counters:

@@ -164,8 +164,6 @@ def judge_each_pool(method: Judge) -> Judge:
             return method(case)
         if case.context.plan is None or case.context.plan.disaggregation is None:
             return case.unknown(Gap.NOT_IN_PLAN, "the plan has no `disaggregation`: tokens a second of each pool")
-        if not case.binned:
-            return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
         found = [(_judge_pool(case, pool, method), pool) for pool in POOL_TOKENS]
         found.sort(key=lambda pair: _rank(pair[0]), reverse=True)
         (worst, pool), (other, its_pool) = found

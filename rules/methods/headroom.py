@@ -26,41 +26,37 @@ def judge_headroom(case: RuleContext) -> RuleResult:
     Certain if the lower bound is above the limit too. Headroom is certain if the upper bound is below the limit, or if
     the lower bound was above it for a while.
     """
-    if not case.binned:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     each = periods.sums(case, case.rule.signal)
     weekly = case.period_seconds > MINUTE_SECONDS
     judged = _select_busiest(case, each) if weekly else each
     used = periods.reading(case, judged)
     if isinstance(used, Missing) or used.value is None:
         return periods.unknown_utilization(case, used)
-    limit = case.limit("above")
-    minutes = f"{watched_seconds(case.binned) / MINUTE_SECONDS:.0f}"
+    limit, minutes = case.limit("above"), f"{watched_seconds(case.binned) / MINUTE_SECONDS:.0f}"
     when = f"in the busiest {len(judged)} of {len(each)} hours" if weekly else f"over {minutes} min"
-    claim = f"Fleet utilisation is {number(used.value, 'ratio')}"
+    claim, healthy = f"Fleet utilisation is {number(used.value, 'ratio')}", f"up to {limit * 100:g}% leaves headroom"
     details = [when, periods.weighing(case, judged)]
     last = _read_last_peak(case) if weekly else periods.value(case, periods.select_last_quarter(case))
     by_period = [periods.value(case, (one,)) for one in judged]
-    early = None if weekly else too_early(case, case.binned, last, by_period, lambda value: value > limit)
-    if early is not None and used.value > limit:
+    is_above, above = used.value > limit, used.low is not None and used.low > limit
+    early = too_early(case, case.binned, last, by_period, lambda value: value > limit) if not weekly else None
+    if early is not None and is_above:
         return early
-    above = used.low is not None and used.low > limit
-    lasting = is_persistent(last, by_period, lambda value: value > limit)
     expected = range_reading(0.0, limit, used.n)
-    if used.value <= limit or not lasting:
-        sentence = f"{claim}; up to {limit * 100:g}% leaves headroom"
-        if used.value > limit:
-            sentence += f"; {explain_not_lasting(case, is_over=last is None or last <= limit)}"
+    if not is_above or not is_persistent(last, by_period, lambda value: value > limit):
+        reason = f"; {explain_not_lasting(case, is_over=last is None or last <= limit)}" if is_above else ""
         certainty = certain_if(above or (used.high is not None and used.high <= limit))
-        return case.verdict(Status.OK, certainty, used, expected, sentence, details=details)
-    # Over a week the report proposes the size, from the peak and not from hours.
-    need, cost = _describe_need(case, judged, used.value)
+        return case.verdict(Status.OK, certainty, used, expected, f"{claim}; {healthy}{reason}", details=details)
     if weekly:
-        need, cost = f"{when}, up to {limit * 100:g}% leaves headroom", ""
+        # Over a week the report proposes the size, from the peak and not from hours.
+        sentence = f"{claim}; {when}, {healthy}"
         details.append("the report and `sizewatch prewarm` have the replicas needed then")
-    sentence = f"{claim}; {need or f'up to {limit * 100:g}% leaves headroom'}"
+    else:
+        need, cost = _describe_need(case, judged, used.value)
+        sentence = f"{claim}; {need or healthy}"
+        details.append(cost)
     certainty = certain_if(periods.is_covered(judged) and above)
-    return case.verdict(Status.WARNING, certainty, used, expected, sentence, details=(*details, cost))
+    return case.verdict(Status.WARNING, certainty, used, expected, sentence, details=details)
 
 
 def _select_busiest(case: RuleContext, hours: Sequence[Window]) -> tuple[Window, ...]:
@@ -112,8 +108,6 @@ def judge_falling(case: RuleContext) -> RuleResult:
     Whole weeks are compared, so that each has every weekday once. Certain if single days show it too, each against the
     same weekday.
     """
-    if not case.binned:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     hours = periods.sums(case)
     found = periods.reading(case, hours)
     if isinstance(found, Missing):

@@ -133,8 +133,6 @@ def judge_beyond(case: RuleContext) -> RuleResult:
     show the arrivals.
     """
     curve, held = case.context.curve, hold(case.binned)
-    if not held:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     if curve is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no benchmark curve for this tier")
     rates = [one.rps for one in held if one.rps is not None]

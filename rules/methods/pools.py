@@ -81,8 +81,6 @@ def judge_pools(case: RuleContext) -> RuleResult:
     planned = case.context.plan.disaggregation if case.context.plan else None
     if planned is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no disaggregation")
-    if not case.binned:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     for pool, family in POOL_TOKENS.items():
         if pool not in case.context.pools.values():
             return case.unknown(Gap.NOT_EXPOSED, f"no target is configured with `pool: {pool}`; engines do not say it")
@@ -189,8 +187,6 @@ def judge_imbalance(case: RuleContext) -> RuleResult:
     median of the other replicas. A new replica is left out while its cache may be cold. Certain if so many minutes are no
     chance (sign test).
     """
-    if not case.binned:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     warm = hold(case.binned).once(split_by_warmth, case.limit("warm_up_seconds"))[0]
     compared: dict[tuple[str, str], list[tuple[float, float, bool]]] = {}
     for group in warm.periods(windows.MINUTE_SECONDS).values():

@@ -116,8 +116,6 @@ def judge_replicas(case: RuleContext) -> RuleResult:
     From hits, lookups, prompt lengths, preemptions and finished requests of each replica. Certain only if requests are
     proven to be dealt out in turn now, and were not before.
     """
-    if not case.binned:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     if not any(QUERIED in one.window.counters for one in case.binned):
         return case.unmeasured(QUERIED)
     total = hold(case.binned).sum_families((QUERIED, FINISHED)).counters

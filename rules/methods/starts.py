@@ -35,8 +35,6 @@ def judge_cold_start(case: RuleContext) -> RuleResult:
         seconds, timing = max(measured, key=lambda pair: (pair[1] is Timing.POD, pair[0]), default=(0.0, None))
         told = f"; {number(seconds, 'seconds')} were measured {FROM_TO[timing]}" if timing else ""
         return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no cold_start_seconds{told}")
-    if not case.binned:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     allowed = planned * case.limit("factor")
     for timing, starts in recent.items():
         if any(seconds > allowed for _, seconds, _ in starts):
@@ -140,8 +138,6 @@ class ShortLife:
 
 def judge_flapping(case: RuleContext) -> RuleResult:
     """Find replicas that stopped within their own cold start, and what those starts cost."""
-    if not case.binned:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     if not any(one.replica for one in case.binned):
         return case.unknown(Gap.NOT_EXPOSED, "the tier is read as sums, without the starts of its replicas")
     short, most = find_short_lives(case), case.limit("times")

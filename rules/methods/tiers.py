@@ -75,8 +75,6 @@ def judge_tiers(case: RuleContext) -> RuleResult:
     model = case.context.plan.model if case.context.plan else None
     if model is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan does not say which model this tier serves")
-    if not case.binned:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     others = {
         n: t
         for n, t in case.fleet.items()

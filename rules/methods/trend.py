@@ -51,8 +51,6 @@ QUANTILES = (0.5, 0.99)
 
 def judge_trend(case: RuleContext) -> RuleResult:
     """Evaluate GPU saturation if the rule has a `pegged` threshold, else the queue."""
-    if not case.binned:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     return _judge_saturated(case) if "pegged" in case.rule.thresholds else _judge_queue(case)
 
 

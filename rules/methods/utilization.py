@@ -105,65 +105,58 @@ def judge_trap(case: RuleContext) -> RuleResult:
     peaks need is in the trap, with no surplus: scaling by schedule and batch work are its levers (guide 9.2).
     Certain if the upper bound of utilisation is below the limit too. Ok is certain if the lower bound is above it.
     """
-    if not case.binned:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    hours = sums(case)
+    hours, limit = sums(case), case.limit("below")
     used = reading(case, hours)
     if isinstance(used, Missing) or used.value is None:
         return unknown_utilization(case, used)
-    limit = case.limit("below")
     days = watched_seconds(case.binned) / DAY_SECONDS
-    summary, details = (
-        f"fleet utilisation is {number(used.value, 'ratio')} over {days:.1f} days",
-        [weighing(case, hours)],
-    )
-    idle = find_idle(case.context, hours, _read_margin(case))
+    summary = f"fleet utilisation is {number(used.value, 'ratio')} over {days:.1f} days"
+    idle, details = find_idle(case.context, hours, _read_margin(case)), [weighing(case, hours)]
+
+    def judged(status: Status, text: str, certain: bool, found: IdleReplicas | None = idle) -> RuleResult:
+        return _build_verdict(case, status, used, f"{summary}; {text}", certain, found, details)
+
     if used.value >= limit:
         sure = used.low is not None and used.low >= limit
-        text = f"{summary}; {limit * 100:g}% or more is no trap"
-        return _build_verdict(case, Status.OK, used, text, sure, idle, details)
+        return judged(Status.OK, f"{limit * 100:g}% or more is no trap", sure)
     full = hours_of_fullest(hours, "kv_utilization", case.limit("fullest_hours"))
     if full is None:
         gap = windows.sum_windows(hours).explain_missing("kv_utilization")
         return case.unknown(gap, f"{summary}; the KV cache level is not known")
     details.append(f"the hourly mean of the KV cache is {number(full[0], 'ratio')} in its fullest hours")
     if full[0] >= case.limit("kv_below"):
-        text = f"{summary}; memory sets the size of this fleet, not load"
-        return _build_verdict(case, Status.OK, used, text, details=details)
+        return judged(Status.OK, "memory sets the size of this fleet, not load", True, None)
     details.append(_describe_need(case, idle))
     if not idle.replicas and idle.ready < idle.minimum_warm + 1:
-        text = f"{summary}; its busiest hour or the minimum warm count needs every replica"
-        return _build_verdict(case, Status.OK, used, text, idle=idle, details=details)
+        return judged(Status.OK, "its busiest hour or the minimum warm count needs every replica", True)
     last = value(case, select_last_quarter(case))
-    certain = is_covered(hours) and last is not None and last < limit
-    certain = certain and used.high is not None and used.high < limit
-    sentence = f"{summary}; {_describe_surplus(case, idle)}"
-    return _build_verdict(case, Status.WARNING, used, sentence, certain, idle=idle, details=details)
+    certain = is_covered(hours) and last is not None and last < limit and used.high is not None and used.high < limit
+    return judged(Status.WARNING, _describe_surplus(case, idle), certain)
 
 
 def judge_empty_queue(case: RuleContext) -> RuleResult:
-    """Find a queue that is always empty while the GPUs are mostly idle, over a day with traffic (guide 9.3)."""
-    if not case.binned:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
+    """Find a queue that is always empty while the GPUs are mostly idle, over a day with traffic (guide 9.3).
+
+    From waiting requests, and GPU utilisation of the busiest hours. Certain if most of the time was seen, not by plain polls.
+    """
     hours, total = sums(case), windows.sum_windows(one.window for one in case.binned)
     if not total.counters.get("requests_finished"):
         return case.unknown(Gap.NO_TRAFFIC, "no request in all these hours")
-    used = reading(case, hours)
-    waiting = hours_of_fullest(hours, "requests_waiting", case.limit("fullest_hours"))
+    used, fullest = reading(case, hours), case.limit("fullest_hours")
+    waiting = hours_of_fullest(hours, "requests_waiting", fullest)
     if waiting is None:
         return case.unknown(total.explain_missing("requests_waiting"), "nothing says how many requests wait")
     if isinstance(used, Missing) or used.value is None:
         return case.unknown(used.gap if isinstance(used, Missing) else Gap.SCRAPE_FAILED, "no GPU utilisation is read")
-    each = [one for hour in hours if (one := value(case, (hour,))) is not None]
-    busiest = nearest_rank(each, case.limit("fullest_hours"))
-    seen = exact_reading(busiest, used.n)
-    gpus = f"GPUs are {number(busiest, 'ratio')} busy in the busiest hours"
+    each = [level for hour in hours if (level := value(case, (hour,))) is not None]
+    busiest = nearest_rank(each, fullest)
+    seen, gpus = exact_reading(busiest, used.n), f"GPUs are {number(busiest, 'ratio')} busy in the busiest hours"
     if waiting[0] > case.limit("waiting"):
         text = f"{number(waiting[0], '')} requests wait at each replica; {gpus}"
         return _build_verdict(case, Status.OK, seen, text)
     if busiest >= case.limit("gpu_below"):
         return _build_verdict(case, Status.OK, seen, f"no queue; {gpus}")
-    full = hours_of_fullest(hours, "kv_utilization", case.limit("fullest_hours"))
+    full = hours_of_fullest(hours, "kv_utilization", fullest)
     if full and full[0] >= case.catalogue["UtilizationTrap"].limit("kv_below", case.context.limits):
         text = f"no queue; {gpus}; memory sets the size of this fleet, not load"
         return _build_verdict(case, Status.OK, seen, text)
@@ -171,12 +164,13 @@ def judge_empty_queue(case: RuleContext) -> RuleResult:
     if case.context.capacity is None:
         load = max(each) * mean_ready_replicas(hours)
         idle = compute_idle_replicas(case.context.plan, idle.ready, load, _read_margin(case))
-    details = (_describe_need(case, idle),)
+    details, surplus = (_describe_need(case, idle),), _describe_surplus(case, idle)
     if idle.replicas <= 0:
-        return _build_verdict(case, Status.OK, seen, f"no queue; {_describe_surplus(case, idle)}", details=details)
+        return _build_verdict(case, Status.OK, seen, f"no queue; {surplus}", details=details)
     certain = not (POLLED in total.gauges and POLLED in total.sampled) and is_covered(hours)
-    sentence = f"no request waits while {gpus}; {_describe_surplus(case, idle)}"
-    return _build_verdict(case, Status.WARNING, seen, sentence, certain, idle, details)
+    return _build_verdict(
+        case, Status.WARNING, seen, f"no request waits while {gpus}; {surplus}", certain, idle, details
+    )
 
 
 def judge_empty_cache(case: RuleContext) -> RuleResult:
@@ -185,36 +179,33 @@ def judge_empty_cache(case: RuleContext) -> RuleResult:
     Hourly maxima count, because a cache is sized for its fullest moment. Blocks that only hold cached prefixes count as
     free, so the result is likely at most if many tokens hit them.
     """
-    if not case.binned:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     hours, total = sums(case), windows.sum_windows(one.window for one in case.binned)
     full = hours_of_fullest(hours, "kv_utilization", case.limit("fullest_hours"))
     if full is None:
-        return case.unknown(
-            total.explain_missing("kv_utilization"), "the engine does not show how full its KV cache is"
-        )
+        gap = total.explain_missing("kv_utilization")
+        return case.unknown(gap, "the engine does not show how full its KV cache is")
     if not total.counters.get("requests_finished"):
         return case.unknown(Gap.NO_TRAFFIC, "no request in all these hours")
     mean, most = full
-    seen = exact_reading(most, float(len(hours)))
     share = f"{case.limit('fullest_hours') * 100:g}% of {len(hours)} hours"
     summary = f"in {share} the KV cache is at most {number(most, 'ratio')} full"
-    details = [f"highest instant of an hour, hourly mean at most {number(mean, 'ratio')}"]
     sentence = f"{summary}; {case.limit('below') * 100:g}% or more is healthy"
-    if most >= case.limit("below"):
-        return _build_verdict(case, Status.OK, seen, sentence, details=details)
-    hits = value(case, hours, "prefix_hit_ratio")
-    if hits is None or hits <= case.limit("cached_share"):
-        return _build_verdict(case, Status.WARNING, seen, sentence, is_covered(hours), details=details)
-    details.append(f"{number(hits, 'ratio')} of prompt tokens are found in it; blocks that hold them count as free")
-    return _build_verdict(case, Status.WARNING, seen, sentence, False, details=details)
+    details = [f"highest instant of an hour, hourly mean at most {number(mean, 'ratio')}"]
+    status = Status.OK if most >= case.limit("below") else Status.WARNING
+    hits = value(case, hours, "prefix_hit_ratio") if status is Status.WARNING else None
+    holds_prefixes = hits is not None and hits > case.limit("cached_share")
+    if holds_prefixes:
+        details.append(
+            f"{number(hits or 0.0, 'ratio')} of prompt tokens are found in it; blocks that hold them count as free"
+        )
+    certain = status is Status.OK or (is_covered(hours) and not holds_prefixes)
+    return _build_verdict(case, status, exact_reading(most, float(len(hours))), sentence, certain, details=details)
 
 
 def unknown_utilization(case: RuleContext, used: SignalValue) -> Unknown:
     """Return unknown with the reason why fleet utilisation is not known."""
-    if isinstance(used, Missing):
-        return case.unknown(used.gap, used.text or "fleet utilisation is not known")
-    return case.unknown(Gap.SCRAPE_FAILED, "fleet utilisation is not known")
+    gap, text = (used.gap, used.text) if isinstance(used, Missing) else (Gap.SCRAPE_FAILED, "")
+    return case.unknown(gap, text or "fleet utilisation is not known")
 
 
 def compute_idle_replicas(plan: TierPlan | None, ready: float, busiest: float, margin: Margin) -> IdleReplicas:

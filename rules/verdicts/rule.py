@@ -53,7 +53,8 @@ class Rule(CatalogueRow):
     observed once. An observation that is made many times a request is not independent, and counts as one. `condition`
     selects minutes. `needs` is a dotted path below the tier of the plan: without it the result is not_in_plan. `about`
     names the reading in sentences. `interim` describes what a hold that is still too short shows already, "" for nothing.
-    `explained_by` lists the rules upstream: a finding of one of them makes this rule's finding a symptom.
+    `reads_windows`: without any window the result is scrape_failed. `explained_by` lists the rules upstream: a finding of
+    one of them makes this rule's finding a symptom.
     """
 
     method: Method
@@ -68,6 +69,7 @@ class Rule(CatalogueRow):
     condition: Condition = Condition.ANY
     needs: str = ""
     about: str = ""
+    reads_windows: bool = True
     interim: Callable[[Any], str] | None = None
     title: str
     meaning: str
