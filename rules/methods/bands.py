@@ -72,7 +72,10 @@ def _is_outside(value: float, below: float | None, above: float | None) -> bool:
 
 
 def judge_band(case: RuleContext) -> RuleResult:
-    """Compare the signal of the rule with its limits, over the minutes that its condition selects."""
+    """Compare the signal of the rule with its limits, over the minutes that its condition selects.
+
+    Likely in two separate minutes, certain in three. A quantile is certain by the edge of its bucket, a plain poll never.
+    """
     if case.rule.needs and not read_plan_value(case.context, case.rule.needs):
         return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no {case.rule.needs}")
     if not any(one.window.covered_seconds > 0 for one in case.binned):

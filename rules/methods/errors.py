@@ -28,7 +28,10 @@ KINDS: tuple[tuple[str, str, str, str], ...] = (
 
 
 def judge_availability(case: RuleContext) -> RuleResult:
-    """Compare failed requests with the availability of the plan. Refused requests are in neither number."""
+    """Compare failed requests with the availability of the plan, by the burn of its budget.
+
+    From errors of the engine and HTTP answers 5xx. Refused requests are in neither number. Certain as a burn is.
+    """
     allowed, of_plan = allowed_to_fail(case.context, case.rule)
     source = "" if of_plan else " (the default: the plan has no slo.availability)"
     note = f"{(1 - allowed) * 100:.6g}% are promised to be served{source}"
@@ -95,7 +98,10 @@ class Refusals:
 
 
 def judge_refused(case: RuleContext) -> RuleResult:
-    """Compare the share of refused requests with the limit of each kind. Return the worse of the two."""
+    """Compare the share of refused requests with the limit of each kind. Return the worse of the two.
+
+    From refusals for want of room and HTTP answers 4xx. Certain beyond chance, where the counts do not contradict each other.
+    """
     kinds = [kind for kind in KINDS if any(kind[0] in one.window.counters for one in case.binned)]
     if not kinds:
         total = hold(case.binned).sum_families(READ)

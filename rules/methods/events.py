@@ -60,7 +60,10 @@ def count_events(binned: Iterable[BinnedWindow]) -> EventCount:
 
 
 def judge_event_ratio(case: RuleContext) -> RuleResult:
-    """Compare preemptions per finished request with the guide's two limits, at any load."""
+    """Compare preemptions per finished request with the guide's two limits, at any load.
+
+    Certain beyond chance (Poisson) and in separate minutes, because preemptions cluster.
+    """
     found = ratio(hold(case.binned).sum_families((EVENTS, REQUESTS)), EVENTS, REQUESTS)
     total = count_events(case.binned)
     if isinstance(found, Missing) and total.events <= 0:
@@ -88,7 +91,10 @@ def judge_event_ratio(case: RuleContext) -> RuleResult:
 
 
 def judge_excess(case: RuleContext) -> RuleResult:
-    """Find more preemptions per finished request than the benchmark at equal load, beyond the allowed points."""
+    """Find more preemptions per finished request than the benchmark at equal load, beyond the allowed points.
+
+    Certain as `judge_event_ratio`, if enough requests stand behind the points of most of the load.
+    """
     found = select_comparable(case, (EVENTS, REQUESTS))
     if isinstance(found, Unknown):
         return found

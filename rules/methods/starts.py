@@ -137,7 +137,10 @@ class ShortLife:
 
 
 def judge_flapping(case: RuleContext) -> RuleResult:
-    """Find replicas that stopped within their own cold start, and what those starts cost."""
+    """Find replicas that stopped within their own cold start, and what those starts cost.
+
+    From starts and last pages of the last hour. Always certain: a start without an observed begin does not count.
+    """
     if not any(one.replica for one in case.binned):
         return case.unknown(Gap.NOT_EXPOSED, "the tier is read as sums, without the starts of its replicas")
     short, most = find_short_lives(case), case.limit("times")
