@@ -1,6 +1,6 @@
 """Sample configuration of Alertmanager: routing by severity and inhibitions.
 
-Inhibitions follow from the causal table of the catalogue. Prometheus and the agent send the same labels, so the file
+Inhibitions follow from the stages of the rules. Prometheus and the agent send the same labels, so the file
 serves both.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from exporters.metrics import names
 from exporters.render.text import comment_lines, dump_yaml
-from rules.catalogue.registry import BY_NAME, RULES, upstream_rules
+from rules.catalogue.registry import BY_NAME, RULES
 from rules.verdicts.rule import Scope, Severity
 
 WATCHDOG = "SizewatchWatchdog"
@@ -47,13 +47,14 @@ def any_value_matcher(label: str, values: tuple[str, ...]) -> str:
 
 
 def inhibitions() -> tuple[Inhibition, ...]:
-    """Return the inhibitions that follow from the causal table (`Rule.explained_by`), pages first.
+    """Return the inhibitions that follow from the stages of the rules (`Rule.stage`), pages first.
 
     A ticket silences no page: its cause may last for weeks, and users feel what pages.
     """
-    upstream = upstream_rules(RULES)
     loud = {rule.name: rule for rule in RULES if rule.loudness is not Severity.REPORT}
-    downstream = {name: tuple(other for other in loud if name in upstream[other]) for name in loud}
+    downstream = {
+        name: tuple(other for other in loud if 0 < rule.stage < loud[other].stage) for name, rule in loud.items()
+    }
     pages = tuple(name for name, rule in loud.items() if rule.loudness is Severity.PAGE)
     tickets: dict[tuple[str, ...], list[str]] = {}
     for name, targets in downstream.items():
@@ -72,7 +73,7 @@ def inhibitions() -> tuple[Inhibition, ...]:
             for row in (
                 *_silence((name,), PAGES, tuple(one for one in downstream[name] if one in pages), PAGES),
                 *_silence(
-                    (name,), PAGES, tuple(o for o in loud if o in upstream[name] or name in upstream[o]), TICKETS
+                    (name,), PAGES, tuple(o for o in loud if name in downstream[o] or o in downstream[name]), TICKETS
                 ),
             )
         ),

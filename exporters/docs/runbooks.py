@@ -15,7 +15,7 @@ from pathlib import Path
 from exporters.prometheus_rules.self_monitoring import ROWS, SelfMonitoringAlert
 from exporters.render.text import format_duration, wrap
 from exporters.status.page import style
-from rules.catalogue.registry import RULES, upstream_rules
+from rules.catalogue.registry import RULES
 from rules.thresholds import Threshold
 from rules.verdicts.rule import Rule, Scope, Severity
 
@@ -94,7 +94,7 @@ def fill_runbooks(page: str) -> str:
     wrong += [f"{name} has {named.count(name)} blocks" for name in known if named.count(name) > 1]
     if wrong:
         raise RunbookError("; ".join(wrong))
-    page = CAUSES.sub(lambda _: f"<!-- generated: causes -->\n{draw_causes()}\n<!-- end -->", page)
+    page = CAUSES.sub(lambda _: f"<!-- generated: causes -->\n{stages()}\n<!-- end -->", page)
     page = OVERVIEW.sub(lambda _: f"<!-- generated: overview -->\n{overview()}\n<!-- end -->", page)
     return BLOCK.sub(
         lambda found: f"<!-- generated: thresholds {found[1]} -->\n{block(known[found[1]])}\n<!-- end -->", page
@@ -110,16 +110,13 @@ def overview() -> str:
     return "\n".join(["| severity | rules |", "|---|---|", *rows])
 
 
-def draw_causes() -> str:
-    """Return a Mermaid graph of the rules that explain others. An arrow that longer ways imply is not drawn."""
-    upstream = upstream_rules(RULES)
-    arrows = [
-        f"  {cause} --> {rule.name}"
-        for rule in RULES
-        for cause in sorted(one.rule for one in rule.explained_by)
-        if not any(cause in upstream[other.rule] for other in rule.explained_by)
-    ]
-    return "\n".join(["```mermaid", "graph LR", *arrows, "```"])
+def stages() -> str:
+    """Return the table of the rules by stage, the most upstream first."""
+    rows = []
+    for stage in sorted({rule.stage for rule in RULES} - {0}):
+        links = ", ".join(f"[{rule.name}](#{rule.name.lower()})" for rule in RULES if rule.stage == stage)
+        rows.append(f"| {stage} | {links} |")
+    return "\n".join(["| stage | rules |", "|---|---|", *rows])
 
 
 def block(rule: Rule) -> str:
@@ -169,24 +166,20 @@ def runbook_page(name: str) -> bytes | None:
     rule = next((one for one in RULES if one.name == name), None)
     if rule is None:
         return None
-    told = "".join(f"<p><b>{words}</b> {', '.join(map(_rule_link, names))}.</p>" for words, names in _links(rule))
     head = f"<p>{escape(rule.title)}. Severity {rule.loudness.value}: {LOUDNESS[rule.loudness]}.</p>"
-    body = markdown_html(_sections().get(name, "")) + told
+    body = markdown_html(_sections().get(name, ""))
     return _document(name, head, body, '<a href="./">all runbooks</a> <a href="../">status</a>')
 
 
 def runbooks_page() -> bytes:
     """Return the page with all rules by severity, and what holds for every runbook, in UTF-8."""
-    intro = re.sub(r"\*\*Which rule explains which\.\*\*.*?```\n", "", _sections()[""], flags=re.DOTALL)
-    return _document("Runbooks", "", markdown_html(intro), '<a href="../">status</a>')
+    return _document("Runbooks", "", markdown_html(_sections()[""]), '<a href="../">status</a>')
 
 
 def runbook_text(name: str, width: int) -> str:
     """Return a rule's runbook for a terminal of so many columns. Raise StopIteration for an unknown rule."""
     rule = next(one for one in RULES if one.name == name)
     lines = [name, *wrap(f"{rule.title}. Severity {rule.loudness.value}: {LOUDNESS[rule.loudness]}.", width=width)]
-    for words, names in _links(rule):
-        lines += wrap(f"{words}: {', '.join(names)}.", then="  ", width=width)
     return "\n".join((*lines, *_lines(_sections().get(name, ""), width)))
 
 
@@ -213,16 +206,6 @@ def rules_text(width: int) -> str:
         lines += ["", *wrap(f"{severity.value}: {meaning}", width=width)]
         lines += [f"  {one.name:{longest}}  {one.title}" for one in RULES if one.loudness is severity]
     return "\n".join(lines)
-
-
-def _links(rule: Rule) -> Iterator[tuple[str, list[str]]]:
-    """Yield the rules that explain this one, and those that it explains."""
-    for words, names in (
-        ("Explained by", [one.rule for one in rule.explained_by]),
-        ("Explains", [one.name for one in RULES if rule.name in {other.rule for other in one.explained_by}]),
-    ):
-        if names:
-            yield words, names
 
 
 def _lines(text: str, width: int) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rules.catalogue.thresholds import BEFORE_LOAD, FATAL, explain
 from rules.methods.availability import (
     judge_stale_page,
     judge_stalled,
@@ -18,6 +17,7 @@ from rules.verdicts.rule import Rule, Scope, Severity
 ROWS: tuple[Rule, ...] = (
     Rule(
         name="TierDown",
+        stage=20,
         method=judge_tier_down,
         loudness=Severity.PAGE,
         window_seconds=0,
@@ -34,10 +34,10 @@ ROWS: tuple[Rule, ...] = (
             "If it is down, send its traffic to the model's other tiers or a fallback before you repair it",
             "If it serves, run `sizewatch doctor`: it reports which step to the metrics pages fails",
         ),
-        explained_by=explain(*FATAL),
     ),
     Rule(
         name="TargetDown",
+        stage=30,
         method=judge_target_down,
         scope=Scope.REPLICA,
         window_seconds=0,
@@ -55,10 +55,10 @@ ROWS: tuple[Rule, ...] = (
             "Check the replica: its process, and /metrics from this node",
             "Run `sizewatch doctor`: it reports which step of the connection fails",
         ),
-        explained_by=explain(*FATAL, "TierDown"),
     ),
     Rule(
         name="EngineStalled",
+        stage=30,
         method=judge_stalled,
         scope=Scope.REPLICA,
         loudness=Severity.PAGE,
@@ -81,10 +81,10 @@ ROWS: tuple[Rule, ...] = (
             "Send one request to it: an answer shows that it works again",
             "If it stays, take the replica out of the routing and restart it; its requests are lost",
         ),
-        explained_by=explain(*FATAL, "TierDown", "TargetDown"),
     ),
     Rule(
         name="TelemetryStale",
+        stage=89,
         method=judge_stale_page,
         scope=Scope.REPLICA,
         window_seconds=0,
@@ -99,10 +99,10 @@ ROWS: tuple[Rule, ...] = (
             "After a mass cancel vLLM keeps its last gauges until the next step (issue 29928): then this is harmless",
             "If a GPU is named, check the driver or the exporter on that node",
         ),
-        explained_by=explain("TierDown", "TargetDown", "EngineStalled"),
     ),
     Rule(
         name="UnknownTooLong",
+        stage=90,
         method=judge_unknown_too_long,
         window_seconds=0,
         thresholds={
@@ -117,7 +117,6 @@ ROWS: tuple[Rule, ...] = (
             "Repair the cause in the sentence: the target's scrape, the restarting process, the stuck page",
             "Run `sizewatch doctor`: it reports which targets and signals are missing, and why",
         ),
-        explained_by=explain("TierDown", "TargetDown", "EngineStalled", "TelemetryStale"),
     ),
     Rule(
         name="ForecastDegraded",
@@ -145,6 +144,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="DemandExceedsCapacity",
+        stage=40,
         method=judge_demand,
         thresholds={
             "share": Threshold(1.0, "ratio", "guide 8.3: more than the usable requests a second breaks the objective"),
@@ -164,6 +164,5 @@ ROWS: tuple[Rule, ...] = (
             "Until they are ready shed or delay load (queue breaker, batch work); never raise batch limits against it",
             "If the demand stays, plan again with the new peak: workload.requests_per_second.peak and fleet.instances",
         ),
-        explained_by=explain(*BEFORE_LOAD, "ForecastDegraded"),
     ),
 )

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from rules.catalogue.thresholds import (
     ALLOWED_SLOW,
-    BEFORE_LATENCY,
-    BEFORE_LOAD,
-    LOAD,
-    MEMORY,
     MINIMUM_REQUESTS,
-    OUTAGES,
-    ROUTING,
     SUPPORTED_REQUESTS,
-    explain,
 )
 from rules.methods.demand import judge_batch
 from rules.methods.events import judge_excess
@@ -27,9 +20,10 @@ from rules.verdicts.rule import Rule, Severity
 STEP_13 = "guide 9.1, step 13"
 
 
-def _tail(name: str, stem: str, title: str, *upstream: str) -> Rule:
+def _tail(name: str, stage: int, stem: str, title: str) -> Rule:
     return Rule(
         name=name,
+        stage=stage,
         method=judge_tail,
         thresholds={
             "factor": Threshold(1.3, "ratio", f"{STEP_13}: more than 30 % above the benchmark"),
@@ -48,16 +42,16 @@ def _tail(name: str, stem: str, title: str, *upstream: str) -> Rule:
             "If the workload changed, go back to step 1: measure lengths and arrival pattern again, and benchmark with them",
             "If the benchmark is the first suspect, repeat it open loop with at least 300 requests a point",
         ),
-        explained_by=explain(*BEFORE_LATENCY, *upstream),
     )
 
 
 ROWS: tuple[Rule, ...] = (
-    _tail("TtftDivergence", "ttft", "TTFT P99 above benchmark", "TpotDivergence", "ItlDivergence"),
-    _tail("TpotDivergence", "tpot", "TPOT P99 above benchmark"),
-    _tail("ItlDivergence", "itl", "ITL P99 above benchmark", "TpotDivergence"),
+    _tail("TtftDivergence", 72, "ttft", "TTFT P99 above benchmark"),
+    _tail("TpotDivergence", 70, "tpot", "TPOT P99 above benchmark"),
+    _tail("ItlDivergence", 71, "itl", "ITL P99 above benchmark"),
     Rule(
         name="GpuUtilizationShortfall",
+        stage=90,
         method=judge_mean,
         thresholds={
             "points": Threshold(0.20, "ratio", f"{STEP_13}: more than 20 points below"),
@@ -73,10 +67,10 @@ ROWS: tuple[Rule, ...] = (
             "Look at queue time and at the front end's CPU: a starved engine shows as an idle GPU",
             "Size the tier again if the lengths moved",
         ),
-        explained_by=explain(*OUTAGES, *ROUTING),
     ),
     Rule(
         name="PrefixHitDivergence",
+        stage=55,
         method=judge_mean,
         thresholds={
             "points": Threshold(
@@ -94,10 +88,10 @@ ROWS: tuple[Rule, ...] = (
             "Compare prompts with the benchmark's: a repeated seed makes a cache that production never has",
             "If prompts changed for good, plan without the hits: benchmark again",
         ),
-        explained_by=explain(*BEFORE_LOAD, *LOAD, *MEMORY),
     ),
     Rule(
         name="EvictionDivergence",
+        stage=53,
         method=judge_excess,
         thresholds={
             "points": Threshold(0.05, "ratio", "guide 9.3: eviction rate below 5 %; so much above plan"),
@@ -114,10 +108,10 @@ ROWS: tuple[Rule, ...] = (
             "Give the KV cache more room: FP8 KV cache, or fewer requests at once (--max-num-seqs)",
             "Never lower --gpu-memory-utilization for this: it shrinks the cache",
         ),
-        explained_by=explain(*BEFORE_LOAD, *LOAD, "KvCacheNearCeiling", "KvCacheCascade", "KvEviction"),
     ),
     Rule(
         name="LoadBeyondBenchmark",
+        stage=41,
         method=judge_beyond,
         interim=beyond_so_far,
         thresholds={
@@ -132,7 +126,6 @@ ROWS: tuple[Rule, ...] = (
         "keeps growing. The plan's latencies do not apply there, and nothing can be compared. More requests in the "
         "system at a load within what replicas take are held up, not too many.",
         actions=(SEE_THE_LOAD, *all_levers("LoadBeyondBenchmark")),
-        explained_by=explain(*BEFORE_LOAD, "DemandExceedsCapacity"),
     ),
 )
 

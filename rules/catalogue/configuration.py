@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from rules.catalogue.thresholds import (
-    BEFORE_LOAD,
-    FAULTS,
-    LOAD,
     LONGER,
-    MEMORY,
     MINIMUM_REQUESTS,
     TTFT_SLO,
-    WORKLOAD,
-    explain,
 )
 from rules.methods.adapters import judge_adapters
 from rules.methods.bands import judge_acceptance, judge_band
@@ -29,6 +23,7 @@ CAPABILITY = "compute capability"
 ROWS: tuple[Rule, ...] = (
     Rule(
         name="PrefixHitLow",
+        stage=56,
         method=judge_band,
         thresholds={
             "below": Threshold(0.30, "ratio", "guide 9.3: below 30 % on a workload with known prefix reuse"),
@@ -47,10 +42,10 @@ ROWS: tuple[Rule, ...] = (
             "Compare the replicas' own hit rates: all low at once is routing or prompts, one alone is that replica",
             "Enlarge the cache if blocks are evicted before they come back (KvEviction, KvResidencyShort)",
         ),
-        explained_by=explain(*BEFORE_LOAD, *LOAD, *MEMORY, "PrefixHitDivergence"),
     ),
     Rule(
         name="PrefixRoutingBroken",
+        stage=30,
         method=judge_replicas,
         window_seconds=3600,
         thresholds={
@@ -83,10 +78,10 @@ ROWS: tuple[Rule, ...] = (
             "Cap the share of one replica and let the rest overflow, so that no prefix makes a hot spot",
             "Where the router cannot do it, plan without the hits: benchmark again",
         ),
-        explained_by=explain("MixedTierLoadBalancing"),
     ),
     Rule(
         name="AdapterCachePressure",
+        stage=31,
         method=judge_adapters,
         thresholds={
             "held_share": Threshold(
@@ -110,6 +105,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="SpeculationAcceptanceLow",
+        stage=31,
         method=judge_acceptance,
         thresholds={
             "below": Threshold(0.60, "ratio", "guide 9.3: above 60 % (per token: DESIGN 3.7)"),
@@ -128,10 +124,10 @@ ROWS: tuple[Rule, ...] = (
             "Switch speculation off where it stays below the critical limit: it costs more than it yields",
             "Measure TPOT and tokens per second with speculation and without it, at the present batch, and keep what wins",
         ),
-        explained_by=explain(*WORKLOAD),
     ),
     Rule(
         name="MixedTierLoadBalancing",
+        stage=30,
         method=judge_tiers,
         thresholds={
             "unequal": Threshold(1.3, "ratio", "guide 9.1, step 13: 30 % apart is another tier than the one beside it"),
@@ -154,6 +150,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="ReplicaImbalance",
+        stage=60,
         method=judge_imbalance,
         thresholds={
             "busier": Threshold(1.5, "ratio", "a replica with more than half as much again is chosen by something"),
@@ -176,10 +173,10 @@ ROWS: tuple[Rule, ...] = (
             "Straggler: compare its clocks, temperature and neighbours with the others; drain it if it stays slow",
             "Full rank: balance requests over the data-parallel ranks by their queues, not in turn",
         ),
-        explained_by=explain(*FAULTS, "MixedTierLoadBalancing", *MEMORY),
     ),
     Rule(
         name="QuantizationMismatch",
+        stage=31,
         method=judge_precision,
         reads_windows=False,
         minimum_seconds=60,
@@ -204,6 +201,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="ColdStartLate",
+        stage=31,
         method=judge_cold_start,
         window_seconds=HOUR_SECONDS,
         minimum_seconds=60,
@@ -223,10 +221,10 @@ ROWS: tuple[Rule, ...] = (
             "Shorten the start: weights on a local disk, images pulled ahead, compiled graphs kept",
             "Keep more replicas warm until then (fleet.minimum_warm)",
         ),
-        explained_by=explain(*FAULTS, "TierDown", "TargetDown"),
     ),
     Rule(
         name="ReplicaFlapping",
+        stage=90,
         method=judge_flapping,
         window_seconds=HOUR_SECONDS,
         minimum_seconds=60,
@@ -246,7 +244,6 @@ ROWS: tuple[Rule, ...] = (
             "If the replicas crash instead, read the log of one that stopped: its last lines tell why",
             "Keep as many replicas warm as the dips need (fleet.minimum_warm)",
         ),
-        explained_by=explain(*FAULTS, "TierDown", "TargetDown"),
     ),
     Rule(
         name="BenchmarkStale",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rules.catalogue.thresholds import ENOUGH_FOR_P99, LONGER, explain
+from rules.catalogue.thresholds import ENOUGH_FOR_P99, LONGER
 from rules.methods.drift import judge_drift
 from rules.telemetry.windows import HOUR_SECONDS
 from rules.thresholds import CatalogueRow, Threshold
@@ -11,6 +11,7 @@ from rules.verdicts.rule import Rule
 ROWS: tuple[Rule, ...] = (
     Rule(
         name="OutputLengthDrift",
+        stage=31,
         method=judge_drift,
         window_seconds=HOUR_SECONDS,
         thresholds={"factor": LONGER, "minimum_requests": ENOUGH_FOR_P99},
@@ -27,7 +28,6 @@ ROWS: tuple[Rule, ...] = (
             "If every use is affected, check chat template and stop tokens of the model that was deployed last",
             "If they are meant, put the new P99 into the plan and benchmark again",
         ),
-        explained_by=explain("WorkloadDrift"),
     ),
 )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rules.catalogue.thresholds import FAULTS, WORKLOAD, explain
 from rules.methods.bands import judge_band, judge_experts
 from rules.methods.events import judge_faults
 from rules.methods.pools import judge_pools
@@ -12,11 +11,10 @@ from rules.thresholds import Threshold
 from rules.verdicts.rule import Rule, Severity
 
 
-def _faults(
-    name: str, stem: str, about: str, title: str, meaning: str, actions: tuple[str, ...], *upstream: str
-) -> Rule:
+def _faults(name: str, stage: int, stem: str, about: str, title: str, meaning: str, actions: tuple[str, ...]) -> Rule:
     return Rule(
         name=name,
+        stage=stage,
         method=judge_faults,
         minimum_seconds=60.0,
         thresholds={"events": Threshold(1, "events", "none is normal (METRICS trap 16: by change)")},
@@ -27,13 +25,13 @@ def _faults(
         title=title,
         meaning=meaning,
         actions=actions,
-        explained_by=explain(*upstream),
     )
 
 
 ROWS: tuple[Rule, ...] = (
     Rule(
         name="PdRatioOff",
+        stage=31,
         method=judge_pools,
         window_seconds=1800,
         minimum_seconds=300,
@@ -55,10 +53,10 @@ ROWS: tuple[Rule, ...] = (
             "See first what users feel: late first tokens need prefill, slow tokens need decode",
             "If lengths changed for good, put them into the plan's workload and derive both pools again",
         ),
-        explained_by=explain(*WORKLOAD),
     ),
     Rule(
         name="ExpertImbalance",
+        stage=30,
         method=judge_experts,
         loudness=Severity.REPORT,
         thresholds={
@@ -84,6 +82,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     _faults(
         "GpuXid",
+        10,
         "gpu_fault_events",
         "GPU faults (XID, AFID)",
         "GPU fault reported by driver",
@@ -94,11 +93,11 @@ ROWS: tuple[Rule, ...] = (
             "Drain the node for a hardware code (48, 63, 64, 74, 79, 94, 95): a restart does not help",
             "Restart the engine for a process code (13, 31, 43), and look for its cause",
         ),
-        "GpuEccErrors",
     ),
     replace(
         _faults(
             "KvTransferFailing",
+            31,
             "kv_transfer_failures",
             "Failed KV transfers",
             "KV transfers fail",
@@ -108,7 +107,6 @@ ROWS: tuple[Rule, ...] = (
                 "Look at the NICs, disks and stores on the way, and at the log of the receiving engine",
                 "Route prompts to mixed replicas, or switch the failing cache tier off, until the path is whole again",
             ),
-            *FAULTS,
         ),
         loudness=Severity.REPORT,
         thresholds={
@@ -117,6 +115,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="GpuThrottling",
+        stage=30,
         method=judge_band,
         thresholds={
             "above": Threshold(
@@ -136,6 +135,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     _faults(
         "GpuEccErrors",
+        10,
         "gpu_ecc_uncorrectable_errors",
         "Uncorrectable GPU memory errors",
         "Uncorrectable GPU memory errors",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rules.catalogue.thresholds import ALLOWED_SLOW, BEFORE_LOAD, FAULTS, FULLEST, LOAD, SEEN, TTFT_SLO, WEEK, explain
+from rules.catalogue.thresholds import ALLOWED_SLOW, FULLEST, SEEN, TTFT_SLO, WEEK
 from rules.methods.availability import judge_cascade
 from rules.methods.bands import judge_band
 from rules.methods.events import judge_event_ratio
@@ -44,6 +44,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="KvCacheNearCeiling",
+        stage=50,
         method=judge_band,
         thresholds={"above": Threshold(0.90, "ratio", "guide 9.3: 75-90 % is healthy, near 100 % is the ceiling")},
         signal="kv_utilization",
@@ -55,7 +56,6 @@ ROWS: tuple[Rule, ...] = (
             "Add replicas before the next peak, or offload cold blocks for long-context batch work",
             "Never lower --gpu-memory-utilization for this: it shrinks the cache",
         ),
-        explained_by=explain(*BEFORE_LOAD, *LOAD),
     ),
     Rule(
         name="KvCacheUnderused",
@@ -86,6 +86,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="KvEviction",
+        stage=52,
         method=judge_event_ratio,
         window_seconds=300,
         minimum_seconds=60,
@@ -103,10 +104,10 @@ ROWS: tuple[Rule, ...] = (
             "Lower the number of requests at once (--max-num-seqs) so that those inside can finish",
             "Never lower --gpu-memory-utilization for this: it shrinks the cache",
         ),
-        explained_by=explain(*BEFORE_LOAD, *LOAD, "KvCacheNearCeiling", "KvCacheCascade"),
     ),
     Rule(
         name="KvCacheCascade",
+        stage=51,
         method=judge_cascade,
         scope=Scope.REPLICA,
         loudness=Severity.PAGE,
@@ -144,7 +145,6 @@ ROWS: tuple[Rule, ...] = (
             "Add replicas or use an FP8 KV cache (guide 7.5) before the next peak",
             "Never lower --gpu-memory-utilization for this: it shrinks the cache",
         ),
-        explained_by=explain(*BEFORE_LOAD, *LOAD, "KvCacheNearCeiling"),
     ),
     Rule(
         name="KvResidencyShort",
@@ -171,6 +171,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="KvTransferSlow",
+        stage=31,
         method=judge_band,
         thresholds={
             "above": Threshold(
@@ -190,6 +191,5 @@ ROWS: tuple[Rule, ...] = (
             "Look at the data path: PCIe, NIC and network utilisation of the nodes that take part",
             "Place prefill and decode instances nearer to each other, or send fewer bytes with an FP8 KV cache",
         ),
-        explained_by=explain(*FAULTS),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rules.catalogue.thresholds import ALLOWED_SLOW, BEFORE_LATENCY, BURNS, DIVERGENCES, explain
+from rules.catalogue.thresholds import ALLOWED_SLOW
 from rules.methods.burn_rate import judge_burn
 from rules.methods.errors import judge_availability, judge_refused
 from rules.telemetry.outcomes import FAILED, NO_ROOM
@@ -32,11 +32,11 @@ def _ladder() -> dict[str, Threshold]:
     return thresholds
 
 
-def _burn(stem: str, actions: tuple[str, ...]) -> Rule:
-    """Return the rule of an objective. Objectives before it in BURNS explain it."""
-    name = f"{stem.capitalize()}SloBurn"
+def _burn(stem: str, stage: int, actions: tuple[str, ...]) -> Rule:
+    """Return the rule of an objective."""
     return Rule(
-        name=name,
+        name=f"{stem.capitalize()}SloBurn",
+        stage=stage,
         method=judge_burn,
         reads_windows=False,
         loudness=Severity.PAGE,
@@ -51,17 +51,17 @@ def _burn(stem: str, actions: tuple[str, ...]) -> Rule:
         meaning="More requests than the objective allows are slower than promised: users feel it. The error budget of the "
         "month is spent faster than it lasts.",
         actions=actions,
-        explained_by=explain(*BEFORE_LATENCY, *DIVERGENCES, *BURNS[: BURNS.index(name)]),
     )
 
 
 ROWS: tuple[Rule, ...] = (
-    _burn("ttft", TTFT_BURN_ACTIONS),
-    _burn("tpot", TPOT_BURN_ACTIONS),
-    _burn("itl", TPOT_BURN_ACTIONS),
-    _burn("e2e", E2E_BURN_ACTIONS),
+    _burn("ttft", 77, TTFT_BURN_ACTIONS),
+    _burn("tpot", 75, TPOT_BURN_ACTIONS),
+    _burn("itl", 76, TPOT_BURN_ACTIONS),
+    _burn("e2e", 78, E2E_BURN_ACTIONS),
     Rule(
         name="AvailabilityBurn",
+        stage=78,
         method=judge_availability,
         reads_windows=False,
         loudness=Severity.PAGE,
@@ -82,10 +82,10 @@ ROWS: tuple[Rule, ...] = (
             "Ask the replica's /health: an engine whose worker died can serve its metrics page and answer only 500",
             "If it began with a new release or a new configuration, go back to the one before",
         ),
-        explained_by=explain(*BEFORE_LATENCY, "RequestsRefused"),
     ),
     Rule(
         name="RequestsRefused",
+        stage=77,
         method=judge_refused,
         thresholds={
             "no_room_share": Threshold(0.01, "ratio", "as much as the default availability allows to fail"),
@@ -107,6 +107,5 @@ ROWS: tuple[Rule, ...] = (
             "Answered 4xx: read some responses; look for long prompts, unknown model names and unknown adapters",
             "If a gateway retries refused requests, let it wait longer each time: retries keep the queue full",
         ),
-        explained_by=explain(*BEFORE_LATENCY),
     ),
 )

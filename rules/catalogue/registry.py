@@ -5,8 +5,7 @@ A rule's name is its alert name and its heading in the runbook: a public contrac
 
 from __future__ import annotations
 
-import graphlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from rules.catalogue import (
     availability,
@@ -43,16 +42,3 @@ CATALOGUE: Mapping[str, CatalogueRow] = {
 def margin_of(overrides: Mapping[str, Mapping[str, float]] = NO_OVERRIDES) -> Margin:
     """Return the margin that counts of replicas keep: NoHeadroom's own limits, or the overrides of a tier."""
     return margin_from_rule(BY_NAME["NoHeadroom"], overrides)
-
-
-def upstream_rules(rules: Iterable[Rule]) -> dict[str, frozenset[str]]:
-    """Return by rule all rules that explain it, directly or through others; the most upstream rules come first.
-
-    Raise graphlib.CycleError if rules explain each other in a circle.
-    """
-    explained = {rule.name: {one.rule for one in rule.explained_by} for rule in rules}
-    found: dict[str, frozenset[str]] = {}
-    for name in graphlib.TopologicalSorter(explained).static_order():
-        causes = explained.get(name, set())
-        found[name] = frozenset(causes).union(*(found[cause] for cause in causes))
-    return found

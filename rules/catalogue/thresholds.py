@@ -1,4 +1,4 @@
-"""Thresholds, times and explanations that rules of several subjects share."""
+"""Thresholds and groups of rules that several subjects share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from rules.plan.curve import CERTAIN_REQUESTS
 from rules.thresholds import Threshold
-from rules.verdicts.rule import Explanation
 
 DAY = 86_400.0
 WEEK = 7 * DAY
@@ -25,38 +24,6 @@ LONGER = Threshold(
     "guide 9.1, step 1 gives no number; the safety factor of well-known traffic, 20 % (step 11), covers no more",
 )
 
-SYMPTOM_SECONDS = 900.0
-"""Seconds between a cause and its symptom: the hold of most rules, after which both have fired."""
-
-SLOW_CAUSE_SECONDS = 3600.0
-"""The same for causes that fire after an hour's hold (WorkloadDrift), or by the hours of a history."""
-
-_SLOW_CAUSES = frozenset({"WorkloadDrift", "OutputLengthDrift"})
-
-
-def explain(*rules: str) -> tuple[Explanation, ...]:
-    """Return the explanations by these rules, each within the time that its hold allows."""
-    return tuple(
-        Explanation(rule, SLOW_CAUSE_SECONDS if rule in _SLOW_CAUSES else SYMPTOM_SECONDS)
-        for rule in dict.fromkeys(rules)
-    )
-
-
-# Groups from upstream to downstream: a rule is explained by groups before its own, and by earlier rules of its own.
-FATAL = ("GpuEccErrors", "GpuXid")
-FAULTS = (*FATAL, "GpuThrottling")
-OUTAGES = ("TierDown", "TargetDown", "EngineStalled", "ColdStartLate")
-WORKLOAD = ("WorkloadDrift", "OutputLengthDrift")
-ROUTING = ("MixedTierLoadBalancing", "PrefixRoutingBroken", "PdRatioOff", "ExpertImbalance")
-ENGINE = (
-    *("QuantizationMismatch", "AdapterCachePressure", "KvTransferFailing", "KvTransferSlow"),
-    "SpeculationAcceptanceLow",
-)
-LOAD = ("DemandExceedsCapacity", "LoadBeyondBenchmark", "NoHeadroom")
-MEMORY = ("KvCacheNearCeiling", "KvCacheCascade", "KvEviction", "EvictionDivergence")
-HITS = ("PrefixHitDivergence", "PrefixHitLow")
-QUEUE = ("ReplicaImbalance", "GpuSaturated", "QueueGrowing")
-DIVERGENCES = ("TpotDivergence", "ItlDivergence", "TtftDivergence")
 BURNS = ("TpotSloBurn", "ItlSloBurn", "TtftSloBurn", "E2eSloBurn")
 
 ONLINE_ONLY = frozenset(
@@ -70,28 +37,27 @@ ONLINE_ONLY = frozenset(
 """Rules that are not asked of a batch tier: nobody waits for a first token, and a long queue at the highest concurrency is
 what is wanted (guide 1.4). A queue also puts its minutes outside of the curve's loads."""
 
+_LENGTHS = ("WorkloadDrift", "OutputLengthDrift")
+_HITS = ("PrefixHitDivergence", "PrefixHitLow")
+
 SUSPECTED: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("engine stopped", "client requests", "one replica"), ()),
-    "hardware faults": FAULTS,
+    "hardware faults": ("GpuEccErrors", "GpuXid", "GpuThrottling"),
     "throttling": ("GpuThrottling",),
     "restarts": ("TierDown", "TargetDown", "ColdStartLate"),
     "routing": ("PrefixRoutingBroken",),
-    "cold cache": HITS,
-    "prefix hits": ("PrefixRoutingBroken", *HITS),
+    "cold cache": _HITS,
+    "prefix hits": ("PrefixRoutingBroken", *_HITS),
     "prompt lengths": ("WorkloadDrift",),
-    "output lengths": WORKLOAD,
+    "output lengths": _LENGTHS,
     "adapters held back": ("AdapterCachePressure",),
     "adapters": ("AdapterCachePressure",),
     "speculation": ("SpeculationAcceptanceLow",),
     "failed transfers": ("KvTransferFailing", "KvTransferSlow"),
-    "more load": ("MixedTierLoadBalancing", *LOAD),
-    "evictions": MEMORY,
+    "more load": ("MixedTierLoadBalancing", "DemandExceedsCapacity", "LoadBeyondBenchmark", "NoHeadroom"),
+    "evictions": ("KvCacheNearCeiling", "KvCacheCascade", "KvEviction", "EvictionDivergence"),
     "queueing": ("QueueGrowing",),
-    "prefill": (*WORKLOAD, *HITS),
+    "prefill": (*_LENGTHS, *_HITS),
 }
 """Rules that find what a suspected cause of a symptom names. They are the root rather than others that explain it too.
 An empty entry: no rule finds it, so the symptom itself is the root if the suspect is certain."""
-
-BEFORE_LOAD = (*FAULTS, *OUTAGES, *WORKLOAD, *ROUTING)
-BEFORE_QUEUE = (*BEFORE_LOAD, *ENGINE, *LOAD, *MEMORY, *HITS)
-BEFORE_LATENCY = (*BEFORE_QUEUE, *QUEUE)

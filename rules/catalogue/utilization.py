@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from rules.catalogue.thresholds import (
-    BEFORE_LOAD,
-    BEFORE_QUEUE,
     DAY,
     FULLEST,
     SEEN,
     WEEK,
-    WORKLOAD,
-    explain,
 )
 from rules.methods.bands import judge_band
 from rules.methods.headroom import judge_falling, judge_headroom
@@ -39,6 +35,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="GpuSaturated",
+        stage=61,
         method=judge_trend,
         thresholds={
             "target": Threshold(
@@ -60,7 +57,6 @@ ROWS: tuple[Rule, ...] = (
             "Add replicas of this tier if the load stays",
             "A quantised model needs less time for the same prompts",
         ),
-        explained_by=explain(*BEFORE_QUEUE),
     ),
     Rule(
         name="UtilizationTrap",
@@ -91,6 +87,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="NoHeadroom",
+        stage=42,
         method=judge_headroom,
         minimum_seconds=600,
         thresholds={
@@ -113,10 +110,10 @@ ROWS: tuple[Rule, ...] = (
             "Pre-warm ahead of the busy hours, where only those are full",
             "Move the knee to the right: quantise (FP8 on GPUs that have it), then benchmark again",
         ),
-        explained_by=explain(*BEFORE_LOAD, "DemandExceedsCapacity", "LoadBeyondBenchmark"),
     ),
     Rule(
         name="TokensPerGpuHourFalling",
+        stage=90,
         method=judge_falling,
         loudness=Severity.REPORT,
         window_seconds=2 * WEEK,
@@ -142,10 +139,10 @@ ROWS: tuple[Rule, ...] = (
             "Shorter answers: measure the plan's lengths again (step 1); nothing else is wrong",
             "Neither: compare latency, KV cache, evictions and clocks with the week before; something saturates",
         ),
-        explained_by=explain(*WORKLOAD),
     ),
     Rule(
         name="QueueGrowing",
+        stage=62,
         method=judge_trend,
         thresholds={
             "waiting": Threshold(1, "requests", "one always waits: below it there is no queue"),
@@ -160,7 +157,6 @@ ROWS: tuple[Rule, ...] = (
         meaning="More requests arrive than finish, and the queue grows steadily: every further request waits longer than the one "
         "before. Above the load that replicas take the fleet is too small for its traffic; below it something holds requests up.",
         actions=(SEE_THE_LOAD, *all_levers("QueueGrowing")),
-        explained_by=explain(*BEFORE_QUEUE, "GpuSaturated"),
     ),
     Rule(
         name="QueueAlwaysEmpty",

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from rules.catalogue.thresholds import (
-    BEFORE_LATENCY,
-    DIVERGENCES,
     ENOUGH_FOR_P99,
     LONGER,
     MINIMUM_REQUESTS,
     SUPPORTED_REQUESTS,
-    explain,
 )
 from rules.methods.drift import judge_drift
 from rules.methods.representative import judge_representative
@@ -20,6 +17,7 @@ from rules.verdicts.rule import Rule
 ROWS: tuple[Rule, ...] = (
     Rule(
         name="WorkloadDrift",
+        stage=30,
         method=judge_drift,
         window_seconds=HOUR_SECONDS,
         thresholds={"factor": LONGER, "minimum_requests": ENOUGH_FOR_P99},
@@ -37,6 +35,7 @@ ROWS: tuple[Rule, ...] = (
     ),
     Rule(
         name="BenchmarkNotRepresentative",
+        stage=90,
         method=judge_representative,
         thresholds={
             "factor": Threshold(2.0, "ratio", "guide 9.1, step 7: a gap over 2x; DESIGN 3.11 (iii): at equal load"),
@@ -57,6 +56,5 @@ ROWS: tuple[Rule, ...] = (
             "Repeat the benchmark open loop, with lengths and arrivals taken from production",
             "Keep the present fleet until then: the plan's usable rps is not to be trusted",
         ),
-        explained_by=explain(*BEFORE_LATENCY, *DIVERGENCES),
     ),
 )

@@ -7,8 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from rules.catalogue.registry import BY_NAME, RULES, upstream_rules
-from rules.catalogue.thresholds import BURNS, DIVERGENCES
+from rules.catalogue.registry import BY_NAME, RULES
 from rules.telemetry.wording import format_count
 from rules.verdicts.finding import Finding
 from rules.verdicts.verdict import SEVERITY, Subject
@@ -87,8 +86,7 @@ def assign_tier(alert: ExternalAlert, fleet: AlertTargets) -> ExternalAlert:
     return replace(alert, tier=tier)
 
 
-_UPSTREAM = upstream_rules(RULES)
-_SLOW = frozenset({*DIVERGENCES, *BURNS}).union(*(_UPSTREAM[rule] for rule in (*DIVERGENCES, *BURNS)))
+_SLOW = frozenset(rule.name for rule in RULES if 0 < rule.stage <= BY_NAME["E2eSloBurn"].stage)
 _FAILS = (
     "AvailabilityBurn",
     "RequestsRefused",

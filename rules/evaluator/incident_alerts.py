@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from rules.catalogue.registry import BY_NAME
 from rules.evaluator.alert_severity import RESOLVED_KEPT_SECONDS, alert_loudness
 from rules.evaluator.external_alerts import AFTERMATH_SECONDS
-from rules.evaluator.incidents import Incident, group_incidents, is_explained
+from rules.evaluator.incidents import NEAR_SECONDS, Incident, stage_of
 from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import Subject
@@ -157,21 +157,12 @@ def _alerts(incident: Incident, now: float) -> Iterator[IncidentAlert]:
 
 
 def _is_of_outage(finding: Finding, findings: Sequence[Finding]) -> bool:
-    """Return whether a finding is the outage of a tier that was an incident of its own, or is explained by that.
+    """Return whether a finding is the outage of a tier, or began during or soon after it.
 
-    What joins two incidents later must not take back the page of an outage that lasts.
+    An outage is a page of its own: the page of what came before does not say that now nobody is served.
     """
-    outages = [one for one in findings if one.rule == TIER_DOWN]
-    mine = any(one is finding or is_explained(finding, one) for one in outages)
-    return mine and _pages_alone(outages[0], findings)
-
-
-def _pages_alone(outage: Finding, findings: Sequence[Finding]) -> bool:
-    """Return whether nothing of its incident paged when the outage began."""
-    begun = group_incidents(one for one in findings if one.started_at <= outage.started_at)
-    home = next(one for one in begun if outage in one.findings)
-    paged = (_loud_from(one, Severity.PAGE) for one in home.findings if one is not outage)
-    return not any(start is not None and start <= outage.started_at for start in paged)
+    outages = (one for one in findings if one.rule == TIER_DOWN)
+    return any(one.started_at <= finding.started_at <= one.end + NEAR_SECONDS for one in outages)
 
 
 def _ticket_times(
@@ -211,8 +202,7 @@ def _alert(incident: Incident, loudness: Severity, span: _LoudSpan, now: float) 
 def _first_root(span: _LoudSpan) -> Finding:
     """Return the most upstream finding of those that were loud when the alert was due, the earliest of several."""
     told = [pair for pair in span.findings if pair[1] <= span.due]
-    ordered = sorted(told, key=lambda pair: (pair[1], pair[0].started_at, pair[0].rule, str(pair[0].subject)))
-    return next(one for one, _ in ordered if not any(is_explained(one, cause) for cause, _ in told))
+    return min(told, key=lambda pair: (stage_of(pair[0].rule), pair[1], pair[0].started_at, str(pair[0].subject)))[0]
 
 
 def _spans(loud: Iterable[tuple[Finding, float, float]]) -> list[_LoudSpan]:

@@ -1,20 +1,18 @@
 """Incidents: the findings of one tier that share one root cause.
 
-A pure function of findings, open and ended. The catalogue says which rule explains which (`Rule.explained_by`). Findings
-that explain each other, directly or through others, are one incident. A new explanation is an entry of the catalogue; a
-new effect in the sentence is a row of EFFECTS.
+A pure function of findings, open and ended. Findings of one tier that are near in time are one incident. The stage of a
+rule in the catalogue says how far downstream it lies: the root is the finding of the lowest stage. A new effect in the
+sentence is a row of EFFECTS.
 """
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rules.catalogue.registry import BY_NAME, RULES, upstream_rules
-from rules.catalogue.thresholds import BURNS, SLOW_CAUSE_SECONDS, SUSPECTED
+from rules.catalogue.registry import BY_NAME
+from rules.catalogue.thresholds import BURNS, SUSPECTED
 from rules.confidence import Certainty
 from rules.evaluator.alert_severity import RESOLVED_KEPT_SECONDS, alert_loudness
 from rules.telemetry.windows import group_by
@@ -23,14 +21,13 @@ from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import FIRING, IdleReplicas, MissedObjective, RuleResult, Subject, Verdict
 
-FLAP_SECONDS = RESOLVED_KEPT_SECONDS
-"""Pause in seconds within which a finding of the same rule and tier is the same incident: so long its alert is posted as
-resolved."""
+NEAR_SECONDS = RESOLVED_KEPT_SECONDS
+"""Pause in seconds up to which findings of one tier belong together: so long an alert is posted as resolved, and it is the
+hold of most rules, after which a cause and its symptom have both fired."""
 
-
-LONGEST_SECONDS = max(FLAP_SECONDS, *(one.within_seconds for rule in RULES for one in rule.explained_by))
-"""Pause in seconds after which two findings are never linked."""
-
+APART_SECONDS = 3600.0
+"""Seconds after the begin of an incident's newest root from which another root is an incident of its own. A plan that no
+longer fits would swallow every later outage."""
 
 SHARP_SECONDS = 120.0
 """Seconds by which a rule that follows single scrapes may fire after a symptom: their hold. Other rules fire when enough
@@ -112,89 +109,75 @@ def group_incidents(
 ) -> tuple[Incident, ...]:
     """Return the incidents of all tiers, in order of their begin. Each finding is in exactly one of them.
 
-    The order of the findings does not matter. The id is that of the earliest finding: it stays when others join or end.
-    `results` are the newest ones of open findings: sentence and impact follow them while an incident lasts. A sentence
-    omits the day if it is that of `now` (unix seconds).
+    The order of the findings does not matter. A finding belongs where it did when it began: what begins or ends later
+    moves none, so an incident keeps its id. `results` are the newest ones of open findings: sentence and impact follow
+    them while an incident lasts. A sentence omits the day if it is that of `now` (unix seconds).
     """
     newest = {(one.rule, one.subject): one for one in results if isinstance(one, Verdict) and one.status in FIRING}
-    groups: list[_Group] = []
-    complete: list[list[Finding]] = []
+    groups: dict[str, list[_Group]] = {}
+    incidents = []
     for finding in sorted(findings, key=_order):
-        joined, apart = _Group(), []
-        for group in groups:
-            if group.ends_at + LONGEST_SECONDS < finding.started_at:
-                complete.append(group.members)
-            elif any(_is_linked(one, finding) for one in group.latest.values()):
-                joined = joined.merge(group)
-            else:
-                apart.append(group)
-        joined.add(finding)
-        groups = [*apart, joined]
-    incidents = (
-        _incident(members, newest, now)
-        for found in (*complete, *(group.members for group in groups))
-        for members in _split(sorted(found, key=_order))
-    )
-    return tuple(sorted(incidents, key=lambda one: (one.started_at, one.id)))
+        near = [one for one in groups.get(finding.subject.tier, ()) if one.is_near(finding)]
+        home = _find_home(finding, near)
+        if home is None:
+            home = _Group(root_began_at=finding.started_at)
+            incidents.append(home)
+            near.append(home)
+        groups[finding.subject.tier] = near
+        home.add(finding)
+    return tuple(_incident(group.members, newest, now) for group in incidents)
 
 
 @dataclass(slots=True)
 class _Group:
-    """Findings of one incident. `latest` holds by rule and subject the one that ends last: a later finding that is linked
-    to any of them is linked to that one.
-    """
+    """Findings of one incident in order of their begin; by rule their latest end; when the newest root began."""
 
+    root_began_at: float
     members: list[Finding] = field(default_factory=list)
-    latest: dict[tuple[str, Subject], Finding] = field(default_factory=dict)
-    ends_at: float = -math.inf
+    ends: dict[str, float] = field(default_factory=dict)
+
+    def is_near(self, finding: Finding) -> bool:
+        return finding.started_at <= max(self.ends.values()) + NEAR_SECONDS
 
     def add(self, finding: Finding) -> None:
-        key = (finding.rule, finding.subject)
         self.members.append(finding)
-        self.latest[key] = max(finding, self.latest.get(key, finding), key=lambda one: one.end)
-        self.ends_at = max(self.ends_at, finding.end)
+        self.ends[finding.rule] = max(finding.end, self.ends.get(finding.rule, finding.end))
 
-    def merge(self, other: _Group) -> _Group:
-        """Add the smaller group to the larger one, and return that."""
-        small, large = sorted((self, other), key=lambda group: len(group.members))
-        for finding in small.members:
-            large.add(finding)
-        return large
+    def explains(self, finding: Finding) -> bool:
+        """Return whether a finding of the same rule or of a lower stage is near."""
+        stage = stage_of(finding.rule)
+        causes = (end for rule, end in self.ends.items() if rule == finding.rule or 0 < stage_of(rule) < stage)
+        return any(finding.started_at <= end + NEAR_SECONDS for end in causes)
+
+    def is_explained_by(self, finding: Finding) -> bool:
+        """Return whether a finding that begins now is the most upstream one."""
+        is_late = finding.started_at - self.members[0].started_at > SHARP_SECONDS and BY_NAME[finding.rule].per_scrape
+        return stage_of(finding.rule) < min(map(stage_of, self.ends)) and not is_late
+
+
+def stage_of(rule: str) -> int:
+    """Return the stage of a rule, 0 for one that was removed: the history may hold its findings."""
+    return BY_NAME[rule].stage if rule in BY_NAME else 0
+
+
+def _find_home(finding: Finding, near: Sequence[_Group]) -> _Group | None:
+    """Return the newest incident that explains a finding, else that it explains, else whose root began not long ago."""
+    latest_first = tuple(reversed(near))
+    home = next((group for group in latest_first if group.explains(finding)), None)
+    if home is not None or not stage_of(finding.rule):
+        return home
+    staged = [group for group in latest_first if min(map(stage_of, group.ends))]
+    home = next((group for group in staged if group.is_explained_by(finding)), None)
+    if home is None:
+        home = next((o for o in staged if finding.started_at <= o.root_began_at + APART_SECONDS), None)
+    if home is not None:
+        home.root_began_at = finding.started_at
+    return home
 
 
 def _order(finding: Finding) -> tuple[float, str, str, str, float]:
     subject = finding.subject
     return finding.started_at, subject.tier, finding.rule, subject.replica or "", finding.end
-
-
-def _is_linked(one: Finding, other: Finding) -> bool:
-    if one.subject.tier != other.subject.tier:
-        return False
-    if one.rule == other.rule:
-        # Replicas of a tier that show the same at the same time have one cause.
-        return _pause_seconds(one, other) <= FLAP_SECONDS
-    return is_explained(one, other) or is_explained(other, one)
-
-
-def is_explained(finding: Finding, cause: Finding) -> bool:
-    """Return whether `cause` explains `finding`: by the catalogue, in one tier and not between replicas, in time.
-
-    A cause that is seen at once does not explain what began before it.
-    """
-    replicas = {finding.subject.replica, cause.subject.replica} - {None}
-    if finding.subject.tier != cause.subject.tier or len(replicas) > 1:
-        return False
-    rule = BY_NAME.get(finding.rule)  # The history may hold findings of a rule that was removed.
-    explained_by = rule.explained_by if rule is not None else ()
-    within = next((one.within_seconds for one in explained_by if one.rule == cause.rule), None)
-    if within is None or _pause_seconds(finding, cause) > within:
-        return False
-    return not BY_NAME[cause.rule].per_scrape or cause.started_at - finding.started_at <= SHARP_SECONDS
-
-
-def _pause_seconds(one: Finding, other: Finding) -> float:
-    """Return the seconds between two findings, at most 0 where they overlap."""
-    return max(one.started_at, other.started_at) - min(one.end, other.end)
 
 
 def _incident(
@@ -243,7 +226,7 @@ def _newest_verdict(finding: Finding, newest: Mapping[tuple[str, Subject], Verdi
 def _select_relief(findings: Iterable[Finding], verdicts: Mapping[int, Verdict]) -> str:
     """Return the first action of the most upstream rule that pages, "" without one. It stays while findings come and go."""
     paging = (one for one in findings if one.rule in BY_NAME and BY_NAME[one.rule].loudness is Severity.PAGE)
-    first = min(paging, key=lambda one: _UPSTREAM_FIRST.get(one.rule, 0), default=None)
+    first = min(paging, key=lambda one: stage_of(one.rule), default=None)
     return next((action.text for action in verdicts[id(first)].actions), "") if first is not None else ""
 
 
@@ -298,38 +281,15 @@ def describe_missed(missed: MissedObjective | None) -> str:
     return f"{share} miss the {number(missed.limit_seconds, 'seconds')} {missed.objective} objective"
 
 
-def _split(findings: Sequence[Finding]) -> Iterator[list[Finding]]:
-    """Yield the findings by root: roots that began more than SLOW_CAUSE_SECONDS apart are incidents of their own.
-
-    Without this a plan that no longer fits would swallow every later outage. A symptom of several roots belongs to the
-    latest that began before it.
-    """
-    by_rule = _group_by_rule(findings)
-    begins: list[float] = []
-    last = -math.inf
-    for root in (one for one in findings if not any(_causes(one, by_rule))):
-        if root.started_at > last + SLOW_CAUSE_SECONDS:
-            begins.append(root.started_at)
-        last = root.started_at
-    homes: dict[int, int] = {}
-    for one in sorted(findings, key=lambda one: _UPSTREAM_FIRST.get(one.rule, 0)) if len(begins) > 1 else ():
-        reached = sorted({homes[id(cause)] for cause in _causes(one, by_rule)})
-        begun = bisect_right(begins, one.started_at + (SLOW_CAUSE_SECONDS if reached else 0.0)) - 1
-        homes[id(one)] = max((home for home in reached if home <= begun), default=reached[0] if reached else begun)
-    for home in range(len(begins)):
-        yield [one for one in findings if homes.get(id(one), 0) == home]
-
-
-_UPSTREAM_FIRST = {name: place for place, name in enumerate(upstream_rules(RULES))}
-
-
 def _select_root(findings: Sequence[Finding]) -> Finding:
     """Return the most upstream finding; of several the loudest, the one that most symptoms suspect, the earliest."""
-    by_rule = _group_by_rule(findings)
-    roots = [one for one in findings if _is_evident(one) or not any(_causes(one, by_rule))]
-    by_root = _group_by_rule(roots)
+    begins: dict[str, float] = {}
+    for one in findings:
+        begins.setdefault(one.rule, one.started_at)
+    roots = [one for one in findings if _is_evident(one) or not _list_causes(one, begins)]
+    rules = {one.rule for one in roots}
     suspected = Counter(
-        rule for one in findings for rule in _suspected_rules(one, {root.rule for root in _causes(one, by_root)})
+        rule for one in findings for rule in _suspected_rules(one, rules.intersection(_list_causes(one, begins)))
     )
     by_severity = list(Severity)
     return min(
@@ -344,6 +304,16 @@ def _select_root(findings: Sequence[Finding]) -> Finding:
     )
 
 
+def _list_causes(finding: Finding, begins: Mapping[str, float]) -> list[str]:
+    """Return the rules of the same incident that explain a finding: of a lower stage, and begun in time for it.
+
+    `begins` are the first begins of the incident's rules in unix seconds.
+    """
+    upstream = [rule for rule in begins if 0 < stage_of(rule) < stage_of(finding.rule)]
+    sharp, late = finding.started_at + SHARP_SECONDS, finding.end + NEAR_SECONDS
+    return [rule for rule in upstream if begins[rule] <= (sharp if BY_NAME[rule].per_scrape else late)]
+
+
 def _is_evident(finding: Finding) -> bool:
     """Return whether a finding names its own cause for certain, and no rule finds that cause."""
     first = next(iter(finding.worst.causes), None)
@@ -354,33 +324,6 @@ def _suspected_rules(finding: Finding, rules: Collection[str]) -> frozenset[str]
     """Return those of `rules` that find the first cause of a finding that any of them finds."""
     found = (frozenset(SUSPECTED.get(cause.cause, ())).intersection(rules) for cause in finding.worst.causes)
     return next(filter(None, found), frozenset())
-
-
-_ByRule = Mapping[str, Mapping[str | None, tuple[list[float], list[Finding]]]]
-
-
-def _group_by_rule(findings: Iterable[Finding]) -> _ByRule:
-    """Return by rule and replica the begins, and for each begin the finding up to it that ends last."""
-    by_rule: dict[str, dict[str | None, tuple[list[float], list[Finding]]]] = {}
-    for one in findings:
-        begins, latest = by_rule.setdefault(one.rule, {}).setdefault(one.subject.replica, ([], []))
-        begins.append(one.started_at)
-        latest.append(max(one, latest[-1] if latest else one, key=lambda one: one.end))
-    return by_rule
-
-
-def _causes(finding: Finding, by_rule: _ByRule) -> Iterator[Finding]:
-    """Yield the finding of each rule and replica that explains a finding and ends last.
-
-    Explanations form no circle, so one finding at least has none.
-    """
-    rule = BY_NAME.get(finding.rule)
-    for one in rule.explained_by if rule is not None else ():
-        sharp = finding.started_at + SHARP_SECONDS if BY_NAME[one.rule].per_scrape else math.inf
-        for begins, latest in by_rule.get(one.rule, {}).values():
-            number = bisect_right(begins, min(sharp, finding.end + one.within_seconds))
-            if number and is_explained(finding, latest[number - 1]):
-                yield latest[number - 1]
 
 
 def _severity(findings: Sequence[Finding]) -> Severity:

@@ -32,18 +32,6 @@ class Scope(StrEnum):
     REPLICA = "replica"
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Rule that explains another one, when findings of both lie at most `within_seconds` apart.
-
-    Both findings are of one tier. A tier explains its replicas and a replica its tier; two replicas do not explain each
-    other.
-    """
-
-    rule: str
-    within_seconds: float
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule(CatalogueRow):
     """Row of the catalogue: what `method` evaluates over the last `window_seconds`, from `minimum_seconds` of data on.
@@ -53,11 +41,13 @@ class Rule(CatalogueRow):
     observed once. An observation that is made many times a request is not independent, and counts as one. `condition`
     selects minutes. `needs` is a dotted path below the tier of the plan: without it the result is not_in_plan. `about`
     names the reading in sentences. `interim` describes what a hold that is still too short shows already, "" for nothing.
-    `reads_windows`: without any window the result is scrape_failed. `explained_by` lists the rules upstream: a finding of
-    one of them makes this rule's finding a symptom.
+    `reads_windows`: without any window the result is scrape_failed.
+    `stage` is how far downstream the rule lies: a finding near in time of a rule with a lower one explains it. Rules of one
+    stage do not explain each other. 0 is a note that explains nothing and is not explained.
     """
 
     method: Method
+    stage: int = 0
     scope: Scope = Scope.TIER
     loudness: Severity = Severity.TICKET
     window_seconds: float = 900.0
@@ -74,7 +64,6 @@ class Rule(CatalogueRow):
     title: str
     meaning: str
     actions: tuple[str, ...]
-    explained_by: tuple[Explanation, ...] = ()
 
     @property
     def per_scrape(self) -> bool:

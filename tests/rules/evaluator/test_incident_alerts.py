@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from test_incidents import CASCADE, finding
 
 from rules.confidence import Certainty
-from rules.evaluator.alert_severity import RESOLVED_KEPT_SECONDS
 from rules.evaluator.external_alerts import AFTERMATH_SECONDS
 from rules.evaluator.incident_alerts import (
     AHEAD_SECONDS,
@@ -148,21 +147,6 @@ def test_an_alert_outlives_the_findings_that_named_it() -> None:
     assert told(alerts([later], 180_000.0, before)) == told(before) == [("TpotDivergence", "ticket", 0.0, None)]
 
 
-def test_an_alert_whose_incident_joins_another_is_resolved() -> None:
-    known = [
-        finding("GpuXid", 0.0, status=WARNING, replica="a"),
-        finding("QueueGrowing", 30.0, status=WARNING),
-        finding("GpuThrottling", 0.0, status=WARNING, replica="b"),
-    ]
-    before = alerts([known[0], known[2]], 1000.0)
-    assert len(before) == 2
-    joining = replace(finding("TtftDivergence", 990.0, status=WARNING))
-    (incident,) = group_incidents([*known, joining])
-    after = step_incident_alerts(before, [incident], 1000.0)
-    assert sorted(one.resolved_at is None for one in after) == [False, True]
-    assert step_incident_alerts(after, [incident], 1001.0 + RESOLVED_KEPT_SECONDS)[0].resolved_at is None
-
-
 def test_an_end_in_the_future_of_a_clock_that_was_set_back_is_over() -> None:
     ended = finding("TierDown", 0.0, 10_000.0)
     (incident,) = group_incidents([ended])
@@ -259,10 +243,3 @@ def test_a_tier_that_dies_in_an_incident_is_a_page_of_its_own_until_it_answers()
     failing = finding("AvailabilityBurn", 3060.0)
     known = alerts([cascade, tail, died, slower, failing], 3700.0, known)
     assert len([one for one in known if one.loudness is Severity.PAGE]) == 2, "what the outage explains is no page"
-
-
-def test_a_tier_that_dies_of_its_incident_is_the_same_page() -> None:
-    cascade, died = finding("KvCacheCascade", 0.0, 400.0), finding("TierDown", 300.0)
-    slower = finding("AvailabilityBurn", 250.0)
-    (page,) = (one for one in alerts([cascade, slower, died], 310.0) if one.loudness is Severity.PAGE)
-    assert page.key.rule == "KvCacheCascade"
