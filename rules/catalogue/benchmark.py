@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
+from rules.catalogue.latency_actions import BEYOND_LEVERS, SEE_THE_LOAD
 from rules.catalogue.thresholds import (
     ALLOWED_SLOW,
     MINIMUM_REQUESTS,
@@ -14,7 +17,6 @@ from rules.methods.means import judge_mean
 from rules.methods.tails import judge_tail
 from rules.telemetry.windows import HOUR_SECONDS
 from rules.thresholds import Threshold
-from rules.verdicts.latency_pattern import SEE_THE_LOAD, all_levers
 from rules.verdicts.rule import Rule, Severity
 
 STEP_13 = "guide 9.1, step 13"
@@ -125,7 +127,8 @@ ROWS: tuple[Rule, ...] = (
         meaning="A replica completes more than the benchmark's highest uncensored point, holds more requests, or its queue "
         "keeps growing. The plan's latencies do not apply there, and nothing can be compared. More requests in the "
         "system at a load within what replicas take are held up, not too many.",
-        actions=(SEE_THE_LOAD, *all_levers("LoadBeyondBenchmark")),
+        actions=tuple(dict.fromkeys((SEE_THE_LOAD, *chain.from_iterable(BEYOND_LEVERS.values())))),
+        levers=BEYOND_LEVERS,
     ),
 )
 

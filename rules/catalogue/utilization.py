@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
+from rules.catalogue.latency_actions import QUEUE_LEVERS, SEE_THE_LOAD
 from rules.catalogue.thresholds import (
     DAY,
     FULLEST,
@@ -13,7 +16,6 @@ from rules.methods.headroom import judge_falling, judge_headroom
 from rules.methods.trend import judge_trend
 from rules.methods.utilization import judge_empty_queue, judge_trap
 from rules.thresholds import Threshold
-from rules.verdicts.latency_pattern import SEE_THE_LOAD, all_levers
 from rules.verdicts.rule import Condition, Rule, Severity
 
 ROWS: tuple[Rule, ...] = (
@@ -156,7 +158,8 @@ ROWS: tuple[Rule, ...] = (
         title="Queue growing",
         meaning="More requests arrive than finish, and the queue grows steadily: every further request waits longer than the one "
         "before. Above the load that replicas take the fleet is too small for its traffic; below it something holds requests up.",
-        actions=(SEE_THE_LOAD, *all_levers("QueueGrowing")),
+        actions=tuple(dict.fromkeys((SEE_THE_LOAD, *chain.from_iterable(QUEUE_LEVERS.values())))),
+        levers=QUEUE_LEVERS,
     ),
     Rule(
         name="QueueAlwaysEmpty",

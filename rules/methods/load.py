@@ -29,7 +29,7 @@ from rules.verdicts.context import (
     part_seen,
 )
 from rules.verdicts.held_windows import HeldWindows, hold, scraped_by_the_minute, watched_seconds
-from rules.verdicts.latency_pattern import LatencyPattern, with_levers
+from rules.verdicts.rule import LatencyPattern
 from rules.verdicts.verdict import RuleResult, Status
 
 FAMILIES = families_of(BY_NAME["fleet_utilization"]) | {NET_CHANGE, *UNSERVED, HTTP_OK, "ttft_seconds"}
@@ -157,15 +157,15 @@ def judge_beyond(case: RuleContext) -> RuleResult:
             finishing = number(max(one.rps or 0.0 for one in case.last_quarter(replicas[name])), "per_second")
             claim = f"More requests arrive at {name or case.context.tier} than finish"
             details = (split_claim(text)[1], f"{finishing} finish, the benchmark reached {top}")
-        verdict = case.verdict(
+        return case.verdict(
             Status.WARNING,
             certain_if(bool(proven)),
             observed,
             expected,
             f"{claim}; {LOAD_WORDS[pattern]}",
             details=(*details, load),
+            pattern=pattern,
         )
-        return with_levers(verdict, pattern)
     if scraped_by_the_minute(case.binned):
         if early := _explain_too_early(case, overloads, replicas, math.inf):
             return case.unknown(Gap.TOO_FEW_REQUESTS, early)

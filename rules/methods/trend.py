@@ -37,7 +37,6 @@ from rules.verdicts.context import (
     worst_gap,
 )
 from rules.verdicts.held_windows import HeldWindows, hold
-from rules.verdicts.latency_pattern import with_levers
 from rules.verdicts.verdict import RuleResult, Status, Unknown
 
 Z = NormalDist().inv_cdf(CONFIDENCE)
@@ -85,7 +84,7 @@ def _judge_queue(case: RuleContext) -> RuleResult:
     sentence = f"The queue of {who} grows; {split_claim(growing[name])[1]}; {LOAD_WORDS[pattern]}"
     details = (f"{finished:,.0f} finished in this time, {finished + more:,.0f} arrived", load)
     observed, certainty = exact_reading(level, finished), certain_if(is_significant and lasting)
-    return with_levers(case.verdict(Status.WARNING, certainty, observed, expected, sentence, details=details), pattern)
+    return case.verdict(Status.WARNING, certainty, observed, expected, sentence, details=details, pattern=pattern)
 
 
 def _measure_growth(

@@ -25,7 +25,7 @@ from rules.verdicts.error_budget import Budget
 from rules.verdicts.finding import RuleState
 from rules.verdicts.held_windows import HeldWindows, hold, scraped_by_the_minute, watched_seconds
 from rules.verdicts.projection import Projection
-from rules.verdicts.rule import Rule
+from rules.verdicts.rule import LatencyPattern, Rule
 from rules.verdicts.verdict import Action, IdleReplicas, Status, Subject, Unknown, Verdict
 
 SEPARATE = 3
@@ -112,9 +112,12 @@ class RuleContext:
         details: Iterable[str] = (),
         stage: int | None = None,
         is_forecast: bool = False,
+        pattern: LatencyPattern | None = None,
     ) -> Verdict:
         """Return a verdict of this rule. Empty `details` are left out, and actions of a verdict that is ok."""
-        advised = self.rule.actions if status is not Status.OK else ()
+        advised = self.rule.actions if pattern is None else self.rule.levers[pattern]
+        if status is Status.OK:
+            advised = ()
         return Verdict(
             t=self.now,
             rule=self.rule.name,

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +25,7 @@ class Projection:
     `horizon_seconds` is the tier's measured cold start; `points` are ordered by time. Recent quality at this lead:
     `covered` of `forecasts` separate past targets were at most their 95 % quantile. `error_ratio` is its error by that
     of the method `naive` over `compared` targets (pinball loss of the 95 % quantile, or WAPE); None without a
-    comparison. Raise ValueError for an impossible forecast.
+    comparison.
     """
 
     tier: str
@@ -39,19 +38,6 @@ class Projection:
     error_ratio: float | None = None
     naive: str = ""
     compared: int = 0
-
-    def __post_init__(self) -> None:
-        if self.horizon_seconds <= 0:
-            raise ValueError(f"a lead of {self.horizon_seconds} s is none")
-        if any(later.t <= earlier.t for earlier, later in pairwise(self.points)):
-            raise ValueError("points must be ordered by time, each time once")
-        for point in self.points:
-            if not 0 <= point.q50 <= point.q95 <= point.q99:
-                raise ValueError(f"quantiles must rise from 0, not {point.q50}, {point.q95}, {point.q99}")
-        if not 0 <= self.covered <= self.forecasts:
-            raise ValueError(f"{self.covered} of {self.forecasts} is no share")
-        if self.error_ratio is not None and not 0 <= self.error_ratio < float("inf"):
-            raise ValueError(f"an error ratio of {self.error_ratio} cannot be")
 
     def points_until(self, now: float) -> tuple[ForecastPoint, ...]:
         """Return the points from `now` to the first one at or behind the lead. Return none for an outdated forecast."""

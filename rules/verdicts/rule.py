@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -19,6 +19,15 @@ class Condition(StrEnum):
 
     ANY = "any"
     SERVING = "serving"  # with requests in the system or finished
+
+
+class LatencyPattern(StrEnum):
+    """What makes requests wait."""
+
+    KNEE = "knee"  # the load
+    HELD_UP = "held_up"  # something in the system
+    SLOWED = "slowed"  # requests wait at every replica below capacity: the replicas take less than they did
+    EITHER = "either"
 
 
 class Severity(StrEnum):
@@ -42,6 +51,7 @@ class Rule(CatalogueRow):
     selects minutes. `needs` is a dotted path below the tier of the plan: without it the result is not_in_plan. `about`
     names the reading in sentences. `interim` describes what a hold that is still too short shows already, "" for nothing.
     `reads_windows`: without any window the result is scrape_failed.
+    `levers` are the actions of each pattern, in place of all of them.
     `stage` is how far downstream the rule lies: a finding near in time of a rule with a lower one explains it. Rules of one
     stage do not explain each other. 0 is a note that explains nothing and is not explained.
     """
@@ -64,6 +74,7 @@ class Rule(CatalogueRow):
     title: str
     meaning: str
     actions: tuple[str, ...]
+    levers: Mapping[LatencyPattern, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def per_scrape(self) -> bool:

@@ -36,7 +36,7 @@ from exporters.metrics import exposition
 from exporters.status.page import render_page
 from exporters.status.records import AgentHealth
 from exporters.status.status_json import status_json
-from rules.verdicts.latency_pattern import KEEP_REPLICAS
+from rules.catalogue.latency_actions import KEEP_REPLICAS
 
 TIER = "cpu-small"
 PLAN = TESTS / "plans" / "cpu-small-short.yaml"

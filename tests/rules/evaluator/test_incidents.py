@@ -194,7 +194,10 @@ def test_every_finding_is_in_exactly_one_incident_of_its_tier(findings: list[Fin
 
 @given(FINDINGS)
 def test_what_begins_later_moves_no_finding(findings: list[Finding]) -> None:
-    ordered = sorted(findings, key=lambda one: (one.started_at, one.rule))
+    def begin(one: Finding) -> tuple[float, str, str, str, float]:
+        return one.started_at, one.subject.tier, one.rule, one.subject.replica or "", one.end
+
+    ordered = sorted(findings, key=begin)
     after = {id(one): incident.id for incident in group_incidents(ordered) for one in incident.findings}
     for incident in group_incidents(ordered[:-1]):
         assert {after[id(one)] for one in incident.findings} == {incident.id}

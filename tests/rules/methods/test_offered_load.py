@@ -11,6 +11,7 @@ import pytest
 from judging_samples import context, each, gauge, minute, seen, verdict
 from prose import explain
 
+from rules.catalogue.latency_actions import ADD_REPLICAS, BEYOND_SLOWED, KEEP_REPLICAS
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
 from rules.methods.load import offered_load
@@ -18,7 +19,7 @@ from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
 from rules.telemetry.windows import Window
 from rules.telemetry.work import UNTOLD, Capacity, CapacityLengths, CapacitySource, MeanTokens
-from rules.verdicts.latency_pattern import ADD_REPLICAS, BEYOND_SLOWED, KEEP_REPLICAS, LEVERS, LatencyPattern
+from rules.verdicts.rule import LatencyPattern
 from rules.verdicts.verdict import Status, Verdict
 
 BEYOND = "LoadBeyondBenchmark"
@@ -67,7 +68,9 @@ def test_requests_held_up_at_a_small_load_are_not_too_many() -> None:
     assert found.sentence.startswith("a holds more requests than benchmarked; ")
     assert "the replicas together can take this load" in found.sentence
     assert any("a slow machine" in one.text for one in found.actions)
-    assert not any("hed load" in text for rule in LEVERS.values() for text in rule[LatencyPattern.HELD_UP])
+    assert not any(
+        "hed load" in text for rule in BY_NAME.values() for text in rule.levers.get(LatencyPattern.HELD_UP, ())
+    )
 
 
 def test_one_replica_that_gets_too_much_needs_another_spread_and_no_further_replica() -> None:
@@ -175,5 +178,6 @@ def test_queue_that_grows_is_beyond_and_asks_for_replicas_above_capacity() -> No
 
 
 def test_the_levers_of_each_pattern_are_among_the_actions_of_its_rule() -> None:
-    for rule, patterns in LEVERS.items():
-        assert {text for texts in patterns.values() for text in texts} <= set(BY_NAME[rule].actions)
+    for rule in BY_NAME.values():
+        assert {text for texts in rule.levers.values() for text in texts} <= set(rule.actions)
+    assert [rule.name for rule in BY_NAME.values() if rule.levers] == ["LoadBeyondBenchmark", "QueueGrowing"]

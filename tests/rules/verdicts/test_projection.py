@@ -1,9 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
-import pytest
-
 from rules.verdicts.projection import ForecastPoint, Projection
 
 
@@ -30,23 +26,3 @@ def test_bins_longer_than_the_lead_still_tell_of_the_next_one() -> None:
 def test_a_forecast_that_was_outlived_says_nothing() -> None:
     assert projection(at(1100.0), at(1200.0)).points_until(1201.0) == ()
     assert projection().points_until(1000.0) == ()
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"horizon_seconds": 0.0}, "lead of 0.0 s"),
-        ({"points": (at(1200.0), at(1100.0))}, "ordered by time"),
-        ({"points": (at(1100.0), at(1100.0))}, "each time once"),
-        ({"points": (ForecastPoint(t=1.0, q50=2.0, q95=1.0, q99=3.0),)}, "must rise"),
-        ({"points": (ForecastPoint(t=1.0, q50=1.0, q95=4.0, q99=3.0),)}, "must rise"),
-        ({"points": (ForecastPoint(t=1.0, q50=-1.0, q95=4.0, q99=5.0),)}, "must rise"),
-        ({"points": (ForecastPoint(t=1.0, q50=float("nan"), q95=4.0, q99=5.0),)}, "must rise"),
-        ({"covered": 5, "forecasts": 4}, "5 of 4"),
-        ({"error_ratio": -0.1}, "-0.1"),
-        ({"error_ratio": float("nan")}, "nan"),
-    ],
-)
-def test_what_no_forecast_can_be_is_refused(change: dict[str, object], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        replace(projection(at(1100.0)), **change)  # type: ignore[arg-type]

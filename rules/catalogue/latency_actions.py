@@ -1,26 +1,8 @@
-"""Patterns of requests that wait, and the actions that fit each of them; the actions of the burns.
-
-A pattern tells whether the load is too high or something holds requests up. The actions of another pattern would cost
-money or make it worse (guide 9.3, rows TTFT and ITL). A rule with patterns has a row in LEVERS.
-"""
+"""Actions of the rules about requests that wait, by what makes them wait; actions of the burns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from enum import StrEnum
-
-from rules.verdicts.verdict import Action, Verdict
-
-
-class LatencyPattern(StrEnum):
-    """What makes requests wait."""
-
-    KNEE = "knee"  # the load
-    HELD_UP = "held_up"  # something in the system
-    SLOWED = "slowed"  # requests wait at every replica below capacity: the replicas take less than they did
-    EITHER = "either"
-
+from rules.verdicts.rule import LatencyPattern
 
 SEE_THE_LOAD = "Check first whether it is the load: only load above what replicas take needs more replicas"
 
@@ -64,21 +46,19 @@ _QUEUE_HELD_UP = (*BEYOND_HELD_UP[:2], *_QUEUE[2:])
 _QUEUE_EITHER = (*BEYOND_EITHER[:2], "If nothing holds them up: add replicas of this tier", *_QUEUE[1:])
 
 
-LEVERS: Mapping[str, Mapping[LatencyPattern, tuple[str, ...]]] = {
-    "QueueGrowing": {
-        LatencyPattern.KNEE: _QUEUE,
-        LatencyPattern.HELD_UP: _QUEUE_HELD_UP,
-        LatencyPattern.SLOWED: BEYOND_SLOWED,
-        LatencyPattern.EITHER: _QUEUE_EITHER,
-    },
-    "LoadBeyondBenchmark": {
-        LatencyPattern.KNEE: BEYOND_KNEE,
-        LatencyPattern.HELD_UP: BEYOND_HELD_UP,
-        LatencyPattern.SLOWED: BEYOND_SLOWED,
-        LatencyPattern.EITHER: BEYOND_EITHER,
-    },
+BEYOND_LEVERS = {
+    LatencyPattern.KNEE: BEYOND_KNEE,
+    LatencyPattern.HELD_UP: BEYOND_HELD_UP,
+    LatencyPattern.SLOWED: BEYOND_SLOWED,
+    LatencyPattern.EITHER: BEYOND_EITHER,
 }
-"""Actions by rule and pattern."""
+QUEUE_LEVERS = {
+    LatencyPattern.KNEE: _QUEUE,
+    LatencyPattern.HELD_UP: _QUEUE_HELD_UP,
+    LatencyPattern.SLOWED: BEYOND_SLOWED,
+    LatencyPattern.EITHER: _QUEUE_EITHER,
+}
+"""Actions by what makes requests wait. Those of another pattern would cost money or make it worse (guide 9.3)."""
 
 TTFT_BURN_ACTIONS = (
     _SEE,
@@ -100,14 +80,3 @@ E2E_BURN_ACTIONS = (
     "If outputs are longer than planned: limit max_tokens at the gateway, or promise more time",
     "If tokens come slowly: lower the number of requests at once (--max-num-seqs), or add replicas",
 )
-
-
-def all_levers(rule: str) -> tuple[str, ...]:
-    """Return the actions of every pattern of a rule, each only once."""
-    return tuple(dict.fromkeys(action for actions in LEVERS[rule].values() for action in actions))
-
-
-def with_levers(verdict: Verdict, pattern: LatencyPattern) -> Verdict:
-    """Return the verdict with the actions of this pattern in place of all actions of its rule."""
-    actions = tuple(Action(text=text, runbook=verdict.rule) for text in LEVERS[verdict.rule][pattern])
-    return replace(verdict, actions=actions)
