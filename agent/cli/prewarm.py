@@ -31,8 +31,7 @@ from agent.config.load import build_tier_contexts, select_tier
 from agent.durations import duration_text
 from agent.errors import ConfigError
 from agent.worker.process import ONE_THREAD
-from exporters.autoscaling.formats import FORMATS
-from exporters.autoscaling.records import WORKLOADS, ObjectReference, Secret
+from exporters.autoscaling.manifests import FORMATS, WORKLOADS, ObjectReference, Secret
 from exporters.render.text import copy_fields
 from rules.catalogue.registry import margin_of
 from rules.plan.replica_count import count_pools

@@ -20,8 +20,7 @@ from agent.forecasting.tier_forecast import TierForecast
 from agent.history.daily_queries import DAY_SECONDS, measured_views, pieces
 from agent.history.reader import Reader
 from agent.history.store import HistoryStore
-from exporters.autoscaling.formats import manifest_text
-from exporters.autoscaling.records import ObjectReference, Scaling, Secret
+from exporters.autoscaling.manifests import ObjectReference, Scaling, Secret, manifest_text
 from exporters.autoscaling.schedule import slots_of
 from exporters.documents.prewarm import OLD_SECONDS, Prewarm
 from exporters.render.text import format_duration, format_rfc3339

@@ -1,7 +1,7 @@
 """Pre-warming recommendation as text and JSON: replica count, reason, schedule of the day and past worth.
 
 The module serves `sizewatch prewarm` and holds its records. Numbers come from `forecast/`; only differences and shares
-are computed here. Manifests are in `exporters.autoscaling.formats`.
+are computed here. Manifests are in `exporters.autoscaling.manifests`.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from exporters.autoscaling.formats import manifest_text
-from exporters.autoscaling.records import ObjectReference, Scaling, ScheduleSlot
+from exporters.autoscaling.manifests import ObjectReference, Scaling, manifest_text
+from exporters.autoscaling.schedule import ScheduleSlot
 from rules.replicas.drain import DrainTime
 from rules.telemetry.histograms import Quantile
 

@@ -38,7 +38,7 @@ from agent.errors import ConfigError, RecordingError
 from agent.fleet.sums import quote_value, regex_any
 from agent.prometheus.answers import parse_answer, vector
 from agent.sources.recording import load as load_recording
-from exporters.autoscaling.formats import FORMATS
+from exporters.autoscaling.manifests import FORMATS
 from exporters.render.text import one_line, strip_control_characters
 
 ROUTES = ("/", "/metrics", "/api/status")

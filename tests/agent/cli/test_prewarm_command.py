@@ -23,7 +23,7 @@ from agent.forecasting.messages import ForecastResponse
 from agent.forecasting.prewarm_result import PlanOverrides, prewarm_from_csv, prewarm_from_history
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
-from exporters.autoscaling.records import GAUGE
+from exporters.autoscaling.manifests import GAUGE
 from rules.plan.load_bins import bin_window
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.windows import NET_CHANGE, Window

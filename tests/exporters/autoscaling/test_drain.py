@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from scaling_samples import CHAT, DRAINED, objects
 
-from exporters.autoscaling.formats import FORMATS, manifest_text
-from exporters.autoscaling.records import Scaling
+from exporters.autoscaling.manifests import FORMATS, Scaling, manifest_text
 from rules.replicas.drain import DrainTime
 from rules.telemetry.histograms import Quantile
 

@@ -11,8 +11,7 @@ import pytest
 import yaml
 from scaling_samples import CHAT, HOSTILE, UNSCHEDULED, objects
 
-from exporters.autoscaling.formats import manifest_text
-from exporters.autoscaling.hpa import adapter_rule, metric_name
+from exporters.autoscaling.manifests import adapter_rule, manifest_text, metric_name
 
 
 def test_it_asks_for_as_many_replicas_as_the_gauge_says() -> None:

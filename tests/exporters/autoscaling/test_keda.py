@@ -13,8 +13,7 @@ import yaml
 from paths import SHARED
 from scaling_samples import CHAT, HOSTILE, SCHEDULES, UNSCHEDULED, WEEK, asked, objects, times
 
-from exporters.autoscaling.formats import manifest_text
-from exporters.autoscaling.records import ObjectReference, Scaling, Secret
+from exporters.autoscaling.manifests import ObjectReference, Scaling, Secret, manifest_text
 
 CRD = SHARED / "infra" / "k8s" / "crds" / "keda.sh_scaledobjects.yaml"
 EVERY = {

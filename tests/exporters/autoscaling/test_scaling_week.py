@@ -8,8 +8,23 @@ from datetime import UTC, datetime, time
 import pytest
 from scaling_samples import ALL_DAYS, CHAT, RESTLESS, SCHEDULES, UNSCHEDULED, WORKDAYS, asked, needed, times
 
-from exporters.autoscaling.records import Scaling, ScheduleSlot
-from exporters.autoscaling.schedule import BLOCKS, DAY, MOST_ENTRIES, WEEK, CronEntry, Week, cron, slots_of, week_of
+from exporters.autoscaling import schedule
+from exporters.autoscaling.manifests import Scaling
+from exporters.autoscaling.schedule import (
+    BLOCKS,
+    DAY,
+    MOST_ENTRIES,
+    WEEK,
+    CronEntry,
+    ScheduleSlot,
+    Week,
+    cron,
+    slots_of,
+)
+
+
+def week_of(scaling: Scaling) -> Week:
+    return schedule.week_of(scaling.schedule, scaling.lead_seconds, scaling.minimum_warm, scaling.maximum)
 
 
 def replayed(week: Week) -> list[int]:
