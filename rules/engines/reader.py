@@ -17,7 +17,7 @@ from rules.engines.registry import ENGINES, PROCESS_START, normalize_name, selec
 from rules.engines.table import EngineTable, LabelAggregation, SourceRow
 from rules.replicas.stalls import RANK_GAUGES, WORK, WORK_EVENTS, counts_each_step
 from rules.telemetry.contradictions import find_page_contradiction
-from rules.telemetry.families import MOST_OF_GAUGE, FamilyKind
+from rules.telemetry.families import MOST, FamilyKind
 from rules.telemetry.histograms import EMPTY, Cumulative, check_cumulative
 from rules.telemetry.snapshots import RankPage, Snapshot
 
@@ -258,9 +258,9 @@ def snapshot(layout: SeriesLayout, values: Sequence[float], t: float) -> Snapsho
     gauges |= _names(layout, values, t, faults)
     histograms = _histograms(layout, values, faults)
     contradictory = _contradictory(counters, histograms, faults)
-    impossible = frozenset(family for family, value in gauges.items() if value > MOST_OF_GAUGE.get(family, math.inf))
+    impossible = frozenset(family for family, value in gauges.items() if value > MOST.get(family, math.inf))
     for name in sorted(impossible):
-        text = f"a gauge of {gauges[name]:.3g}, which is more than {MOST_OF_GAUGE[name]:g}: cannot be"
+        text = f"a gauge of {gauges[name]:.3g}, which is more than {MOST[name]:g}: cannot be"
         faults.append((name, text))
     born = [values[slot] for slot in layout.born if math.isfinite(values[slot])]
     ready = min(born) if born else None

@@ -207,12 +207,19 @@ def list_demand(minutes: Iterable[MinuteSums]) -> tuple[MinuteDemand, ...]:
     last ENOUGH_REQUESTS, at most of REQUEST_MINUTES. The result is at least LEAST_SHARE of the observed tokens, and at
     most MOST_SHARE of them or what arrived.
     """
-    recent = _Recent()
+    recent: deque[MinuteSums] = deque(maxlen=REQUEST_MINUTES)
     found = []
     for one in minutes:
-        recent.add(one)
-        prompts = _asked(one.prompt_tokens, recent.prompt_tokens, recent.completed, one)
-        generated = _asked(one.generation_tokens, recent.generation_tokens, recent.completed, one)
+        recent.append(one)
+        completed = prompts = generated = 0.0
+        for before in reversed(recent):
+            if completed >= ENOUGH_REQUESTS or before.start <= one.start - REQUEST_MINUTES * MINUTE_SECONDS:
+                break
+            completed += before.completed
+            prompts += before.prompt_tokens
+            generated += before.generation_tokens
+        prompts = _asked(one.prompt_tokens, prompts, completed, one)
+        generated = _asked(one.generation_tokens, generated, completed, one)
         found.append(
             MinuteDemand(
                 start=one.start,
@@ -243,36 +250,6 @@ def demand_from_requests(one: MinuteSums) -> MinuteDemand:
         covered_seconds=one.covered_seconds,
         expected_seconds=one.expected_seconds,
     )
-
-
-class _Recent:
-    """Running sums of the fewest last minutes with ENOUGH_REQUESTS, at most REQUEST_MINUTES.
-
-    They are recomputed at times to remove rounding errors."""
-
-    def __init__(self) -> None:
-        self._minutes: deque[MinuteSums] = deque()
-        self._since_anew = 0
-        self.completed = self.prompt_tokens = self.generation_tokens = 0.0
-
-    def add(self, one: MinuteSums) -> None:
-        """Add the next minute. Drop the minutes that are too old."""
-        self._minutes.append(one)
-        self._count(one, 1.0)
-        oldest = one.start - REQUEST_MINUTES * MINUTE_SECONDS
-        while self._minutes[0].start <= oldest or self.completed - self._minutes[0].completed >= ENOUGH_REQUESTS:
-            self._count(self._minutes.popleft(), -1.0)
-        self._since_anew += 1
-        if self._since_anew >= REQUEST_MINUTES:
-            self._since_anew = 0
-            self.completed = math.fsum(each.completed for each in self._minutes)
-            self.prompt_tokens = math.fsum(each.prompt_tokens for each in self._minutes)
-            self.generation_tokens = math.fsum(each.generation_tokens for each in self._minutes)
-
-    def _count(self, one: MinuteSums, sign: float) -> None:
-        self.completed += sign * one.completed
-        self.prompt_tokens += sign * one.prompt_tokens
-        self.generation_tokens += sign * one.generation_tokens
 
 
 def _asked(tokens: float, of_recent: float, finished: float, one: MinuteSums) -> float:

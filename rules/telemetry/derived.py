@@ -176,7 +176,9 @@ def _goodput(window: Window, basis: PlanFacts) -> SignalValue:
     finished = total_rate(window, "requests_finished")
     if isinstance(finished, Missing):
         return finished
-    margins = [_ended_well(window)]
+    ended = window.counters.get("requests_finished", 0.0)
+    well = max(0.0, 1 - window.counters.get("requests_aborted", 0.0) / ended) if ended > 0 else 1.0
+    margins = [(well, well)]
     for family, slo in promised:
         if slo is None:
             continue
@@ -189,13 +191,6 @@ def _goodput(window: Window, basis: PlanFacts) -> SignalValue:
     low = max(0.0, math.fsum(a for a, _ in margins) - (len(margins) - 1)) * (finished.low or 0.0)
     high = None if finished.high is None else min(b for _, b in margins) * finished.high
     return Reading(value=None, low=low, high=high, n=finished.n)
-
-
-def _ended_well(window: Window) -> tuple[float, float]:
-    """Return the bounds of the share of finished requests that were not aborted."""
-    finished = window.counters.get("requests_finished", 0.0)
-    share = max(0.0, 1 - window.counters.get("requests_aborted", 0.0) / finished) if finished > 0 else 1.0
-    return share, share
 
 
 def _failed_share(window: Window) -> SignalValue:
@@ -260,22 +255,20 @@ def _tokens_per_round(window: Window, basis: PlanFacts) -> SignalValue:
     return Reading(value=1 + accepted.value, low=bound, high=bound, n=accepted.n)
 
 
-def _prefix_hits(window: Window, basis: PlanFacts) -> SignalValue:
-    """Return prefix cache hits by queries, in tokens. If the engine counts neither, return the mean of its own
-    ratio."""
-    if "prefix_queried_tokens" not in window.counters and "prefix_hit_gauge" in window.gauges:
-        told = mean_level(window, "prefix_hit_gauge")
+def _cache_hits(cache: str) -> Callable[[Window, PlanFacts], SignalValue]:
+    """Return how hits of a cache are read: by lookups, in tokens, or the mean of the engine's own ratio if it counts
+    neither."""
+    part, whole, gauge = f"{cache}_hit_tokens", f"{cache}_queried_tokens", f"{cache}_hit_gauge"
+
+    def read(window: Window, basis: PlanFacts) -> SignalValue:
+        if whole in window.counters or gauge not in window.gauges:
+            return lookup_share(window, part, whole)
+        told = mean_level(window, gauge)
         if isinstance(told, Reading) and told.high is not None and told.high > 1 + ALL:
             return Missing(gap=Gap.CONTRADICTORY, text=f"the engine prints a hit rate of {told.high:.4g}, above 1")
         return told
-    return lookup_share(window, "prefix_hit_tokens", "prefix_queried_tokens")
 
-
-def _external_hits(window: Window) -> SignalValue:
-    """Return hits of the offloaded cache by lookups, in tokens, or the mean of its manager's own ratio."""
-    if "external_prefix_queried_tokens" not in window.counters and "external_prefix_hit_gauge" in window.gauges:
-        return mean_level(window, "external_prefix_hit_gauge")
-    return lookup_share(window, "external_prefix_hit_tokens", "external_prefix_queried_tokens")
+    return read
 
 
 def _offload_utilization(window: Window) -> SignalValue:
@@ -354,9 +347,9 @@ DERIVED: dict[str, Callable[[Window, PlanFacts], SignalValue]] = {
     "failed_share": _alone(_failed_share),
     "refused_share": _alone(_refused_share),
     "evictions_per_running_request_per_second": _evictions_per_running,
-    "prefix_hit_ratio": _prefix_hits,
+    "prefix_hit_ratio": _cache_hits("prefix"),
     "prefix_reuse_ratio": _reuse,
-    "external_prefix_hit_ratio": _alone(_external_hits),
+    "external_prefix_hit_ratio": _cache_hits("external_prefix"),
     "kv_offload_utilization": _alone(_offload_utilization),
     "kv_residency_by_reuse": _residency_by_reuse,
     "speculative_acceptance": _alone(acceptance),

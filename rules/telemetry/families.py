@@ -6,6 +6,7 @@ family: a row of families.toml.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -24,13 +25,16 @@ class FamilyKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Row of the family table. `export` is the name after `sizewatch_`, "" for none. `unit` is given for GPUs only."""
+    """Row of the family table. `export` is the name after `sizewatch_`, "" for none. `unit` is given for GPUs only.
+    `least` and `most` are its limits (families.toml)."""
 
     name: str
     kind: FamilyKind
     export: str
     text: str
     unit: str = ""
+    least: float = 0.0
+    most: float = math.inf
 
 
 def _load(row: dict[str, Any]) -> Family:
@@ -55,36 +59,5 @@ def stem(name: str) -> str:
     return name.partition("/")[0]
 
 
-MOST_RATIO = 1.05
-"""A ratio of two numbers that an engine reads one after the other may be a little above 1."""
-
-MOST_IN_SYSTEM = 1e7
-"""Requests in an engine: each takes memory, and a machine has some TB at most."""
-
-MOST_REQUESTS = 1e6
-"""Requests, or events of requests, that a replica counts in a second: each takes a front end a microsecond or more."""
-
-MOST_TOKENS = 1e10
-"""Tokens that a replica counts in a second. 72 GPUs of 1e16 FLOP/s reach 7e9 with a model of 50 million weights at two
-FLOP a weight and token."""
-
-MOST_OF_GAUGE: Mapping[str, float] = {
-    **{
-        family.name: MOST_RATIO
-        for family in FAMILIES
-        if family.kind is FamilyKind.GAUGE and family.export.endswith("_ratio") and not family.name.startswith("gpu_")
-    },
-    **dict.fromkeys(("requests_running", "requests_waiting", "requests_waiting_capacity"), MOST_IN_SYSTEM),
-}
-"""Largest possible value of an engine's gauge."""
-
-MOST_PER_SECOND: Mapping[str, float] = {
-    family.name: MOST_TOKENS if "tokens" in family.name else MOST_REQUESTS
-    for family in FAMILIES
-    if family.kind is FamilyKind.COUNTER
-    and (
-        "tokens" in family.name
-        or family.name.startswith(("requests_", "http_requests_", "preemptions", "engine_steps"))
-    )
-}
-"""Largest possible increase of an engine's counter in a second."""
+MOST: Mapping[str, float] = {family.name: family.most for family in FAMILIES}
+"""Largest possible value of a gauge, and largest possible increase of a counter in a second."""

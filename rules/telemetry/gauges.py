@@ -74,16 +74,6 @@ class GaugeSum:
         return min(max(self.integral / self.seconds, self.minimum), self.maximum)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LittleEstimate:
-    """Mean requests in the system by Little's law, between `low` and `high`, from `requests` finished ones."""
-
-    in_system: float
-    low: float
-    high: float
-    requests: float
-
-
 def sum_gauges(
     earlier: Snapshot, later: Snapshot, counters: Mapping[str, float], parts: Mapping[str, tuple[Histogram, ...]]
 ) -> tuple[dict[str, GaugeSum], dict[str, Gap]]:
@@ -116,13 +106,7 @@ def sum_gauges(
         else:
             sums[family] = interpolate(before, value, dt)
     if finished is not None and any(family in gaps for family in IN_SYSTEM):
-        sums[IN_SYSTEM_BY_LITTLE] = GaugeSum(
-            integral=finished.in_system * dt,
-            seconds=dt,
-            minimum=finished.low,
-            maximum=finished.high,
-            samples=finished.requests,
-        )
+        sums[IN_SYSTEM_BY_LITTLE] = finished
     return sums, gaps
 
 
@@ -152,12 +136,12 @@ def _is_still(counters: Mapping[str, float], parts: Mapping[str, tuple[Histogram
 
 def _estimate_in_system(
     earlier: Snapshot, later: Snapshot, parts: Mapping[str, tuple[Histogram, ...]]
-) -> LittleEstimate | None:
+) -> GaugeSum | None:
     """Estimate the requests in the system by Little's law. Return None if nothing finished or a gauge or time is
-    missing.
+    missing. `samples` are the finished requests.
 
-    Finished requests may have begun before the window; `low` excludes that time. Present requests may have arrived at
-    the start; `high` adds them. The mean is exact if the system is idle at both ends. Aborted requests are not
+    Finished requests may have begun before the window; the minimum excludes that time. Present requests may have arrived at
+    the start; the maximum adds them. The mean is exact if the system is idle at both ends. Aborted requests are not
     included.
     """
     dt = later.t - earlier.t
@@ -167,11 +151,8 @@ def _estimate_in_system(
     requests, seconds, longest = spent
     first, last = [math.fsum([page.gauges[name] for name in IN_SYSTEM]) for page in (earlier, later)]
     before = min(seconds, first * longest) if first else 0.0
-    return LittleEstimate(
-        in_system=seconds / dt,
-        low=(seconds - before) / dt,
-        high=seconds / dt + last,
-        requests=requests,
+    return GaugeSum(
+        integral=seconds, seconds=dt, minimum=(seconds - before) / dt, maximum=seconds / dt + last, samples=requests
     )
 
 
@@ -192,9 +173,9 @@ def _shortest(parts: Mapping[str, tuple[Histogram, ...]]) -> float:
     return found.low if found else 0.0
 
 
-def _is_refuted(shown: float, finished: LittleEstimate) -> bool:
+def _is_refuted(shown: float, finished: GaugeSum) -> bool:
     """Return whether more requests were in the system than the `shown` mean of two pages, beyond chance. The reverse is
     no contradiction: aborted requests are in no histogram."""
     # An idle engine has nobody in its front end. A busy one holds requests there that its gauges never count.
-    there = finished.low * (1 - FRONT_END) if shown else finished.low
+    there = finished.minimum * (1 - FRONT_END) if shown else finished.minimum
     return shown < there - SIGMA * math.sqrt(there) - 1

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from rules.telemetry import histograms
-from rules.telemetry.families import MOST_PER_SECOND, MOST_REQUESTS, stem
+from rules.telemetry.families import MOST, stem
 from rules.telemetry.gauges import IN_SYSTEM, STEP_FAMILY, GaugeSum, sum_gauges, tells_in_system
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.signals import GAP_ORDER, Gap
@@ -236,7 +236,7 @@ def _histogram_increases(earlier: Snapshot, later: Snapshot) -> dict[str, tuple[
 def _drop_impossible(counters: dict[str, float], parts: dict[str, tuple[Histogram, ...]], dt: float) -> frozenset[str]:
     """Drop the increases above what an engine can reach in `dt` seconds. Return their families."""
     seconds = max(dt, 1.0)
-    requests = MOST_REQUESTS * seconds
+    requests = MOST["requests_finished"] * seconds
     # No limit is below that of requests. Hot path: few counters are above it.
     found = {f for f, value in counters.items() if value > requests and value > _most_per_second(f) * seconds}
     found |= {f for f, several in parts.items() for part in several if part.n > requests}
@@ -248,7 +248,7 @@ def _drop_impossible(counters: dict[str, float], parts: dict[str, tuple[Histogra
 
 @lru_cache(maxsize=4096)
 def _most_per_second(family: str) -> float:
-    return MOST_PER_SECOND.get(stem(family), math.inf)
+    return MOST.get(stem(family), math.inf)
 
 
 def _absences(

@@ -70,14 +70,12 @@ class TokenLoad:
 class Work:
     """Load of a replica in requests per second of the capacity's lengths, in total and by each kind of token.
 
-    A kind is None if plan or engine lacks it. `hits_untold` names the side with unknown prefix cache hits, "" for
-    neither or both.
+    A kind is None if plan or engine lacks it.
     """
 
     total: Reading
     by_prompts: TokenLoad | None
     by_outputs: TokenLoad | None
-    hits_untold: str = ""
 
 
 def work_of(window: Window, lengths: CapacityLengths) -> Work | None:
@@ -111,9 +109,8 @@ def weigh(
     """
     prompts = _token_load(prompt_tokens, lengths.prompt_tokens, requests)
     outputs = _token_load(generation_tokens, lengths.generation_tokens, requests)
-    untold = ""
     if prompts is not None:
-        prompts, untold = _without_hits(prompts, computed, lengths.prefix_hit_ratio)
+        prompts = _without_hits(prompts, computed, lengths.prefix_hit_ratio)
     if lengths.only:
         prompts, outputs = (prompts, None) if lengths.only == "prompt_tokens" else (None, outputs)
     known = [one for one in (prompts, outputs) if one is not None] * (2 if lengths.only else 1)
@@ -124,7 +121,7 @@ def weigh(
         high=max(one.high for one in known) if bounded else None,
         n=n,
     )
-    return Work(total=total, by_prompts=prompts, by_outputs=outputs, hits_untold=untold)
+    return Work(total=total, by_prompts=prompts, by_outputs=outputs)
 
 
 def _token_load(tokens: float | None, mean: MeanTokens | None, requests: float) -> TokenLoad | None:
@@ -135,8 +132,8 @@ def _token_load(tokens: float | None, mean: MeanTokens | None, requests: float) 
     return TokenLoad(low=low, best=min(max(requests, low), high), high=high)
 
 
-def _without_hits(prompts: TokenLoad, now: float | None, planned_hits: float | None) -> tuple[TokenLoad, str]:
-    """Subtract the tokens from the prefix cache, and return the side with unknown hits. Cached tokens cost nothing.
+def _without_hits(prompts: TokenLoad, now: float | None, planned_hits: float | None) -> TokenLoad:
+    """Subtract the tokens from the prefix cache. Cached tokens cost nothing.
 
     `now` is the computed share in production. An unknown share lies between zero and the other side's. The best
     estimate is equal shares.
@@ -146,10 +143,7 @@ def _without_hits(prompts: TokenLoad, now: float | None, planned_hits: float | N
         low, best, high = 1.0 if now is None else now, 1.0, 1.0 if then is None else 1 / then
     else:
         low = best = high = now / then
-    load = TokenLoad(low=prompts.low * low, best=prompts.best * best, high=prompts.high * high)
-    sides = (("production", now, then), ("the benchmark", then, now))
-    untold = next((side for side, own, other in sides if own is None and other not in (None, 1.0)), "")
-    return load, untold
+    return TokenLoad(low=prompts.low * low, best=prompts.best * best, high=prompts.high * high)
 
 
 def mean_length(window: Window, counter: str, family: str) -> float | None:
@@ -187,8 +181,7 @@ def weighing_words(work: Work, lengths: CapacityLengths, usable_rps: float) -> s
     if unknown:
         return f" ({span}: the plan has no mean of its {' and '.join(unknown)} tokens)"
     parts = [f"{number(load.best / usable_rps, 'ratio')} by {word} tokens" for word, load, _ in kinds if load]
-    hits = [f"{work.hits_untold} does not tell its prefix cache hits"] if work.hits_untold else []
-    return f" ({span}: {', '.join([*parts, *hits])})"
+    return f" ({span}: {', '.join(parts)})"
 
 
 def count_served(window: Window) -> float | None:
