@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from rules.evaluator import long_rules, tier_minutes
 from rules.evaluator.observation import ClosedMinute, ReplicaKey
-from rules.evaluator.tier_minutes import TierMinutes, TierSize
+from rules.evaluator.tier_minutes import TierMinutes
 from rules.plan.load_bins import TierContext
 from rules.replicas.starts import ReplicaStart
 from rules.replicas.state import ReplicaState
@@ -104,12 +104,6 @@ class EvaluatorState:
     def set_projections(self, projections: Mapping[str, Projection]) -> None:
         """Replace the forecasts by tier. The next step evaluates them."""
         self.projections = dict(projections)
-
-    def tier_size(self, tier: str) -> TierSize | None:
-        """Return the time of the last step and the number of a tier's replicas, or None before the first step."""
-        if self.now is None:
-            return None
-        return TierSize(now=self.now, replicas=sum(1 for name, _ in self.replicas if name == tier))
 
     def pop_closed_minutes(self) -> tuple[ClosedMinute, ...]:
         """Return the minutes that were closed since the last call."""

@@ -321,7 +321,7 @@ def _close_minute(state: EvaluatorState, replica: ReplicaState, minute: Window, 
     if state.is_aggregated(tier):
         return
     before = state.minutes.get(tier, TierMinutes())
-    state.minutes[tier] = tier_minutes.add_minute(before, minute, replica.name, context, state.tier_size(tier))
+    state.minutes[tier] = tier_minutes.add_minute(before, minute, replica.name, context, state.now)
     kept = not (track.is_unwatched(minute) or track.is_mostly_covered(replica.seen_spans, minute.start, minute.end))
     newest = state.minutes[tier].binned[-1]
     page = replica.track.last
@@ -353,8 +353,10 @@ def _close_open_minute(state: EvaluatorState, replica: ReplicaState, context: Ti
 
 def add_aggregate(state: EvaluatorState, tier: str, aggregate: TierAggregate, context: TierContext) -> None:
     """Add a minute of a tier that a store adds up."""
-    before, size = state.minutes.get(tier, TierMinutes()), state.tier_size(tier)
-    state.minutes[tier] = tier_minutes.add_aggregated_minute(before, aggregate.groups, aggregate.each, context, size)
+    before = state.minutes.get(tier, TierMinutes())
+    state.minutes[tier] = tier_minutes.add_aggregated_minute(
+        before, aggregate.groups, aggregate.each, context, state.now
+    )
     precision = _describe_precision(context, {})
     state.closed_minutes += (
         ClosedMinute(tier=tier, replica=AGGREGATE, slice=group, precision=precision) for group in aggregate.groups

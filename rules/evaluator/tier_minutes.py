@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -48,13 +47,6 @@ LOCALITY = frozenset(
 AHEAD_SECONDS = 600.0
 """Maximum seconds that a minute may lie ahead. Replicas close minutes in different cycles; more is a wrong clock."""
 
-MOST_MINUTES = round((LONGEST + AHEAD_SECONDS) / windows.MINUTE_SECONDS) + 1
-"""Maximum number of minutes of one replica in memory."""
-
-TIMES, SPARE = 8, 64
-"""Maximum number of windows of one minute: TIMES per replica (cycles may be shorter than a minute) and SPARE of removed
-pods. More arrive where a clock stands still while pods come and go."""
-
 EXPLAINED_SECONDS = 180.0
 """Span in seconds of the minutes that explain a cascade: lengths are known only when requests finish."""
 
@@ -75,26 +67,18 @@ class TierMinutes:
     releases: tuple[ReplicaRelease, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierSize:
-    """Time of the evaluation (unix seconds) and number of replicas, when a minute closes."""
-
-    now: float
-    replicas: int
-
-
 def add_minute(
-    minutes: TierMinutes, minute: Window, replica: str, context: TierContext, watched: TierSize | None = None
+    minutes: TierMinutes, minute: Window, replica: str, context: TierContext, watched: float | None = None
 ) -> TierMinutes:
     """Add a closed minute of a replica. Drop minutes older than any rule looks back, and those in the future: the clock
-    was set back. Without `watched` the minute's end is the present time."""
+    was set back. `watched` is the evaluation's time (unix seconds), by default the minute's end."""
     now, since, until = _reach(minute.end, watched)
     keep = [_aged(s, now) for s in minutes.binned if since < s.window.end <= until]
     before = next((s for s in reversed(keep) if s.replica == replica), None)
     newest = load_bins.mark_backlog(load_bins.bin_window(minute, context.curve, replica), before)
     return replace(
         minutes,
-        binned=_drop_excess((HeldWindows((*keep, newest)),), (newest,), watched)[0],
+        binned=HeldWindows((*keep, newest)),
         each=None,
         budget=error_budget.add_minute(_budget(minutes, context), minute),
     )
@@ -105,7 +89,7 @@ def add_aggregated_minute(
     groups: Sequence[BinnedWindow],
     each: Sequence[BinnedWindow],
     context: TierContext,
-    watched: TierSize | None = None,
+    watched: float | None = None,
 ) -> TierMinutes:
     """Add a minute of an aggregated tier: `groups` are sums by load, `each` the windows of every replica."""
     if not groups and not each:
@@ -118,8 +102,8 @@ def add_aggregated_minute(
     aged_each = _age_batches(minutes.each or (), _aged_each, since, until, now)
     return replace(
         minutes,
-        binned=HeldWindows.of_batches(_drop_excess((*aged, HeldWindows(groups)), groups, watched)),
-        each=_drop_excess((*aged_each, HeldWindows(each)), each, watched),
+        binned=HeldWindows.of_batches((*aged, HeldWindows(groups))),
+        each=(*aged_each, HeldWindows(each)),
         budget=known,
     )
 
@@ -142,31 +126,13 @@ def _is_aged(batch: HeldWindows, age: Callable[[BinnedWindow, float], BinnedWind
     return all(age(one, math.inf) is one for one in batch)
 
 
-def _reach(end: float, watched: TierSize | None) -> tuple[float, float, float]:
+def _reach(end: float, watched: float | None) -> tuple[float, float, float]:
     """Return the present time when a minute ends at `end`, and between which times kept minutes end.
 
     A minute far from the evaluation's own time has a wrong clock, and makes no other minute old.
     """
-    now = end if watched is None or abs(end - watched.now) <= AHEAD_SECONDS else watched.now
+    now = end if watched is None or abs(end - watched) <= AHEAD_SECONDS else watched
     return now, now - LONGEST - windows.MINUTE_SECONDS, now + AHEAD_SECONDS
-
-
-def _drop_excess(
-    batches: tuple[HeldWindows, ...], newest: Sequence[BinnedWindow], watched: TierSize | None
-) -> tuple[HeldWindows, ...]:
-    """Drop the oldest windows of the minutes of `newest` where there are more than the replicas can leave."""
-    if watched is None or sum(map(len, batches)) <= MOST_MINUTES * 2 * watched.replicas + SPARE:
-        return batches
-    most = TIMES * watched.replicas + SPARE
-    kept: dict[float, deque[BinnedWindow]] = {windows.minute_of(one.window): deque(maxlen=most) for one in newest}
-    for one in chain.from_iterable(batches):
-        if (minute := windows.minute_of(one.window)) in kept:
-            kept[minute].append(one)
-    known = {id(one) for several in kept.values() for one in several}
-    return tuple(
-        HeldWindows(one for one in batch if id(one) in known or windows.minute_of(one.window) not in kept)
-        for batch in batches
-    )
 
 
 def add_start(minutes: TierMinutes, start: ReplicaStart) -> TierMinutes:

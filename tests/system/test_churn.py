@@ -27,7 +27,6 @@ from agent.gpu.collector import GpuCollector
 from agent.gpu.owners import GpuAssignment
 from agent.pipeline.runtime_state import TREND_MINUTES
 from exporters.metrics import names
-from rules.evaluator.tier_minutes import MOST_MINUTES, SPARE, TIMES
 from rules.plan import load_bins
 from rules.telemetry.snapshots import GpuReadout
 
@@ -85,39 +84,6 @@ def test_nothing_but_the_days_events_and_episodes_knows_a_pod_that_is_gone(tmp_p
         assert {key[1] for key in assembly.runtime.failures} == {"dead-2"}
         for gone in ("pod-0", "dead-0", "pod-1", "dead-1"):
             assert set(places_of(parts, gone)) <= {"past", "events", "starts"}, held(parts, gone)
-
-
-def churned(sums: bool, pods: int, times: tuple[float, ...]) -> list[int]:
-    """How many slices a tier has in memory after each of so many pods, one at a time, whose clocks all begin at these times."""
-    watcher, sizes = EvaluationSteps({"t": load_bins.build_tier_context("t", None)}), []
-    watcher.set_aggregated({"t"} if sums else ())
-    watcher.step(BEGIN)
-    for number in range(pods):
-        name, at = f"pod-{number}", times[number % len(times)]
-        first = watcher.apply_snapshot("t", name, snapshot(at))
-        window = watcher.apply_snapshot("t", name, snapshot(at + 15.0))
-        assert first is None
-        assert window is not None
-        if sums:
-            one = load_bins.bin_window(window, None, name)
-            watcher.add_aggregate("t", (one,), (one,))
-        watcher.remove_replicas({("t", name)})
-        if number % 1000 == 0:
-            watcher.step(BEGIN)
-        held_now = watcher.minutes["t"]
-        sizes.append(len(held_now.binned) + sum(map(len, held_now.each or ())))
-    return sizes
-
-
-@pytest.mark.parametrize("sums", [False, True])
-def test_ten_thousand_pods_that_churn_while_clocks_stand_still_leave_a_bounded_memory(sums: bool) -> None:
-    sizes = churned(sums, 10_000, (BEGIN,))
-    assert max(sizes[5_000:]) == max(sizes[:5_000]) <= (1 + sums) * (2 * MOST_MINUTES + SPARE)
-
-
-def test_of_clocks_that_stand_still_in_several_minutes_each_minute_is_bounded() -> None:
-    sizes = churned(False, 2_000, tuple(BEGIN + 60.0 * n for n in range(7)))
-    assert max(sizes[1_000:]) == max(sizes[:1_000]) <= 7 * (TIMES + SPARE)
 
 
 @pytest.mark.parametrize("wrong", [-7200.0, 7200.0])
