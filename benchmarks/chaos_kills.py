@@ -118,7 +118,7 @@ def _live(config: Path, begin: float, end: int, log: Path) -> None:
     os.dup2(output, 2)
     _tell(end)
     # Before the daemon is made, which reads it once: upkeep comes every tenth of a second.
-    jobs.UPKEEP_SECONDS = 0.1 * SPEED
+    jobs.SECONDS[jobs.UPKEEP] = 0.1 * SPEED
     made(config, Clock(SPEED, time.monotonic(), begin), SPEED).run()
 
 

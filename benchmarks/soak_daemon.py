@@ -65,7 +65,7 @@ def main() -> int:
     folder = Path(sys.argv[1])
     clock = Clock(folder / "held")
     runtime_state.DAY_SECONDS = REMEMBERED_SECONDS
-    jobs.FORECAST_SECONDS, jobs.UPKEEP_SECONDS = FORECAST_EVERY_SECONDS * SPEED, UPKEEP_EVERY_SECONDS * SPEED
+    jobs.SECONDS |= {jobs.FORECAST: FORECAST_EVERY_SECONDS * SPEED, jobs.UPKEEP: UPKEEP_EVERY_SECONDS * SPEED}
     if "--trace" in sys.argv:
         tracemalloc.start(FRAMES)
     loaded = load(folder / "sizewatch.yaml")

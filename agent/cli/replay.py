@@ -29,7 +29,7 @@ from agent.config.files import load_plan
 from agent.config.load import LoadedConfig, parse_config
 from agent.durations import parse_duration
 from agent.errors import ConfigError
-from agent.replay.replay import ReplayResult, replay
+from agent.replay.replay import Replay, replay
 from agent.sources.recording import load
 from exporters.documents.replay import not_exposed_text, replay_json, replay_text
 from rules.catalogue.registry import BY_NAME
@@ -66,7 +66,7 @@ def run(options: SimpleNamespace) -> int:
     result = _of_store(options) if options.recording is None else _of_recording(options)
     unseen = result.unseen()
     if unseen and not result.cut_short and (result.windows or not result.problems):
-        result = replace(result, problems=(*result.problems, unseen))
+        result.problems.append(unseen)
     if options.format == "json":
         shown = [(window.tier, window.replica, window.window) for window in result.windows]
         bases = {tier: context.basis for tier, context in result.contexts.items()}
@@ -93,7 +93,7 @@ def run(options: SimpleNamespace) -> int:
     return _exit_code(result)
 
 
-def _of_recording(options: SimpleNamespace) -> ReplayResult:
+def _of_recording(options: SimpleNamespace) -> Replay:
     if any(getattr(options, name) is not None for name in ("store", "config", "since")):
         raise ConfigError((f"{options.recording} is a recording: --store, -c and --from are for a store",))
     plan = load_plan(options.plan) if options.plan else None
@@ -101,7 +101,7 @@ def _of_recording(options: SimpleNamespace) -> ReplayResult:
     return replay(recording, plan, options.step, problems)
 
 
-def _of_store(options: SimpleNamespace) -> ReplayResult:
+def _of_store(options: SimpleNamespace) -> Replay:
     if (options.store is None) == (options.config is None):
         raise click.UsageError("give a RECORDING, or a store: --store URL or -c FILE")
     from agent.replay.replay import replay_store
@@ -111,10 +111,11 @@ def _of_store(options: SimpleNamespace) -> ReplayResult:
     with closing(api):
         result = replay_store(loaded, api, since, until, options.step)
     begin = datetime.fromtimestamp(since).astimezone()
-    return replace(result, name=f"{api.place} from {begin.isoformat(' ', 'seconds')}")
+    result.name = f"{api.place} from {begin.isoformat(' ', 'seconds')}"
+    return result
 
 
-def _exit_code(result: ReplayResult) -> int:
+def _exit_code(result: Replay) -> int:
     """Return the exit code. Findings with severity report are not counted."""
     if not result.windows or result.cut_short:
         return CANNOT_JUDGE

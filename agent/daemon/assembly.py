@@ -97,22 +97,14 @@ class Assembly:
             return
         from agent.forecasting.requests import build_request
 
-        config, path = self.loaded.config, self.loaded.config.history_path
+        path = self.loaded.config.history_path
         assert path is not None
         contexts = self.loop.monitored_contexts()
         with self.loop.memory:
             starts = {tier: self.loop.state.starts(tier) for tier in contexts}
         filled = self.back_fill.minutes if self.back_fill is not None else 0
         questions = [
-            build_request(
-                context,
-                starts[tier],
-                config.forecast,
-                history=path,
-                now=now,
-                settling_seconds=config.settling_seconds,
-                filled=filled,
-            )
+            build_request(context, starts[tier], self.loaded.config, path, now, filled)
             for tier, context in contexts.items()
         ]
         events = self.forecasts.run(questions)
@@ -139,12 +131,6 @@ class Assembly:
         """Write the weekly reports that are due. Block until they are done."""
         if self.reports is not None:
             self.reports.run(self.loaded, now)
-
-    def has_pod_changes(self, loaded: LoadedConfig) -> bool:
-        """Return whether discovered targets differ from the watched ones."""
-        if self.pods is None:
-            return False
-        return self.pods.add_discovered_targets(loaded).config.targets != self.loaded.config.targets
 
     def take_state(self, before: Assembly, now: float, *, pods_only: bool = False) -> None:
         """Go on in place of the previous configuration, and close its parts that do not go on.
@@ -205,17 +191,13 @@ class Assembly:
         self.loop.record_event(TimelineEvent(t=t, kind=kind, tier=tier, replica=None, text=text))
 
     def interrupt(self) -> None:
-        """Let running work end, so that an end waits for no hung target, forecast, report or store."""
+        """End the services and the present cycle, so that an end waits for no hung target, forecast, report or store."""
         self.loop.source.interrupt()
-        if self.forecasts is not None:
-            self.forecasts.stop()
-        for part in (self.reports, self.back_fill):
-            if part is not None:
-                part.close()
+        for part in self._services():
+            part.close()
 
     def close(self, now: float) -> None:
         """Record what is open and release everything."""
+        self.interrupt()
         self.event(now, "stop", "sizewatch ended in order")
-        for part in self._services():
-            part.close()
         self.loop.stop()

@@ -19,16 +19,15 @@ from agent.config.web import Web
 from agent.daemon import status_builder
 from agent.daemon.assembly import Assembly
 from agent.daemon.factory import Assemble, assemble
-from agent.daemon.followed_files import FollowedFiles, files_to_follow
+from agent.daemon.followed_files import digest_files
 from agent.daemon.jobs import BACK_FILL, CYCLE, FORECAST, REPORT, UPKEEP, DaemonJobs
 from agent.daemon.logs import set_up
-from agent.daemon.status_builder import DaemonCounters
 from agent.errors import SizewatchError
+from agent.http_server.interfaces import CycleProgress
 from agent.http_server.server import WebServer
 from agent.pipeline.loop import EvaluationLoop
-from agent.pipeline.runtime_state import RuntimeState
 from agent.version import VERSION
-from exporters.status.records import AgentStatus
+from exporters.status.records import AgentHealth, AgentStatus
 
 CLOCK_SECONDS = 5.0
 """Interval of the clock check in seconds."""
@@ -62,12 +61,13 @@ class Daemon:
 
     def __init__(self, loaded: LoadedConfig, surroundings: DaemonOptions | None = None) -> None:
         self.surroundings = surroundings or DaemonOptions()
-        self.counts = DaemonCounters()
+        self.counts = AgentHealth()
         self.loaded = loaded
         listen = self.surroundings.web(loaded)
-        self.web = WebServer(listen, self.status, self.counts.progress) if listen is not None else None
+        self.web = WebServer(listen, self.status, self.progress) if listen is not None else None
         self._clock = self.surroundings.clock
         self._started_at = self._clock()
+        self._succeeded_at: float | None = None
         # Held by a cycle and by upkeep while they run. A configuration change waits for both.
         self._cycle_lock, self._upkeep_lock = threading.Lock(), threading.Lock()
         self._stopping = self._reloading = False
@@ -82,19 +82,15 @@ class Daemon:
         }
         self.jobs = DaemonJobs(functions, self._count_skipped, speed=self.surroundings.speed)
         self._assembly: Assembly | None = None
+        self._ends = ExitStack()
         # The web server keeps the addresses and file names that it was started with.
         self._web_options = loaded.config.web
-        self._files = FollowedFiles(files_to_follow(loaded, self._web_options))
+        self._digests = digest_files(loaded, self._web_options)
 
     @property
     def loop(self) -> EvaluationLoop:
         """Return the evaluation loop of the active configuration, after `start`."""
         return self.assembly.loop
-
-    @property
-    def runtime(self) -> RuntimeState:
-        """Return the runtime records of the active configuration, after `start`."""
-        return self.assembly.runtime
 
     @property
     def assembly(self) -> Assembly:
@@ -134,30 +130,34 @@ class Daemon:
         try:
             yield
         except Exception:  # noqa: BLE001 - see above
-            self.counts.errors += 1
+            self.counts.turn_errors += 1
             _log.exception("job failed job=%s", work)
 
     def _look_around(self) -> None:
         """Take up changes of the plan, of a mounted configuration, of secrets and of pods."""
-        if self.surroundings.reloads and self._files.changed():
+        digests = digest_files(self.loaded, self._web_options)
+        if self.surroundings.reloads and any(self._digests.get(path) != found for path, found in digests.items()):
             _log.info("plan or secrets changed, reloading")
             self._reloading = True
-        elif self.assembly.has_pod_changes(self.loaded):
+            return
+        pods, targets = self.assembly.pods, self.assembly.loaded.config.targets
+        if pods is not None and pods.add_discovered_targets(self.loaded).config.targets != targets:
             self._change_to(self.loaded, pods_only=True)
             _log.info("pod discovery changed targets=%d", len(self.loop.source.targets))
 
     def start(self) -> None:
         """Start the web server and the cycles. Raise SizewatchError with everything closed."""
-        with ExitStack() as undo:
+        with ExitStack() as ends:
             if self.web is not None:
-                undo.callback(self.web.stop)
+                ends.callback(self.web.stop)
                 self.web.start()
             self._assembly = self.surroundings.assemble(self.loaded, None)
-            undo.callback(lambda: self.assembly.close(self._clock()))
+            ends.callback(lambda: self.assembly.close(self._clock()))
             self._receive()
-            undo.callback(self.jobs.shutdown)
+            ends.callback(self.jobs.shutdown)
             self.jobs.start(self._interval)
-            undo.pop_all()
+            ends.callback(lambda: self.assembly.interrupt())
+            self._ends = ends.pop_all()
         _log.info(
             'started version=%s watching="%s" interval_seconds=%g role=%s%s',
             VERSION,
@@ -190,12 +190,7 @@ class Daemon:
 
     def close(self) -> None:
         """Stop the cycles, record what is open and release everything."""
-        with ExitStack() as ends:
-            if self.web is not None:
-                ends.callback(self.web.stop)
-            ends.callback(lambda: self.assembly.close(self._clock()))
-            ends.callback(self.jobs.shutdown)
-            ends.callback(self.assembly.interrupt)
+        self._ends.close()
         _log.info("stopped cycles=%d", self.counts.turns)
 
     def _run_cycle(self) -> None:
@@ -205,9 +200,9 @@ class Daemon:
                 self.loop.run_cycle()
                 self.counts.failed_in_row = 0
                 self.counts.last_turn_at = self._clock()
-                self.counts.succeeded_at = time.monotonic()
+                self._succeeded_at = time.monotonic()
             except Exception:  # noqa: BLE001 - a defect costs one cycle, not the daemon; it is logged and counted
-                self.counts.errors += 1
+                self.counts.turn_errors += 1
                 self.counts.failed_in_row += 1
                 _log.exception("cycle failed")
             self.counts.turns += 1
@@ -232,9 +227,8 @@ class Daemon:
         Secrets of the pages are renewed in any case: a broken configuration must not let a certificate expire.
         """
         before = self.loaded
-        # Files are read now: a change until here needs no reload of its own.
-        self._files.changed()
-        self._files.follow(files_to_follow(before, self._web_options))
+        # Before the files are read: a change from here on is a reload of its own.
+        self._digests = digest_files(before, self._web_options)
         try:
             if self.web is not None:
                 self.web.reload()
@@ -242,14 +236,14 @@ class Daemon:
             self._change_to(fresh)
         except Exception as error:  # noqa: BLE001 - a defect costs the reload, not the daemon
             is_defect = not isinstance(error, SizewatchError)
-            self.counts.errors += is_defect
+            self.counts.turn_errors += is_defect
             text = f"defect in sizewatch: {type(error).__name__}, see its log" if is_defect else str(error)
             self.counts.config_trouble = text.replace("\n", "; ")
             text = 'configuration reload failed, previous configuration active error="%s"'
             _log.error(text, self.counts.config_trouble, exc_info=is_defect)
             return
-        self._files.follow(files_to_follow(fresh, self._web_options))
-        self.counts.reloads += 1
+        self._digests = digest_files(fresh, self._web_options) | self._digests
+        self.counts.config_reloads += 1
         self.counts.config_trouble = None
         if fresh.config.turn_seconds != before.config.turn_seconds:
             self.jobs.schedule(self._interval)
@@ -276,8 +270,13 @@ class Daemon:
         """Return the status for the pages, or None before the end of the first cycle."""
         if self.counts.turns == 0:
             return None
-        parts, counts = self.assembly, self.counts
+        parts = self.assembly
         with parts.loop.memory:
-            now, health = self._clock(), counts.health(parts, self._clock)
-            simulated = self.surroundings.simulated
+            now, simulated = self._clock(), self.surroundings.simulated
+            health = status_builder.health(self.counts, parts, now)
             return status_builder.status(parts, now, health, started_at=self._started_at, simulated=simulated)
+
+    def progress(self) -> CycleProgress:
+        """Return what /healthz needs. It waits for no cycle."""
+        since = time.monotonic() - self._succeeded_at if self._succeeded_at is not None else None
+        return CycleProgress(seconds_since_cycle=since, failed_in_row=self.counts.failed_in_row)

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.config.config import Config
 from agent.config.load import LoadedConfig, build_tier_contexts, plan_versions
 from agent.daemon.assembly import Assembly
 from agent.errors import FORECAST_MODULE, find_missing
@@ -53,10 +52,15 @@ def assemble(
     """
     config = given.config
     with ExitStack() as undone:
-        pods = _make_pods(config, before, clock)
-        if pods is not None and (before is None or pods is not before.pods):
-            undone.callback(pods.close)
-            pods.start()
+        pods: PodSource | None = None
+        if config.discovery.kubernetes is not None:
+            from agent.kubernetes.node_pods import has_same_discovery, pods_of
+
+            if before is not None and has_same_discovery(before.loaded.config, config):
+                pods = before.pods
+            elif (pods := pods_of(config, clock)) is not None:
+                undone.callback(pods.close)
+                pods.start()
         loaded = given if pods is None else pods.add_discovered_targets(given)
         contexts = build_tier_contexts(loaded)
         source, agent_tiers = _make_source(loaded, contexts, before, pods, clock, gpu_source, scrapers)
@@ -71,13 +75,15 @@ def assemble(
             pods=pods,
             agent_tiers=agent_tiers,
         )
+        assembly.loop.sinks = (assembly.runtime, assembly.log)
         if config.alerting.path != "rules" or config.alerting.receiver is not None:
             from agent.alerting.service import AlertingService
 
             assembly.alerting = AlertingService(config.alerting, clock, before.alerting if before else None)
+            assembly.alerting.connect(assembly.loop, lambda: assembly.runtime.past)
+            assembly.loop.sinks += (assembly.alerting,)
         if config.history_path is not None:
             _add_history(assembly, config.history_path, before, clock(), undone)
-        _connect_sinks(assembly)
         if before is None:
             _resume(assembly, clock())
             assembly.read_history(clock())
@@ -91,20 +97,23 @@ def assemble(
 
 def _add_history(assembly: Assembly, path: Path, before: Assembly | None, now: float, undone: ExitStack) -> None:
     """Add the history and the parts that read it. Those of the previous configuration go on if the folder is the same."""
+    from agent.history.service import HistoryService, HistorySink
+    from agent.history.store import HistoryStore
+
     config = assembly.loaded.config
     kept = before if before is not None and before.loaded.config.history_path == path else None
-    if kept is not None:
-        assembly.history = kept.history
-    else:
-        from agent.history.service import HistoryService
-        from agent.history.store import HistoryStore
-
+    history = kept.history if kept is not None else None
+    if history is None:
         with ExitStack() as unlock:
             folder = DataDir(path.parent, assembly.loaded.path)
             unlock.callback(folder.close)
-            assembly.history = HistoryService(lambda: HistoryStore(path), folder.close)
+            history = HistoryService(lambda: HistoryStore(path), folder.close)
             unlock.pop_all()
-        undone.callback(assembly.history.close)
+        undone.callback(history.close)
+    assembly.history = history
+    # After the alerting: the history stores the alerts that changed.
+    changed = assembly.alerting.pop_changed if assembly.alerting is not None else tuple
+    assembly.loop.sinks += (HistorySink(history, assembly.loop.source, assembly.versions, changed),)
     missing = find_missing(FORECAST_MODULE)
     if config.forecast.enabled and not missing:
         from agent.forecasting.service import ForecastService
@@ -122,22 +131,7 @@ def _add_history(assembly: Assembly, path: Path, before: Assembly | None, now: f
     if config.role == "fleet" and config.fleet.back_fill_seconds:
         from agent.replay.back_fill import BackFill
 
-        assert assembly.history is not None
-        assembly.back_fill = BackFill(assembly.loaded, assembly.history, now)
-
-
-def _connect_sinks(assembly: Assembly) -> None:
-    """Set the sinks in their order: the history stores the alerts that changed."""
-    loop, runtime, alerting, history = assembly.loop, assembly.runtime, assembly.alerting, assembly.history
-    loop.sinks = (runtime, assembly.log)
-    if alerting is not None:
-        alerting.connect(loop, lambda: runtime.past)
-        loop.sinks += (alerting,)
-    if history is not None:
-        from agent.history.service import HistorySink
-
-        changed = alerting.pop_changed if alerting is not None else tuple
-        loop.sinks += (HistorySink(history, loop.source, assembly.versions, changed),)
+        assembly.back_fill = BackFill(assembly.loaded, history, now)
 
 
 def _make_source(
@@ -170,16 +164,6 @@ def _make_source(
         engines=earlier.engines if isinstance(earlier, ScrapeSource) else None,
     )
     return source, frozenset()
-
-
-def _make_pods(config: Config, before: Assembly | None, clock: Callable[[], float]) -> PodSource | None:
-    if config.discovery.kubernetes is None:
-        return None
-    from agent.kubernetes.node_pods import has_same_discovery, pods_of
-
-    if before is not None and before.pods is not None and has_same_discovery(before.loaded.config, config):
-        return before.pods
-    return pods_of(config, clock)
 
 
 def _resume(assembly: Assembly, now: float) -> None:

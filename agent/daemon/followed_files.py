@@ -6,7 +6,6 @@ Connections to others read their files again at each use (`agent.http_client`).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from agent.config.files import named_files
@@ -19,34 +18,16 @@ MARK = "..data"
 NOT_SECRET = frozenset({"pid_file"})
 
 
-class FollowedFiles:
-    """Small files with their contents as last seen."""
-
-    def __init__(self, paths: Iterable[Path]) -> None:
-        self._digests: dict[Path, str] = {}
-        self.follow(paths)
-
-    def follow(self, paths: Iterable[Path]) -> None:
-        """Set the files to follow. New files start with their present contents, known files keep their last seen
-        contents."""
-        known = self._digests
-        self._digests = {path: known[path] if path in known else _digest(path) for path in paths}
-
-    def changed(self) -> bool:
-        """Return whether any file has new contents since the last call. Each change is reported once."""
-        before, self._digests = self._digests, {path: _digest(path) for path in self._digests}
-        return self._digests != before
-
-
-def files_to_follow(loaded: LoadedConfig, web: Web) -> Iterator[Path]:
-    """Yield the plan, every file with a secret or a certificate of the pages and of the webhook, and the configuration if
-    Kubernetes mounts it. Elsewhere a person may be editing it: it waits for SIGHUP, or for a change of the others."""
-    if loaded.config.plan:
-        yield Path(loaded.config.plan)
+def digest_files(loaded: LoadedConfig, web: Web) -> dict[Path, str]:
+    """Return a digest of the plan, of every file with a secret or a certificate of the pages and of the webhook, and of the
+    configuration if Kubernetes mounts it. Elsewhere a person may be editing it: it waits for SIGHUP, or for the others.
+    """
+    paths = [loaded.config.plan] if loaded.config.plan else []
     if any((folder / MARK).is_symlink() for folder in loaded.path.absolute().parents):
-        yield loaded.path
+        paths.append(str(loaded.path))
     for section in (web, find_web_file(web.config_file), loaded.config.alerting.receiver):
-        yield from (Path(path) for _, path in named_files(section, NOT_SECRET))
+        paths += [path for _, path in named_files(section, NOT_SECRET)]
+    return {Path(path): _digest(Path(path)) for path in paths}
 
 
 def _digest(path: Path) -> str:

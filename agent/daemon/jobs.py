@@ -16,25 +16,14 @@ from apscheduler.events import EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED, JobEve
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
-UPKEEP_SECONDS = 3600.0
-"""Interval of retention and benchmark checks in seconds."""
+CYCLE, UPKEEP, FORECAST, REPORT, BACK_FILL = "cycle", "upkeep", "forecast", "report", "back-fill"
 
-FORECAST_SECONDS = 60.0
-"""Interval of replica counts in seconds: a lead is a few minutes. The forecast itself changes once per bin."""
-
-REPORT_SECONDS = 60.0
-"""Interval in seconds at which the reports are checked for what is due."""
-
-BACK_FILL_SECONDS = 600.0
-"""Interval in seconds at which a back-fill that stopped at an error of the store continues."""
+SECONDS = {UPKEEP: 3600.0, FORECAST: 60.0, REPORT: 60.0, BACK_FILL: 600.0}
+"""Intervals in seconds. The forecast itself changes once a bin; a lead is a few minutes, so replicas are counted more often.
+A back-fill that stopped at an error of the store continues after its interval."""
 
 JUMP_SECONDS = 5.0
 """Clock change in seconds, against monotonic time, that counts as a jump (clock set, or machine slept)."""
-
-CYCLE, UPKEEP, FORECAST, REPORT, BACK_FILL = "cycle", "upkeep", "forecast", "report", "back-fill"
-
-STILL_RAN = "the one before it still ran"
-TOO_BUSY = "the machine was too busy to begin it in time"
 
 _log = logging.getLogger(__name__)
 
@@ -84,17 +73,16 @@ class DaemonJobs:
     def schedule(self, interval_seconds: float) -> None:
         """Set the interval of cycles, with the first one at once."""
         self._interval = interval_seconds
-        now, minute = datetime.now(UTC), FORECAST_SECONDS / self._speed
+        now, every = datetime.now(UTC), {name: seconds / self._speed for name, seconds in SECONDS.items()}
         # A minute is complete at most two intervals after its end.
-        settled = 2 * interval_seconds
+        minute, settled = every[FORECAST], 2 * interval_seconds
         whole = (now.timestamp() - settled) // minute * minute + minute + settled
         grace = max(1, int(interval_seconds / 2))
         self._add(CYCLE, interval_seconds, now, next_run_time=now, misfire_grace_time=grace)
-        hour = UPKEEP_SECONDS / self._speed
-        self._add(UPKEEP, hour, now + timedelta(seconds=hour))
+        self._add(UPKEEP, every[UPKEEP], now + timedelta(seconds=every[UPKEEP]))
         self._add(FORECAST, minute, datetime.fromtimestamp(whole, UTC))
-        self._add(REPORT, REPORT_SECONDS / self._speed, now, next_run_time=now)
-        self._add(BACK_FILL, BACK_FILL_SECONDS / self._speed, now, next_run_time=now)
+        for name in (REPORT, BACK_FILL):
+            self._add(name, every[name], now, next_run_time=now)
 
     def _add(self, name: str, seconds: float, start: datetime, **options: Any) -> None:
         trigger = GridTrigger(seconds=seconds, start_date=start)
@@ -115,7 +103,8 @@ class DaemonJobs:
 
     def _report_skipped(self, event: JobEvent) -> None:
         if event.job_id == CYCLE:
-            self._on_skipped(STILL_RAN if event.code == EVENT_JOB_MAX_INSTANCES else TOO_BUSY)
+            is_running = event.code == EVENT_JOB_MAX_INSTANCES
+            self._on_skipped("the one before it still ran" if is_running else "the machine was too busy to begin it")
 
 
 def clock_offset() -> float:

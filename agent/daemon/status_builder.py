@@ -1,19 +1,15 @@
-"""Counters of the daemon, and `exporters.status.records` from its memory, built per page request."""
+"""`exporters.status.records` from the memory of the daemon, built per page request."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from agent.daemon.assembly import Assembly
 from agent.gpu.collector import UNREAD_SECONDS
 from agent.http_client.errors import place_of
-from agent.http_server.interfaces import CycleProgress
-from agent.pipeline.runtime_state import ReplicaRuntime, RuntimeState
+from agent.pipeline.runtime_state import ReplicaRuntime
 from agent.scrape.scrapers import Target
 from agent.version import VERSION
-from exporters.render.text import copy_fields
 from exporters.status.records import (
     DAY_SECONDS,
     AgentHealth,
@@ -34,49 +30,29 @@ from rules.verdicts.error_budget import count_observed_seconds
 
 RECENT_SECONDS = 300.0
 
+_UNSEEN = ReplicaRuntime()
 
-@dataclass(slots=True)
-class DaemonCounters:
-    """Daemon counters since its start."""
 
-    turns: int = 0
-    overruns: int = 0
-    errors: int = 0
-    failed_in_row: int = 0
-    reloads: int = 0
-    last_turn_seconds: float | None = None
-    last_turn_at: float | None = None
-    succeeded_at: float | None = None
-    """End of the last cycle that succeeded, in seconds of time.monotonic."""
-    config_trouble: str | None = None
-
-    def progress(self) -> CycleProgress:
-        """Return what /healthz needs. It waits for no cycle."""
-        since = time.monotonic() - self.succeeded_at if self.succeeded_at is not None else None
-        return CycleProgress(seconds_since_cycle=since, failed_in_row=self.failed_in_row)
-
-    def health(self, parts: Assembly, clock: Callable[[], float]) -> AgentHealth:
-        """Return the health of the daemon and of the parts of its active configuration."""
-        history, alerting = parts.history, parts.alerting
-        posting, webhook = alerting.health() if alerting is not None else ((), None)
-        return AgentHealth(
-            **copy_fields(self, "turns", "overruns", "last_turn_seconds", "last_turn_at", "failed_in_row"),
-            turn_errors=self.errors + parts.loop.defects,
-            scrape_failures=dict(parts.runtime.failures),
-            history_trouble=history.error if history else None,
-            history_notice=history.notice if history else None,
-            unbooked_minutes=len(history.buffer) if history else 0,
-            dropped_minutes=history.buffer.dropped if history else 0,
-            config_reloads=self.reloads,
-            config_trouble=self.config_trouble,
-            gpu_problems=parts.runtime.gpu_problems,
-            alertmanagers=posting,
-            webhook=webhook,
-            forecasting=parts.forecasts.health() if parts.forecasts is not None else None,
-            reporting=parts.reports.health(parts.loaded, clock()) if parts.reports is not None else None,
-            store=parts.loop.source.store_health(),
-            discovery=parts.pods.health() if parts.pods is not None else None,
-        )
+def health(counts: AgentHealth, parts: Assembly, now: float) -> AgentHealth:
+    """Return the counts of the daemon with the health of the parts of its active configuration."""
+    history, alerting = parts.history, parts.alerting
+    posting, webhook = alerting.health() if alerting is not None else ((), None)
+    return replace(
+        counts,
+        turn_errors=counts.turn_errors + parts.loop.defects,
+        scrape_failures=dict(parts.runtime.failures),
+        history_trouble=history.error if history else None,
+        history_notice=history.notice if history else None,
+        unbooked_minutes=len(history.buffer) if history else 0,
+        dropped_minutes=history.buffer.dropped if history else 0,
+        gpu_problems=parts.runtime.gpu_problems,
+        alertmanagers=posting,
+        webhook=webhook,
+        forecasting=parts.forecasts.health() if parts.forecasts is not None else None,
+        reporting=parts.reports.health(parts.loaded, now) if parts.reports is not None else None,
+        store=parts.loop.source.store_health(),
+        discovery=parts.pods.health() if parts.pods is not None else None,
+    )
 
 
 def status(
@@ -107,7 +83,7 @@ def _tier(name: str, parts: Assembly, now: float) -> TierStatus:
     targets = [target for target in loop.source.targets if target.tier == name]
     plan = loop.evaluator.tier(name).plan
     start = cold_start(loop.state.starts(name), plan.cold_start_seconds if plan else None)
-    ready = sum(_is_up(_runtime_of(runtime, target.key)) for target in targets)
+    ready = sum(runtime.replicas.get(target.key, _UNSEEN).is_up for target in targets)
     forecast = ForecastStatus(cold_start=start, ready=ready, gap=parts.no_forecasts)
     if parts.forecasts is not None:
         forecast = parts.forecasts.status(name, start, ready, now)
@@ -117,9 +93,11 @@ def _tier(name: str, parts: Assembly, now: float) -> TierStatus:
         results=tuple(state.result for state in rules),
         findings=tuple(sorted((*opened, *past), key=lambda e: -e.started_at)),
         trend=runtime.trend(name),
-        replicas=tuple(_replica(target, loop.state, _runtime_of(runtime, target.key), now) for target in targets),
+        replicas=tuple(
+            _replica(target, loop.state, runtime.replicas.get(target.key, _UNSEEN), now) for target in targets
+        ),
         parts=tuple(
-            _part(worker.key, worker.pool, _runtime_of(runtime, worker.key), now)
+            _part(worker.key, worker.pool, runtime.replicas.get(worker.key, _UNSEEN), now)
             for worker in parts.workers()
             if worker.tier == name
         ),
@@ -128,14 +106,6 @@ def _tier(name: str, parts: Assembly, now: float) -> TierStatus:
         forecast=replace(forecast, is_burning=bool(list_open_burns(opened))),
         observed_seconds=count_observed_seconds(loop.state.minutes[name].budget) if name in loop.state.minutes else 0.0,
     )
-
-
-def _runtime_of(runtime: RuntimeState, key: ReplicaKey) -> ReplicaRuntime:
-    return runtime.replicas.get(key) or ReplicaRuntime()
-
-
-def _is_up(entry: ReplicaRuntime) -> bool:
-    return entry.scrape is not None and entry.scrape.snapshot is not None
 
 
 def _recent(state: EvaluatorState, tier: str, now: float) -> Window | None:
@@ -155,7 +125,7 @@ def _replica(target: Target, evaluation: EvaluatorState, entry: ReplicaRuntime, 
         pool=target.pool,
         name=target.replica,
         url=place_of(target.peer.url),
-        up=_is_up(entry),
+        up=entry.is_up,
         last_seen=entry.seen,
         misses=state.track.misses if state else 0,
         engine=page.engine if page else target.engine or "",
@@ -177,7 +147,7 @@ def _part(key: ReplicaKey, pool: str, entry: ReplicaRuntime, now: float) -> Repl
         tier=key[0],
         pool=pool,
         name=key[1],
-        totals=ReplicaRuntime().sums.window(),
+        totals=_UNSEEN.sums.window(),
         problems=tuple(filter(None, (entry.gpus.missing,))),
         gpus=tuple(_gpu(readout, entry, now) for readout in entry.gpus.readouts),
     )

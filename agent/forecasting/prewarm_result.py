@@ -158,8 +158,7 @@ def _request(
     path: Path,
     now: float,
 ) -> ForecastRequest:
-    settling = loaded.config.settling_seconds
-    asked = build_request(context, starts, loaded.config.forecast, history=path, now=now, settling_seconds=settling)
+    asked = build_request(context, starts, loaded.config, path, now)
     return _overridden(asked, overrides, asked.lengths)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from agent.config.forecast import ForecastConfig
+from agent.config.config import Config
 from agent.forecasting.messages import EventMessage, ForecastRequest
 from forecast.capacity.cold_start import cold_start
 from rules.catalogue.registry import margin_of
@@ -25,27 +25,25 @@ def settled_time(now: float, settling_seconds: float) -> float:
 def build_request(
     context: TierContext,
     starts: Iterable[ReplicaStart],
-    keys: ForecastConfig,
-    *,
-    history: Path | str,
+    config: Config,
+    history: Path,
     now: float,
-    settling_seconds: float,
     filled: int = 0,
 ) -> ForecastRequest:
     """Return the request for the tier of `context` at `now` (unix seconds). `history` is the file with its demand.
 
     `filled` is the number of its minutes that a back-fill added before the daemon's start.
     """
-    plan = context.plan
+    plan, keys = context.plan, config.forecast
     found = cold_start(starts, plan.cold_start_seconds if plan else None)
     late = keys.late_request_cost.get(context.tier)
     price = plan.cost.gpu_hour_price * plan.gpu.per_replica if plan and plan.cost else None
     return ForecastRequest(
         tier=context.tier,
         now=now,
-        settled_until=settled_time(now, settling_seconds),
-        history=str(Path(history).absolute()),
-        settling_seconds=settling_seconds,
+        settled_until=settled_time(now, config.settling_seconds),
+        history=str(history.absolute()),
+        settling_seconds=config.settling_seconds,
         bin_seconds=keys.bin_seconds,
         zone=keys.zone,
         certainty=keys.quantile,

@@ -114,6 +114,11 @@ class ReplicaRuntime:
     gpus: ReplicaGpus = field(default_factory=ReplicaGpus)
     gpu_totals: dict[str, Counter[str]] = field(default_factory=dict)
 
+    @property
+    def is_up(self) -> bool:
+        """Return whether the last scrape gave a page."""
+        return self.scrape is not None and self.scrape.snapshot is not None
+
 
 class RuntimeState(Sink):
     """Sink for the status page and the metrics: runtime records of all replicas, findings and events of the last day.

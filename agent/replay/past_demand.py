@@ -45,8 +45,8 @@ NAME = "sizewatch_name"
 Series = tuple[str, tuple[tuple[str, str], ...]]
 """Name and labels of a sum."""
 
-Amounts = tuple[dict[str, float], dict[str, float]]
-"""Increases of counters in a minute and means of gauges, by family."""
+Values = Mapping[str, float]
+"""Rates of counters (1/s) and means of gauges, by family."""
 
 
 def read_demand(
@@ -59,21 +59,23 @@ def read_demand(
     """
     if source.source == "agents":
         matchers = _join(f'{names.TIER}="{quote_value(tier)}"', f'{names.POOL}!="prefill"', source.selector)
-        return tuple(_demand(dict(_of_agents(_ask(api, _agent_queries(matchers), begin, end))), begin, end))
+        minutes = _query_minutes(api, _agent_queries(matchers), begin, end)
+        named = {t: {name: value for (name, _), value in values.items()} for t, values in minutes.items()}
+        return tuple(_demand(named, begin, end))
     matchers = _join(f'{source.pool_label}!="prefill"' if source.pool_label else "", source.selector)
     configured = source.engine or (context.plan.engine if context.plan is not None else None)
     candidates = {engine.name for engine in engines_of(configured)}
     # A Dynamo worker passes the series of its engine through.
     for name in sorted(candidates, key=lambda name: (name == "dynamo", name)):
         engines = engines_of(name)
-        minutes = dict(_of_engines(_ask(api, _engine_queries(engines, matchers), begin, end), engines))
-        if minutes:
-            return tuple(_demand(minutes, begin, end))
+        found = dict(_by_family(_query_minutes(api, _engine_queries(engines, matchers), begin, end), engines))
+        if found:
+            return tuple(_demand(found, begin, end))
     return ()
 
 
 def _join(*matchers: str | None) -> str:
-    return ",".join(one for one in matchers if one)
+    return ",".join(matcher for matcher in matchers if matcher)
 
 
 def _agent_queries(matchers: str) -> Iterator[str]:
@@ -106,30 +108,25 @@ def _sum(name: str, stored: str, matchers: str, repeats: Iterable[str], by: Iter
     return f'label_replace({total}, "{NAME}", "{name}", "", "")'
 
 
-def _ask(api: StoreApi, queries: Iterable[str], begin: float, end: float) -> dict[float, dict[Series, float]]:
+def _query_minutes(api: StoreApi, queries: Iterable[str], begin: float, end: float) -> dict[float, dict[Series, float]]:
     """Return the values of each minute by series."""
     late = (MINUTE_SECONDS + WIDTH_SECONDS) / 2
     first, last = begin - EDGE_SECONDS + late, end + EDGE_SECONDS - MINUTE_SECONDS + late
     minutes: dict[float, dict[Series, float]] = {}
-    for one in api.query_range(" or ".join(queries), first, last, MINUTE_SECONDS):
-        labels = {key: value for key, value in one.labels.items() if not key.startswith(EXPORTED)}
-        labels |= {key.removeprefix(EXPORTED): value for key, value in one.labels.items() if key.startswith(EXPORTED)}
+    for found in api.query_range(" or ".join(queries), first, last, MINUTE_SECONDS):
+        # A label of the page comes after the same label of the scrape.
+        ordered = sorted(found.labels.items(), key=lambda label: label[0].startswith(EXPORTED))
+        labels = {key.removeprefix(EXPORTED): value for key, value in ordered}
         series = labels.pop(NAME, ""), tuple(sorted(labels.items()))
-        for t, value in zip(one.times, one.values, strict=True):
+        for t, value in zip(found.times, found.values, strict=True):
             minutes.setdefault(t - late, {})[series] = value
     return minutes
 
 
-def _of_agents(minutes: Mapping[float, Mapping[Series, float]]) -> Iterator[tuple[float, Amounts]]:
-    for start, values in minutes.items():
-        by_family = {name: value for (name, _), value in values.items()}
-        counters = {name: rate * MINUTE_SECONDS for name, rate in by_family.items() if name not in IN_SYSTEM}
-        yield start, (counters, {name: by_family[name] for name in IN_SYSTEM if name in by_family})
-
-
-def _of_engines(
+def _by_family(
     minutes: Mapping[float, Mapping[Series, float]], engines: tuple[EngineTable, ...]
-) -> Iterator[tuple[float, Amounts]]:
+) -> Iterator[tuple[float, Values]]:
+    """Yield the values of each minute by family. The table of an engine adds up rates as it does the sums of a page."""
     layouts = {}
     for start, values in minutes.items():
         series = tuple(sorted(values))
@@ -139,35 +136,35 @@ def _of_engines(
             layouts[series] = compile_layout(named, engine) if engine is not None else None
         layout = layouts[series]
         if layout is not None:
-            # The table adds up the increases as it does the sums of a page.
-            page = snapshot(layout, [values[one] for one in series], start)
-            counters = {family: rate * MINUTE_SECONDS for family, rate in page.counters.items() if family in FAMILIES}
-            yield start, (counters, {name: page.gauges[name] for name in IN_SYSTEM if name in page.gauges})
+            page = snapshot(layout, [values[name] for name in series], start)
+            found = {**page.counters, **page.gauges}
+            yield start, {family: value for family, value in found.items() if family in FAMILIES}
 
 
-def _demand(minutes: Mapping[float, Amounts], begin: float, end: float) -> Iterator[MinuteSums]:
+def _demand(minutes: Mapping[float, Values], begin: float, end: float) -> Iterator[MinuteSums]:
     """Yield the minutes of [begin, end) that lie in no gap and not beside one."""
     reach = round(EDGE_SECONDS / MINUTE_SECONDS)
-    for start, (counters, gauges) in sorted(minutes.items()):
+    for start, values in sorted(minutes.items()):
+        counters = {name: rate * MINUTE_SECONDS for name, rate in values.items() if name not in IN_SYSTEM}
         around = [start + place * MINUTE_SECONDS for place in range(-reach, reach + 1)]
         if not counters or not begin <= start < end or not all(t in minutes for t in around):
             continue
-        before, after = (minutes[start + seconds][1] for seconds in (-MINUTE_SECONDS, MINUTE_SECONDS))
-        if all(name in one for one in (before, after) for name in IN_SYSTEM):
-            change = sum(after[name] - before[name] for name in IN_SYSTEM) / 2
-            counters = {**counters, NET_CHANGE: change}
-        yield arrivals.minute_from_window(
-            Window(
-                start=start,
-                end=start + MINUTE_SECONDS,
-                expected_seconds=MINUTE_SECONDS,
-                covered_seconds=MINUTE_SECONDS,
-                counters=counters,
-                gauges={
-                    name: GaugeSum(
-                        integral=mean * MINUTE_SECONDS, seconds=MINUTE_SECONDS, minimum=mean, maximum=mean, samples=1
-                    )
-                    for name, mean in gauges.items()
-                },
+        before, after = minutes[start - MINUTE_SECONDS], minutes[start + MINUTE_SECONDS]
+        if all(name in before and name in after for name in IN_SYSTEM):
+            counters[NET_CHANGE] = sum(after[name] - before[name] for name in IN_SYSTEM) / 2
+        means = {name: mean for name, mean in values.items() if name in IN_SYSTEM}
+        gauges = {
+            name: GaugeSum(
+                integral=mean * MINUTE_SECONDS, seconds=MINUTE_SECONDS, minimum=mean, maximum=mean, samples=1
             )
+            for name, mean in means.items()
+        }
+        minute = Window(
+            start=start,
+            end=start + MINUTE_SECONDS,
+            expected_seconds=MINUTE_SECONDS,
+            covered_seconds=MINUTE_SECONDS,
+            counters=counters,
+            gauges=gauges,
         )
+        yield arrivals.minute_from_window(minute)

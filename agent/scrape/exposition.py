@@ -21,9 +21,6 @@ from exporters.render.text import one_line, quote_external_text
 MOST_LINES = 20_000
 """Lines of any kind of a page."""
 
-MOST_LINE_BYTES = 16_384
-"""The longest line that we know, of vLLM's configuration, has 1,153 bytes."""
-
 MOST_SERIES = 10_000
 """Samples of a page. The largest page that we know, of TGI, has 1,900; each new one costs about 2.7 kB."""
 
@@ -163,8 +160,6 @@ class SeriesReader:
         It changes more in samples with a timestamp or exemplar, and where the number is not the text after the last
         blank. Without text before that blank the library takes the name from the number itself. Raise ScrapeError.
         """
-        if len(line) > MOST_LINE_BYTES:
-            raise _too_large(f"has a line of more than {MOST_LINE_BYTES} bytes")
         try:
             # llama.cpp prints the mean of nothing so on Windows.
             text = line.decode().replace(" -nan(ind)", " NaN")

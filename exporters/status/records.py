@@ -291,11 +291,12 @@ class ReportHealth:
     deliveries: tuple[DeliveryHealth, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class AgentHealth:
-    """Health of the agent. Counts are since its start. `history_trouble`, `history_notice`, `config_trouble` and `gpu_problems`
-    hold sentences, None or empty if healthy. `last_turn_at` is the end of the last cycle that succeeded (unix seconds).
-    `failed_in_row` cycles have failed since.
+    """Health of the agent. The daemon counts in it, from its start.
+
+    `history_trouble`, `history_notice`, `config_trouble` and `gpu_problems` hold sentences, None or empty if healthy.
+    `last_turn_at` is the end of the last cycle that succeeded (unix seconds). `failed_in_row` cycles have failed since.
 
     `unbooked_minutes` wait to be written to the history, `dropped_minutes` are lost (minutes of a replica).
     `scrape_failures` counts by tier, replica and kind. The web server adds `web_*`. These are None if the feature is

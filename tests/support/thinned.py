@@ -53,13 +53,13 @@ def judge(folder: Path) -> list[tuple[float, Answers]]:
     """What stood after each scrape of a recording, with its time."""
     kept: list[tuple[float, Answers]] = []
 
-    class Keeping(replaying.ReplayRun):
+    class Keeping(replaying.Replay):
         def evaluate(self, observation: Observation) -> None:
             super().evaluate(observation)
             kept.append((observation.now, {key: state.result for key, state in self.state.rules.items()}))
 
     recording, _ = load(folder)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(replaying, "ReplayRun", Keeping)
+        patched.setattr(replaying, "Replay", Keeping)
         replaying.replay(recording, plan_of(recording))
     return kept

@@ -79,7 +79,7 @@ def watched(folder: Path, port: int, clock: StandingClock, **keys: Any) -> Itera
     try:
         with stepping(write(folder, data), clock, **at_port(port)) as stepped:
             yield stepped
-            assert stepped.daemon.counts.errors == 0
+            assert stepped.daemon.counts.turn_errors == 0
     finally:
         player.stop()
 

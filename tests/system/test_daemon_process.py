@@ -192,7 +192,7 @@ def test_kill_9_while_scraping_leaves_a_history_that_is_whole_and_free(tmp_path:
         with closing(sqlite3.connect(tmp_path / "sizewatch-data" / "history.db")) as connection:
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         with running(tmp_path / "sizewatch.yaml") as again:
-            assert again.counts.errors == 0
+            assert again.counts.turn_errors == 0
 
 
 def test_a_second_one_on_the_same_port_ends_with_2_and_the_first_works_on(tmp_path: Path) -> None:

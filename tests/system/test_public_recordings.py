@@ -15,7 +15,7 @@ import pytest
 from paths import SHARED
 
 from agent.config.files import load_plan
-from agent.replay.replay import ReplayResult, replay
+from agent.replay.replay import Replay, replay
 from agent.sources.recording import load
 from rules.confidence import Certainty
 from rules.telemetry.gauges import IN_SYSTEM_BY_LITTLE, STEP_GAUGES
@@ -36,7 +36,7 @@ PLANS = ("plan.yaml", "plan_curve.yaml")
 
 
 @functools.cache
-def judged(plan: str) -> ReplayResult:
+def judged(plan: str) -> Replay:
     recording, _ = load(PRESSURE)
     return replay(recording, load_plan(PRESSURE / plan))
 

@@ -12,7 +12,7 @@ import pytest
 from evaluation_steps import EvaluationSteps
 from judging_samples import context
 
-from agent.config.forecast import ForecastConfig
+from agent.config.config import Config
 from agent.forecasting.history_input import HistoryForecasts
 from agent.forecasting.requests import build_request
 from agent.history.service import HistoryService
@@ -123,7 +123,7 @@ def turns(path: Path, tier: TierContext, each: float | None = None) -> Iterator[
         keeping.write_cycle(closed, {}, (), ())
         if not closed:
             continue
-        asked = build_request(tier, (), ForecastConfig(), history=path, now=t, settling_seconds=2 * SCRAPE)
+        asked = build_request(tier, (), Config(), path, t)
         assert asked.capacity is not None
         unweighed = replace(asked, capacity=replace(asked.capacity, lengths=UNTOLD))
         found = [one.respond(two).prewarm for one, two in ((weighed, asked), (alone, unweighed))]

@@ -39,9 +39,9 @@ def posted(there: Manager) -> set[str]:
 
 
 def reload(daemon: Daemon) -> None:
-    before = daemon.counts.reloads
+    before = daemon.counts.config_reloads
     daemon.ask_reload()
-    assert wait_for(lambda: daemon.counts.reloads > before), daemon.counts
+    assert wait_for(lambda: daemon.counts.config_reloads > before), daemon.counts
 
 
 def test_a_reload_that_posts_the_same_goes_on_and_one_that_posts_elsewhere_begins_there(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_reload_that_posts_the_same_goes_on_and_one_that_posts_elsewhere_begin
             reload(daemon)
             assert daemon.assembly.alerting is None
             further(daemon)
-            assert daemon.counts.errors == 0
+            assert daemon.counts.turn_errors == 0
 
 
 def test_a_defect_while_alerts_are_handed_over_costs_no_minute(

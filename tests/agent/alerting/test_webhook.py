@@ -302,7 +302,7 @@ def test_a_daemon_puts_alerts_on_their_tier_keeps_them_and_knows_them_after_a_re
         assert post(port_of(daemon), body(THEIRS | {"status": "resolved", "endsAt": timestamp(BEGAN + 30)}))[0] == 200
         assert wait_for(lambda: any(one["ended_at"] is not None for one in foreign(daemon)))
         further(daemon)
-        assert daemon.counts.errors == 0
+        assert daemon.counts.turn_errors == 0
     with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
         kept = reader.foreign_alerts(0.0)
     assert [(one.name, one.ended_at is not None) for one in kept] == [("QueueBacklog", False), ("ApiLatencyHigh", True)]
@@ -358,6 +358,6 @@ def rest(text: str) -> str:
 
 
 def reload(daemon: Daemon) -> None:
-    before = daemon.counts.reloads
+    before = daemon.counts.config_reloads
     daemon.ask_reload()
-    assert wait_for(lambda: daemon.counts.reloads > before), daemon.counts
+    assert wait_for(lambda: daemon.counts.config_reloads > before), daemon.counts

@@ -66,7 +66,7 @@ def test_a_daemon_watches_its_targets_and_serves_what_it_knows(tmp_path: Path) -
         assert ask(daemon, "readyz") == b"ready\n"
         turns = daemon.counts.turns
     assert turns <= daemon.counts.turns
-    assert daemon.counts.errors == 0
+    assert daemon.counts.turn_errors == 0
 
 
 def test_after_an_orderly_stop_the_port_is_closed_and_the_open_minute_is_in_the_history(tmp_path: Path) -> None:
@@ -119,18 +119,18 @@ def test_a_new_configuration_is_taken_between_turns_and_replicas_and_alerts_go_o
         served[0].act = answers_500
         assert wait_for(lambda: daemon.loop.state.open_findings())
         since = daemon.loop.state.rules[DOWN].finding
-        seen = daemon.runtime.replicas["cpu-small", "r1"].sums.window().start
+        seen = daemon.assembly.runtime.replicas["cpu-small", "r1"].sums.window().start
         write(tmp_path, configuration(served))
         daemon.ask_reload()
-        assert wait_for(lambda: daemon.counts.reloads == 1)
+        assert wait_for(lambda: daemon.counts.config_reloads == 1)
         further(daemon, 2)
         assert up(daemon) == [False, True, True]
         again = daemon.loop.state.rules[DOWN].finding
         assert since is not None
         assert again is not None
         assert again.started_at == since.started_at
-        assert daemon.runtime.replicas["cpu-small", "r1"].sums.window().start == seen
-        assert daemon.counts.errors == 0
+        assert daemon.assembly.runtime.replicas["cpu-small", "r1"].sums.window().start == seen
+        assert daemon.counts.turn_errors == 0
         with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
             assert wait_for(lambda: changes(reader) == ["start", "reload"])
 
@@ -142,7 +142,7 @@ def test_what_is_watched_no_more_ends_with_a_new_configuration(tmp_path: Path) -
         data = configuration(served)
         write(tmp_path, {**data, "targets": data["targets"][1:]})
         daemon.ask_reload()
-        assert wait_for(lambda: daemon.counts.reloads == 1)
+        assert wait_for(lambda: daemon.counts.config_reloads == 1)
         further(daemon)
         assert up(daemon) == [True]
         assert [e.rule for e in told(daemon).tiers[0].findings if e.ended_at is not None] == ["TargetDown"]
@@ -165,9 +165,9 @@ def test_a_configuration_that_cannot_be_used_changes_nothing_and_is_told_until_i
         assert wait_for(lambda: "no such file" in str(daemon.counts.config_trouble))
         write(tmp_path, data)
         daemon.ask_reload()
-        assert wait_for(lambda: daemon.counts.reloads == 1)
+        assert wait_for(lambda: daemon.counts.config_reloads == 1)
         assert metric(daemon, "sizewatch_config_last_reload_successful") == 1
-        assert daemon.counts.errors == 0
+        assert daemon.counts.turn_errors == 0
 
 
 def test_a_defect_while_reading_the_configuration_costs_the_reload_and_not_the_daemon(
@@ -183,7 +183,7 @@ def test_a_defect_while_reading_the_configuration_costs_the_reload_and_not_the_d
         assert wait_for(lambda: daemon.counts.config_trouble) == "defect in sizewatch: ZeroDivisionError, see its log"
         further(daemon)
         assert up(daemon) == [True]
-        assert daemon.counts.errors == 1
+        assert daemon.counts.turn_errors == 1
     assert any(record.exc_info for record in caplog.records)
 
 
@@ -203,8 +203,8 @@ def test_cycles_go_on_while_a_configuration_is_prepared_and_a_second_request_is_
         daemon.ask_reload()
         released.set()
         # The second request came while the first was prepared.
-        assert wait_for(lambda: daemon.counts.reloads == 2)
-    assert daemon.counts.errors == 0
+        assert wait_for(lambda: daemon.counts.config_reloads == 2)
+    assert daemon.counts.turn_errors == 0
 
 
 def test_tokens_of_the_pages_are_read_again_and_those_of_targets_are_anyway(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_tokens_of_the_pages_are_read_again_and_those_of_targets_are_anyway(tmp_
             web.write_text("the-second-token-of-this-very-page")
             target.write_text("two, which is longer")
             daemon.ask_reload()
-            assert wait_for(lambda: daemon.counts.reloads == 1)
+            assert wait_for(lambda: daemon.counts.config_reloads == 1)
             further(daemon)
             ask(daemon, "metrics", "the-second-token-of-this-very-page")
             with pytest.raises(urllib.error.HTTPError, match="401"):
@@ -236,7 +236,7 @@ def test_another_address_is_told_to_need_a_restart(tmp_path: Path, caplog: pytes
     with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
         write(tmp_path, configuration(served, web={"listen": "127.0.0.1:9999"}))
         daemon.ask_reload()
-        assert wait_for(lambda: daemon.counts.reloads == 1)
+        assert wait_for(lambda: daemon.counts.config_reloads == 1)
         assert wait_for(lambda: "active after restart" in caplog.text)
 
 
@@ -251,13 +251,13 @@ def test_the_history_goes_to_another_folder_with_a_new_configuration(tmp_path: P
     with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
         write(tmp_path, configuration(served, data_dir=str(tmp_path / "other")))
         daemon.ask_reload()
-        assert wait_for(lambda: daemon.counts.reloads == 1)
+        assert wait_for(lambda: daemon.counts.config_reloads == 1)
         further(daemon)
         assert (tmp_path / "other" / "history.db").is_file()
         write(tmp_path, configuration(served, data_dir=str(tmp_path / "sizewatch.yaml" / "no")))
         daemon.ask_reload()
         assert "lies in, a file" in wait_for(lambda: daemon.counts.config_trouble)
-    assert daemon.counts.errors == 0
+    assert daemon.counts.turn_errors == 0
 
 
 @contextmanager
@@ -291,7 +291,7 @@ def test_a_history_that_becomes_unwritable_is_told_and_its_minutes_are_booked_la
     with HistoryStore.open_reader(history) as reader:
         booked = reader.minutes("cpu-small", 1_800_000_000.0 - 60, clock.now)
     assert len({one.window.start // 60 for one in booked}) >= 2
-    assert daemon.counts.errors == 0
+    assert daemon.counts.turn_errors == 0
 
 
 def test_a_defect_in_a_turn_costs_that_turn_and_is_counted_and_logged(
@@ -309,7 +309,7 @@ def test_a_defect_in_a_turn_costs_that_turn_and_is_counted_and_logged(
 
         monkeypatch.setattr(daemon.loop.evaluator, "step", broken)
         assert wait_for(lambda: len(calls) >= 4)
-        assert daemon.counts.errors == 2
+        assert daemon.counts.turn_errors == 2
         assert metric(daemon, "sizewatch_turn_errors_total") == 2
         assert up(daemon) == [True]
     assert "cycle failed" in caplog.text
@@ -321,7 +321,7 @@ def test_a_defect_in_upkeep_costs_that_upkeep(tmp_path: Path, monkeypatch: pytes
         monkeypatch.setattr(HistoryStore, "prune", lambda self, now: 1 / 0)
         daemon._upkeep()
         further(daemon)
-        assert daemon.counts.errors == 1
+        assert daemon.counts.turn_errors == 1
         assert up(daemon) == [True]
 
 
@@ -349,9 +349,9 @@ def test_pages_can_be_asked_for_by_many_while_turns_and_reloads_go_on(tmp_path: 
         for reader in readers:
             reader.join()
         assert daemon.counts.turns - begin >= 25
-        assert daemon.counts.reloads == 5
+        assert daemon.counts.config_reloads == 5
     assert failed == []
-    assert daemon.counts.errors == 0
+    assert daemon.counts.turn_errors == 0
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.001, 0.01, 0.05, 0.15])
@@ -361,7 +361,7 @@ def test_a_reload_that_races_with_a_stop_ends_in_order(tmp_path: Path, delay: fl
         time.sleep(delay)
         daemon.stop()
         daemon.ask_reload()
-    assert daemon.counts.errors == 0
+    assert daemon.counts.turn_errors == 0
     assert daemon.counts.config_trouble is None
 
 
@@ -388,7 +388,7 @@ def test_a_second_daemon_on_the_same_history_says_whose_it_is_and_closes_its_por
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port), timeout=CEILING_SECONDS)
         further(daemon)
-        assert daemon.counts.errors == 0
+        assert daemon.counts.turn_errors == 0
 
 
 def test_an_episode_that_was_open_when_the_daemon_stopped_ends_in_its_next_run(tmp_path: Path) -> None:
@@ -423,4 +423,4 @@ def test_a_configuration_without_targets_is_watched_and_served(tmp_path: Path) -
     with running(write(tmp_path, configuration([]))) as daemon:
         assert json.loads(ask(daemon, "api/status"))["tiers"]
         assert ask(daemon)
-        assert daemon.counts.errors == 0
+        assert daemon.counts.turn_errors == 0

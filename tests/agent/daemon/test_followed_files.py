@@ -20,7 +20,6 @@ from waiting import CEILING_SECONDS, wait_for
 
 from agent.daemon import daemon as daemon_module
 from agent.daemon.daemon import Daemon
-from agent.daemon.followed_files import FollowedFiles
 
 FIRST, SECOND = "the-first-token-of-this-page", "the-second-token-of-this-page"
 Change = Callable[..., None]
@@ -248,32 +247,9 @@ def test_a_configuration_that_was_refused_for_a_secret_is_taken_when_that_is_men
             assert wait_for(lambda: daemon.counts.config_trouble)
             looks_around(daemon)
             token.write_text(SECOND)
-            assert wait_for(lambda: daemon.counts.reloads == 1)
+            assert wait_for(lambda: daemon.counts.config_reloads == 1)
             assert wait_for(lambda: len(daemon.loop.source.targets) == 2)
             assert daemon.counts.config_trouble is None
-
-
-def test_a_pipe_is_never_read_and_a_change_is_told_once(tmp_path: Path) -> None:
-    file, pipe, gone = tmp_path / "file", tmp_path / "pipe", tmp_path / "gone"
-    file.write_text("a")
-    gone.write_text("a")
-    os.mkfifo(pipe)
-    followed = FollowedFiles([file, pipe, gone])
-    assert not followed.changed()
-    file.write_text("b")
-    assert (followed.changed(), followed.changed()) == (True, False)
-    os.utime(file, (1, 1))
-    assert not followed.changed(), "the same contents"
-    gone.unlink()
-    assert (followed.changed(), followed.changed()) == (True, False)
-
-
-def test_a_file_that_appears_while_the_list_is_made_anew_is_a_change(tmp_path: Path) -> None:
-    missing = tmp_path / "missing"
-    followed = FollowedFiles([missing])
-    missing.write_text("a")
-    followed.follow([missing])
-    assert followed.changed()
 
 
 def test_a_token_file_that_is_removed_opens_the_pages_to_nobody(tmp_path: Path) -> None:

@@ -102,11 +102,11 @@ def test_pods_that_come_and_go_are_watched_and_the_others_keep_their_memory(
         with running(write(tmp_path, keys)) as daemon:
             assert up(daemon) == {"llm/a"}, "the first turn knows it"
             assert wait_for(lambda: series(daemon, "sizewatch_prompt_tokens_total"))
-            before = daemon.runtime.replicas["cpu-small", "llm/a"]
+            before = daemon.assembly.runtime.replicas["cpu-small", "llm/a"]
             kube.put(serves("b", second))
             assert wait_for(lambda: up(daemon) == {"llm/a", "llm/b"})
-            assert daemon.runtime.replicas["cpu-small", "llm/a"] is before
-            assert daemon.counts.reloads == 0
+            assert daemon.assembly.runtime.replicas["cpu-small", "llm/a"] is before
+            assert daemon.counts.config_reloads == 0
             assert metric(daemon, "sizewatch_config_reloads_total") == 0
             assert grace(daemon, 1e9) == 3 * 0.5
             kube.delete("b")
@@ -122,7 +122,7 @@ def test_pods_that_come_and_go_are_watched_and_the_others_keep_their_memory(
                 if "failures" not in line
             )
             assert up(daemon) == {"llm/a"}
-            assert daemon.runtime.replicas["cpu-small", "llm/a"] is before
+            assert daemon.assembly.runtime.replicas["cpu-small", "llm/a"] is before
             texts = [one["text"] for one in status(daemon)["timeline"]]
             assert "other engine pods were found: 2 targets" in texts
 
@@ -408,9 +408,9 @@ def test_a_sidecar_is_called_after_its_pod_and_takes_its_pods_gpus(
         monkeypatch.setenv("POD_NAME", "third")
         with running(write(tmp_path, keys), turns=3, assemble=partial(assemble, gpu_source=Gpus())) as daemon:
             assert replicas(daemon)["llm/third"]["gpus"] == []
-            assert "not exposed" in daemon.runtime.replicas["cpu-small", "llm/third"].gpus.missing
+            assert "not exposed" in daemon.assembly.runtime.replicas["cpu-small", "llm/third"].gpus.missing
         with running(write(tmp_path, keys), turns=3) as daemon:
-            assert daemon.runtime.gpu_problems == (), "NVML would show it the whole node"
+            assert daemon.assembly.runtime.gpu_problems == (), "NVML would show it the whole node"
 
 
 @contextmanager
@@ -444,19 +444,19 @@ def test_a_configmap_that_changes_is_read_again_and_a_bad_plan_changes_nothing(t
         with running(tmp_path / "etc" / "sizewatch.yaml") as daemon:
             mount(sizewatch_yaml=config, plan_yaml=yaml.safe_dump(plan))
             looks_around(daemon)
-            assert daemon.counts.reloads == 0, "mounted anew, with the same contents"
-            before = daemon.runtime.replicas["cpu-small", "llm/a"]
+            assert daemon.counts.config_reloads == 0, "mounted anew, with the same contents"
+            before = daemon.assembly.runtime.replicas["cpu-small", "llm/a"]
             plan["tiers"]["cpu-small"]["slo"]["ttft_p99_seconds"] = 3.0
             mount(sizewatch_yaml=config, plan_yaml=yaml.safe_dump(plan))
             assert wait_for(lambda: metric(daemon, "sizewatch_plan_slo_ttft_p99_seconds") == 3.0)
-            assert daemon.runtime.replicas["cpu-small", "llm/a"] is before
+            assert daemon.assembly.runtime.replicas["cpu-small", "llm/a"] is before
             mount(sizewatch_yaml=config, plan_yaml="tiers: [broken")
             assert wait_for(lambda: health(daemon)["config_trouble"])
             assert metric(daemon, "sizewatch_config_last_reload_successful") == 0
             assert metric(daemon, "sizewatch_plan_slo_ttft_p99_seconds") == 3.0
             assert up(daemon) == {"llm/a"}
             looks_around(daemon)
-            assert daemon.counts.reloads == 1, "what cannot be used is not tried again and again"
+            assert daemon.counts.config_reloads == 1, "what cannot be used is not tried again and again"
             mount(sizewatch_yaml=config, plan_yaml=yaml.safe_dump(plan))
             assert wait_for(lambda: health(daemon)["config_trouble"] is None)
             mount(sizewatch_yaml=config + "scrape_timeout: 400ms\n", plan_yaml=yaml.safe_dump(plan))
@@ -486,7 +486,7 @@ def test_another_discovery_takes_the_place_of_the_one_before_and_none_ends_it(tm
             assert daemon.assembly.pods is not before
             again = daemon.assembly.pods
             daemon.ask_reload()
-            assert wait_for(lambda: daemon.counts.reloads == 2)
+            assert wait_for(lambda: daemon.counts.config_reloads == 2)
             assert daemon.assembly.pods is again, "the same goes on"
             keys = cluster(tmp_path, kube)
             del keys["discovery"]

@@ -28,7 +28,7 @@ from agent.cli.replay import open_store, parameters
 from agent.config.files import load_plan
 from agent.history.store import HistoryStore
 from agent.history.write_buffer import MinuteRecord
-from agent.replay.replay import ReplayResult, replay, replay_store
+from agent.replay.replay import Replay, replay, replay_store
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import Recording, load, scrapes
 from rules.evaluator.observation import ClosedMinute, Observation, ReplicaScrape
@@ -82,7 +82,7 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 
 @cache
-def recorded(name: str) -> tuple[Recording, ReplayResult, float, float]:
+def recorded(name: str) -> tuple[Recording, Replay, float, float]:
     """The recording, what its replay says, and when it began and ended."""
     recording, problems = load(RECORDINGS / name)
     assert problems == ()
@@ -106,7 +106,7 @@ def options(url: str, name: str, source: str, folder: Path) -> SimpleNamespace:
     return SimpleNamespace(**command.make_context("replay", words).params)
 
 
-def from_store(url: str, name: str, source: str, folder: Path) -> ReplayResult:
+def from_store(url: str, name: str, source: str, folder: Path) -> Replay:
     given = options(url, name, source, folder)
     loaded, api = open_store(given)
     assert loaded.plan is not None
@@ -138,7 +138,7 @@ def same(a: Reading | Missing, b: Reading | Missing, tolerance: float) -> bool:
     )
 
 
-def told(found: ReplayResult) -> list[Finding]:
+def told(found: Replay) -> list[Finding]:
     """The episodes of all that a person is told."""
     findings = [e for e in found.ended if isinstance(e, Finding)] + [s.finding for s in found.rule_states if s.finding]
     return sorted((e for e in findings if e.rule not in STARTS), key=lambda e: (e.rule, str(e.subject), e.started_at))
@@ -166,7 +166,7 @@ def times(one: Finding) -> list[float]:
     return [one.started_at, one.ended_at or 0.0, one.worst.t, *(t.t for t in one.transitions)]
 
 
-def by_place(found: ReplayResult) -> dict[tuple[str, str | None, int], Window]:
+def by_place(found: Replay) -> dict[tuple[str, str | None, int], Window]:
     """The windows of each tier and replica, numbered in order of time."""
     counted: dict[tuple[str, str | None], int] = {}
     windows = {}

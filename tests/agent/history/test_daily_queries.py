@@ -184,7 +184,7 @@ def test_a_reload_keeps_what_the_history_said_and_a_new_plan_begins_its_week_wit
     booked(path, 0.2)
     with watching(tmp_path) as (daemon, config):
         daemon.ask_reload()
-        assert wait_for(lambda: daemon.counts.reloads == 1)
+        assert wait_for(lambda: daemon.counts.config_reloads == 1)
         further(daemon)
         rule_state = daemon.loop.state.rules[TRAP]
         assert status(rule_state.result) is Status.WARNING
@@ -194,7 +194,7 @@ def test_a_reload_keeps_what_the_history_said_and_a_new_plan_begins_its_week_wit
         (tmp_path / "other.yaml").write_text(changed, encoding="utf-8")
         config.write_text(config.read_text(encoding="utf-8").replace(str(PLAN), "other.yaml"), encoding="utf-8")
         daemon.ask_reload()
-        assert wait_for(lambda: daemon.counts.reloads == 2)
+        assert wait_for(lambda: daemon.counts.config_reloads == 2)
         further(daemon)
         after = daemon.loop.state.rules[TRAP]
         assert isinstance(after.result, Unknown)

@@ -14,7 +14,7 @@ from paths import TESTS
 from store_servers import Sample, prometheus_with_blocks, victoria_metrics
 from waiting import wait_for
 
-from agent.config.forecast import ForecastConfig
+from agent.config.config import Config
 from agent.config.load import LoadedConfig, load
 from agent.config.store import StoreConfig
 from agent.daemon.assembly import Assembly
@@ -252,15 +252,7 @@ def test_a_forecast_learns_what_was_filled_after_it_began(tmp_path: Path) -> Non
             store.fill_demand(TIER, minutes)
 
     def ask(filled: int) -> str:
-        request = build_request(
-            build_tier_context(TIER, None),
-            (),
-            ForecastConfig(),
-            history=path,
-            now=now,
-            settling_seconds=30.0,
-            filled=filled,
-        )
+        request = build_request(build_tier_context(TIER, None), (), Config(), path, now, filled)
         return forecasts.respond(request).gap
 
     fill_days(now - 3600.0, now)

@@ -12,7 +12,7 @@ import yaml
 
 from agent.cli.main import main
 from agent.config.files import load_plan
-from agent.replay.replay import ReplayResult, replay
+from agent.replay.replay import Replay, replay
 from agent.sources.recording import load
 from rules.confidence import Certainty
 from rules.telemetry.signals import SIGNALS
@@ -24,7 +24,7 @@ SUSPECTED = "kv_brim_healthy"
 """Its load rises like a cascade's and stops where the cache is full: a suspicion that never becomes certain."""
 
 
-def replayed(name: str, step: float = 60.0) -> ReplayResult:
+def replayed(name: str, step: float = 60.0) -> Replay:
     recording, problems = load(recorded.folder(name))
     return replay(recording, load_plan(PLAN), step, problems)
 
@@ -57,7 +57,7 @@ def packed(some: list[bytes]) -> bytes:
     return gzip.compress(b"".join(some))
 
 
-def finished(found: ReplayResult) -> float:
+def finished(found: Replay) -> float:
     return sum(shown.window.counters.get("requests_finished", 0.0) for shown in found.windows if shown.replica)
 
 

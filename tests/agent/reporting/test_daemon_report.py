@@ -91,13 +91,13 @@ def test_a_reload_changes_where_reports_go_and_loses_no_delivery(tmp_path: Path)
             assert wait_for(lambda: health(daemon)["reporting"]["deliveries"][0]["failed"] == 1)
             configured(tmp_path, {"chat": f"json://{hook.place}/"}, report={"keep": 3})
             daemon.ask_reload()
-            assert wait_for(lambda: daemon.counts.reloads == 1)
+            assert wait_for(lambda: daemon.counts.config_reloads == 1)
             now[0] += 120
             assert wait_for(lambda: hook.taken)
             assert wait_for(lambda: health(daemon)["reporting"]["deliveries"][0]["pending"] == 0)
             configured(tmp_path, report={"enabled": False})
             daemon.ask_reload()
-            assert wait_for(lambda: daemon.counts.reloads == 2)
+            assert wait_for(lambda: daemon.counts.config_reloads == 2)
             assert health(daemon)["reporting"] is None
             with pytest.raises(OSError, match="404"):
                 ask(daemon, "reports/")
@@ -114,5 +114,5 @@ def test_a_report_that_cannot_be_made_is_a_metric_and_a_notice_and_costs_no_turn
         assert metric(daemon, "sizewatch_report_up") == 0
         assert metric(daemon, "sizewatch_report_failures_total") == 1
         assert b"The weekly report cannot be written: " in ask(daemon)
-        assert daemon.counts.errors == 0
+        assert daemon.counts.turn_errors == 0
     assert not os.path.islink(tmp_path / "data" / "reports")

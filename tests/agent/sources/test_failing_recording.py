@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 import recorded
 
-from agent.replay.replay import ReplayResult, replay
+from agent.replay.replay import Replay, replay
 from agent.sources.recording import load
 from rules.confidence import Certainty
 from rules.telemetry import windows
@@ -27,7 +27,7 @@ EDGE_SECONDS = 2.5
 
 
 @functools.cache
-def replayed() -> ReplayResult:
+def replayed() -> Replay:
     recording, problems = load(recorded.folder(NAME))
     assert not problems
     return replay(recording, None, STEP_SECONDS)

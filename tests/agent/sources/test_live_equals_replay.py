@@ -10,7 +10,7 @@ import recorded
 from live_runs import cycle_times, lay, live_findings
 from thinned import plan_of
 
-from agent.replay.replay import ReplayResult, replay
+from agent.replay.replay import Replay, replay
 from agent.sources.recording import Recording, load
 from rules.catalogue.registry import BY_NAME
 from rules.telemetry.windows import MINUTE_SECONDS
@@ -44,12 +44,12 @@ def told(findings: list[Finding]) -> list[tuple[str, str, int, str, int | None]]
     )
 
 
-def all_of(result: ReplayResult) -> list[Finding]:
+def all_of(result: Replay) -> list[Finding]:
     ended = [one for one in result.ended if isinstance(one, Finding)]
     return ended + [state.finding for state in result.rule_states if state.finding is not None]
 
 
-def without_cut_minute(result: ReplayResult) -> list[Finding]:
+def without_cut_minute(result: Replay) -> list[Finding]:
     """The findings as they were before the last minute, which is not over, was judged."""
     return [
         replace(one, ended_at=None) if one in result.of_cut_minute else one
@@ -58,7 +58,7 @@ def without_cut_minute(result: ReplayResult) -> list[Finding]:
     ]
 
 
-def replayed(folder: Path) -> tuple[Recording, ReplayResult]:
+def replayed(folder: Path) -> tuple[Recording, Replay]:
     recording, problems = load(folder)
     assert not problems
     return recording, replay(recording, plan_of(recording))

@@ -182,7 +182,7 @@ def test_after_an_outage_the_present_state_is_posted_and_nothing_false(tmp_path:
             assert {(a["labels"]["tier"], a["status"]) for a in later} <= {("t0", "firing"), ("t1", "resolved")}
             served[0].act = None
             assert wait_for(lambda: any(a["labels"]["tier"] == "t0" for a in called.told("TierDown", "resolved")))
-            assert daemon.counts.errors == 0
+            assert daemon.counts.turn_errors == 0
         assert fingerprints(called.told("TierDown", "firing")) == {mark for mark, _ in before.values()}
 
 

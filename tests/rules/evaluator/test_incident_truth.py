@@ -13,7 +13,7 @@ import recorded
 import yaml
 
 from agent.config.files import load_plan
-from agent.replay.replay import ReplayResult, replay
+from agent.replay.replay import Replay, replay
 from agent.sources.recording import load
 from rules.evaluator.incidents import Incident, group_incidents
 from rules.verdicts.finding import Finding
@@ -34,7 +34,7 @@ CASES = [(name, plan) for name in recorded.names() for plan in truth(name)["root
 
 def incidents(name: str, plan: str) -> tuple[Incident, ...]:
     recording, _ = load(recorded.folder(name))
-    done: ReplayResult = replay(recording, None if plan == WITHOUT_PLAN else load_plan(recorded.PLANS / f"{plan}.yaml"))
+    done: Replay = replay(recording, None if plan == WITHOUT_PLAN else load_plan(recorded.PLANS / f"{plan}.yaml"))
     found = [one for one in done.ended if isinstance(one, Finding)]
     return group_incidents([*found, *(state.finding for state in done.rule_states if state.finding)])
 

@@ -202,18 +202,18 @@ def test_a_daemon_tells_restarts_changes_and_findings_on_its_page_and_by_the_com
             served[0].act = answers_500
             assert wait_for(lambda: "Target down" in ask(daemon).decode())
             served[0].pages, served[0].act = restarted, None
-            assert wait_for(lambda: any(e.kind == TimelineKind.RESTART for e in daemon.runtime.events)), (
-                daemon.runtime.events
+            assert wait_for(lambda: any(e.kind == TimelineKind.RESTART for e in daemon.assembly.runtime.events)), (
+                daemon.assembly.runtime.events
             )
             plan = yaml.safe_load(Path(configuration(served)["plan"]).read_text())
             plan["tiers"]["cpu-small"]["slo"]["ttft_p99_seconds"] = 9.0
             (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
             write(tmp_path, configuration(served, plan="plan.yaml"))
             daemon.ask_reload()
-            assert wait_for(lambda: daemon.counts.reloads == 1)
+            assert wait_for(lambda: daemon.counts.config_reloads == 1)
             further(daemon)
             assert "the plan of cpu-small changed" in ask(daemon).decode()
-            assert daemon.counts.errors == 0
+            assert daemon.counts.turn_errors == 0
         with running(path) as daemon:
             assert "the engine restarted" in ask(daemon).decode()
     code, out, err = run(capsys, "-c", str(path))

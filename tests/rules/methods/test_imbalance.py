@@ -15,7 +15,7 @@ import yaml
 from judging_samples import answered, context, gauge, minute, seen
 
 from agent.config.files import load_plan
-from agent.replay.replay import ReplayResult, replay
+from agent.replay.replay import Replay, replay
 from agent.sources.recording import load
 from rules.confidence import Certainty
 from rules.methods.evidence import OUTPUTS, PROMPTS
@@ -164,7 +164,7 @@ def test_a_full_rank_of_the_only_replica_is_found() -> None:
     assert result.sentence == FULL
 
 
-def composed(folder: Path, parts: Mapping[str, Path], tier: str) -> ReplayResult:
+def composed(folder: Path, parts: Mapping[str, Path], tier: str) -> Replay:
     """Real pages of several recordings as replicas of one tier, begun at the same time."""
     begin, targets = None, []
     for name, source in parts.items():
@@ -180,7 +180,7 @@ def composed(folder: Path, parts: Mapping[str, Path], tier: str) -> ReplayResult
     return replay(recording, None)
 
 
-def findings(done: ReplayResult) -> dict[str, Finding]:
+def findings(done: Replay) -> dict[str, Finding]:
     every = [one for one in done.ended if isinstance(one, Finding)]
     return {one.rule: one for one in [*every, *(s.finding for s in done.rule_states if s.finding is not None)]}
 

@@ -15,7 +15,7 @@ import yaml
 from judging_samples import context, minute, seen, unknown, verdict
 from prose import explain
 
-from agent.replay.replay import ReplayResult, replay
+from agent.replay.replay import Replay, replay
 from agent.sources.recording import load
 from rules.confidence import Certainty
 from rules.plan.load_bins import TierContext
@@ -234,7 +234,7 @@ def test_no_traffic_is_no_traffic() -> None:
 
 
 @functools.cache
-def replayed(name: str, plan: str = "cpu-small-open") -> ReplayResult:
+def replayed(name: str, plan: str = "cpu-small-open") -> Replay:
     recording, _ = load(recorded.folder(name))
     text = (recorded.PLANS / f"{plan}.yaml").read_text(encoding="utf-8")
     return replay(recording, parse_plan(yaml.safe_load(text)))

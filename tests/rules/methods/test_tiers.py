@@ -15,7 +15,7 @@ import yaml
 from judging_samples import START, each, minute, minutes, seen, tier
 from prose import explain
 
-from agent.replay.replay import ReplayResult, replay
+from agent.replay.replay import Replay, replay
 from agent.sources.recording import load
 from rules.confidence import Certainty
 from rules.evaluator import tier_rules
@@ -227,7 +227,7 @@ def test_a_tier_that_was_not_seen_is_a_failed_scrape() -> None:
 
 
 @functools.cache
-def replayed() -> ReplayResult:
+def replayed() -> Replay:
     recording, problems = load(recorded.folder("mixed_tier"))
     assert problems == ()
     text = (recorded.PLANS / "mixed-tier.yaml").read_text(encoding="utf-8")

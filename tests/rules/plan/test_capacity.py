@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_samples import POINTS, USABLE, hour, tier, tier_view
 
-from agent.config.forecast import ForecastConfig
+from agent.config.config import Config
 from agent.forecasting.requests import build_request
 from rules.catalogue.registry import CATALOGUE
 from rules.confidence import Certainty
@@ -186,7 +187,7 @@ def test_what_was_kept_without_a_benchmark_is_a_lower_bound_that_counts_no_repli
     window = hour(0, 20.0)
     used = read(BY_NAME["fleet_utilization"], window, measured.basis)
     assert isinstance(used, Missing)
-    asked = build_request(measured, (), ForecastConfig(), history="h.db", now=0.0, settling_seconds=30.0)
+    asked = build_request(measured, (), Config(), Path("h.db"), 0.0)
     assert (asked.capacity, asked.no_replicas) == (None, "the plan has no curve to derive usable rps from")
 
 
