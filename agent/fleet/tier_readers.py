@@ -26,7 +26,7 @@ PIECE_SECONDS = 900.0
 """Maximum time range of a query after an outage of the store."""
 
 OVERLAP_SECONDS = 60.0
-"""Overlap of two pieces. It shows that a new sum did not exist before."""
+"""Query overlap. Samples of one scrape arrive at different times, and it shows that a new sum did not exist before."""
 
 LEAST_SECONDS = 4 * OVERLAP_SECONDS
 """Minimum piece to halve. Smaller pieces would be mostly overlap."""

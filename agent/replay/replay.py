@@ -21,7 +21,7 @@ from agent.prometheus.api import SampleClient
 from agent.prometheus.errors import StoreError
 from agent.scrape.page_engines import name_replica
 from agent.scrape.scrapers import PageReader
-from agent.sources.past_store import PastQueryClient, PastReader
+from agent.sources.past_store import PastQueryClient, observe_past
 from agent.sources.recording import Recording, Scrape, add_problem, scrapes
 from rules.engines.registry import ENGINES, itl_comparable
 from rules.evaluator import long_rules
@@ -217,13 +217,13 @@ def replay_store(loaded: LoadedConfig, api: SampleClient, since: float, until: f
     past = PastQueryClient(api, until)
     tiers = loaded.config.tiers
     readers = [build_replica_reader(tier, tiers.get(tier, AGENTS), contexts[tier], past) for tier in contexts]
-    reader = PastReader(readers, since)
     run = Replay(" and ".join(contexts), contexts, step_seconds)
     try:
-        for observation in reader.observations(until):
+        for observation in observe_past(readers, since, until):
             run.evaluate(observation)
     except StoreError as error:
-        begin, end = (datetime.fromtimestamp(t).astimezone().isoformat(" ", "seconds") for t in (reader.reached, until))
+        reached = since if math.isnan(run.end) else run.end
+        begin, end = (datetime.fromtimestamp(t).astimezone().isoformat(" ", "seconds") for t in (reached, until))
         run.cut_short = f"{error}; the replay ends at {begin} instead of {end}"
     else:
         missing = [tier for tier in contexts if tier not in run.engines]

@@ -91,7 +91,7 @@ class PageReader:
         return f"the page holds {len(self._layouts)} engines by their label {self._label}" if self._label else ""
 
     def set_version(self, version: str) -> None:
-        """Use another release from the next page on; "" if it is not known."""
+        """Use this release from the next page on; "" if it is not known."""
         if version != self._version:
             self._version, self._compiled = version, None
 
@@ -202,7 +202,6 @@ class _Scraper:
         self.target = target
         self.fetcher = fetcher
         self.reader = PageReader(target.engine, target.engine_version)
-        self.version_url = ""
         self.process: tuple[float | None] | None = None
         self.backoff = Backoff()
         self.running: Future[ScrapeResult] | None = None
@@ -219,24 +218,6 @@ class _Scraper:
         running: Future[ScrapeResult] = Future()
         threading.Thread(target=lambda: running.set_result(scrape()), name="scrape", daemon=True).start()
         self.begun, self.is_late, self.running = time.monotonic(), False, running
-
-    def follow_process(self, page: Snapshot) -> Snapshot:
-        """Ask for the release with the next scrape if the page is of another process than the last one.
-
-        Until then it is not known, so the page is returned without it: a restart may be an upgrade. What is configured
-        counts at once only where the engine has no path to ask.
-        """
-        if self.process == (page.started_at,):
-            return page
-        self.process = (page.started_at,)
-        configured = self.target.engine_version or ""
-        self.reader.set_version(configured)
-        told, page_url = self.reader.engine.version_path, urlsplit(self.target.peer.url)
-        # Beside the page: a path in front of both is that of a proxy.
-        path = page_url.path.rpartition("/")[0] + told
-        self.version_url = urlunsplit(page_url._replace(path=path, query="")) if told else ""
-        facts = {name: text for name, text in page.facts.items() if name != ENGINE_VERSION}
-        return replace(page, facts=facts | ({ENGINE_VERSION: configured} if configured and not told else {}))
 
 
 StartedScrapes = Mapping[tuple[str, str], Future[ScrapeResult]]
@@ -334,12 +315,15 @@ class Scrapers:
         try:
             body = scraper.fetcher.fetch()
             t, seconds = self._clock(), time.monotonic() - start
-            if scraper.version_url and (version := self._fetch_version(scraper)):
-                scraper.reader.set_version(version)
             engines = scraper.reader.read_engines(body, t)
             if len(engines) > 1:
                 return ScrapeResult(t=t, seconds=seconds, snapshot=None, error=None, engines=engines)
-            page = scraper.follow_process(next(iter(engines.values())))
+            page = next(iter(engines.values()))
+            if scraper.process != (page.started_at,):
+                # Another process may be of another release.
+                scraper.process = (page.started_at,)
+                scraper.reader.set_version(self._fetch_version(scraper) or scraper.target.engine_version or "")
+                page = scraper.reader.read(body, t)
             return ScrapeResult(t=t, seconds=seconds, snapshot=page, error=None)
         except ScrapeError as error:
             failure = error
@@ -350,9 +334,13 @@ class Scrapers:
         return _failed(self._clock() if t is None else t, time.monotonic() - start, failure)
 
     def _fetch_version(self, scraper: _Scraper) -> str:
-        """Return the release that the engine tells, or "": the path may be missing behind a proxy, which is no error."""
-        url, scraper.version_url = scraper.version_url, ""
-        peer = scraper.target.peer
+        """Return the release that the engine reports, or "". Its path may be missing behind a proxy, which is no error."""
+        peer, path = scraper.target.peer, scraper.reader.engine.version_path
+        if not path:
+            return ""
+        page_url = urlsplit(peer.url)
+        # Beside the page: a path in front of both is that of a proxy.
+        url = urlunsplit(page_url._replace(path=page_url.path.rpartition("/")[0] + path, query=""))
         seconds = min(peer.timeout_seconds, VERSION_SECONDS)
         fetcher = self._fetch_json(peer.model_copy(update={"url": url, "timeout_seconds": seconds}))
         try:

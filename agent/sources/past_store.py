@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from agent.fleet.stored_pages import ReplicaPage
-from agent.fleet.tier_readers import TOO_LARGE, ReplicaReader
+from agent.fleet.tier_readers import OVERLAP_SECONDS, TOO_LARGE, ReplicaReader
 from agent.prometheus.answers import MatrixSeries
 from agent.prometheus.api import SampleClient
 from agent.prometheus.errors import StoreError
@@ -18,9 +18,6 @@ from rules.evaluator.observation import Observation
 STEP_SECONDS = 60.0
 """Step in seconds. A silent replica is noticed within this time, as in role fleet."""
 
-OVERLAP_SECONDS = 60.0
-"""Query overlap in seconds. It lets a page maker see that a new sum did not exist before."""
-
 PIECE_SECONDS = 3600.0
 """Span of one query in seconds; halved while the response is too large or slow."""
 
@@ -28,8 +25,7 @@ MOST_SAMPLES = 500_000
 """Maximum samples of one query: 30 to 60 MB of memory."""
 
 MOST_EVALUATED_EACH = 8
-"""Maximum replicas for evaluation at every scrape, as in a recording. More are evaluated every 15 s, as in role fleet.
-"""
+"""Maximum replicas for evaluation at every scrape, as in a recording. More are evaluated every 15 s, as in role fleet."""
 
 
 class PastQueryClient:
@@ -69,40 +65,32 @@ class PastQueryClient:
                 self._width = (last - start) / 2
 
 
-class PastReader:
-    """Reader of tiers of a store, replica by replica. `reached` is the time (unix seconds) that was read completely."""
-
-    def __init__(self, readers: Sequence[ReplicaReader], since: float) -> None:
-        self._readers = tuple(readers)
-        self.reached = since
-
-    def observations(self, until: float) -> Iterator[Observation]:
-        """Yield the observations up to `until`. Raise StoreError; observations yielded before stay valid."""
-        since = self.reached
-        while self.reached < until:
-            t = min(until, self.reached + STEP_SECONDS)
-            pages: list[ReplicaPage] = []
-            silent: dict[str, str] = {}
-            for reader in self._readers:
-                found, silence = read_tier(reader, max(since, t - STEP_SECONDS - OVERLAP_SECONDS), t)
-                pages += found
-                if silence:
-                    silent[reader.tier] = silence
-            gone = frozenset((one.tier, name) for one in self._readers for name in one.pages.pop_gone_replicas(t))
-            pools = {one.tier: one.pages.pools for one in self._readers}
-            pages.sort(key=lambda one: one.page.t)
-            for now, group in _group_pages(pages, t, sum(map(len, pools.values()))):
-                yield observation_of(group, now, silent, pools=pools)
-            if gone or silent:
-                yield Observation(now=t, unavailable=silent, removed=gone, pools=pools)
-            self.reached = t
+def observe_past(readers: Sequence[ReplicaReader], since: float, until: float) -> Iterator[Observation]:
+    """Yield the observations of tiers in (since, until] (unix seconds), replica by replica. Raise StoreError."""
+    t = since
+    while t < until:
+        t = min(until, t + STEP_SECONDS)
+        pages: list[ReplicaPage] = []
+        silent: dict[str, str] = {}
+        for reader in readers:
+            found, silence = read_tier(reader, max(since, t - STEP_SECONDS - OVERLAP_SECONDS), t)
+            pages += found
+            if silence:
+                silent[reader.tier] = silence
+        gone = frozenset((reader.tier, name) for reader in readers for name in reader.pages.pop_gone_replicas(t))
+        pools = {reader.tier: reader.pages.pools for reader in readers}
+        pages.sort(key=lambda page: page.page.t)
+        for now, group in _group_pages(pages, t, sum(map(len, pools.values()))):
+            yield observation_of(group, now, silent, pools=pools)
+        if gone or silent:
+            yield Observation(now=t, unavailable=silent, removed=gone, pools=pools)
 
 
 def _group_pages(
     pages: Sequence[ReplicaPage], until: float, replicas: int
 ) -> Iterator[tuple[float, tuple[ReplicaPage, ...]]]:
     if replicas <= MOST_EVALUATED_EACH:
-        yield from ((one.page.t, (one,)) for one in pages)
+        yield from ((page.page.t, (page,)) for page in pages)
         return
-    for place, group in groupby(pages, key=lambda one: one.page.t // FLEET_STEP_SECONDS):
+    for place, group in groupby(pages, key=lambda page: page.page.t // FLEET_STEP_SECONDS):
         yield min(until, (place + 1) * FLEET_STEP_SECONDS), tuple(group)

@@ -13,7 +13,14 @@ from agent.config.load import LoadedConfig
 from agent.config.peer import Peer
 from agent.errors import ScrapeFailure, SizewatchError
 from agent.fleet.stored_pages import GONE_SECONDS, ReplicaPage
-from agent.fleet.tier_readers import AGENTS, TierReader, TierReaderKey, build_tier_reader, uses_agent_series
+from agent.fleet.tier_readers import (
+    AGENTS,
+    OVERLAP_SECONDS,
+    TierReader,
+    TierReaderKey,
+    build_tier_reader,
+    uses_agent_series,
+)
 from agent.garbage import collect_rarely, collector_resting
 from agent.pipeline.interfaces import Source
 from agent.prometheus.api import StoreApi
@@ -39,9 +46,6 @@ from rules.verdicts.verdict import Subject
 
 STEP_SECONDS = 15.0
 """Evaluation step in seconds within one response, as if pages were scraped. It dates the start of findings."""
-
-OVERLAP_SECONDS = 60.0
-"""Query overlap in seconds. Samples of one scrape may arrive at different times."""
 
 MOST_BEHIND_SECONDS = 3600.0
 """Maximum span in seconds of a query. After a longer outage of the store the time before is a gap."""

@@ -230,14 +230,14 @@ def test_a_broken_line_is_named_and_the_rest_is_used(broken: bytes, said: str, t
     recording, problems = load(folder_of(tmp_path, a=packed([*good[:10], broken, *good[10:]])))
     found = replay(recording, load_plan(PLAN), 60.0, problems)
     whole, _ = load(folder_of(tmp_path, a=packed(good)))
-    assert found.problems == (f"{tmp_path}/a.jsonl.gz: line 11: {said}",)
+    assert found.problems == [f"{tmp_path}/a.jsonl.gz: line 11: {said}"]
     assert found.windows == replay(whole, load_plan(PLAN)).windows
 
 
 def test_a_line_with_neither_page_nor_error_is_named(tmp_path: Path) -> None:
     good = lines("steady_quiet", 3)
     recording, _ = load(folder_of(tmp_path, a=packed([*good, b'{"t": 9999999999}\n'])))
-    assert replay(recording, None).problems == (f"{tmp_path}/a.jsonl.gz: line 4: has neither `text` nor `error`",)
+    assert replay(recording, None).problems == [f"{tmp_path}/a.jsonl.gz: line 4: has neither `text` nor `error`"]
 
 
 def test_a_truncated_file_is_used_up_to_the_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,7 +80,7 @@ def shown() -> tuple[Window, ...]:
     """Windows of the 15 s grid, from the replay that the command uses."""
     recording, _ = load(recorded.folder(NAME))
     found = replay(recording, None, STEP_SECONDS)
-    assert found.problems == ()
+    assert found.problems == []
     return tuple(one.window for one in found.windows if one.replica is not None and one.window.coverage == 1)
 
 

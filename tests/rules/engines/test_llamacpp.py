@@ -214,7 +214,7 @@ def test_every_signal_that_it_cannot_give_says_why() -> None:
 def shown() -> tuple[Window, ...]:
     recording, problems = load(recorded.folder(RECORDING))
     found = replay(recording, None, STEP_SECONDS)
-    assert (problems, found.problems) == ((), ())
+    assert (problems, found.problems) == ((), [])
     return tuple(one.window for one in found.windows if one.replica is not None)
 
 

@@ -83,7 +83,7 @@ def shown(name: str) -> tuple[tuple[str, Window], ...]:
     """Windows of the 15 s grid by replica, from the replay that the command uses."""
     recording, problems = load(recorded.folder(name))
     found = replay(recording, None, STEP_SECONDS)
-    assert (problems, found.problems) == ((), ())
+    assert (problems, found.problems) == ((), [])
     return tuple((one.replica, one.window) for one in found.windows if one.replica is not None)
 
 
