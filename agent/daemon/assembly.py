@@ -132,11 +132,10 @@ class Assembly:
         if self.reports is not None:
             self.reports.run(self.loaded, now)
 
-    def take_state(self, before: Assembly, now: float, *, pods_only: bool = False) -> None:
+    def take_state(self, before: Assembly, now: float, reason: str) -> None:
         """Go on in place of the previous configuration, and close its parts that do not go on.
 
-        Both share what holds state; what is monitored no more is dropped from it. `pods_only`: the configuration is the
-        same, with other pods. No cycle may run in either of them.
+        Both share what holds state; what is monitored no more is dropped from it. No cycle may run in either of them.
         """
         loop, source = self.loop, self.loop.source
         changed = {tier for tier, version in self.versions.items() if before.versions.get(tier) != version}
@@ -157,8 +156,7 @@ class Assembly:
             self.step13 = {tier: text for tier, text in before.step13.items() if tier not in changed} | self.step13
             if self.forecasts is None:
                 loop.state.set_projections({})
-            read = "other engine pods were found" if pods_only else "the configuration was read again"
-            self.event(now, "reload", f"{read}: {len(source.targets)} targets")
+            self.event(now, "reload", f"{reason}: {len(source.targets)} targets")
             for tier in sorted(changed & before.versions.keys()):
                 text = f"the plan of {tier} changed from version {before.versions[tier]} to {self.versions[tier]}"
                 self.event(now, "plan", text, tier)

@@ -142,7 +142,7 @@ class Daemon:
             return
         pods, targets = self.assembly.pods, self.assembly.loaded.config.targets
         if pods is not None and pods.add_discovered_targets(self.loaded).config.targets != targets:
-            self._change_to(self.loaded, pods_only=True)
+            self._change_to(self.loaded, "other engine pods were found")
             _log.info("pod discovery changed targets=%d", len(self.loop.source.targets))
 
     def start(self) -> None:
@@ -155,7 +155,7 @@ class Daemon:
             ends.callback(lambda: self.assembly.close(self._clock()))
             self._receive()
             ends.callback(self.jobs.shutdown)
-            self.jobs.start(self._interval)
+            self.jobs.schedule(self.loaded.config.turn_seconds)
             ends.callback(lambda: self.assembly.interrupt())
             self._ends = ends.pop_all()
         _log.info(
@@ -173,10 +173,6 @@ class Daemon:
             alerting = self.assembly.alerting
             self.web.receive(alerting.receiver if alerting is not None else None)
             self.web.serve_reports(self.loaded.config.report_folder)
-
-    @property
-    def _interval(self) -> float:
-        return self.loaded.config.turn_seconds / self.surroundings.speed
 
     def stop(self) -> None:
         """Request an orderly stop. Safe in a signal handler and from other threads."""
@@ -233,7 +229,7 @@ class Daemon:
             if self.web is not None:
                 self.web.reload()
             fresh = load(before.path, role=before.given_role)
-            self._change_to(fresh)
+            self._change_to(fresh, "the configuration was read again")
         except Exception as error:  # noqa: BLE001 - a defect costs the reload, not the daemon
             is_defect = not isinstance(error, SizewatchError)
             self.counts.turn_errors += is_defect
@@ -246,7 +242,7 @@ class Daemon:
         self.counts.config_reloads += 1
         self.counts.config_trouble = None
         if fresh.config.turn_seconds != before.config.turn_seconds:
-            self.jobs.schedule(self._interval)
+            self.jobs.schedule(fresh.config.turn_seconds)
         if fresh.config.logging != before.config.logging:
             set_up(fresh.config.logging)
         for mistake in fresh.grave:
@@ -257,12 +253,12 @@ class Daemon:
             _log.warning("web options changed, active after restart file=%s", fresh.path)
         _log.info('configuration reloaded watching="%s"', self.loop.source.describe())
 
-    def _change_to(self, loaded: LoadedConfig, *, pods_only: bool = False) -> None:
+    def _change_to(self, loaded: LoadedConfig, reason: str) -> None:
         """Make the parts of a configuration beside the cycles, and change to them between two cycles."""
         with self._upkeep_lock:
             assembly = self.surroundings.assemble(loaded, self._assembly)
             with self._cycle_lock:
-                assembly.take_state(self.assembly, self._clock(), pods_only=pods_only)
+                assembly.take_state(self.assembly, self._clock(), reason)
                 self._assembly, self.loaded = assembly, loaded
                 self._receive()
 

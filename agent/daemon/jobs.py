@@ -54,7 +54,7 @@ class DaemonJobs:
         self._functions = functions
         self._on_skipped = on_skipped
         self._speed = speed
-        self._interval = 0.0
+        self._cycle_seconds = 0.0
         self._clock_offset = clock_offset()
         # The listeners report skipped cycles in one line of ours.
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
@@ -65,14 +65,11 @@ class DaemonJobs:
         )
         self.scheduler.add_listener(self._report_skipped, EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES)
 
-    def start(self, interval_seconds: float) -> None:
-        """Start, with a first cycle and report check at once. Raise RuntimeError if the machine gives no thread."""
-        self.scheduler.start()
-        self.schedule(interval_seconds)
-
-    def schedule(self, interval_seconds: float) -> None:
-        """Set the interval of cycles, with the first one at once."""
-        self._interval = interval_seconds
+    def schedule(self, cycle_seconds: float) -> None:
+        """Set the interval of cycles, with a first cycle, report check and back-fill at once. Start if not yet started."""
+        if not self.scheduler.running:
+            self.scheduler.start()
+        self._cycle_seconds, interval_seconds = cycle_seconds, cycle_seconds / self._speed
         now, every = datetime.now(UTC), {name: seconds / self._speed for name, seconds in SECONDS.items()}
         # A minute is complete at most two intervals after its end.
         minute, settled = every[FORECAST], 2 * interval_seconds
@@ -94,7 +91,7 @@ class DaemonJobs:
         if abs(jump) > JUMP_SECONDS:
             _log.warning("clock jumped, cycles rescheduled jump_seconds=%.0f", jump)
             self._clock_offset += jump
-            self.schedule(self._interval)
+            self.schedule(self._cycle_seconds)
 
     def shutdown(self) -> None:
         """Stop all jobs and wait for the running ones."""

@@ -54,7 +54,7 @@ def churning(folder: Path, generations: int) -> Iterator[Assembly]:
             keys = configuration([], targets=[target, dead], role="node", scrape_interval="15s")
             fresh = assemble(load(write(folder, keys)), assembly, clock=clock)
             if assembly is not None:
-                fresh.take_state(assembly, clock.now)
+                fresh.take_state(assembly, clock.now, "a test")
             assembly = fresh
             served[0].asked.clear()
             for _ in range(9):

@@ -55,7 +55,7 @@ def new_runs() -> Runs:
 @pytest.fixture(name="jobs")
 def started(runs: Runs) -> Iterator[DaemonJobs]:
     jobs = runs.jobs(CYCLE)
-    jobs.start(INTERVAL)
+    jobs.schedule(INTERVAL)
     yield jobs
     jobs.shutdown()
 
@@ -128,7 +128,7 @@ def test_a_cycle_that_begins_too_late_is_skipped_with_that_reason(runs: Runs, mo
             return datetime.now(UTC) + timedelta(seconds=2.0)
 
     monkeypatch.setattr(executors, "datetime", Later)
-    jobs.start(INTERVAL)
+    jobs.schedule(INTERVAL)
     try:
         assert wait_for(lambda: runs.skipped.count("the machine was too busy to begin it") >= 2)
         assert not runs.begun
@@ -173,7 +173,7 @@ def test_a_run_that_fails_is_logged_and_the_next_one_comes(caplog: pytest.LogCap
         raise ValueError("broken")
 
     jobs = DaemonJobs(dict.fromkeys((CYCLE, UPKEEP, FORECAST, REPORT, BACK_FILL), fail), lambda why: None)
-    jobs.start(INTERVAL)
+    jobs.schedule(INTERVAL)
     try:
         assert wait_for(lambda: len(begun) >= 3)
     finally:
@@ -191,7 +191,7 @@ def test_missed_times_are_left_out_and_the_next_one_is_on_the_grid() -> None:
 def test_the_end_waits_for_a_cycle_that_runs(runs: Runs) -> None:
     runs.seconds = 0.3
     jobs = runs.jobs(CYCLE)
-    jobs.start(10.0)
+    jobs.schedule(10.0)
     assert wait_for(lambda: bool(runs.begun))
     jobs.shutdown()
     assert time.monotonic() - runs.begun[0] >= 0.3
@@ -211,7 +211,7 @@ def test_a_forecast_is_due_once_a_minute_when_the_minute_before_is_whole(
     for module in (schedulers, jobs_module):
         monkeypatch.setattr(module, "datetime", Standing)
     jobs = runs.jobs(FORECAST)
-    jobs.start(15.0)
+    jobs.schedule(15.0)
     try:
         # Two scrapes after the full minute.
         at = datetime.fromtimestamp(due(jobs, FORECAST), UTC)
@@ -224,7 +224,7 @@ def test_a_forecast_is_due_once_a_minute_when_the_minute_before_is_whole(
 def test_forecasts_follow_the_speed_of_time_and_never_overlap(runs: Runs) -> None:
     runs.seconds = 0.15
     jobs = runs.jobs(FORECAST, speed=1000.0)
-    jobs.start(INTERVAL)
+    jobs.schedule(1000.0 * INTERVAL)
     try:
         assert wait_for(lambda: len(runs.begun) >= 3)
         assert not runs.twice_at_once
@@ -235,7 +235,7 @@ def test_forecasts_follow_the_speed_of_time_and_never_overlap(runs: Runs) -> Non
 def test_what_apscheduler_says_of_its_own_work_is_not_logged(runs: Runs, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     jobs = runs.jobs(CYCLE)
-    jobs.start(INTERVAL)
+    jobs.schedule(INTERVAL)
     assert wait_for(lambda: len(runs.begun) >= 2)
     jobs.shutdown()
     assert [record for record in caplog.records if record.name.startswith(("apscheduler", "tzlocal"))] == []

@@ -224,7 +224,7 @@ def refuse(*given: object) -> None:
 def test_a_reload_continues_with_what_is_left(tmp_path: Path, url: str) -> None:
     first = assemble(loaded(tmp_path, url, back_fill="90d"))
     second = assemble(loaded(tmp_path, url, back_fill="3h"), first)
-    second.take_state(first, time.time())
+    second.take_state(first, time.time(), "a test")
     run(first)
     run(second)
     second.close(time.time())

@@ -232,7 +232,7 @@ def test_a_daemon_that_starts_anew_or_gets_another_promise_judges_the_hour_befor
         assert (found.n, found.best) == (1800, 0)
         plan.write_text(re.sub("ttft_p99_seconds: 2.0", "ttft_p99_seconds: 0.26", plan.read_text()), encoding="utf-8")
         stricter = assemble(load(path), parts, clock=lambda: now)
-        stricter.take_state(parts, now)
+        stricter.take_state(parts, now, "a test")
         found = whole(stricter.loop.state.minutes["cpu-small"].budget, now=now)
         assert (found.n, found.best) == (1800, 290)
         stricter.close(now)
