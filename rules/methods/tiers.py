@@ -6,7 +6,7 @@ The finding belongs to the slower tier that gets more than its share.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rules.confidence import Certainty
@@ -14,7 +14,6 @@ from rules.methods.evidence import certain_if, exact_reading, join_names
 from rules.plan.curve import operating_point
 from rules.plan.load_bins import TierContext
 from rules.telemetry import histograms, windows
-from rules.telemetry.histograms import Histogram
 from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.windows import Window
@@ -29,7 +28,6 @@ LATENCIES = {"tpot_seconds": "output tokens", "ttft_seconds": "first tokens"}
 
 COMPARED = frozenset({FINISHED, *LENGTHS, *LATENCIES})
 
-Parts = tuple[Histogram, ...]
 Minutes = Mapping[float, Window]
 
 
@@ -44,6 +42,7 @@ class TierPair:
     fast: str
     own: tuple[Window, ...]
     other: tuple[Window, ...]
+    sums: Sums
     faster: float
     words: str
     planned: bool
@@ -63,7 +62,8 @@ class TierPair:
     @property
     def rates(self) -> tuple[float, float]:
         """Return the finished requests per second and replica of the slower and of the faster tier."""
-        return _rate(windows.sum_windows(self.own)), _rate(windows.sum_windows(self.other))
+        own, other = self.sums
+        return _rate(own), _rate(other)
 
 
 def judge_tiers(case: RuleContext) -> RuleResult:
@@ -98,7 +98,7 @@ def judge_tiers(case: RuleContext) -> RuleResult:
         worst = max((pair for pair in equal if pair not in routed), key=lambda pair: pair.faster)
         own, other = worst.rates
         sentence = f"Each replica of {worst.slow} gets {own:.3g} rps, of {worst.fast} {other:.3g} rps; {worst.words}"
-        proven = _have_knees(case.context, others[worst.fast].context) or _is_slower(worst.own, worst.other, unequal)
+        proven = _have_knees(case.context, others[worst.fast].context) or _is_slower(worst.sums, unequal)
         return case.verdict(Status.WARNING, certain_if(proven), *_read_shares(worst), sentence)
     pair = routed[0] if routed else max(pairs, key=lambda pair: pair.faster)
     own, other = pair.rates
@@ -114,10 +114,13 @@ def judge_tiers(case: RuleContext) -> RuleResult:
 def _compare(case: RuleContext, mine: Minutes, name: str, tier: TierWindows) -> TierPair | None:
     theirs = tier.binned.once(_sum_minutes)
     both = sorted(m for m in mine.keys() & theirs.keys() if _rate(mine[m]) > 0 or _rate(theirs[m]) > 0)[-SEPARATE:]
-    own, other = tuple(mine[m] for m in both), tuple(theirs[m] for m in both)
-    if len(both) < SEPARATE or min(_count_finished(own), _count_finished(other)) < case.limit("minimum_requests"):
+    if len(both) < SEPARATE:
         return None
-    planned, measured = _compare_plans(case.context, tier.context), _compare_latencies(own, other)
+    own, other = tuple(mine[m] for m in both), tuple(theirs[m] for m in both)
+    sums = windows.sum_windows(own), windows.sum_windows(other)
+    if min(total.counters.get(FINISHED, 0.0) for total in sums) < case.limit("minimum_requests"):
+        return None
+    planned, measured = _compare_plans(case.context, tier.context), _compare_latencies(sums)
     if planned is None and measured is None:
         return None
     faster, words = planned or measured or (1.0, "")
@@ -126,6 +129,7 @@ def _compare(case: RuleContext, mine: Minutes, name: str, tier: TierWindows) -> 
         fast=name,
         own=own,
         other=other,
+        sums=sums,
         faster=faster,
         words=words,
         planned=planned is not None,
@@ -145,18 +149,22 @@ def _have_knees(own: TierContext, other: TierContext) -> bool:
     return all(point is not None and point.knee_reached for point in points)
 
 
-def _compare_latencies(own: Sequence[Window], other: Sequence[Window]) -> tuple[float, str] | None:
+Sums = tuple[Window, Window]
+"""Sums of the slower tier's minutes and of the faster one's."""
+
+
+def _compare_latencies(sums: Sums) -> tuple[float, str] | None:
     for family, what in LATENCIES.items():
-        mine, theirs = (histograms.mean(_parts(several, family)) for several in (own, other))
+        mine, theirs = (histograms.mean(total.histograms.get(family, ())) for total in sums)
         if mine and theirs:
             return mine / theirs, f"{what} take {mine:.3g} and {theirs:.3g} s on average"
     return None
 
 
-def _is_slower(own: Sequence[Window], other: Sequence[Window], unequal: float) -> bool:
+def _is_slower(sums: Sums, unequal: float) -> bool:
     """Return whether the median here is slower by the factor `unequal`, by the edges of its bucket."""
     for family in LATENCIES:
-        mine, theirs = (histograms.quantile(_parts(several, family), 0.5) for several in (own, other))
+        mine, theirs = (histograms.quantile(total.histograms.get(family, ()), 0.5) for total in sums)
         if mine is not None and theirs is not None and theirs.high is not None and mine.low >= unequal * theirs.high:
             return True
     return False
@@ -165,7 +173,7 @@ def _is_slower(own: Sequence[Window], other: Sequence[Window], unequal: float) -
 def _is_routed_by_length(pair: TierPair, most: float) -> bool:
     """Return whether the tiers get requests of different lengths, as the guide recommends."""
     for family in LENGTHS:
-        mine, theirs = (histograms.mean(_parts(several, family)) for several in (pair.own, pair.other))
+        mine, theirs = (histograms.mean(total.histograms.get(family, ())) for total in pair.sums)
         if mine and theirs and not 1 / most <= mine / theirs <= most:
             return True
     return False
@@ -174,7 +182,7 @@ def _is_routed_by_length(pair: TierPair, most: float) -> bool:
 def _read_shares(pair: TierPair) -> tuple[Reading, Reading]:
     """Return the slower tier's share of the requests of a replica of each, and its share of the capacity."""
     own, other = pair.rates
-    n = _count_finished(pair.own) + _count_finished(pair.other)
+    n = sum(total.counters.get(FINISHED, 0.0) for total in pair.sums)
     share, due = own / (own + other) if own + other > 0 else 0.0, 1 / (1 + pair.faster)
     return exact_reading(share, n), exact_reading(due, n)
 
@@ -193,11 +201,3 @@ def _select_seen(batch: HeldWindows) -> HeldWindows:
 
 def _rate(window: Window) -> float:
     return replica_rate(window, FINISHED) or 0.0
-
-
-def _count_finished(several: Sequence[Window]) -> float:
-    return math.fsum(window.counters.get(FINISHED, 0.0) for window in several)
-
-
-def _parts(several: Sequence[Window], family: str) -> Parts:
-    return histograms.sum_histograms(part for window in several for part in window.histograms.get(family, ()))
