@@ -27,6 +27,7 @@ from rules.plan.schema import Workload
 from rules.telemetry import histograms, outcomes
 from rules.telemetry.histograms import Share
 from rules.telemetry.windows import Window
+from rules.verdicts.error_budget import OBJECTIVES, empty_budget
 from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.rule import Method, Rule
 
@@ -45,7 +46,6 @@ HITS = frozenset({judge_mean, judge_band})
 OF_ONE_FAMILY = LATENCY | HITS
 """Methods whose rules are about one family. A check lists the families that it explains."""
 
-EVERY_LATENCY = ("ttft_seconds", "tpot_seconds", "itl_seconds", "e2e_seconds")
 PREFIX_HITS = ("prefix_hit_ratio",)
 FIRST_TOKEN = "ttft_seconds"
 FROM_ARRIVAL = (FIRST_TOKEN, "e2e_seconds")
@@ -113,7 +113,7 @@ class CauseCheck:
 
     cause: str
     methods: frozenset[Method]
-    families: tuple[str, ...] = EVERY_LATENCY
+    families: tuple[str, ...] = OBJECTIVES
     examine: Callable[[CauseContext], CauseResult]
 
     def explains(self, rule: Rule) -> bool:
@@ -172,18 +172,10 @@ def prove_when_slow(examine: Callable[[CauseContext], CauseResult]) -> Callable[
     return examine_slow
 
 
-def read_first_token_limit(context: CauseContext) -> float | None:
-    """Return the seconds above which a first token is late: the objective."""
-    return context.context.basis.ttft_slo_seconds
-
-
 def _read_limit(context: CauseContext) -> float | None:
-    facts = context.context.basis
-    if context.rule.family == FIRST_TOKEN:
-        return read_first_token_limit(context)
-    if context.rule.family == "itl_seconds":
-        return facts.itl_slo_seconds if context.rule.method in USERS else None
-    return {"tpot_seconds": facts.tpot_slo_seconds, "e2e_seconds": facts.e2e_slo_seconds}.get(context.rule.family)
+    """Return the objective of the rule's family in seconds, None without one."""
+    objectives = dict(zip(OBJECTIVES, empty_budget(context.context).objectives, strict=True))
+    return objectives.get(context.rule.family)
 
 
 def _list_late(

@@ -7,12 +7,12 @@ usually run at their power limit, so it proves nothing; heat and the board's own
 
 from __future__ import annotations
 
-from rules.causes.context import FIRST_TOKEN, USERS, CauseContext, CauseResult, read_first_token_limit
+from rules.causes.context import FIRST_TOKEN, USERS, CauseContext, CauseResult
 from rules.telemetry import histograms
 from rules.telemetry.histograms import Share
 from rules.telemetry.reading_methods import mean_level, ratio
 from rules.telemetry.signals import Missing
-from rules.telemetry.wording import number
+from rules.telemetry.wording import format_count, number
 
 MOST = 0.5
 """Share of the late requests, or of the time of whole requests, that proves a cause."""
@@ -78,7 +78,7 @@ def _check_share_of_time(context: CauseContext, family: str, cause: str, where: 
 def _find_late_requests(context: CauseContext, family: str) -> tuple[Share, Share, float] | None:
     """Return late first tokens, requests whose part `family` alone exceeds the limit, and the limit in seconds."""
     first, parts = (context.total.histograms.get(name) for name in (FIRST_TOKEN, family))
-    limit = read_first_token_limit(context)
+    limit = context.context.basis.ttft_slo_seconds
     if context.rule.method not in USERS or context.rule.family == WHOLE or not first or not parts or not limit:
         return None
     late = histograms.share_above(first, limit)
@@ -87,16 +87,11 @@ def _find_late_requests(context: CauseContext, family: str) -> tuple[Share, Shar
 
 def _build_result(found: tuple[Share, Share, float], cause: str, where: str, more: str) -> CauseResult:
     late, part, limit = found
-    spent, were = _format_count(part.best, "requests"), _format_count(late.best, "were", "was")
+    spent, were = format_count(round(part.best), "request"), format_count(round(late.best), "was", "were")
     text = f"{spent} spent more than {number(limit, 'seconds')} {where} alone; {were} late{more}"
     if part.best > NOTICEABLE * late.best:
         return CauseResult(supported=True, proven=part.low > MOST * late.best, text=f"{cause}: {text}")
     return CauseResult(supported=False, text=f"not {cause}: {text}")
-
-
-def _format_count(count: float, several: str, one: str = "request") -> str:
-    text = f"{count:.0f}"
-    return f"{text} {one if text == '1' else several}"
 
 
 def check_throttling_cause(context: CauseContext) -> CauseResult:
