@@ -10,7 +10,13 @@ import re
 from collections.abc import Iterator, Mapping
 from html import escape
 from importlib.resources import files
+from io import StringIO
 from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from rich.console import Console
+from rich.markdown import Markdown
 
 from exporters.prometheus_rules.self_monitoring import ROWS, SelfMonitoringAlert
 from exporters.render.text import format_duration, wrap
@@ -152,13 +158,7 @@ def _row(rule: Rule, name: str, threshold: Threshold) -> str:
 DOCS = "https://sizewatch.dev/"
 """Address of the other pages of docs/, which the agent does not serve."""
 
-_INLINE = re.compile(
-    r"`(?P<code>[^`]+)`|\[(?P<text>[^]]+)\]\((?P<to>[^)\s]+)\)|\*\*(?P<bold>.+?)\*\*|\*(?P<em>[^*\s][^*]*)\*"
-    rf"|\b(?P<rule>{'|'.join(rule.name for rule in RULES)})\b"
-)
-_CODE = re.compile(r"^```\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_ITEM = re.compile(r"(-|\d+\.) +")
-_BAR = re.compile(r"(?<!\\)\|")
+_RULE = re.compile(rf"\b({'|'.join(rule.name for rule in RULES)})\b")
 
 
 def runbook_page(name: str) -> bytes | None:
@@ -180,7 +180,7 @@ def runbook_text(name: str, width: int) -> str:
     """Return a rule's runbook for a terminal of so many columns. Raise StopIteration for an unknown rule."""
     rule = next(one for one in RULES if one.name == name)
     lines = [name, *wrap(f"{rule.title}. Severity {rule.loudness.value}: {LOUDNESS[rule.loudness]}.", width=width)]
-    return "\n".join((*lines, *_lines(_sections().get(name, ""), width)))
+    return "\n".join((*lines, "", _terminal_lines(_sections().get(name, ""), width)))
 
 
 def self_alert_text(name: str, width: int) -> str:
@@ -208,20 +208,12 @@ def rules_text(width: int) -> str:
     return "\n".join(lines)
 
 
-def _lines(text: str, width: int) -> Iterator[str]:
-    """Yield Markdown as lines for a terminal: paragraphs and lists are wrapped, a table is a line a row."""
-    for number, part in enumerate(_CODE.split(text)):
-        if number % 2:
-            yield from ("", *(f"    {line}" for line in part.splitlines()))
-            continue
-        plain = re.sub(r"\[([^]]+)\]\([^)\s]+\)|\*\*(.+?)\*\*", lambda found: found[1] or found[2], part)
-        for block in re.split(r"\n\s*\n", plain.strip()):
-            yield ""
-            is_table = block.startswith("|")
-            items = block.splitlines()[2:] if is_table else re.split(r"\n(?=(?:-|\d+\.) )", block)
-            margin = ("  ", "     ") if is_table or _ITEM.match(block) else ("", "")
-            for item in items:
-                yield from wrap("  ".join(_cells(item)) if is_table else _joined(item), *margin, width)
+def _terminal_lines(text: str, width: int) -> str:
+    """Return Markdown as plain text of so many columns."""
+    console = Console(width=width, file=StringIO(), color_system=None, force_terminal=False, legacy_windows=False)
+    with console.capture() as capture:
+        console.print(Markdown(text, hyperlinks=False))
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
 def _sections() -> dict[str, str]:
@@ -244,62 +236,42 @@ def _document(title: str, head: str, body: str, links: str) -> bytes:
 
 
 def markdown_html(text: str) -> str:
-    """Return Markdown as HTML: paragraphs, flat lists, tables and fenced code. Everything is escaped."""
-    return "".join(_blocks(text))
+    """Return Markdown as HTML. Rule names become links, links lead to served pages, and HTML in the text is escaped."""
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = parser.parse(text)
+    columns: list[str] = []
+    cell = 0
+    for place, token in enumerate(tokens):
+        if token.type == "thead_open":
+            columns = []
+        elif token.type == "th_open":
+            columns.append(tokens[place + 1].content)
+        elif token.type == "tr_open":
+            cell = 0
+        elif token.type == "td_open":
+            token.attrSet("data-column", columns[cell])
+            cell += 1
+        elif token.children:
+            token.children = list(_link_rules(token.children))
+    return str(parser.renderer.render(tokens, parser.options, {}))
 
 
-def _blocks(text: str) -> Iterator[str]:
-    for number, part in enumerate(_CODE.split(text)):
-        if number % 2:
-            yield f"<pre><code>{escape(part)}</code></pre>"
-        else:
-            yield from (_block(lines) for lines in re.split(r"\n\s*\n", part) if lines.strip())
-
-
-def _block(text: str) -> str:
-    lines = text.strip().splitlines()
-    if lines[0].startswith("|"):
-        head, _, *rows = (_cells(line) for line in lines)
-        titles = "".join(f"<th>{_inline(one)}</th>" for one in head)
-        body = "".join(f"<tr>{''.join(map(_cell_html, head, row))}</tr>" for row in rows)
-        return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
-    if _ITEM.match(lines[0]):
-        kind = "ul" if lines[0].startswith("-") else "ol"
-        items = re.split(r"^(?:-|\d+\.) +", "\n".join(lines), flags=re.MULTILINE)[1:]
-        return f"<{kind}>{''.join(f'<li>{_inline(_joined(item))}</li>' for item in items)}</{kind}>"
-    return f"<p>{_inline(_joined(text))}</p>"
-
-
-def _joined(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _cells(line: str) -> list[str]:
-    return [one.strip().replace("\\|", "|") for one in _BAR.split(line.strip())[1:-1]]
-
-
-def _cell_html(column: str, text: str) -> str:
-    return f'<td data-column="{escape(column)}">{_inline(text)}</td>'
-
-
-def _inline(text: str, *, linked: bool = False) -> str:
-    """Return the text of a block. Rule names become links, but not inside of a link (`linked`)."""
-    parts, end = [], 0
-    for found in _INLINE.finditer(text):
-        parts += [escape(text[end : found.start()]), _mark(found, linked)]
-        end = found.end()
-    return "".join((*parts, escape(text[end:])))
-
-
-def _mark(found: re.Match[str], linked: bool) -> str:
-    kind = found.lastgroup
-    if kind == "to":
-        return f'<a href="{escape(_address(found["to"]))}">{_inline(found["text"], linked=True)}</a>'
-    if kind == "rule":
-        return found[0] if linked else _rule_link(found[0])
-    inner = escape(found["code"]) if kind == "code" else _inline(found[kind or 0], linked=linked)
-    tag = {"code": "code", "bold": "b", "em": "i"}[kind or "code"]
-    return f"<{tag}>{inner}</{tag}>"
+def _link_rules(tokens: list[Token]) -> Iterator[Token]:
+    """Yield the tokens of a paragraph with links to rules and pages. There is no link inside of a link."""
+    linked = False
+    for token in tokens:
+        if token.type == "link_open":
+            token.attrSet("href", _address(str(token.attrGet("href"))))
+        linked = token.type == "link_open" or (linked and token.type != "link_close")
+        if token.type != "text" or linked:
+            yield token
+            continue
+        for place, part in enumerate(_RULE.split(token.content)):
+            words = Token("text", "", 0, content=part)
+            if place % 2:
+                yield from (Token("link_open", "a", 1, attrs={"href": part}), words, Token("link_close", "a", -1))
+            elif part:
+                yield words
 
 
 def _address(target: str) -> str:
@@ -308,7 +280,3 @@ def _address(target: str) -> str:
     if page.endswith(".md") and "/" not in page:
         return f"{DOCS}{page.removesuffix('.md')}" + (f"#{anchor}" if anchor else "")
     return next((rule.name for rule in RULES if rule.name.lower() == anchor), DOCS)
-
-
-def _rule_link(name: str) -> str:
-    return f'<a href="{name}">{name}</a>'

