@@ -268,6 +268,12 @@ ROWS: tuple[MonitoringRow, ...] = (
         "EvictionDivergence",
     ),
     _row(
+        "evictions_per_running_request_per_second",
+        "KV evictions an active request and second",
+        "events_per_second",
+        _words("below 0.05 a second", high=0.05),
+    ),
+    _row(
         "fleet_utilization",
         "Fleet utilisation, on average",
         "ratio",
@@ -284,6 +290,7 @@ ROWS: tuple[MonitoringRow, ...] = (
         "PrefixHitDivergence",
         "PrefixRoutingBroken",
     ),
+    _row("prefix_reuse_ratio", "Prefill avoided by reuse", "ratio", _words("as much as the prompts share")),
     _row("ttft_p50_seconds", "TTFT P50", "seconds", _words("within the SLO")),
     _row("ttft_p99_seconds", "TTFT P99", "seconds", _slo("ttft_p99_seconds"), "TtftDivergence", "TtftSloBurn"),
     _row("tpot_p50_seconds", "TPOT P50", "seconds", _words("within the SLO")),
