@@ -13,7 +13,14 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.json_schema import GenerateJsonSchema
 
-from rules.plan.validation import Contradictions, impossible_means, problems_of, refuse, validation_error
+from rules.plan.validation import (
+    Contradictions,
+    find_missing_objectives,
+    impossible_means,
+    problems_of,
+    refuse,
+    validation_error,
+)
 
 SCHEMA_ID = "https://sizewatch.dev/schemas/plan-1.json"
 
@@ -328,8 +335,6 @@ class TierPlan(_PlanSection):
     batch: Batch | None = None
 
     def contradictions(self) -> Contradictions:
-        if self.slo.ttft_p99_seconds is None and not self.is_batch:
-            yield ("slo", "ttft_p99_seconds"), "is missing"
         if self.batch is not None and not self.is_batch:
             yield ("batch",), "is for workload.archetype: batch"
         if self.workload is not None:
@@ -353,10 +358,14 @@ def parse_plan(data: object) -> Plan:
 
     Raise InvalidPlanError with every problem at once: unknown and missing keys, wrong types, ranges and contradictions.
     """
+    missing = tuple(find_missing_objectives(data))
     try:
-        return Plan.model_validate(data)
+        plan = Plan.model_validate(data)
     except ValidationError as error:
-        raise InvalidPlanError(problems_of(error, Plan)) from None
+        raise InvalidPlanError((*problems_of(error, Plan), *missing)) from None
+    if missing:
+        raise InvalidPlanError(missing)
+    return plan
 
 
 def same_model(one: str, other: str) -> bool:

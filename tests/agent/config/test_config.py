@@ -86,7 +86,7 @@ def test_problems_of_the_plan_are_told_beside_those_of_the_configuration(tmp_pat
     path = written(tmp_path, "plan: plan.yaml\nrole: nodes\n")
     found = file_problems(path)
     assert found[0] == f"{path}:2: role: must be 'standalone', 'node' or 'fleet'"
-    assert len(found) == 10
+    assert len(found) == 11
     assert f"{tmp_path}/plan.yaml:7: tiers.a100-llama70b-int8.gpu.per_replica: must be a valid integer" in found
 
 

@@ -62,7 +62,7 @@ def test_a_plan_is_frozen() -> None:
         tier.model = "other"  # type: ignore[misc]
 
 
-def test_mistakes_are_named_with_their_places_in_one_go() -> None:
+def test_ten_mistakes_are_named_with_their_places_in_one_go() -> None:
     tier = "tiers.a100-llama70b-int8"
     assert problems(load("ten-mistakes")) == (
         f"{tier}.gpu.per_replica: must be a valid integer",
@@ -74,6 +74,7 @@ def test_mistakes_are_named_with_their_places_in_one_go() -> None:
         f"{tier}.curve.points[0].completed_rps: must be greater than 0",
         f"{tier}.curve.points[1].ttft_p99_seconds: must be a finite number",
         f"{tier}.curve.points[1].gpu_utilization: must be at most 1 (a ratio: 62 % is written 0.62)",
+        f"{tier}.slo.ttft_p99_seconds: is missing",
     )
 
 
