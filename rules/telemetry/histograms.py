@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, compress, pairwise
+from itertools import accumulate, compress, groupby, pairwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,12 +319,30 @@ def mean(parts: tuple[Histogram, ...]) -> float | None:
     return math.fsum(part.total for part in parts if part.total is not None) / n
 
 
-def draw(parts: tuple[Histogram, ...], mean: float | None, count: int) -> tuple[tuple[int, ...], int]:
-    """Return `count` rising whole numbers with this mean, and how many are above the last edge, where they get that edge.
+STEEPEST = 6.0
+"""Bound of ln g in `draw`: g to 400 puts all values of a bucket at one of its edges."""
 
-    They are the quantiles' best estimates, all scaled alike. Without buckets, all have the mean.
+
+def draw(parts: tuple[Histogram, ...], mean: float | None, count: int) -> tuple[tuple[int, ...], int]:
+    """Return `count` rising whole numbers, and how many are above the last edge, where they get that edge.
+
+    Each bucket has its share. Inside a bucket, values rise as low + t^g (high - low), with one g for all buckets, so
+    that their mean is `mean`: buckets of lengths are a factor of 2 to 2.5 wide. Without buckets, all have the mean.
     """
+    if not parts:
+        return (max(1, round(mean or 0)),) * count, 0
     found = [q for number in range(count) if (q := quantile(parts, (number + 0.5) / count))]
-    values = [q.low if q.high is None or q.value is None else q.value for q in found] or [mean or 1.0] * count
-    scale = mean * count / math.fsum(values) if mean is not None else 1.0
-    return tuple(max(1, round(value * scale)) for value in values), sum(q.high is None for q in found)
+    places: list[tuple[float, float, float]] = []
+    for (low, high), group in groupby((q.low, q.high) for q in found):
+        size = len(list(group))
+        places += [(low, low if high is None else high, (rank + 0.5) / size) for rank in range(size)]
+
+    def lengths(bend: float) -> list[int]:
+        # Above the lower edge of the bucket, and at most at the upper one.
+        return [math.floor(low + place ** math.exp(bend) * (high - low)) + (high > low) for low, high, place in places]
+
+    flat, steep = -STEEPEST, STEEPEST
+    for _ in range(HALVINGS if mean is not None else 0):
+        middle = (flat + steep) / 2
+        flat, steep = (middle, steep) if sum(lengths(middle)) > (mean or 0) * count else (flat, middle)
+    return tuple(sorted(lengths((flat + steep) / 2))), sum(q.high is None for q in found)
