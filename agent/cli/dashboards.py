@@ -74,7 +74,7 @@ def _push(options: SimpleNamespace) -> int:
     if options.bearer_token_file is None and options.username is None:
         raise GrafanaError("--token-file: give it, or --username and --password-file instead")
     client = HttpClient(Peer.of(url=options.url, timeout_seconds=TIMEOUT_SECONDS, **ways_in(options)))
-    client.load_if_changed()
+    client.load()
     url = place_of(options.url).rstrip("/")
     folders = _ask(client, list[Folder], f"{url}/api/folders?limit={MOST_FOLDERS}")
     uid = next((folder.uid for folder in folders if folder.title == options.folder), None)

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema
 
 from agent.config.sections import ConfigSection, is_text, problems_of
 from agent.config.values import EnvironmentFileName, Text
-from agent.errors import ConfigError, ScrapeFailure
+from agent.errors import ConfigError
 from rules.plan.schema import Plan
 from rules.plan.validation import Contradictions, validation_error
 
@@ -82,17 +82,9 @@ class PeerKeys(ConfigSection):
         return Peer(**{name: getattr(self, name) for name in PeerKeys.model_fields}, **limits)
 
     @property
-    def files(self) -> tuple[tuple[str, str, ScrapeFailure], ...]:
-        """Return field, path and failure kind of each file."""
-        tls = self.tls or TlsConfig()
-        rows = (
-            ("bearer_token_file", self.bearer_token_file, ScrapeFailure.AUTH),
-            ("password_file", self.basic_auth.password_file if self.basic_auth else None, ScrapeFailure.AUTH),
-            ("ca_file", tls.ca_file, ScrapeFailure.TLS),
-            ("cert_file", tls.cert_file, ScrapeFailure.TLS),
-            ("key_file", tls.key_file, ScrapeFailure.TLS),
-        )
-        return tuple((field, path, kind) for field, path, kind in rows if path is not None)
+    def sends_credentials(self) -> bool:
+        """Return whether a request carries a secret."""
+        return bool(self.bearer_token_file or self.basic_auth)
 
     def contradictions(self, plan: Plan | None) -> Contradictions:
         """Yield two logins at once, and TLS options that cannot be used."""
@@ -105,10 +97,14 @@ class PeerKeys(ConfigSection):
 
 
 class Peer(PeerKeys):
-    """Server as a client takes it. `timeout_seconds` bounds a whole exchange, `max_bytes` the decompressed body."""
+    """Server as a client takes it. `timeout_seconds` bounds a whole exchange, `max_bytes` the decompressed body.
+
+    `header_files` are further headers: the files with their values by name.
+    """
 
     timeout_seconds: Annotated[float, Field(gt=0)] = 10.0
     max_bytes: Annotated[int, Field(gt=0)] = DEFAULT_MAX_BYTES
+    header_files: dict[Text, EnvironmentFileName] = {}
 
     @classmethod
     def of(cls, **fields: Any) -> Self:

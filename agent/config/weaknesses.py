@@ -103,7 +103,7 @@ def _weak_connections(config: Config) -> Iterator[str]:
         if peer.tls and peer.tls.insecure_skip_verify:
             yield f"{path}.tls.insecure_skip_verify: anyone on the way can answer for it; use ca_file"
         parts = urlsplit(peer.url)
-        sends_credentials = peer.files or (isinstance(peer, StoreConfig) and peer.header_files)
+        sends_credentials = peer.sends_credentials or (isinstance(peer, StoreConfig) and peer.header_files)
         if sends_credentials and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
             yield f"{path}.url: credentials go to another machine without TLS; use https://"
 

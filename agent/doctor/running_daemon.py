@@ -53,7 +53,7 @@ def read_daemon(config: Config) -> DaemonStatus | None:
     tls = TlsConfig(insecure_skip_verify=True) if url.startswith("https:") else None
     peer = Peer(url=url, timeout_seconds=WEB_SECONDS, max_bytes=MOST_BYTES, tls=tls)
     try:
-        with closing(HttpClient(peer, "status")) as client, client.exchange("GET", url, {}) as response:
+        with closing(HttpClient(peer)) as client, client.exchange("GET", url, {}) as response:
             if response.headers.get("Server") != "sizewatch":
                 return None
             body = client.read(response)

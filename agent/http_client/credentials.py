@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import ssl
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import urllib3
@@ -13,20 +14,21 @@ from agent.config.peer import Peer, TlsConfig
 from agent.errors import ScrapeError, ScrapeFailure
 
 
-def load_tls(peer: Peer) -> ssl.SSLContext | None:
-    """Return the TLS context for a url, None for http. Raise ScrapeError.
+def tls_options(peer: Peer) -> dict[str, Any]:
+    """Return the options of a pool of TLS connections, none for http. Raise ScrapeError.
 
     Without `ca_file` it trusts the certificates of the machine, as curl and Prometheus do, not the bundle of `certifi`.
     """
     if urlsplit(peer.url).scheme != "https":
-        return None
+        return {}
     tls = peer.tls or TlsConfig()
     try:
         context = ssl.create_default_context(cafile=tls.ca_file)
         if tls.cert_file is not None:
             context.load_cert_chain(tls.cert_file, tls.key_file)
     except OSError as error:
-        text = f"ca_file, cert_file or key_file cannot be used: {error.strerror or error}"
+        files = ", ".join(path for path in (tls.ca_file, tls.cert_file, tls.key_file) if path is not None)
+        text = f"ca_file, cert_file or key_file ({files}) cannot be used: {error.strerror or error}"
         raise ScrapeError(ScrapeFailure.TLS, text) from error
     if tls.ca_file is not None:
         # As curl does: a file with the server's own certificate is trusted without its issuer.
@@ -36,7 +38,7 @@ def load_tls(peer: Peer) -> ssl.SSLContext | None:
         context.verify_mode = ssl.CERT_NONE
         # The option is explicit: a warning at every connect adds nothing.
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
-    return context
+    return {"ssl_context": context, "server_hostname": tls.server_name}
 
 
 def authorization(peer: Peer) -> dict[str, str]:

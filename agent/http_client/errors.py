@@ -19,11 +19,10 @@ _STATUSES = {
 
 
 class HttpError(ScrapeError):
-    """Failed exchange with `host`. `status` is the HTTP status, None without a response."""
+    """Failed exchange with a host. `status` is the HTTP status, None without a response."""
 
     def __init__(self, kind: ScrapeFailure, host: str, text: str, status: int | None = None) -> None:
         super().__init__(kind, f"{host}{text}")
-        self.host = host
         self.status = status
 
 
@@ -42,30 +41,28 @@ def status_error(host: str, status: int) -> HttpError:
     return HttpError(kind, host, f" answered {status}: {hint}", status)
 
 
-def transport_error(error: Exception, host: str, seconds: float, what: str, status: int | None) -> HttpError:
-    """Map an exception of requests or urllib3. `what` had begun to arrive if there is a `status`."""
+def transport_error(error: Exception, host: str, seconds: float, status: int | None) -> HttpError:
+    """Map an exception of requests or urllib3. A response had begun to arrive if there is a `status`."""
     causes = tuple(_causes(error))
     # urllib3 counts a refused connection among its timeouts.
     refused = any(isinstance(cause, urllib3.exceptions.NewConnectionError) for cause in causes)
     late = any(isinstance(cause, urllib3.exceptions.TimeoutError | TimeoutError) for cause in causes)
     if late and not refused:
-        return HttpError(ScrapeFailure.TIMEOUT, host, f" gave no complete {what} within {seconds:g} s", status)
+        return HttpError(ScrapeFailure.TIMEOUT, host, f" gave no complete answer within {seconds:g} s", status)
     for cause in causes:
         if isinstance(cause, ssl.SSLError):
-            return HttpError(ScrapeFailure.TLS, host, f": {_tls_reason(cause)}", status)
+            text = f": TLS failed ({cause.reason}): does it want http://, or a certificate (tls.cert_file)?"
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                text = (
+                    f": its certificate is refused ({cause.verify_message}); name the CA that signed it in tls.ca_file"
+                )
+            return HttpError(ScrapeFailure.TLS, host, text, status)
     if status is not None:
-        text = f" ended the connection in the middle of the {what}"
+        text = " ended the connection in the middle of the answer, or its gzip does not unpack"
         return HttpError(ScrapeFailure.CUT_OFF, host, text, status)
     reasons = (cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror)
     reason = next(reasons, "the answer is not HTTP, or the connection ended before it")
     return HttpError(ScrapeFailure.CONNECT, host, f": {reason[:1].lower()}{reason[1:]}; is it up?")
-
-
-def _tls_reason(error: ssl.SSLError) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is refused ({error.verify_message}); name the CA that signed it in tls.ca_file"
-    reason = error.reason or "the connection was ended"
-    return f"TLS failed ({reason.replace('_', ' ').lower()}): does it want http://, or a certificate (tls.cert_file)?"
 
 
 def _causes(error: object) -> Iterator[BaseException]:

@@ -14,8 +14,6 @@ METRICS = "text/plain;version=0.0.4"
 
 JSON = "application/json"
 
-_HINT = f"is there a login or a proxy, or {PATHS} (with return_perf_metrics: true)"
-
 
 def wrong_content(place: str, content_type: str, start: bytes) -> ScrapeError | None:
     """Return the error for a wrong content type or a wrong start of a page, or None. A missing type is accepted."""
@@ -23,18 +21,18 @@ def wrong_content(place: str, content_type: str, start: bytes) -> ScrapeError | 
     is_text = not lowered or lowered.startswith("text/plain") or "openmetrics" in lowered
     if is_text and start.lstrip()[:1] not in (b"[", b"{", b"<"):
         return None
-    return ScrapeError(ScrapeFailure.CONTENT_TYPE, f"{place} is not a page of metrics; {_HINT}")
+    hint = f"is there a login or a proxy, or {PATHS} (with return_perf_metrics: true)"
+    return ScrapeError(ScrapeFailure.CONTENT_TYPE, f"{place} is not a page of metrics; {hint}")
 
 
 class PageFetcher:
     """Fetcher of the page of one target over a kept connection, for one thread at a time. Other bodies than METRICS are
-    not checked."""
+    not checked. `date` is the Date header of the last response."""
 
     def __init__(self, peer: Peer, accept: str = METRICS) -> None:
         self._accept = accept
-        self._client = HttpClient(peer, "page")
+        self._client = HttpClient(peer)
         self.date = ""
-        """Date header of the last response."""
 
     def fetch(self) -> bytes:
         """Return one complete page, not yet parsed. Raise ScrapeError."""
@@ -50,8 +48,6 @@ class PageFetcher:
                 raise wrong
             if not body.endswith(b"\n"):
                 raise client.cut_off("the page ends inside a line" if body else "the page is empty")
-            if "openmetrics" in content_type.lower() and not body.endswith(b"# EOF\n"):
-                raise client.cut_off("the page is OpenMetrics and does not end in # EOF")
         return body
 
     def close(self) -> None:

@@ -79,9 +79,7 @@ class KubernetesClient:
 
     def __init__(self, server: Peer) -> None:
         self._server = server
-        self._client = HttpClient(
-            server.model_copy(update={"max_bytes": MOST_BYTES}), "answer", socket_options=_KEEPALIVE
-        )
+        self._client = HttpClient(server.model_copy(update={"max_bytes": MOST_BYTES}), socket_options=_KEEPALIVE)
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
         """Return an object or a list. Raise KubernetesApiError."""

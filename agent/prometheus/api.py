@@ -68,7 +68,7 @@ class StoreApi:
         self.store = store
         self.turn_seconds = turn_seconds
         self._clock = clock
-        self._client = HttpClient(store, "answer", tuple(store.header_files.items()))
+        self._client = HttpClient(store)
         self._headers = {**_HEADERS, **({"X-Scope-OrgID": store.org_id} if store.org_id else {})}
         self._parameters = {
             **EXACT,

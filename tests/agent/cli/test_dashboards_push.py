@@ -232,4 +232,4 @@ def test_a_certificate_is_trusted_with_its_ca_and_not_without(
         assert push(tmp_path, url, "--ca-file", str(ca)) == 0
         assert len(server.saved) == len(DASHBOARDS)
     assert push(tmp_path, url, "--ca-file", str(tmp_path / "no.pem")) == 2
-    assert f"ca_file {tmp_path / 'no.pem'}: No such file" in capsys.readouterr().err
+    assert f"({tmp_path / 'no.pem'}) cannot be used: No such file" in capsys.readouterr().err

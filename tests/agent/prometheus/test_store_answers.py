@@ -69,10 +69,6 @@ def bombs(handler: Handler) -> None:
     give(handler, BOMB, Content_Encoding="gzip")
 
 
-def half_gzip(handler: Handler) -> None:
-    give(handler, gzip.compress(matrix())[:-9], Content_Encoding="gzip")
-
-
 USELESS = [
     (lambda h: give(h, b"<html>login</html>", kind="text/html"), K.WRONG_ANSWER, "something else than JSON"),
     (lambda h: give(h, b"[" * 10_000), K.WRONG_ANSWER, "something else than JSON"),
@@ -153,7 +149,6 @@ USELESS = [
     (lambda h: give(h, matrix(SERIES)[:-1] + b',"isPartial":true}'), K.PARTIAL, "isPartial"),
     (lambda h: give(h, b" " * 30_000), K.TOO_MUCH, "more than 20000 bytes"),
     (bombs, K.TOO_MUCH, "more than 20000 bytes"),
-    (half_gzip, K.AWAY, "gzip does not unpack"),
     (lambda h: give(h, matrix(), Content_Encoding="gzip"), K.AWAY, "does not unpack"),
     (cuts_off, K.AWAY, "ended the connection in the middle"),
     (hangs_up, K.AWAY, "the connection ended"),
