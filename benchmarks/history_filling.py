@@ -21,10 +21,10 @@ from agent.demo.simulation.weeks import PLAN
 from agent.history.codec import SeriesKey, bin_code, decode_window, encode_window
 from agent.history.schema import HOURS, MINUTES, QUARTERS, SumTable
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import MinuteRecord
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
 from rules.confidence import Certainty
+from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
 from rules.plan.schema import Plan, plan_version
@@ -195,15 +195,15 @@ class Filling:
                 self._demand(tier)
             self._store.save_episode(*self._episodes(tier))
 
-    def minute(self, t: float) -> list[MinuteRecord]:
+    def minute(self, t: float) -> list[ClosedMinute]:
         """A minute of the whole fleet."""
         return [self._booking(tier, replica, t) for tier in self._tiers for replica in tier.replicas]
 
-    def _booking(self, tier: Tier, replica: str, t: float) -> MinuteRecord:
+    def _booking(self, tier: Tier, replica: str, t: float) -> ClosedMinute:
         assert tier.context.curve is not None
         rps = self._traffic.load(t) * tier.context.curve.points[-1].completed_rps
         window = self._traffic.window(t, 60.0, 1, rps)
-        return MinuteRecord(
+        return ClosedMinute(
             tier=tier.name, plan_version=tier.version, slice=load_bins.bin_window(window, tier.context.curve, replica)
         )
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import TypeAdapter
 
 from agent.history.schema import SumTable
-from agent.history.write_buffer import MinuteRecord
 from rules.evaluator.external_alerts import ExternalAlert
+from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
 from rules.plan.load_bins import APART, BinnedWindow
 from rules.telemetry import arrivals, windows
@@ -29,9 +29,6 @@ NO_BIN = -1
 
 BEYOND = -2
 """Code of a load beyond the benchmark."""
-
-MOST_BYTES = 4 * 1024 * 1024
-"""Maximum size of an unpacked body. A window with every family and the finest buckets is below 100 KiB."""
 
 T = TypeVar("T")
 
@@ -47,7 +44,7 @@ class SeriesKey(NamedTuple):
     precision: str = ""
 
 
-def sum_key(table: SumTable, record: MinuteRecord) -> tuple[int, SeriesKey, int]:
+def sum_key(table: SumTable, record: ClosedMinute) -> tuple[int, SeriesKey, int]:
     """Return start (unix seconds), series and bin of the row that a minute goes into.
 
     The middle of its window decides on the row.
@@ -61,7 +58,7 @@ def sum_key(table: SumTable, record: MinuteRecord) -> tuple[int, SeriesKey, int]
     return start, series, bin_code(record.slice)
 
 
-def group_demand(records: Iterable[MinuteRecord]) -> dict[tuple[str, int], list[MinuteSums]]:
+def group_demand(records: Iterable[ClosedMinute]) -> dict[tuple[str, int], list[MinuteSums]]:
     """Return the parts of each minute of a tier, by tier and start (unix seconds).
 
     A prefill pool has none: each of its requests goes on to the decode pool, which counts it, and its prompt, again.
@@ -89,13 +86,9 @@ def encode_window(window: Window) -> bytes:
 
 def decode_window(body: bytes) -> Window:
     """Return the window in the body of a row. Raise ValueError for a damaged body."""
-    unpacking = zlib.decompressobj()
     try:
-        data = unpacking.decompress(body, MOST_BYTES)
-        if not unpacking.eof:
-            raise ValueError("a row that does not unpack (cut off, or larger than any that was written)")
-        return from_record(json.loads(data))
-    except (zlib.error, RecursionError) as error:
+        return from_record(json.loads(zlib.decompress(body)))
+    except zlib.error as error:
         raise ValueError(f"a row that does not unpack ({error})") from error
 
 

@@ -188,7 +188,7 @@ class Reader:
         """Raise HistoryError for damaged rows. SQLite returns what a damaged file holds, of whatever type."""
         try:
             yield
-        except (ValueError, TypeError, RecursionError) as error:
+        except (ValueError, TypeError) as error:
             text = quote_external_text(str(error), MOST_QUOTED)
             raise HistoryError(self._path, f"is damaged: {table} holds {text}") from error
 

@@ -1,31 +1,21 @@
 """History file: tables, format version, retention, connection settings.
 
-`application_id` and `user_version` mark the file as ours. A file of another format is renamed, and a new one begins.
+`application_id` and `user_version` mark the file as ours. A file of another format is refused.
 """
 
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
-from agent.history.errors import (
-    MOST_QUOTED,
-    HistoryError,
-    HistoryFormatError,
-    HistoryOpenError,
-    translate_sqlite_errors,
-)
+from agent.history.errors import MOST_QUOTED, HistoryError, HistoryOpenError, translate_sqlite_errors
 from exporters.render.text import quote_external_text
 from rules.telemetry.arrivals import ADDED
-
-_log = logging.getLogger(__name__)
 
 APPLICATION_ID = 0x535A5748
 """The letters SZWH in the file's header: `file history.db` names it."""
@@ -62,42 +52,48 @@ DEMAND_COLUMNS = ("first", "last", *ADDED)
 """Columns of `demand`: the fields of `MinuteSums`. A field that comes or goes is a new format."""
 
 # `start` first: the newest rows go to the end of the tree, and the oldest go in one stretch.
-_SUM_TABLE = """CREATE TABLE IF NOT EXISTS {table} (
+_SUM_TABLE = """CREATE TABLE {table} (
     start INTEGER NOT NULL, series INTEGER NOT NULL, bin INTEGER NOT NULL, beyond TEXT NOT NULL, body BLOB NOT NULL,
     PRIMARY KEY (start, series, bin))"""
 
-TABLES = {
-    "series": """CREATE TABLE IF NOT EXISTS series (
+TABLES = (
+    """CREATE TABLE series (
         id INTEGER PRIMARY KEY, tier TEXT NOT NULL, plan TEXT NOT NULL, replica TEXT NOT NULL, release TEXT NOT NULL,
         precision TEXT NOT NULL, last INTEGER NOT NULL, UNIQUE (tier, plan, replica, release, precision))""",
-    **{kind.table: _SUM_TABLE.format(table=kind.table) for kind in SUMS},
-    "spans": """CREATE TABLE IF NOT EXISTS spans (
+    *(_SUM_TABLE.format(table=kind.table) for kind in SUMS),
+    """CREATE TABLE spans (
         kind TEXT NOT NULL, rule TEXT NOT NULL, tier TEXT NOT NULL, replica TEXT NOT NULL, started_at REAL NOT NULL,
         ended_at REAL, body TEXT NOT NULL, PRIMARY KEY (kind, rule, tier, replica, started_at))""",
-    "events": """CREATE TABLE IF NOT EXISTS events (
+    """CREATE TABLE events (
         id INTEGER PRIMARY KEY, t REAL NOT NULL, kind TEXT NOT NULL, tier TEXT, replica TEXT, text TEXT NOT NULL)""",
-    "kept": "CREATE TABLE IF NOT EXISTS kept (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    "CREATE TABLE kept (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
     # A row is a minute of a tier, whatever the plan: numbers, so that it is added to without being read.
-    "demand": f"""CREATE TABLE IF NOT EXISTS demand (
+    f"""CREATE TABLE demand (
         start INTEGER NOT NULL, series INTEGER NOT NULL, {" REAL NOT NULL, ".join(DEMAND_COLUMNS)} REAL NOT NULL,
         PRIMARY KEY (start, series))""",
-}
-"""Statement that creates each table. `series.last` is the hour of its newest row; an empty replica stands for the tier, an
+)
+"""Statements that create the tables. `series.last` is the hour of its newest row; an empty replica stands for the tier, an
 empty plan for all. Only series of hours have a release and a precision."""
 
 
-def open_writer(path: Path, busy_timeout_seconds: float) -> tuple[sqlite3.Connection, Path | None]:
-    """Open a connection that writes. Create the file (mode 0600) if there is none.
-
-    Rename a file of another format first, and return its new name too. Raise HistoryOpenError, HistoryError.
-    """
+def open_writer(path: Path, busy_timeout_seconds: float) -> sqlite3.Connection:
+    """Open a connection that writes. Create the file (mode 0600) if there is none. Raise HistoryOpenError, HistoryError."""
     _create_file(path)
-    try:
-        return _open_writer(path, busy_timeout_seconds), None
-    except HistoryFormatError as error:
-        renamed = _rename(path, error.version, busy_timeout_seconds)
-    _create_file(path)
-    return _open_writer(path, busy_timeout_seconds), renamed
+    with _connect(path, "rw", busy_timeout_seconds) as connection:
+        if not _has_tables(connection, path):
+            # Before the first page is written, and that before WAL: afterwards neither can be changed.
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.execute("BEGIN IMMEDIATE")
+            for statement in TABLES:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+            connection.execute("COMMIT")
+        if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+            raise HistoryOpenError(path, "lies on a file system without shared memory; use a local disk")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
+        return connection
 
 
 def open_reader(path: Path, busy_timeout_seconds: float, *, alone: bool = False) -> sqlite3.Connection:
@@ -110,7 +106,7 @@ def open_reader(path: Path, busy_timeout_seconds: float, *, alone: bool = False)
     if not os.access(path, os.R_OK):
         raise HistoryOpenError(path, "may not be read by this user; run as the user that `sizewatch run` runs as")
     with _connect(path, "ro&immutable=1" if alone else "ro", busy_timeout_seconds) as connection:
-        if _read_format(connection, path) == 0:
+        if not _has_tables(connection, path):
             raise HistoryOpenError(path, "is empty; `sizewatch run` fills it")
         return connection
 
@@ -135,26 +131,6 @@ def _create_file(path: Path) -> None:
         raise HistoryOpenError(path, f"{text}; make its directory writable for this user, or give another") from error
 
 
-def _rename(path: Path, version: int, busy_timeout_seconds: float) -> Path:
-    """Rename a history of another format to `NAME.format-N` and return its new name. Raise HistoryOpenError, HistoryError.
-
-    Its write-ahead log is put into it first, so that it is one file and whole.
-    """
-    with _connect(path, "rw", busy_timeout_seconds) as connection, closing(connection):
-        # SQLite refuses while another process has the file open, which would go on writing to the renamed file.
-        if connection.execute("PRAGMA journal_mode = DELETE").fetchone()[0] != "delete":
-            raise HistoryError(path, "is of another format and cannot be renamed while another process has it open")
-        base = path.with_name(f"{path.name}.format-{version}")
-        names = (base.with_name(f"{base.name}.{number}") if number else base for number in count())
-        renamed = next(name for name in names if not os.path.lexists(name))
-        try:
-            path.rename(renamed)
-        except OSError as error:
-            raise HistoryOpenError(path, f"is of format {version}, cannot be renamed ({error.strerror})") from error
-    _log.warning("renamed history of another format file=%s format=%d to=%s", path, version, renamed)
-    return renamed
-
-
 @contextmanager
 def _connect(path: Path, mode: str, busy_timeout_seconds: float) -> Iterator[sqlite3.Connection]:
     """Open a connection that outlives the block. Close it on an error in the block."""
@@ -173,43 +149,24 @@ def _connect(path: Path, mode: str, busy_timeout_seconds: float) -> Iterator[sql
             raise
 
 
-def _open_writer(path: Path, busy_timeout_seconds: float) -> sqlite3.Connection:
-    with _connect(path, "rw", busy_timeout_seconds) as connection:
-        if _read_format(connection, path) == 0:
-            # Before the first page is written, and that before WAL: afterwards neither can be changed.
-            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            connection.execute("BEGIN IMMEDIATE")
-            for statement in TABLES.values():
-                connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {VERSION}")
-            connection.execute("COMMIT")
-        if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
-            raise HistoryOpenError(path, "lies on a file system without shared memory; use a local disk")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
-        return connection
-
-
-def _read_format(connection: sqlite3.Connection, path: Path) -> int:
-    """Return the format of the file, 0 of an empty file. Raise HistoryOpenError for a foreign or damaged file."""
+def _has_tables(connection: sqlite3.Connection, path: Path) -> bool:
+    """Return whether the file has our tables; an empty file has none. Raise HistoryOpenError for any other file."""
     statement = (
         "SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version),"
-        " (SELECT group_concat(name, ' ') FROM sqlite_master WHERE type = 'table')"
+        " (SELECT count(*) FROM sqlite_master)"
     )
     try:
-        application, version, names = connection.execute(statement).fetchone()
+        application, version, tables = connection.execute(statement).fetchone()
     except sqlite3.DatabaseError as error:
         if getattr(error, "sqlite_errorcode", None) not in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
             raise
         text = f"is no history ({quote_external_text(str(error), MOST_QUOTED)}); move it away, or give another path"
         raise HistoryOpenError(path, text) from error
-    if not (application or version or names):
-        return 0
+    if not (application or version or tables):
+        return False
     if application != APPLICATION_ID:
         raise HistoryOpenError(path, "is a SQLite file of another program; give another path")
     if version != VERSION:
-        raise HistoryFormatError(path, version, VERSION)
-    if missing := sorted(TABLES.keys() - (names or "").split()):
-        raise HistoryOpenError(path, f"is damaged (no table {', '.join(missing)}); move it away, a new one then begins")
-    return VERSION
+        text = f"is of format {version}, this sizewatch reads {VERSION}; move it away, and `sizewatch run` begins a new one"
+        raise HistoryOpenError(path, text)
+    return True

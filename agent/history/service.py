@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeVar
 
 from agent.history import daily_queries
-from agent.history.booked_minutes import BookedMinutes
 from agent.history.codec import Span
 from agent.history.errors import HistoryError, HistoryOpenError
 from agent.history.reader import Reader
+from agent.history.schema import DAY
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import MinuteRecord, WriteBuffer
+from agent.history.write_buffer import WriteBuffer
 from agent.pipeline.interfaces import Sink, Source
 from exporters.documents.check import check_json, headline
 from rules.evaluator import long_rules
@@ -29,6 +31,8 @@ from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.observation import ClosedMinute, ReplicaKey, StepResult
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan.load_bins import TierContext
+from rules.replicas import track
+from rules.replicas.track import Spans
 from rules.resize.production_summary import ProductionSummaryBuilder
 from rules.resize.workload import list_guardrails, measure_workload
 from rules.telemetry.signals import Gap
@@ -73,8 +77,7 @@ class HistoryService:
     """Daemon's side of one history file. `error` is the text of the last failure, None after a success.
 
     `open_store` opens the file. Its HistoryOpenError is raised: a person must act. After any other HistoryError (a full
-    disk, a locked file) it is called again each cycle. `release` is called last, on closing. `notice` is the text on a
-    renamed file of another format, None without one.
+    disk, a locked file) it is called again each cycle. `release` is called last, on closing.
     """
 
     def __init__(self, open_store: Callable[[], HistoryStore], release: Callable[[], None] = lambda: None) -> None:
@@ -82,13 +85,14 @@ class HistoryService:
         self._release = release
         self._store: HistoryStore | None = None
         self._opening = threading.Lock()
-        self._waiting: list[Span] = []
-        self._events: list[TimelineEvent] = []
-        self._booked = BookedMinutes()
+        self._waiting: deque[Span] = deque(maxlen=MOST_WAITING)
+        self._events: deque[TimelineEvent] = deque(maxlen=MOST_WAITING)
+        self._now = -math.inf
+        self._booked: dict[str, Spans] = {}
+        """Times of each tier that the history had before this run booked any minute of it."""
         self._daily: tuple[object, dict[str, Capacity | None]] = (None, {})
         self.buffer = WriteBuffer()
         self.error: str | None = None
-        self.notice: str | None = None
         try:
             self.store()
         except HistoryOpenError:
@@ -101,10 +105,6 @@ class HistoryService:
         with self._opening:
             if self._store is None:
                 self._store = self._open_store()
-                if former := self._store.renamed:
-                    self.notice = (
-                        f"The history began anew: the former one is of another format and is named {former} now"
-                    )
             return self._store
 
     def write_cycle(
@@ -120,19 +120,19 @@ class HistoryService:
 
         `pools` has the pool of each replica that is not mixed. `now` (unix seconds) decides which minutes were booked
         before; without it all are new. What cannot be written waits for the next cycle. A defect is raised, and its rows
-        are dropped and counted.
+        are lost.
         """
         if now is not None:
-            self._booked.start_cycle(now)
+            if now < self._now:
+                # The clock went back: read again what is booked.
+                self._booked = {}
+            self._now = now
         self._waiting.extend(ended)
         records = [
-            MinuteRecord(
-                tier=minute.tier,
+            replace(
+                minute,
                 plan_version=versions.get(minute.tier, ""),
-                slice=minute.slice,
                 pool=pools.get((minute.tier, minute.replica), "mixed"),
-                release=minute.release,
-                precision=minute.precision,
             )
             for minute in closed
         ]
@@ -145,30 +145,32 @@ class HistoryService:
             self.error = None
         except HistoryError as error:
             self.error = str(error)
-            self._drop_oldest(len(self._waiting) - MOST_WAITING, len(self._events) - MOST_WAITING)
 
-    def _book(self, records: Sequence[MinuteRecord]) -> None:
+    def _book(self, records: Sequence[ClosedMinute]) -> None:
         store = self.store()
-        store.book(self._booked.select_new_minutes(store, records))
+        for tier in {record.tier for record in records} - self._booked.keys():
+            self._booked[tier] = store.list_booked_times(tier, self._now - DAY)
+        store.book([record for record in records if not self._is_booked(record)])
+
+    def _is_booked(self, record: ClosedMinute) -> bool:
+        """Return whether at least half of a minute was booked. A minute that ends after now is of an earlier clock."""
+        window = record.slice.window
+        return window.end <= self._now and track.is_mostly_covered(self._booked[record.tier], window.start, window.end)
 
     def _save(self, lasting: tuple[Finding, ...]) -> None:
-        store, waiting, events = self.store(), tuple(self._waiting), tuple(self._events)
+        store = self.store()
+        # Another thread may add events.
+        spans = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        events = [self._events.popleft() for _ in range(len(self._events))]
         try:
-            if waiting or lasting:
-                store.save_episode(*waiting, *lasting)
+            if spans or lasting:
+                store.save_episode(*spans, *lasting)
             if events:
                 store.add_event(*events)
         except HistoryError:
+            self._waiting.extendleft(reversed(spans))
+            self._events.extendleft(reversed(events))
             raise
-        except Exception:
-            # A defect would block all that follows.
-            self._drop_oldest(len(waiting), len(events))
-            raise
-        self._drop_oldest(len(waiting), len(events))
-
-    def _drop_oldest(self, waiting: int, events: int) -> None:
-        """Drop the oldest of each. Another thread may have added events."""
-        del self._waiting[: max(0, waiting)], self._events[: max(0, events)]
 
     def event(self, t: float, kind: str, text: str, tier: str | None = None, replica: str | None = None) -> None:
         """Add an event that explains numbers later. It is written with the next cycle. Any thread may call it."""

@@ -5,19 +5,17 @@ Each method is one transaction, committed to the disk before it returns, or noth
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from agent.history import codec, schema
 from agent.history.codec import SeriesKey, Span
-from agent.history.errors import HistoryError, translate_sqlite_errors
+from agent.history.errors import translate_sqlite_errors
 from agent.history.reader import Reader
 from agent.history.schema import DEMAND_COLUMNS, HOURS, KEEP_SECONDS, SUMS, SumTable
-from agent.history.write_buffer import MinuteRecord
+from rules.evaluator.observation import ClosedMinute
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan.load_bins import BinnedWindow
 from rules.telemetry import arrivals, windows
@@ -48,14 +46,12 @@ class HistoryStore(Reader):
 
     Safe to call from several threads; each call waits for the one before it. Readers in other processes (and threads
     that read much) use `open_reader` and never wait. Raises HistoryOpenError if the file cannot be ours. Every method may
-    raise HistoryError and has then changed nothing. `renamed` is the new name of a file of another format.
+    raise HistoryError and has then changed nothing.
     """
 
     def __init__(self, path: Path | str, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS) -> None:
         path = Path(path)
-        connection, self.renamed = schema.open_writer(path, busy_timeout_seconds)
-        super().__init__(path, connection)
-        self._identity = _identify(path)
+        super().__init__(path, schema.open_writer(path, busy_timeout_seconds))
 
     @staticmethod
     def open_reader(
@@ -65,7 +61,7 @@ class HistoryStore(Reader):
         path = Path(path)
         return Reader(path, schema.open_reader(path, busy_timeout_seconds, alone=alone))
 
-    def book(self, minutes: Iterable[MinuteRecord]) -> None:
+    def book(self, minutes: Iterable[ClosedMinute]) -> None:
         """Add closed minutes to all three sums and to the tiers' demand: all of them or, if it raises, none.
 
         A minute that is booked twice counts twice. A window of a minute that already has a row (it came late, or it is the
@@ -147,8 +143,7 @@ class HistoryStore(Reader):
             )
 
     def keep(self, name: str, value_json: str) -> None:
-        """Keep a small JSON text under a name, in place of the former one. Raise ValueError for anything but JSON."""
-        json.loads(value_json)
+        """Keep a small JSON text under a name, in place of the former one."""
         with self._transaction():
             self._connection.execute(
                 "INSERT INTO kept (name, value) VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value",
@@ -195,9 +190,6 @@ class HistoryStore(Reader):
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         with self._lock, translate_sqlite_errors(self._path):
-            if _identify(self._path) != self._identity:
-                # SQLite would go on writing to a file that was deleted or replaced, and all of it would be lost unseen.
-                raise HistoryError(self._path, "was removed or replaced while it was open: restart")
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -207,12 +199,3 @@ class HistoryStore(Reader):
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
-
-
-def _identify(path: Path) -> tuple[int, int] | None:
-    """Return device and inode of the file that stands there, None without a file."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino

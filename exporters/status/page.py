@@ -134,8 +134,6 @@ def _notices(status: AgentStatus) -> Iterator[str]:
     if health.history_trouble is not None:
         waiting = f" {health.unbooked_minutes} minutes are buffered." if health.unbooked_minutes else ""
         yield f"History write failed: {health.history_trouble}.{waiting}"
-    if health.history_notice is not None:
-        yield f"{health.history_notice}."
     if health.dropped_minutes:
         yield f"The history lost {health.dropped_minutes} replica-minutes."
     if health.config_trouble is not None:

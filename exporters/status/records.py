@@ -293,10 +293,16 @@ class ReportHealth:
 
 @dataclass(kw_only=True)
 class AgentHealth:
+<<<<<<< HEAD
     """Health of the agent. The daemon counts in it, from its start.
 
     `history_trouble`, `history_notice`, `config_trouble` and `gpu_problems` hold sentences, None or empty if healthy.
     `last_turn_at` is the end of the last cycle that succeeded (unix seconds). `failed_in_row` cycles have failed since.
+=======
+    """Health of the agent. Counts are since its start. `history_trouble`, `config_trouble` and `gpu_problems`
+    hold sentences, None or empty if healthy. `last_turn_at` is the end of the last cycle that succeeded (unix seconds).
+    `failed_in_row` cycles have failed since.
+>>>>>>> 8c062ae6 (history: refuse another format; one record a minute, bounded deques)
 
     `unbooked_minutes` wait to be written to the history, `dropped_minutes` are lost (minutes of a replica).
     `scrape_failures` counts by tier, replica and kind. The web server adds `web_*`. These are None if the feature is
@@ -311,7 +317,6 @@ class AgentHealth:
     turn_errors: int = 0
     scrape_failures: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
     history_trouble: str | None = None
-    history_notice: str | None = None
     unbooked_minutes: int = 0
     dropped_minutes: int = 0
     config_reloads: int = 0

@@ -190,7 +190,7 @@ def _health(health: AgentHealth) -> dict[str, Any]:
     return {
         **copy_fields(health, "turns", "overruns", "last_turn_at", "failed_in_row", "last_turn_seconds", "turn_errors"),
         "scrape_failures": failures,
-        **copy_fields(health, "history_trouble", "history_notice", "unbooked_minutes", "dropped_minutes"),
+        **copy_fields(health, "history_trouble", "unbooked_minutes", "dropped_minutes"),
         **copy_fields(health, "config_reloads", "config_trouble"),
         "gpu_problems": list(health.gpu_problems),
         "discovery": asdict(health.discovery) if health.discovery else None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from agent.config.load import LoadedConfig, build_tier_contexts, plan_versions
 from agent.fleet.tier_readers import AGENTS, build_tier_reader
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import MinuteRecord
 from agent.pipeline.loop import EvaluationLoop
 from agent.prometheus.api import StoreApi
 from agent.sources.store import StoreSource
@@ -50,5 +49,5 @@ def read_minutes(loaded: LoadedConfig, api: StoreApi, begin: float, end: float) 
 def book_past(loaded: LoadedConfig, api: StoreApi, store: HistoryStore, begin: float, end: float) -> int:
     """Books them and returns their number."""
     minutes, versions = read_minutes(loaded, api, begin, end), plan_versions(loaded)
-    store.book(MinuteRecord(tier=one.tier, plan_version=versions.get(one.tier, ""), slice=one.slice) for one in minutes)
+    store.book(ClosedMinute(tier=one.tier, plan_version=versions.get(one.tier, ""), slice=one.slice) for one in minutes)
     return len(minutes)

@@ -6,9 +6,9 @@ import math
 
 import recorded
 
-from agent.history.write_buffer import MinuteRecord
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
+from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow
 from rules.replicas.track import ScrapeTrack, record_failure, record_success
@@ -53,12 +53,12 @@ def booking(
     plan: str = "v1",
     finished: float = 60.0,
     covered: float = 60.0,
-) -> MinuteRecord:
+) -> ClosedMinute:
     """A closed minute of a replica in a load bin."""
     one = load_bins.bin_window(window(minute, finished, covered), None, replica, bin)
     if beyond:
         one = BinnedWindow(replica=replica, window=one.window, rps=one.rps, in_system=one.in_system, beyond=beyond)
-    return MinuteRecord(tier=tier, plan_version=plan, slice=one)
+    return ClosedMinute(tier=tier, plan_version=plan, slice=one)
 
 
 def finished(several: tuple[BinnedWindow, ...]) -> float:

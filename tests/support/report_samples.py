@@ -18,13 +18,13 @@ from judging_samples import gauge, seen
 from length_samples import TOKEN_EDGES
 
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import MinuteRecord
 from exporters.report.build import report
 from exporters.report.inputs import ReportInputs, TierPast
 from exporters.report.records import Report
 from rules.confidence import Certainty
 from rules.evaluator import long_rules
 from rules.evaluator.benchmark_check import check_benchmark
+from rules.evaluator.observation import ClosedMinute
 from rules.methods.evidence import OUTPUTS, PROMPTS
 from rules.plan.load_bins import BinnedWindow, TierContext, bin_window, build_tier_context, with_capacity
 from rules.plan.schema import Plan, TierPlan, parse_plan, plan_version
@@ -207,7 +207,7 @@ def book_pools(store: HistoryStore, one: Plan, count: int, rps: Rates = day_and_
     """Puts hours of both pools into a history, the last of which has just ended."""
     shift = time.time() // HOUR * HOUR - START - count * HOUR
     store.book(
-        MinuteRecord(
+        ClosedMinute(
             tier="t",
             plan_version=plan_version(one.tiers["t"]),
             slice=bin_window(replace(window, start=window.start + shift, end=window.end + shift), None, f"{pool}-0"),
@@ -228,7 +228,7 @@ def book(store: HistoryStore, one: Plan, several: Iterable[Window], name: str = 
     found = one.tiers[name]
     curve = build_tier_context(name, found).curve
     store.book(
-        MinuteRecord(tier=name, plan_version=plan_version(found), slice=bin_window(window, curve, "all"))
+        ClosedMinute(tier=name, plan_version=plan_version(found), slice=bin_window(window, curve, "all"))
         for window in several
     )
 

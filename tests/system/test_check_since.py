@@ -13,7 +13,7 @@ from report_samples import TIER, hour, plan
 
 from agent.cli import main
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import MinuteRecord
+from rules.evaluator.observation import ClosedMinute
 from rules.plan.load_bins import bin_window, build_tier_context
 from rules.plan.schema import plan_version
 from rules.telemetry.windows import MINUTE_SECONDS, Window
@@ -46,7 +46,7 @@ def configured(folder: Path, minutes: int = 120, rps: float = 6.0, **parts: obje
     end = NOW // MINUTE_SECONDS * MINUTE_SECONDS
     with HistoryStore(folder / "history.db") as store:
         store.book(
-            MinuteRecord(
+            ClosedMinute(
                 tier="t",
                 plan_version=plan_version(found),
                 slice=bin_window(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -21,7 +22,6 @@ from waiting import free_port
 
 from agent.config.load import load
 from agent.daemon.factory import assemble
-from agent.history.booked_minutes import BookedMinutes
 from agent.history.service import HistoryService, HistorySink
 from agent.history.store import HistoryStore
 from agent.pipeline.runtime_state import RuntimeState
@@ -261,9 +261,9 @@ def test_what_waits_of_the_way_that_the_clock_had_before_is_kept_beside_what_ano
     waiting = [booking(1, "r1"), booking(60, "r1")]
     with closing(HistoryStore(tmp_path / "history.db")) as store:
         store.book([booking(60, "r0")])
-        told = BookedMinutes()
-        told.start_cycle(waiting[0].slice.window.end + 30.0)
-        assert list(told.select_new_minutes(store, waiting)) == waiting
+    with closing(HistoryService(lambda: HistoryStore(tmp_path / "history.db"))) as keeping:
+        keeping.write_cycle(waiting, {}, (), (), now=waiting[0].slice.window.end + 30.0)
+        assert len(keeping.store().minutes("h100", 0.0, math.inf)) == 3
 
 
 def test_a_clock_that_goes_back_a_second_with_every_second_turn_costs_no_minute(tmp_path: Path) -> None:

@@ -20,11 +20,10 @@ from paths import ROOT
 
 from agent.forecasting.history_input import demand_series
 from agent.forecasting.requests import settled_time
-from agent.history.errors import HistoryOpenError
 from agent.history.schema import DAY, DEMAND_COLUMNS, VERSION
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import MinuteRecord, WriteBuffer
+from agent.history.write_buffer import WriteBuffer
 from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
 from rules.telemetry.arrivals import MinuteDemand
@@ -94,7 +93,7 @@ def test_minutes_are_asked_for_by_when_they_begin_and_come_oldest_first(store: H
 
 def test_what_comes_before_the_time_asked_for_is_known_to_tokens_but_not_given(store: HistoryStore) -> None:
     real = [
-        MinuteRecord(tier="t", plan_version="", slice=load_bins.bin_window(one, None, "r0"))
+        ClosedMinute(tier="t", plan_version="", slice=load_bins.bin_window(one, None, "r0"))
         for one in recorded_minutes("steady")
     ]
     store.book(real)
@@ -178,16 +177,6 @@ def test_the_history_loads_nothing_of_the_forecasts() -> None:
     code = "import sys, agent.history.store; print([m for m in ('numpy', 'pandas', 'forecast') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize("lost", ["demand", "minutes"])
-def test_every_table_must_be_there(path: Path, lost: str) -> None:
-    HistoryStore(path).close()
-    connection = sqlite3.connect(path)
-    connection.execute(f"DROP TABLE {lost}")
-    connection.close()
-    with pytest.raises(HistoryOpenError, match=f"is damaged \\(no table {lost}\\)"):
-        HistoryStore(path)
 
 
 # ---- as series ----

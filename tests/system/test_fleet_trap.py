@@ -17,9 +17,9 @@ from agent.config.load import LoadedConfig, build_tier_contexts, parse_config, p
 from agent.config.store import StoreConfig
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import MinuteRecord
 from agent.prometheus.api import StoreApi
 from rules.confidence import Certainty
+from rules.evaluator.observation import ClosedMinute
 from rules.plan.load_bins import TierContext, bin_window
 from rules.verdicts.verdict import Status, Verdict
 
@@ -58,7 +58,7 @@ def told() -> Iterator[Sample]:
                 yield f"sizewatch_{name}", engine, t, value
 
 
-def days_before(contexts: Mapping[str, TierContext], versions: Mapping[str, str]) -> Iterator[MinuteRecord]:
+def days_before(contexts: Mapping[str, TierContext], versions: Mapping[str, str]) -> Iterator[ClosedMinute]:
     """What was booked of the same load in the days before."""
     for tier, rps in LOADS.items():
         for place in range(int((STORED - BEGIN) / HOUR)):
@@ -66,7 +66,7 @@ def days_before(contexts: Mapping[str, TierContext], versions: Mapping[str, str]
             tokens = {"prompt_tokens": 128.1 * rps * HOUR, "generation_tokens": 64 * rps * HOUR}
             hour = replace(hour, counters={**hour.counters, **tokens})
             slices = bin_window(hour, contexts[tier].curve, f"{tier}-0")
-            yield MinuteRecord(tier=tier, plan_version=versions[tier], slice=slices)
+            yield ClosedMinute(tier=tier, plan_version=versions[tier], slice=slices)
 
 
 @pytest.mark.server

@@ -28,11 +28,11 @@ from agent.config.load import load
 from agent.daemon.factory import assemble
 from agent.daemon.status_builder import status
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import MinuteRecord
 from exporters.grafana import promql
 from exporters.metrics import exposition
 from exporters.status.plan_comparison import compare_with_plan
 from exporters.status.records import AgentHealth, AgentStatus
+from rules.evaluator.observation import ClosedMinute
 from rules.plan.load_bins import bin_window, build_tier_context
 from rules.plan.replica_count import Margin, count_fleet, count_replicas
 from rules.plan.schema import Plan, parse_plan, plan_version
@@ -123,7 +123,7 @@ def surfaces(folder: Path, made: Callable[[int], Window]) -> Surfaces:
     with HistoryStore(history) as store:
         windows = [made(number) for number in range(DAYS * 24)]
         store.book(
-            MinuteRecord(tier=TIER, plan_version=version, slice=bin_window(one, curve, "all")) for one in windows
+            ClosedMinute(tier=TIER, plan_version=version, slice=bin_window(one, curve, "all")) for one in windows
         )
 
     prewarm = json.loads(said("prewarm", "-c", str(path), "--tier", TIER, "--format", "json"))

@@ -30,14 +30,13 @@ from agent.history.reader import KEPT, NOTE
 from agent.history.schema import MINUTES
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import MinuteRecord
 from agent.scrape.scrapers import ScrapeResult, Scrapers, StartedScrapes
 from agent.version import VERSION
 from rules.catalogue.registry import BY_NAME
 from rules.causes import explain
 from rules.evaluator import long_rules
 from rules.evaluator.external_alerts import ExternalAlert, attach_finding
-from rules.evaluator.observation import Observation, ReplicaScrape
+from rules.evaluator.observation import ClosedMinute, Observation, ReplicaScrape
 from rules.evaluator.state import EvaluatorState
 from rules.evaluator.step import Evaluator
 from rules.evaluator.tier_rules import evaluate_rule
@@ -116,7 +115,7 @@ class WatchedTier:
         self._newest: dict[str, BinnedWindow] = {}
         self._evaluator, self._state = Evaluator({self.tier: self.context}), EvaluatorState()
         self.rules: dict[str, RuleState] = {}
-        self.minutes: list[MinuteRecord] = []
+        self.minutes: list[ClosedMinute] = []
         self.spans: list[Span] = []
         self.events: list[TimelineEvent] = []
 
@@ -145,7 +144,7 @@ class WatchedTier:
                 self._add_restart(replica, before, page)
             binned = load_bins.bin_window(build_window(before, page), self.context.curve, replica)
             self._newest[replica] = binned = load_bins.mark_backlog(binned, self._newest.get(replica))
-            self.minutes.append(MinuteRecord(tier=self.tier, plan_version=self.version, slice=binned))
+            self.minutes.append(ClosedMinute(tier=self.tier, plan_version=self.version, slice=binned))
         self._pages |= pages
         cascade = self.run.story.cascade
         if cascade is not None and cascade.scene[0] <= t <= cascade.scene[1]:

@@ -26,7 +26,7 @@ from agent.benchmarks.telemetry import RunTelemetry, TelemetrySource, observe, o
 from agent.config.load import LoadedConfig, parse_config
 from agent.errors import BenchmarkError, SizewatchError
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import MinuteRecord
+from rules.evaluator.observation import ClosedMinute
 from rules.plan.load_bins import bin_window
 from rules.telemetry.gpu_windows import diff_readouts
 from rules.telemetry.snapshots import GpuReadout
@@ -169,7 +169,7 @@ def test_the_minutes_of_our_own_history_say_what_the_store_says_and_more_of_the_
         source = store_source(address)
         of_store = read_run(measured, source)
         booked = [
-            MinuteRecord(tier="t", plan_version="", slice=bin_window(window, None, "r"))
+            ClosedMinute(tier="t", plan_version="", slice=bin_window(window, None, "r"))
             for window in minutes(source, start, end)
         ]
     history = history_source(tmp_path)

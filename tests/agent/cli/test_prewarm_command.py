@@ -22,8 +22,8 @@ from agent.forecasting.input_series import input_from_csv
 from agent.forecasting.messages import ForecastResponse
 from agent.forecasting.prewarm_result import PlanOverrides, prewarm_from_csv, prewarm_from_history
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import MinuteRecord
 from exporters.autoscaling.manifests import GAUGE
+from rules.evaluator.observation import ClosedMinute
 from rules.plan.load_bins import bin_window
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.windows import NET_CHANGE, Window
@@ -253,7 +253,7 @@ def test_a_pod_gets_the_time_that_its_requests_took_last_week(
         for place in range(10)
     ]
     with HistoryStore(tmp_path / "data" / "history.db") as store:
-        store.book(MinuteRecord(tier="cpu-small", plan_version="", slice=bin_window(one, None, "r")) for one in minutes)
+        store.book(ClosedMinute(tier="cpu-small", plan_version="", slice=bin_window(one, None, "r")) for one in minutes)
     drain = json.loads(said(capsys, *words)[1])["drain"]
     assert (drain["seconds"], drain["grace_seconds"]) == (20, 15 + 20 + 20)
 
@@ -285,7 +285,7 @@ def test_ready_replicas_are_those_of_the_newest_minute(
                 counters={"requests_finished": 60.0, NET_CHANGE: 0.0},
             )
             store.book(
-                MinuteRecord(tier="cpu-small", plan_version="", slice=bin_window(window, None, name))
+                ClosedMinute(tier="cpu-small", plan_version="", slice=bin_window(window, None, name))
                 for name in replicas
             )
     decided = prewarm_from_history(loaded, "cpu-small", PlanOverrides(), begin + 60 * len(seen) + 30).prewarm

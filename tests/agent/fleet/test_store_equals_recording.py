@@ -27,7 +27,6 @@ from stored_recordings import RECORDINGS, Sample, agent_samples, engine_samples
 from agent.cli.replay import open_store, parameters
 from agent.config.files import load_plan
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import MinuteRecord
 from agent.replay.replay import Replay, replay, replay_store
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import Recording, load, scrapes
@@ -237,7 +236,7 @@ def where(binned: list[BinnedWindow]) -> list[tuple[str | None, float, float]]:
 def test_every_reading_of_the_history_is_that_of_the_recording(tmp_path: Path, name: str) -> None:
     closed = closed_minutes(name)
     with HistoryStore(tmp_path / "history.db") as store:
-        store.book(MinuteRecord(tier=one.tier, plan_version="", slice=one.slice) for one in closed)
+        store.book(ClosedMinute(tier=one.tier, plan_version="", slice=one.slice) for one in closed)
         for tier, context in recorded(name)[1].contexts.items():
             found = in_order(store.minutes(tier, 0.0, 4e9))
             wanted = in_order(one.slice for one in closed if one.tier == tier)

@@ -24,9 +24,9 @@ from agent.daemon.factory import assemble
 from agent.history import daily_queries
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import MinuteRecord
 from rules.catalogue.registry import BY_NAME
 from rules.evaluator import long_rules
+from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
 from rules.plan.schema import plan_version
 from rules.telemetry.signals import Gap
@@ -53,7 +53,7 @@ def booked(
     lengths = {"tokens": outputs.low, "counters": {"prompt_tokens": share * USABLE_RPS * 3600 * prompts.low}}
     path.parent.mkdir(exist_ok=True, mode=0o700)
     every = [
-        MinuteRecord(tier="cpu-small", plan_version=version, slice=load_bins.bin_window(one, VIEW.curve, f"r{n}"))
+        ClosedMinute(tier="cpu-small", plan_version=version, slice=load_bins.bin_window(one, VIEW.curve, f"r{n}"))
         for one in (hour(number, used=share, replicas=1, kv=0.3, **lengths) for number in range(first, first + count))
         for n in range(replicas)
     ]

@@ -19,7 +19,6 @@ from agent.config.files import load_plan
 from agent.history.errors import HistoryError, HistoryOpenError
 from agent.history.service import ALIVE_SECONDS, MOST_WAITING, HistoryService
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import MinuteRecord
 from rules.confidence import Certainty
 from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
@@ -157,7 +156,7 @@ class Failing(HistoryStore):
         self._fail("reading")
         return super().list_booked_times(tier, since)
 
-    def book(self, minutes: Iterable[MinuteRecord]) -> None:
+    def book(self, minutes: Iterable[ClosedMinute]) -> None:
         self._fail("booking")
         super().book(minutes)
 

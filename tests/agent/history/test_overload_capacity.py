@@ -13,7 +13,7 @@ from report_samples import DAY, HOUR, START, USABLE, hour, tier_view
 from agent.history import daily_queries
 from agent.history.daily_queries import measured_views, read_capacity, read_daily_capacities
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import MinuteRecord
+from rules.evaluator.observation import ClosedMinute
 from rules.plan.load_bins import bin_window
 from rules.telemetry.work import Capacity
 
@@ -24,7 +24,7 @@ BEGIN = START + 10 * HOUR
 VERSIONS = {"t": "v1"}
 
 
-def minutes(rps: float, count: int, begin: float, queue: float = 0.0, replica: str = "r0") -> Iterator[MinuteRecord]:
+def minutes(rps: float, count: int, begin: float, queue: float = 0.0, replica: str = "r0") -> Iterator[ClosedMinute]:
     """So many minutes of a replica that finishes `rps`, of which so many requests wait."""
     for place in range(count):
         whole = hour(0, rps, 1, ttft={9.0: 1.0} if queue else None)
@@ -43,7 +43,7 @@ def minutes(rps: float, count: int, begin: float, queue: float = 0.0, replica: s
         )
         placed = bin_window(window, TIER.curve, replica)
         placed = replace(placed, bin=None, beyond="its queue grew") if queue else placed
-        yield MinuteRecord(tier="t", plan_version="v1", slice=placed)
+        yield ClosedMinute(tier="t", plan_version="v1", slice=placed)
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from agent.daemon.factory import assemble
 from agent.history.errors import HistoryError
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import MinuteRecord
 from rules.evaluator import tier_minutes
 from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
@@ -226,7 +225,7 @@ def test_a_daemon_that_starts_anew_or_gets_another_promise_judges_the_hour_befor
         shift = (now - START) / 60 - 11
         made = (load_bins.bin_window(minute(n + shift, slow=29), None, "r0") for n in range(10))
         with HistoryStore(file) as store:
-            store.book([MinuteRecord(tier="cpu-small", plan_version=plan_version(planned), slice=one) for one in made])
+            store.book([ClosedMinute(tier="cpu-small", plan_version=plan_version(planned), slice=one) for one in made])
         parts = assemble(loaded, clock=lambda: now)
         found = whole(parts.loop.state.minutes["cpu-small"].budget, now=now)
         assert (found.n, found.best) == (1800, 0)
