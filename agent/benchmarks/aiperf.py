@@ -1,4 +1,4 @@
-"""Reader of AIPerf's `profile_export_aiperf.json` (ai-dynamo/aiperf, export schema 1.0 to 1.5), also for GenAI-Perf.
+"""Reader of AIPerf's `profile_export_aiperf.json` (ai-dynamo/aiperf, export schema 1.0 to 1.5).
 
 Every metric is an object with a `unit`. An unknown unit is refused. `inter_token_latency` is (last - first) / (n - 1) of
 a request, which is TPOT. `inter_chunk_latency` is per gap (PEERS 3.2, item 5a).
@@ -15,20 +15,21 @@ from pydantic import BaseModel, BeforeValidator, model_validator
 from agent.benchmarks.run_model import TRACE, BenchmarkRun, Moment, Tally, file_places, unusable
 from exporters.render.text import quote_external_text
 
-SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
-"""Seconds per unit of time (aiperf/common/enums/metric_enums.py)."""
-
-IN_TIME = ("request_latency", "time_to_first_token", "inter_token_latency", "inter_chunk_latency", "benchmark_duration")
-
-UNITS: dict[str, dict[str, float]] = {
-    "request_throughput": dict.fromkeys(("requests/sec", "requests/s", "req/s"), 1.0),
-    "output_token_throughput": dict.fromkeys(("tokens/sec", "tokens/s"), 1.0),
-    **dict.fromkeys(IN_TIME, SECONDS),
+TIMES = {
+    "latency": "request_latency",
+    "ttft": "time_to_first_token",
+    "tpot": "inter_token_latency",
+    "itl": "inter_chunk_latency",
 }
-"""Factor to the base unit by metric and unit."""
+"""Metric by field of a run."""
 
-HUGE = 1e300
-"""Number that no unit makes a valid one."""
+UNITS = {
+    **dict.fromkeys(TIMES.values(), ("ms",)),
+    "benchmark_duration": ("sec", "s"),
+    "request_throughput": ("requests/sec", "requests/s", "req/s"),
+    "output_token_throughput": ("tokens/sec", "tokens/s"),
+}
+"""Units of each metric, as the tool writes them."""
 
 UNSTEADY = ("fixed_schedule", "user_centric")
 """Arrival patterns (`input_config.phases[].type`, newer files) without a steady rate of single requests."""
@@ -52,12 +53,10 @@ Time = Annotated[Moment, BeforeValidator(_time)]
 
 
 def _load(new: str, old: str) -> tuple[str, ...]:
-    """Return the places of a load: in phases, `loadgen` (0.x), a sweep's values, or where GenAI-Perf has it."""
+    """Return the places of a load: in phases, `loadgen` (0.x), or a sweep's values."""
     return (
         f"input_config/phases/profiling/{new}",
         f"input_config/loadgen/{old}",
-        f"input_config/perf_analyzer/stimulus/{old}",
-        f"input_config/{old}",
         f"run_info/variation_values/phases.profiling.{new}",
         f"run_info/variation_values/phases.profiling.{old}",
     )
@@ -73,10 +72,6 @@ class ProfileRun(BenchmarkRun):
         clients=_load("concurrency", "concurrency"),
         requested_rps=_load("rate", "request_rate"),
         duration_seconds="benchmark_duration/avg",
-        latency="request_latency",
-        ttft="time_to_first_token",
-        tpot="inter_token_latency",
-        itl="inter_chunk_latency",
         output_tokens_per_second="output_token_throughput/avg",
         started_at="start_time",
         ended_at="end_time",
@@ -87,8 +82,10 @@ class ProfileRun(BenchmarkRun):
         models=tuple(
             f"input_config/{place}" for place in ("endpoint/model_names", "endpoint/model", "model_names", "model")
         ),
+        **TIMES,
     )
     tool: ClassVar[str] = "aiperf"
+    milliseconds: ClassVar[tuple[str, ...]] = tuple(TIMES)
 
     started_at: Time = None
     ended_at: Time = None
@@ -98,10 +95,8 @@ class ProfileRun(BenchmarkRun):
 
     @model_validator(mode="before")
     @classmethod
-    def _in_base_units(cls, data: Any) -> Any:
-        """Return the data with metrics in base units, phases by name, and the metrics of the first releases on top."""
-        records = data.get("records")
-        data = {**data, **(records if isinstance(records, dict) else {})}
+    def _by_name(cls, data: Any) -> Any:
+        """Return the data with phases by name. Refuse other units."""
         if data.get("was_cancelled"):
             raise unusable("is of a run that was cancelled")
         for metric, units in UNITS.items():
@@ -109,16 +104,15 @@ class ProfileRun(BenchmarkRun):
             if not isinstance(block, dict):
                 continue
             unit = str(block.get("unit") or "")
-            numbers = {k: v for k, v in block.items() if isinstance(v, float | int) and k != "count" and abs(v) < HUGE}
-            if numbers and unit not in units:
+            if unit not in units:
                 known = ", ".join(units)
                 raise unusable(f"has {metric} in the unit '{quote_external_text(unit, 20)}', none of {known}")
-            data[metric] = {**block, **{k: v * units[unit] for k, v in numbers.items()}}
         config = data.get("input_config")
         phases = config.get("phases") if isinstance(config, dict) else None
         if isinstance(phases, list):
             measured = [p for p in phases if isinstance(p, dict) and "profiling" in (p.get("name"), p.get("kind"))]
-            data["input_config"] = {**config, "phases": {"profiling": measured[0]} if measured else {}}
+            phases = {"profiling": measured[0]} if measured else {}
+            return {**data, "input_config": {**config, "phases": phases}}
         return data
 
     @model_validator(mode="after")
@@ -136,7 +130,6 @@ class ProfileRun(BenchmarkRun):
 
     @classmethod
     def recognises(cls, data: Mapping[str, Any]) -> bool:
-        """Return whether the metrics are objects with a unit, at the top or under `records` (the first releases)."""
-        places = [place for place in (data, data.get("records")) if isinstance(place, dict)]
-        blocks = [place.get(name) for place in places for name in ("request_throughput", "request_latency")]
+        """Return whether the metrics are objects with a unit."""
+        blocks = (data.get("request_throughput"), data.get("request_latency"))
         return any(isinstance(block, dict) and "unit" in block for block in blocks)

@@ -1,23 +1,19 @@
 """Remarks on an imported curve, and its differences from the target tier.
 
-Remarks cover what only the importer knows; `rules.plan.checks` covers every plan. A difference in model, engine, GPU or tensor
+Remarks cover what only the importer knows; `rules.plan.checks` covers every plan. A difference in model or tensor
 parallel degree refuses the import: another setup has another capacity.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from agent.benchmarks.curves import ImportedCurve, ImportRemark
 from agent.benchmarks.points import LATENCIES, BenchmarkMeasurement
-from rules.plan.checks import LENGTH_GAP
-from rules.plan.schema import TierPlan, TokenQuantiles, same_model
+from rules.plan.schema import TierPlan, same_model
 
 SERVER_SIDE = ("gpu_utilization", "kv_utilization", "prefix_hit_ratio", "eviction_rate")
 """Fields a client cannot measure. speculative_acceptance is expected only for tiers with speculation."""
-
-KINDS = ("prompt_tokens", "generation_tokens")
 
 
 def remarks_of(
@@ -28,8 +24,7 @@ def remarks_of(
     `observed`: telemetry was read, so fields that are still missing were not in it.
     """
     notes = [note for load in imported.loads for note in load.notes]
-    texts = [*_about_curve(imported, tier, observed), *(_other_lengths(imported, tier) if tier is not None else ())]
-    return (*notes, *imported.remarks, *(ImportRemark("", text) for text in texts))
+    return (*notes, *imported.remarks, *(ImportRemark("", text) for text in _about_curve(imported, tier, observed)))
 
 
 def _about_curve(imported: ImportedCurve, tier: TierPlan | None, observed: bool) -> Iterator[str]:
@@ -50,31 +45,6 @@ def _about_curve(imported: ImportedCurve, tier: TierPlan | None, observed: bool)
         missing.append(unseen if observed else unseen + hint)
     if missing:
         yield f"not told and left out: {', '.join(missing)}"
-    for kind in KINDS:
-        lengths = [mean for point in points if (mean := getattr(point, f"{kind}_mean"))]
-        if lengths and max(lengths) > min(lengths) * (1 + LENGTH_GAP):
-            text = f"{kind} a request differ between loads, from {min(lengths):.4g} to {max(lengths):.4g}"
-            yield f"{text}: points of one curve should be of the same traffic"
-
-
-def _other_lengths(imported: ImportedCurve, tier: TierPlan) -> Iterator[str]:
-    """Yield medians that are not the tier's. `rules.plan.checks` compares means for every plan."""
-    for kind in KINDS:
-        sent: TokenQuantiles | None = getattr(imported.curve.measured, kind, None)
-        planned: TokenQuantiles | None = getattr(tier.workload, kind, None)
-        if sent is None:
-            continue
-        tokens = sent.p50 or sent.mean
-        if (
-            tokens is None
-            or planned is None
-            or planned.p50 is None
-            or (planned.mean is not None and sent.mean is not None)
-        ):
-            continue
-        if not 1 / (1 + LENGTH_GAP) <= tokens / planned.p50 <= 1 + LENGTH_GAP:
-            text = f"{tokens:.4g} {kind} a request, workload.{kind}.p50 is {planned.p50:.4g}"
-            yield f"its traffic may not be production's: {text}"
 
 
 def differences(imported: ImportedCurve, tier: TierPlan) -> list[tuple[str, str, str]]:
@@ -90,19 +60,7 @@ def _compare_setup(run: BenchmarkMeasurement, tier: TierPlan) -> Iterator[tuple[
     """Yield the measured and the planned value of each difference."""
     if run.model and not same_model(run.model, tier.model):
         yield f"the model {run.model}", f"model is {tier.model}"
-    if run.setup.engine and run.setup.engine != tier.engine:
-        yield f"the engine {run.setup.engine}", f"engine is {tier.engine}"
-    # Words with a number (H100, MI300X, L40S) only: users add or omit memory size and form factor.
-    measured, planned = _chips(run.setup.gpu), _chips(tier.gpu.product)
-    if measured and planned and not (measured & planned):
-        yield f"the GPU {run.setup.gpu}", f"gpu.product is {tier.gpu.product}"
     degree = run.setup.tensor_parallel
     if degree is not None and degree != tier.gpu.tensor_degree:
         key = "tensor_parallel" if tier.gpu.tensor_parallel else "per_replica"
         yield f"a tensor parallel degree of {degree}", f"gpu.{key} is {getattr(tier.gpu, key)}"
-
-
-def _chips(product: str) -> set[str]:
-    """Return the chip names in a product name; "cpu" is one."""
-    bare = re.sub(r"hbm\d\w*|sxm\d*|\d+\s?gb|\b\d+\s?x\s?", " ", product.casefold())
-    return set(re.findall(r"cpu|[a-z]+\d+[a-z]*|\d{4}", bare))

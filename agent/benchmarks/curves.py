@@ -21,11 +21,9 @@ from rules.telemetry.windows import group_by
 SIGNIFICANT = 4
 """Significant digits: no sweep repeats itself within 0.05 %."""
 
-DIGITS_OF_A_MAXIMUM = 2
-"""Significant digits of a P99 of fewer than FEW_FOR_A_P99 requests, which is the slowest request."""
-
-DIGITS_OF_FEW = 3
-"""Significant digits of a median of that few requests. Its error is at least a tenth, 1/sqrt(n)."""
+DIGITS_OF_FEW = dict.fromkeys(LATENCIES, 3) | dict.fromkeys(LIMITED, 2)
+"""Significant digits of latencies of fewer than FEW_FOR_A_P99 requests: a P99 is the slowest request, a median's error is
+at least a tenth."""
 
 SETUP = ("engine_version", "tensor_parallel", "pipeline_parallel", "data_parallel", "max_num_seqs", "kv_tokens")
 """Fields of a setup that the curve keeps."""
@@ -165,7 +163,7 @@ def _pool(runs: tuple[BenchmarkMeasurement, ...]) -> MeasuredLoad:
         notes.append(ImportRemark(runs[0].location, text))
     point = pool_points([run.point for run in runs])
     few = point.requests is not None and point.requests < FEW_FOR_A_P99
-    digits = dict.fromkeys(LATENCIES, DIGITS_OF_FEW) | dict.fromkeys(LIMITED, DIGITS_OF_A_MAXIMUM) if few else {}
+    digits = DIGITS_OF_FEW if few else {}
     rounded = {
         name: round_significant(value, digits.get(name, SIGNIFICANT))
         for name, value in point.model_dump().items()

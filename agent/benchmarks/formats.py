@@ -61,36 +61,11 @@ def _format_of(part: ResultPart) -> type[BenchmarkRun]:
 
 
 def decode_file(path: Path) -> tuple[ResultPart, ...]:
-    """Return the objects of a file: one, or one at a place for each line or list entry.
+    """Return the objects of a file: one, or one for each line or list entry with its place.
 
-    Several values are runs of `vllm bench serve --append-result`. Raise BenchmarkError if the file is unreadable, too
-    large or truncated, and NotAResultError if it holds no objects.
+    Lines are runs of `vllm bench serve --append-result` and SGLang, a list is summary.json of `vllm bench sweep`. Raise
+    BenchmarkError if the file is unreadable, too large or truncated, and NotAResultError if it holds no objects.
     """
-    text = _text(path)
-    values: list[tuple[str, Any]] = []
-    decoder, start = json.JSONDecoder(), len(text) - len(text.lstrip())
-    while start < len(text):
-        try:
-            value, end = decoder.raw_decode(text, start)
-        except ValueError as error:
-            raise BenchmarkError(path, f"is no valid JSON ({error}): was it cut off?") from None
-        except RecursionError:
-            raise BenchmarkError(path, "is nested too deeply for a benchmark's result") from None
-        line = text.count("\n", 0, start) + 1
-        values.append((f"line {line}", value))
-        start = next((place for place in range(end, len(text)) if not text[place].isspace()), len(text))
-    if len(values) == 1:
-        values = [("", values[0][1])]
-    # `vllm bench sweep` writes the runs of a setting as one list, summary.json.
-    if len(values) == 1 and isinstance(runs := values[0][1], list):
-        values = [(f"run {number}", run) for number, run in enumerate(runs, start=1)]
-    for place, value in values:
-        if not isinstance(value, dict):
-            raise NotAResultError(path, f"{place} holds no object of keys and values".strip())
-    return tuple(ResultPart(source=str(path), place=place, data=value) for place, value in values)
-
-
-def _text(path: Path) -> str:
     try:
         # No size check by stat: a pipe and a device have no size.
         with path.open("rb") as file:
@@ -105,8 +80,26 @@ def _text(path: Path) -> str:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise NotAResultError(path, "is not a text file in UTF-8") from None
-    if not text.strip():
+    lines = [(f"line {number}", line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    if not lines:
         raise BenchmarkError(path, "is empty")
     if text.lstrip()[0] not in "{[":
         raise NotAResultError(path, "is no JSON")
-    return text
+    if len(lines) == 1 or not lines[0][1].rstrip().endswith("}"):
+        lines = [("", text)]
+    values = [(place, _decode(path, place, line)) for place, line in lines]
+    if len(values) == 1 and isinstance(runs := values[0][1], list):
+        values = [(f"run {number}", run) for number, run in enumerate(runs, start=1)]
+    for place, value in values:
+        if not isinstance(value, dict):
+            raise NotAResultError(path, f"{place} holds no object of keys and values".strip())
+    return tuple(ResultPart(source=str(path), place=place, data=value) for place, value in values)
+
+
+def _decode(path: Path, place: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise BenchmarkError(path, f"{place} is no valid JSON ({error}): was it cut off?".strip()) from None
+    except RecursionError:
+        raise BenchmarkError(path, "is nested too deeply for a benchmark's result") from None

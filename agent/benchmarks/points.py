@@ -19,12 +19,11 @@ from agent.benchmarks.run_model import (
     Located,
     Loop,
     ResultPart,
-    Setup,
     Statistics,
 )
 from exporters.render.text import copy_fields
 from rules.plan.curve import LIMITED
-from rules.plan.schema import Point
+from rules.plan.schema import Point, Provenance
 from rules.plan.validation import PROBLEMS, problems_of
 from rules.telemetry.contradictions import OF_MEANS, at_once_contradiction, find_contradictions
 
@@ -53,7 +52,7 @@ class BenchmarkMeasurement(Located):
     started_at: float | None = None
     ended_at: float | None = None
     model: str = ""
-    setup: Setup = UNKNOWN
+    setup: Provenance = UNKNOWN
     prompt_tokens: Statistics = NOTHING
     generation_tokens: Statistics = NOTHING
     remarks: tuple[str, ...] = ()
@@ -113,34 +112,28 @@ def build_measurement(part: ResultPart, run: BenchmarkRun) -> BenchmarkMeasureme
 
 
 def _drop_contradictions(part: ResultPart, run: BenchmarkRun) -> Iterator[str]:
-    """Clear the times that are surely wrong, with a remark: TPOT and ITL, and TTFT if answers were not streamed.
-
-    A TPOT is surely wrong if the clients of a closed loop confirm the E2E. Raise NotAResultError if nothing tells which
-    of the numbers is wrong.
-    """
+    """Clear the times of answers that were not streamed, with a remark. Raise NotAResultError for other contradictions."""
     tokens, e2e, clients = run.generation_tokens.mean, run.latency.mean, None if run.burst else run.clients
     tpot = run.tpot.mean or run.tpot.p50
-    found = [*find_contradictions(ttft=run.ttft.mean, e2e=e2e, tpot=tpot, tokens=tokens)]
-    if run.ttft_requests is None:
-        found += find_contradictions(ttft=run.ttft.p99, e2e=run.latency.p99, of="P99")
+    found = [
+        *find_contradictions(ttft=run.ttft.mean, e2e=e2e, tpot=tpot, tokens=tokens),
+        *find_contradictions(ttft=run.ttft.p99, e2e=run.latency.p99, of="P99"),
+    ]
+    texts = [entry.text for entry in found if not entry.not_streamed]
     if run.ttft.mean is not None and tpot and tokens:
         e2e = e2e or run.ttft.mean + tpot * max(0.0, tokens - 1)
     steady = run.requests if run.loop == "closed" and not (run.failed or run.cut_off) else None
-    misplaced = at_once_contradiction(clients, run.completed_rps, e2e, steady) if clients and e2e else None
-    confirmed = steady is not None and clients is not None and misplaced is None
-    sure = [entry for entry in found if entry.not_streamed or (confirmed and "tpot" in entry.wrong)]
-    texts = [*(entry.text for entry in found if entry not in sure), *([misplaced] if misplaced else [])]
+    if clients and e2e and (text := at_once_contradiction(clients, run.completed_rps, e2e, steady)):
+        texts.append(text)
     if run.at_once and e2e and not 1 / OF_MEANS <= run.completed_rps * e2e / run.at_once <= OF_MEANS:
         texts.append(
             f"{run.completed_rps:.4g} rps x {e2e:.4g} s are not the reported {run.at_once:.4g} requests at once"
         )
     if texts:
         raise part.left_out(f"tells what excludes each other: {'; '.join(texts)}, {CONTRADICTION}")
-    if sure:
-        run.tpot = run.itl = NOTHING
-        run.ttft = NOTHING if sure[0].not_streamed else run.ttft
-        names = "TTFT, TPOT" if sure[0].not_streamed else "TPOT"
-        yield f"{sure[0].text}, {CONTRADICTION}; {names} and ITL are left out"
+    if found:
+        run.ttft = run.tpot = run.itl = NOTHING
+        yield f"{found[0].text}, {CONTRADICTION}; TTFT, TPOT and ITL are left out"
 
 
 def sent_rps(run: BenchmarkRun) -> float | None:
@@ -185,9 +178,7 @@ def _tail_remarks(run: BenchmarkRun) -> Iterator[str]:
     if any(each.p99 is not None for each in (run.ttft, run.tpot, run.itl, run.latency)) and run.requests < FEW_FOR_P99:
         text = f"P99 of {run.requests} requests rests on the slowest few"
         yield f"{text}: the true P99 is above all of them with a probability of {0.99**run.requests:.0%}"
-    if run.ttft_requests is not None:
-        yield f"TTFT is of the {run.ttft_requests} requests after the start burst of {run.clients:.4g}"
-    elif run.loop == "closed" and run.ttft.p99 is not None and (run.clients or 0) > max(1, START_SHARE * run.requests):
+    if run.loop == "closed" and run.ttft.p99 is not None and (run.clients or 0) > max(1, START_SHARE * run.requests):
         yield f"closed loop: TTFT P99 is that of the start burst, {run.clients:.4g} of {run.requests} requests"
     if run.itl.p99 is not None and (run.itl.p50 or 0) < CHUNKED * (run.tpot.p50 or 0):
         yield "several tokens came in one chunk, so ITL counts gaps of nearly 0 s: compare TPOT"

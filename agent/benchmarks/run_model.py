@@ -5,9 +5,8 @@ Times are seconds, rates per second. Absent, null and zero are None: tools write
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -68,6 +67,7 @@ class Statistics(BaseModel):
 Distribution = Annotated[Statistics, BeforeValidator(lambda v: {} if v is None else v)]
 
 NOTHING = Statistics()
+UNKNOWN = Provenance()
 
 UNUSABLE = "unusable"
 
@@ -92,24 +92,13 @@ def file_places(**places: str | tuple[str, ...]) -> ConfigDict:
     return ConfigDict(strict=True, alias_generator=AliasGenerator(validation_alias=alias))
 
 
-class Setup(Provenance):
-    """Measured setup as far as the file tells it. `engine` is a name of `rules.engines`, `gpu` is as in the file."""
-
-    engine: str = ""
-    gpu: str = ""
-
-
-UNKNOWN = Setup()
-
-
 class BenchmarkRun(BaseModel):
     """Load as reported by a file. A tool's model has the places of its file; a field without one is worked out.
 
     `requests` succeeded; `failed` and `cut_off` (in flight at the end) are extra. `clients` of a closed loop are its
     load, of an open one their limit. `sent_rps` is the rate the generator reached, if recorded. `burst`: all requests
-    were sent at once. `ttft_requests` is the number of requests behind the TTFT if the start was excluded. `at_once` is
-    the mean number of requests in the system as reported. `itl` are gaps between two chunks, `tpot` is per request.
-    Times of day are unix seconds.
+    were sent at once. `at_once` is the mean number of requests in the system as reported. `itl` are gaps between two
+    chunks, `tpot` is per request. Times of day are unix seconds.
     """
 
     model_config = file_places()
@@ -132,7 +121,6 @@ class BenchmarkRun(BaseModel):
     at_once: Measured = None
     latency: Distribution = NOTHING
     ttft: Distribution = NOTHING
-    ttft_requests: int | None = None
     tpot: Distribution = NOTHING
     itl: Distribution = NOTHING
     output_tokens_per_second: Measured = None
@@ -141,7 +129,7 @@ class BenchmarkRun(BaseModel):
     started_at: Moment = None
     ended_at: Moment = None
     model: Text = ""
-    setup: Setup = UNKNOWN
+    setup: Provenance = UNKNOWN
     prompt_tokens: Distribution = NOTHING
     generation_tokens: Distribution = NOTHING
     remarks: list[str] = Field(default_factory=list)
@@ -213,14 +201,3 @@ class ResultPart(Located):
     def left_out(self, text: str) -> NotAResultError:
         """Return the error for a load without a place in a curve, beside which others may have one."""
         return NotAResultError(self.location, text)
-
-
-def percentile(values: Sequence[float], share: float) -> float | None:
-    """Return the percentile at `share` (0.99), linear between ranks as in numpy and all tools here."""
-    if not values:
-        return None
-    ranked = sorted(values)
-    rank = share * (len(ranked) - 1)
-    below = math.floor(rank)
-    above = min(below + 1, len(ranked) - 1)
-    return ranked[below] + (ranked[above] - ranked[below]) * (rank - below)

@@ -34,8 +34,6 @@ class SglangRun(VllmRun):
             "model_id": next((name for name in names if isinstance(name, str)), ""),
             "mean_concurrency": data.get("concurrency"),
         }
-        if str(data.get("backend")).startswith("sglang"):
-            values["backend"] = "sglang"
         if values.get("request_rate") == "trace":
             values["request_rate"] = None
         if "failed" not in values and isinstance(errors, list):

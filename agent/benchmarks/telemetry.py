@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from agent.benchmarks.points import BenchmarkMeasurement
-from agent.benchmarks.run_model import CONTRADICTION, Setup
+from agent.benchmarks.run_model import CONTRADICTION
 from agent.config.load import LoadedConfig, build_tier_contexts, history_path
 from agent.errors import BenchmarkError
 from agent.fleet.tier_readers import AGENTS, build_replica_reader
@@ -24,7 +24,7 @@ from agent.history.schema import MINUTES
 from agent.history.store import HistoryStore
 from agent.prometheus.api import StoreApi
 from rules.plan.memory import engine_kv_tokens, read_count
-from rules.plan.schema import Point
+from rules.plan.schema import Point, Provenance
 from rules.replicas.track import ScrapeTrack, record_failure, record_success
 from rules.telemetry.gpu_windows import GPU_UTILIZATION_KINDS, gpu_utilization
 from rules.telemetry.reading_methods import FULL_COVERAGE
@@ -40,9 +40,6 @@ FINISHED, GENERATED = "requests_finished", "generation_tokens"
 BEYOND_SECONDS = 120.0
 """Query margin in seconds before and after a run, for a scrape on each side."""
 
-LONGEST_SECONDS = 7 * 86400.0
-"""Longest plausible run in seconds. A longer one has no times in seconds."""
-
 LONGEST_PART = 0.25
 """Largest share of a run for one window. A longer one mixes too much idle time into a mean level."""
 
@@ -55,7 +52,7 @@ class ReplicaWindows:
     """Windows of one replica in time order, and what its pages tell of its configuration."""
 
     windows: list[Window] = field(default_factory=list)
-    setup: Setup = field(default_factory=Setup)
+    setup: Provenance = field(default_factory=Provenance)
 
 
 @dataclass(slots=True)
@@ -64,7 +61,7 @@ class RunTelemetry:
 
     values: dict[str, float] = field(default_factory=dict)
     gpu_utilization_kind: str | None = None
-    setup: Setup = field(default_factory=Setup)
+    setup: Provenance = field(default_factory=Provenance)
     remarks: list[str] = field(default_factory=list)
 
 
@@ -108,7 +105,7 @@ def _read_store(loaded: LoadedConfig, tier: str, start: float, end: float) -> di
         else:
             tracks[page.replica], window = record_success(track, page.snapshot)
             facts = page.snapshot.facts
-            replica.setup = Setup(
+            replica.setup = Provenance(
                 kv_tokens=engine_kv_tokens(facts), max_num_seqs=read_count(facts.get("max_num_seqs", ""))
             )
         replica.windows += [part for part in (window, gpus) if part is not None]
@@ -142,7 +139,7 @@ def read_run(run: BenchmarkMeasurement, source: TelemetrySource) -> RunTelemetry
     The windows whose middle lies in the run are its own. Those of GPUs alone lie in it wholly: they hold levels.
     """
     start, end = run.started_at, run.ended_at
-    if start is None or end is None or not 0 < end - start <= LONGEST_SECONDS:
+    if start is None or end is None or end <= start:
         return RunTelemetry(remarks=["the result file does not tell when this run was: it has no telemetry"])
     span = f"{datetime.fromtimestamp(start, UTC):%Y-%m-%d %H:%M:%S} to {datetime.fromtimestamp(end, UTC):%H:%M:%S} UTC"
     busy = {}
@@ -164,15 +161,13 @@ def read_run(run: BenchmarkMeasurement, source: TelemetrySource) -> RunTelemetry
     return _take(run, sum_windows([*parts, *gpus]), max(part.span for part in parts), setup)
 
 
-def _take(run: BenchmarkMeasurement, window: Window, longest: float, setup: Setup) -> RunTelemetry:
+def _take(run: BenchmarkMeasurement, window: Window, longest: float, setup: Provenance) -> RunTelemetry:
     """Return the telemetry in the window of a run. `longest` is its longest part in seconds, which may cross an end."""
     finished, counted = window.counters.get(FINISHED, 0.0), run.point.requests or 0
     if abs(finished - counted) > OTHER_TRAFFIC * counted + finished * longest / window.span:
         text = f"the engine finished {finished:.0f} requests in this run, the result file has {counted}"
         return RunTelemetry(remarks=[f"{text}: its telemetry is not of this run alone, and nothing was taken"])
     seen = RunTelemetry(setup=setup)
-    if window.counters.get("restarts"):
-        seen.remarks.append("the engine restarted during this run")
     for name in FIELDS:
         value = read(BY_NAME[name], window)
         if isinstance(value, Missing):

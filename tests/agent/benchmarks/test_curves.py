@@ -15,11 +15,11 @@ from result_files import read_results
 from agent.benchmarks.curve_remarks import remarks_of
 from agent.benchmarks.curves import ImportedCurve, curve_of, pool_points, round_significant
 from agent.benchmarks.points import BenchmarkMeasurement
-from agent.benchmarks.run_model import Setup, Statistics
+from agent.benchmarks.run_model import Statistics
 from agent.errors import BenchmarkError
 from exporters.documents.plan_files import YamlIndentation, curve_lines, scalar, yaml_number
 from rules.plan.curve import Curve
-from rules.plan.schema import BenchmarkCurve, Point, Slo, TierPlan, parse_plan
+from rules.plan.schema import BenchmarkCurve, Point, Provenance, Slo, TierPlan, parse_plan
 
 BENCH = TESTS / "bench"
 LATENCIES = {
@@ -288,30 +288,6 @@ def test_latencies_that_no_file_tells_are_named() -> None:
     assert "not told and left out: itl_p99_seconds, " in texts(found)
 
 
-def test_loads_with_other_lengths_are_said_to_be_other_traffic() -> None:
-    loads = [load("a", prompt_tokens_mean=100), load("b", 5.0, prompt_tokens_mean=40)]
-    assert "prompt_tokens a request differ between loads, from 40 to 100" in texts(curve_of(loads))
-    assert "differ between loads" not in texts(curve_of([load("a"), load("b", 5.0)]))
-
-
-@pytest.mark.parametrize(
-    ("planned", "said"),
-    [
-        (None, None),
-        (126, "100 prompt_tokens a request, workload.prompt_tokens.p50 is 126"),
-        (124, None),
-        (80, None),
-        (79, "its traffic may not be production's: 100 prompt_tokens a request, workload.prompt_tokens.p50 is 79"),
-    ],
-)
-def test_lengths_that_are_not_the_tiers_are_said(planned: float | None, said: str | None) -> None:
-    found = curve_of([load("a"), load("b", 5.0)])
-    workload = {"generation_tokens": {"p50": 50}, **({"prompt_tokens": {"p50": planned}} if planned else {})}
-    text = texts(found, tier(found.curve, workload=workload))
-    assert (said in text) if said else ("workload.prompt_tokens" not in text)
-    assert "workload.generation_tokens" not in text
-
-
 def test_acceptance_is_missed_only_where_the_tier_speculates() -> None:
     found = curve_of([load("a"), load("b", 5.0)])
     assert "speculative_acceptance" not in texts(found, tier(found.curve))
@@ -353,7 +329,7 @@ def test_numbers_read_back_as_numbers(value: float) -> None:
 
 
 def with_setup(source: str, rps: float, **fields: Any) -> BenchmarkMeasurement:
-    return replace(load(source, rps), setup=Setup(**fields))
+    return replace(load(source, rps), setup=Provenance(**fields))
 
 
 def test_the_curve_carries_what_was_measured_where_the_runs_agree() -> None:

@@ -24,35 +24,10 @@ def written(folder: Path, value: object, name: str = "run.json") -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["genai_perf_stimulus.json", "genai_perf_flat.json", "aiperf_records.json"])
-def test_each_generation_of_aiperf_is_a_closed_loop_of_ten(name: str) -> None:
-    (run,) = read_results(FORMS / name)
-    assert (run.tool, run.loop, run.point.concurrency, run.point.requests) == ("aiperf", "closed", 10, 480)
-    assert run.model == "qwen3-1.7b"
-    assert run.point.ttft_p99_seconds == pytest.approx(0.0481453)
-    assert run.generation_tokens.mean == pytest.approx(511.6)
-
-
-@pytest.mark.parametrize(
-    ("config", "load_of"),
-    [
-        ({"perf_analyzer": {"stimulus": {"request_rate": 1.5}}}, ("open", 1.5)),
-        ({"concurrency": None, "request_rate": 1.5}, ("open", 1.5)),
-        ({"perf_analyzer": {"stimulus": {}}}, (None, None)),
-    ],
-)
-def test_genai_perf_tells_a_rate_where_it_tells_a_concurrency(
-    tmp_path: Path, config: dict[str, Any], load_of: tuple[str | None, float | None]
-) -> None:
-    document = load("genai_perf_flat.json") | {"input_config": config}
-    (run,) = read_results(written(tmp_path, document))
-    assert (run.loop, run.point.requested_rps) == load_of
-
-
 def test_sglang_bench_serving_writes_a_load_a_line() -> None:
     runs = read_results(FORMS / "sglang_bench.jsonl")
     assert [run.point.requested_rps for run in runs] == [1, 2, 4]
-    assert {(run.tool, run.loop, run.setup.engine) for run in runs} == {("sglang-bench", "open", "sglang")}
+    assert {(run.tool, run.loop) for run in runs} == {("sglang-bench", "open")}
     assert runs[0].point.concurrency == pytest.approx(0.97 * 9.0)
     assert (runs[0].point.e2e_p99_seconds, runs[0].generation_tokens.mean) == (20.0, 500.0)
 
@@ -82,18 +57,11 @@ def test_the_list_of_a_sweep_is_a_load_a_run_and_its_own_copy_counts_once(tmp_pa
         read_results(written(tmp_path, [load("sweep_run.json"), 3]))
 
 
-@pytest.mark.parametrize("mark", [{"run_number": -1}, {"run_number": 0, "label": "warmup"}, {"tag": "Warm-up_c16"}])
-def test_a_warm_up_run_is_left_out_by_its_own_mark(tmp_path: Path, mark: dict[str, Any]) -> None:
-    path = written(tmp_path, [load("sweep_warmup.json") | {"run_number": 0} | mark, load("sweep_run.json")])
+def test_a_warm_up_run_is_left_out_by_its_number(tmp_path: Path) -> None:
+    path = written(tmp_path, [load("sweep_warmup.json"), load("sweep_run.json")])
     (run,), (left_out,) = read_all_results((path,))
     assert run.point.ttft_p99_seconds == pytest.approx(0.140)
     assert str(left_out).startswith(f"{path}: run 1: is a warm-up run (")
-
-
-@pytest.mark.parametrize("mark", [{"run_number": 0}, {"label": "after warmup"}, {"tag": "warmups=10"}, {"warmup": 5}])
-def test_a_measured_run_that_names_a_warm_up_stays(tmp_path: Path, mark: dict[str, Any]) -> None:
-    found, left_out = read_all_results((written(tmp_path, load("sweep_run.json") | mark),))
-    assert (len(found), left_out) == (1, [])
 
 
 def test_warm_up_runs_alone_are_refused() -> None:

@@ -12,10 +12,10 @@ from telemetry_samples import found_in, page_samples, pages_of, ratio, run, stor
 from telemetry_samples import value as page_value
 
 from agent.benchmarks.points import BenchmarkMeasurement
-from agent.benchmarks.run_model import Setup
 from agent.benchmarks.telemetry import read_run
 from agent.errors import BenchmarkError
 from agent.prometheus.errors import StoreError
+from rules.plan.schema import Provenance
 
 SERVER = pytest.mark.server
 
@@ -88,7 +88,7 @@ def test_a_server_says_what_its_pages_say(server: str, first: int, last: int) ->
     assert of_pages.values.keys() == {"prefix_hit_ratio", "eviction_rate", "kv_utilization"}
     for name, level in of_pages.values.items():
         assert of_server.values[name] == pytest.approx(level)
-    assert of_server.setup == of_pages.setup == Setup(kv_tokens=32_768)
+    assert of_server.setup == of_pages.setup == Provenance(kv_tokens=32_768)
 
 
 @SERVER

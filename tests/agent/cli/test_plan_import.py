@@ -184,14 +184,6 @@ def test_one_sweep_after_another_leaves_only_the_last(tmp_path: Path) -> None:
     assert plan.read_bytes() == again
 
 
-def test_lengths_that_were_not_the_tiers_are_said(tmp_path: Path, capsys: Captured) -> None:
-    workload = {"prompt_tokens": {"p50": 80}, "generation_tokens": {"p50": 44}}
-    run(*CLOSED, "--into", plan_with(tmp_path, workload=workload))
-    assert "128.1 prompt_tokens a request, workload.prompt_tokens.p50 is 80" in capsys.readouterr().err
-    run(*OPEN, "--into", plan_with(tmp_path, workload=workload))
-    assert "tokens a request" not in capsys.readouterr().err
-
-
 def test_files_are_named_from_the_folder_of_the_plan(tmp_path: Path, capsys: Captured) -> None:
     far = tmp_path / "far" / "away"
     near = tmp_path / "plans" / "sweep"
@@ -415,10 +407,6 @@ def test_every_field_of_a_point_that_is_measured_is_written(tmp_path: Path, caps
     [
         ({"model": "llama-70b"}, "measured the model small-llama, tiers.t.model is llama-70b"),
         (
-            {"gpu": {"product": "NVIDIA H100 80GB HBM3", "per_replica": 1}},
-            "measured the GPU cpu, tiers.t.gpu.product is NVIDIA H100 80GB HBM3",
-        ),
-        (
             {"gpu": {"product": "CPU", "per_replica": 4}},
             "measured a tensor parallel degree of 1, tiers.t.gpu.per_replica is 4",
         ),
@@ -432,31 +420,6 @@ def test_results_of_something_else_are_refused(
     (line,) = refused(capsys, *OPEN, "--into", plan).splitlines()
     assert f"{OPEN[0]}: {measured}: nothing was written." in line
     assert plan.read_bytes() == before
-
-
-def test_results_of_another_engine_are_refused(tmp_path: Path, capsys: Captured) -> None:
-    told = changed(tmp_path, engine="SGLang", gpu="CPU-only", tp="1")
-    assert "measured the engine sglang, tiers.t.engine is vllm" in refused(capsys, told, "--into", plan_with(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("measured", "planned", "same"),
-    [
-        ("h100", "NVIDIA H100 80GB HBM3", True),
-        ("H100-SXM5-80GB", "NVIDIA H100 80GB HBM3", True),
-        ("8xH200", "NVIDIA H200", True),
-        ("a100-80gb", "NVIDIA A100-SXM4-80GB", True),
-        ("MI300X", "AMD Instinct MI300X OAM", True),
-        ("4090", "NVIDIA GeForce RTX 4090", True),
-        ("h100", "NVIDIA H200", False),
-        ("a100", "NVIDIA H100 80GB HBM3", False),
-        ("L4", "NVIDIA L40S", False),
-        ("yes", "NVIDIA H100 80GB HBM3", True),
-    ],
-)
-def test_a_gpu_is_known_by_its_chip(measured: str, planned: str, same: bool, tmp_path: Path) -> None:
-    plan = plan_with(tmp_path, gpu={"product": planned, "per_replica": 1})
-    assert (run(changed(tmp_path, gpu=measured), "--into", plan) != 2) is same
 
 
 def test_a_capacity_of_sixteen_requests_is_told_first_and_fails(tmp_path: Path, capsys: Captured) -> None:
@@ -550,14 +513,8 @@ def test_a_load_whose_numbers_exclude_each_other_is_refused_alone_and_left_out_b
 
 
 @pytest.mark.parametrize("name", ["tpot_seconds", "tpot_us"])
-def test_a_tpot_that_clients_and_latency_refute_is_left_out_told_first_and_fails(name: str, capsys: Captured) -> None:
-    file = IMPOSSIBLE / f"{name}.json"
-    assert run(file) == 1
-    out, err = capsys.readouterr()
-    assert err.splitlines()[0].endswith("E2E - TTFT is 1.985 s, which cannot be; TPOT and ITL are left out")
-    (point,) = yaml.safe_load(out)["curve"]["points"]
-    assert not {"tpot_p50_seconds", "tpot_p99_seconds", "itl_p99_seconds"} & point.keys()
-    assert (point["ttft_p99_seconds"], point["e2e_p99_seconds"]) == (0.9, 3.6)
+def test_a_tpot_that_the_latency_refutes_is_refused(name: str, capsys: Captured) -> None:
+    assert "E2E - TTFT is 1.985 s, which cannot be" in refused(capsys, IMPOSSIBLE / f"{name}.json")
 
 
 def test_answers_that_were_not_streamed_have_no_ttft(tmp_path: Path, capsys: Captured) -> None:
