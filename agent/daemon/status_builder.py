@@ -42,7 +42,6 @@ def health(counts: AgentHealth, parts: Assembly, now: float) -> AgentHealth:
         turn_errors=counts.turn_errors + parts.loop.defects,
         scrape_failures=dict(parts.runtime.failures),
         history_trouble=history.error if history else None,
-        history_notice=history.notice if history else None,
         unbooked_minutes=len(history.buffer) if history else 0,
         dropped_minutes=history.buffer.dropped if history else 0,
         gpu_problems=parts.runtime.gpu_problems,

@@ -5,7 +5,6 @@ Pages of pods are checked with the other targets.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -19,8 +18,6 @@ from exporters.status.records import DiscoveryHealth
 from rules.telemetry.wording import format_count
 
 CHECK = "pods"
-LOOK_SECONDS = 6.0
-"""Maximum wait in seconds for a page that names the model of its pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +40,7 @@ def read_pods(loaded: LoadedConfig, clock: Callable[[], float]) -> PodsProbe | N
     except SizewatchError as error:
         return PodsProbe(loaded=loaded, trouble=str(error))
     try:
-        until = time.monotonic() + LOOK_SECONDS
-        while True:
-            joined, health = pods.add_discovered_targets(loaded), pods.health()
-            if health is None or not health.later or time.monotonic() > until:
-                break
-            time.sleep(0.1)
+        joined, health = pods.add_discovered_targets(loaded), pods.health()
     finally:
         pods.close()
     trouble = health.trouble if health is not None else ""
@@ -83,5 +75,5 @@ def check_pods(probe: PodsProbe | None, loaded: LoadedConfig) -> Iterator[CheckR
     for text in health.notes:
         yield warn(CHECK, text, "docs/kubernetes-discovery.md has what the agent needs")
     if not pod_resources.socket_exists(keys.pod_resources):
-        text = f"there is no socket {keys.pod_resources} here: which GPU is whose only the exporter or hostPID can tell"
+        text = f"there is no socket {keys.pod_resources} here: which GPU is whose only the exporter can tell"
         yield warn(CHECK, text, "mount the folder of the kubelet's pod-resources socket")

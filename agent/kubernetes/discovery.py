@@ -53,12 +53,11 @@ class DiscoveredPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExcludedPod:
-    """Candidate without a target. `later`: it may become one. `url` is set if its page may help."""
+    """Candidate without a target. `later`: it may become one."""
 
     pod: Pod
     reason: str
     later: bool = False
-    url: str = ""
 
     @property
     def text(self) -> str:
@@ -91,7 +90,6 @@ def discover(
     workers: list[DiscoveredPod] = []
     left_out: list[ExcludedPod] = []
     for pod in sorted((pod for pod in pods if _is_candidate(pod, keys)), key=order):
-        url = ""
         try:
             if _worker_index(pod) not in (None, "0"):
                 workers.append(_worker(pod, known))
@@ -111,7 +109,7 @@ def discover(
                 raise ExcludedPodError(f"is one too many: at most {MOST_TARGETS} pods of a node are watched")
             targets[target.key] = target
         except ExcludedPodError as error:
-            left_out.append(ExcludedPod(pod=pod, reason=str(error), later=error.later, url=url))
+            left_out.append(ExcludedPod(pod=pod, reason=str(error), later=error.later))
     return DiscoveryResult(targets=tuple(targets.values()), workers=tuple(workers), left_out=tuple(left_out))
 
 
@@ -133,7 +131,7 @@ def _worker(pod: Pod, known: TierCandidates) -> DiscoveredPod:
     leader = pod.leader or f"{pod.labels[f'{LWS}name']}-{pod.labels.get(f'{LWS}group-index', '')}"
     if leader.endswith("-"):
         raise ExcludedPodError("is part of a LeaderWorkerSet and does not say of which group (label group-index)")
-    tier = tier_of(pod, known, has_page=False)
+    tier = tier_of(pod, known)
     return DiscoveredPod(pod=pod, tier=tier, pool=_pool(pod, tier, known), replica=f"{pod.namespace}/{leader}")
 
 

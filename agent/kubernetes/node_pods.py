@@ -1,7 +1,7 @@
 """Pods as targets of the daemon: of a node, or the pod of a sidecar.
 
-Two threads follow a node: a watch of its pods, and a loop for its labels, the kubelet, and pages whose model decides the
-tier. `look` selects the targets. All other methods answer about the last `look`.
+Two threads follow a node: a watch of its pods, and a loop for the devices of the kubelet. `look` selects
+the targets. All other methods answer about the last `look`.
 """
 
 from __future__ import annotations
@@ -15,30 +15,26 @@ from dataclasses import replace
 from agent.config.config import Config
 from agent.config.discovery import Kubernetes
 from agent.config.load import LoadedConfig
-from agent.config.peer import Peer
 from agent.config.targets import TargetKeys
-from agent.errors import ScrapeError
 from agent.gpu.owners import GpuAssignment, assign_gpus
-from agent.http_client.page import fetch_page
 from agent.kubernetes import pod_gpus, pod_resources
-from agent.kubernetes.api import KubernetesApiError, KubernetesClient, endpoint_from_pod
+from agent.kubernetes.api import KubernetesClient, endpoint_from_pod
 from agent.kubernetes.discovery import MOST_TARGETS, DiscoveredPod, DiscoveryResult, Key, discover
-from agent.kubernetes.pod_tier import PRODUCT_LABELS, TierCandidates
+from agent.kubernetes.pod_tier import TierCandidates
 from agent.kubernetes.pod_watch import PodWatch
-from agent.kubernetes.pods import Pod, truncate_value
-from agent.scrape.scrapers import PageReader, Target
+from agent.kubernetes.pods import Pod
+from agent.scrape.scrapers import Target
 from exporters.status.records import MISSES_UNTIL_GONE, DiscoveryHealth
 from rules.plan.schema import TierPlan
 from rules.replicas.starts import SLOWEST_SECONDS
 from rules.telemetry.snapshots import GpuReadout, PodTimes
 
 ROUND_SECONDS = 5.0
+"""Interval of kubelet queries after an error."""
 DEVICES_SECONDS = 15.0
 """Interval of kubelet queries, for new pods: the devices of a pod never change."""
-NODE_SECONDS = 600.0
-"""Interval of reading the node's labels."""
-PAGE_SECONDS = 3.0
-"""Timeout of a page that is read for its model."""
+LIST_SECONDS = 3.0
+"""Wait for the first list of pods."""
 
 _log = logging.getLogger(__name__)
 
@@ -64,23 +60,19 @@ class NodePods:
         self._watch = watch or PodWatch(KubernetesClient(self._server), keys)
         self._discovered = DiscoveryResult()
         self._going: dict[str, tuple[DiscoveredPod, float]] = {}
-        self._gpu_products: tuple[str, ...] = ()
         self._owned: Mapping[Key, GpuAssignment] = {}
         self._logged: frozenset[str] = frozenset()
-        # Results of the node thread. Each is replaced as a whole.
-        self._products: tuple[str, ...] = ()
-        self._node_error = ""
+        # Results of the thread of devices. Each is replaced as a whole.
         self._devices: tuple[pod_resources.Devices, ...] | None = None
         self._devices_error = ""
-        self._models: dict[str, tuple[str, ...]] = {}
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="node", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="devices", daemon=True)
 
     def start(self) -> None:
-        """Start the threads and wait up to PAGE_SECONDS for the first list, so that the first cycle has targets."""
+        """Start the threads and wait up to LIST_SECONDS for the first list, so that the first cycle has targets."""
         self._watch.start()
         self._thread.start()
-        until = time.monotonic() + PAGE_SECONDS
+        until = time.monotonic() + LIST_SECONDS
         while time.monotonic() < until and not (self._watch.snapshot().listed or self._watch.snapshot().trouble):
             self._stop.wait(0.02)
 
@@ -96,8 +88,6 @@ class NodePods:
             tiers=tiers,
             entries=self.keys.tiers,
             namespaces=self.keys.namespaces,
-            products=self._products or self._gpu_products,
-            models=self._models,
             holders=frozenset(f"{x.namespace}/{x.pod}" for x in self._devices or () if pod_gpus.is_gpu(x)),
         )
         incumbents = {target.pod.uid for target in self._discovered.targets}
@@ -159,7 +149,6 @@ class NodePods:
 
     def assign_gpus(self, targets: Sequence[Target], readouts: Mapping[str, GpuReadout]) -> dict[Key, GpuAssignment]:
         """Return the GPUs of each target, and of each replica with workers on this node."""
-        self._gpu_products = tuple(sorted({readout.product for readout in readouts.values() if readout.product}))
         pods = {target.key: target.pod for target in self._discovered.targets}
         owned = assign_gpus([target for target in targets if target.key not in pods], readouts)
         sources = pod_gpus.GpuAssignmentSources(readouts=readouts, devices=self._devices, error=self._devices_error)
@@ -189,38 +178,18 @@ class NodePods:
             age_seconds=state.age_seconds,
             watched=len(discovered.targets),
             starting=starting + later,
-            later=later,
             left_out=tuple(excluded.text for excluded in discovered.left_out),
-            notes=tuple(filter(None, (self._node_error, *pod_gpus.find_shared_gpus(self._owned)))),
+            notes=pod_gpus.find_shared_gpus(self._owned),
         )
 
     def _run(self) -> None:
-        due = dict.fromkeys((self._read_node, self._read_devices, self._read_models), 0.0)
         while not self._stop.is_set():
-            for read, at in due.items():
-                if at <= time.monotonic():
-                    try:
-                        due[read] = time.monotonic() + read()
-                    except Exception:  # noqa: BLE001 - a defect costs one read of one round
-                        _log.exception("unexpected error reading pods of the node")
-            self._stop.wait(ROUND_SECONDS)
-
-    def _read_node(self) -> float:
-        """Read the labels of the node. Return the seconds until the next time."""
-        # No kept connection: the next request comes in ten minutes.
-        api = KubernetesClient(self._server)
-        try:
-            meta = api.get(f"/api/v1/nodes/{self.keys.node}").get("metadata")
-        except KubernetesApiError as error:
-            self._node_error = f"node {self.keys.node}: {error}"
-            return NODE_SECONDS if error.status in (403, 404) else 0.0
-        finally:
-            api.close()
-        labels = meta.get("labels") if isinstance(meta, dict) else None
-        labels = labels if isinstance(labels, dict) else {}
-        self._products = tuple(truncate_value(labels[name]) for name in PRODUCT_LABELS if labels.get(name))
-        self._node_error = ""
-        return NODE_SECONDS
+            seconds = ROUND_SECONDS
+            try:
+                seconds = self._read_devices()
+            except Exception:  # noqa: BLE001 - a defect costs one read
+                _log.exception("unexpected error reading devices of the node")
+            self._stop.wait(seconds)
 
     def _read_devices(self) -> float:
         """Read the devices of all pods from the kubelet. Return the seconds until the next time."""
@@ -233,25 +202,8 @@ class NodePods:
         except pod_resources.PodResourcesError as error:
             # The last devices stay valid: those of a pod never change.
             self._devices_error = str(error)
-            return 0.0
+            return ROUND_SECONDS
         return DEVICES_SECONDS
-
-    def _read_models(self) -> float:
-        """Read the models of pods whose tier depends on them. Return the seconds until the next time."""
-        alive = self._watch.snapshot().pods
-        models = {uid: served for uid, served in self._models.items() if uid in alive}
-        for excluded in self._discovered.left_out:
-            if not (excluded.url and excluded.later) or self._stop.is_set():
-                continue
-            try:
-                page = fetch_page(Peer(url=excluded.url, timeout_seconds=PAGE_SECONDS))
-                engines = PageReader().read_engines(page, self._clock())
-            except ScrapeError:
-                continue
-            served = (name for engine in engines.values() for name in engine.facts.get("model", "").split(","))
-            models[excluded.pod.uid] = tuple(dict.fromkeys(truncate_value(name) for name in served if name))
-        self._models = models
-        return 0.0
 
 
 def target_from_pod(found: DiscoveredPod) -> TargetKeys:

@@ -1,4 +1,4 @@
-"""GPUs of a pod: from the kubelet, else from the GPU exporter, else from the processes on the GPUs.
+"""GPUs of a pod: from the kubelet, else from the GPU exporter.
 
 Add the device ids of another device plugin to DEVICE_ID. Each pod of a time-shared GPU gets its values, which belong to
 all of them together.
@@ -10,9 +10,8 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from agent.gpu.owners import PROC, GpuAssignment, gpus_by_index
+from agent.gpu.owners import GpuAssignment, gpus_by_index
 from agent.kubernetes.pod_resources import Devices
 from agent.kubernetes.pods import GPU_RESOURCES, Pod
 from rules.telemetry.snapshots import GpuReadout
@@ -37,13 +36,12 @@ class GpuAssignmentSources:
     readouts: Mapping[str, GpuReadout]
     devices: Sequence[Devices] | None = None
     error: str = ""
-    proc: Path = PROC
 
 
 def assign_pod_gpus(pod: Pod, sources: GpuAssignmentSources) -> GpuAssignment:
     """Return the GPUs of a pod. Nothing is missing for a pod that requests no GPU."""
     reasons = []
-    for source in (_by_kubelet, _by_exporter, _by_process):
+    for source in (_by_kubelet, _by_exporter):
         gpus, reason = source(pod, sources)
         if gpus:
             return GpuAssignment(gpus=gpus)
@@ -109,25 +107,3 @@ def _by_exporter(pod: Pod, sources: GpuAssignmentSources) -> tuple[tuple[str, ..
 
 def _named(place: str, readouts: Mapping[str, GpuReadout]) -> tuple[str, ...]:
     return tuple(gpu for gpu, readout in readouts.items() if place in readout.pods)
-
-
-def _by_process(pod: Pod, sources: GpuAssignmentSources) -> tuple[tuple[str, ...], str]:
-    """Search the control groups of processes for the pod's uid (systemd writes _ for -). It needs hostPID."""
-    if not any(readout.pids for readout in sources.readouts.values()):
-        return (), "no processes are visible (hostPID)"
-    uids = (f"pod{pod.uid}", f"pod{pod.uid.replace('-', '_')}")
-    gpus = []
-    for gpu, readout in sources.readouts.items():
-        groups = [_control_groups(pid, sources.proc) for pid in readout.pids]
-        if any(uid in group for uid in uids for group in groups):
-            gpus.append(gpu)
-    return tuple(gpus), "none of its processes is on a GPU"
-
-
-def _control_groups(pid: int, proc: Path) -> str:
-    try:
-        with (proc / str(pid) / "cgroup").open(encoding="utf-8", errors="replace") as file:
-            return file.read(65_536)
-    except OSError:
-        # The process has ended or is not visible.
-        return ""

@@ -231,7 +231,7 @@ class WebhookHealth:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryHealth:
     """Discovery of engine pods. `trouble` is a sentence while the API gives no pods, `age_seconds` the duration of
-    that. Pod counts: `watched`, and `starting` among watched and `later` pods. `left_out` has a sentence for each
+    that. Pod counts: `watched`, and `starting` among watched pods and those without an address. `left_out` has a sentence for each
     rejected candidate. `notes` are sentences about uncertain pods.
     """
 
@@ -239,7 +239,6 @@ class DiscoveryHealth:
     age_seconds: float = 0.0
     watched: int = 0
     starting: int = 0
-    later: int = 0
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -293,16 +292,10 @@ class ReportHealth:
 
 @dataclass(kw_only=True)
 class AgentHealth:
-<<<<<<< HEAD
     """Health of the agent. The daemon counts in it, from its start.
 
-    `history_trouble`, `history_notice`, `config_trouble` and `gpu_problems` hold sentences, None or empty if healthy.
+    `history_trouble`, `config_trouble` and `gpu_problems` hold sentences, None or empty if healthy.
     `last_turn_at` is the end of the last cycle that succeeded (unix seconds). `failed_in_row` cycles have failed since.
-=======
-    """Health of the agent. Counts are since its start. `history_trouble`, `config_trouble` and `gpu_problems`
-    hold sentences, None or empty if healthy. `last_turn_at` is the end of the last cycle that succeeded (unix seconds).
-    `failed_in_row` cycles have failed since.
->>>>>>> 8c062ae6 (history: refuse another format; one record a minute, bounded deques)
 
     `unbooked_minutes` wait to be written to the history, `dropped_minutes` are lost (minutes of a replica).
     `scrape_failures` counts by tier, replica and kind. The web server adds `web_*`. These are None if the feature is

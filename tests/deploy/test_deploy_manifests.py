@@ -37,7 +37,7 @@ FOLDERS = {
 }
 RELEASES = ("1.30", "1.34", "1.37")
 NAMES = [name.partition("/")[2] for name in OVERLAYS]
-ON_NODES = ("nvidia-runtime", "dcgm", "pod-resources", "host-pid")
+ON_NODES = ("nvidia-runtime", "dcgm", "pod-resources")
 """Components that change the agents on nodes."""
 
 
@@ -142,7 +142,6 @@ def test_every_component_can_be_put_on_the_cluster_overlay(component: str, tmp_p
         "nvidia-runtime": {("DaemonSet", "sizewatch-node")},
         "dcgm": {("DaemonSet", "sizewatch-node"), ("ConfigMap", "sizewatch-node")},
         "pod-resources": {("DaemonSet", "sizewatch-node"), ("Namespace", "sizewatch")},
-        "host-pid": {("DaemonSet", "sizewatch-node"), ("Namespace", "sizewatch")},
     }
     assert changed == expected[component]
     for one in after.values():

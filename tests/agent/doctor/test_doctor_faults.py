@@ -229,8 +229,7 @@ def findings(folder: Path, keys: Keys) -> tuple[CheckResult, ...]:
 def test_what_was_found_to_go_wrong_has_a_line_that_names_the_place_and_what_to_do(
     fault: Fault, check: str, level: CheckLevel, text: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.doctor.pods.LOOK_SECONDS", 0.1)
-    monkeypatch.setattr("agent.kubernetes.node_pods.PAGE_SECONDS", 0.2)
+    monkeypatch.setattr("agent.kubernetes.node_pods.LIST_SECONDS", 0.2)
     monkeypatch.setattr("agent.doctor.running_daemon.WEB_SECONDS", 1.0)
     with fault(tmp_path) as keys:
         before = content(tmp_path)

@@ -14,7 +14,6 @@ from kube_standin import Kube, pod, serving
 from waiting import CEILING_SECONDS
 
 from agent.config.load import load
-from agent.doctor import pods
 from agent.doctor.check_result import CheckResult
 from agent.doctor.run import run_checks
 from agent.kubernetes import node_pods
@@ -24,7 +23,7 @@ ON = {"sizewatch.io/scrape": "true", "sizewatch.io/tier": "cpu-small"}
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_pods, "PAGE_SECONDS", CEILING_SECONDS)
+    monkeypatch.setattr(node_pods, "LIST_SECONDS", CEILING_SECONDS)
 
 
 @pytest.fixture
@@ -75,7 +74,6 @@ def test_a_node_without_an_engine_and_an_api_that_refuses_are_told_with_advice(
     assert only.level == "fail"
     assert "403" in only.text
     kube.refuse = 0
-    monkeypatch.setattr(pods, "LOOK_SECONDS", 0.2)
     kube.put(pod("c", address=None))
     texts = [one.text for one in findings(tmp_path, kube)]
     assert "0 engine pods, 1 starting" in texts[0]

@@ -44,9 +44,6 @@ rules:
   - apiGroups: ['']
     resources: [pods]
     verbs: [list, watch]
-  - apiGroups: ['']
-    resources: [nodes]
-    verbs: [get]
 {{- end }}
 
 {{- define "sizewatch.config-map" -}}
