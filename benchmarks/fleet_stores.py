@@ -30,7 +30,7 @@ NODE, CARD = "@NODE", "R" * 27
 """Placeholders, each as long as what takes its place."""
 
 AROUND = {
-    "instance": f"10.42.{NODE}:9095",
+    "instance": f"10.42.{NODE}:19095",
     "job": "sizewatch/sizewatch-node",
     "namespace": "sizewatch",
     "pod": f"sizewatch-node-{NODE}",

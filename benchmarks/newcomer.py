@@ -1,6 +1,6 @@
 """The first minutes of a newcomer, timed: from a clone to a watched engine, an alert in Alertmanager and a report on disk.
 
-    .venv/bin/python benchmarks/newcomer.py            # some minutes; needs pip's index, and ports 8000, 9093 and 9095 free
+    .venv/bin/python benchmarks/newcomer.py            # some minutes; needs pip's index, and ports 8000, 9093 and 19095 free
 
 The engine is the recording of a real vLLM that runs into a KV cache cascade, played at life's pace on vLLM's port. The
 Alertmanager is Debian's. Every command is one that README.md shows; none is given a file that was edited.
@@ -84,7 +84,7 @@ def steps(python: str, folder: Path, processes: list[subprocess.Popen[bytes]]) -
     sizewatch = str(folder / "venv/bin/sizewatch")
     with (folder / "run.log").open("wb") as log:
         processes.append(subprocess.Popen([sizewatch, "init", "--run"], cwd=out, stdout=log, stderr=log))
-    wait_for("the status page", lambda: bool(answer("http://127.0.0.1:9095/api/status")))
+    wait_for("the status page", lambda: bool(answer("http://127.0.0.1:19095/api/status")))
     step("2  sizewatch init --run   the status page answers")
     wait_for("an alert", lambda: bool(answer(f"{ALERTMANAGER}/api/v2/alerts")))
     held = answer(f"{ALERTMANAGER}/api/v2/alerts")

@@ -35,7 +35,7 @@ def parameters() -> tuple[click.Parameter, ...]:
     speed = f"how many times faster time runs (default {SPEED:g}; 1 with --out)"
     past = duration(14 * DAY_SECONDS, 84 * DAY_SECONDS)
     return (
-        option("--port", "PORT", port, click.IntRange(0, 65535), default=9095),
+        option("--port", "PORT", port, click.IntRange(0, 65535), default=19095),
         option("--speed", "SPEED", speed, number(0.1, 60)),
         option("--seconds", "N", "end after N seconds; default: until Ctrl-C", number(0.1, 1e6)),
         option("--history", "LENGTH", "a simulated fleet with so much past (4w), not recorded engines", past),

@@ -107,7 +107,7 @@ def run(options: SimpleNamespace) -> int:
     print(f"wrote    {config_path}, {plan_path}")
     print(f"assumed  lines marked ASSUMED in {plan_path}: GPUs of a replica, and a TTFT P99 of 2 s")
     where = f" -c {shlex.quote(str(config_path))}" if config_path.parent != Path() else ""
-    print(f"next     sizewatch run{where}      then http://127.0.0.1:9095/")
+    print(f"next     sizewatch run{where}      then http://127.0.0.1:19095/")
     tier = shlex.quote(next(iter(tiers)))
     print(f"then     sizewatch plan import RESULTS... --into {shlex.quote(str(plan_path))} --tier {tier}")
     return run_command.run(SimpleNamespace(config=str(config_path), role=None)) if options.start else FINE

@@ -55,7 +55,7 @@ def run(options: SimpleNamespace) -> int:
     except (ScrapeError, ValueError) as error:
         why = str(error)
         if isinstance(error, json.JSONDecodeError):
-            why = "this is no status page of sizewatch. --url takes the address of its page, such as http://127.0.0.1:9095"
+            why = "this is no status page of sizewatch. --url takes the address of its page, such as http://127.0.0.1:19095"
         elif isinstance(error, ScrapeError):
             # Without the address and the hints for engines.
             reason = error.text.removeprefix(f"{place_of(target.url)}: ").partition("; ")[0]

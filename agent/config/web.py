@@ -33,7 +33,7 @@ def split_listen(value: str) -> tuple[str, int]:
 def _listen(value: object) -> str:
     match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):([0-9]{1,5})", value if is_text(value) else "")
     if match is None:
-        raise validation_error("must be HOST:PORT such as 127.0.0.1:9095, [::1]:9095 or :9095")
+        raise validation_error("must be HOST:PORT such as 127.0.0.1:19095, [::1]:19095 or :19095")
     if not 1 <= int(match[2]) <= 65535:
         raise validation_error(f"must have a port from 1 to 65535, not {match[2]}")
     return match[0]
@@ -45,7 +45,7 @@ Listen = Annotated[str, BeforeValidator(_listen), WithJsonSchema({"type": "strin
 class Web(ConfigSection):
     """Metrics, health and the status page."""
 
-    listen: Listen = Field("127.0.0.1:9095", description="Address to listen on; ':9095' is every address.")
+    listen: Listen = Field("127.0.0.1:19095", description="Address to listen on; ':19095' is every address.")
     probe_listen: Listen | None = Field(None, description="Second address, without TLS: /healthz and /readyz alone.")
     config_file: EnvironmentFileName | None = Field(
         None, description="Web configuration file of Prometheus' exporter-toolkit: TLS and users."

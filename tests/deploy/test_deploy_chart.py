@@ -199,7 +199,7 @@ def test_the_notes_name_what_was_installed() -> None:
         text = chart({name.replace("_", "."): value for name, value in changes.items()}, namespace="watching")
         return next(part for part in text.split("---\n# ") if part.startswith("NOTES.txt"))
 
-    assert "kubectl -n watching port-forward daemonset/sizewatch-node 9095" in notes()
+    assert "kubectl -n watching port-forward daemonset/sizewatch-node 19095" in notes()
     assert "service/sizewatch-fleet" in notes()
     assert "service/sizewatch-fleet" not in notes(fleet_enabled=False)
     assert "service/sizewatch-standalone" in notes(standalone_enabled=True)

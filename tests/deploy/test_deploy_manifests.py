@@ -226,7 +226,7 @@ def test_the_program_takes_the_configuration_with_the_plan(folder: str, name: st
     environment = {"NODE_NAME": "gpu-1", "POD_NAME": "vllm-0", "POD_NAMESPACE": "serving"}
     found = load(tmp_path / "sizewatch.yaml", environment=environment)
     assert found.plan is not None
-    assert found.config.web.address == ("", 9095)
+    assert found.config.web.address == ("", 19095)
     # Every address of the pod, shut by the network policy: the one weakness that is known.
     assert [one for one in found.warnings if "web.listen" not in one] == []
 

@@ -115,10 +115,10 @@ def test_compose_runs_as_processes_until_prometheus_has_readings_rules_and_alert
     with ExitStack() as stack:
         address = stack.enter_context(engine(tmp_path))
         (tmp_path / "plan.yaml").write_text(text("compose/plan.yaml", {}))
-        changes = {"engine:8000": address, "/var/lib/sizewatch": str(tmp_path / "data"), ":9095": f"127.0.0.1:{page}"}
+        changes = {"engine:8000": address, "/var/lib/sizewatch": str(tmp_path / "data"), ":19095": f"127.0.0.1:{page}"}
         (tmp_path / "sizewatch.yaml").write_text(text("compose/sizewatch.yaml", changes) + "scrape_interval: 1s\n")
         (tmp_path / "alertmanager.yml").write_text(text("compose/alertmanager.yml", {}))
-        changes = {"alertmanager:9093": f"127.0.0.1:{manager}", "sizewatch:9095": f"127.0.0.1:{page}", "15s": "1s"}
+        changes = {"alertmanager:9093": f"127.0.0.1:{manager}", "sizewatch:19095": f"127.0.0.1:{page}", "15s": "1s"}
         changes["/etc/prometheus/rules/*.yaml"] = f"{ROOT}/rules/prometheus/sizewatch-*.yaml"
         (tmp_path / "prometheus.yml").write_text(text("compose/prometheus.yml", changes))
         program = tools.tool("prometheus-alertmanager")

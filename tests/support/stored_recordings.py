@@ -101,7 +101,7 @@ def _of_agent(name: str | Path, plan: Plan | None, late_seconds: float) -> Itera
         scrapers.round, now = several, several[-1].t
         parts.loop.run_cycle()
         page, _ = exposition.render(parts.status(now), "")
-        yield from samples(page.decode(), now + late_seconds, {"instance": "node-1:9095", "job": "sizewatch"})
+        yield from samples(page.decode(), now + late_seconds, {"instance": "node-1:19095", "job": "sizewatch"})
 
 
 @lru_cache(maxsize=3)

@@ -128,7 +128,7 @@ def test_gpus_that_a_replica_was_waiting_for_are_not_waited_for_after_it_is_gone
 
 def of_pod(pod: str, gpu: str, begin: float, minutes: int) -> Iterator[Sample]:
     """What a store has of a node agent that watches one pod with one GPU."""
-    agent = {"instance": f"{pod}:9095", "job": "sizewatch", names.TIER: TIER, names.REPLICA: pod, names.POOL: "mixed"}
+    agent = {"instance": f"{pod}:19095", "job": "sizewatch", names.TIER: TIER, names.REPLICA: pod, names.POOL: "mixed"}
     for number in range(4 * minutes):
         t = begin + 15.0 * number
         yield names.TARGET_UP.name, agent, t, 1.0

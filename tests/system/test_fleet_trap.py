@@ -39,7 +39,7 @@ LOADS = {"idle": 2.5, "busy": 5.2}
 def told() -> Iterator[Sample]:
     """What an agent exports of a replica of each tier, at an even load."""
     for tier, rps in LOADS.items():
-        labels = {"tier": tier, "replica": f"{tier}-0", "pool": "mixed", "instance": "node:9095"}
+        labels = {"tier": tier, "replica": f"{tier}-0", "pool": "mixed", "instance": "node:19095"}
         engine = {**labels, "model": "m"}
         for place in range(int((END - STORED) / EVERY)):
             t = STORED + place * EVERY

@@ -35,7 +35,7 @@ targets:
     engine_version: "1"
 gpus: {source: dcgm, dcgm: {url: "http://127.0.0.1:9400/metrics"}}
 web:
-  listen: ":9095"
+  listen: ":19095"
   probe_listen: ":9096"
   bearer_token_file: t
   config_file: u

@@ -94,14 +94,14 @@ def test_what_weakens_it_is_told() -> None:
     unchecked = {"url": "https://am.example", "tls": {"insecure_skip_verify": True}}
     data = {
         "targets": [TARGET],
-        "web": {"listen": ":9095", "bearer_token_file": "readers"},
+        "web": {"listen": ":19095", "bearer_token_file": "readers"},
         "alerting": {"path": "posts", "alertmanagers": [unchecked], "receiver": {"bearer_token_file": "token"}},
     }
     said = weaknesses(parse_config(data), None)
     assert any(
         text.startswith("alerting.alertmanagers[0].tls.insecure_skip_verify: anyone on the way") for text in said
     )
-    assert "alerting.receiver: its token comes over :9095 without TLS; set tls_server_config in web.config_file" in said
+    assert "alerting.receiver: its token comes over :19095 without TLS; set tls_server_config in web.config_file" in said
 
 
 def test_an_agent_that_neither_posts_nor_receives_loads_nothing_for_it(tmp_path: Path) -> None:

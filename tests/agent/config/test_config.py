@@ -177,7 +177,7 @@ def test_a_secret_in_a_wrong_place_is_never_repeated(tmp_path: Path) -> None:
             {"gpus": {"source": "amd", "amd": {"url": "http://x/", "tls": {"ca_file": "ca.pem"}}}},
             "gpus.amd.tls: is given, but the url begins with http://; write https://",
         ),
-        ({"web": {"listen": "9095"}}, "web.listen: must be HOST:PORT such as 127.0.0.1:9095, [::1]:9095 or :9095"),
+        ({"web": {"listen": "19095"}}, "web.listen: must be HOST:PORT such as 127.0.0.1:19095, [::1]:19095 or :19095"),
         ({"web": {"listen": ":0"}}, "web.listen: must have a port from 1 to 65535, not 0"),
         (
             {"web": {"tls": {"cert_file": "x"}}},
@@ -241,7 +241,7 @@ def test_a_target_and_an_interval_are_enough_and_the_rest_has_defaults() -> None
     assert plain.timeout_seconds() == 5.0
     assert plain.data_dir == "sizewatch-data"
     assert str(plain.history_path) == "sizewatch-data/history.db"
-    assert plain.web.address == ("127.0.0.1", 9095)
+    assert plain.web.address == ("127.0.0.1", 19095)
     assert plain.gpus.source == "nvml"
     assert scrapers.list_targets(plain) == (
         scrapers.Target(
@@ -310,7 +310,7 @@ def test_the_role_node_keeps_no_history_unless_it_is_told_where() -> None:
 @pytest.mark.parametrize(
     ("listen", "address"),
     [
-        (":9095", ("", 9095)),
+        (":19095", ("", 19095)),
         ("[::1]:80", ("::1", 80)),
         ("0.0.0.0:1", ("0.0.0.0", 1)),
         ("host-a:65535", ("host-a", 65535)),
@@ -423,7 +423,7 @@ def warnings(folder: Path, text: str) -> tuple[str, ...]:
 
 
 SOUND = "targets: [{url: 'http://a/', tier: h100-llama70b-fp8}]\n"
-OPEN = "0.0.0.0:9095 is open to other machines without"
+OPEN = "0.0.0.0:19095 is open to other machines without"
 
 
 @pytest.mark.parametrize(
@@ -439,16 +439,16 @@ OPEN = "0.0.0.0:9095 is open to other machines without"
         (SOUND + "web: {listen: 'localhost:1'}", ()),
         (SOUND + "web: {listen: '[::1]:1'}", ()),
         (SOUND + "web: {listen: '127.0.0.5:1'}", ()),
-        (SOUND + "web: {listen: '0.0.0.0:9095'}", (f":3: web.listen: {OPEN} TLS and authentication",)),
+        (SOUND + "web: {listen: '0.0.0.0:19095'}", (f":3: web.listen: {OPEN} TLS and authentication",)),
         (
-            SOUND + "web: {listen: '0.0.0.0:9095', config_file: web.yml}",
+            SOUND + "web: {listen: '0.0.0.0:19095', config_file: web.yml}",
             (f":3: web.listen: {OPEN} authentication",),
         ),
         (
-            SOUND + "web: {listen: ':9095', bearer_token_file: t}",
-            (":3: web.listen: :9095 takes passwords from other machines without TLS",),
+            SOUND + "web: {listen: ':19095', bearer_token_file: t}",
+            (":3: web.listen: :19095 takes passwords from other machines without TLS",),
         ),
-        (SOUND + "web: {listen: ':9095', bearer_token_file: t, config_file: web.yml}", ()),
+        (SOUND + "web: {listen: ':19095', bearer_token_file: t, config_file: web.yml}", ()),
         (
             "targets: [{url: 'https://a/', tier: h100-llama70b-fp8, tls: {insecure_skip_verify: true}}]\n",
             (":2: targets[0].tls.insecure_skip_verify: anyone on the way can answer for it; use ca_file",),

@@ -384,9 +384,9 @@ def test_a_port_that_is_taken_by_another_program_fails(tmp_path: Path) -> None:
 
 
 def test_an_address_of_another_machine_cannot_be_listened_on(tmp_path: Path) -> None:
-    (wrong,) = web(tmp_path, "192.0.2.1:9095")
+    (wrong,) = web(tmp_path, "192.0.2.1:19095")
     assert wrong.level is CheckLevel.FAIL
-    assert wrong.text.startswith(f"192.0.2.1:9095: {os.strerror(errno.EADDRNOTAVAIL)}")
+    assert wrong.text.startswith(f"192.0.2.1:19095: {os.strerror(errno.EADDRNOTAVAIL)}")
 
 
 def test_files_of_the_web_server_are_tried(tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def two(samples: list[Sample], until: float) -> list[Sample]:
     more = []
     for name, labels, t, value in samples:
         if t < until and "replica" in labels:
-            more.append((name, {**labels, "replica": "cpu-small-1", "instance": "node-2:9095"}, t, value))
+            more.append((name, {**labels, "replica": "cpu-small-1", "instance": "node-2:19095"}, t, value))
     return [*samples, *more]
 
 
@@ -225,7 +225,7 @@ def test_a_replica_whose_agent_was_killed_is_a_gap_and_then_gone_and_the_others_
 
 def test_an_agent_that_two_see_counts_once() -> None:
     samples = list(agent_samples("steady"))
-    doubled = [*samples, *((n, {**labels, "instance": "node-9:9095"}, t + 0.1, v) for n, labels, t, v in samples)]
+    doubled = [*samples, *((n, {**labels, "instance": "node-9:19095"}, t + 0.1, v) for n, labels, t, v in samples)]
     once, _ = told_by_agents(samples)
     twice, _ = told_by_agents(doubled)
     for fleet in (once, twice):
@@ -255,7 +255,7 @@ def copies(count: int, names: tuple[str, ...], begin: float) -> list[Sample]:
         for name, labels, t, value in samples:
             if "replica" in labels:
                 seen = later if name == "sizewatch_target_last_success_timestamp_seconds" else 0.0
-                own = {**labels, "replica": f"r{number:03d}", "instance": f"node-{number}:9095"}
+                own = {**labels, "replica": f"r{number:03d}", "instance": f"node-{number}:19095"}
                 found.append((name, own, t + later, value + seen))
     return found
 
@@ -414,7 +414,7 @@ def test_what_node_agents_tell_of_their_replicas_is_not_exported_twice() -> None
 def test_gpus_of_a_replica_that_spans_nodes_are_joined_to_it() -> None:
     samples = list(agent_samples("steady"))
     gpus = []
-    for gpu, instance, late in (("GPU-a", "node-1:9095", 0.0), ("GPU-b", "node-2:9095", 1.3)):
+    for gpu, instance, late in (("GPU-a", "node-1:19095", 0.0), ("GPU-b", "node-2:19095", 1.3)):
         labels = {"tier": TIER, "pool": "mixed", "replica": "cpu-small-0", "gpu": gpu, "instance": instance}
         labels |= {"job": "sizewatch"}
         scrapes = sorted({t for name, _, t, _ in samples if name == "sizewatch_target_up"})

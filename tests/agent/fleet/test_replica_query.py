@@ -51,7 +51,7 @@ def filled(kind: str, folder: Path, samples: list[Sample]) -> Iterator[str]:
 
 @pytest.mark.parametrize("kind", ["victoria-metrics", "prometheus"])
 def test_sums_of_two_agents_that_export_a_replica_are_not_mixed(kind: str, tmp_path: Path) -> None:
-    once = [*series("r1", "node-1:9095", 5.0), *series("r2", "node-2:9095", 7.0)]
+    once = [*series("r1", "node-1:19095", 5.0), *series("r2", "node-2:19095", 7.0)]
     with filled(kind, tmp_path / "once", once) as url:
         api = StoreApi(StoreConfig(url=url, timeout_seconds=60.0))
         found = api.query(AgentSums(tier=TIER).replica_query(()), T)
@@ -65,7 +65,7 @@ def test_sums_of_two_agents_that_export_a_replica_are_not_mixed(kind: str, tmp_p
     assert pages["r1"].t == T - 3.0
     assert pages["r1"].snapshot is not None
     assert pages["r1"].snapshot.facts == {"model": "llama", "engine_version": "0.32.0"}
-    with filled(kind, tmp_path / "twice", [*once, *series("r1", "node-3:9095", 1.0)]) as url:
+    with filled(kind, tmp_path / "twice", [*once, *series("r1", "node-3:19095", 1.0)]) as url:
         api = StoreApi(StoreConfig(url=url, timeout_seconds=60.0))
         snapshot = pages_of(api)["r1"].snapshot
     # The sums of one of both agents, not the larger of each.

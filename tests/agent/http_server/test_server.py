@@ -187,9 +187,9 @@ def test_what_does_not_exist_is_not_found(plain: WebServer) -> None:
 
 def test_a_strangers_name_that_leads_to_this_machine_reads_nothing() -> None:
     with serving(hosts=("monitor.internal",)) as server:
-        for host in ("evil.example", "localhost.evil.example:9095", "127.0.0.1.evil.example", "[", "localhost@evil"):
+        for host in ("evil.example", "localhost.evil.example:19095", "127.0.0.1.evil.example", "[", "localhost@evil"):
             assert ask(server, "/metrics", Host=host)[0] == 421, host
-        for host in ("localhost", "LOCALHOST:9095", "x.localhost", "127.0.0.1", "[::1]:9095", "monitor.internal."):
+        for host in ("localhost", "LOCALHOST:19095", "x.localhost", "127.0.0.1", "[::1]:19095", "monitor.internal."):
             assert ask(server, "/metrics", Host=host)[0] == 200, host
         assert ask(server, "/healthz", Host="evil.example")[0] == 200
     with serving(listen=":0") as server:
@@ -197,7 +197,7 @@ def test_a_strangers_name_that_leads_to_this_machine_reads_nothing() -> None:
 
 
 def test_it_listens_on_loopback_unless_configured_otherwise() -> None:
-    assert Web().address == ("127.0.0.1", 9095)
+    assert Web().address == ("127.0.0.1", 19095)
     for listen in ("127.0.0.1:0", ":0"):
         with serving(listen=listen) as server:
             assert ask(server, "/healthz")[0] == 200

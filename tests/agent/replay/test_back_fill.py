@@ -48,7 +48,7 @@ def even_load(source: str, begin: float, every: float, until: float = LENGTH) ->
             requests = RPS * place * every
             values = (requests, PROMPT * requests, OUTPUT * requests, RUNNING, WAITING)
             if source == "agents":
-                labels = {"tier": TIER, "replica": replica, "pool": pool, "instance": "node:9095", "model": "m"}
+                labels = {"tier": TIER, "replica": replica, "pool": pool, "instance": "node:19095", "model": "m"}
                 names = ("requests_finished_total", "prompt_tokens_total", "generation_tokens_total")
                 gauges = ("requests_running", "requests_waiting")
                 both = [(f"sizewatch_{name}", labels) for name in (*names, *gauges)]

@@ -59,7 +59,7 @@ def ids(pair: tuple[Rule, AlertLevel]) -> str:
     return f"{pair[0].name}-{pair[1].loudness}"
 
 
-def series(rule: Rule, metric: str, values: str, instance: str = "a:9095", **labels: str) -> dict[str, str]:
+def series(rule: Rule, metric: str, values: str, instance: str = "a:19095", **labels: str) -> dict[str, str]:
     """One series of a rule about tier t, by the agent at `instance`."""
     own = {"rule": rule.name, "tier": "t", "instance": instance, "job": "sizewatch", **labels}
     if rule.scope is Scope.REPLICA:
@@ -67,7 +67,7 @@ def series(rule: Rule, metric: str, values: str, instance: str = "a:9095", **lab
     return {f"{metric}{{{','.join(f'{k}={json.dumps(v)}' for k, v in own.items())}}}": values}
 
 
-def verdict(rule: Rule, values: str, certain: str = "1x200", instance: str = "a:9095") -> dict[str, str]:
+def verdict(rule: Rule, values: str, certain: str = "1x200", instance: str = "a:19095") -> dict[str, str]:
     return {
         **series(rule, names.VERDICT.name, values, instance),
         **series(rule, names.VERDICT_CERTAIN.name, certain, instance),
@@ -147,13 +147,13 @@ def test_a_ticket_ends_before_the_page_that_inhibits_it() -> None:
     assert KEEP[Severity.PAGE] - KEEP[Severity.TICKET] >= INTERVALS[Severity.PAGE] + INTERVALS[Severity.TICKET]
 
 
-def incident(rule: str, loudness: str, values: str, told: str = "a:9095", replica: str = "") -> dict[str, str]:
+def incident(rule: str, loudness: str, values: str, told: str = "a:19095", replica: str = "") -> dict[str, str]:
     """The alert of an incident of tier t, exported by an agent at `told`."""
     where = f'tier="t",replica="{replica}",instance="{told}",job="sizewatch"'
     return {f'{names.INCIDENT_ALERT.name}{{rule="{rule}",loudness="{loudness}",{where}}}': values}
 
 
-def incidents(values: str, told: str = "a:9095") -> dict[str, str]:
+def incidents(values: str, told: str = "a:19095") -> dict[str, str]:
     return {f'{names.ALERTING_INCIDENTS.name}{{tier="t",instance="{told}",job="sizewatch"}}': values}
 
 
@@ -181,7 +181,7 @@ def test_an_agent_with_incidents_sends_one_alert_for_each_and_names_the_others(t
         Case(name="certain findings whose ticket waits", series=found, values=[("20m", every, 0)]),
         Case(
             name="another agent is older and has none",
-            series={**found, **verdict(EVICTION, "2x200", instance="b:9095")},
+            series={**found, **verdict(EVICTION, "2x200", instance="b:19095")},
             values=[("20m", every, 1)],
         ),
     ]
@@ -245,7 +245,7 @@ def test_certainty_must_be_of_the_same_agent_and_two_agents_are_one_alert(tmp_pa
 def test_every_alert_carries_its_labels_and_says_what_was_seen_and_expected(tmp_path: Path, loudness: Severity) -> None:
     cases = []
     for rule, level in of(loudness):
-        told = {'sizewatch_plan_info{tier="t",model="m",instance="a:9095"}': "1x70"}
+        told = {'sizewatch_plan_info{tier="t",model="m",instance="a:19095"}': "1x70"}
         told |= verdict(rule, f"{SEVERITY[level.status]}x70")
         told |= series(rule, names.OBSERVED.name, "0.25x70")
         told |= series(rule, names.EXPECTED.name, "0.25x70", bound="upper")
@@ -292,21 +292,21 @@ def test_an_alert_says_since_when_the_root_the_suspect_the_stage_the_queue_and_t
     rule = next(rule for rule in RULES if rule.name == "KvCacheCascade")
     level = LEVELS[rule.loudness][0]
     own = f'tier="t",replica="r1",rule="{rule.name}",loudness="page"'
-    incident = f'{own},root="WorkloadDrift",instance="a:9095"'
-    other = 'tier="t",replica="",rule="TtftDivergence",loudness="ticket",root="TtftDivergence",instance="a:9095"'
+    incident = f'{own},root="WorkloadDrift",instance="a:19095"'
+    other = 'tier="t",replica="",rule="TtftDivergence",loudness="ticket",root="TtftDivergence",instance="a:19095"'
     told = {
         **verdict(rule, "2x130"),
         **series(rule, names.SUSPECT.name, "1x130", cause="prompt lengths"),
         f"{names.INCIDENT_ALERT_START.name}{{{incident}}}": "600x130",
         # Another incident of the tier began earlier, and is not told.
         f"{names.INCIDENT_ALERT_START.name}{{{other}}}": "60x130",
-        f'{names.CASCADE_STAGE.name}{{tier="t",replica="r1",instance="a:9095"}}': "3x130",
-        f'{names.CASCADE_STAGE.name}{{tier="t",replica="r2",instance="a:9095"}}': "0x130",
-        'sizewatch_requests_waiting{tier="t",replica="r1",instance="a:9095"}': "1200x130",
-        'sizewatch_requests_waiting{tier="t",replica="r1",instance="b:9095"}': "1200x130",
-        'sizewatch_requests_waiting{tier="t",replica="r2",instance="a:9095"}': "33x130",
-        f'{names.STATUS_PAGE.name}{{url="https://sizewatch.example",instance="a:9095"}}': "1x130",
-        f'{names.STATUS_PAGE.name}{{url="https://other.example",instance="b:9095"}}': "1x130",
+        f'{names.CASCADE_STAGE.name}{{tier="t",replica="r1",instance="a:19095"}}': "3x130",
+        f'{names.CASCADE_STAGE.name}{{tier="t",replica="r2",instance="a:19095"}}': "0x130",
+        'sizewatch_requests_waiting{tier="t",replica="r1",instance="a:19095"}': "1200x130",
+        'sizewatch_requests_waiting{tier="t",replica="r1",instance="b:19095"}': "1200x130",
+        'sizewatch_requests_waiting{tier="t",replica="r2",instance="a:19095"}': "33x130",
+        f'{names.STATUS_PAGE.name}{{url="https://sizewatch.example",instance="a:19095"}}': "1x130",
+        f'{names.STATUS_PAGE.name}{{url="https://other.example",instance="b:19095"}}': "1x130",
     }
     given = [expected(rule, one) for one in LEVELS[rule.loudness] if reached(one, level)]
     for one in given:

@@ -62,7 +62,7 @@ kind: Service
 spec:
   selector: {{ template "sizewatch.labels" . }}
   ports:
-    - {name: http, port: 9095, targetPort: http, protocol: TCP}
+    - {name: http, port: 19095, targetPort: http, protocol: TCP}
 {{- end }}
 
 {{- define "sizewatch.network-policy" -}}
@@ -171,7 +171,7 @@ spec:
             - {name: NVIDIA_DRIVER_CAPABILITIES, value: utility}
             {{- end }}
           ports:
-            - {name: http, containerPort: 9095, protocol: TCP}
+            - {name: http, containerPort: 19095, protocol: TCP}
           resources:
             {{- toYaml (ternary .Values.fleet.resources .Values.node.resources $hasHistory) | nindent 12 }}
           securityContext:
