@@ -26,6 +26,13 @@ _NONE = -800.0
 """Below the logarithm of every float: of a probability of nothing."""
 
 
+def nearest_rank(values: Sequence[float], q: float) -> float:
+    """Return quantile `q` (0-1) as one of the values (Hyndman and Fan 1996, definition 1). Raise ValueError for none."""
+    if not values:
+        raise ValueError("no values, no quantile")
+    return sorted(values)[max(0, math.ceil(round(q * len(values), 9)) - 1)]
+
+
 def binomial_lower_bound(k: float, n: float, confidence: float = CONFIDENCE) -> float:
     """Return the lower Clopper-Pearson bound of a share, k of n observed (Clopper and Pearson 1934); 0 for k = 0.
 

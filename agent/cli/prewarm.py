@@ -28,14 +28,12 @@ from agent.cli.arguments import (
 from agent.cli.forecast import HISTORY
 from agent.cli.loading import load_config, open_history
 from agent.config.load import build_tier_contexts, select_tier
-from agent.durations import duration_text
 from agent.errors import ConfigError
 from agent.worker.process import ONE_THREAD
 from exporters.autoscaling.manifests import FORMATS, WORKLOADS, ObjectReference, Secret
 from exporters.render.text import copy_fields
 from rules.catalogue.registry import margin_of
 from rules.plan.replica_count import count_pools
-from rules.replicas.drain import SPOT_WARNING_SECONDS
 
 T = TypeVar("T")
 
@@ -44,7 +42,6 @@ PROMETHEUS = "http://prometheus.monitoring:9090"
 
 def parameters() -> tuple[click.Parameter, ...]:
     start = "how long a start takes, such as 3m; default the P95 of those measured"
-    warning, shortest = "how long before its end a spot instance is told", duration_text(SPOT_WARNING_SECONDS)
     formats = "for people, for programs, or as manifests for an autoscaler"
     reference = _pair(lambda kind, name: ObjectReference(kind=kind, name=name), "KIND/NAME, such as Deployment/chat")
     secret_key = _pair(lambda name, key: Secret(name=name, key=key), "NAME/KEY of a Secret")
@@ -54,7 +51,6 @@ def parameters() -> tuple[click.Parameter, ...]:
         *HISTORY,
         option("--usable-rps", "N", "what one replica carries; default what it takes now", number(1e-9, 1e9)),
         option("--start", "DURATION", start, duration()),
-        option("--spot-warning", "DURATION", f"{warning} (default: {shortest})", duration(), default=shortest),
         flag("--explain", "also what pre-warming was worth on the last week"),
         click.Option(["--format"], type=click.Choice(("text", "json", *FORMATS)), default="text", help=formats),
         JSON,
@@ -104,7 +100,7 @@ def run(options: SimpleNamespace) -> int:
     if loaded is None or options.history is not None:
         result = prewarm_from_csv(options.history, loaded, tier, overrides, options.bin)
     else:
-        result = prewarm_from_history(loaded, tier, overrides, warning_seconds=options.spot_warning)
+        result = prewarm_from_history(loaded, tier, overrides)
         with open_history(loaded):
             pass
     prewarm = result.prewarm

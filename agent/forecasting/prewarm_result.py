@@ -30,7 +30,7 @@ from rules.evaluator.alert_severity import list_open_burns
 from rules.evaluator.timeline import parse_start_event
 from rules.plan.capacity import stated_capacity
 from rules.plan.load_bins import TierContext
-from rules.replicas.drain import E2E, SPOT_WARNING_SECONDS, measure_drain, measure_loss
+from rules.replicas.drain import E2E, measure_drain
 from rules.replicas.starts import KEPT_SECONDS, ReplicaStart
 from rules.resize.production_summary import RECENT_SECONDS
 from rules.telemetry.windows import Window, sum_families
@@ -60,11 +60,7 @@ class ManifestOptions:
 
 
 def prewarm_from_history(
-    loaded: LoadedConfig,
-    tier: str,
-    overrides: PlanOverrides,
-    now: float | None = None,
-    warning_seconds: float = SPOT_WARNING_SECONDS,
+    loaded: LoadedConfig, tier: str, overrides: PlanOverrides, now: float | None = None
 ) -> ForecastResponse:
     """Return the result from the history of the daemon, with what scaling down takes. Raise ConfigError or HistoryError."""
     now = time.time() if now is None else now
@@ -72,8 +68,7 @@ def prewarm_from_history(
         contexts = measured_views(store, {tier: _context(loaded, tier)}, plan_versions(loaded), now)
         result = forecast_from_history(store, loaded, contexts[tier], overrides, now)
         durations = _durations(store, tier, now)
-    loss = measure_loss(durations, warning_seconds) if result.prewarm.recommendation is not None else None
-    return replace(result, prewarm=replace(result.prewarm, drain=measure_drain(durations), loss=loss))
+    return replace(result, prewarm=replace(result.prewarm, drain=measure_drain(durations)))
 
 
 def forecast_from_history(

@@ -27,7 +27,7 @@ from exporters.documents.prewarm_value import (
 )
 from exporters.render.text import copy_fields, format_duration, format_local, text_table, wrap
 from forecast.capacity.prewarm import DecisionBasis, ScheduleStep, merge_steps
-from rules.replicas.drain import ROUTING_SECONDS, SHUTDOWN_MARGIN_SECONDS, DrainTime, SpotLoss
+from rules.replicas.drain import ROUTING_SECONDS, SHUTDOWN_MARGIN_SECONDS, DrainTime
 from rules.telemetry.wording import format_count, number
 
 OLD_SECONDS = 3600.0
@@ -182,7 +182,6 @@ class Prewarm:
     worth: PrewarmValue | None = None
     reason: str = ""
     drain: DrainTime | str = "a trace has no durations of requests"
-    loss: SpotLoss | None = None
 
 
 def without_old_schedule(report: Prewarm, now: float) -> Prewarm:
@@ -255,7 +254,6 @@ def _recommended(report: Prewarm) -> list[str]:
         ),
         ("forecast", f"{one.method}; {_record(one)}"),
         ("scale down", _drain(report.drain)),
-        ("spot loss", _loss(report.loss)),
         ("worth", "" if report.worth is None else f"{report.worth.short_sentence} (--explain shows the numbers)"),
     ]
     lines = wrap(f"{report.tier}: {one.sentence}", "", "  ")
@@ -271,14 +269,6 @@ def _drain(drain: DrainTime | str) -> str:
     return (
         f"99% of requests end within {drain.seconds} s; terminationGracePeriodSeconds {drain.grace_seconds} ({parts})"
     )
-
-
-def _loss(loss: SpotLoss | None) -> str:
-    if loss is None:
-        return ""
-    low, high, held = (f"{value:.1f}" for value in (loss.unfinished_low, loss.unfinished_high, loss.in_flight))
-    cut = "none" if float(high) == 0 else high if low == high else f"{low} to {high}"
-    return f"after {loss.warning_seconds:.0f} s of warning {cut} of {held} requests are cut off"
 
 
 def _demand(report: Prewarm, one: Recommendation) -> str:
@@ -365,5 +355,4 @@ def prewarm_json(report: Prewarm) -> dict[str, Any]:
         if isinstance(report.drain, str)
         else {"e2e_p99": asdict(report.drain.e2e_p99), **copy_fields(report.drain, "seconds", "grace_seconds")},
         "drain_gap": report.drain if isinstance(report.drain, str) else "",
-        "spot_loss": None if report.loss is None else asdict(report.loss),
     }

@@ -88,7 +88,6 @@ class Evaluator:
             add_aggregate(state, name, aggregate, self.tier(name))
         if observation.removed:
             self.remove_replicas(state, observation.removed)
-            events.extend(_complete_upgrades(state, {tier for tier, _ in observation.removed}, observation.now))
         closed, changed = self._evaluate(state, observation)
         return StepResult(
             now=observation.now,
@@ -303,16 +302,6 @@ def _add_release(state: EvaluatorState, scrape: ReplicaScrape, page: Snapshot) -
     if found is not None:
         state.restore_releases(scrape.tier, (found,))
         yield timeline.release_event(scrape.tier, found)
-
-
-def _complete_upgrades(state: EvaluatorState, tiers: Iterable[str], now: float) -> Iterator[TimelineEvent]:
-    """Yield the end of each change of release whose last replica of another release was removed."""
-    for tier in sorted(tiers):
-        live = (name for of, name in state.replicas if of == tier)
-        found = track.complete_upgrade(state.releases(tier), live, now)
-        if found is not None:
-            state.restore_releases(tier, (found,))
-            yield timeline.release_event(tier, found)
 
 
 def _close_minute(state: EvaluatorState, replica: ReplicaState, minute: Window, context: TierContext) -> None:

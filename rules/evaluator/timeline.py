@@ -167,24 +167,18 @@ def parse_release_event(event: TimelineEvent) -> ReplicaRelease | None:
 
 
 def join_releases(events: Iterable[TimelineEvent]) -> Iterator[TimelineEvent]:
-    """Yield the events, with one for each change of a tier's release: its begin, and how far it came.
+    """Yield the events, with one for each change of a tier's release: its begin.
 
     The first sight of a replica is no change. The history stores one event a replica.
     """
-    changes: dict[str, TimelineEvent] = {}
+    changes: dict[str | None, str] = {}
     for event in events:
         release = parse_release_event(event)
         if release is None:
             yield event
-        elif release.before:
-            tier, pair = event.tier or "", (release.before, release.release)
-            began = changes.get(tier)
-            before = parse_release_event(began) if began else None
-            same = before is not None and (before.before, before.release) == pair
-            if began is not None and not same:
-                yield began
-            changes[tier] = replace(event, t=began.t if began is not None and same else event.t, replica=None)
-    yield from changes.values()
+        elif release.before and changes.get(event.tier) != event.text:
+            changes[event.tier] = event.text
+            yield replace(event, replica=None)
 
 
 def start_event(tier: str, start: ReplicaStart) -> TimelineEvent:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from rules.confidence import nearest_rank
 from rules.methods.evidence import capitalize, certain_if, exact_reading, judge_each_pool, range_reading
 from rules.plan import money
 from rules.plan.load_bins import TierContext
@@ -63,13 +64,6 @@ def weighing(case: RuleContext, several: Sequence[Window]) -> str:
         return ""
     work = work_of(windows.sum_families(several, families_of(signal)), capacity.lengths)
     return weighing_words(work, capacity.lengths, capacity.rps).strip(" ()") if work else ""
-
-
-def nearest_rank(values: Sequence[float], q: float) -> float:
-    """Return the quantile q (0-1) by nearest rank ceil(q n) (DESIGN, words). Raise ValueError without values."""
-    if not values:
-        raise ValueError("no periods")
-    return sorted(values)[max(0, math.ceil(round(q * len(values), 9)) - 1)]
 
 
 def hours_of_fullest(several: Sequence[Window], family: str, q: float) -> tuple[float, float] | None:

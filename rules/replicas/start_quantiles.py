@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rules.replicas.starts import ENOUGH, LEAD_QUANTILE, ReplicaStart, Timing, nearest_rank
+from rules.confidence import nearest_rank
+from rules.replicas.starts import ENOUGH, LEAD_QUANTILE, ReplicaStart, Timing
 from rules.telemetry.wording import number
 
 FROM_TO = {

@@ -6,8 +6,6 @@ computes a tier's cold start from them.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -180,13 +178,6 @@ def _same(one: ReplicaStart, other: ReplicaStart) -> bool:
     if one.started_at is not None and other.started_at is not None:
         return abs(one.started_at - other.started_at) <= SAME_SECONDS
     return one.seen_at == other.seen_at
-
-
-def nearest_rank(values: Sequence[float], q: float) -> float:
-    """Return quantile `q` (0-1] as one of the values (Hyndman and Fan 1996, definition 1). Raise ValueError for none."""
-    if not values:
-        raise ValueError("no values, no quantile")
-    return sorted(values)[max(0, math.ceil(q * len(values) - 1e-9) - 1)]
 
 
 def describe_start(start: ReplicaStart) -> str:

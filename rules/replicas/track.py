@@ -7,7 +7,6 @@ coverage and no requests. Spans of time record what was booked when a clock repe
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -116,8 +115,7 @@ def is_mostly_covered(spans: Spans, begin: float, end: float) -> bool:
 class ReplicaRelease:
     """Release that a replica runs from `t` on (unix seconds): its first page that tells it.
 
-    `before` is the release that it replaces, "" for a replica that is new or was never seen. `running` of `replicas` ran
-    the release then. Without a replica: the last one of another release is gone.
+    `before` is the release that it replaces, "" for a replica that is new or was never seen.
     """
 
     t: float
@@ -125,24 +123,18 @@ class ReplicaRelease:
     engine: str
     release: str
     before: str = ""
-    running: int = 1
-    replicas: int = 1
 
     def __str__(self) -> str:
-        change = f"{self.before} → {self.release}" if self.before else self.release
-        return f"{self.engine} {change} on {self.running} of {self.replicas} replicas"
+        return f"{self.engine} {self.before} → {self.release}" if self.before else f"{self.engine} {self.release}"
 
 
-_RELEASE_TEXT = re.compile(r"(?P<engine>\S+) (?:(?P<before>\S+) → )?(?P<release>\S+) on (\d+) of (\d+) replicas")
+_RELEASE_TEXT = re.compile(r"(?P<engine>\S+) (?:(?P<before>\S+) → )?(?P<release>\S+)")
 
 
 def parse_release(t: float, replica: str, text: str) -> ReplicaRelease | None:
     """Return the record of a text made by `str`. Return None for a text of another form."""
     found = _RELEASE_TEXT.fullmatch(text)
-    if found is None:
-        return None
-    running, replicas = int(found[4]), int(found[5])
-    return ReplicaRelease(t=t, replica=replica, running=running, replicas=replicas, **found.groupdict(default=""))
+    return ReplicaRelease(t=t, replica=replica, **found.groupdict(default="")) if found else None
 
 
 def detect_release(
@@ -150,47 +142,14 @@ def detect_release(
 ) -> ReplicaRelease | None:
     """Return the record of a page that tells another release than is known of its replica, else None.
 
-    A new replica changes the release of its tier if no other of the `live` replicas runs it, or if it takes part in the
-    last change. A pod of the old release that is added meanwhile changes nothing.
+    A new replica changes the release of its tier if none of the `live` replicas runs it.
     """
-    release, newest = page.facts.get(ENGINE_VERSION), {one.replica: one.release for one in known}
-    own = newest.get(replica)
-    if not release or (own is not None and is_same_release(own, release)):
+    release, newest = page.facts.get(ENGINE_VERSION), {record.replica: record.release for record in known}
+    before = newest.get(replica)
+    if not release or (before is not None and is_same_release(before, release)):
         return None
-    names = {*live, replica}
-    others = [newest[name] for name in names if name != replica and name in newest]
-    before = own or ""
-    if not own and known:
-        change = find_last_change(known)
-        if not any(is_same_release(release, one) for one in others):
-            found = Counter(others).most_common(1)[0][0] if others else known[-1].release
-            before = "" if is_same_release(found, release) else found
-        elif change and is_same_release(change.release, release) and change.before in others:
-            before = change.before
-    running = 1 + sum(is_same_release(release, one) for one in others)
-    return ReplicaRelease(
-        t=page.t,
-        replica=replica,
-        engine=page.engine,
-        release=release,
-        before=before,
-        running=running,
-        replicas=len(names),
-    )
-
-
-def find_last_change(known: Sequence[ReplicaRelease]) -> ReplicaRelease | None:
-    """Return the latest change of release in the records of a tier, oldest first. Return None without a change."""
-    return next((one for one in reversed(known) if one.before), None)
-
-
-def complete_upgrade(known: Sequence[ReplicaRelease], live: Iterable[str], now: float) -> ReplicaRelease | None:
-    """Return the record of the end of a change at `now`: the last replica of another release is gone."""
-    change = find_last_change(known)
-    newest = {one.replica: one.release for one in known}
-    left = [newest.get(name) for name in live]
-    if change is None or change.running == change.replicas or not left:
-        return None
-    if any(one is None or not is_same_release(one, change.release) for one in left):
-        return None
-    return replace(change, t=now, replica="", running=len(left), replicas=len(left))
+    if before is None:
+        others = [newest[name] for name in live if name in newest] or [record.release for record in known[-1:]]
+        is_change = others and not any(is_same_release(release, other) for other in others)
+        before = others[-1] if is_change else ""
+    return ReplicaRelease(t=page.t, replica=replica, engine=page.engine, release=release, before=before)

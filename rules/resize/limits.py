@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rules.catalogue.registry import BY_NAME as RULES
+from rules.confidence import nearest_rank
 from rules.methods import utilization
 from rules.plan.curve import operating_point
 from rules.plan.replica_count import Margin, ReplicaCount
@@ -70,7 +71,7 @@ def _fullest(hours: Iterable[Window], families: Sequence[str], q: float) -> floa
         for hour in hours
         if all(name in hour.gauges and hour.gauges[name].seconds > 0 for name in families)
     ]
-    return utilization.nearest_rank(sums, q) if sums else None
+    return nearest_rank(sums, q) if sums else None
 
 
 def fewest_within_limits(loads: Sequence[TierLoad], replicas: int, most: int, margin: Margin) -> int:

@@ -12,8 +12,8 @@ from functools import partial
 
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.catalogue.registry import CATALOGUE
+from rules.confidence import nearest_rank
 from rules.methods.drift import LENGTHS
-from rules.methods.utilization import nearest_rank
 from rules.plan.guardrails import Guardrail, judge_guardrails
 from rules.resize.production_summary import ProductionSummary
 from rules.telemetry import histograms

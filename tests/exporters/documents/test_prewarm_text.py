@@ -24,7 +24,7 @@ from exporters.documents.prewarm import (
 )
 from exporters.documents.prewarm_value import Counted, Highest, PrewarmValue, Strategy, worth_json, worth_lines
 from forecast.capacity.prewarm import DecisionBasis, ScheduleStep, merge_steps
-from rules.replicas.drain import DrainTime, SpotLoss
+from rules.replicas.drain import DrainTime
 from rules.telemetry.histograms import Quantile
 
 NOON = datetime(2026, 11, 23, 13, 1, 33, tzinfo=UTC).timestamp()
@@ -105,20 +105,11 @@ REPORT = Prewarm(
 )
 
 
-def test_it_says_what_scaling_down_takes_and_what_a_spot_loss_cuts_off() -> None:
-    loss = SpotLoss(
-        warning_seconds=120.0,
-        in_flight=5.74,
-        unfinished_low=0.0,
-        unfinished_high=0.002,
-    )
+def test_it_says_what_scaling_down_takes() -> None:
     drain = DrainTime(e2e_p99=Quantile(value=19.6, low=15.0, high=20.0, n=5000.0))
-    text = " ".join(prewarm_text(replace(REPORT, drain=drain, loss=loss)).split())
+    text = " ".join(prewarm_text(replace(REPORT, drain=drain)).split())
     assert "scale down 99% of requests end within 20 s; terminationGracePeriodSeconds 55 (15 s preStop" in text
-    assert "after 120 s of warning none of 5.7 requests are cut off" in text
-    some = " ".join(prewarm_text(replace(REPORT, loss=replace(loss, unfinished_high=0.5))).split())
-    assert "0.0 to 0.5 of 5.7 requests are cut off" in some
-    assert prewarm_json(replace(REPORT, drain=drain, loss=loss))["drain"]["grace_seconds"] == 55
+    assert prewarm_json(replace(REPORT, drain=drain))["drain"]["grace_seconds"] == 55
     assert prewarm_json(REPORT)["drain_gap"] == "a trace has no durations of requests"
 
 

@@ -23,6 +23,7 @@ from agent.history.store import HistoryStore
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
 from exporters.documents.timeline import line
+from rules.confidence import nearest_rank
 from rules.evaluator import tier_minutes, timeline
 from rules.evaluator.scrape_rules import cascade_limits
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
@@ -34,7 +35,6 @@ from rules.replicas.starts import (
     ReplicaStart,
     Timing,
     describe_start,
-    nearest_rank,
 )
 from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot
 from rules.telemetry.signals import Reading
