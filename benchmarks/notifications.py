@@ -360,7 +360,7 @@ def main() -> int:
     with ExitStack() as stack:
         hook = stack.enter_context(serving(webhook_handler(messages, folder / "messages.jsonl")))
         engines = stack.enter_context(serving(engine_handler(stories, began)))
-        sample = re.sub(r"https://[\w.-]+\.example/\w+", hook, (FILES / "alertmanager.sample.yaml").read_text())
+        sample = re.sub(r"https://[\w.-]+\.example/\w+", hook, (ROOT / "examples" / "alertmanager.yml").read_text())
         (folder / "alertmanager.yml").write_text(sample)
         manager = stack.enter_context(alertmanager(folder, folder / "alertmanager.yml"))
         web, prometheus = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"

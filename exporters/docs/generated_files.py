@@ -13,7 +13,6 @@ from typing import Any
 
 import click
 
-from exporters.alertmanager.sample_config import alertmanager_text
 from exporters.docs.command_pages import commands_page, configuration_page, list_contexts, list_parameters
 from exporters.docs.runbooks import fill_runbooks
 from exporters.docs.signal_pages import engines_page, signals_page
@@ -53,7 +52,6 @@ ARTEFACTS: Mapping[str, Render] = {
     "docs/runbooks.md": lambda sources, present: fill_runbooks(present),
     "rules/prometheus/sizewatch-alerts.yaml": lambda sources, _: alerts_text(),
     "rules/prometheus/prometheusrule.yaml": lambda sources, _: object_text(),
-    "rules/prometheus/alertmanager.sample.yaml": lambda sources, _: alertmanager_text(),
     # Copies: a chart reads only files of its own folder.
     "deploy/chart/sizewatch/files/sizewatch-alerts.yaml": lambda sources, _: alerts_text(),
     "deploy/chart/sizewatch/files/dashboards.yaml": lambda sources, _: config_maps_text(),

@@ -93,7 +93,7 @@ LEVELS: Mapping[Severity, tuple[AlertLevel, ...]] = {
     Severity.REPORT: (AlertLevel(loudness=Severity.REPORT, status=Status.WARNING),),
 }
 """Alert levels by rule severity: a warning of a paging rule is a ticket. A page inhibits its ticket
-(`exporters.alertmanager.sample_config`).
+(`examples/alertmanager.yml`).
 """
 
 INTERVALS: Mapping[Severity, float] = {Severity.PAGE: 15.0, Severity.TICKET: 30.0, Severity.REPORT: 60.0}

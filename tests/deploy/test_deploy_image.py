@@ -31,7 +31,17 @@ DOCKERFILE = (IMAGE / "Dockerfile").read_text(encoding="utf-8")
 PORT = CONTAINER["ports"][0]["containerPort"]
 LEFT_OUT = {"pandas", "statsmodels", "numpy"}
 """Packages of the full image alone, with what only they need."""
-ON_OCCASION = {"grpcio", "protobuf", "orjson", "holidays", "python-dateutil", "jinja2", "apprise", "rich", "markdown-it-py"}
+ON_OCCASION = {
+    "grpcio",
+    "protobuf",
+    "orjson",
+    "holidays",
+    "python-dateutil",
+    "jinja2",
+    "apprise",
+    "rich",
+    "markdown-it-py",
+}
 """Loaded where there is a kubelet's socket, a store to ask or a report to write, and not before."""
 
 

@@ -38,7 +38,7 @@ from exporters.render.text import runbook_url
 pytestmark = pytest.mark.server
 
 ALERTS = ROOT / "rules" / "prometheus" / "sizewatch-alerts.yaml"
-ROUTES = ROOT / "rules" / "prometheus" / "alertmanager.sample.yaml"
+ROUTES = ROOT / "examples" / "alertmanager.yml"
 CASCADE = "KvCacheCascade"
 WHERE = ("cpu-small", "r0")
 

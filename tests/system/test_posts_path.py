@@ -33,7 +33,7 @@ TIER, REPLICA = "cpu-small", "r0"
 EVERY = 15.0
 """Seconds between two scrapes, as by default."""
 
-SAMPLE = ROOT / "rules" / "prometheus" / "alertmanager.sample.yaml"
+SAMPLE = ROOT / "examples" / "alertmanager.yml"
 SETTINGS = AlertSettings(resend_seconds=86_400.0)
 """So seldom that what fires at a time of the recording still fires now."""
 

@@ -101,7 +101,9 @@ def test_what_weakens_it_is_told() -> None:
     assert any(
         text.startswith("alerting.alertmanagers[0].tls.insecure_skip_verify: anyone on the way") for text in said
     )
-    assert "alerting.receiver: its token comes over :19095 without TLS; set tls_server_config in web.config_file" in said
+    assert (
+        "alerting.receiver: its token comes over :19095 without TLS; set tls_server_config in web.config_file" in said
+    )
 
 
 def test_an_agent_that_neither_posts_nor_receives_loads_nothing_for_it(tmp_path: Path) -> None:

@@ -14,13 +14,12 @@ from paths import ROOT
 from tools import tool
 from waiting import CEILING_SECONDS, wait_for
 
-from exporters.alertmanager.sample_config import TICKETS, Inhibition, inhibitions
 from exporters.prometheus_rules.alerts import alert_groups
 from exporters.prometheus_rules.self_monitoring import ROWS as ITSELF
-from rules.catalogue.registry import BY_NAME, RULES
-from rules.verdicts.rule import Scope, Severity
+from rules.catalogue.registry import BY_NAME
 
-SAMPLE = ROOT / "rules" / "prometheus" / "alertmanager.sample.yaml"
+SAMPLE = ROOT / "examples" / "alertmanager.yml"
+INHIBITIONS: list[dict[str, list[str]]] = yaml.safe_load(SAMPLE.read_text(encoding="utf-8"))["inhibit_rules"]
 Labels = Mapping[str, str]
 
 
@@ -78,70 +77,33 @@ def test_the_webhook_route_of_the_docs_takes_no_alert_from_its_team(
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_every_rule_that_is_named_exists() -> None:
-    known = {*BY_NAME, *(row.name for row in ITSELF)}
-    for row in inhibitions():
-        for matcher in (*row.source, *row.target):
-            if matcher.startswith("alertname"):
-                (values,) = re.findall(r'"(.*)"', matcher)
-                assert set(values.split("|")) <= known
-
-
-def matched(matchers: tuple[str, ...]) -> set[str]:
-    """The rules that the matcher of the alert's name fits."""
-    return set(re.findall(r'"(.*)"', matchers[0])[0].split("|"))
-
-
-def test_a_cause_silences_its_symptoms_and_no_ticket_silences_a_page() -> None:
-    pages = {rule.name for rule in RULES if rule.loudness is Severity.PAGE}
-    pairs = {
-        (one, other) for row in inhibitions()[1:-1] for one in matched(row.source) for other in matched(row.target)
-    }
-    loud = {rule.name for rule in RULES if rule.loudness is not Severity.REPORT}
-    explained = {(one.name, other.name) for one in RULES for other in RULES if 0 < one.stage < other.stage}
-    assert {pair for pair in explained if loud.issuperset(pair)} <= pairs
-    for row in inhibitions():
-        if row.target[-1] != TICKETS and "alertname" in row.source[0]:
-            assert matched(row.source) <= pages | {"AgentDown"}
-
-
-def test_between_rules_about_replicas_a_cause_silences_its_own_replica_only() -> None:
-    of_replicas = {rule.name for rule in RULES if rule.scope is Scope.REPLICA}
-    rows = [row for row in inhibitions()[1:-1] if matched(row.source) | matched(row.target) <= of_replicas]
-    assert {row.equal for row in rows} == {("cluster", "tier", "replica")}
+def test_every_rule_that_is_named_exists_and_the_inhibitions_are_three() -> None:
+    named = set(re.findall(r'alertname!?="(\w+)"', str(INHIBITIONS)))
+    assert named <= {*BY_NAME, *(row.name for row in ITSELF)}
+    assert len(INHIBITIONS) == 3
 
 
 def fits(matcher: str, labels: Labels) -> bool:
-    name, operator, value = re.fullmatch(r'(\w+)(=~|=)"(.*)"', matcher).groups()  # type: ignore[union-attr]
-    return bool(re.fullmatch(value if operator == "=~" else re.escape(value), labels.get(name, "")))
+    name, operator, value = re.fullmatch(r'(\w+)(=~|!=|=)"(.*)"', matcher).groups()  # type: ignore[union-attr]
+    equal = bool(re.fullmatch(value if operator == "=~" else re.escape(value), labels.get(name, "")))
+    return equal != (operator == "!=")
 
 
-@pytest.mark.parametrize("row", inhibitions(), ids=lambda row: row.source[0])
-def test_an_inhibitor_keeps_firing_at_least_as_long_as_what_it_inhibits(row: Inhibition) -> None:
-    rows = [row for group in alert_groups() for row in group.rows]
-    found = {
+@pytest.mark.parametrize("row", INHIBITIONS[1:], ids=lambda row: row["source_matchers"][0])
+def test_an_inhibitor_keeps_firing_at_least_as_long_as_what_it_inhibits(row: dict[str, list[str]]) -> None:
+    alerts_of_rules = [alert for group in alert_groups() for alert in group.rows]
+    kept = {
         side: [
-            one.keep_seconds
-            for one in rows
-            if all(fits(matcher, {**dict(one.labels), "alertname": one.name}) for matcher in matchers)
+            alert.keep_seconds
+            for alert in alerts_of_rules
+            if dict(alert.labels)["severity"] != "info"
+            and all(
+                fits(matcher, {"tier": "t", **dict(alert.labels), "alertname": alert.name}) for matcher in row[side]
+            )
         ]
-        for side, matchers in (("source", row.source), ("target", row.target))
+        for side in ("source_matchers", "target_matchers")
     }
-    if row.source[0].startswith("source="):
-        # A page and the ticket of the same rule.
-        paging = [rule.name for rule in RULES if rule.loudness is Severity.PAGE]
-        found["target"] = [
-            one.keep_seconds for one in rows if one.name in paging and ("severity", "warning") in one.labels
-        ]
-    assert found["source"]
-    assert found["target"]
-    assert min(found["source"]) >= max(found["target"])
-
-
-def test_a_tier_that_is_down_silences_every_rule_about_one_replica() -> None:
-    names = {name for row in inhibitions() if 'alertname="TierDown"' in row.source for name in matched(row.target)}
-    assert {rule.name for rule in RULES if rule.scope is Scope.REPLICA} - {"TierDown"} <= names
-    assert {"TtftDivergence", "TpotDivergence", "ItlDivergence"} <= names
+    assert min(kept["source_matchers"]) >= max(kept["target_matchers"])
 
 
 def alert(name: str, severity: str, **labels: str) -> dict[str, str]:
@@ -152,13 +114,7 @@ SILENCED: tuple[tuple[str, Labels, Labels], ...] = (
     ("its ticket", alert("KvCacheCascade", "critical", replica="a"), alert("KvCacheCascade", "warning", replica="a")),
     ("a replica", alert("TierDown", "critical"), alert("TargetDown", "warning", replica="a")),
     ("a latency", alert("TierDown", "critical"), alert("TtftDivergence", "warning")),
-    ("evictions", alert("KvCacheCascade", "critical", replica="a"), alert("KvEviction", "warning")),
-    ("ttft", alert("KvCacheCascade", "critical", replica="a"), alert("TtftDivergence", "warning")),
-    ("a page", alert("KvCacheCascade", "critical", replica="a"), alert("TtftSloBurn", "critical")),
-    ("its cause", alert("KvCacheCascade", "critical", replica="a"), alert("WorkloadDrift", "warning")),
-    ("a queue's", alert("QueueGrowing", "warning"), alert("TtftDivergence", "warning")),
-    ("a drift's", alert("WorkloadDrift", "warning"), alert("QueueGrowing", "warning")),
-    ("stale", alert("TargetDown", "warning", replica="a"), alert("TelemetryStale", "warning", replica="a")),
+    ("a page", alert("TierDown", "critical"), alert("TtftSloBurn", "critical")),
 )
 TOLD: tuple[tuple[str, Labels, Labels], ...] = (
     (
@@ -174,6 +130,7 @@ TOLD: tuple[tuple[str, Labels, Labels], ...] = (
     ("other tier", alert("TierDown", "critical"), {**alert("TargetDown", "warning", replica="a"), "tier": "u"}),
     ("other cluster", alert("TierDown", "critical", cluster="x"), alert("TtftDivergence", "warning", cluster="y")),
     ("no symptom", alert("KvCacheCascade", "critical", replica="a"), alert("GpuMemoryHigh", "warning")),
+    ("another page", alert("KvCacheCascade", "critical", replica="a"), alert("TtftSloBurn", "critical")),
 )
 
 

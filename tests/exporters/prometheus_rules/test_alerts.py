@@ -199,7 +199,9 @@ def test_a_tier_that_is_down_is_sent_within_ninety_seconds() -> None:
 
 
 def alertmanager_route() -> dict[str, Any]:
-    route: dict[str, Any] = yaml.safe_load((FOLDER / "alertmanager.sample.yaml").read_text(encoding="utf-8"))["route"]
+    route: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "alertmanager.yml").read_text(encoding="utf-8"))[
+        "route"
+    ]
     return route
 
 
