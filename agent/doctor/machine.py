@@ -16,7 +16,7 @@ from agent.config.web import find_web_file
 from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.doctor.target_checks import NO_GPU
 from agent.gpu.collector import GpuRead
-from agent.history.errors import HistoryError
+from agent.history.errors import HistoryError, HistoryFormatError
 from agent.history.store import HistoryStore
 from rules.telemetry.snapshots import GpuReadout
 
@@ -107,6 +107,8 @@ def check_history(config: Config, now: float) -> Iterator[CheckResult]:
     try:
         with HistoryStore.open_reader(path, alone=alone) as reader:
             ahead_seconds = (reader.newest_minute_end or now) - now
+    except HistoryFormatError as error:
+        yield warn("history", str(error), "no command reads it until then; nothing has to be done")
     except HistoryError as error:
         yield fail("history", str(error), "until then nothing is stored, and `sizewatch check` has nothing to read")
     else:

@@ -21,6 +21,10 @@ class HistoryOpenError(HistoryError):
     """File that cannot be this program's history. A person must choose another file or move it."""
 
 
+class HistoryFormatError(HistoryOpenError):
+    """History of another format, which `sizewatch run` renames."""
+
+
 @contextmanager
 def translate_sqlite_errors(path: Path) -> Iterator[None]:
     """Raise errors of the disk, the file or another process as HistoryError. An error of our own SQL is a defect."""

@@ -1,21 +1,32 @@
 """History file: tables, format version, retention, connection settings.
 
-`application_id` and `user_version` mark the file as ours. A file of another format is refused.
+`application_id` and `user_version` mark the file as ours. The writer renames a file of another format and begins a new one.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
-from agent.history.errors import MOST_QUOTED, HistoryError, HistoryOpenError, translate_sqlite_errors
+from agent.history.errors import (
+    MOST_QUOTED,
+    HistoryError,
+    HistoryFormatError,
+    HistoryOpenError,
+    translate_sqlite_errors,
+)
 from exporters.render.text import quote_external_text
 from rules.telemetry.arrivals import ADDED
+
+_log = logging.getLogger(__name__)
 
 APPLICATION_ID = 0x535A5748
 """The letters SZWH in the file's header: `file history.db` names it."""
@@ -77,10 +88,28 @@ empty plan for all. Only series of hours have a release and a precision."""
 
 
 def open_writer(path: Path, busy_timeout_seconds: float) -> sqlite3.Connection:
-    """Open a connection that writes. Create the file (mode 0600) if there is none. Raise HistoryOpenError, HistoryError."""
+    """Open a connection that writes. Create the file (mode 0600) if there is none. Raise HistoryOpenError, HistoryError.
+
+    A file of another format gets the time (UTC) at the end of its name first, and the new one an event that says so.
+    """
     _create_file(path)
     with _connect(path, "rw", busy_timeout_seconds) as connection:
-        if not _has_tables(connection, path):
+        version = _read_format(connection, path)
+        if version not in (0, VERSION):
+            # The log goes into the file. SQLite refuses that while another process has it open.
+            connection.execute("PRAGMA journal_mode = DELETE")
+            connection.close()
+            kept = path.with_name(f"{path.name}.{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+            try:
+                path.rename(kept)
+            except OSError as error:
+                raise HistoryOpenError(path, f"is of format {version}, cannot be renamed ({error.strerror})") from error
+            _log.warning("renamed history of another format file=%s format=%d to=%s", path, version, kept)
+            connection = open_writer(path, busy_timeout_seconds)
+            text = f"the history was of format {version}: it is named {kept.name} now, and a new one began"
+            connection.execute("INSERT INTO events (t, kind, text) VALUES (?, 'start', ?)", (time.time(), text))
+            return connection
+        if version == 0:
             # Before the first page is written, and that before WAL: afterwards neither can be changed.
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             connection.execute("BEGIN IMMEDIATE")
@@ -106,8 +135,12 @@ def open_reader(path: Path, busy_timeout_seconds: float, *, alone: bool = False)
     if not os.access(path, os.R_OK):
         raise HistoryOpenError(path, "may not be read by this user; run as the user that `sizewatch run` runs as")
     with _connect(path, "ro&immutable=1" if alone else "ro", busy_timeout_seconds) as connection:
-        if not _has_tables(connection, path):
+        version = _read_format(connection, path)
+        if version == 0:
             raise HistoryOpenError(path, "is empty; `sizewatch run` fills it")
+        if version != VERSION:
+            text = f"is of format {version}, this sizewatch reads {VERSION}; `sizewatch run` renames it and begins a new one"
+            raise HistoryFormatError(path, text)
         return connection
 
 
@@ -149,8 +182,8 @@ def _connect(path: Path, mode: str, busy_timeout_seconds: float) -> Iterator[sql
             raise
 
 
-def _has_tables(connection: sqlite3.Connection, path: Path) -> bool:
-    """Return whether the file has our tables; an empty file has none. Raise HistoryOpenError for any other file."""
+def _read_format(connection: sqlite3.Connection, path: Path) -> int:
+    """Return the format of our file, 0 of an empty one. Raise HistoryOpenError for any other file."""
     statement = (
         "SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version),"
         " (SELECT count(*) FROM sqlite_master)"
@@ -162,11 +195,6 @@ def _has_tables(connection: sqlite3.Connection, path: Path) -> bool:
             raise
         text = f"is no history ({quote_external_text(str(error), MOST_QUOTED)}); move it away, or give another path"
         raise HistoryOpenError(path, text) from error
-    if not (application or version or tables):
-        return False
-    if application != APPLICATION_ID:
+    if application != APPLICATION_ID and (application or version or tables):
         raise HistoryOpenError(path, "is a SQLite file of another program; give another path")
-    if version != VERSION:
-        text = f"is of format {version}, this sizewatch reads {VERSION}; move it away, and `sizewatch run` begins a new one"
-        raise HistoryOpenError(path, text)
-    return True
+    return int(version)

@@ -1,4 +1,4 @@
-"""Histories of other formats: refused by the daemon, the commands and the doctor, and left alone.
+"""Histories of other formats: renamed by the daemon, named by the doctor, read by nobody.
 
 `history_formats/format-4.db.gz` was written by the code of format 4.
 """
@@ -6,23 +6,24 @@
 from __future__ import annotations
 
 import gzip
+import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from daemon_runs import configuration, running, write
+from engine_server import engines
 from history_samples import START, booking
 from paths import TESTS
 from test_run import about, loaded
 
 from agent.doctor.check_result import CheckLevel, CheckResult
 from agent.doctor.run import run_checks
-from agent.history.errors import HistoryOpenError
-from agent.history.schema import DAY, VERSION
+from agent.history.errors import HistoryError, HistoryFormatError
+from agent.history.schema import VERSION
 from agent.history.store import HistoryStore
-
-EVER = (0.0, START + 1000 * DAY)
 
 
 def make_older(folder: Path) -> Path:
@@ -47,20 +48,70 @@ FORMATS = pytest.mark.parametrize(("make", "version"), [(make_older, 4), (make_n
 
 
 def refusal(path: Path, version: int) -> str:
-    text = f"is of format {version}, this sizewatch reads {VERSION}; move it away, and `sizewatch run` begins a new one"
+    text = f"is of format {version}, this sizewatch reads {VERSION}; `sizewatch run` renames it and begins a new one"
     return f"{path}: {text}"
 
 
+def read_version(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
 @FORMATS
-def test_a_history_of_another_format_is_refused_and_left_alone(
+def test_a_daemon_starts_with_a_new_history_and_the_old_file_is_still_there(
+    tmp_path: Path, make: Callable[[Path], Path], version: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "sizewatch-data"
+    folder.mkdir(mode=0o700)
+    path = make(folder)
+    with engines(1) as served, running(write(tmp_path, configuration(served))) as daemon:
+        text = daemon.status().timeline[0].text
+        assert daemon.status().health.history_trouble is None
+    (kept,) = folder.glob("history.db.2*Z")
+    assert text == f"the history was of format {version}: it is named {kept.name} now, and a new one began"
+    assert caplog.text.count(f"renamed history of another format file={path} format={version} to={kept}") == 1
+    assert (read_version(path), read_version(kept)) == (VERSION, version)
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_lies_in_its_log_alone_goes_with_it(tmp_path: Path) -> None:
+    path = make_older(tmp_path)
+    child = os.fork()
+    if child == 0:
+        connection = sqlite3.connect(path)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("INSERT INTO kept (name, value) VALUES ('late', '1')")
+        connection.commit()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert (tmp_path / "history.db-wal").stat().st_size > 0
+    HistoryStore(path).close()
+    (kept,) = tmp_path.glob("history.db.2*Z")
+    with closing(sqlite3.connect(kept)) as connection:
+        assert connection.execute("SELECT value FROM kept WHERE name = 'late'").fetchall() == [("1",)]
+
+
+def test_one_that_another_process_has_open_is_not_renamed_until_it_is_closed(tmp_path: Path) -> None:
+    path = make_older(tmp_path)
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA journal_mode = WAL")
+        other.execute("SELECT count(*) FROM series").fetchone()
+        with pytest.raises(HistoryError, match="is locked"):
+            HistoryStore(path, 0.05)
+        assert read_version(path) == 4
+    HistoryStore(path).close()
+    assert read_version(path) == VERSION
+
+
+@FORMATS
+def test_a_command_does_not_read_it_and_changes_nothing(
     tmp_path: Path, make: Callable[[Path], Path], version: int
 ) -> None:
     path = make(tmp_path)
     before = path.read_bytes()
-    for open_history in (HistoryStore, HistoryStore.open_reader):
-        with pytest.raises(HistoryOpenError) as refused:
-            open_history(path)
-        assert str(refused.value) == refusal(path, version)
+    with pytest.raises(HistoryFormatError) as refused:
+        HistoryStore.open_reader(path)
+    assert str(refused.value) == refusal(path, version)
     assert path.read_bytes() == before
 
 
@@ -72,7 +123,7 @@ def findings(folder: Path, check: str = "history") -> list[CheckResult]:
 def test_the_doctor_names_the_format(tmp_path: Path, make: Callable[[Path], Path], version: int) -> None:
     path = make(tmp_path)
     (result,) = findings(tmp_path)
-    assert result.level is CheckLevel.FAIL
+    assert result.level is CheckLevel.WARN
     assert result.text == refusal(path, version)
 
 
