@@ -12,9 +12,8 @@ from rules.catalogue.thresholds import (
     WEEK,
 )
 from rules.methods.bands import judge_band
-from rules.methods.headroom import judge_falling, judge_headroom
 from rules.methods.trend import judge_trend
-from rules.methods.utilization import judge_empty_queue, judge_trap
+from rules.methods.utilization import judge_empty_queue, judge_falling, judge_headroom, judge_trap
 from rules.thresholds import Threshold
 from rules.verdicts.rule import Condition, Rule, Severity
 

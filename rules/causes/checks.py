@@ -16,6 +16,7 @@ from rules.causes.context import (
     CauseContext,
     CauseResult,
 )
+from rules.confidence import Certainty
 from rules.methods import prefix_routing
 from rules.methods.load import offered_load
 from rules.plan.capacity import benchmarked_mean
@@ -27,7 +28,9 @@ from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
 from rules.telemetry.windows import Window
 from rules.telemetry.wording import number
 from rules.telemetry.work import mean_length
+from rules.verdicts.context import RuleContext
 from rules.verdicts.held_windows import hold
+from rules.verdicts.verdict import Status, Unknown
 
 LONGER = 1.2
 """Factor above planned lengths that is evidence. Bucket edges of 1-2-5 grids allow no finer distinction."""
@@ -292,8 +295,14 @@ def check_routing(context: CauseContext) -> CauseResult:
     """Check the routing by rule PrefixRoutingBroken, with several replicas."""
     if len({one.replica for one in context.binned} - {None}) < 2:
         return CauseResult(supported=False)
-    seen = prefix_routing.assess_routing(context.binned, context.context, CATALOGUE[prefix_routing.RULE])
-    if seen.broken is None:
-        return CauseResult(supported=None, text=f"whether routing keeps prefixes together: {seen.text}")
-    text = f"the routing: {seen.text}" if seen.broken else f"not the routing ({seen.text})"
-    return CauseResult(supported=seen.broken, proven=seen.certain, text=text)
+    rule, now = CATALOGUE[prefix_routing.RULE], hold(context.binned).ends[1]
+    result = prefix_routing.judge_replicas(
+        RuleContext(rule=rule, catalogue=CATALOGUE, context=context.context, binned=context.binned, now=now)
+    )
+    if isinstance(result, Unknown):
+        return CauseResult(supported=None, text=f"whether routing keeps prefixes together: {result.text}")
+    text = result.sentence[:1].lower() + result.sentence[1:]
+    if result.status is Status.OK:
+        return CauseResult(supported=False, text=f"not the routing ({text})")
+    proven = result.certainty is Certainty.CERTAIN
+    return CauseResult(supported=True, proven=proven, text=f"the routing: {text}")

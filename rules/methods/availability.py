@@ -139,8 +139,11 @@ def _may_start(case: RuleContext, replica: ReplicaState) -> bool:
     return case.now - _silent_since(replica) < seconds
 
 
-def judge_stale(case: RuleContext) -> RuleResult:
-    """Find replicas whose page is served and does not change, or whose GPUs cannot be read."""
+def judge_stale_page(case: RuleContext) -> RuleResult:
+    """Find replicas whose page is served and does not change, or whose GPUs cannot be read.
+
+    An engine that waits for KV or loads keeps its page rightly.
+    """
     replica = require_replica(case)
     seconds, last = replica.stale_seconds, replica.track.last
     if replica.gpu_problem:
@@ -151,22 +154,20 @@ def judge_stale(case: RuleContext) -> RuleResult:
         return case.unknown(Gap.NOT_SCRAPED, explain_hole(replica))
     if STEP_FAMILY not in last.counters:
         return case.unknown(Gap.NOT_EXPOSED, "the page does not count the engine's steps")
-    if seconds >= case.limit("seconds"):
-        text = f"The engine has not stepped for {seconds:.0f} s; its page claims {_describe_claim(replica)}"
-        return _verdict(case, Status.WARNING, seconds, text)
-    return _verdict(case, Status.OK, seconds, "The page moves with the engine")
+    if seconds < case.limit("seconds"):
+        return _verdict(case, Status.OK, seconds, "The page moves with the engine")
+    if excuse := _excuse_still(case, list_ranks(last), replica, last):
+        return case.unknown(Gap.NO_TRAFFIC, excuse)
+    running, waiting = (last.gauges.get(name, 0.0) for name in IN_SYSTEM)
+    claim = f"{running:.0f} running and {waiting:.0f} waiting requests"
+    if not running and not waiting:
+        claim = f"a KV cache {last.gauges.get('kv_utilization', 0.0):.0%} full"
+    text = f"The engine has not stepped for {seconds:.0f} s; its page claims {claim}"
+    return _verdict(case, Status.WARNING, seconds, text)
 
 
 def explain_hole(replica: ReplicaState) -> str:
     return f"the page answers now, but was not scraped for {replica.track.unscraped_seconds:.0f} s before"
-
-
-def _describe_claim(replica: ReplicaState) -> str:
-    gauges = replica.track.last.gauges if replica.track.last else {}
-    running, waiting = gauges.get("requests_running", 0.0), gauges.get("requests_waiting", 0.0)
-    if running or waiting:
-        return f"{running:.0f} running and {waiting:.0f} waiting requests"
-    return f"a KV cache {gauges.get('kv_utilization', 0.0):.0%} full"
 
 
 def judge_tier_down(case: RuleContext) -> RuleResult:
@@ -206,25 +207,26 @@ def _silent_since(replica: ReplicaState) -> float:
 
 def judge_unknown_too_long(case: RuleContext) -> RuleResult:
     """Find rules that had a result and for long have none, for a reason that an operator can repair."""
-    silent = sorted(
-        (
-            (case.now - _silent_from(one, one.evaluated_at), one.result)
-            for one in case.states
-            if isinstance(one.result, Unknown) and one.result.reason in FAULTS and one.evaluated_at is not None
-        ),
-        key=lambda pair: (-pair[0], pair[1].rule, str(pair[1].subject)),
-    )
+    silent = [
+        (case.now - _silent_from(state, state.evaluated_at), state.result)
+        for state in case.states
+        if isinstance(state.result, Unknown) and state.result.reason in FAULTS and state.evaluated_at is not None
+    ]
+    silent.sort(key=lambda pair: (-pair[0], pair[1].rule, str(pair[1].subject)))
     longest = silent[0][0] if silent else 0.0
     observed = exact_reading(longest, len(silent))
     late = [result for seconds, result in silent if seconds >= case.limit("seconds")]
     if not late:
-        text = "Every rule of the tier has a result, or had one a moment ago"
-        return _verdict(case, Status.OK, observed, text)
-    named = tuple(f"{result.rule} of {result.subject}: {_format_reason(result)}" for result in late[:NAMED])
-    more = (f"and {len(late) - NAMED} more",) if len(late) > NAMED else ()
+        return _verdict(case, Status.OK, observed, "Every rule of the tier has a result, or had one a moment ago")
+    details = [
+        f"{result.rule} of {result.subject}: {result.reason.value.replace('_', ' ')}{result.text and f' ({result.text})'}"
+        for result in late[:NAMED]
+    ]
+    if len(late) > NAMED:
+        details.append(f"and {len(late) - NAMED} more")
     first = f"{late[0].rule} of {late[0].subject} for longest"
     text = f"{format_count(len(late), 'rule')} without a result for up to {longest / 3600:.1f} h; {first}"
-    return _verdict(case, Status.WARNING, observed, text, details=(*named, *more))
+    return _verdict(case, Status.WARNING, observed, text, details=details)
 
 
 def _silent_from(one: RuleState, judged_at: float) -> float:
@@ -232,11 +234,6 @@ def _silent_from(one: RuleState, judged_at: float) -> float:
     if one.unknown is not None and one.unknown.reason is Gap.NOT_SCRAPED:
         return one.unknown.started_at
     return judged_at
-
-
-def _format_reason(result: Unknown) -> str:
-    words = result.reason.value.replace("_", " ")
-    return f"{words} ({result.text})" if result.text else words
 
 
 def judge_stalled(case: RuleContext) -> RuleResult:
@@ -260,7 +257,10 @@ def judge_stalled(case: RuleContext) -> RuleResult:
     if told and (excuse := _excuse_still(case, [rank for _, rank in told], replica, last)):
         return case.unknown(Gap.NO_TRAFFIC, excuse)
     ready = [(stall, rank) for stall, rank in told if not _excuse_still(case, [rank], replica, last)]
-    allowed, certain = _allowed_seconds(case, replica)
+    # What is likely a stall, and what surely is.
+    prefill, step = planned_prefill_seconds(case.context.plan), replica.stalls.longest_step
+    allowed = max(case.limit("likely_seconds"), prefill, step)
+    certain = max(case.limit("seconds"), prefill, case.limit("steps") * step)
     late = [(stall, rank) for stall, rank in ready if last.t - stall.since >= allowed]
     seconds = max((last.t - stall.since for stall, _ in late), default=0.0)
     expected = range_reading(0.0, certain, 1)
@@ -286,16 +286,6 @@ def judge_stalled(case: RuleContext) -> RuleResult:
     return case.verdict(status, certain_if(any(sure)), exact_reading(seconds, 1), expected, sentence, details=details)
 
 
-def judge_stale_page(case: RuleContext) -> RuleResult:
-    """Find pages that do not change, or unread GPUs. An engine that waits for KV or loads keeps its page rightly."""
-    result, replica = judge_stale(case), require_replica(case)
-    last = replica.track.last
-    if last is None or replica.gpu_problem or not isinstance(result, Verdict) or result.status is Status.OK:
-        return result
-    excuse = _excuse_still(case, list_ranks(last), replica, last)
-    return case.unknown(Gap.NO_TRAFFIC, excuse) if excuse else result
-
-
 def _excuse_still(case: RuleContext, ranks: Sequence[RankPage], replica: ReplicaState, page: Snapshot) -> str:
     """Return why none of these ranks needs to work, or ""."""
     if all(_waits_for_kv(case, rank) for rank in ranks):
@@ -304,13 +294,6 @@ def _excuse_still(case: RuleContext, ranks: Sequence[RankPage], replica: Replica
     if all(_waits_for_kv(case, rank) or _may_load(case, begins.get(rank.name, page.t), rank, page) for rank in ranks):
         return "no request was served yet: weights may load, graphs may be captured"
     return ""
-
-
-def _allowed_seconds(case: RuleContext, replica: ReplicaState) -> tuple[float, float]:
-    """Return the time in seconds without work that is likely a stall, and the time that surely is."""
-    prefill, step = planned_prefill_seconds(case.context.plan), replica.stalls.longest_step
-    likely = max(case.limit("likely_seconds"), prefill, step)
-    return likely, max(case.limit("seconds"), prefill, case.limit("steps") * step)
 
 
 def planned_prefill_seconds(plan: TierPlan | None) -> float:

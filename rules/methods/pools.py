@@ -32,45 +32,36 @@ PROMPT = POOL_TOKENS[PREFILL]
 class PoolRatio:
     """Observed replicas of each pool, tokens per second of the whole pool, and the replicas that these rates need."""
 
-    prefill: int
-    decode: int
-    prompt_rate: float
-    generation_rate: float
-    wants_prefill: float
-    wants_decode: float
+    present: Mapping[str, int]
+    rates: Mapping[str, float]
+    needs: Mapping[str, float]
 
     @property
-    def present(self) -> float:
-        return self.prefill / self.decode
+    def present_ratio(self) -> float:
+        return self.present[PREFILL] / self.present[DECODE]
 
     @property
     def wanted_ratio(self) -> float:
         """Return the guide's P:D ratio: (prompt tokens/s / prefill rate) / (output tokens/s / decode rate)."""
-        return self.wants_prefill / self.wants_decode
+        return self.needs[PREFILL] / self.needs[DECODE]
 
     @property
     def best_split(self) -> tuple[int, int]:
         """Return the split of the same replicas with the lowest load of the busier pool. Each pool keeps a replica."""
-        whole = self.prefill + self.decode
-        splits = [(prefill, whole - prefill) for prefill in range(1, whole)]
-
-        def rank(split: tuple[int, int]) -> tuple[float, bool]:
-            load = max(self.wants_prefill / split[0], self.wants_decode / split[1])
-            return load, split != (self.prefill, self.decode)
-
-        return min(splits, key=rank)
+        now, whole = (self.present[PREFILL], self.present[DECODE]), sum(self.present.values())
+        splits = [now, *((prefill, whole - prefill) for prefill in range(1, whole))]
+        return min(splits, key=lambda split: max(self.needs[PREFILL] / split[0], self.needs[DECODE] / split[1]))
 
     @property
     def short(self) -> tuple[str, float]:
         """Return the pool that is short, and its needed replicas per present one."""
-        if self.wanted_ratio > self.present:
-            return PREFILL, self.wants_prefill / self.prefill
-        return DECODE, self.wants_decode / self.decode
+        pool = PREFILL if self.wanted_ratio > self.present_ratio else DECODE
+        return pool, self.needs[pool] / self.present[pool]
 
     def is_off(self, factor: float, busy: float) -> bool:
         """Return whether the ratio is off by more than `factor`, another split is better, and the short pool is busy."""
-        apart = max(self.wanted_ratio / self.present, self.present / self.wanted_ratio)
-        return apart > factor and self.best_split != (self.prefill, self.decode) and self.short[1] >= busy
+        apart = max(self.wanted_ratio / self.present_ratio, self.present_ratio / self.wanted_ratio)
+        return apart > factor and self.best_split != tuple(self.present.values()) and self.short[1] >= busy
 
 
 def judge_pools(case: RuleContext) -> RuleResult:
@@ -94,19 +85,20 @@ def judge_pools(case: RuleContext) -> RuleResult:
     factor, busy = case.limit("factor"), case.limit("busy")
     each = [_measure(case, group, planned) for group in case.periods(case.binned)]
     firing = whole.is_off(factor, busy) and is_persistent(last, each, lambda pools: pools.is_off(factor, busy))
-    replicas = last.prefill + last.decode
-    present = f"{last.prefill} prefill and {last.decode} decode replicas (P:D {last.present:.2g})"
+    replicas = sum(last.present.values())
+    counts = " and ".join(f"{count} {pool}" for pool, count in last.present.items())
+    present = f"{counts} replicas (P:D {last.present_ratio:.2g})"
     sentence = wanted = f"{present}; the traffic wants P:D {last.wanted_ratio:.2g}"
     if firing:
         (pool, share), (prefill, decode) = last.short, last.best_split
         sentence = f"The {pool} pool is short, {share:.0%} of it is used; {prefill} and {decode} replicas would fit"
     details = (
         wanted if firing else "",
-        f"prompts {number(last.prompt_rate, 'tokens_per_second')}",
-        f"output {number(last.generation_rate, 'tokens_per_second')}",
+        f"prompts {number(last.rates[PREFILL], 'tokens_per_second')}",
+        f"output {number(last.rates[DECODE], 'tokens_per_second')}",
         _short_prompts(case),
     )
-    observed, expected = exact_reading(last.present, replicas), exact_reading(whole.wanted_ratio, replicas)
+    observed, expected = exact_reading(last.present_ratio, replicas), exact_reading(whole.wanted_ratio, replicas)
     status = Status.WARNING if firing else Status.OK
     return case.verdict(status, Certainty.CERTAIN, observed, expected, sentence, details=details)
 
@@ -121,28 +113,21 @@ def _short_prompts(case: RuleContext) -> str:
 
 
 def _measure(case: RuleContext, binned: Sequence[BinnedWindow], planned: Disaggregation) -> PoolRatio | None:
-    """Return the ratio, or None if a pool was not observed or had no tokens."""
-    (prefill, prompt), (decode, generation) = (
-        _measure_pool(select_pool(case, binned, pool), family) for pool, family in POOL_TOKENS.items()
-    )
-    if not prompt or not generation:
+    """Return the ratio, or None if a pool was not observed or had no tokens.
+
+    The tokens per second of a pool are those per replica-second x its observed replicas.
+    """
+    present, rates = {}, {}
+    for pool, family in POOL_TOKENS.items():
+        of_pool = select_pool(case, binned, pool)
+        present[pool] = len({one.replica for one in of_pool if one.window.covered_seconds > 0})
+        seconds = sum(one.window.seconds_of(family) for one in of_pool if family in one.window.counters)
+        tokens = sum(one.window.counters.get(family, 0.0) for one in of_pool)
+        rates[pool] = tokens / seconds * present[pool] if seconds > 0 else 0.0
+    if not all(rates.values()):
         return None
-    return PoolRatio(
-        prefill=prefill,
-        decode=decode,
-        prompt_rate=prompt,
-        generation_rate=generation,
-        wants_prefill=prompt / planned.prefill_tokens_per_second,
-        wants_decode=generation / planned.decode_tokens_per_second,
-    )
-
-
-def _measure_pool(binned: Sequence[BinnedWindow], family: str) -> tuple[int, float]:
-    """Return the observed replicas of a pool, and its tokens per second: those per replica-second x replicas."""
-    replicas = len({one.replica for one in binned if one.window.covered_seconds > 0})
-    seconds = sum(one.window.seconds_of(family) for one in binned if family in one.window.counters)
-    tokens = sum(one.window.counters.get(family, 0.0) for one in binned)
-    return replicas, tokens / seconds * replicas if seconds > 0 else 0.0
+    usual = {PREFILL: planned.prefill_tokens_per_second, DECODE: planned.decode_tokens_per_second}
+    return PoolRatio(present=present, rates=rates, needs={pool: rates[pool] / usual[pool] for pool in rates})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,21 +212,20 @@ mean lengths, and KV utilisation, mean and of the fullest data-parallel rank (0-
 def _read_numbers(batch: HeldWindows, fewest: float) -> tuple[tuple[str, Numbers], ...]:
     rows = []
     for one in batch:
-        window = one.window
-        times, kv, fullest = (
-            window.histograms.get("tpot_seconds", ()),
-            window.gauge("kv_utilization"),
-            window.gauge("kv_utilization_max"),
+        parts, gauges = (
+            one.window.histograms,
+            [one.window.gauge(name) for name in ("kv_utilization", "kv_utilization_max")],
         )
+        times = parts.get("tpot_seconds", ())
         numbers = {
             "rps": one.rps,
             "load": one.in_system,
             "waiting": mean_waiting([one]),
             "token": histograms.mean(times) if histograms.count_requests(times) >= fewest else None,
-            "prompt": histograms.mean(window.histograms.get(PROMPTS, ())),
-            "output": histograms.mean(window.histograms.get(OUTPUTS, ())),
-            "kv": kv.mean if kv else None,
-            "fullest": fullest.mean if fullest else None,
+            "prompt": histograms.mean(parts.get(PROMPTS, ())),
+            "output": histograms.mean(parts.get(OUTPUTS, ())),
+            "kv": gauges[0].mean if gauges[0] else None,
+            "fullest": gauges[1].mean if gauges[1] else None,
         }
         rows.append((one.replica or "", {name: value for name, value in numbers.items() if value is not None}))
     return tuple(rows)

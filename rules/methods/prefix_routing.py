@@ -7,7 +7,7 @@ one replica divided by their number. Prompts are as long as before, nothing is e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rules.confidence import check_uniformity
@@ -29,7 +29,6 @@ from rules.telemetry.windows import MINUTE_SECONDS, Window
 from rules.telemetry.wording import number
 from rules.verdicts.context import RuleContext
 from rules.verdicts.held_windows import HeldWindows, hold
-from rules.verdicts.rule import Rule
 from rules.verdicts.verdict import RuleResult, Status
 
 RULE = "PrefixRoutingBroken"
@@ -42,8 +41,6 @@ MINUTES = 3
 
 Minute = tuple[BinnedWindow, ...]
 """Binned windows of one minute in which prompts asked the prefix cache, one for each replica."""
-
-Limit = Callable[[str], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,118 +61,67 @@ class HitRates:
         return tuple(sorted({one.replica or "" for one in self.binned}))
 
     @property
-    def rate(self) -> float:
-        return hit_rate(self.binned) or 0.0
-
-    @property
-    def requests(self) -> float:
-        return sum_family(self.binned, FINISHED)
-
-    @property
     def left_by_routing(self) -> float:
         """Return the share of the reference that is left if any replica may get any prefix (guide 7.2)."""
         return (1.0 if self.reference is None else self.reference) / max(1, len(self.replicas))
-
-    @property
-    def length_change(self) -> float | None:
-        """Return the mean prompt length now by that of the past minutes. Return None if one is not known."""
-        past = [one for minute in self.past for one in minute]
-        then, now = (histograms.mean(sum_parts(binned, PROMPTS)) for binned in (past, self.binned))
-        return now / then if then and now else None
-
-    @property
-    def eviction_rate(self) -> float:
-        """Return the preemptions per finished request."""
-        return sum_family(self.binned, PREEMPTIONS) / max(1.0, self.requests)
 
     def count_requests(self, binned: Sequence[BinnedWindow]) -> tuple[float, ...]:
         """Return the finished requests of each replica, in the order of the replicas."""
         groups = group_by_replica(binned)
         return tuple(sum_family(groups.get(name, ()), FINISHED) for name in self.replicas)
 
-    def __str__(self) -> str:
-        text = f"prefix hits are {self.rate:.0%} over {len(self.replicas)} replicas"
-        return text if self.reference is None else f"{text}, {self.reference:.0%} {self.words}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routing:
-    """State of the routing. `broken` is None if it is not known, for the reason `gap`."""
-
-    broken: bool | None
-    text: str
-    hits: HitRates
-    details: tuple[str, ...] = ()
-    certain: bool = False
-    gap: Gap = Gap.NOT_IN_PLAN
+    def dealt_in_turn(self, minutes: Iterable[Minute]) -> float:
+        """Return how likely chance alone makes requests so even (chi-square): 0 for requests dealt out in turn."""
+        return check_uniformity(self.count_requests(minute) for minute in minutes)
 
 
 def judge_replicas(case: RuleContext) -> RuleResult:
     """Blame the routing if every replica lost prefix hits at once and the rate fell to a single replica's share.
 
-    From hits, lookups, prompt lengths, preemptions and finished requests of each replica. Certain only if requests are
-    proven to be dealt out in turn now, and were not before.
+    From hits, lookups, prompt lengths, preemptions and finished requests of each replica, in the last minutes against the
+    minutes before them and the plan. Certain only if requests are proven to be dealt out in turn now, and were not before.
     """
     if not any(QUERIED in one.window.counters for one in case.binned):
         return case.unmeasured(QUERIED)
     total = hold(case.binned).sum_families((QUERIED, FINISHED)).counters
     if not total[QUERIED]:
-        if not total.get(FINISHED):
-            return case.unknown(Gap.NO_TRAFFIC, "no prompt asked the prefix cache")
-        return case.unknown(Gap.NOT_EXPOSED, "no prompt asked the prefix cache: it is off")
-    routing = assess_routing(case.binned, case.context, case.rule)
-    if routing.broken is None:
-        return case.unknown(routing.gap, routing.text)
-    reference, requests = routing.hits.reference, routing.hits.requests
-    observed = exact_reading(routing.hits.rate, requests)
-    expected = Missing(gap=Gap.NOT_IN_PLAN) if reference is None else exact_reading(reference, requests)
-    status = Status.WARNING if routing.broken else Status.OK
-    certainty = certain_if(routing.certain or not routing.broken)
-    return case.verdict(status, certainty, observed, expected, capitalize(routing.text), details=routing.details)
-
-
-def assess_routing(binned: Sequence[BinnedWindow], context: TierContext, rule: Rule) -> Routing:
-    """Return the state of the routing in the last minutes, against the minutes before them and the plan."""
-
-    def limit(name: str) -> float:
-        return rule.limit(name, context.limits)
-
-    planned = _read_planned_rate(context)
-    hits = _measure(hold(binned), planned, limit)
-    if sees_repeated_lookups(binned):
-        return Routing(broken=None, text=REPEATED_LOOKUPS, hits=hits, gap=Gap.CONTRADICTORY)
-    needed = limit("minimum_requests")
-    if hits.requests < needed:
-        text = f"{hits.requests:.0f} requests of warm replicas lately, {needed:.0f} are needed"
-        return Routing(broken=None, text=text, hits=hits, gap=Gap.TOO_FEW_REQUESTS)
+        gap = Gap.NOT_EXPOSED if total.get(FINISHED) else Gap.NO_TRAFFIC
+        return case.unknown(gap, f"no prompt asked the prefix cache{': it is off' if total.get(FINISHED) else ''}")
+    if sees_repeated_lookups(case.binned):
+        return case.unknown(Gap.CONTRADICTORY, REPEATED_LOOKUPS)
+    planned = _read_planned_rate(case.context)
+    hits, needed = _measure(case, planned), case.limit("minimum_requests")
+    requests, rate, reference = sum_family(hits.binned, FINISHED), hit_rate(hits.binned) or 0.0, hits.reference
+    if requests < needed:
+        text = f"{requests:.0f} requests of warm replicas lately, {needed:.0f} are needed"
+        return case.unknown(Gap.TOO_FEW_REQUESTS, text)
+    floor = -math.inf if reference is None else reference - case.limit("points")
+    shown = f"prefix hits are {rate:.0%} over {len(hits.replicas)} replicas"
+    compared = shown if reference is None else f"{shown}, {reference:.0%} {hits.words}"
+    status, certain = Status.OK, True
+    details: tuple[str, ...] = ()
     if len(hits.replicas) < 2:
-        text = f"one replica with a warm cache, {hits.rate:.0%} prefix hits; no routing to break"
-        return Routing(broken=False, text=text, hits=hits)
-    floor = -math.inf if hits.reference is None else hits.reference - limit("points")
-    if not all((hit_rate(minute) or 0.0) <= floor for minute in hits.minutes):
-        # Without a plan a rate that was always low may have been broken always.
-        best = hits.rate if hits.reference is None else hits.reference
-        if best <= limit("near") / len(hits.replicas) and planned is None:
-            rate = f"prefix hits are {hits.rate:.0%} over {len(hits.replicas)} replicas"
-            return Routing(broken=None, text=f"{rate}, as before; the plan has no hit rate of one replica", hits=hits)
-        state = "not lost in each of the last minutes" if hits.rate <= floor else "not lost"
-        return Routing(broken=False, text=f"{hits}; {state}", hits=hits)
-    reason = _find_other_reason(hits, floor, limit)
-    if reason:
-        return Routing(broken=False, text=f"{hits}; {reason}", hits=hits)
-    change, counts = hits.length_change, hits.count_requests(hits.binned)
-    least, most = (end(counts) / sum(counts) for end in (min, max))
-    details = (
-        f"{hits.left_by_routing:.0%} are left when any replica gets any prompt",
-        "prompt lengths before are not known"
-        if change is None
-        else f"prompts are {change:.2f} times as long as before",
-        f"{number(hits.eviction_rate, 'ratio')} preemptions a request",
-        f"each replica gets {least:.0%} to {most:.0%} of the requests",
-    )
-    certain = _is_dealt_in_turn(hits, hits.minutes, limit) and not _is_dealt_in_turn(hits, hits.past, limit)
-    text = f"{hits}; every replica lost hits"
-    return Routing(broken=True, text=text, hits=hits, details=details, certain=bool(hits.past) and certain)
+        text = f"one replica with a warm cache, {rate:.0%} prefix hits; no routing to break"
+    elif not all((hit_rate(minute) or 0.0) <= floor for minute in hits.minutes):
+        best = rate if reference is None else reference
+        if best <= case.limit("near") / len(hits.replicas) and planned is None:
+            # A rate that was always low may have been broken always.
+            return case.unknown(Gap.NOT_IN_PLAN, f"{shown}, as before; the plan has no hit rate of one replica")
+        text = f"{compared}; not lost{' in each of the last minutes' if rate <= floor else ''}"
+    elif reason := _find_other_reason(case, hits, rate, floor):
+        text = f"{compared}; {reason}"
+    else:
+        status, text, counts = Status.WARNING, f"{compared}; every replica lost hits", hits.count_requests(hits.binned)
+        details = (
+            f"{hits.left_by_routing:.0%} are left when any replica gets any prompt",
+            f"each replica gets {min(counts) / sum(counts):.0%} to {max(counts) / sum(counts):.0%} of the requests",
+        )
+        chance = case.limit("chance")
+        in_turn = hits.dealt_in_turn(hits.minutes) <= chance < hits.dealt_in_turn(hits.past)
+        certain = bool(hits.past) and in_turn
+    expected = Missing(gap=Gap.NOT_IN_PLAN) if reference is None else exact_reading(reference, requests)
+    observed, sentence = exact_reading(rate, requests), capitalize(text)
+    return case.verdict(status, certain_if(certain), observed, expected, sentence, details=details)
 
 
 def _read_planned_rate(context: TierContext) -> tuple[float, str] | None:
@@ -199,13 +145,14 @@ def hit_rate(binned: Sequence[BinnedWindow]) -> float | None:
     return hits / asked if asked > 0 and hits <= asked else None
 
 
-def _measure(binned: HeldWindows, planned: tuple[float, str] | None, limit: Limit) -> HitRates:
+def _measure(case: RuleContext, planned: tuple[float, str] | None) -> HitRates:
     """Return the present hit rate, with the better of the best past minutes and the planned rate.
 
     New and restarted replicas are left out until their caches can be warm: a cold cache is no broken routing.
     """
-    newest = sorted(binned.periods(MINUTE_SECONDS))[-MINUTES:]
-    warm, _ = binned.once(split_by_warmth, limit("warm_up_seconds"))
+    held = hold(case.binned)
+    newest = sorted(held.periods(MINUTE_SECONDS))[-MINUTES:]
+    warm, _ = held.once(split_by_warmth, case.limit("warm_up_seconds"))
     sums = {
         minute: (group, group.sum_families((FINISHED, QUERIED, HIT)))
         for minute, group in warm.periods(MINUTE_SECONDS).items()
@@ -218,7 +165,7 @@ def _measure(binned: HeldWindows, planned: tuple[float, str] | None, limit: Limi
         part = before[place : place + MINUTES]
         total = windows.sum_windows(window for _, window in part).counters
         asked, hits = total[QUERIED], total.get(HIT, 0.0)
-        if total.get(FINISHED, 0.0) >= limit("minimum_requests") and best * asked < hits <= asked:
+        if total.get(FINISHED, 0.0) >= case.limit("minimum_requests") and best * asked < hits <= asked:
             best, past = hits / asked, part
     if planned is not None and planned[0] > best:
         return HitRates(minutes=now, reference=planned[0], words=planned[1])
@@ -269,29 +216,25 @@ def _list_begins(batch: HeldWindows) -> tuple[dict[str | None, Window], list[tup
     return first, [(one.window.start, one.replica) for one in seen if one.window.counters.get("restarts", 0.0) > 0]
 
 
-def _find_other_reason(hits: HitRates, floor: float, limit: Limit) -> str:
+def _find_other_reason(case: RuleContext, hits: HitRates, rate: float, floor: float) -> str:
     """Return the reason for lost hits other than the routing. Return "" without any."""
-    groups = group_by_replica(hits.binned)
+    groups, counts = group_by_replica(hits.binned), hits.count_requests(hits.binned)
     kept = [name for name in hits.replicas if (hit_rate(groups.get(name, ())) or 0.0) > floor]
     if kept:
         return f"not lost on {join_names(kept)}"
-    if hits.eviction_rate > limit("eviction_rate"):
-        return f"{number(hits.eviction_rate, 'ratio')} preemptions a request, the KV cache has no room"
-    change, most = hits.length_change, limit("length_change")
-    if change is not None and not 1 / most <= change <= most:
-        return f"prompts changed, their mean length is {change:.2f} times that of before"
+    evictions = sum_family(hits.binned, PREEMPTIONS) / max(1.0, sum(counts))
+    if evictions > case.limit("eviction_rate"):
+        return f"{number(evictions, 'ratio')} preemptions a request, the KV cache has no room"
+    before = [one for minute in hits.past for one in minute]
+    then, now = (histograms.mean(sum_parts(binned, PROMPTS)) for binned in (before, hits.binned))
+    most = case.limit("length_change")
+    if then and now and not 1 / most <= now / then <= most:
+        return f"prompts changed, their mean length is {now / then:.2f} times that of before"
     # Caches that hold several prefixes keep more than that, full caches keep less.
-    near = limit("near")
-    if not hits.left_by_routing / near <= hits.rate <= hits.left_by_routing * near:
-        return f"routing alone would leave about {hits.left_by_routing:.0%}, so prompts or caches changed"
-    counts, spread = hits.count_requests(hits.binned), limit("spread")
-    mean = math.fsum(counts) / len(counts)
+    near, left = case.limit("near"), hits.left_by_routing
+    if not left / near <= rate <= left * near:
+        return f"routing alone would leave about {left:.0%}, so prompts or caches changed"
+    mean, spread = math.fsum(counts) / len(counts), case.limit("spread")
     if not all(mean / spread <= count <= mean * spread for count in counts):
         return "requests are not spread evenly, so prompts changed"
     return ""
-
-
-def _is_dealt_in_turn(hits: HitRates, minutes: Sequence[Minute], limit: Limit) -> bool:
-    """Return whether the replicas' requests are more even than a choice by prefix makes them by chance (chi-square)."""
-    rows = (hits.count_requests(minute) for minute in minutes)
-    return check_uniformity(rows) <= limit("chance")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rules.confidence import Certainty
 from rules.methods.evidence import certain_if, exact_reading, group_by_replica, join_names, range_reading
@@ -30,11 +29,12 @@ def judge_cold_start(case: RuleContext) -> RuleResult:
     known = quantiles_by_timing(case.starts)
     recent = {timing: starts for timing in Timing if (starts := _find_starts(case, timing))}
     if planned is None:
-        measured = [(one.p95_seconds, one.timing) for one in known]
-        measured = measured or [(max(seconds for _, seconds, _ in starts), timing) for timing, starts in recent.items()]
-        seconds, timing = max(measured, key=lambda pair: (pair[1] is Timing.POD, pair[0]), default=(0.0, None))
-        told = f"; {number(seconds, 'seconds')} were measured {FROM_TO[timing]}" if timing else ""
-        return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no cold_start_seconds{told}")
+        measured = [(one.timing, one.p95_seconds) for one in known]
+        measured += [(timing, max(seconds for _, seconds, _ in starts)) for timing, starts in recent.items()]
+        text = "the plan has no cold_start_seconds"
+        for timing, seconds in measured[:1]:
+            text += f"; {number(seconds, 'seconds')} were measured {FROM_TO[timing]}"
+        return case.unknown(Gap.NOT_IN_PLAN, text)
     allowed = planned * case.limit("factor")
     for timing, starts in recent.items():
         if any(seconds > allowed for _, seconds, _ in starts):
@@ -74,52 +74,39 @@ def _find_starts(case: RuleContext, timing: Timing) -> list[Start]:
 
 def _judge_starts(case: RuleContext, starts: Sequence[Start], timing: Timing, planned: float) -> RuleResult:
     """Compare the slowest start of the window."""
-    allowed, count = planned * case.limit("factor"), math.fsum(count for *_, count in starts)
     replica, slowest, _ = max(starts, key=lambda start: start[1])
-    late = math.fsum(count for _, seconds, count in starts if seconds > allowed)
-    observed = Reading(value=slowest, low=slowest, high=None, n=count)
+    count = math.fsum(count for *_, count in starts)
+    late = math.fsum(count for _, seconds, count in starts if seconds > planned * case.limit("factor"))
     took, plan, counted = number(slowest, "seconds"), number(planned, "seconds"), format_count(int(count), "start")
+    sentence = f"{counted} took {'at most ' if count > 1 else ''}{took}; {plan} are planned"
     if late:
-        who = replica or case.context.tier
-        sentence = f"{late:.0f} of {counted} took longer than the planned {plan}; {who} {took}"
-    else:
-        sentence = f"{counted} took {'at most ' if count > 1 else ''}{took}; {plan} are planned"
-    return _compare_with_plan(case, timing, planned, observed, sentence, is_late=late > 0, is_proven=late > 0)
+        sentence = f"{late:.0f} of {counted} took longer than the planned {plan}; {replica or case.context.tier} {took}"
+    observed = Reading(value=slowest, low=slowest, high=None, n=count)
+    return _compare_with_plan(case, timing, planned, observed, sentence)
 
 
 def _judge_quantiles(case: RuleContext, known: StartQuantiles, planned: float) -> RuleResult:
     """Compare the P95 of all known starts with this timing."""
-    allowed, slow, proven = planned * case.limit("factor"), known.p95_seconds, known.proven_seconds
-    observed, took = Reading(value=slow, low=proven, high=None, n=float(known.count)), number(slow, "seconds")
-    if known.count == 1:
-        sentence = f"The only known cold start took {took}"
-    elif not known.has_p95:
-        sentence = f"The slowest of {known.count} cold starts took {took}"
-    else:
-        sentence = f"Cold start P95 is {took} over {known.count} starts"
+    took = number(known.p95_seconds, "seconds")
+    sentence = f"Cold start P95 is {took} over {known.count} starts"
+    if not known.has_p95:
+        which = "The only known cold start" if known.count == 1 else f"The slowest of {known.count} cold starts"
+        sentence = f"{which} took {took}"
+    observed = Reading(value=known.p95_seconds, low=known.proven_seconds, high=None, n=float(known.count))
     sentence = f"{sentence}; {number(planned, 'seconds')} are planned"
-    is_late = slow > allowed
-    return _compare_with_plan(
-        case, known.timing, planned, observed, sentence, is_late=is_late, is_proven=proven > allowed
-    )
+    return _compare_with_plan(case, known.timing, planned, observed, sentence)
 
 
 def _compare_with_plan(
-    case: RuleContext,
-    timing: Timing,
-    planned: float,
-    observed: Reading,
-    sentence: str,
-    *,
-    is_late: bool,
-    is_proven: bool,
+    case: RuleContext, timing: Timing, planned: float, observed: Reading, sentence: str
 ) -> RuleResult:
-    is_whole = timing is Timing.POD
+    """Return a warning for a start above the plan, certain by its lower bound. Ok is certain of a whole start."""
+    allowed, is_whole = planned * case.limit("factor"), timing is Timing.POD
+    is_late = (observed.value or 0.0) > allowed
+    certainty = certain_if((observed.low or 0.0) > allowed if is_late else is_whole)
     part = "" if is_whole else "the plan is for the whole start" + ("" if is_late else ", which was not timed")
-    expected = Reading(value=planned, low=0.0, high=planned, n=1.0)
-    certainty = certain_if(is_proven if is_late else is_whole)
+    expected, details = Reading(value=planned, low=0.0, high=planned, n=1.0), (f"timed {FROM_TO[timing]}", part)
     status = Status.WARNING if is_late else Status.OK
-    details = (f"timed {FROM_TO[timing]}", part)
     return case.verdict(status, certainty, observed, expected, sentence, details=details)
 
 
@@ -127,13 +114,8 @@ SILENT_SECONDS = 2 * MINUTE_SECONDS
 """Seconds without a page, while others of the tier answer, after which a replica was stopped."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShortLife:
-    """Replica that ran for `ran` seconds after a start that took `start` seconds."""
-
-    replica: str
-    ran: float
-    start: float
+ShortLife = tuple[float, str, float]
+"""Seconds that a replica ran after a start, its name, and the seconds of that start."""
 
 
 def judge_flapping(case: RuleContext) -> RuleResult:
@@ -146,15 +128,18 @@ def judge_flapping(case: RuleContext) -> RuleResult:
     short, most = find_short_lives(case), case.limit("times")
     observed, expected = exact_reading(len(short), len(short)), range_reading(0.0, most - 1, len(short))
     if not short:
-        return case.verdict(
-            Status.OK, Certainty.CERTAIN, observed, expected, "No replica stopped within its own cold start"
-        )
-    times = format_count(len(short), "time")
-    sentence = f"Replicas stopped within their own cold start {times} in an hour{_describe_cost(case, short)}"
-    shortest = min(short, key=lambda one: one.ran)
+        sentence = "No replica stopped within its own cold start"
+        return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence)
+    sentence = f"Replicas stopped within their own cold start {format_count(len(short), 'time')} in an hour"
+    if case.context.plan is not None:
+        price = price_of(case.context.plan)
+        hours = sum(took for *_, took in short) * price.gpus_per_replica / HOUR_SECONDS
+        money = f", {hours * price.gpu_hour_price:,.2f} {price.currency}" if price.gpu_hour_price is not None else ""
+        sentence += f"; their starts took {hours:.2g} GPU-hours{money}"
+    ran, shortest, took = min(short)
     details = (
-        join_names(sorted({one.replica for one in short})),
-        f"{shortest.replica} ran {number(shortest.ran, 'seconds')} after a start of {number(shortest.start, 'seconds')}",
+        join_names(sorted({replica for _, replica, _ in short})),
+        f"{shortest} ran {number(ran, 'seconds')} after a start of {number(took, 'seconds')}",
     )
     status = Status.WARNING if len(short) >= most else Status.OK
     return case.verdict(status, Certainty.CERTAIN, observed, expected, sentence, details=details)
@@ -165,6 +150,7 @@ def find_short_lives(case: RuleContext) -> list[ShortLife]:
     replicas = group_by_replica(one for one in case.binned if one.replica)
     last = {name: max(one.window.end for one in group) for name, group in replicas.items()}
     newest = max(last.values(), default=0.0)
+    planned = case.context.plan.cold_start_seconds if case.context.plan else None
     later: dict[str, ReplicaStart] = {}
     found = []
     for start in sorted(case.starts, key=lambda one: one.t, reverse=True):
@@ -176,22 +162,9 @@ def find_short_lives(case: RuleContext) -> list[ShortLife]:
             stopped = after.alive_at
         if stopped is None or stopped < case.now - HOUR_SECONDS or not start.has_observed_begin:
             continue
-        ran, took = max(0.0, stopped - start.t), _cold_start(case, start)
-        found += [ShortLife(replica=start.replica, ran=ran, start=took)] if ran < took else []
+        took, ran = start.lead_seconds or 0.0, max(0.0, stopped - start.t)
+        if start.timing is not Timing.POD:
+            # Timed in part: it took at least as long as is planned.
+            took = max(took, planned or 0.0)
+        found += [(ran, start.replica, took)] if ran < took else []
     return found
-
-
-def _cold_start(case: RuleContext, start: ReplicaStart) -> float:
-    """Return how long a start took: of one that was timed in part at least as long as is planned."""
-    planned = case.context.plan.cold_start_seconds if case.context.plan else None
-    took = start.lead_seconds or 0.0
-    return took if start.timing is Timing.POD else max(took, planned or 0.0)
-
-
-def _describe_cost(case: RuleContext, short: list[ShortLife]) -> str:
-    if case.context.plan is None:
-        return ""
-    price = price_of(case.context.plan)
-    hours = sum(one.start for one in short) * price.gpus_per_replica / HOUR_SECONDS
-    money = f", {hours * price.gpu_hour_price:,.2f} {price.currency}" if price.gpu_hour_price is not None else ""
-    return f"; their starts took {hours:.2g} GPU-hours{money}"

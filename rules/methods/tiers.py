@@ -6,16 +6,15 @@ The finding belongs to the slower tier that gets more than its share.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rules.confidence import Certainty
 from rules.methods.evidence import certain_if, exact_reading, join_names
 from rules.plan.curve import operating_point
-from rules.plan.load_bins import TierContext
 from rules.telemetry import histograms, windows
 from rules.telemetry.reading_methods import replica_rate
-from rules.telemetry.signals import Gap, Reading
+from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
 from rules.verdicts.context import SEPARATE, RuleContext, TierWindows
 from rules.verdicts.held_windows import HeldWindows, hold
@@ -28,42 +27,51 @@ LATENCIES = {"tpot_seconds": "output tokens", "ttft_seconds": "first tokens"}
 
 COMPARED = frozenset({FINISHED, *LENGTHS, *LATENCIES})
 
-Minutes = Mapping[float, Window]
+Sums = tuple[Window, Window]
+"""Sum of the slower tier's windows and of the faster one's, over the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierPair:
-    """Tier and a tier that is `faster` times as fast, over their common minutes, newest last.
+    """Tier beside one that is `faster` times as fast: their common `minutes`, newest last, and the `total` of these.
 
     `words` describe the measure. `planned`: the plan is the measure.
     """
 
-    slow: str
     fast: str
-    own: tuple[Window, ...]
-    other: tuple[Window, ...]
-    sums: Sums
+    minutes: tuple[Sums, ...]
+    total: Sums
     faster: float
     words: str
     planned: bool
 
     def has_equal_shares(self, follow: float) -> bool:
         """Return whether requests are nearer to an equal share than to the capacities, in each minute and in all."""
-        minutes = [(_rate(own), _rate(other)) for own, other in zip(self.own, self.other, strict=True)]
-        return all(self._is_equal_share(*rates, follow) for rates in (*minutes, self.rates))
+        for sums in (*self.minutes, self.total):
+            own, other = _read_rates(sums)
+            if own <= 0 or other <= 0:
+                return False
+            followed = math.log(other / own) / math.log(self.faster)
+            # Without a plan, a tier that gets far more requests may be slow because of them.
+            if followed >= follow or not (self.planned or followed > -follow):
+                return False
+        return True
 
-    def _is_equal_share(self, own: float, other: float, follow: float) -> bool:
-        if own <= 0 or other <= 0:
-            return False
-        followed = math.log(other / own) / math.log(self.faster)
-        # Without a plan, a tier that gets far more requests may be slow because of them.
-        return followed < follow and (self.planned or followed > -follow)
+    def differs(self, families: Iterable[str], most: float) -> bool:
+        """Return whether a mean of the tiers differs by more than the factor `most`."""
+        for family in families:
+            mine, theirs = (histograms.mean(total.histograms.get(family, ())) for total in self.total)
+            if mine and theirs and not 1 / most <= mine / theirs <= most:
+                return True
+        return False
 
-    @property
-    def rates(self) -> tuple[float, float]:
-        """Return the finished requests per second and replica of the slower and of the faster tier."""
-        own, other = self.sums
-        return _rate(own), _rate(other)
+    def is_slower(self, unequal: float) -> bool:
+        """Return whether the median here is slower by the factor `unequal`, by the edges of its bucket."""
+        for family in LATENCIES:
+            mine, theirs = (histograms.quantile(total.histograms.get(family, ()), 0.5) for total in self.total)
+            if mine and theirs and theirs.high is not None and mine.low >= unequal * theirs.high:
+                return True
+        return False
 
 
 def judge_tiers(case: RuleContext) -> RuleResult:
@@ -76,115 +84,74 @@ def judge_tiers(case: RuleContext) -> RuleResult:
     if model is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan does not say which model this tier serves")
     others = {
-        n: t
-        for n, t in case.fleet.items()
-        if n != case.context.tier and t.context.plan and t.context.plan.model == model
+        name: tier
+        for name, tier in case.fleet.items()
+        if name != case.context.tier and tier.context.plan and tier.context.plan.model == model
     }
     if not others:
         sentence = f"No other tier of {model} is watched"
         return case.verdict(Status.OK, Certainty.CERTAIN, exact_reading(1.0, 0), exact_reading(1.0, 0), sentence)
-    mine = hold(case.binned).once(_sum_minutes)
-    if not any(FINISHED in window.counters for window in mine.values()):
+    if not any(FINISHED in one.window.counters for one in case.binned):
         return case.unmeasured(FINISHED)
-    pairs = [pair for name, tier in sorted(others.items()) if (pair := _compare(case, mine, name, tier)) is not None]
+    pairs = [pair for name, tier in sorted(others.items()) if (pair := _compare(case, name, tier)) is not None]
     if not pairs:
         names = join_names(sorted(others))
         text = f"no {SEPARATE} minutes with traffic on both, or no speeds to compare; others of the model: {names}"
         return case.unknown(Gap.TOO_FEW_REQUESTS, text)
-    unequal, follow = case.limit("unequal"), case.limit("follow")
+    unequal, follow, slow = case.limit("unequal"), case.limit("follow"), case.context.tier
     equal = [pair for pair in pairs if pair.faster >= unequal and pair.has_equal_shares(follow)]
-    routed = [pair for pair in equal if _is_routed_by_length(pair, case.limit("lengths"))]
-    if len(equal) > len(routed):
-        worst = max((pair for pair in equal if pair not in routed), key=lambda pair: pair.faster)
-        own, other = worst.rates
-        sentence = f"Each replica of {worst.slow} gets {own:.3g} rps, of {worst.fast} {other:.3g} rps; {worst.words}"
-        proven = _have_knees(case.context, others[worst.fast].context) or _is_slower(worst.sums, unequal)
-        return case.verdict(Status.WARNING, certain_if(proven), *_read_shares(worst), sentence)
-    pair = routed[0] if routed else max(pairs, key=lambda pair: pair.faster)
-    own, other = pair.rates
-    if routed:
-        sentence = f"Requests are given to {pair.fast} and {pair.slow} by their lengths"
+    # The guide recommends to give the tiers requests of different lengths.
+    routed = [pair for pair in equal if pair.differs(LENGTHS, case.limit("lengths"))]
+    unrouted = [pair for pair in equal if pair not in routed]
+    pair = max(unrouted or routed[:1] or pairs, key=lambda pair: pair.faster)
+    own, other = _read_rates(pair.total)
+    sentence = f"Each replica of {slow} gets {own:.3g} rps, of {pair.fast} {other:.3g} rps; {pair.words}"
+    status, certain = Status.OK, True
+    if unrouted:
+        points = [operating_point(plan) for plan in (case.context.plan, others[pair.fast].context.plan) if plan]
+        have_knees = all(point is not None and point.knee_reached for point in points)
+        status, certain = Status.WARNING, have_knees or pair.is_slower(unequal)
+    elif routed:
+        sentence = f"Requests are given to {pair.fast} and {slow} by their lengths"
     elif pair.faster < unequal:
-        sentence = f"No tier of {model} is much faster than {pair.slow}; {pair.words} ({pair.fast})"
-    else:
-        sentence = f"Each replica of {pair.slow} gets {own:.3g} rps, of {pair.fast} {other:.3g} rps; {pair.words}"
-    return case.verdict(Status.OK, Certainty.CERTAIN, *_read_shares(pair), sentence)
+        sentence = f"No tier of {model} is much faster than {slow}; {pair.words} ({pair.fast})"
+    n = sum(total.counters.get(FINISHED, 0.0) for total in pair.total)
+    share = exact_reading(own / (own + other) if own + other > 0 else 0.0, n)
+    return case.verdict(status, certain_if(certain), share, exact_reading(1 / (1 + pair.faster), n), sentence)
 
 
-def _compare(case: RuleContext, mine: Minutes, name: str, tier: TierWindows) -> TierPair | None:
-    theirs = tier.binned.once(_sum_minutes)
-    both = sorted(m for m in mine.keys() & theirs.keys() if _rate(mine[m]) > 0 or _rate(theirs[m]) > 0)[-SEPARATE:]
-    if len(both) < SEPARATE:
+def _compare(case: RuleContext, name: str, tier: TierWindows) -> TierPair | None:
+    """Return this tier beside another, None without enough common minutes or a measure of their speeds."""
+    mine, theirs = hold(case.binned).once(_sum_minutes), tier.binned.once(_sum_minutes)
+    common = [(mine[minute], theirs[minute]) for minute in sorted(mine.keys() & theirs.keys())]
+    minutes = tuple(sums for sums in common if any(_read_rates(sums)))[-SEPARATE:]
+    if len(minutes) < SEPARATE:
         return None
-    own, other = tuple(mine[m] for m in both), tuple(theirs[m] for m in both)
-    sums = windows.sum_windows(own), windows.sum_windows(other)
-    if min(total.counters.get(FINISHED, 0.0) for total in sums) < case.limit("minimum_requests"):
+    total = windows.sum_windows(own for own, _ in minutes), windows.sum_windows(other for _, other in minutes)
+    if min(both.counters.get(FINISHED, 0.0) for both in total) < case.limit("minimum_requests"):
         return None
-    planned, measured = _compare_plans(case.context, tier.context), _compare_latencies(sums)
-    if planned is None and measured is None:
-        return None
-    faster, words = planned or measured or (1.0, "")
-    return TierPair(
-        slow=case.context.tier,
-        fast=name,
-        own=own,
-        other=other,
-        sums=sums,
-        faster=faster,
-        words=words,
-        planned=planned is not None,
+    own, other = (
+        context.capacity.planned_rps if context.capacity else None for context in (case.context, tier.context)
     )
-
-
-def _compare_plans(own: TierContext, other: TierContext) -> tuple[float, str] | None:
-    mine, theirs = (context.capacity.planned_rps if context.capacity else None for context in (own, other))
-    if not mine or not theirs:
+    planned = f"usable are {own:.3g} and {other:.3g} by the plan" if own and other else ""
+    faster, words = (other / own, planned) if own and other else _compare_latencies(total)
+    if not words:
         return None
-    return theirs / mine, f"usable are {mine:.3g} and {theirs:.3g} by the plan"
+    return TierPair(fast=name, minutes=minutes, total=total, faster=faster, words=words, planned=bool(planned))
 
 
-def _have_knees(own: TierContext, other: TierContext) -> bool:
-    """Return whether both benchmarks reached the knee."""
-    points = [operating_point(context.plan) if context.plan else None for context in (own, other)]
-    return all(point is not None and point.knee_reached for point in points)
-
-
-Sums = tuple[Window, Window]
-"""Sums of the slower tier's minutes and of the faster one's."""
-
-
-def _compare_latencies(sums: Sums) -> tuple[float, str] | None:
+def _compare_latencies(total: Sums) -> tuple[float, str]:
     for family, what in LATENCIES.items():
-        mine, theirs = (histograms.mean(total.histograms.get(family, ())) for total in sums)
-        if mine and theirs:
-            return mine / theirs, f"{what} take {mine:.3g} and {theirs:.3g} s on average"
-    return None
+        own, other = (histograms.mean(both.histograms.get(family, ())) for both in total)
+        if own and other:
+            return own / other, f"{what} take {own:.3g} and {other:.3g} s on average"
+    return 1.0, ""
 
 
-def _is_slower(sums: Sums, unequal: float) -> bool:
-    """Return whether the median here is slower by the factor `unequal`, by the edges of its bucket."""
-    for family in LATENCIES:
-        mine, theirs = (histograms.quantile(total.histograms.get(family, ()), 0.5) for total in sums)
-        if mine is not None and theirs is not None and theirs.high is not None and mine.low >= unequal * theirs.high:
-            return True
-    return False
-
-
-def _is_routed_by_length(pair: TierPair, most: float) -> bool:
-    """Return whether the tiers get requests of different lengths, as the guide recommends."""
-    for family in LENGTHS:
-        mine, theirs = (histograms.mean(total.histograms.get(family, ())) for total in pair.sums)
-        if mine and theirs and not 1 / most <= mine / theirs <= most:
-            return True
-    return False
-
-
-def _read_shares(pair: TierPair) -> tuple[Reading, Reading]:
-    """Return the slower tier's share of the requests of a replica of each, and its share of the capacity."""
-    own, other = pair.rates
-    n = sum(total.counters.get(FINISHED, 0.0) for total in pair.sums)
-    share, due = own / (own + other) if own + other > 0 else 0.0, 1 / (1 + pair.faster)
-    return exact_reading(share, n), exact_reading(due, n)
+def _read_rates(sums: Sums) -> tuple[float, float]:
+    """Return the finished requests per second and replica of the slower and of the faster tier."""
+    own, other = (replica_rate(window, FINISHED) or 0.0 for window in sums)
+    return own, other
 
 
 def _sum_minutes(held: HeldWindows) -> dict[float, Window]:
@@ -197,7 +164,3 @@ def _sum_minutes(held: HeldWindows) -> dict[float, Window]:
 def _select_seen(batch: HeldWindows) -> HeldWindows:
     seen = HeldWindows(one for one in batch if one.window.covered_seconds > 0)
     return batch if len(seen) == len(batch) else seen
-
-
-def _rate(window: Window) -> float:
-    return replica_rate(window, FINISHED) or 0.0

@@ -1,69 +1,73 @@
-"""Idle capacity over days: utilization trap, queues that are always empty, KV caches that never fill (guide 9.2, 9.3).
-
-The sums by period (hours, or minutes of a short window) are shared with `rules.methods.headroom`.
-"""
+"""Utilisation over hours and minutes: utilization trap, empty queues and KV caches, missing headroom, and the yield of a
+GPU-hour from week to week (guide 9.2, 9.3)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from rules.confidence import nearest_rank
-from rules.methods.evidence import capitalize, certain_if, exact_reading, judge_each_pool, range_reading
+from rules.confidence import Certainty, nearest_rank
+from rules.methods.evidence import (
+    capitalize,
+    certain_if,
+    exact_reading,
+    explain_not_lasting,
+    judge_each_pool,
+    range_reading,
+)
 from rules.plan import money
 from rules.plan.load_bins import TierContext
-from rules.plan.replica_count import Margin, count_replicas, margin_from_rule
+from rules.plan.replica_count import Margin, count_replicas, margin_from_rule, replica_count
 from rules.plan.schema import TierPlan
 from rules.telemetry import windows
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.readings import families_of, read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
-from rules.telemetry.windows import DAY_SECONDS, Window
+from rules.telemetry.windows import DAY_SECONDS, MINUTE_SECONDS, Window
 from rules.telemetry.wording import format_count, number
-from rules.telemetry.work import weighing_words, work_of
-from rules.verdicts.context import RuleContext
+from rules.verdicts.context import SEPARATE, RuleContext, is_persistent, too_early
 from rules.verdicts.held_windows import watched_seconds
 from rules.verdicts.verdict import IdleReplicas, RuleResult, Status, Unknown
 
 POLLED = "gpu_utilization_sampled"
 """Gauge of a plain poll, which does not cover the time between two polls: `likely` at most (METRICS trap 15)."""
 
+READ = frozenset({"kv_utilization", "requests_waiting", "requests_finished", "generation_tokens", POLLED}).union(
+    *(families_of(BY_NAME[signal]) for signal in ("fleet_utilization", "prefix_hit_ratio"))
+)
+"""Families of every rule here, besides those of its own signal."""
 
-def sums(case: RuleContext, *signals: str) -> tuple[Window, ...]:
-    """Return the sum of each period, oldest first. With `signals` only their families are added."""
-    groups = case.periods(case.binned)
-    if not signals:
-        return tuple(windows.sum_windows(one.window for one in group) for group in groups)
-    families = frozenset(family for name in signals for family in families_of(BY_NAME[name]))
-    return tuple(group.sum_families(families) for group in groups)
+BY_MEMORY = "memory sets the size of this fleet, not load"
 
 
-def select_last_quarter(case: RuleContext) -> tuple[Window, ...]:
-    return tuple(one.window for one in case.last_quarter(case.binned))
+def sum_periods(case: RuleContext) -> tuple[Window, ...]:
+    """Return the sum of each period (hours, or minutes of a short window), oldest first."""
+    families = READ | families_of(BY_NAME[case.rule.signal])
+    return tuple(group.sum_families(families) for group in case.periods(case.binned))
 
 
-def reading(case: RuleContext, several: Sequence[Window], signal: str = "") -> SignalValue:
+def read_signal(case: RuleContext, several: Iterable[Window], signal: str = "") -> SignalValue:
     """Return a signal (default: the rule's own) over windows. Return no traffic without windows."""
-    if not several:
+    known, wanted = list(several), BY_NAME[signal or case.rule.signal]
+    if not known:
         return Missing(gap=Gap.NO_TRAFFIC)
-    wanted = BY_NAME[signal or case.rule.signal]
-    return read(wanted, windows.sum_families(several, families_of(wanted)), case.context.basis)
+    return read(wanted, windows.sum_families(known, families_of(wanted)), case.context.basis)
 
 
-def value(case: RuleContext, several: Sequence[Window], signal: str = "") -> float | None:
-    """Return the best value of `reading`, or None."""
-    found = reading(case, several, signal)
+def read_value(case: RuleContext, several: Iterable[Window], signal: str = "") -> float | None:
+    """Return the best value of `read_signal`, or None."""
+    found = read_signal(case, several, signal)
     return found.value if isinstance(found, Reading) else None
 
 
-def weighing(case: RuleContext, several: Sequence[Window]) -> str:
-    """Return how far apart the bounds of fleet utilisation are, and why, as a detail. Return "" if they are equal."""
-    basis, signal = case.context.basis, BY_NAME["fleet_utilization"]
-    capacity = basis.capacity
-    if not several or capacity is None:
-        return ""
-    work = work_of(windows.sum_families(several, families_of(signal)), capacity.lengths)
-    return weighing_words(work, capacity.lengths, capacity.rps).strip(" ()") if work else ""
+def _explain_unread(case: RuleContext, used: SignalValue) -> Unknown:
+    gap, text = (used.gap, used.text) if isinstance(used, Missing) else (Gap.SCRAPE_FAILED, "")
+    return case.unknown(gap, text or f"{case.rule.about}: not measured here")
+
+
+def _read_last_quarter(case: RuleContext) -> float | None:
+    return read_value(case, (one.window for one in case.last_quarter(case.binned)))
 
 
 def hours_of_fullest(several: Sequence[Window], family: str, q: float) -> tuple[float, float] | None:
@@ -74,18 +78,13 @@ def hours_of_fullest(several: Sequence[Window], family: str, q: float) -> tuple[
     return nearest_rank([g.mean for g in gauges], q), nearest_rank([g.maximum for g in gauges], q)
 
 
-def observed_seconds(period: Window, longest: float) -> float:
-    """Return the seconds of a period (at most `longest`) in which replicas were observed, times their coverage."""
-    return min(period.span, longest) * period.coverage
-
-
 def mean_ready_replicas(several: Sequence[Window]) -> float:
     """Return the mean number of observed replicas: covered replica-seconds by the seconds of the periods."""
     seconds = math.fsum(w.span for w in several)
     return math.fsum(w.covered_seconds for w in several) / seconds if seconds > 0 else 0.0
 
 
-def is_covered(several: Sequence[Window]) -> bool:
+def _is_covered(several: Sequence[Window]) -> bool:
     """Return whether these periods cover enough replica-seconds. They need not be adjacent."""
     due = math.fsum(w.due_seconds for w in several)
     return due > 0 and math.fsum(w.covered_seconds for w in several) >= FULL_COVERAGE * due
@@ -99,33 +98,32 @@ def judge_trap(case: RuleContext) -> RuleResult:
     peaks need is in the trap, with no surplus: scaling by schedule and batch work are its levers (guide 9.2).
     Certain if the upper bound of utilisation is below the limit too. Ok is certain if the lower bound is above it.
     """
-    hours, limit = sums(case), case.limit("below")
-    used = reading(case, hours)
+    hours, limit = sum_periods(case), case.limit("below")
+    used = read_signal(case, hours)
     if isinstance(used, Missing) or used.value is None:
-        return unknown_utilization(case, used)
+        return _explain_unread(case, used)
+    full = hours_of_fullest(hours, "kv_utilization", case.limit("fullest_hours"))
+    idle: IdleReplicas | None = find_idle(case.context, hours, _read_margin(case))
+    assert idle is not None
     days = watched_seconds(case.binned) / DAY_SECONDS
     summary = f"fleet utilisation is {number(used.value, 'ratio')} over {days:.1f} days"
-    idle, details = find_idle(case.context, hours, _read_margin(case)), [weighing(case, hours)]
-
-    def judged(status: Status, text: str, certain: bool, found: IdleReplicas | None = idle) -> RuleResult:
-        return _build_verdict(case, status, used, f"{summary}; {text}", certain, found, details)
-
+    details = [_describe_need(case, idle)]
+    status, certain = Status.OK, True
     if used.value >= limit:
-        sure = used.low is not None and used.low >= limit
-        return judged(Status.OK, f"{limit * 100:g}% or more is no trap", sure)
-    full = hours_of_fullest(hours, "kv_utilization", case.limit("fullest_hours"))
-    if full is None:
+        text, certain = f"{limit * 100:g}% or more is no trap", used.low is not None and used.low >= limit
+    elif full is None:
         gap = windows.sum_windows(hours).explain_missing("kv_utilization")
         return case.unknown(gap, f"{summary}; the KV cache level is not known")
-    details.append(f"the hourly mean of the KV cache is {number(full[0], 'ratio')} in its fullest hours")
-    if full[0] >= case.limit("kv_below"):
-        return judged(Status.OK, "memory sets the size of this fleet, not load", True, None)
-    details.append(_describe_need(case, idle))
-    if not idle.replicas and idle.ready < idle.minimum_warm + 1:
-        return judged(Status.OK, "its busiest hour or the minimum warm count needs every replica", True)
-    last = value(case, select_last_quarter(case))
-    certain = is_covered(hours) and last is not None and last < limit and used.high is not None and used.high < limit
-    return judged(Status.WARNING, _describe_surplus(case, idle), certain)
+    elif full[0] >= case.limit("kv_below"):
+        text, idle = BY_MEMORY, None
+    elif not idle.replicas and idle.ready < idle.minimum_warm + 1:
+        text = "its busiest hour or the minimum warm count needs every replica"
+    else:
+        status, text, last = Status.WARNING, _describe_surplus(case, idle), _read_last_quarter(case)
+        is_low = last is not None and last < limit and used.high is not None and used.high < limit
+        certain = is_low and _is_covered(hours)
+    sentence, expected = capitalize(f"{summary}; {text}"), range_reading(limit, None, 0.0)
+    return case.verdict(status, certain_if(certain), used, expected, sentence, idle=idle, details=details)
 
 
 def judge_empty_queue(case: RuleContext) -> RuleResult:
@@ -133,38 +131,41 @@ def judge_empty_queue(case: RuleContext) -> RuleResult:
 
     From waiting requests, and GPU utilisation of the busiest hours. Certain if most of the time was seen, not by plain polls.
     """
-    hours, total = sums(case), windows.sum_windows(one.window for one in case.binned)
+    hours, limit, fullest = sum_periods(case), case.limit("gpu_below"), case.limit("fullest_hours")
+    total = windows.sum_windows(hours)
     if not total.counters.get("requests_finished"):
         return case.unknown(Gap.NO_TRAFFIC, "no request in all these hours")
-    used, fullest = reading(case, hours), case.limit("fullest_hours")
-    waiting = hours_of_fullest(hours, "requests_waiting", fullest)
+    used, waiting = read_signal(case, hours), hours_of_fullest(hours, "requests_waiting", fullest)
     if waiting is None:
         return case.unknown(total.explain_missing("requests_waiting"), "nothing says how many requests wait")
     if isinstance(used, Missing) or used.value is None:
-        return case.unknown(used.gap if isinstance(used, Missing) else Gap.SCRAPE_FAILED, "no GPU utilisation is read")
-    each = [level for hour in hours if (level := value(case, (hour,))) is not None]
+        return _explain_unread(case, used)
+    each = [level for hour in hours if (level := read_value(case, (hour,))) is not None]
     busiest = nearest_rank(each, fullest)
-    seen, gpus = exact_reading(busiest, used.n), f"GPUs are {number(busiest, 'ratio')} busy in the busiest hours"
-    if waiting[0] > case.limit("waiting"):
-        text = f"{number(waiting[0], '')} requests wait at each replica; {gpus}"
-        return _build_verdict(case, Status.OK, seen, text)
-    if busiest >= case.limit("gpu_below"):
-        return _build_verdict(case, Status.OK, seen, f"no queue; {gpus}")
     full = hours_of_fullest(hours, "kv_utilization", fullest)
-    if full and full[0] >= case.catalogue["UtilizationTrap"].limit("kv_below", case.context.limits):
-        text = f"no queue; {gpus}; memory sets the size of this fleet, not load"
-        return _build_verdict(case, Status.OK, seen, text)
-    idle = find_idle(case.context, hours, _read_margin(case))
-    if case.context.capacity is None:
-        load = max(each) * mean_ready_replicas(hours)
-        idle = compute_idle_replicas(case.context.plan, idle.ready, load, _read_margin(case))
-    details, surplus = (_describe_need(case, idle),), _describe_surplus(case, idle)
-    if idle.replicas <= 0:
-        return _build_verdict(case, Status.OK, seen, f"no queue; {surplus}", details=details)
-    certain = not (POLLED in total.gauges and POLLED in total.sampled) and is_covered(hours)
-    return _build_verdict(
-        case, Status.WARNING, seen, f"no request waits while {gpus}; {surplus}", certain, idle, details
-    )
+    idle: IdleReplicas | None = None
+    status, certain = Status.OK, True
+    text = f"GPUs are {number(busiest, 'ratio')} busy in the busiest hours"
+    details = []
+    if waiting[0] > case.limit("waiting"):
+        text = f"{number(waiting[0], '')} requests wait at each replica; {text}"
+    elif busiest >= limit:
+        text = f"no queue; {text}"
+    elif full and full[0] >= case.catalogue["UtilizationTrap"].limit("kv_below", case.context.limits):
+        text = f"no queue; {text}; {BY_MEMORY}"
+    else:
+        idle = find_idle(case.context, hours, _read_margin(case))
+        if case.context.capacity is None:
+            load = max(each) * mean_ready_replicas(hours)
+            idle = compute_idle_replicas(case.context.plan, idle.ready, load, _read_margin(case))
+        details = [_describe_need(case, idle)]
+        status = Status.WARNING if idle.replicas > 0 else Status.OK
+        text = f"no request waits while {text}" if idle.replicas > 0 else "no queue"
+        text = f"{text}; {_describe_surplus(case, idle)}"
+        certain = status is Status.OK or (POLLED not in total.sampled and _is_covered(hours))
+        idle = idle if idle.replicas > 0 else None
+    observed, expected = exact_reading(busiest, used.n), range_reading(limit, None, 0.0)
+    return case.verdict(status, certain_if(certain), observed, expected, capitalize(text), idle=idle, details=details)
 
 
 def judge_empty_cache(case: RuleContext) -> RuleResult:
@@ -173,33 +174,24 @@ def judge_empty_cache(case: RuleContext) -> RuleResult:
     Hourly maxima count, because a cache is sized for its fullest moment. Blocks that only hold cached prefixes count as
     free, so the result is likely at most if many tokens hit them.
     """
-    hours, total = sums(case), windows.sum_windows(one.window for one in case.binned)
-    full = hours_of_fullest(hours, "kv_utilization", case.limit("fullest_hours"))
+    hours, limit = sum_periods(case), case.limit("below")
+    total, full = windows.sum_windows(hours), hours_of_fullest(hours, "kv_utilization", case.limit("fullest_hours"))
     if full is None:
         gap = total.explain_missing("kv_utilization")
         return case.unknown(gap, "the engine does not show how full its KV cache is")
     if not total.counters.get("requests_finished"):
         return case.unknown(Gap.NO_TRAFFIC, "no request in all these hours")
     mean, most = full
-    share = f"{case.limit('fullest_hours') * 100:g}% of {len(hours)} hours"
-    summary = f"in {share} the KV cache is at most {number(most, 'ratio')} full"
-    sentence = f"{summary}; {case.limit('below') * 100:g}% or more is healthy"
+    status, hits = Status.OK if most >= limit else Status.WARNING, read_value(case, hours, "prefix_hit_ratio") or 0.0
+    holds_prefixes = hits > case.limit("cached_share")
     details = [f"highest instant of an hour, hourly mean at most {number(mean, 'ratio')}"]
-    status = Status.OK if most >= case.limit("below") else Status.WARNING
-    hits = value(case, hours, "prefix_hit_ratio") if status is Status.WARNING else None
-    holds_prefixes = hits is not None and hits > case.limit("cached_share")
-    if holds_prefixes:
-        details.append(
-            f"{number(hits or 0.0, 'ratio')} of prompt tokens are found in it; blocks that hold them count as free"
-        )
-    certain = status is Status.OK or (is_covered(hours) and not holds_prefixes)
-    return _build_verdict(case, status, exact_reading(most, float(len(hours))), sentence, certain, details=details)
-
-
-def unknown_utilization(case: RuleContext, used: SignalValue) -> Unknown:
-    """Return unknown with the reason why fleet utilisation is not known."""
-    gap, text = (used.gap, used.text) if isinstance(used, Missing) else (Gap.SCRAPE_FAILED, "")
-    return case.unknown(gap, text or "fleet utilisation is not known")
+    if holds_prefixes and status is Status.WARNING:
+        details.append(f"{number(hits, 'ratio')} of prompt tokens are found in it; blocks that hold them count as free")
+    share = f"{case.limit('fullest_hours') * 100:g}% of {len(hours)} hours"
+    sentence = f"In {share} the KV cache is at most {number(most, 'ratio')} full; {limit * 100:g}% or more is healthy"
+    certainty = certain_if(status is Status.OK or (_is_covered(hours) and not holds_prefixes))
+    observed, expected = exact_reading(most, float(len(hours))), range_reading(limit, None, 0.0)
+    return case.verdict(status, certainty, observed, expected, sentence, details=details)
 
 
 def compute_idle_replicas(plan: TierPlan | None, ready: float, busiest: float, margin: Margin) -> IdleReplicas:
@@ -237,7 +229,8 @@ def _read_margin(case: RuleContext) -> Margin:
 def _describe_surplus(case: RuleContext, idle: IdleReplicas) -> str:
     if not idle.replicas:
         return "no replica is surplus"
-    return f"{idle.replicas:.1f} of {idle.ready:.1f} replicas are surplus" + describe_cost(case, ", ", idle.replicas)
+    cost = _describe_cost(case, idle.replicas)
+    return f"{idle.replicas:.1f} of {idle.ready:.1f} replicas are surplus{cost and f', {cost}'}"
 
 
 def _describe_need(case: RuleContext, idle: IdleReplicas) -> str:
@@ -246,21 +239,149 @@ def _describe_need(case: RuleContext, idle: IdleReplicas) -> str:
     return text + (f"; the minimum warm count is {idle.minimum_warm}" if idle.minimum_warm else "")
 
 
-def describe_cost(case: RuleContext, before: str, replicas: float) -> str:
-    """Return the cost of replicas per day after the words `before`. Return "" without a plan."""
+def _describe_cost(case: RuleContext, replicas: float) -> str:
+    """Return the cost of replicas per day. Return "" without a plan."""
     plan = case.context.plan
-    return "" if plan is None else f"{before}{money.cost_per_day(replicas, money.price_of(plan))}"
+    return "" if plan is None else money.cost_per_day(replicas, money.price_of(plan))
 
 
-def _build_verdict(
-    case: RuleContext,
-    status: Status,
-    seen: Reading,
-    sentence: str,
-    certain: bool = True,
-    idle: IdleReplicas | None = None,
-    details: Iterable[str] = (),
-) -> RuleResult:
-    name = "gpu_below" if "gpu_below" in case.rule.thresholds else "below"
-    expected = range_reading(case.limit(name), None, 0.0)
-    return case.verdict(status, certain_if(certain), seen, expected, capitalize(sentence), idle=idle, details=details)
+@judge_each_pool
+def judge_headroom(case: RuleContext) -> RuleResult:
+    """Find fleet utilisation above 90 % (guide 9.3): in the minutes of the window, or in the busiest hours of a week.
+
+    Certain if the lower bound is above the limit too. Headroom is certain if the upper bound is below the limit, or if
+    the lower bound was above it for a while.
+    """
+    each, weekly = sum_periods(case), case.period_seconds > MINUTE_SECONDS
+    judged = _select_busiest(case, each) if weekly else each
+    used = read_signal(case, judged)
+    if isinstance(used, Missing) or used.value is None:
+        return _explain_unread(case, used)
+    limit = case.limit("above")
+    last = _read_last_peak(case) if weekly else _read_last_quarter(case)
+    by_period = [read_value(case, (one,)) for one in judged]
+    is_above, above = used.value > limit, used.low is not None and used.low > limit
+    if is_above and not weekly:
+        early = too_early(case, case.binned, last, by_period, lambda value: value > limit)
+        if early is not None:
+            return early
+    when = f"over {watched_seconds(case.binned) / MINUTE_SECONDS:.0f} min"
+    when = f"in the busiest {len(judged)} of {len(each)} hours" if weekly else when
+    details, expected = [when], range_reading(0.0, limit, used.n)
+    claim, healthy = f"Fleet utilisation is {number(used.value, 'ratio')}", f"up to {limit * 100:g}% leaves headroom"
+    if not is_above or not is_persistent(last, by_period, lambda value: value > limit):
+        reason = f"; {explain_not_lasting(case, is_over=last is None or last <= limit)}" if is_above else ""
+        certainty = certain_if(above or (used.high is not None and used.high <= limit))
+        return case.verdict(Status.OK, certainty, used, expected, f"{claim}; {healthy}{reason}", details=details)
+    need, cost = ("", "") if weekly else _describe_missing(case, judged, used.value)
+    details.append("the report and `sizewatch prewarm` have the replicas needed then" if weekly else cost)
+    sentence = f"{claim}; {when}, {healthy}" if weekly else f"{claim}; {need or healthy}"
+    certainty = certain_if(_is_covered(judged) and above)
+    return case.verdict(Status.WARNING, certainty, used, expected, sentence, details=details)
+
+
+def _select_busiest(case: RuleContext, hours: Sequence[Window]) -> tuple[Window, ...]:
+    """Return the busiest hours in their order: the share that the rule names, and enough for a finding."""
+    known = [(level, hour) for hour in hours if (level := read_value(case, (hour,))) is not None]
+    known.sort(key=lambda pair: pair[0], reverse=True)
+    most = max(SEPARATE, math.floor(case.limit("busiest_hours") * len(hours)))
+    return tuple(sorted((hour for _, hour in known[:most]), key=lambda hour: hour.start))
+
+
+def _read_last_peak(case: RuleContext) -> float | None:
+    """Return the utilisation of the busiest hour of the last quarter."""
+    late = case.periods(case.last_quarter(case.binned))
+    known = [read_value(case, (one.window for one in group)) for group in late]
+    return max((one for one in known if one is not None), default=None)
+
+
+def _describe_missing(case: RuleContext, judged: Sequence[Window], utilization: float) -> tuple[str, str]:
+    """Return the replicas that this utilisation needs, at least one more, and the cost of the missing ones in words."""
+    replicas, capacity = mean_ready_replicas(judged), case.context.capacity
+    if capacity is None:
+        return "", ""
+    count = replica_count(utilization * replicas * capacity.rps, capacity, _read_margin(case)).replicas
+    needed = max(math.floor(replicas + 1), count)
+    more = max(1, needed - round(replicas))
+    after, cost = number(utilization * replicas / needed, "ratio"), _describe_cost(case, more)
+    return f"{needed} replicas are needed ({after} used), {replicas:.1f} were ready", f"{more} more cost {cost}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenYield:
+    """Yield of hours: requests per second of the tier, tokens per GPU-hour and per request, requests per second of a
+    replica."""
+
+    traffic: float
+    tokens_per_gpu_hour: float
+    tokens_per_request: float
+    requests_per_replica: float
+
+
+def judge_falling(case: RuleContext) -> RuleResult:
+    """Find fewer tokens per GPU-hour than the week before while traffic grew (guide 9.3: "flat or declining as traffic
+    grows, something is saturating").
+
+    Whole weeks are compared, so that each has every weekday once. Certain if single days show it too, each against the
+    same weekday.
+    """
+    hours = sum_periods(case)
+    found = read_signal(case, hours)
+    if isinstance(found, Missing):
+        return _explain_unread(case, found)
+    half = round(case.rule.window_seconds / 2 / DAY_SECONDS)
+    days = windows.group_by(hours, lambda hour: math.floor((case.now - hour.middle) / DAY_SECONDS))
+
+    def measure(numbers: Iterable[int]) -> TokenYield | None:
+        return _compute_yield(case, [hour for day in numbers for hour in days.get(day, ())])
+
+    after, before = measure(range(half)), measure(range(half, 2 * half))
+    if before is None or after is None:
+        return case.unknown(Gap.NO_TRAFFIC, "one of the two weeks had no traffic")
+    pairs = [(measure((day + half,)), measure((day,))) for day in range(half)]
+    falling = [_is_falling(case, first, last) for first, last in pairs if first is not None and last is not None]
+    observed = exact_reading(after.tokens_per_gpu_hour, found.n)
+    expected = range_reading(before.tokens_per_gpu_hour * (1 - case.limit("fall")), None, found.n)
+    sentence = (
+        f"Tokens per GPU-hour went {_format_change(before.tokens_per_gpu_hour, after.tokens_per_gpu_hour)} in a week, "
+        f"traffic {_format_change(before.traffic, after.traffic)}"
+    )
+    # Tokens per GPU-hour are requests per replica x tokens per request.
+    details = (
+        f"{number(after.tokens_per_gpu_hour, 'count')} tokens per GPU-hour this week",
+        f"{number(before.tokens_per_gpu_hour, 'count')} the week before",
+        f"requests per replica {_format_change(before.requests_per_replica, after.requests_per_replica)}",
+        f"tokens per request {_format_change(before.tokens_per_request, after.tokens_per_request)}",
+    )
+    if not _is_falling(case, before, after):
+        return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence, details=details)
+    certainty = certain_if(sum(falling) >= case.limit("days") and _is_covered(hours))
+    sentence += f"; on {sum(falling)} of {len(falling)} days"
+    return case.verdict(Status.WARNING, certainty, observed, expected, sentence, details=details)
+
+
+def _compute_yield(case: RuleContext, hours: Sequence[Window]) -> TokenYield | None:
+    if not hours:
+        return None
+    total = windows.sum_windows(hours)
+    requests, tokens = (total.counters.get(name, 0.0) for name in ("requests_finished", "generation_tokens"))
+    made = read_value(case, hours)
+    if requests <= 0 or tokens <= 0 or made is None:
+        return None
+    return TokenYield(
+        traffic=requests / math.fsum(hour.span for hour in hours),
+        tokens_per_gpu_hour=made,
+        tokens_per_request=tokens / requests,
+        requests_per_replica=requests / total.covered_seconds,
+    )
+
+
+def _is_falling(case: RuleContext, before: TokenYield, after: TokenYield) -> bool:
+    grown = after.traffic >= before.traffic * (1 + case.limit("growth"))
+    return grown and after.tokens_per_gpu_hour < before.tokens_per_gpu_hour * (1 - case.limit("fall"))
+
+
+def _format_change(before: float, after: float) -> str:
+    """Return a change in per cent with its sign, or "unchanged"."""
+    text = f"{after / before - 1:+.1%}"
+    return "unchanged" if text in ("+0.0%", "-0.0%") else text

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import nearest_rank
-from rules.methods import utilization
+from rules.methods.utilization import mean_ready_replicas
 from rules.plan.curve import operating_point
 from rules.plan.replica_count import Margin, ReplicaCount
 from rules.resize.production_summary import ProductionSummary
@@ -66,8 +66,7 @@ def loads_of(seen: ProductionSummary, size: ReplicaCount) -> tuple[TierLoad, ...
 def _fullest(hours: Iterable[Window], families: Sequence[str], q: float) -> float | None:
     """Return quantile q over the hours of the mean sum of gauges over the whole tier; None where no hour has all of them."""
     sums = [
-        utilization.mean_ready_replicas((hour,))
-        * sum(hour.gauges[name].integral / hour.gauges[name].seconds for name in families)
+        mean_ready_replicas((hour,)) * sum(hour.gauges[name].integral / hour.gauges[name].seconds for name in families)
         for hour in hours
         if all(name in hour.gauges and hour.gauges[name].seconds > 0 for name in families)
     ]

@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rules.methods import utilization
 from rules.plan.load_bins import APART, BinnedWindow, TierContext, narrow_to_pool, sum_by_bin
 from rules.telemetry import windows
 from rules.telemetry.arrivals import MinuteDemand
@@ -84,7 +83,7 @@ class ProductionSummary:
     @property
     def observed_seconds(self) -> float:
         """Return the seconds in which the tier was observed."""
-        return sum(utilization.observed_seconds(hour, HOUR_SECONDS) for hour in self.hours)
+        return sum(min(hour.span, HOUR_SECONDS) * hour.coverage for hour in self.hours)
 
     @property
     def curve_bins(self) -> tuple[BinnedWindow, ...]:

@@ -20,9 +20,6 @@ from rules.telemetry.wording import number
 SAME = 0.05
 """Relative tolerance. Work, a length, a rate or a capacity within it equals the planned value."""
 
-APART = 1.1
-"""Ratio of bounds below which they are reported as one number."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanTokens:
@@ -164,24 +161,6 @@ def computed_share(window: Window) -> float | None:
     if hits is None or not queried or has_repeated_lookups(queried, prompts):
         return None
     return 1 - min(1.0, hits / queried)
-
-
-def weighing_words(work: Work, lengths: CapacityLengths, usable_rps: float) -> str:
-    """Return in parentheses the range of use and its reasons, or "" if the bounds are one number."""
-    both = (("prompt", work.by_prompts, lengths.prompt_tokens), ("output", work.by_outputs, lengths.generation_tokens))
-    kinds = [one for one in both if one[1] is not None or not lengths.only]
-    untold = [word for word, load, _ in kinds if load is None]
-    if untold:
-        return f" (not weighed by {' and '.join(untold)} tokens, which plan or engine does not tell)"
-    low, high = work.total.low or 0.0, work.total.high or 0.0
-    if high <= APART * low:
-        return ""
-    span = f"{number(low / usable_rps, 'ratio')} to {number(high / usable_rps, 'ratio')}"
-    unknown = [word for word, _, mean in kinds if mean is None or not mean.is_exact]
-    if unknown:
-        return f" ({span}: the plan has no mean of its {' and '.join(unknown)} tokens)"
-    parts = [f"{number(load.best / usable_rps, 'ratio')} by {word} tokens" for word, load, _ in kinds if load]
-    return f" ({span}: {', '.join(parts)})"
 
 
 def count_served(window: Window) -> float | None:

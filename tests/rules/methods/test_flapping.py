@@ -63,7 +63,7 @@ def test_three_replicas_that_stop_within_their_start_flap_and_their_starts_have_
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert explain(found) == (
         "Replicas stopped within their own cold start 3 times in an hour; their starts took 0.25 GPU-hours, 0.50 USD; "
-        "r0, r1, r2; r2 ran 180 s after a start of 300 s"
+        "r0, r1, r2; r0 ran 180 s after a start of 300 s"
     )
 
 

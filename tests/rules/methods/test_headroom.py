@@ -60,7 +60,6 @@ def test_prompts_twice_as_long_are_more_work_and_how_much_lies_between_the_kinds
     assert explain(found) == (
         "Fleet utilisation is 100.0%; 2 replicas are needed (50.0% used), 1.0 were ready; "
         "over 15 min; "
-        "66.7% to 133.3%: 133.3% by prompt tokens, 66.7% by output tokens; "
         "1 more cost 60 USD a day"
     )
     assert isinstance(found.observed, Reading)
@@ -88,9 +87,10 @@ def test_a_plan_of_quantiles_gives_bounds_and_only_these_make_headroom_certain(
     """Planned means lie between 180 and 655 tokens of prompts, 46 and 150 of outputs; 400 and 100 come."""
     found = judging_samples.verdict("NoHeadroom", context(workload=QUANTILES, guardrails=GUARDRAILS), live(rps))
     assert (found.status, found.certainty) == (status, certainty)
-    assert (
-        f"{rps / 6 * 400 / 655:.1%} to {rps / 6 * 400 / 180:.1%}: the plan has no mean of its prompt and output tokens"
-        in found.details
+    assert isinstance(found.observed, Reading)
+    assert (found.observed.low, found.observed.high) == (
+        pytest.approx(rps / 6 * 400 / 655, rel=1e-3),
+        pytest.approx(rps / 6 * 400 / 180, rel=1e-3),
     )
 
 
@@ -121,7 +121,6 @@ def test_without_a_curve_or_without_a_price_headroom_says_so() -> None:
     assert explain(unpriced) == (
         "Fleet utilisation is 95.0%; 2 replicas are needed (47.5% used), 1.0 were ready; "
         "over 15 min; "
-        "not weighed by prompt and output tokens, which plan or engine does not tell; "
         "1 more cost 24 GPU-hours a day"
     )
     apart = judging_samples.unknown("NoHeadroom", context(pools=["prefill", "decode"]), live(5.7))

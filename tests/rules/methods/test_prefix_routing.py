@@ -74,8 +74,6 @@ def test_hits_that_fall_to_a_third_on_all_of_three_replicas_dealt_out_in_turn_ar
     assert explain(found) == (
         "Prefix hits are 35% over 3 replicas, 90% before; every replica lost hits; "
         "30% are left when any replica gets any prompt; "
-        "prompts are 1.00 times as long as before; "
-        "0.0% preemptions a request; "
         "each replica gets 33% to 33% of the requests"
     )
     assert found.actions
@@ -104,7 +102,6 @@ def test_without_a_better_past_the_plan_says_what_one_replica_has_and_it_is_like
     found = verdict(RULE, plan, fleet(broken, before=0))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.LIKELY)
     assert words in found.sentence
-    assert "prompt lengths before are not known" in found.details
 
 
 def test_the_better_of_past_and_plan_is_compared_with() -> None:

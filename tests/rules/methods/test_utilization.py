@@ -218,7 +218,7 @@ def test_a_queue_is_empty_only_after_a_day_of_traffic() -> None:
     assert unknown("QueueAlwaysEmpty", context(), quiet(used=0.0)).reason is Gap.NO_TRAFFIC
     assert unknown("QueueAlwaysEmpty", context(), quiet(waiting=None)).reason is Gap.NOT_EXPOSED
     none_read = unknown("QueueAlwaysEmpty", context(), quiet(gpu=None))
-    assert (none_read.reason, none_read.text) == (Gap.NOT_EXPOSED, "no GPU utilisation is read")
+    assert (none_read.reason, none_read.text) == (Gap.NOT_EXPOSED, "GPU utilisation: not measured here")
 
 
 def test_polled_gpus_make_an_empty_queue_likely_at_most() -> None:
