@@ -14,7 +14,6 @@ project = "sizewatch"
 extensions = ["myst_parser"]
 html_theme = "furo"
 html_title = project
-html_baseurl = "https://sizewatch.dev/"
 html_extra_path = ["config.schema.json", "plan.schema.json", "report.schema.json", "public-surface.json"]
 # Alerts link to runbooks#rule.
 myst_heading_anchors = 4

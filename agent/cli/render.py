@@ -21,7 +21,8 @@ class RenderError(SizewatchError):
 
 def parameters() -> tuple[click.Parameter, ...]:
     root = option("--root", "DIR", "the checkout (default: the current folder)", PATH, default=".")
-    return flag("--check", "change nothing; name the files that would change"), root
+    url = option("--external-url", "URL", "the status page's address for people, in the links of alerts", default="")
+    return flag("--check", "change nothing; name the files that would change"), root, url
 
 
 def run(options: SimpleNamespace) -> int:
@@ -29,7 +30,7 @@ def run(options: SimpleNamespace) -> int:
     without its blocks (exit 2)."""
     if not (options.root / "docs").is_dir():
         raise RenderError(f"{options.root.absolute()} holds no docs/; run it in a checkout, or name one with --root")
-    changes = list_stale_files(options.root)
+    changes = list_stale_files(options.root, options.external_url)
     for path, text in changes.items():
         if options.check:
             print(f"{path} differs from what the program renders; write it anew: sizewatch render")
@@ -45,9 +46,9 @@ def run(options: SimpleNamespace) -> int:
     return FINDING if options.check and changes else FINE
 
 
-def list_stale_files(root: Path) -> dict[str, str]:
+def list_stale_files(root: Path, external_url: str = "") -> dict[str, str]:
     """Return the new text of every outdated generated file, by path from `root`. Raise RenderError."""
-    sources = RenderInputs(config_schema=config_schema(), command_line=main.command_line())
+    sources = RenderInputs(config_schema=config_schema(), command_line=main.command_line(), external_url=external_url)
     stale = {}
     for path, render in ARTEFACTS.items():
         try:

@@ -25,7 +25,7 @@ from rules.plan.checks import check_plan
 from rules.plan.load_bins import TierContext, build_tier_context
 from rules.plan.schema import Plan, plan_version
 
-SCHEMA_ID = "https://sizewatch.dev/schemas/config-1.json"
+SCHEMA_ID = "urn:sizewatch:config:1"
 SEARCHED = ("sizewatch.yaml", "/etc/sizewatch/sizewatch.yaml")
 """Default paths of the configuration, in search order."""
 

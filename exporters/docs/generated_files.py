@@ -28,10 +28,11 @@ from rules.telemetry.signals import SIGNALS, Gap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderInputs:
-    """Inputs from the agent: the JSON Schema of the configuration, and the whole command line."""
+    """Inputs from the agent: the JSON Schema of the configuration, the whole command line, and the page's address for alerts."""
 
     config_schema: Mapping[str, Any]
     command_line: click.Group
+    external_url: str = ""
 
 
 Render = Callable[[RenderInputs, str], str]
@@ -50,10 +51,10 @@ ARTEFACTS: Mapping[str, Render] = {
     "docs/engines.md": lambda sources, _: engines_page(),
     "docs/signals.md": lambda sources, _: signals_page(),
     "docs/runbooks.md": lambda sources, present: fill_runbooks(present),
-    "rules/prometheus/sizewatch-alerts.yaml": lambda sources, _: alerts_text(),
-    "rules/prometheus/prometheusrule.yaml": lambda sources, _: object_text(),
+    "rules/prometheus/sizewatch-alerts.yaml": lambda sources, _: alerts_text(sources.external_url),
+    "rules/prometheus/prometheusrule.yaml": lambda sources, _: object_text(sources.external_url),
     # Copies: a chart reads only files of its own folder.
-    "deploy/chart/sizewatch/files/sizewatch-alerts.yaml": lambda sources, _: alerts_text(),
+    "deploy/chart/sizewatch/files/sizewatch-alerts.yaml": lambda sources, _: alerts_text(sources.external_url),
     "deploy/chart/sizewatch/files/dashboards.yaml": lambda sources, _: config_maps_text(),
     **{path: lambda *_, text=text: text() for path, text in GRAFANA.items()},
 }

@@ -155,9 +155,6 @@ def _row(rule: Rule, name: str, threshold: Threshold) -> str:
     return f"| `{name}` | {threshold.value:g}{share} | {threshold.unit} | {threshold.source} |"
 
 
-DOCS = "https://sizewatch.dev/"
-"""Address of the other pages of docs/, which the agent does not serve."""
-
 _RULE = re.compile(rf"\b({'|'.join(rule.name for rule in RULES)})\b")
 
 
@@ -257,26 +254,25 @@ def markdown_html(text: str) -> str:
 
 
 def _link_rules(tokens: list[Token]) -> Iterator[Token]:
-    """Yield the tokens of a paragraph with links to rules and pages. There is no link inside of a link."""
-    linked = False
+    """Yield the tokens of a paragraph with links to rules. Pages that the agent does not serve are named."""
+    inside, page = False, ""
     for token in tokens:
         if token.type == "link_open":
-            token.attrSet("href", _address(str(token.attrGet("href"))))
-        linked = token.type == "link_open" or (linked and token.type != "link_close")
-        if token.type != "text" or linked:
+            page, _, anchor = str(token.attrGet("href")).partition("#")
+            rule = next((rule.name for rule in RULES if rule.name.lower() == anchor and not page), "")
+            token.attrSet("href", rule)
+            inside = True
+            if rule:
+                yield token
+        elif token.type == "link_close":
+            yield Token("text", "", 0, content=f" (docs/{page})") if page else token
+            inside = False
+        elif token.type != "text" or inside:
             yield token
-            continue
-        for place, part in enumerate(_RULE.split(token.content)):
-            words = Token("text", "", 0, content=part)
-            if place % 2:
-                yield from (Token("link_open", "a", 1, attrs={"href": part}), words, Token("link_close", "a", -1))
-            elif part:
-                yield words
-
-
-def _address(target: str) -> str:
-    """Return where a link of docs/runbooks.md leads from a served page."""
-    page, _, anchor = target.partition("#")
-    if page.endswith(".md") and "/" not in page:
-        return f"{DOCS}{page.removesuffix('.md')}" + (f"#{anchor}" if anchor else "")
-    return next((rule.name for rule in RULES if rule.name.lower() == anchor), DOCS)
+        else:
+            for place, part in enumerate(_RULE.split(token.content)):
+                words = Token("text", "", 0, content=part)
+                if place % 2:
+                    yield from (Token("link_open", "a", 1, attrs={"href": part}), words, Token("link_close", "a", -1))
+                elif part:
+                    yield words

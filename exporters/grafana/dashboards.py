@@ -17,7 +17,6 @@ from pydantic import BaseModel, ConfigDict
 from exporters.grafana import promql
 from exporters.grafana.looks import CURRENCIES, CUSTOM, LIMITS, OPTIONS, STYLES, Json, colour_text, list_looks
 from exporters.metrics import names
-from exporters.render.text import RUNBOOKS
 
 TAG, COLUMNS, CURRENCY_UNIT = "sizewatch", 24, "locale"
 DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
@@ -44,7 +43,7 @@ class Panel(_Row):
     """Panel: `lines`, `plan`, `limit`, `band` and `faint` are expressions by legend. A band reaches down to the plan.
 
     `width` is in columns of 24. `top` is the fixed end of the axis. Of a table, `rows` are the labels of a row with their
-    titles, `hidden` labels are equal in all rows, and `links` lead from a column to the runbooks or a dashboard.
+    titles, `hidden` labels are equal in all rows, and `links` lead from a column to a dashboard.
     """
 
     title: str
@@ -287,8 +286,7 @@ def _columns(panel: Panel) -> Iterator[Json]:
     """Yield links, unit, colours and words of each column."""
     for title, target in panel.links.items():
         keep = "${datasource:queryparam}&${cluster:queryparam}&var-tier=${__data.fields.Tier}&${__url_time_range}"
-        url = RUNBOOKS if target == "runbook" else f"/d/{target}?{keep}"
-        yield _override("byName", title, {"links": [{"title": target, "url": url}]})
+        yield _override("byName", title, {"links": [{"title": target, "url": f"/d/{target}?{keep}"}]})
     for column in panel.columns:
         values: Json = {"unit": column.unit}
         if column.decimals is not None:

@@ -7,14 +7,13 @@ readable text. A new unit is a row of UNITS.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from exporters.metrics import names
 from exporters.render.text import Block, comment_lines, dump_yaml, runbook_url
 from rules.evaluator.external_alerts import OURS
-from rules.replicas.cascade import STAGES
 from rules.telemetry.signals import Unit
 from rules.verdicts.rule import Rule, Severity
 
@@ -92,8 +91,8 @@ def _alert(alert: Alert) -> dict[str, Any]:
     }
 
 
-ALERTING = "https://sizewatch.dev/alerting"
-"""Address of docs/alerting.md. An operator with a copy changes this prefix (docs/alerting.md)."""
+ALERTING = "docs/alerting.md"
+"""Path of the repository."""
 
 SEVERITIES: Mapping[Severity, str] = {
     Severity.PAGE: "critical",
@@ -135,75 +134,30 @@ def subject_labels(of_replica: bool) -> str:
     return "{{ $labels.tier }}{{ with $labels.replica }}/{{ . }}{{ end }}" if of_replica else "{{ $labels.tier }}"
 
 
-def story_template(rule: Rule) -> str:
-    """Return the present state of an incident: what and since when, root, first suspect, stage, queue, evidence.
-
-    It is a text on several lines. A line without a value is left out.
-    """
-    tier, of_rule = "$labels.tier", f"$labels.tier $labels.replica `{rule.name}`"
-    start = f"{names.INCIDENT_ALERT_START.name}{{tier=%q,replica=%q,rule=%q"
-    queue = names.FAMILY["requests_waiting"].name
-    stages = "".join(f"{{{{ if eq . {number}.0 }}}}{text}{{{{ end }}}}" for number, text in STAGES.items() if number)
-    stage = f"{{{{ with . | first | value }}}}Stage {{{{ . }}}} of {max(STAGES)}, {stages}.{{{{ end }}}}"
-    watchers = ", ".join(WATCHER_LABELS)
-    return "\n".join(
-        (
-            f"{rule.title} in tier {{{{ {tier} }}}}{{{{ with $labels.replica }}}}, replica {{{{ . }}}}{{{{ end }}}}",
-            _with(
-                f"min({start}}})",
-                of_rule,
-                " since {{ . | first | value | humanizeTimestamp }}",
-                ".",
-            ),
-            _with(
-                f"{start},root!='{rule.name}'}}",
-                of_rule,
-                '\nRoot: {{ . | first | label "root" }}.',
-            ),
-            _with(
-                f"max by (cause) ({names.SUSPECT.name}{{tier=%q,replica=%q,rule=%q}})",
-                of_rule,
-                '\nFirst suspect: {{ . | first | label "cause" }}.',
-            ),
-            _with(f"max({names.CASCADE_STAGE.name}{{tier=%q}} > 0)", tier, f"\n{stage}"),
-            _with(
-                f"sum(max without ({watchers}) ({queue}{{tier=%q}}))",
-                tier,
-                '\nQueue: {{ . | first | value | printf "%.0f" }} requests waiting.',
-            ),
-            *_evidence(rule),
-        )
-    )
-
-
-def _with(query: str, arguments: str, text: str, after: str = "") -> str:
-    """Return a template of `text` with the results of a query, nothing if there are none, and then `after`."""
-    return f'{{{{- with printf "{query}" {arguments} | query }}}}{text}{{{{ end }}}}{after}'
-
-
-def _evidence(rule: Rule) -> Iterator[str]:
-    """Yield the observed and expected values that are known, if their unit is one that people read."""
-    if rule.unit in UNITS:
-        sign = f"{{{{ with .Labels.{names.BOUND} }}}}{{{{ . }}}} bound {{{{ end }}}}"
-        for metric, word in ((names.OBSERVED, "\nObserved"), (names.EXPECTED, "; expected")):
-            query = f"sort(max by ({names.BOUND}) ({metric.name}{{rule='{rule.name}',tier=%q,replica=%q}}))"
-            numbers = f"{{{{ range . }}}} {sign}{_value(rule.unit)}{{{{ end }}}}"
-            yield _with(query, "$labels.tier $labels.replica", f"{word}:{numbers}")
-
-
-def _page_link(own: str, otherwise: str = "") -> str:
-    """Return a template of an address below the status page of the agent that watches the tier, if that is known."""
-    query = f'printf "{names.STATUS_PAGE.name} and on (instance) {names.VERDICT.name}{{tier=%q}}" $labels.tier | query'
-    found = '{{ . | first | label "url" }}'
-    return f"{{{{ with {query} }}}}{found}/{own}{{{{ else }}}}{otherwise}{{{{ end }}}}"
-
-
-def link_templates(rule: str) -> Pairs:
-    """Return the annotations that link the runbook and the card of the tier."""
+def value_template(rule: Rule) -> str:
+    """Return a template of what the rule sees now, "" if its unit is none that people read. It asks one query."""
+    if rule.unit not in UNITS:
+        return ""
+    query = f"max by (bound) ({names.OBSERVED.name}{{tier=%q,replica=%q,rule='{rule.name}'}})"
+    value = f"{{{{ with .Labels.bound }}}}{{{{ . }}}} bound {{{{ end }}}}{_value(rule.unit)}"
     return (
-        ("runbook_url", _page_link(f"runbooks/{rule}", runbook_url(rule))),
-        ("status_url", _page_link("#tier-{{ $labels.tier | urlquery }}")),
+        f'{{{{- with printf "{query}" $labels.tier $labels.replica | query }}}}'
+        f"Now: {{{{ with index . 0 }}}}{value}{{{{ end }}}}{{{{ end }}}}"
     )
+
+
+def link_templates(rule: str, external_url: str) -> Pairs:
+    """Return the links to the runbook and to the card of the tier: of the status page at `external_url`, if given.
+
+    Otherwise the runbook is a path of the repository, and one query looks for the page of the agent that watches the tier.
+    """
+    card = "#tier-{{ $labels.tier | urlquery }}"
+    if external_url:
+        address = external_url.rstrip("/")
+        return ("runbook_url", f"{address}/runbooks/{rule}"), ("status_url", f"{address}/{card}")
+    query = f'printf "{names.STATUS_PAGE.name} and on (instance) {names.VERDICT.name}{{tier=%q}}" $labels.tier | query'
+    page = f'{{{{ with {query} }}}}{{{{ . | first | label "url" }}}}/{card}{{{{ end }}}}'
+    return ("runbook_url", runbook_url(rule)), ("status_url", page)
 
 
 def _value(unit: str) -> str:

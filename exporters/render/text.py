@@ -72,8 +72,8 @@ def shorten(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-RUNBOOKS = "https://sizewatch.dev/runbooks"
-"""Published runbooks, for alerts and texts of a program that serves none itself."""
+RUNBOOKS = "docs/runbooks.md"
+"""Path of the repository, for alerts and texts of a program that serves no runbooks itself."""
 
 
 def runbook_url(rule: str, runbooks: str = RUNBOOKS) -> str:

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from exporters.report.period_records import QualityPart, ReportFinding, ReportIncident, RestartRow
 
 SCHEMA = 1
-SCHEMA_ID = "https://sizewatch.dev/schemas/report-1.json"
+SCHEMA_ID = "urn:sizewatch:report:1"
 
 Row = TypeVar("Row")
 

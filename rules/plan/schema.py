@@ -22,7 +22,7 @@ from rules.plan.validation import (
     validation_error,
 )
 
-SCHEMA_ID = "https://sizewatch.dev/schemas/plan-1.json"
+SCHEMA_ID = "urn:sizewatch:plan:1"
 
 Ratio = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]

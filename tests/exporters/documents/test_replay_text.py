@@ -87,7 +87,7 @@ def test_an_episode_says_what_when_how_sure_why_and_what_to_do() -> None:
         "    do: action 0",
         "    do: action 1",
         "    do: action 2",
-        "    runbook: https://sizewatch.dev/runbooks#kveviction",
+        "    runbook: docs/runbooks.md#kveviction",
     ]
 
 

@@ -155,7 +155,7 @@ def test_blindness_that_lasts_is_one_alert_a_tier_and_nothing_to_judge_is_none(t
         "summary": "t cannot be judged: scrape_failed",
         "description": "3 judgements of this tier could not be made for half an hour. Unknown is not healthy.\n"
         "Next: the status page names them and says why; `sizewatch doctor` says what to do.",
-        "runbook_url": "https://sizewatch.dev/alerting#unknowntoolong",
+        "runbook_url": "docs/alerting.md#unknowntoolong",
     }
     labels = {
         "tier": "t",
