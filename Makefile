@@ -49,7 +49,7 @@ lint: $(STAMP)
 bench: $(STAMP)
 	@$(BIN)/python benchmarks/scrape.py
 
-# A week's turns as fast as the machine makes them, at most so many minutes; docs/reliability.md has what it showed.
+# A week's cycles as fast as the machine makes them, at most so many minutes; docs/reliability.md has what it showed.
 MINUTES ?= 10
 soak: $(STAMP)
 	@$(BIN)/python benchmarks/soak.py --minutes $(MINUTES)

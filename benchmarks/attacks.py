@@ -261,7 +261,7 @@ def run_attack(attack: Attack, minutes: float, root: Path) -> dict[str, Any]:
                 statuses.append(status)
                 slowest = max(slowest, seconds)
                 last = metrics(world) or last
-                turn = max(turn, last.get("sizewatch_turn_duration_seconds", 0.0))
+                turn = max(turn, last.get("sizewatch_cycle_duration_seconds", 0.0))
                 peak = max(peak, peak_mib(process))
             due = int((time.monotonic() - begin) / INTERVAL_SECONDS)
             exit_early, lost = process.poll(), attack.lost(world)

@@ -65,8 +65,8 @@ def _speed_up(speed: float) -> None:
             super().__init__(poster, resend_seconds / speed, clock)
 
     class SpedStoreApi(StoreApi):
-        def __init__(self, store: StoreConfig, *, turn_seconds: float) -> None:
-            super().__init__(store, lambda: time.monotonic() * speed, turn_seconds=turn_seconds)
+        def __init__(self, store: StoreConfig, *, cycle_seconds: float) -> None:
+            super().__init__(store, lambda: time.monotonic() * speed, cycle_seconds=cycle_seconds)
 
     # What the daemon makes of these names from now on.
     for (module, name), sped in zip(REPLACED, (SpedDelivery, SpedStoreApi), strict=True):

@@ -81,4 +81,4 @@ def is_at(name: str, value: float, *having: str) -> Shows:
 
 
 def turns_go_on(before: Metrics, now: Metrics) -> bool:
-    return total(now, "sizewatch_turns_total") > total(before, "sizewatch_turns_total") + 2
+    return total(now, "sizewatch_cycles_total") > total(before, "sizewatch_cycles_total") + 2

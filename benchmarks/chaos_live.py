@@ -16,7 +16,7 @@ from chaos_faults import FAULTS
 from chaos_properties import Booked, Logs, Sizes, false_alarms, normal
 from chaos_world import FLEET_BEHIND_TURNS, DaemonProcess, Metrics, World, total, wait_for
 
-TURNS = "sizewatch_turns_total"
+TURNS = "sizewatch_cycles_total"
 MOST_TURNS_MORE = 9
 """A fault stays for so many turns more than it must, at most."""
 

@@ -141,17 +141,17 @@ def _process(
 
 
 FILE = resource.RLIMIT_FSIZE
-LAST = "sizewatch_last_turn_timestamp_seconds"
+LAST = "sizewatch_last_cycle_timestamp_seconds"
 YEAR = 365 * 86_400
 
 PROCESS_FAULTS: tuple[Fault, ...] = (
     _file("disk_full", _fill, _empty, _has_disk),
     _file("read_only", _disk_is("ro"), _disk_is(""), _has_shim),
     _file("disk_errors", _disk_is("io"), _disk_is(""), _has_shim),
-    _process("slow_disk", _disk_is("slow"), _disk_is(""), turns_go_on, "sizewatch_turn_duration_seconds"),
+    _process("slow_disk", _disk_is("slow"), _disk_is(""), turns_go_on, "sizewatch_cycle_duration_seconds"),
     _file("file_may_not_grow", _limit(FILE, lambda daemon: 4096), _limit(FILE, _unlimited), lambda world: True),
     _file("locked", _lock, _unlock, lambda world: True),
-    _process("suspended", _signal(signal.SIGSTOP), _signal(signal.SIGCONT), turns_go_on, "sizewatch_turns_total", stops=True),
+    _process("suspended", _signal(signal.SIGSTOP), _signal(signal.SIGCONT), turns_go_on, "sizewatch_cycles_total", stops=True),
     replace(
         _process("clock_an_hour_ahead", _shift(3600), _shift(0), turns_go_on, LAST, moves_clock=True), again_seconds=3600.0
     ),
@@ -165,7 +165,7 @@ PROCESS_FAULTS: tuple[Fault, ...] = (
     _process("clock_a_minute_back", _shift(-60), _shift(0), turns_go_on, LAST, moves_clock=True),
     Fault(
         name="no_more_memory", group="process", do=_limit(resource.RLIMIT_AS, _taken), undo=_limit(resource.RLIMIT_AS, _unlimited),
-        shows=turns_go_on, metric="sizewatch_turns_total", on=STANDALONE, may_log=True, lasts=10,
+        shows=turns_go_on, metric="sizewatch_cycles_total", on=STANDALONE, may_log=True, lasts=10,
     ),
-    _process("starved", _starve, _feed, turns_go_on, "sizewatch_turn_overruns_total"),
+    _process("starved", _starve, _feed, turns_go_on, "sizewatch_cycle_overruns_total"),
 )  # fmt: skip

@@ -119,5 +119,5 @@ STORE_FAULTS: tuple[Fault, ...] = (
     replace(_fault("samples_missing", _collects("all_missing"), _collector_behaves, _unseen), stays=True, lasts=LONGER_THAN_GONE),
     _fault("samples_of_one_missing", _collects("one_missing"), _collector_behaves, is_at(TARGET_UP, 0.0, VICTIM), TARGET_UP, DOWN),
     _fault("samples_late", _late, _collector_behaves, _unseen),
-    _fault("samples_swapped", _swapped, _collector_behaves, turns_go_on, "sizewatch_turns_total"),
+    _fault("samples_swapped", _swapped, _collector_behaves, turns_go_on, "sizewatch_cycles_total"),
 )  # fmt: skip

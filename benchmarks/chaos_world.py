@@ -202,7 +202,7 @@ class World:
             "plan": str(path),
             "store": {"url": self.door.place, "timeout": "500ms"},
             "tiers": {TIER: {"from": "engines", "selector": 'job="engines"', "replica_label": "instance"}},
-            "fleet": {"turn": f"{FLEET_TURN_SECONDS:.0f}s", "delay": f"{FLEET_DELAY_SECONDS:.0f}s", "back_fill": "0s"},
+            "fleet": {"cycle": f"{FLEET_TURN_SECONDS:.0f}s", "delay": f"{FLEET_DELAY_SECONDS:.0f}s", "back_fill": "0s"},
             "forecast": {"enabled": False},
         }
 

@@ -265,8 +265,8 @@ def sampled(seconds: float, pid: int, page: str, folder: Path, made: World) -> S
     data = folder / "data" / "history.db"
     return Sample(
         seconds=seconds,
-        turns=int(number_of(page, "sizewatch_turns_total")),
-        now=number_of(page, "sizewatch_last_turn_timestamp_seconds"),
+        turns=int(number_of(page, "sizewatch_cycles_total")),
+        now=number_of(page, "sizewatch_last_cycle_timestamp_seconds"),
         rss_bytes=rss,
         files=files,
         threads=threads,
@@ -274,8 +274,8 @@ def sampled(seconds: float, pid: int, page: str, folder: Path, made: World) -> S
         generations=len(pods),
         history_bytes=data.stat().st_size if data.exists() else 0,
         log_bytes=(folder / "log").stat().st_size,
-        left_out=int(number_of(page, "sizewatch_turn_overruns_total")),
-        defects=int(number_of(page, "sizewatch_turn_errors_total")),
+        left_out=int(number_of(page, "sizewatch_cycle_overruns_total")),
+        defects=int(number_of(page, "sizewatch_cycle_errors_total")),
         reloads=int(number_of(page, "sizewatch_config_reloads_total")),
         posts=made.posts,
         held=soak_memory.read(folder / "held"),

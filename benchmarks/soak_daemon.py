@@ -56,9 +56,9 @@ class Clock:
 
     def on(self, daemon: Daemon) -> None:
         self.now += TURN_SECONDS
-        if daemon.counts.turns % TURNS_A_LOOK == 0:
+        if daemon.counts.cycles % TURNS_A_LOOK == 0:
             gc.collect()
-            soak_memory.write(self._held, daemon.counts.turns)
+            soak_memory.write(self._held, daemon.counts.cycles)
 
 
 def main() -> int:
@@ -89,7 +89,7 @@ def trace(daemon: Daemon, into: Path) -> None:
     """What grew between two looks, the second as many turns after the first as that was after the start; then again."""
     at, before = 1_500, None
     while True:
-        while daemon.counts.turns < at:
+        while daemon.counts.cycles < at:
             time.sleep(0.2)
         now = tracemalloc.take_snapshot().filter_traces((tracemalloc.Filter(False, tracemalloc.__file__),))
         if before is not None:

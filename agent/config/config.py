@@ -122,15 +122,15 @@ class Config(ConfigSection):
         return Path(self.report.directory) if self.report.directory else Path(self.data_dir) / "reports"
 
     @property
-    def turn_seconds(self) -> float:
+    def cycle_seconds(self) -> float:
         """Return the seconds between two cycles."""
-        return self.fleet.turn_seconds if self.role == "fleet" else self.scrape_interval_seconds
+        return self.fleet.cycle_seconds if self.role == "fleet" else self.scrape_interval_seconds
 
     @property
     def settling_seconds(self) -> float:
         """Return the seconds after which every minute is complete."""
         late = self.fleet.delay_seconds if self.role == "fleet" else 0.0
-        return late + 2 * self.turn_seconds
+        return late + 2 * self.cycle_seconds
 
     def contradictions(self, plan: Plan | None) -> Contradictions:
         """Yield what sections say against each other, the role and the plan."""

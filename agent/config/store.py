@@ -41,7 +41,7 @@ def _base(value: object) -> object:
 
 Matchers = Annotated[str, BeforeValidator(_matchers), WithJsonSchema({"type": "string", "title": "label matchers"})]
 Label = Annotated[str, Field(pattern=_LABEL), WithJsonSchema({"type": "string", "title": "label", "pattern": _LABEL})]
-Turn = Annotated[Seconds, duration_range(5.0, 300.0)]
+Cycle = Annotated[Seconds, duration_range(5.0, 300.0)]
 Delay = Annotated[Seconds, duration_range(0.0, 600.0)]
 BackFill = Annotated[Seconds, duration_range(0.0, 91 * 86_400.0)]
 
@@ -89,7 +89,7 @@ class TierSource(ConfigSection):
 class FleetConfig(ConfigSection):
     """Queries of role fleet to the store."""
 
-    turn_seconds: Turn = Field(60.0, description="Time between two turns.")
+    cycle_seconds: Cycle = Field(60.0, description="Time between two cycles.")
     delay_seconds: Delay = Field(30.0, description="How long a sample is on its way into the store.")
     each_up_to: Annotated[int, Field(ge=0, le=10_000)] = Field(32, description="From agents: larger tiers are sums.")
     back_fill_seconds: BackFill = Field(28 * 86_400.0, description="How far back missing demand is filled; 0s: not.")

@@ -130,7 +130,7 @@ class Daemon:
         try:
             yield
         except Exception:  # noqa: BLE001 - see above
-            self.counts.turn_errors += 1
+            self.counts.cycle_errors += 1
             _log.exception("job failed job=%s", work)
 
     def _look_around(self) -> None:
@@ -155,14 +155,14 @@ class Daemon:
             ends.callback(lambda: self.assembly.close(self._clock()))
             self._receive()
             ends.callback(self.jobs.shutdown)
-            self.jobs.schedule(self.loaded.config.turn_seconds)
+            self.jobs.schedule(self.loaded.config.cycle_seconds)
             ends.callback(lambda: self.assembly.interrupt())
             self._ends = ends.pop_all()
         _log.info(
             'started version=%s watching="%s" interval_seconds=%g role=%s%s',
             VERSION,
             self.loop.source.describe(),
-            self.loaded.config.turn_seconds,
+            self.loaded.config.cycle_seconds,
             self.loaded.config.role,
             f" status_page={self.web.url}" if self.web is not None else "",
         )
@@ -187,7 +187,7 @@ class Daemon:
     def close(self) -> None:
         """Stop the cycles, record what is open and release everything."""
         self._ends.close()
-        _log.info("stopped cycles=%d", self.counts.turns)
+        _log.info("stopped cycles=%d", self.counts.cycles)
 
     def _run_cycle(self) -> None:
         start = time.monotonic()
@@ -195,14 +195,14 @@ class Daemon:
             try:
                 self.loop.run_cycle()
                 self.counts.failed_in_row = 0
-                self.counts.last_turn_at = self._clock()
+                self.counts.last_cycle_at = self._clock()
                 self._succeeded_at = time.monotonic()
             except Exception:  # noqa: BLE001 - a defect costs one cycle, not the daemon; it is logged and counted
-                self.counts.turn_errors += 1
+                self.counts.cycle_errors += 1
                 self.counts.failed_in_row += 1
                 _log.exception("cycle failed")
-            self.counts.turns += 1
-            self.counts.last_turn_seconds = time.monotonic() - start
+            self.counts.cycles += 1
+            self.counts.last_cycle_seconds = time.monotonic() - start
         self.surroundings.on_cycle(self)
 
     def _upkeep(self) -> None:
@@ -232,7 +232,7 @@ class Daemon:
             self._change_to(fresh, "the configuration was read again")
         except Exception as error:  # noqa: BLE001 - a defect costs the reload, not the daemon
             is_defect = not isinstance(error, SizewatchError)
-            self.counts.turn_errors += is_defect
+            self.counts.cycle_errors += is_defect
             text = f"defect in sizewatch: {type(error).__name__}, see its log" if is_defect else str(error)
             self.counts.config_trouble = text.replace("\n", "; ")
             text = 'configuration reload failed, previous configuration active error="%s"'
@@ -241,8 +241,8 @@ class Daemon:
         self._digests = digest_files(fresh, self._web_options) | self._digests
         self.counts.config_reloads += 1
         self.counts.config_trouble = None
-        if fresh.config.turn_seconds != before.config.turn_seconds:
-            self.jobs.schedule(fresh.config.turn_seconds)
+        if fresh.config.cycle_seconds != before.config.cycle_seconds:
+            self.jobs.schedule(fresh.config.cycle_seconds)
         if fresh.config.logging != before.config.logging:
             set_up(fresh.config.logging)
         for mistake in fresh.grave:
@@ -264,7 +264,7 @@ class Daemon:
 
     def status(self) -> AgentStatus | None:
         """Return the status for the pages, or None before the end of the first cycle."""
-        if self.counts.turns == 0:
+        if self.counts.cycles == 0:
             return None
         parts = self.assembly
         with parts.loop.memory:

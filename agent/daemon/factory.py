@@ -156,7 +156,7 @@ def _make_source(
         gpus = earlier.gpus
     source = ScrapeSource(
         targets,
-        scrapers or Scrapers(targets, clock=clock, turn_seconds=loaded.config.turn_seconds),
+        scrapers or Scrapers(targets, clock=clock, cycle_seconds=loaded.config.cycle_seconds),
         gpus or GpuCollector(gpu_source or make_gpu_reader(loaded.config)),
         pods,
         clock,

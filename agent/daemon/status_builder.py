@@ -39,7 +39,7 @@ def health(counts: AgentHealth, parts: Assembly, now: float) -> AgentHealth:
     posting, webhook = alerting.health() if alerting is not None else ((), None)
     return replace(
         counts,
-        turn_errors=counts.turn_errors + parts.loop.defects,
+        cycle_errors=counts.cycle_errors + parts.loop.defects,
         scrape_failures=dict(parts.runtime.failures),
         history_trouble=history.error if history else None,
         unbooked_minutes=len(history.buffer) if history else 0,

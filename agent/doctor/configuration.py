@@ -19,7 +19,7 @@ def check_config(loaded: LoadedConfig) -> Iterator[CheckResult]:
     """Report grave mistakes, what is watched, and weaknesses."""
     for mistake in loaded.mistakes:
         yield fail("config", mistake, CORRECT)
-    config, every = loaded.config, duration_text(loaded.config.turn_seconds)
+    config, every = loaded.config, duration_text(loaded.config.cycle_seconds)
     if config.role == "fleet":
         tiers = format_count(len(build_tier_contexts(loaded)), "tier")
         watched = f"{tiers} of a store, which is asked every {every}"

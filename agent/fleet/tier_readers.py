@@ -157,7 +157,7 @@ def build_tier_reader(
         return each
     matchers = source.selector or ""
     sums = AgentSums(tier=tier, matchers=matchers)
-    summed = SummedReader(tier, sums, context.basis.ttft_slo_seconds, api, fleet.turn_seconds)
+    summed = SummedReader(tier, sums, context.basis.ttft_slo_seconds, api, fleet.cycle_seconds)
     return AdaptiveReader(each, summed, agent_series.replica_count_query(tier, matchers), fleet.each_up_to, api)
 
 

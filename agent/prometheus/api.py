@@ -59,14 +59,14 @@ class StoreApi:
     """Client of one store, for one thread at a time. It connects at the first query.
 
     A query raises StoreError and then returns no part of the response. If the store is unreachable or rejects the
-    credentials, later queries in the cycle of `turn_seconds` fail at once with the same text, as `Backoff` says.
+    credentials, later queries in the cycle of `cycle_seconds` fail at once with the same text, as `Backoff` says.
     """
 
     def __init__(
-        self, store: StoreConfig, clock: Callable[[], float] = time.monotonic, *, turn_seconds: float = 60.0
+        self, store: StoreConfig, clock: Callable[[], float] = time.monotonic, *, cycle_seconds: float = 60.0
     ) -> None:
         self.store = store
-        self.turn_seconds = turn_seconds
+        self.cycle_seconds = cycle_seconds
         self._clock = clock
         self._client = HttpClient(store)
         self._headers = {**_HEADERS, **({"X-Scope-OrgID": store.org_id} if store.org_id else {})}
@@ -130,7 +130,7 @@ class StoreApi:
             self._slow = self._slow + 1 if error.kind is StoreErrorKind.SLOW else 0
             # A single slow query may be the cause itself.
             if error.kind in _WHOLE_STORE or self._slow > 1:
-                self._backoff = self._backoff.record_failure(self._clock(), self.turn_seconds)
+                self._backoff = self._backoff.record_failure(self._clock(), self.cycle_seconds)
                 self._last = error
             raise
         finally:

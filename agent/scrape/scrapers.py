@@ -36,11 +36,11 @@ from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot
 WAKE_SECONDS = 0.25
 """Seconds after which an interrupt is noticed."""
 
-FIRST_TURN_SECONDS = 3.0
-"""Seconds after which the first turn closes, so that hung targets delay no readiness."""
+FIRST_CYCLE_SECONDS = 3.0
+"""Seconds after which the first cycle closes, so that hung targets delay no readiness."""
 
 CLOSING_SHARE = 0.8
-"""Part of the interval after which a turn closes. What still runs is taken up by the next one."""
+"""Part of the interval after which a cycle closes. What still runs is taken up by the next one."""
 
 GRACE_SECONDS = 1.0
 """Seconds beyond a scrape's deadline. DNS lookups ignore the deadline: without a resolver they take half a minute."""
@@ -243,7 +243,7 @@ StartedScrapes = Mapping[tuple[str, str], Future[ScrapeResult]]
 class Scrapers:
     """Scrapers of all targets of one daemon, for one thread. `clock` returns unix seconds.
 
-    A turn of `turn_seconds` closes with what came until then. A scrape that still runs belongs to the next turn.
+    A cycle of `cycle_seconds` closes with what came until then. A scrape that still runs belongs to the next cycle.
     """
 
     def __init__(
@@ -251,10 +251,10 @@ class Scrapers:
         targets: Sequence[Target],
         clock: Callable[[], float] = time.time,
         fetcher: Callable[[Peer], PageFetcher] = PageFetcher,
-        turn_seconds: float = float("inf"),
+        cycle_seconds: float = float("inf"),
     ) -> None:
         self._clock = clock
-        self._turn_seconds = turn_seconds
+        self._cycle_seconds = cycle_seconds
         self._interrupted = threading.Event()
         # The release is JSON, which a fetcher of pages refuses.
         self._fetch_json = partial(PageFetcher, accept=JSON) if fetcher is PageFetcher else fetcher
@@ -278,7 +278,7 @@ class Scrapers:
         return started
 
     def collect_results(self, started: StartedScrapes) -> Mapping[tuple[str, str], ScrapeResult]:
-        """Return the result of every target when the last scrape has ended or timed out, or when the turn closes.
+        """Return the result of every target when the last scrape has ended or timed out, or when the cycle closes.
 
         Without a result yet, snapshot and error of a target are None, as in a skipped cycle.
         """
@@ -295,8 +295,8 @@ class Scrapers:
         return results
 
     def _wait_for(self, started: StartedScrapes) -> None:
-        seconds = CLOSING_SHARE * self._turn_seconds
-        closing = self._started_at + (min(FIRST_TURN_SECONDS, seconds) if self._cycles == 1 else seconds)
+        seconds = CLOSING_SHARE * self._cycle_seconds
+        closing = self._started_at + (min(FIRST_CYCLE_SECONDS, seconds) if self._cycles == 1 else seconds)
         ends = {scrape: self._scrapers[key].deadline for key, scrape in started.items()}
         while ends and not self._interrupted.is_set():
             left = min(closing, max(ends.values())) - time.monotonic()
@@ -321,7 +321,7 @@ class Scrapers:
         return _failed(self._clock(), waited, ScrapeError(ScrapeFailure.TIMEOUT, text))
 
     def interrupt(self) -> None:
-        """Close the present turn with what came. Any thread may call it, before `close`."""
+        """Close the present cycle with what came. Any thread may call it, before `close`."""
         self._interrupted.set()
 
     def _scrape(self, scraper: _Scraper) -> ScrapeResult:

@@ -276,8 +276,8 @@ def build_store_source(
     keys = loaded.config
     assert keys.store is not None, "role fleet has a store"
     api = before.api if before is not None else None
-    if not isinstance(api, StoreApi) or (api.store, api.turn_seconds) != (keys.store, keys.turn_seconds):
-        api = StoreApi(keys.store, turn_seconds=keys.turn_seconds)
+    if not isinstance(api, StoreApi) or (api.store, api.cycle_seconds) != (keys.store, keys.cycle_seconds):
+        api = StoreApi(keys.store, cycle_seconds=keys.cycle_seconds)
     known: dict[TierReaderKey, TierReader] = before.readers if before is not None else {}
     readers: dict[TierReaderKey, TierReader] = {}
     for tier, context in contexts.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from exporters.prometheus_rules.self_monitoring import TURN_AGE_SECONDS
+from exporters.prometheus_rules.self_monitoring import CYCLE_AGE_SECONDS
 from rules.catalogue.registry import BY_NAME as RULES
 
 Json = dict[str, Any]
@@ -52,7 +52,7 @@ FIXED: Mapping[str, tuple[Step, ...]] = {
     "": ((None, "green"),),
     "promised": ((None, "green"), (1.0, "red")),
     "none_wanted": ((None, "green"), (1.0, "orange")),
-    "turn": ((None, "green"), (float(TURN_AGE_SECONDS), "orange")),
+    "cycle": ((None, "green"), (float(CYCLE_AGE_SECONDS), "orange")),
 }
 
 _DASHED = {"lineStyle": {"fill": "dash", "dash": [8, 6]}, "fillOpacity": 0}

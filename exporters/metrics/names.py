@@ -164,13 +164,13 @@ STATUS_PAGE = _gauge(
     "status_page_info", ("url",), "1; address of the status page for people, where the configuration gives one"
 )
 START_TIME = _gauge("start_time_seconds", (), "When this agent started, seconds since the epoch")
-LAST_TURN = _gauge(
-    "last_turn_timestamp_seconds", (), "When the last turn that succeeded ended, seconds since the epoch"
+LAST_CYCLE = _gauge(
+    "last_cycle_timestamp_seconds", (), "When the last cycle that succeeded ended, seconds since the epoch"
 )
-TURNS = _counter("turns", (), "Turns of the agent's loop")
-TURN_OVERRUNS = _counter("turn_overruns", (), "Turns that were due while the one before them still ran")
-TURN_SECONDS = _gauge("turn_duration_seconds", (), "How long the last turn took")
-TURN_ERRORS = _counter("turn_errors", (), "Unexpected errors inside turns; each is in the log")
+CYCLES = _counter("cycles", (), "Cycles of the agent's loop")
+CYCLE_OVERRUNS = _counter("cycle_overruns", (), "Cycles that were due while the one before them still ran")
+CYCLE_SECONDS = _gauge("cycle_duration_seconds", (), "How long the last cycle took")
+CYCLE_ERRORS = _counter("cycle_errors", (), "Unexpected errors inside cycles; each is in the log")
 HISTORY_UP = _gauge("history_up", (), "1 while the history can be written, 0 while it cannot")
 HISTORY_UNBOOKED = _gauge("history_unbooked_windows", (), "Closed minutes of replicas that wait to be written")
 HISTORY_DROPPED = _counter("history_dropped_windows", (), "Closed minutes of replicas that could not be kept")

@@ -28,7 +28,7 @@ engine signal, or a load that LoadBeyondBenchmark reports.
 REMEMBERED = "1h"
 """Lookback for a missing tier. A tier removed from the plan is forgotten after it."""
 
-TURN_AGE_SECONDS = 120
+CYCLE_AGE_SECONDS = 120
 """Maximum age of a cycle in seconds: eight cycles at the default of 15 s."""
 
 
@@ -96,19 +96,19 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
     ),
     SelfMonitoringAlert(
         name="AgentDown",
-        reason="no_turns",
-        expr=f"time() - {names.LAST_TURN.name} > {TURN_AGE_SECONDS}",
+        reason="no_cycles",
+        expr=f"time() - {names.LAST_CYCLE.name} > {CYCLE_AGE_SECONDS}",
         hold_seconds=120,
         summary="The agent on {{ $labels.instance }} answers and does not work",
-        description="Its last turn ended {{ $value | humanizeDuration }} ago: what it shows is old.\n"
-        "Next: look at its log; restart it if the turns do not come back.",
+        description="Its last cycle ended {{ $value | humanizeDuration }} ago: what it shows is old.\n"
+        "Next: look at its log; restart it if the cycles do not come back.",
     ),
     SelfMonitoringAlert(
         name="SizewatchDegraded",
-        reason="turn_errors",
-        expr=f"increase({names.TURN_ERRORS.name}[10m]) > 0",
+        reason="cycle_errors",
+        expr=f"increase({names.CYCLE_ERRORS.name}[10m]) > 0",
         hold_seconds=300,
-        summary="Turns of the agent on {{ $labels.instance }} meet unexpected errors",
+        summary="Cycles of the agent on {{ $labels.instance }} meet unexpected errors",
         description="{{ $value }} errors in ten minutes: verdicts may be missing.\n"
         "Next: each error is in its log with a traceback; is its memory limit too low?",
     ),

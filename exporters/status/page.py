@@ -128,8 +128,8 @@ def _links(status: AgentStatus) -> str:
 def _notices(status: AgentStatus) -> Iterator[str]:
     """Yield problems of the agent itself, which affect everything below."""
     health = status.health
-    if health.last_turn_at is not None and status.now - health.last_turn_at > OLD_AFTER_SECONDS:
-        age = format_duration(status.now - health.last_turn_at)
+    if health.last_cycle_at is not None and status.now - health.last_cycle_at > OLD_AFTER_SECONDS:
+        age = format_duration(status.now - health.last_cycle_at)
         yield f"The last cycle ended {age} ago: this page is that old. See the log of sizewatch."
     if health.history_trouble is not None:
         waiting = f" {health.unbooked_minutes} minutes are buffered." if health.unbooked_minutes else ""
@@ -205,9 +205,9 @@ def _foot(status: AgentStatus) -> str:
     failures = sum(health.scrape_failures.values())
     said = [
         f"sizewatch {status.version}, role {status.role}, up {format_duration(status.now - status.started_at)}",
-        f"{health.turns} cycles, {health.overruns} late, {health.turn_errors} with errors",
-        f"last cycle {health.last_turn_seconds * 1000:.0f} ms"
-        if health.last_turn_seconds is not None
+        f"{health.cycles} cycles, {health.overruns} late, {health.cycle_errors} with errors",
+        f"last cycle {health.last_cycle_seconds * 1000:.0f} ms"
+        if health.last_cycle_seconds is not None
         else "no cycle yet",
         f"{failures} failed scrapes{_by_kind(status)}",
         *_asked(health.store),

@@ -46,7 +46,7 @@ def incidents(found: Iterable[ActiveIncident], now: float) -> str:
 def _card(incident: ActiveIncident, now: float, number: int) -> str:
     one, worst, subject = incident.root, incident.worst, incident.root.verdict.subject
     where = f"{escape(subject.tier)} · {escape(subject.replica)}" if subject.replica else escape(subject.tier)
-    since = "since this turn"
+    since = "since this cycle"
     if incident.started_at is not None:
         clock = (
             f'<time datetime="{format_rfc3339(incident.started_at)}">{format_clock(incident.started_at, now)}</time>'

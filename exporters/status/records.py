@@ -295,19 +295,19 @@ class AgentHealth:
     """Health of the agent. The daemon counts in it, from its start.
 
     `history_trouble`, `config_trouble` and `gpu_problems` hold sentences, None or empty if healthy.
-    `last_turn_at` is the end of the last cycle that succeeded (unix seconds). `failed_in_row` cycles have failed since.
+    `last_cycle_at` is the end of the last cycle that succeeded (unix seconds). `failed_in_row` cycles have failed since.
 
     `unbooked_minutes` wait to be written to the history, `dropped_minutes` are lost (minutes of a replica).
     `scrape_failures` counts by tier, replica and kind. The web server adds `web_*`. These are None if the feature is
     off: `webhook`, `forecasting`, `discovery`, `reporting` and `store`.
     """
 
-    turns: int = 0
+    cycles: int = 0
     overruns: int = 0
-    last_turn_at: float | None = None
+    last_cycle_at: float | None = None
     failed_in_row: int = 0
-    last_turn_seconds: float | None = None
-    turn_errors: int = 0
+    last_cycle_seconds: float | None = None
+    cycle_errors: int = 0
     scrape_failures: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
     history_trouble: str | None = None
     unbooked_minutes: int = 0

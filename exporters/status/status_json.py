@@ -188,7 +188,9 @@ def _health(health: AgentHealth) -> dict[str, Any]:
         for (tier, replica, kind), number in sorted(health.scrape_failures.items())
     ]
     return {
-        **copy_fields(health, "turns", "overruns", "last_turn_at", "failed_in_row", "last_turn_seconds", "turn_errors"),
+        **copy_fields(
+            health, "cycles", "overruns", "last_cycle_at", "failed_in_row", "last_cycle_seconds", "cycle_errors"
+        ),
         "scrape_failures": failures,
         **copy_fields(health, "history_trouble", "unbooked_minutes", "dropped_minutes"),
         **copy_fields(health, "config_reloads", "config_trouble"),

@@ -45,7 +45,7 @@ def evaluate_replica_rules(
     `others_answer`: the tier is served, so a replica that never answered may be a new one, as slow as `starts` of the tier.
     `others_serve`: some replica of the tier can answer requests.
     """
-    # Not `replace`, which costs three times as much: a fleet evaluates these rules thousands of times a turn.
+    # Not `replace`, which costs three times as much: a fleet evaluates these rules thousands of times a cycle.
     cases = (
         RuleContext(
             rule=rule,

@@ -57,7 +57,7 @@ class TierMinutes:
     of its replicas.
 
     In an aggregated tier `binned` are sums over the replicas of one load, and `each` holds what comparing rules need of
-    every replica, in a batch for each turn. Otherwise `binned` are those of single replicas, and `each` is None.
+    every replica, in a batch for each cycle. Otherwise `binned` are those of single replicas, and `each` is None.
     """
 
     binned: HeldWindows = field(default_factory=HeldWindows)

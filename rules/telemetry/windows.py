@@ -124,7 +124,7 @@ def take_parts(
     short_seconds: Mapping[str, float] = NOTHING,
     gaps: Mapping[str, Gap] | None = None,
 ) -> Window:
-    """Return the window with these parts only. `replace` takes longer, and a fleet does this thousands of times a turn."""
+    """Return the window with these parts only. `replace` takes longer, and a fleet does this thousands of times a cycle."""
     return Window(
         start=window.start,
         end=window.end,

@@ -29,7 +29,7 @@ from agent.daemon.factory import assemble
 PLAN = ROOT / "tests" / "plans" / "cpu-small.yaml"
 
 FAST = 10.0
-"""So many times faster are turns than the half second that a configuration may ask for at least."""
+"""So many times faster are cycles than the half second that a configuration may ask for at least."""
 
 
 def configuration(engines: Sequence[Engine], **keys: Any) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def at_port(port: int) -> dict[str, Any]:
 
 
 def made(path: Path, **surroundings: Any) -> Daemon:
-    """A daemon on any free port, with fast turns."""
+    """A daemon on any free port, with fast cycles."""
     options = {
         "speed": FAST,
         **at_port(0),
@@ -72,14 +72,14 @@ def _patience(config: Config, target: TargetKeys | None = None) -> float:
 
 
 @contextmanager
-def running(path: Path, turns: int = 2, **surroundings: Any) -> Iterator[Daemon]:
-    """A daemon in a thread, after its first turns. An engine that is slow on a busy machine is not one that is down."""
+def running(path: Path, cycles: int = 2, **surroundings: Any) -> Iterator[Daemon]:
+    """A daemon in a thread, after its first cycles. An engine that is slow on a busy machine is not one that is down."""
     with mock.patch.object(Config, "timeout_seconds", _patience):
         daemon = made(path, **surroundings)
         thread = threading.Thread(target=daemon.run)
         thread.start()
         try:
-            assert wait_for(lambda: daemon.counts.turns >= turns), "no turns"
+            assert wait_for(lambda: daemon.counts.cycles >= cycles), "no cycles"
             yield daemon
         finally:
             daemon.stop()
@@ -99,18 +99,18 @@ class StandingClock:
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """A daemon that takes a turn when the test says so, at a clock that stands between: the machine may be as slow as it is."""
+    """A daemon that takes a cycle when the test says so, at a clock that stands between: the machine may be as slow as it is."""
 
     daemon: Daemon
     clock: StandingClock
 
     def step(self, seconds: float) -> None:
-        """A turn so many seconds later."""
+        """A cycle so many seconds later."""
         self.clock.now += seconds
         self.daemon._run_cycle()
 
     def steps_until(self, what: Callable[[], Any], seconds: float, most: int) -> Any:
-        """What the function gives as soon as that is true after a turn, or at the end of so many."""
+        """What the function gives as soon as that is true after a cycle, or at the end of so many."""
         for _ in range(most):
             self.step(seconds)
             if found := what():
@@ -120,16 +120,16 @@ class Stepped:
 
 @contextmanager
 def stepping(path: Path, clock: StandingClock, **surroundings: Any) -> Iterator[Stepped]:
-    """A daemon after its first turn, the only one that it takes of itself."""
+    """A daemon after its first cycle, the only one that it takes of itself."""
     times = {"assemble": partial(assemble, clock=clock), "clock": clock, "speed": 1e-4}
-    with running(path, turns=1, **times, **surroundings) as daemon:
+    with running(path, cycles=1, **times, **surroundings) as daemon:
         yield Stepped(daemon, clock)
 
 
-def further(daemon: Daemon, turns: int = 1) -> None:
-    """Waits for so many turns that begin after now."""
-    until = daemon.counts.turns + turns + 1
-    assert wait_for(lambda: daemon.counts.turns >= until), "no turns"
+def further(daemon: Daemon, cycles: int = 1) -> None:
+    """Waits for so many cycles that begin after now."""
+    until = daemon.counts.cycles + cycles + 1
+    assert wait_for(lambda: daemon.counts.cycles >= until), "no cycles"
 
 
 def looks_around(daemon: Daemon, times: int = 3) -> None:
@@ -183,7 +183,7 @@ def process(*words: str, cwd: Path = ROOT) -> Iterator[subprocess.Popen[str]]:
 
 
 def results(url: str) -> bool:
-    """Whether a daemon there has had its first turn."""
+    """Whether a daemon there has had its first cycle."""
     try:
         return bool(ask(url, "readyz"))
     except OSError:

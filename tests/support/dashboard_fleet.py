@@ -108,6 +108,6 @@ def fleet(folder: Path, port: int, speed: float) -> Iterator[Daemon]:
     try:
         with running(write(folder, data), **surroundings) as daemon:
             yield daemon
-            assert daemon.counts.turn_errors == 0
+            assert daemon.counts.cycle_errors == 0
     finally:
         player.stop()

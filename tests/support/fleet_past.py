@@ -40,7 +40,7 @@ def read_minutes(loaded: LoadedConfig, api: StoreApi, begin: float, end: float) 
     source = StoreSource(readers=readers, api=api, agent_tiers=frozenset(), delay_seconds=0.0)
     loop = EvaluationLoop(source=source, tiers=contexts, sinks=(minutes,), clock=lambda: now)
     while now < end + SETTLE_SECONDS:
-        now = min(now + fleet.turn_seconds, end + SETTLE_SECONDS)
+        now = min(now + fleet.cycle_seconds, end + SETTLE_SECONDS)
         loop.run_cycle()
         assert not source.errors or all("no sample" in text for text in source.errors.values())
     return [one for one in minutes.closed if begin <= one.slice.window.middle < end]

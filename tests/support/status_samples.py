@@ -357,10 +357,10 @@ def agent_status(**changes: Any) -> AgentStatus:
     """The whole installation after some hours."""
     tiers = changes.get("tiers") or (planned_tier(), cascading_tier(), unplanned_tier())
     health = AgentHealth(
-        turns=1431,
+        cycles=1431,
         overruns=2,
-        last_turn_at=NOW - 4,
-        last_turn_seconds=0.086,
+        last_cycle_at=NOW - 4,
+        last_cycle_seconds=0.086,
         scrape_failures={("h100-llama70b-fp8", "h100-4", "connect"): 9, ("l40s-qwen14b", "l40s-1", "timeout"): 1},
         config_reloads=1,
     )

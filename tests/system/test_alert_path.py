@@ -79,14 +79,14 @@ def watched(folder: Path, port: int, clock: StandingClock, **keys: Any) -> Itera
     try:
         with stepping(write(folder, data), clock, **at_port(port)) as stepped:
             yield stepped
-            assert stepped.daemon.counts.turn_errors == 0
+            assert stepped.daemon.counts.cycle_errors == 0
     finally:
         player.stop()
 
 
 def judged(prometheus: str, watching: Stepped) -> None:
     """Waits until Prometheus has judged the page of the last turn: what passes unseen proves nothing."""
-    page = f"timestamp(sizewatch_turns_total == {watching.daemon.counts.turns})"
+    page = f"timestamp(sizewatch_cycles_total == {watching.daemon.counts.cycles})"
     scraped = wait_for(lambda: query(prometheus, page), every=0.1)
     assert scraped, "Prometheus does not scrape"
     since = float(scraped[0]["value"][1])

@@ -215,7 +215,7 @@ def test_a_daemon_that_was_suspended_goes_on_when_it_may(tmp_path: Path) -> None
             started.send_signal(signal.SIGTERM)
             _, said = started.communicate(timeout=CEILING_SECONDS)
     assert started.returncode == 0
-    assert "sizewatch_turn_errors_total 0.0" in page
+    assert "sizewatch_cycle_errors_total 0.0" in page
     assert "Traceback" not in said
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from stored_recordings import MemoryStore, Sample, agent_samples, engine_samples
-from test_fleet_turns import TIER, Away, Fleet, times, told_by_agents, told_by_engines
+from test_fleet_cycles import TIER, Away, Fleet, times, told_by_agents, told_by_engines
 
 from agent.fleet import engine_series
 from agent.fleet.agent_series import AgentClock

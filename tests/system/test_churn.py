@@ -15,7 +15,7 @@ from held_names import held
 from loops import LoopParts
 from making import snapshot
 from stored_recordings import MemoryStore, Sample
-from test_fleet_turns import TIER, Away, Fleet
+from test_fleet_cycles import TIER, Away, Fleet
 from waiting import free_port
 
 from agent.config.load import load

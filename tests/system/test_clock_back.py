@@ -1,4 +1,4 @@
-"""The machine's clock goes back while a daemon watches, or between two: turns go on, every minute is kept, and none twice."""
+"""The machine's clock goes back while a daemon watches, or between two: cycles go on, every minute is kept, and none twice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from history_samples import booking
 from making import START, snapshot, window
 from stored_recordings import agent_samples
 from test_finding import result
-from test_fleet_turns import Fleet, told_by_agents
+from test_fleet_cycles import Fleet, told_by_agents
 from waiting import free_port
 
 from agent.config.load import load
@@ -49,7 +49,7 @@ BEGIN = 1_800_000_015.0
 
 
 class Life:
-    """What a daemon is for its history, half a minute a turn, on a clock that is moved by hand: a replica and a dead one."""
+    """What a daemon is for its history, half a minute a cycle, on a clock that is moved by hand: a replica and a dead one."""
 
     def __init__(self, folder: Path) -> None:
         self.path, self.now = folder / "history.db", BEGIN
@@ -59,7 +59,7 @@ class Life:
         self.watcher = EvaluationSteps({"t": load_bins.build_tier_context("t", None)})
         self.keeping = HistoryService(lambda: HistoryStore(self.path))
 
-    def turns(self, minutes: float) -> None:
+    def cycles(self, minutes: float) -> None:
         for _ in range(round(2 * minutes)):
             self.now += 30.0
             self.watcher.apply_snapshot("t", "r0", snapshot(self.now))
@@ -128,10 +128,10 @@ def about(found: Spans, *expected: tuple[float, float]) -> bool:
 
 def test_after_the_clock_was_ahead_only_what_was_told_is_left_out(tmp_path: Path) -> None:
     life = Life(tmp_path)
-    life.turns(15)
+    life.cycles(15)
     life.now -= HOUR / 2
-    life.turns(50)
-    # From 15 minutes before the first turn to 35 after it, of which the first 15 were told by the clock that was ahead.
+    life.cycles(50)
+    # From 15 minutes before the first cycle to 35 after it, of which the first 15 were told by the clock that was ahead.
     assert about(life.kept(), (-14.5, 35.0))
 
 
@@ -145,9 +145,9 @@ def test_a_daemon_goes_on_judging_and_books_the_same(tmp_path: Path) -> None:
         target = {"url": served[0].url, "tier": "cpu-small", "replica": "r0"}
         dead = {**target, "url": f"http://127.0.0.1:{free_port()}/metrics", "replica": "dead"}
         loaded = load(write(tmp_path, configuration([], targets=[target, dead], scrape_interval="15s")))
-        for turns, moved in ((12, -HOUR / 4), (10, 0.0), (44, 0.0)):
+        for cycles, moved in ((12, -HOUR / 4), (10, 0.0), (44, 0.0)):
             assembly = assemble(loaded, None, clock=clock)
-            for _ in range(turns):
+            for _ in range(cycles):
                 now += 30.0
                 assembly.loop.run_cycle()
             down = assembly.loop.state.rules["TargetDown", Subject(tier="cpu-small", replica="dead")]
@@ -161,81 +161,81 @@ def test_a_daemon_goes_on_judging_and_books_the_same(tmp_path: Path) -> None:
 
 def test_a_time_that_only_a_jump_of_the_clock_went_over_is_kept_when_it_comes(tmp_path: Path) -> None:
     life = Life(tmp_path)
-    life.turns(10)
+    life.cycles(10)
     life.now += HOUR
-    life.turns(10)
+    life.cycles(10)
     life.now -= HOUR
-    life.turns(80)
+    life.cycles(80)
     assert about(life.kept(), (0.5, 10.0), (20.5, 100.0))
 
 
 def test_a_clock_that_goes_to_and_fro_books_nothing_twice(tmp_path: Path) -> None:
     life = Life(tmp_path)
     for number in range(20):
-        life.turns(5)
+        life.cycles(5)
         life.now += HOUR if number % 2 else -HOUR
-    life.turns(90)
+    life.cycles(90)
     assert life.kept()[-1][1] == life.now
 
 
 def test_a_restart_after_the_clock_went_back_books_nothing_twice(tmp_path: Path) -> None:
     life = Life(tmp_path)
-    life.turns(15)
+    life.cycles(15)
     life.now -= HOUR / 2
     life.again()
-    life.turns(20)
+    life.cycles(20)
     life.again()
-    life.turns(30)
+    life.cycles(30)
     assert about(life.kept(), (-14.5, 35.0))
 
 
 def test_a_restart_while_the_clock_is_right_loses_no_second_of_the_minute(tmp_path: Path) -> None:
     life = Life(tmp_path)
-    life.turns(3.5)
+    life.cycles(3.5)
     life.again()
-    life.turns(4)
-    # Between the last turn of the one and the first of the other nobody watched.
+    life.cycles(4)
+    # Between the last cycle of the one and the first of the other nobody watched.
     assert [end - begin for begin, end in life.kept()] == [180.0, 210.0]
 
 
 def test_a_pod_that_is_new_is_not_booked_into_a_time_that_its_tier_was_booked_in(tmp_path: Path) -> None:
     life = Life(tmp_path)
-    life.turns(15)
+    life.cycles(15)
     life.now -= HOUR / 2
     life.watcher.remove_replicas({("t", "dead"), ("t", "r0")})
-    life.turns(50)
+    life.cycles(50)
     assert about(life.kept(), (-14.5, 35.0))
 
 
 def test_a_clock_that_goes_back_into_the_time_of_the_run_before_books_nothing_twice(tmp_path: Path) -> None:
     life = Life(tmp_path)
-    life.turns(20)
+    life.cycles(20)
     life.again()
-    life.turns(5)
+    life.cycles(5)
     life.now -= HOUR / 4
-    life.turns(25)
+    life.cycles(25)
     assert about(life.kept(), (0.5, 35.0))
 
 
 def test_a_history_that_was_away_when_the_clock_went_back_gets_every_minute_once(tmp_path: Path) -> None:
     life = Life(tmp_path)
-    life.turns(5)
+    life.cycles(5)
     with closing(sqlite3.connect(life.path, isolation_level=None)) as other, no_waiting(life.keeping):
         other.execute("BEGIN IMMEDIATE")
-        life.turns(10)
+        life.cycles(10)
         life.now -= HOUR / 2
-        life.turns(20)
+        life.cycles(20)
         assert len(life.keeping.buffer) > 40
         other.execute("ROLLBACK")
-    life.turns(30)
+    life.cycles(30)
     assert about(life.kept(), (-14.5, 35.0))
 
 
 def test_a_process_that_slept_for_hours_keeps_nothing_of_them(tmp_path: Path) -> None:
     life = Life(tmp_path)
-    life.turns(5)
+    life.cycles(5)
     life.now += 3 * HOUR
-    life.turns(5)
+    life.cycles(5)
     assert about(life.kept(), (0.5, 5.0), (185.5, 190.0))
 
 
@@ -266,7 +266,7 @@ def test_what_waits_of_the_way_that_the_clock_had_before_is_kept_beside_what_ano
         assert len(keeping.store().minutes("h100", 0.0, math.inf)) == 3
 
 
-def test_a_clock_that_goes_back_a_second_with_every_second_turn_costs_no_minute(tmp_path: Path) -> None:
+def test_a_clock_that_goes_back_a_second_with_every_second_cycle_costs_no_minute(tmp_path: Path) -> None:
     watcher = EvaluationSteps({"t": load_bins.build_tier_context("t", None)})
     keeping = HistoryService(lambda: HistoryStore(tmp_path / "h.db"))
     t = START
@@ -370,11 +370,11 @@ def test_role_fleet_books_no_minute_twice_that_it_asks_for_again_when_it_is_rest
     def booked(stops: tuple[int, ...]) -> tuple[Window, float]:
         path = tmp_path / f"{len(stops)}.db"
         now = min(one[2] for one in samples) - 1.0
-        for turns in stops:
+        for cycles in stops:
             fleet, _ = told_by_agents(samples)
             fleet.now = now
             keep_history(fleet, path)
-            fleet.go(turns)
+            fleet.go(cycles)
             fleet.loop.stop()
             now = fleet.now
         with HistoryStore.open_reader(path) as reader:

@@ -29,7 +29,7 @@ Process = subprocess.Popen[str]
 
 @contextmanager
 def daemon(folder: Path, served: list[Engine], **keys: Any) -> Iterator[tuple[Process, str]]:
-    """`sizewatch run` after its first turn, and its address."""
+    """`sizewatch run` after its first cycle, and its address."""
     port = free_port()
     path = write(folder, configuration(served, web={"listen": f"127.0.0.1:{port}"}, **keys))
     url = f"http://127.0.0.1:{port}/"
@@ -90,7 +90,7 @@ def test_sighup_reads_good_and_bad_configurations_and_it_goes_on(tmp_path: Path)
         assert wait_for(lambda: len(served[1].asked) >= 2)
         agent = json.loads(ask(url, "api/status"))["agent"]
         assert agent["config_trouble"] is None
-        assert agent["turn_errors"] == 0
+        assert agent["cycle_errors"] == 0
         started.send_signal(signal.SIGTERM)
         assert ended(started)[0] == 0
 
@@ -124,7 +124,7 @@ def test_a_pipe_in_place_of_the_plan_costs_no_cycle_and_no_stop(tmp_path: Path) 
         os.mkfifo(plan)
         started.send_signal(signal.SIGHUP)
         asked = len(served[0].asked)
-        assert wait_for(lambda: len(served[0].asked) > asked + 2), "turns go on"
+        assert wait_for(lambda: len(served[0].asked) > asked + 2), "cycles go on"
         assert results(url)
         started.send_signal(signal.SIGTERM)
         code, _, err = ended(started)
@@ -175,7 +175,7 @@ def test_a_mounted_certificate_that_is_renewed_is_served_without_a_signal(tmp_pa
 
 def test_kill_9_while_scraping_leaves_a_history_that_is_whole_and_free(tmp_path: Path) -> None:
     with engines() as served:
-        with running(write(tmp_path, configuration(served)), turns=5):
+        with running(write(tmp_path, configuration(served)), cycles=5):
             pass
         before = minutes(tmp_path)
         assert before > 0
@@ -192,7 +192,7 @@ def test_kill_9_while_scraping_leaves_a_history_that_is_whole_and_free(tmp_path:
         with closing(sqlite3.connect(tmp_path / "sizewatch-data" / "history.db")) as connection:
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         with running(tmp_path / "sizewatch.yaml") as again:
-            assert again.counts.turn_errors == 0
+            assert again.counts.cycle_errors == 0
 
 
 def test_a_second_one_on_the_same_port_ends_with_2_and_the_first_works_on(tmp_path: Path) -> None:
@@ -205,8 +205,8 @@ def test_a_second_one_on_the_same_port_ends_with_2_and_the_first_works_on(tmp_pa
         assert (code, out) == (2, "")
         assert f"sizewatch run: web.listen: cannot listen on 127.0.0.1:{first.web.port}: address already in use" in err
         assert "Traceback" not in err
-        turns = first.counts.turns
-        assert wait_for(lambda: first.counts.turns > turns)
+        cycles = first.counts.cycles
+        assert wait_for(lambda: first.counts.cycles > cycles)
 
 
 def test_a_second_one_on_the_same_history_ends_with_2(tmp_path: Path) -> None:
@@ -216,8 +216,8 @@ def test_a_second_one_on_the_same_history_ends_with_2(tmp_path: Path) -> None:
         code, out, err = run("run", "-c", str(path))
         assert (code, out) == (2, "")
         assert "is in use by another sizewatch" in err
-        turns = first.counts.turns
-        assert wait_for(lambda: first.counts.turns > turns)
+        cycles = first.counts.cycles
+        assert wait_for(lambda: first.counts.cycles > cycles)
 
 
 def test_a_role_fleet_whose_store_hangs_ends_at_once(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_role_fleet_whose_store_hangs_ends_at_once(tmp_path: Path) -> None:
         data = configuration([], web={"listen": f"127.0.0.1:{free_port()}"}, **more)
         keys = {name: value for name, value in data.items() if name not in ("targets", "scrape_interval", "gpus")}
         with process("run", "-c", str(write(tmp_path, keys))) as started:
-            # The query of the turn, and that of the back-fill.
+            # The query of the cycle, and that of the back-fill.
             assert wait_for(lambda: len(store.asked) >= 2 or started.poll() is not None)
             started.send_signal(signal.SIGTERM)
             code, _, err = ended(started)

@@ -125,7 +125,7 @@ def test_a_fleet_finds_a_cascade_and_outlives_its_store_and_an_agent(tmp_path: P
         store = Prometheus(tmp_path, [url.removeprefix("http://").rstrip("/") for url in (one, other)])
         store.start()
         stack.callback(store.stop)
-        fleet = {"turn": "5s", "delay": "2s", "back_fill": "0s"}
+        fleet = {"cycle": "5s", "delay": "2s", "back_fill": "0s"}
         keys = {
             "role": "fleet",
             "store": {"url": store.url, "timeout": "30s"},

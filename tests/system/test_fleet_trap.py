@@ -78,7 +78,7 @@ def test_the_tier_that_idles_is_in_the_trap_and_its_neighbour_is_not(tmp_path: P
     loaded = LoadedConfig(
         path=tmp_path / "sizewatch.yaml",
         config=parse_config(
-            {"role": "fleet", "store": {"url": "http://127.0.0.1:1"}, "fleet": {"turn": "5m"}}, environment={}
+            {"role": "fleet", "store": {"url": "http://127.0.0.1:1"}, "fleet": {"cycle": "5m"}}, environment={}
         ),
         plan=plan.model_copy(update={"tiers": {"idle": one, "busy": one}}),
         warnings=(),

@@ -120,7 +120,7 @@ def _outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         served[1].pages = (hostile_gpus(),)
         path = _configured(folder, served[:1])
         log = _Log()
-        with log, running(path, turns=8) as daemon:
+        with log, running(path, cycles=8) as daemon:
             for page in (*ROUTES, "/reports/"):
                 found[f"web {page}"] = ask(daemon, page.lstrip("/")).decode()
         found["log"] = log.text()

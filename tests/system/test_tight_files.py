@@ -39,7 +39,7 @@ def modes(place: Path) -> dict[str, int]:
 def test_a_daemon_under_the_most_careless_umask_leaves_nothing_that_others_may_read_or_write(tmp_path: Path) -> None:
     with engines(1) as served:
         path = write(tmp_path, configuration(served, data_dir=str(tmp_path / "data")))
-        with running(path, turns=4):
+        with running(path, cycles=4):
             during = modes(tmp_path / "data")
     write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=1.0))
     storage.publish(tmp_path / "data" / "reports", "2026-11-23", {"report.html": b"x", "report.json": b"{}"}, keep=26)

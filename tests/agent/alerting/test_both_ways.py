@@ -63,7 +63,7 @@ def test_a_reload_that_posts_the_same_goes_on_and_one_that_posts_elsewhere_begin
             reload(daemon)
             assert daemon.assembly.alerting is None
             further(daemon)
-            assert daemon.counts.turn_errors == 0
+            assert daemon.counts.cycle_errors == 0
 
 
 def test_a_defect_while_alerts_are_handed_over_costs_no_minute(
@@ -91,8 +91,8 @@ def test_turns_are_on_time_while_an_alertmanager_hangs(tmp_path: Path, caplog: p
         with running(path) as daemon:
             served[0].act = answers_500
             assert wait_for(lambda: there.bodies)
-            turns = daemon.counts.turns
-            assert wait_for(lambda: daemon.counts.turns >= turns + 10)
+            turns = daemon.counts.cycles
+            assert wait_for(lambda: daemon.counts.cycles >= turns + 10)
             assert ask(daemon, "healthz") == b"ok\n"
             there.hold.set()
 

@@ -302,7 +302,7 @@ def test_a_daemon_puts_alerts_on_their_tier_keeps_them_and_knows_them_after_a_re
         assert post(port_of(daemon), body(THEIRS | {"status": "resolved", "endsAt": timestamp(BEGAN + 30)}))[0] == 200
         assert wait_for(lambda: any(one["ended_at"] is not None for one in foreign(daemon)))
         further(daemon)
-        assert daemon.counts.turn_errors == 0
+        assert daemon.counts.cycle_errors == 0
     with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
         kept = reader.foreign_alerts(0.0)
     assert [(one.name, one.ended_at is not None) for one in kept] == [("QueueBacklog", False), ("ApiLatencyHigh", True)]
@@ -321,7 +321,7 @@ def test_a_hostile_sender_changes_nothing_in_a_daemon(tmp_path: Path) -> None:
             "refused": {"payload": len(WRONG), "credentials": 200},
             "left_out": 0,
         }
-        assert (told["turn_errors"], told["web_errors"]) == (0, 0)
+        assert (told["cycle_errors"], told["web_errors"]) == (0, 0)
         assert foreign(daemon) == []
     with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
         assert reader.foreign_alerts(0.0) == ()

@@ -93,7 +93,7 @@ def _said_and_shown(tmp_path: Path, speed: int) -> str:
         assert "made-up prices" in page
         tiers = {tier["tier"]: tier for tier in status(url)["tiers"]}
         assert set(tiers) == {"quiet", "noisy", "cascade"}
-        assert status(url)["agent"]["turn_errors"] == 0
+        assert status(url)["agent"]["cycle_errors"] == 0
         assert [path.name.startswith("sizewatch-demo-") for path in tmp_path.iterdir()] == [True]
         started.send_signal(signal.SIGINT)
         out, err = started.communicate(timeout=CEILING_SECONDS)

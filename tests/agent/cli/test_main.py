@@ -375,7 +375,7 @@ def test_a_terminal_without_unicode_gets_the_plan_all_the_same() -> None:
 def test_an_alert_about_sizewatch_itself_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["explain", "agentdown"]) == 0
     told = capsys.readouterr().out
-    assert "no_turns: The agent on <instance> answers and does not work." in told
+    assert "no_cycles: The agent on <instance> answers and does not work." in told
     assert "{{" not in told
 
 

@@ -140,7 +140,7 @@ def test_pods_of_any_namespace_told_apart_by_their_names_alone_are_warned_of(
             {"role": "fleet", "store": {"url": "http://x"}, "targets": [{"url": "http://y", "tier": "t"}]},
             "targets: role fleet",
         ),
-        ({"role": "node", "fleet": {"turn": "60s"}}, "fleet: is for role fleet"),
+        ({"role": "node", "fleet": {"cycle": "60s"}}, "fleet: is for role fleet"),
         ({"role": "standalone", "tier_verdicts": False}, "tier_verdicts: may be false in role node only"),
         (
             {"role": "fleet", "store": {"url": "http://x"}, "tiers": {"t": {"from": "engines"}}},

@@ -61,17 +61,17 @@ def test_a_daemon_watches_its_targets_and_serves_what_it_knows(tmp_path: Path) -
     with engines(2) as served, running(write(tmp_path, configuration(served))) as daemon:
         assert up(daemon) == [True, True]
         assert b"cpu-small" in ask(daemon)
-        assert metric(daemon, "sizewatch_turns_total") >= 2
+        assert metric(daemon, "sizewatch_cycles_total") >= 2
         assert metric(daemon, "sizewatch_history_up") == 1
         assert ask(daemon, "readyz") == b"ready\n"
-        turns = daemon.counts.turns
-    assert turns <= daemon.counts.turns
-    assert daemon.counts.turn_errors == 0
+        cycles = daemon.counts.cycles
+    assert cycles <= daemon.counts.cycles
+    assert daemon.counts.cycle_errors == 0
 
 
 def test_after_an_orderly_stop_the_port_is_closed_and_the_open_minute_is_in_the_history(tmp_path: Path) -> None:
     port = free_port()
-    with engines() as served, running(write(tmp_path, configuration(served)), turns=5, **at_port(port)):
+    with engines() as served, running(write(tmp_path, configuration(served)), cycles=5, **at_port(port)):
         begin = time.time()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=CEILING_SECONDS)
@@ -87,20 +87,20 @@ def changes(reader: Reader) -> list[str]:
     return [event.kind for event in reader.events(0.0) if event.kind != TimelineKind.COLD_START]
 
 
-def test_turns_that_take_longer_than_the_interval_are_counted_and_the_others_are_on_time(tmp_path: Path) -> None:
+def test_cycles_that_take_longer_than_the_interval_are_counted_and_the_others_are_on_time(tmp_path: Path) -> None:
     with engines(2) as served:
         data = configuration(served)
         data["targets"][1]["scrape_timeout"] = "400ms"
         served[1].act = hangs
-        with running(write(tmp_path, data), turns=1) as daemon:
+        with running(write(tmp_path, data), cycles=1) as daemon:
             assert wait_for(lambda: daemon.counts.overruns >= 3)
             status = told(daemon)
             assert status.health.overruns >= 3
             assert up(daemon) == [True, False]
             asked = served[0].asked
-            # Nobody waits for the next turn much longer than for the target that hangs, unless the machine is busy.
+            # Nobody waits for the next cycle much longer than for the target that hangs, unless the machine is busy.
             assert wait_for(lambda: any(b - a < 1.0 for a, b in pairwise(tuple(asked))))
-            assert metric(daemon, "sizewatch_turn_overruns_total") >= 3
+            assert metric(daemon, "sizewatch_cycle_overruns_total") >= 3
 
 
 def test_pages_are_served_while_a_target_hangs(tmp_path: Path) -> None:
@@ -108,13 +108,13 @@ def test_pages_are_served_while_a_target_hangs(tmp_path: Path) -> None:
         served[0].act = hangs
         asked = len(served[0].asked)
         assert wait_for(lambda: len(served[0].asked) > asked)
-        turns = daemon.counts.turns
+        cycles = daemon.counts.cycles
         assert ask(daemon, "metrics")
-        assert daemon.counts.turns == turns, "the turn still waits for the target that hangs"
+        assert daemon.counts.cycles == cycles, "the cycle still waits for the target that hangs"
         served[0].released.set()
 
 
-def test_a_new_configuration_is_taken_between_turns_and_replicas_and_alerts_go_on(tmp_path: Path) -> None:
+def test_a_new_configuration_is_taken_between_cycles_and_replicas_and_alerts_go_on(tmp_path: Path) -> None:
     with engines(3) as served, running(write(tmp_path, configuration(served[:2]))) as daemon:
         served[0].act = answers_500
         assert wait_for(lambda: daemon.loop.state.open_findings())
@@ -130,7 +130,7 @@ def test_a_new_configuration_is_taken_between_turns_and_replicas_and_alerts_go_o
         assert again is not None
         assert again.started_at == since.started_at
         assert daemon.assembly.runtime.replicas["cpu-small", "r1"].sums.window().start == seen
-        assert daemon.counts.turn_errors == 0
+        assert daemon.counts.cycle_errors == 0
         with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
             assert wait_for(lambda: changes(reader) == ["start", "reload"])
 
@@ -167,7 +167,7 @@ def test_a_configuration_that_cannot_be_used_changes_nothing_and_is_told_until_i
         daemon.ask_reload()
         assert wait_for(lambda: daemon.counts.config_reloads == 1)
         assert metric(daemon, "sizewatch_config_last_reload_successful") == 1
-        assert daemon.counts.turn_errors == 0
+        assert daemon.counts.cycle_errors == 0
 
 
 def test_a_defect_while_reading_the_configuration_costs_the_reload_and_not_the_daemon(
@@ -183,7 +183,7 @@ def test_a_defect_while_reading_the_configuration_costs_the_reload_and_not_the_d
         assert wait_for(lambda: daemon.counts.config_trouble) == "defect in sizewatch: ZeroDivisionError, see its log"
         further(daemon)
         assert up(daemon) == [True]
-        assert daemon.counts.turn_errors == 1
+        assert daemon.counts.cycle_errors == 1
     assert any(record.exc_info for record in caplog.records)
 
 
@@ -204,7 +204,7 @@ def test_cycles_go_on_while_a_configuration_is_prepared_and_a_second_request_is_
         released.set()
         # The second request came while the first was prepared.
         assert wait_for(lambda: daemon.counts.config_reloads == 2)
-    assert daemon.counts.turn_errors == 0
+    assert daemon.counts.cycle_errors == 0
 
 
 def test_tokens_of_the_pages_are_read_again_and_those_of_targets_are_anyway(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_another_interval_is_taken_at_once(tmp_path: Path) -> None:
     with engines() as served, running(write(tmp_path, configuration(served, scrape_interval="60s")), 1) as daemon:
         write(tmp_path, configuration(served))
         daemon.ask_reload()
-        assert wait_for(lambda: daemon.counts.turns >= 4)
+        assert wait_for(lambda: daemon.counts.cycles >= 4)
 
 
 def test_the_history_goes_to_another_folder_with_a_new_configuration(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_the_history_goes_to_another_folder_with_a_new_configuration(tmp_path: P
         write(tmp_path, configuration(served, data_dir=str(tmp_path / "sizewatch.yaml" / "no")))
         daemon.ask_reload()
         assert "lies in, a file" in wait_for(lambda: daemon.counts.config_trouble)
-    assert daemon.counts.turn_errors == 0
+    assert daemon.counts.cycle_errors == 0
 
 
 @contextmanager
@@ -291,10 +291,10 @@ def test_a_history_that_becomes_unwritable_is_told_and_its_minutes_are_booked_la
     with HistoryStore.open_reader(history) as reader:
         booked = reader.minutes("cpu-small", 1_800_000_000.0 - 60, clock.now)
     assert len({one.window.start // 60 for one in booked}) >= 2
-    assert daemon.counts.turn_errors == 0
+    assert daemon.counts.cycle_errors == 0
 
 
-def test_a_defect_in_a_turn_costs_that_turn_and_is_counted_and_logged(
+def test_a_defect_in_a_cycle_costs_that_cycle_and_is_counted_and_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
@@ -309,8 +309,8 @@ def test_a_defect_in_a_turn_costs_that_turn_and_is_counted_and_logged(
 
         monkeypatch.setattr(daemon.loop.evaluator, "step", broken)
         assert wait_for(lambda: len(calls) >= 4)
-        assert daemon.counts.turn_errors == 2
-        assert metric(daemon, "sizewatch_turn_errors_total") == 2
+        assert daemon.counts.cycle_errors == 2
+        assert metric(daemon, "sizewatch_cycle_errors_total") == 2
         assert up(daemon) == [True]
     assert "cycle failed" in caplog.text
     assert any(record.exc_info for record in caplog.records)
@@ -321,11 +321,11 @@ def test_a_defect_in_upkeep_costs_that_upkeep(tmp_path: Path, monkeypatch: pytes
         monkeypatch.setattr(HistoryStore, "prune", lambda self, now: 1 / 0)
         daemon._upkeep()
         further(daemon)
-        assert daemon.counts.turn_errors == 1
+        assert daemon.counts.cycle_errors == 1
         assert up(daemon) == [True]
 
 
-def test_pages_can_be_asked_for_by_many_while_turns_and_reloads_go_on(tmp_path: Path) -> None:
+def test_pages_can_be_asked_for_by_many_while_cycles_and_reloads_go_on(tmp_path: Path) -> None:
     failed: list[BaseException] = []
     with engines(2) as served, running(write(tmp_path, configuration(served)), speed=50.0) as daemon:
         stop = threading.Event()
@@ -341,27 +341,27 @@ def test_pages_can_be_asked_for_by_many_while_turns_and_reloads_go_on(tmp_path: 
         readers = [threading.Thread(target=ask_on) for _ in range(3)]
         for reader in readers:
             reader.start()
-        begin = daemon.counts.turns
+        begin = daemon.counts.cycles
         for _ in range(5):
             daemon.ask_reload()
             further(daemon, 5)
         stop.set()
         for reader in readers:
             reader.join()
-        assert daemon.counts.turns - begin >= 25
+        assert daemon.counts.cycles - begin >= 25
         assert daemon.counts.config_reloads == 5
     assert failed == []
-    assert daemon.counts.turn_errors == 0
+    assert daemon.counts.cycle_errors == 0
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.001, 0.01, 0.05, 0.15])
 def test_a_reload_that_races_with_a_stop_ends_in_order(tmp_path: Path, delay: float) -> None:
-    with engines() as served, running(write(tmp_path, configuration(served)), turns=1) as daemon:
+    with engines() as served, running(write(tmp_path, configuration(served)), cycles=1) as daemon:
         daemon.ask_reload()
         time.sleep(delay)
         daemon.stop()
         daemon.ask_reload()
-    assert daemon.counts.turn_errors == 0
+    assert daemon.counts.cycle_errors == 0
     assert daemon.counts.config_trouble is None
 
 
@@ -388,7 +388,7 @@ def test_a_second_daemon_on_the_same_history_says_whose_it_is_and_closes_its_por
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port), timeout=CEILING_SECONDS)
         further(daemon)
-        assert daemon.counts.turn_errors == 0
+        assert daemon.counts.cycle_errors == 0
 
 
 def test_an_episode_that_was_open_when_the_daemon_stopped_ends_in_its_next_run(tmp_path: Path) -> None:
@@ -423,4 +423,4 @@ def test_a_configuration_without_targets_is_watched_and_served(tmp_path: Path) -
     with running(write(tmp_path, configuration([]))) as daemon:
         assert json.loads(ask(daemon, "api/status"))["tiers"]
         assert ask(daemon)
-        assert daemon.counts.turn_errors == 0
+        assert daemon.counts.cycle_errors == 0

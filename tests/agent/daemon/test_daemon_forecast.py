@@ -68,7 +68,7 @@ def test_a_forecast_is_shown_exported_and_judged(tmp_path: Path) -> None:
         assert told(daemon)["gap"] == "no forecast is made yet"
         assert b"sizewatch_recommended_replicas" not in ask(daemon, "metrics")
         daemon.assembly.forecast(time.time())
-        assert daemon.counts.turn_errors == 0
+        assert daemon.counts.cycle_errors == 0
         found = told(daemon)
         assert found["recommended_replicas"] >= 1
         assert found["ready_replicas"] == 1
@@ -101,7 +101,7 @@ def test_a_killed_process_is_on_the_timeline_and_the_next_forecast_comes(tmp_pat
         daemon.assembly.forecast(time.time())
         assert told(daemon)["trouble"] == ""
         further(daemon, 2)
-        assert daemon.counts.turn_errors == 0
+        assert daemon.counts.cycle_errors == 0
     with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
         kept = [(one.tier, one.text) for one in reader.events(0.0) if one.kind == TimelineKind.FORECAST]
     assert [tier for tier, _ in kept] == [TIER, TIER]
@@ -139,7 +139,7 @@ def test_a_new_configuration_ends_forecasting_or_goes_on_with_it(tmp_path: Path)
         assert told(daemon)["gap"] == "forecasting is off (forecast.enabled: false)"
         assert daemon.loop.state.projections == {}
         daemon.assembly.forecast(time.time())
-        assert daemon.counts.turn_errors == 0
+        assert daemon.counts.cycle_errors == 0
 
 
 def test_a_node_says_that_it_keeps_no_history(tmp_path: Path) -> None:
@@ -150,12 +150,12 @@ def test_a_node_says_that_it_keeps_no_history(tmp_path: Path) -> None:
 
 
 def test_the_schedule_makes_forecasts_by_itself(tmp_path: Path) -> None:
-    """Once a minute; these minutes are as fast as the turns, a tenth of a second more would be due to the machine."""
+    """Once a minute; these minutes are as fast as the cycles, a tenth of a second more would be due to the machine."""
     with engines(1) as served:
         path = write(tmp_path, configuration(served, **ON))
         with running(path, speed=100.0) as daemon:
             assert wait_for(lambda: metric(daemon, "sizewatch_forecast_runs_total") >= 2)
-            assert daemon.counts.turn_errors == 0
+            assert daemon.counts.cycle_errors == 0
 
 
 def test_a_daemon_that_ends_does_not_wait_for_a_forecast(tmp_path: Path) -> None:

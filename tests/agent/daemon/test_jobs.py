@@ -90,7 +90,7 @@ class Clock:
 
 def test_a_daemon_has_five_jobs_and_the_report_is_checked_every_minute(tmp_path: Path) -> None:
     loaded = configured(tmp_path)
-    with running(loaded.path, turns=1, speed=1.0) as daemon:
+    with running(loaded.path, cycles=1, speed=1.0) as daemon:
         by_name = {job.id: job for job in daemon.jobs.scheduler.get_jobs()}
         assert set(by_name) == {CYCLE, UPKEEP, FORECAST, REPORT, BACK_FILL}
         assert all(job.max_instances == 1 and job.coalesce for job in by_name.values())

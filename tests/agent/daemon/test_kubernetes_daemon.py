@@ -100,7 +100,7 @@ def test_pods_that_come_and_go_are_watched_and_the_others_keep_their_memory(
         kube.put(pod("proxy", gpus=0))
         keys = cluster(tmp_path, kube, role=role, forecast={"enabled": False})
         with running(write(tmp_path, keys)) as daemon:
-            assert up(daemon) == {"llm/a"}, "the first turn knows it"
+            assert up(daemon) == {"llm/a"}, "the first cycle knows it"
             assert wait_for(lambda: series(daemon, "sizewatch_prompt_tokens_total"))
             before = daemon.assembly.runtime.replicas["cpu-small", "llm/a"]
             kube.put(serves("b", second))
@@ -160,7 +160,7 @@ def test_an_agent_that_starts_while_the_api_is_away_says_so_and_finds_its_pods_l
     with engines(1) as (engine,):
         kube.put(serves("a", engine))
         kube.refuse = 403
-        with running(write(tmp_path, cluster(tmp_path, kube)), turns=1) as daemon:
+        with running(write(tmp_path, cluster(tmp_path, kube)), cycles=1) as daemon:
             assert "role of docs/kubernetes-discovery.md" in health(daemon)["discovery"]["trouble"]
             assert replicas(daemon) == {}
             kube.refuse = 0
@@ -251,7 +251,7 @@ def test_a_pod_that_starts_is_no_target_that_is_down_and_its_start_is_timed_by_i
         engine.pages = tuple(born(page, asked + 21, ready_after=20) for page in engine.pages)
         engine.act = answers_500
         kube.put(serves("a", engine, ready=False, made=asked, started=asked + 20))
-        with running(write(tmp_path, cluster(tmp_path, kube)), turns=8) as daemon:
+        with running(write(tmp_path, cluster(tmp_path, kube)), cycles=8) as daemon:
             assert set(replicas(daemon)) == {"llm/a"}
             assert up(daemon) == set()
             assert not [x for x in series(daemon, "sizewatch_verdict") if "TargetDown" in x], "it is starting"
@@ -284,8 +284,8 @@ def test_a_pod_of_a_statefulset_that_is_made_anew_under_its_name_starts_and_is_n
             again = {"uid": "second", "made": asked, "started": asked}
             kube.put(serves("vllm-0", engine, ready=False, **again))
             assert wait_for(lambda: ("cpu-small", "llm/vllm-0") not in daemon.loop.state.replicas)
-            turns = daemon.counts.turns
-            assert wait_for(lambda: daemon.counts.turns > turns + 6)
+            cycles = daemon.counts.cycles
+            assert wait_for(lambda: daemon.counts.cycles > cycles + 6)
             assert not [x for x in series(daemon, "sizewatch_verdict") if 'TargetDown"} 1' in x]
             # Another process, by its own word.
             other = (
@@ -301,7 +301,7 @@ def test_a_pod_that_restarts_again_and_again_is_down(tmp_path: Path, kube: Kube)
     with engines(1) as (engine,):
         engine.act = answers_500
         kube.put(serves("a", engine, ready=False, made=time.time() - 60, restarts=3))
-        with running(write(tmp_path, cluster(tmp_path, kube)), turns=8) as daemon:
+        with running(write(tmp_path, cluster(tmp_path, kube)), cycles=8) as daemon:
             assert wait_for(lambda: any("TargetDown" in x for x in series(daemon, "sizewatch_verdict")))
 
 
@@ -355,7 +355,7 @@ def test_gpus_of_a_worker_go_out_under_its_leaders_name_and_as_nothing_that_is_d
     labels = {f"{LWS}name": "deep", f"{LWS}group-index": "3", f"{LWS}worker-index": "1"}
     kube.put(pod("deep-3-1", labels=labels, annotations={**ON, f"{LWS}leader-name": "deep-3"}))
     with running(
-        write(tmp_path, cluster(tmp_path, kube)), turns=4, assemble=partial(assemble, gpu_source=Gpus())
+        write(tmp_path, cluster(tmp_path, kube)), cycles=4, assemble=partial(assemble, gpu_source=Gpus())
     ) as daemon:
         (line,) = wait_for(lambda: series(daemon, "sizewatch_gpu_energy_joules_total"))
         assert 'tier="cpu-small"' in line
@@ -372,7 +372,7 @@ def test_gpus_of_a_pod_are_those_that_the_exporter_gives_it(tmp_path: Path, kube
     with engines(1) as (engine,):
         kube.put(serves("other", engine))
         with running(
-            write(tmp_path, cluster(tmp_path, kube)), turns=3, assemble=partial(assemble, gpu_source=Gpus())
+            write(tmp_path, cluster(tmp_path, kube)), cycles=3, assemble=partial(assemble, gpu_source=Gpus())
         ) as daemon:
             assert [gpu["gpu"] for gpu in replicas(daemon)["llm/other"]["gpus"]] == ["GPU-b"]
 
@@ -390,15 +390,15 @@ def test_a_sidecar_is_called_after_its_pod_and_takes_its_pods_gpus(
             "targets": [{"url": engine.url, "tier": "cpu-small"}],
             "discovery": {"kubernetes": {"scope": "pod"}},
         }
-        with running(write(tmp_path, keys), turns=3, assemble=partial(assemble, gpu_source=Gpus())) as daemon:
+        with running(write(tmp_path, keys), cycles=3, assemble=partial(assemble, gpu_source=Gpus())) as daemon:
             assert up(daemon) == {"llm/other"}
             assert [gpu["gpu"] for gpu in replicas(daemon)["llm/other"]["gpus"]] == ["GPU-b"]
             assert health(daemon)["discovery"] is None
         monkeypatch.setenv("POD_NAME", "third")
-        with running(write(tmp_path, keys), turns=3, assemble=partial(assemble, gpu_source=Gpus())) as daemon:
+        with running(write(tmp_path, keys), cycles=3, assemble=partial(assemble, gpu_source=Gpus())) as daemon:
             assert replicas(daemon)["llm/third"]["gpus"] == []
             assert "not exposed" in daemon.assembly.runtime.replicas["cpu-small", "llm/third"].gpus.missing
-        with running(write(tmp_path, keys), turns=3) as daemon:
+        with running(write(tmp_path, keys), cycles=3) as daemon:
             assert daemon.assembly.runtime.gpu_problems == (), "NVML would show it the whole node"
 
 

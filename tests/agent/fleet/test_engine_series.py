@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from store_servers import victoria_metrics
 from stored_recordings import MemoryStore, Sample, engine_samples
-from test_fleet_turns import TIER, VIEW, Away, Fleet, times
+from test_fleet_cycles import TIER, VIEW, Away, Fleet, times
 
 from agent.config.store import FleetConfig, GpuSource, StoreConfig, TierSource
 from agent.fleet import engine_series

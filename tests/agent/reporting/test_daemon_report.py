@@ -87,7 +87,7 @@ def test_a_reload_changes_where_reports_go_and_loses_no_delivery(tmp_path: Path)
         written(tmp_path)
         remembered(tmp_path, "chat")
         now = [DUE + 10]
-        with running(tmp_path / "sizewatch.yaml", turns=1, clock=lambda: now[0], speed=200.0) as daemon:
+        with running(tmp_path / "sizewatch.yaml", cycles=1, clock=lambda: now[0], speed=200.0) as daemon:
             assert wait_for(lambda: health(daemon)["reporting"]["deliveries"][0]["failed"] == 1)
             configured(tmp_path, {"chat": f"json://{hook.place}/"}, report={"keep": 3})
             daemon.ask_reload()
@@ -109,10 +109,10 @@ def test_a_report_that_cannot_be_made_is_a_metric_and_a_notice_and_costs_no_turn
     configured(tmp_path)
     (tmp_path / "data" / "reports").write_text("a file in its place")
     storage.write_state(tmp_path / "data" / STATE_FILE, ReportState(begun_at=DUE - WEEK))
-    with running(tmp_path / "sizewatch.yaml", turns=1, clock=lambda: DUE + 10) as daemon:
+    with running(tmp_path / "sizewatch.yaml", cycles=1, clock=lambda: DUE + 10) as daemon:
         assert wait_for(lambda: health(daemon)["reporting"]["failures"])
         assert metric(daemon, "sizewatch_report_up") == 0
         assert metric(daemon, "sizewatch_report_failures_total") == 1
         assert b"The weekly report cannot be written: " in ask(daemon)
-        assert daemon.counts.turn_errors == 0
+        assert daemon.counts.cycle_errors == 0
     assert not os.path.islink(tmp_path / "data" / "reports")

@@ -1,4 +1,4 @@
-"""Scraping all targets of a turn over real sockets: one target's trouble is its own."""
+"""Scraping all targets of a cycle over real sockets: one target's trouble is its own."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def run_cycle(scrapers: Scrapers) -> Mapping[tuple[str, str], ScrapeResult]:
     return scrapers.collect_results(scrapers.start_scrapes())
 
 
-def kinds(turn: Any) -> list[str]:
+def kinds(cycle: Any) -> list[str]:
     """What became of each target: `page`, the kind of its failure, or `left alone`."""
     return [
         "page" if o.snapshot is not None else str(o.error.kind) if o.error is not None else "left alone"
-        for o in turn.values()
+        for o in cycle.values()
     ]
 
 
@@ -78,10 +78,10 @@ def test_every_target_gives_a_page_with_the_time_at_which_it_was_complete(
 ) -> None:
     served, scrapers = three
     before = time.time()
-    turn = run_cycle(scrapers)
+    cycle = run_cycle(scrapers)
     after = time.time()
-    assert list(turn) == [("t", "r0"), ("t", "r1"), ("t", "r2")]
-    for engine, outcome in zip(served, turn.values(), strict=True):
+    assert list(cycle) == [("t", "r0"), ("t", "r1"), ("t", "r2")]
+    for engine, outcome in zip(served, cycle.values(), strict=True):
         assert outcome.snapshot is not None
         assert outcome.snapshot.t == outcome.t
         assert before <= engine.asked[0] <= outcome.t <= after
@@ -102,8 +102,8 @@ def scraping(count: int, hanging: Collection[int]) -> Iterator[tuple[list[Engine
 def test_a_target_that_hangs_costs_its_own_timeout() -> None:
     with scraping(3, {1}) as (_, scrapers):
         begin = time.time()
-        turn = run_cycle(scrapers)
-        assert kinds(turn) == ["page", "timeout", "page"]
+        cycle = run_cycle(scrapers)
+        assert kinds(cycle) == ["page", "timeout", "page"]
         assert time.time() - begin >= TIMEOUT
 
 
@@ -194,19 +194,19 @@ def test_names_of_nobody_known_or_not_as_configured_are_no_engine_without_series
         PageReader(engine).read(page.encode(), 0.0)
 
 
-def test_a_target_that_is_down_is_left_alone_every_second_turn_and_taken_back_within_two(
+def test_a_target_that_is_down_is_left_alone_every_second_cycle_and_taken_back_within_two(
     three: tuple[list[Engine], Scrapers],
 ) -> None:
     served, scrapers = three
     served[0].act = answers_500
     seen = [kinds(run_cycle(scrapers))[0] for _ in range(14)]
-    # After the first two failures no turn is left out, then always one.
-    assert [turn for turn, what in enumerate(seen, 1) if what == "http_status"] == [1, 2, 3, 5, 7, 9, 11, 13]
+    # After the first two failures no cycle is left out, then always one.
+    assert [cycle for cycle, what in enumerate(seen, 1) if what == "http_status"] == [1, 2, 3, 5, 7, 9, 11, 13]
     assert set(seen) == {"http_status", "left alone"}
     assert len(served[0].asked) == 8
     served[0].act = None
     after = [kinds(run_cycle(scrapers))[0] for _ in range(2)]
-    assert "page" in after, "back within two turns, wherever in its waiting it was"
+    assert "page" in after, "back within two cycles, wherever in its waiting it was"
     assert run_cycle(scrapers)["t", "r0"].snapshot is not None
     served[0].act = answers_500
     assert [kinds(run_cycle(scrapers))[0] for _ in range(3)] == ["http_status"] * 3
@@ -265,11 +265,11 @@ def test_a_defect_in_one_targets_path_costs_that_target_and_is_logged_with_its_t
         broken = Target(tier="t", replica="b", pool="mixed", peer=Peer(url=f"{served[0].url}/broken"))
         scrapers = Scrapers([broken, sound], fetcher=fetcher)
         with caplog.at_level(logging.ERROR):
-            turn = run_cycle(scrapers)
+            cycle = run_cycle(scrapers)
         scrapers.close()
-    assert kinds(turn) == ["inconsistent", "page"]
-    assert turn["t", "b"].error is not None
-    assert name in turn["t", "b"].error.text
+    assert kinds(cycle) == ["inconsistent", "page"]
+    assert cycle["t", "b"].error is not None
+    assert name in cycle["t", "b"].error.text
     (record,) = caplog.records
     assert "tier=t replica=b" in record.getMessage()
     assert record.exc_info is not None
@@ -287,13 +287,13 @@ def test_an_engine_that_restarts_behind_the_same_address_is_read_on(three: tuple
 
 
 def test_many_targets_of_one_server_are_all_scraped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrapers_module, "FIRST_TURN_SECONDS", CEILING_SECONDS)
+    monkeypatch.setattr(scrapers_module, "FIRST_CYCLE_SECONDS", CEILING_SECONDS)
     with engines(1) as served:
         many = [Target(tier="t", replica=f"r{n}", pool="mixed", peer=Peer(url=served[0].url)) for n in range(40)]
         scrapers = Scrapers(many)
-        turn = run_cycle(scrapers)
+        cycle = run_cycle(scrapers)
         scrapers.close()
-    assert kinds(turn) == ["page"] * 40
+    assert kinds(cycle) == ["page"] * 40
 
 
 class Held:
@@ -324,7 +324,7 @@ def half_held(count: int) -> Iterator[tuple[Scrapers, threading.Event]]:
         for n in range(count)
         for kind in ("held", "well")
     ]
-    scrapers = Scrapers(both, fetcher=fetcher, turn_seconds=CEILING_SECONDS)
+    scrapers = Scrapers(both, fetcher=fetcher, cycle_seconds=CEILING_SECONDS)
     try:
         yield scrapers, free
     finally:
@@ -336,7 +336,7 @@ MANY = 32
 
 
 def test_many_hung_targets_cost_the_healthy_ones_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.scrape.scrapers.FIRST_TURN_SECONDS", CEILING_SECONDS)
+    monkeypatch.setattr("agent.scrape.scrapers.FIRST_CYCLE_SECONDS", CEILING_SECONDS)
     with half_held(MANY) as (scrapers, free):
         started = scrapers.start_scrapes()
         closer = threading.Thread(
@@ -345,18 +345,18 @@ def test_many_hung_targets_cost_the_healthy_ones_nothing(monkeypatch: pytest.Mon
             )
         )
         closer.start()
-        turn = scrapers.collect_results(started)
+        cycle = scrapers.collect_results(started)
         closer.join()
-        assert {key[1][:4]: kind for key, kind in zip(turn, kinds(turn), strict=True)} == {
+        assert {key[1][:4]: kind for key, kind in zip(cycle, kinds(cycle), strict=True)} == {
             "held": "left alone",
             "well": "page",
         }
-        assert kinds(turn).count("page") == MANY
+        assert kinds(cycle).count("page") == MANY
         free.set()
 
 
-def test_a_scrape_that_runs_when_its_turn_closes_belongs_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrapers_module, "FIRST_TURN_SECONDS", 0.0)
+def test_a_scrape_that_runs_when_its_cycle_closes_belongs_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrapers_module, "FIRST_CYCLE_SECONDS", 0.0)
     with half_held(1) as (scrapers, free):
         started = scrapers.start_scrapes()
         assert wait_for(lambda: started["t", "well0"].done())
@@ -381,9 +381,9 @@ def test_a_page_that_is_slow_to_parse_costs_its_own_scrape(monkeypatch: pytest.M
         slow.append(scrapers._scrapers["t", "r0"].reader)
 
         def is_parsed_for_long() -> bool:
-            turn = run_cycle(scrapers)
-            assert kinds(turn)[1] == "page"
-            error = turn["t", "r0"].error
+            cycle = run_cycle(scrapers)
+            assert kinds(cycle)[1] == "page"
+            error = cycle["t", "r0"].error
             return error is not None and "still looked up, read or parsed" in error.text
 
         # On a busy machine the page itself may come too late.
@@ -412,16 +412,16 @@ def test_dripping_targets_fail_at_their_deadline_and_leave_no_thread() -> None:
         several = [Target(tier="t", replica=f"drip{n}", pool="mixed", peer=slow) for n in range(dripping)]
         scrapers = Scrapers([*several, Target(tier="t", replica="well", pool="mixed", peer=well)])
         for _ in range(3):
-            turn = run_cycle(scrapers)
-            assert kinds(turn)[-1] == "page"
-            assert set(kinds(turn)[:-1]) <= {"timeout", "left alone"}
+            cycle = run_cycle(scrapers)
+            assert kinds(cycle)[-1] == "page"
+            assert set(kinds(cycle)[:-1]) <= {"timeout", "left alone"}
             threads = {thread for thread in threading.enumerate() if thread.name == "scrape"} - before
             assert len(threads) <= dripping + 1
         scrapers.close()
     assert wait_for(lambda: {thread for thread in threading.enumerate() if thread.name == "scrape"} <= before)
 
 
-def test_an_interrupted_turn_closes_with_what_came() -> None:
+def test_an_interrupted_cycle_closes_with_what_came() -> None:
     with half_held(1) as (scrapers, _):
         started = scrapers.start_scrapes()
         assert wait_for(lambda: started["t", "well0"].done())
@@ -446,10 +446,10 @@ def test_a_host_whose_name_is_looked_up_for_ever_costs_the_others_nothing(
         url = "http://engine.example:8000/metrics"
         away = Target(tier="t", replica="a", pool="mixed", peer=Peer(url=url, timeout_seconds=0.2))
         scrapers = Scrapers([away, *targets(served)])
-        turn = run_cycle(scrapers)
+        cycle = run_cycle(scrapers)
         assert not found.is_set()
-        assert kinds(turn) == ["timeout", "page"]
-        error = turn["t", "a"].error
+        assert kinds(cycle) == ["timeout", "page"]
+        error = cycle["t", "a"].error
         assert error is not None
         assert "still looked up" in error.text
         assert kinds(run_cycle(scrapers)) == ["left alone", "page"], "the scrape that hangs has its connection still"
@@ -463,8 +463,8 @@ def test_the_recorded_engine_moves_from_page_to_page() -> None:
     assert len(set(pages())) > 30
 
 
-def release_of(turn: Mapping[tuple[str, str], ScrapeResult]) -> str | None:
-    (one,) = turn.values()
+def release_of(cycle: Mapping[tuple[str, str], ScrapeResult]) -> str | None:
+    (one,) = cycle.values()
     assert one.snapshot is not None
     return one.snapshot.facts.get("engine_version")
 

@@ -48,7 +48,7 @@ class Sidecar:
         scrapers = Scrapers([target], clock=lambda: self.now, fetcher=lambda options: self)  # type: ignore[arg-type, return-value]
         return scrape_loop([target], {"t": build_tier_context("t", None)}, scrapers, lambda: self.now)
 
-    def turn(self, parts: LoopParts, seconds: float = 15.0) -> None:
+    def cycle(self, parts: LoopParts, seconds: float = 15.0) -> None:
         self.now += seconds
         parts.loop.run_cycle()
 
@@ -70,7 +70,7 @@ def verdict(parts: LoopParts, rule: str, replica: str | None) -> str:
 def test_each_worker_of_a_page_is_judged_as_a_replica(sidecar: Sidecar) -> None:
     parts = sidecar.loop("decode")
     for _ in range(3):
-        sidecar.turn(parts)
+        sidecar.cycle(parts)
     assert tuple(replicas(parts)) == WORKERS
     assert [
         one.track.last.gauges["kv_utilization"] for one in parts.loop.state.replicas.values() if one.track.last
@@ -86,33 +86,33 @@ def test_each_worker_of_a_page_is_judged_as_a_replica(sidecar: Sidecar) -> None:
 
 def test_a_worker_that_its_page_no_longer_tells_of_is_down_and_later_no_replica(sidecar: Sidecar) -> None:
     parts = sidecar.loop()
-    sidecar.turn(parts)
+    sidecar.cycle(parts)
     sidecar.page = ONE + 'sglang_num_running_reqs{worker_addr="http://127.0.0.1:8003"} 1\n'
     for _ in range(3):
-        sidecar.turn(parts)
+        sidecar.cycle(parts)
     assert verdict(parts, "TargetDown", WORKERS[1]) == "warning"
     assert verdict(parts, "TargetDown", WORKERS[0]) == "ok"
-    sidecar.turn(parts, GONE_SECONDS)
+    sidecar.cycle(parts, GONE_SECONDS)
     assert replicas(parts) == [WORKERS[0], "a/127.0.0.1:8003"]
 
 
 def test_a_page_that_fails_is_a_failure_of_each_of_its_workers(sidecar: Sidecar) -> None:
     parts = sidecar.loop()
-    sidecar.turn(parts)
+    sidecar.cycle(parts)
     sidecar.page = ""
     for _ in range(6):
-        sidecar.turn(parts)
+        sidecar.cycle(parts)
     assert [verdict(parts, "TargetDown", name) for name in WORKERS] == ["warning", "warning"]
 
 
 def test_a_page_that_was_down_at_first_leaves_no_replica_of_its_own(sidecar: Sidecar) -> None:
     parts = sidecar.loop()
     sidecar.page = ""
-    sidecar.turn(parts)
+    sidecar.cycle(parts)
     assert replicas(parts) == ["a"]
     sidecar.page = TWO
     for _ in range(3):
-        sidecar.turn(parts)
+        sidecar.cycle(parts)
     assert tuple(replicas(parts)) == WORKERS
 
 
@@ -120,7 +120,7 @@ def test_a_routers_page_is_no_replica_and_its_row_says_so(sidecar: Sidecar) -> N
     parts = sidecar.loop()
     sidecar.page = ROUTER
     for _ in range(20):
-        sidecar.turn(parts)
+        sidecar.cycle(parts)
     assert replicas(parts) == []
     assert parts.loop.state.open_findings() == ()
     (tier,) = parts.status(sidecar.now).tiers
@@ -130,7 +130,7 @@ def test_a_routers_page_is_no_replica_and_its_row_says_so(sidecar: Sidecar) -> N
 
 
 def test_the_replay_of_such_pages_judges_each_worker(tmp_path: Path) -> None:
-    lines = [json.dumps({"t": T + 15 * turn, "text": TWO}) for turn in range(20)]
+    lines = [json.dumps({"t": T + 15 * cycle, "text": TWO}) for cycle in range(20)]
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
     (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(json.dumps({"t": T, "text": ROUTER}).encode()))
     targets = [{"file": f"{name}.jsonl.gz", "tier": "cpu-small", "replica": name} for name in "ax"]

@@ -166,10 +166,10 @@ def test_after_an_outage_the_present_state_is_posted_and_nothing_false(tmp_path:
             assert "refused; is it up?" in str(trouble(daemon))
             served[2].act = None
             further(daemon, 5)
-            turns = daemon.counts.turns
+            turns = daemon.counts.cycles
             assert metric(daemon, "sizewatch_alertmanager_up") == 0
             assert b"Alertmanager unreachable" in ask(daemon)
-            assert wait_for(lambda: daemon.counts.turns > turns + 5)
+            assert wait_for(lambda: daemon.counts.cycles > turns + 5)
             seen = len(called.messages)
             manager.start()
             assert wait_for(lambda: firing(manager))
@@ -182,7 +182,7 @@ def test_after_an_outage_the_present_state_is_posted_and_nothing_false(tmp_path:
             assert {(a["labels"]["tier"], a["status"]) for a in later} <= {("t0", "firing"), ("t1", "resolved")}
             served[0].act = None
             assert wait_for(lambda: any(a["labels"]["tier"] == "t0" for a in called.told("TierDown", "resolved")))
-            assert daemon.counts.turn_errors == 0
+            assert daemon.counts.cycle_errors == 0
         assert fingerprints(called.told("TierDown", "firing")) == {mark for mark, _ in before.values()}
 
 

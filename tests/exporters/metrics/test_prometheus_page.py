@@ -166,13 +166,13 @@ def test_a_replica_that_was_never_seen_has_no_time_of_its_last_page() -> None:
 
 @pytest.mark.parametrize("accept", [PLAIN, OPENMETRICS])
 @pytest.mark.parametrize(
-    "model", ['a"b', "a\nb", "a\\b", "a\\nb", 'x"} 1\nsizewatch_turns_total 99', "模型 é", "a\rb", ""]
+    "model", ['a"b', "a\nb", "a\\b", "a\\nb", 'x"} 1\nsizewatch_cycles_total 99', "模型 é", "a\rb", ""]
 )
 def test_hostile_label_values_come_back_as_they_were(model: str, accept: str) -> None:
     found = series(alone(replica("t", "r", model=model)), accept)
     models = {dict(own).get("model") for n, own in found if n == "sizewatch_requests_running"}
     assert models == {model}
-    assert one(found, "sizewatch_turns_total") == 1431
+    assert one(found, "sizewatch_cycles_total") == 1431
 
 
 def test_a_name_that_cannot_be_encoded_costs_its_letters_and_not_the_page() -> None:
@@ -259,14 +259,14 @@ def test_the_plan_goes_out_in_numbers_for_tiers_that_have_one() -> None:
 
 def test_the_agent_tells_how_it_is_itself() -> None:
     health = AgentHealth(
-        turns=7, overruns=2, last_turn_at=NOW - 1, last_turn_seconds=0.5, turn_errors=1, history_trouble="disk full",
+        cycles=7, overruns=2, last_cycle_at=NOW - 1, last_cycle_seconds=0.5, cycle_errors=1, history_trouble="disk full",
         unbooked_minutes=4, dropped_minutes=3, config_reloads=2, config_trouble="broken", gpu_problems=("lost",),
         web_errors=5, web_refusals=6,
     )  # fmt: skip
     found = series(agent_status(health=health))
     expected: Mapping[str, float] = {
-        "turns_total": 7, "turn_overruns_total": 2, "turn_duration_seconds": 0.5, "turn_errors_total": 1,
-        "last_turn_timestamp_seconds": NOW - 1, "history_up": 0, "history_unbooked_windows": 4,
+        "cycles_total": 7, "cycle_overruns_total": 2, "cycle_duration_seconds": 0.5, "cycle_errors_total": 1,
+        "last_cycle_timestamp_seconds": NOW - 1, "history_up": 0, "history_unbooked_windows": 4,
         "history_dropped_windows_total": 3, "config_reloads_total": 2, "config_last_reload_successful": 0,
         "gpu_problems": 1, "web_errors_total": 5, "web_refusals_total": 6, "start_time_seconds": NOW - 21_465,
     }  # fmt: skip
@@ -279,7 +279,7 @@ def test_the_agent_tells_how_it_is_itself() -> None:
 def test_an_agent_that_watches_nothing_yet_still_has_a_page() -> None:
     status = replace(agent_status(), tiers=(), health=AgentHealth())
     found = series(status)
-    assert one(found, "sizewatch_turns_total") == 0
+    assert one(found, "sizewatch_cycles_total") == 0
     assert "sizewatch_target_up" not in {n for n, _ in found}
 
 

@@ -351,7 +351,7 @@ def closed(node: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.server
 def test_a_real_prometheus_loads_the_file_and_finds_no_fault_in_evaluating_it(tmp_path: Path) -> None:
-    sample = ("sizewatch_turns_total", (), 1.0, 1_700_000_000.0)
+    sample = ("sizewatch_cycles_total", (), 1.0, 1_700_000_000.0)
     with (
         prometheus(tmp_path, [sample], (ALERTS,)) as url,
         urllib.request.urlopen(f"{url}/api/v1/rules", timeout=CEILING_SECONDS) as result,

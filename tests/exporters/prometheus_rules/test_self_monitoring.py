@@ -86,9 +86,9 @@ def test_a_tier_that_nobody_speaks_of_any_more_is_missed_for_an_hour(tmp_path: P
 
 
 @pytest.mark.slow
-def test_an_agent_without_turns_or_with_a_broken_part_is_told(tmp_path: Path, rules: Path) -> None:
-    stuck, degraded = firing("AgentDown", reason="no_turns"), "SizewatchDegraded"
-    turns = 'sizewatch_last_turn_timestamp_seconds{job="s",instance="a:1"}'
+def test_an_agent_without_cycles_or_with_a_broken_part_is_told(tmp_path: Path, rules: Path) -> None:
+    stuck, degraded = firing("AgentDown", reason="no_cycles"), "SizewatchDegraded"
+    cycles = 'sizewatch_last_cycle_timestamp_seconds{job="s",instance="a:1"}'
     sick = {
         'sizewatch_history_up{instance="a:1"}': "0x100",
         'sizewatch_config_last_reload_successful{instance="a:1"}': "1x100",
@@ -97,8 +97,8 @@ def test_an_agent_without_turns_or_with_a_broken_part_is_told(tmp_path: Path, ru
         tmp_path,
         rules,
         [
-            Case(series={turns: "0+15x4 60x100"}, values=[("5m", stuck, 0), ("5m15s", stuck, 1)]),
-            Case(series={turns: "0+15x100"}, values=[("20m", stuck, 0)]),
+            Case(series={cycles: "0+15x4 60x100"}, values=[("5m", stuck, 0), ("5m15s", stuck, 1)]),
+            Case(series={cycles: "0+15x100"}, values=[("20m", stuck, 0)]),
             Case(
                 series=sick,
                 values=[
@@ -112,14 +112,16 @@ def test_an_agent_without_turns_or_with_a_broken_part_is_told(tmp_path: Path, ru
 
 
 @pytest.mark.slow
-def test_turns_that_meet_errors_are_told_after_five_minutes_and_old_errors_are_not(tmp_path: Path, rules: Path) -> None:
-    errors = 'sizewatch_turn_errors_total{job="s",instance="a:1"}'
-    told, degraded = firing("SizewatchDegraded", reason="turn_errors", job="s", instance="a:1"), "SizewatchDegraded"
+def test_cycles_that_meet_errors_are_told_after_five_minutes_and_old_errors_are_not(
+    tmp_path: Path, rules: Path
+) -> None:
+    errors = 'sizewatch_cycle_errors_total{job="s",instance="a:1"}'
+    told, degraded = firing("SizewatchDegraded", reason="cycle_errors", job="s", instance="a:1"), "SizewatchDegraded"
     assert not differences(
         tmp_path,
         rules,
         [
-            # An error at every turn from the first on, then none any more.
+            # An error at every cycle from the first on, then none any more.
             Case(series={errors: "0+1x40 40x120"}, values=[("5m", told, 0), ("5m15s", told, 1), ("30m", told, 0)]),
             # One error, which was an accident, is told while it is in the ten minutes, and ends.
             Case(series={errors: "0x20 1x150"}, values=[("9m", told, 0), ("12m", told, 1), ("25m", told, 0)]),

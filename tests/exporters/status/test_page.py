@@ -453,7 +453,7 @@ def test_an_agent_without_tiers_says_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("health", "words"),
     [
-        (AgentHealth(last_turn_at=NOW - 61), "The last cycle ended 1 min ago: this page is that old."),
+        (AgentHealth(last_cycle_at=NOW - 61), "The last cycle ended 1 min ago: this page is that old."),
         (
             AgentHealth(history_trouble="the disk is full", unbooked_minutes=4),
             "History write failed: the disk is full. 4 minutes are buffered.",

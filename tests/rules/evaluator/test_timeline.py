@@ -213,7 +213,7 @@ def test_a_daemon_tells_restarts_changes_and_findings_on_its_page_and_by_the_com
             assert wait_for(lambda: daemon.counts.config_reloads == 1)
             further(daemon)
             assert "the plan of cpu-small changed" in ask(daemon).decode()
-            assert daemon.counts.turn_errors == 0
+            assert daemon.counts.cycle_errors == 0
         with running(path) as daemon:
             assert "the engine restarted" in ask(daemon).decode()
     code, out, err = run(capsys, "-c", str(path))

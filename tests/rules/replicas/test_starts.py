@@ -287,7 +287,7 @@ def test_an_agent_that_starts_anew_knows_the_starts_and_books_none_twice(tmp_pat
             with running(path) as daemon:
                 known = wait_for(lambda: daemon.loop.state.starts("cpu-small"))
                 assert [(s.replica, s.started_at) for s in known] == [("r0", pytest.approx(shift))]
-                assert daemon.counts.turn_errors == daemon.loop.defects == 0
+                assert daemon.counts.cycle_errors == daemon.loop.defects == 0
         served[0].pages = tuple(born(body, shift + 600) for body in pages())
         with running(path) as daemon:
             assert wait_for(lambda: len(daemon.loop.state.starts("cpu-small")) == 2)
