@@ -48,8 +48,6 @@ _KEEPALIVE = (
 )
 """Socket options that end a watch a minute after the server has vanished."""
 
-_HINTS = {403: ": give the service account the role of docs/kubernetes-discovery.md"}
-
 
 class KubernetesApiError(SizewatchError):
     """Failed request to the API. `status` is the HTTP status, None without a response."""
@@ -108,7 +106,10 @@ class KubernetesClient:
             with self._client.exchange("GET", url, headers, seconds=seconds) as response:
                 status = response.status_code
                 if status != 200:
-                    raise KubernetesApiError(f" answered {status}{_HINTS.get(status, '')}", status)
+                    hint = (
+                        ": give the service account the role of docs/kubernetes-discovery.md" if status == 403 else ""
+                    )
+                    raise KubernetesApiError(f" answered {status}{hint}", status)
                 yield response
         except ScrapeError as error:
             raise KubernetesApiError(f": {error.text}") from error

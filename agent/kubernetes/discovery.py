@@ -127,18 +127,15 @@ def _worker_index(pod: Pod) -> str | None:
 
 
 def _worker(pod: Pod, known: TierCandidates) -> DiscoveredPod:
-    """Return a worker. The controller names the leader's pod by set and group."""
-    leader = pod.leader or f"{pod.labels[f'{LWS}name']}-{pod.labels.get(f'{LWS}group-index', '')}"
-    if leader.endswith("-"):
-        raise ExcludedPodError("is part of a LeaderWorkerSet and does not say of which group (label group-index)")
+    if not pod.leader:
+        raise ExcludedPodError("is a worker of a LeaderWorkerSet without the annotation leader-name")
     tier = tier_of(pod, known)
-    return DiscoveredPod(pod=pod, tier=tier, pool=_pool(pod, tier, known), replica=f"{pod.namespace}/{leader}")
+    return DiscoveredPod(pod=pod, tier=tier, pool=_pool(pod, tier, known), replica=f"{pod.namespace}/{pod.leader}")
 
 
 def _url(pod: Pod, keys: Kubernetes) -> str:
     if not pod.address:
-        waiting = f" ({pod.waiting})" if pod.waiting else ""
-        raise ExcludedPodError(f"has no address yet{waiting}", later=True)
+        raise ExcludedPodError("has no address yet", later=True)
     port = _port(pod, keys)
     path, scheme = pod.own.get("path", "/metrics"), pod.own.get("scheme", "http")
     if not _PATH.fullmatch(path):
@@ -173,11 +170,9 @@ def _port(pod: Pod, keys: Kubernetes) -> int:
     for port in pod.ports:
         if given == port.name or number == port.number:
             return port.number
-    if pod.host_network:
-        # Its address is the node's: only its container ports are its own.
-        raise ExcludedPodError("its sizewatch.io/port is no port of its containers, and its network is the node's")
-    if not 0 < number <= 65535:
-        raise ExcludedPodError("its sizewatch.io/port names no port of its containers, and is none from 1 to 65535")
+    # On the node's network only its container ports are its own.
+    if pod.host_network or not 0 < number <= 65535:
+        raise ExcludedPodError("its sizewatch.io/port is no port of its containers")
     return number
 
 

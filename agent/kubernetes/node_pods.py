@@ -19,12 +19,12 @@ from agent.config.targets import TargetKeys
 from agent.gpu.owners import GpuAssignment, assign_gpus
 from agent.kubernetes import pod_gpus, pod_resources
 from agent.kubernetes.api import KubernetesClient, endpoint_from_pod
-from agent.kubernetes.discovery import MOST_TARGETS, DiscoveredPod, DiscoveryResult, Key, discover
+from agent.kubernetes.discovery import DiscoveredPod, DiscoveryResult, Key, discover
 from agent.kubernetes.pod_tier import TierCandidates
 from agent.kubernetes.pod_watch import PodWatch
 from agent.kubernetes.pods import Pod
 from agent.scrape.scrapers import Target
-from exporters.status.records import MISSES_UNTIL_GONE, DiscoveryHealth
+from exporters.status.records import DiscoveryHealth
 from rules.plan.schema import TierPlan
 from rules.replicas.starts import SLOWEST_SECONDS
 from rules.telemetry.snapshots import GpuReadout, PodTimes
@@ -46,20 +46,15 @@ class NodePods:
         self,
         keys: Kubernetes,
         *,
-        grace_seconds: float,
         clock: Callable[[], float] = time.time,
         watch: PodWatch | None = None,
     ) -> None:
         self.keys = keys
-        if keys.api is None:
-            self._server = endpoint_from_pod()
-        else:
-            self._server = keys.api.peer
-        self._grace = grace_seconds
         self._clock = clock
-        self._watch = watch or PodWatch(KubernetesClient(self._server), keys)
+        if watch is None:
+            watch = PodWatch(KubernetesClient(keys.api.peer if keys.api is not None else endpoint_from_pod()), keys)
+        self._watch = watch
         self._discovered = DiscoveryResult()
-        self._going: dict[str, tuple[DiscoveredPod, float]] = {}
         self._owned: Mapping[Key, GpuAssignment] = {}
         self._logged: frozenset[str] = frozenset()
         # Results of the thread of devices. Each is replaced as a whole.
@@ -82,7 +77,7 @@ class NodePods:
         self._thread.join(1.0)
 
     def look(self, tiers: Mapping[str, TierPlan] | None, taken: Container[Key]) -> DiscoveryResult:
-        """Return the present targets. A deleted pod stays for three scrapes, unless its address or name is reused."""
+        """Return the present targets."""
         pods = self._watch.snapshot().pods
         known = TierCandidates(
             tiers=tiers,
@@ -91,34 +86,13 @@ class NodePods:
             holders=frozenset(f"{x.namespace}/{x.pod}" for x in self._devices or () if pod_gpus.is_gpu(x)),
         )
         incumbents = {target.pod.uid for target in self._discovered.targets}
-        now = discover(pods.values(), self.keys, known, taken, incumbents)
-        self._discovered = self._with_going(now, {uid for uid, pod in pods.items() if not pod.is_finished})
+        self._discovered = discover(pods.values(), self.keys, known, taken, incumbents)
         # In one line: there may be thousands.
-        left_out = frozenset(excluded.text for excluded in now.left_out if not excluded.later)
+        left_out = frozenset(excluded.text for excluded in self._discovered.left_out if not excluded.later)
         if new := sorted(left_out - self._logged):
             _log.warning('left out pods number=%d first="%s"', len(new), new[0])
         self._logged = left_out
         return self._discovered
-
-    def _with_going(self, now: DiscoveryResult, alive: set[str]) -> DiscoveryResult:
-        """Add the deleted pods whose grace has not ended."""
-        present = alive | {known.pod.uid for known in (*now.targets, *now.workers)}
-        moment = time.monotonic()
-        for known in (*self._discovered.targets, *self._discovered.workers):
-            self._going.setdefault(known.pod.uid, (known, moment))
-        reused = {target.url for target in now.targets} | {target.key for target in now.targets}
-        self._going = {
-            uid: (known, since)
-            for uid, (known, since) in self._going.items()
-            if uid not in present and moment - since < self._grace
-            if not (known.url and (known.url in reused or known.key in reused))
-        }
-        going = [known for known, _ in self._going.values()][: MOST_TARGETS - len(now.targets)]
-        return replace(
-            now,
-            targets=(*now.targets, *(known for known in going if known.url)),
-            workers=(*now.workers, *(known for known in going if not known.url)),
-        )
 
     def add_discovered_targets(self, loaded: LoadedConfig) -> LoadedConfig:
         """Add the present pods to the targets of the configuration file."""
@@ -151,15 +125,14 @@ class NodePods:
         """Return the GPUs of each target, and of each replica with workers on this node."""
         pods = {target.key: target.pod for target in self._discovered.targets}
         owned = assign_gpus([target for target in targets if target.key not in pods], readouts)
-        sources = pod_gpus.GpuAssignmentSources(readouts=readouts, devices=self._devices, error=self._devices_error)
+        given = self._devices if self._devices is not None else self._devices_error
         for target in targets:
             if target.key in pods:
-                owned[target.key] = pod_gpus.assign_pod_gpus(pods[target.key], sources)
+                owned[target.key] = pod_gpus.assign_pod_gpus(pods[target.key], readouts, given)
         for worker in self._discovered.workers:
-            more = pod_gpus.assign_pod_gpus(worker.pod, sources)
-            before = owned.get(worker.key, GpuAssignment(gpus=()))
-            missing = "; ".join(dict.fromkeys(filter(None, (before.missing, more.missing))))
-            owned[worker.key] = GpuAssignment(gpus=tuple(dict.fromkeys((*before.gpus, *more.gpus))), missing=missing)
+            more, before = pod_gpus.assign_pod_gpus(worker.pod, readouts, given), owned.get(worker.key)
+            gpus = (*before.gpus, *more.gpus) if before is not None else more.gpus
+            owned[worker.key] = GpuAssignment(gpus=gpus, missing=more.missing)
         self._owned = owned
         return owned
 
@@ -263,7 +236,7 @@ PodSource = NodePods | SidecarPodSource
 
 def has_same_discovery(one: Config, other: Config) -> bool:
     """Return whether both configurations discover the same pods."""
-    return one.discovery == other.discovery and one.scrape_interval_seconds == other.scrape_interval_seconds
+    return one.discovery == other.discovery
 
 
 def pods_of(config: Config, clock: Callable[[], float] = time.time) -> PodSource | None:
@@ -273,4 +246,4 @@ def pods_of(config: Config, clock: Callable[[], float] = time.time) -> PodSource
         return None
     if keys.scope == "pod":
         return SidecarPodSource(keys)
-    return NodePods(keys, grace_seconds=MISSES_UNTIL_GONE * config.scrape_interval_seconds, clock=clock)
+    return NodePods(keys, clock=clock)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from agent.gpu.owners import GpuAssignment, gpus_by_index
 from agent.kubernetes.pod_resources import Devices
@@ -29,25 +28,16 @@ DRIVERS = ("gpu.nvidia.com", "mig.nvidia.com", "gpu.amd.com")
 """Drivers of dynamic resource allocation. Their device ids are names, not UUIDs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuAssignmentSources:
-    """Input of the sources. `devices` is None without an answer of the kubelet; `error` is the reason."""
+def assign_pod_gpus(pod: Pod, readouts: Mapping[str, GpuReadout], devices: Sequence[Devices] | str) -> GpuAssignment:
+    """Return the GPUs of a pod. `devices` are the kubelet's, or the reason why it gave none.
 
-    readouts: Mapping[str, GpuReadout]
-    devices: Sequence[Devices] | None = None
-    error: str = ""
-
-
-def assign_pod_gpus(pod: Pod, sources: GpuAssignmentSources) -> GpuAssignment:
-    """Return the GPUs of a pod. Nothing is missing for a pod that requests no GPU."""
-    reasons = []
-    for source in (_by_kubelet, _by_exporter):
-        gpus, reason = source(pod, sources)
-        if gpus:
-            return GpuAssignment(gpus=gpus)
-        reasons.append(reason)
-    missing = f"its GPUs are not known: {'; '.join(filter(None, reasons))}"
-    return GpuAssignment(gpus=(), missing=missing if pod.wants_gpu and sources.readouts else "")
+    Nothing is missing for a pod that requests no GPU.
+    """
+    gpus, reason = ((), devices) if isinstance(devices, str) else _by_kubelet(pod, readouts, devices)
+    if not gpus:
+        gpus = _named(pod.place, readouts)
+    missing = f"its GPUs are not known: {reason}; no GPU exporter names it" if pod.wants_gpu and readouts else ""
+    return GpuAssignment(gpus=gpus, missing="" if gpus else missing)
 
 
 def gpus_from_exporter(place: str, readouts: Mapping[str, GpuReadout]) -> GpuAssignment:
@@ -75,34 +65,27 @@ def is_gpu(devices: Devices) -> bool:
     return devices.resource.startswith(GPU_RESOURCES) or devices.resource in DRIVERS
 
 
-def _by_kubelet(pod: Pod, sources: GpuAssignmentSources) -> tuple[tuple[str, ...], str]:
+def _by_kubelet(
+    pod: Pod, readouts: Mapping[str, GpuReadout], devices: Sequence[Devices]
+) -> tuple[tuple[str, ...], str]:
     """Return the GPUs that the kubelet gave the pod, or a reason."""
-    if sources.devices is None:
-        return (), sources.error
-    own = [given for given in sources.devices if (given.namespace, given.pod) == (pod.namespace, pod.name)]
+    own = [given for given in devices if (given.namespace, given.pod) == (pod.namespace, pod.name)]
     own = [given for given in own if is_gpu(given)]
     if not own:
         return (), "the kubelet gave it no GPU"
-    indices = gpus_by_index(sources.readouts)
+    indices = gpus_by_index(readouts)
     gpus = {}
     for device_id in (device_id for given in own for device_id in given.ids):
         match = DEVICE_ID.fullmatch(device_id)
         index = (match["index"] or match["gke"] or "") if match is not None else ""
         uuid = (match["uuid"] if match is not None else None) or indices.get(index, device_id)
-        gpus[device_id] = uuid if uuid in sources.readouts else None
+        gpus[device_id] = uuid if uuid in readouts else None
     unknown = [device_id for device_id, gpu in gpus.items() if gpu is None]
     if unknown:
         # A part must not look like the whole.
         names = ", ".join(unknown[:3])
         return (), f"the kubelet names device {names} of {own[0].resource}, which is no GPU that is read here"
     return tuple(dict.fromkeys(gpu for gpu in gpus.values() if gpu is not None)), ""
-
-
-def _by_exporter(pod: Pod, sources: GpuAssignmentSources) -> tuple[tuple[str, ...], str]:
-    """Return the GPUs whose series name the pod, or a reason."""
-    if not any(readout.pods for readout in sources.readouts.values()):
-        return (), "no GPU exporter names pods here"
-    return _named(pod.place, sources.readouts), "the GPU exporter names it nowhere"
 
 
 def _named(place: str, readouts: Mapping[str, GpuReadout]) -> tuple[str, ...]:

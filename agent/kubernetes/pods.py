@@ -45,9 +45,8 @@ class Port(NamedTuple):
 class Pod:
     """Pod. `own` are our annotations and labels without prefix; an annotation wins. `address` is empty until it is set.
 
-    `by_claim`: its device is asked for by a claim, which has no kind. `waiting` is Kubernetes' reason why the container
-    does not run. `was_ready`: the pod was Ready after the start of its container and is not Ready now. `leader` is
-    the name of the leader's pod of a LeaderWorkerSet.
+    `by_claim`: its device is asked for by a claim, which has no kind. `was_ready`: the pod was Ready after the
+    start of its container and is not Ready now. `leader` is the name of the leader's pod of a LeaderWorkerSet.
     """
 
     uid: str
@@ -67,7 +66,6 @@ class Pod:
     was_ready: bool = False
     ending: bool = False
     restarts: int = 0
-    waiting: str = ""
     times: PodTimes = field(default_factory=PodTimes)
     created_at: float = 0.0
     """Unix seconds by the API server, which no pod can choose."""
@@ -103,7 +101,7 @@ def parse_pod(data: object) -> Pod | None:
     engine = next(filter(_wants_gpu, containers), containers[0] if containers else {})
     states = _mappings(status.get("containerStatuses"))
     state = next((state for state in states if engine and state.get("name") == engine.get("name")), {})
-    running, waiting = (_mapping(_mapping(state.get("state")).get(key)) for key in ("running", "waiting"))
+    running = _mapping(_mapping(state.get("state")).get("running"))
     conditions = {truncate_value(c.get("type")): c for c in _mappings(status.get("conditions"))}
     is_ready, changed_at = _condition(conditions.get("Ready"))
     created_at, container_at = _seconds(meta.get("creationTimestamp")), _seconds(running.get("startedAt"))
@@ -126,7 +124,6 @@ def parse_pod(data: object) -> Pod | None:
         was_ready=not is_ready and (changed_at or 0.0) > (container_at or math.inf),
         ending=bool(meta.get("deletionTimestamp")),
         restarts=restarts,
-        waiting=truncate_value(waiting.get("reason"), 64),
         # `ready_at` is reliable only if the pod was seen before.
         times=PodTimes(
             asked_at=None if restarts else created_at,

@@ -21,7 +21,7 @@ from waiting import CEILING_SECONDS
 
 from agent.gpu.collector import samples
 from agent.kubernetes import pod_resources
-from agent.kubernetes.pod_gpus import GpuAssignmentSources, assign_pod_gpus, find_shared_gpus, gpus_from_exporter
+from agent.kubernetes.pod_gpus import assign_pod_gpus, find_shared_gpus, gpus_from_exporter
 from agent.kubernetes.pod_resources import Devices, PodResourcesError, read_devices, socket_exists
 from agent.kubernetes.pods import Pod
 from agent.scrape.exposition import SeriesReader
@@ -173,12 +173,12 @@ def a_pod(name: str, namespace: str = "llm", uid: str = "u") -> Pod:
 
 
 def test_whole_gpus_instances_and_slices_belong_to_the_pods_that_were_given_them() -> None:
-    seen = GpuAssignmentSources(readouts=READOUTS, devices=DEVICES)
-    assert assign_pod_gpus(a_pod("vllm-0"), seen).gpus == (f"{GPU}6", f"{GPU}7")
-    assert assign_pod_gpus(a_pod("mig-0"), seen).gpus == ("MIG-1a2b3c4d-0000-1111-2222-333344445555",)
-    assert assign_pod_gpus(a_pod("shared-0", "dev"), seen).gpus == (f"{GPU}8",)
-    assert assign_pod_gpus(a_pod("vllm-0"), seen).missing == ""
-    assert assign_pod_gpus(a_pod("vllm-0", "other"), seen).gpus == (), "a pod of another namespace is another pod"
+    seen = (READOUTS, DEVICES)
+    assert assign_pod_gpus(a_pod("vllm-0"), *seen).gpus == (f"{GPU}6", f"{GPU}7")
+    assert assign_pod_gpus(a_pod("mig-0"), *seen).gpus == ("MIG-1a2b3c4d-0000-1111-2222-333344445555",)
+    assert assign_pod_gpus(a_pod("shared-0", "dev"), *seen).gpus == (f"{GPU}8",)
+    assert assign_pod_gpus(a_pod("vllm-0"), *seen).missing == ""
+    assert assign_pod_gpus(a_pod("vllm-0", "other"), *seen).gpus == (), "a pod of another namespace is another pod"
 
 
 @pytest.mark.parametrize(
@@ -201,51 +201,43 @@ def test_whole_gpus_instances_and_slices_belong_to_the_pods_that_were_given_them
 )
 def test_every_spelling_of_a_device_is_a_gpu_or_a_gap_with_its_name(device: str, gpu: str | None) -> None:
     ours = replace(DEVICES[0], ids=(device,))
-    found = assign_pod_gpus(a_pod("vllm-0"), GpuAssignmentSources(readouts=READOUTS, devices=(ours,)))
+    found = assign_pod_gpus(a_pod("vllm-0"), READOUTS, (ours,))
     assert found.gpus == ((gpu,) if gpu else ())
     assert (device in found.missing) == (gpu is None)
 
 
 def test_a_device_that_is_not_read_leaves_the_whole_pod_a_gap_never_a_part() -> None:
     ours = replace(DEVICES[0], ids=(f"{GPU}6", "GPU-gone"))
-    found = assign_pod_gpus(a_pod("vllm-0"), GpuAssignmentSources(readouts=READOUTS, devices=(ours,)))
+    found = assign_pod_gpus(a_pod("vllm-0"), READOUTS, (ours,))
     assert found.gpus == ()
     assert "GPU-gone" in found.missing
 
 
 def test_a_device_of_dynamic_resource_allocation_is_a_named_gap() -> None:
-    found = assign_pod_gpus(a_pod("dra-0"), GpuAssignmentSources(readouts=READOUTS, devices=DEVICES))
+    found = assign_pod_gpus(a_pod("dra-0"), READOUTS, DEVICES)
     assert found.gpus == ()
     assert "gpu-1/gpu-0 of gpu.nvidia.com" in found.missing
 
 
 def test_the_exporters_word_counts_where_the_kubelet_says_nothing() -> None:
     named = {**READOUTS, f"{GPU}8": replace(READOUTS[f"{GPU}8"], pods=("llm/vllm-0", "dev/other"))}
-    assert assign_pod_gpus(a_pod("vllm-0"), GpuAssignmentSources(readouts=named, devices=DEVICES)).gpus == (
+    assert assign_pod_gpus(a_pod("vllm-0"), named, DEVICES).gpus == (
         f"{GPU}6",
         f"{GPU}7",
     )
-    assert assign_pod_gpus(a_pod("vllm-0"), GpuAssignmentSources(readouts=named)).gpus == (f"{GPU}8",)
+    assert assign_pod_gpus(a_pod("vllm-0"), named, "there is no socket").gpus == (f"{GPU}8",)
 
 
 def test_a_pod_that_asks_for_no_gpu_lacks_none_and_nothing_is_missing_where_no_gpu_is_read() -> None:
-    assert (
-        assign_pod_gpus(
-            replace(a_pod("cpu"), wants_gpu=False), GpuAssignmentSources(readouts=READOUTS, devices=())
-        ).missing
-        == ""
-    )
-    assert assign_pod_gpus(a_pod("vllm-0"), GpuAssignmentSources(readouts={}, devices=DEVICES)).missing == ""
-    told = assign_pod_gpus(a_pod("vllm-0"), GpuAssignmentSources(readouts=READOUTS, error="there is no socket")).missing
-    reasons = ("there is no socket", "no GPU exporter names pods here")
-    assert told == f"its GPUs are not known: {'; '.join(reasons)}"
+    assert assign_pod_gpus(replace(a_pod("cpu"), wants_gpu=False), READOUTS, ()).missing == ""
+    assert assign_pod_gpus(a_pod("vllm-0"), {}, DEVICES).missing == ""
+    told = assign_pod_gpus(a_pod("vllm-0"), READOUTS, "there is no socket").missing
+    assert told == "its GPUs are not known: there is no socket; no GPU exporter names it"
 
 
 def test_a_gpu_that_several_replicas_have_is_told() -> None:
-    seen = GpuAssignmentSources(
-        readouts=READOUTS, devices=(DEVICES[3], replace(DEVICES[3], pod="shared-1", ids=(f"{GPU}8::4",)))
-    )
-    several = {("t", name): assign_pod_gpus(a_pod(name, "dev"), seen) for name in ("shared-0", "shared-1")}
+    seen = (READOUTS, (DEVICES[3], replace(DEVICES[3], pod="shared-1", ids=(f"{GPU}8::4",))))
+    several = {("t", name): assign_pod_gpus(a_pod(name, "dev"), *seen) for name in ("shared-0", "shared-1")}
     (told,) = find_shared_gpus(several)
     assert told.startswith(f"GPU {GPU}8 is shared by shared-0, shared-1")
 
