@@ -171,9 +171,8 @@ def _suspect(cause: Cause) -> str:
 
 
 def _cause(cause: Cause) -> str:
-    evidence = f": {'; '.join(cause.evidence)}" if cause.evidence else ""
     against = f" (against it: {'; '.join(cause.against)})" if cause.against else ""
-    return f"{cause.cause} ({cause.certainty.value}){evidence}{against}"
+    return f"{'; '.join(cause.evidence) or cause.cause} ({cause.certainty.value}){against}"
 
 
 def _of_foreign(foreign: Iterable[ExternalAlert], now: float, settings: AlertSettings) -> Iterator[AlertPayload]:

@@ -1,21 +1,16 @@
 """Checks of causes that make a tier slower than its benchmark, or short of KV cache.
 
-A cause is supported, excluded with the number that excludes it, or not known for lack of data.
+A check returns the fact that supports or excludes its cause, None where data lack.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from operator import itemgetter
 
 from rules.catalogue.registry import BY_NAME as CATALOGUE
-from rules.causes.context import (
-    FROM_ARRIVAL,
-    MOST_LATE,
-    USERS,
-    CauseContext,
-    CauseResult,
-)
+from rules.causes.context import FIRST_TOKEN, FROM_ARRIVAL, MOST_LATE, NOT_ASKED, USERS, CauseContext, CauseResult
 from rules.confidence import Certainty
 from rules.methods import prefix_routing
 from rules.methods.load import offered_load
@@ -26,7 +21,7 @@ from rules.telemetry.reading_methods import lookup_share, mean_level, ratio, rep
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
 from rules.telemetry.windows import Window
-from rules.telemetry.wording import number
+from rules.telemetry.wording import format_count, number
 from rules.telemetry.work import mean_length
 from rules.verdicts.context import RuleContext
 from rules.verdicts.held_windows import hold
@@ -44,6 +39,16 @@ ENOUGH_REQUESTS = 20.0
 LOST = 2 * NOTICEABLE
 """Loss of prefix hits (0-1) that is larger than changes between minutes."""
 
+MOST = 0.5
+"""Share of the late requests, or of the time of whole requests, that proves a cause; requests that wait at a replica."""
+
+HELD_BY = (("thermal", "heat", True), ("hardware", "the board", True), ("power", "the power limit", False))
+"""Reasons of throttling, in words, and whether the reason alone proves slower GPUs: they usually run at their power limit."""
+
+WHOLE = "e2e_seconds"
+
+COVERED = "gpu_throttled_covered_seconds"
+
 NOTHING_THERE = frozenset({Gap.NOT_EXPOSED, Gap.NO_TRAFFIC})
 """Reasons for a missing family that mean that the engine does not do what the family counts."""
 
@@ -55,39 +60,33 @@ SAME_PROMPTS = frozenset({*HIT_RATE, "prompt_tokens", "requests_finished", "prom
 """Families that compare the hits of slow minutes with those before."""
 
 
-def check_prefix_hits(context: CauseContext) -> CauseResult:
+def check_prefix_hits(context: CauseContext) -> CauseResult | None:
     found = lookup_share(context.total, *HIT_RATE)
     if isinstance(found, Missing):
-        return CauseResult(supported=None, text="the prefix hit rate is not known")
-    value = found.value or 0.0
+        return None
     lost = _find_lost_hits(context)
     if lost:
-        return CauseResult(supported=True, proven=True, text=lost)
+        return CauseResult(supported=True, text=lost)
+    value = found.value or 0.0
     hits, whose = context.workload.prefix_hit_ratio if context.workload else None, "the plan has"
     if hits is None:
         hits, whose = _read_measured_hits(context), "the benchmark had"
     if hits is None:
-        text = f"prefix hits are {value:.0%}, and the plan does not say how many it had"
-        return CauseResult(supported=None, text=text)
-    if value < hits - NOTICEABLE:
-        text = f"fewer prefix hits: {value:.0%} where {whose} {hits:.0%}"
-        return CauseResult(supported=True, proven=value < hits - LOST, text=text)
-    return CauseResult(supported=False, text=f"prefix hits are not lost ({value:.0%}, {whose} {hits:.0%})")
+        return None
+    text = f"{value:.0%} where {whose} {hits:.0%}"
+    return CauseResult(supported=value < hits - NOTICEABLE, proven=value < hits - LOST, text=text)
 
 
-def check_repeated_prompts(context: CauseContext) -> CauseResult:
+def check_repeated_prompts(context: CauseContext) -> CauseResult | None:
     """Check for a benchmark with one set of prompts at every rate: its prefix cache is better than production's."""
     measured, found = _read_measured_hits(context), lookup_share(context.total, *HIT_RATE)
-    if measured is None or isinstance(found, Missing):
-        return CauseResult(supported=None)
-    if (found.value or 0.0) >= measured - LOST:
-        return CauseResult(supported=False)
+    if measured is None or isinstance(found, Missing) or (found.value or 0.0) >= measured - LOST:
+        return NOT_ASKED
     planned = context.workload.prefix_hit_ratio if context.workload else None
-    if planned is not None and measured <= planned + LOST:
-        return CauseResult(supported=False, text=f"the benchmark's prefix hits are the planned ones ({planned:.0%})")
     wanted = "the plan names none" if planned is None else f"the plan has {planned:.0%}"
-    text = f"the benchmark: repeated prompts, {measured:.0%} of its prompt tokens were cached, {wanted}"
-    return CauseResult(supported=True, proven=planned is not None, text=text)
+    text = f"repeated prompts, {measured:.0%} of its prompt tokens were cached, {wanted}"
+    is_other = planned is None or measured > planned + LOST
+    return CauseResult(supported=is_other, proven=planned is not None, text=text)
 
 
 def _read_measured_hits(context: CauseContext) -> float | None:
@@ -111,7 +110,7 @@ def _find_lost_hits(context: CauseContext) -> str:
     )
     if now is None or then is None or now >= then - LOST or not _has_same_prompts(slow, before):
         return ""
-    return f"prefix hits lost: {now:.0%} in the slow minutes, {then:.0%} before"
+    return f"{now:.0%} in the slow minutes, {then:.0%} before"
 
 
 def _has_same_prompts(now: Window, before: Window) -> bool:
@@ -122,57 +121,42 @@ def _has_same_prompts(now: Window, before: Window) -> bool:
     return bool(later and earlier) and 1 / LONGER <= (later or 0.0) / (earlier or 1.0) <= LONGER
 
 
-def check_longer(family: str, word: str, key: str) -> Callable[[CauseContext], CauseResult]:
+def check_longer(family: str, key: str) -> Callable[[CauseContext], CauseResult | None]:
     """Return the check for a P95 length above that of the plan, or without it for a mean above the benchmark's."""
 
-    def examine(context: CauseContext) -> CauseResult:
+    def examine(context: CauseContext) -> CauseResult | None:
         planned = getattr(context.workload, key) if context.workload else None
-        parts = context.total.histograms.get(family)
         if planned is None or planned.p95 is None:
-            return _compare_with_benchmark(context, (key, family), word)
-        if not parts:
-            return CauseResult(supported=None, text=f"{word} lengths are not exposed")
-        found = histograms.quantile(parts, 0.95)
-        if found is None:
-            return CauseResult(supported=None, text=f"no {word} lengths were seen")
-        seen = f"above {found.low:,.0f}" if found.high is None else f"{found.low:,.0f} to {found.high:,.0f}"
-        where = f"P95 {seen} tokens, {planned.p95:,.0f} planned"
-        if found.low > planned.p95 * LONGER:
-            return CauseResult(supported=True, proven=True, text=f"{word}s are longer than planned: {where}")
-        if found.high is None or found.high > planned.p95 * LONGER:
-            return CauseResult(supported=None, text=f"{word}s may be longer than planned: {where}")
-        return CauseResult(supported=False, text=f"{word}s are not longer ({where})")
+            return _compare_with_benchmark(context, key, family)
+        length, limit = histograms.quantile(context.total.histograms.get(family, ()), 0.95), planned.p95 * LONGER
+        if length is None or (length.low <= limit and (length.high is None or length.high > limit)):
+            return None
+        seen = f"above {length.low:,.0f}" if length.high is None else f"{length.low:,.0f} to {length.high:,.0f}"
+        return CauseResult(supported=length.low > limit, text=f"P95 {seen} tokens, {planned.p95:,.0f} planned")
 
     return examine
 
 
-def _compare_with_benchmark(context: CauseContext, names: tuple[str, str], word: str) -> CauseResult:
-    """Return whether requests are longer than those of the benchmark. `names` are counter and histogram of the length."""
-    benchmarked = benchmarked_mean(context.context.plan, context.context.curve, names[0])
-    mean = mean_length(context.total, *names)
+def _compare_with_benchmark(context: CauseContext, key: str, family: str) -> CauseResult | None:
+    """Return whether requests are longer than those of the benchmark, by the mean of a counter or a histogram."""
+    benchmarked = benchmarked_mean(context.context.plan, context.context.curve, key)
+    mean = mean_length(context.total, key, family)
     if benchmarked is None or mean is None:
-        return CauseResult(supported=None, text=f"{word} lengths are neither in the plan nor in its benchmark")
-    where = f"mean {mean:,.0f} tokens, {benchmarked:,.0f} benchmarked"
-    if mean <= benchmarked * LONGER:
-        return CauseResult(supported=False, text=f"{word}s are not longer ({where})")
+        return None
     proven = context.total.counters.get("requests_finished", 0.0) >= ENOUGH_REQUESTS
-    times = mean / benchmarked
-    return CauseResult(supported=True, proven=proven, text=f"{word}s are {times:.1f} x as long as benchmarked: {where}")
+    text = f"mean {mean:,.0f} tokens, {benchmarked:,.0f} benchmarked"
+    return CauseResult(supported=mean > benchmarked * LONGER, proven=proven, text=text)
 
 
-def check_held_back(context: CauseContext) -> CauseResult:
+def check_held_back(context: CauseContext) -> CauseResult | None:
     """Check for requests held back before their first token: mean held / first tokens per second (Little's law)."""
-    held, first = (
-        mean_level(context.total, "requests_waiting_deferred"),
-        replica_rate(context.total, "requests_finished"),
-    )
+    held = mean_level(context.total, "requests_waiting_deferred")
+    first = replica_rate(context.total, "requests_finished")
     if isinstance(held, Missing) or not first:
-        return CauseResult(supported=None, text="whether requests are held back (adapter slots, KV loads) is not known")
+        return None
     seconds = (held.value or 0.0) / first
-    text = f"requests are held back for adapter slots or KV loads: {number(seconds, 'seconds')} each on average"
-    if seconds > NOTICEABLE * _read_expected_seconds(context):
-        return CauseResult(supported=True, proven=True, text=text)
-    return CauseResult(supported=False, text="no requests held back for adapter slots or KV loads")
+    text = f"requests wait {number(seconds, 'seconds')} each for adapter slots or KV loads"
+    return CauseResult(supported=seconds > NOTICEABLE * _read_expected_seconds(context), text=text)
 
 
 def _read_expected_seconds(context: CauseContext) -> float:
@@ -184,89 +168,69 @@ def _read_expected_seconds(context: CauseContext) -> float:
     return min((v for v in values if v is not None), default=0.0)
 
 
-def check_adapters(context: CauseContext) -> CauseResult:
+def check_adapters(context: CauseContext) -> CauseResult | None:
     served = mean_level(context.total, "adapters_running")
     planned = context.context.plan.lora if context.context.plan else None
-    if isinstance(served, Missing) and served.gap not in NOTHING_THERE:
-        return CauseResult(supported=None, text="whether LoRA adapters are served is not known")
-    if isinstance(served, Missing) or not served.high:
-        return CauseResult(supported=False, text="no LoRA adapters are served")
-    text = f"LoRA adapters are served, {number(served.value or 0.0, '')} at a time on average"
-    if planned is None:
-        return CauseResult(supported=True, proven=True, text=f"{text}; the plan has none")
-    return CauseResult(supported=False, text=f"{text}, as planned")
+    if isinstance(served, Missing):
+        return CauseResult(supported=False, text="none are served") if served.gap in NOTHING_THERE else None
+    text = f"{number(served.value or 0.0, '')} LoRA adapters are served at a time on average"
+    wanted = "the plan has none" if planned is None else "the plan has them"
+    return CauseResult(supported=planned is None and bool(served.high), text=f"{text}, {wanted}")
 
 
-def check_speculation(context: CauseContext) -> CauseResult:
-    found = read(BY_NAME["speculative_acceptance"], context.total)
+def check_speculation(context: CauseContext) -> CauseResult | None:
+    accepted = read(BY_NAME["speculative_acceptance"], context.total)
     planned = context.context.plan.speculation if context.context.plan else None
-    if isinstance(found, Missing) and found.gap not in NOTHING_THERE:
-        return CauseResult(supported=None, text="whether the engine speculates is not known")
-    if isinstance(found, Missing):
-        gone = planned is not None and context.total.counters.get("spec_drafts", 0.0) <= 0
-        text = "speculation does not run, the plan has it" if gone else "no speculation"
-        return CauseResult(supported=gone, proven=gone, text=text)
-    value = found.value or 0.0
-    if planned is None:
-        text = f"speculation runs ({value:.0%} of drafted tokens are accepted); the plan has none"
-        return CauseResult(supported=True, proven=True, text=text)
-    if planned.acceptance is not None and value < planned.acceptance - LOST:
-        text = f"fewer drafted tokens are accepted: {value:.0%} where {planned.acceptance:.0%} was planned"
-        return CauseResult(supported=True, proven=True, text=text)
-    return CauseResult(supported=False, text=f"speculation is as planned ({value:.0%} accepted)")
+    if isinstance(accepted, Missing):
+        is_gone = planned is not None and context.total.counters.get("spec_drafts", 0.0) <= 0
+        text = "it does not run, the plan has it" if is_gone else "it does not run"
+        return CauseResult(supported=is_gone, text=text) if accepted.gap in NOTHING_THERE else None
+    value, expected = accepted.value or 0.0, planned.acceptance if planned is not None else None
+    is_worse = expected is not None and value < expected - LOST
+    wanted = "the plan has none" if planned is None else "as planned"
+    if expected is not None:
+        wanted = f"{expected:.0%} planned"
+    text = f"{value:.0%} of drafted tokens are accepted, {wanted}"
+    return CauseResult(supported=planned is None or is_worse, text=text)
 
 
-def check_evictions(context: CauseContext) -> CauseResult:
+def check_evictions(context: CauseContext) -> CauseResult | None:
     """Check evictions over the whole window, and over the window of KvEviction at its end. The worse counts."""
     last = max(one.window.end for one in context.binned) - CATALOGUE["KvEviction"].window_seconds
     recent = [one.window for one in context.binned if one.window.end > last]
     sums = [context.total]
     if len(recent) < len(context.binned):
         sums.append(windows.sum_families(recent, EVICTIONS))
-    found = [(seen, ratio(seen, *EVICTIONS)) for seen in sums]
-    known = [(one.value or 0.0, seen) for seen, one in found if not isinstance(one, Missing)]
-    if not known:
-        return CauseResult(supported=None, text="preemptions are not known")
-    most, seen = max(known, key=lambda one: one[0])
+    shares = [(share, seen) for seen in sums if isinstance(share := ratio(seen, *EVICTIONS), Reading)]
+    if not shares:
+        return None
+    most, seen = max(((share.value or 0.0, seen) for share, seen in shares), key=itemgetter(0))
     preempted, finished = (seen.counters[family] for family in EVICTIONS)
     minutes = f"{max(1.0, seen.span / windows.MINUTE_SECONDS):.0f} min"
     text = f"{preempted:,.0f} preemptions for {finished:,.0f} finished requests ({number(most, 'ratio')}) in {minutes}"
-    if most > NOTICEABLE:
-        return CauseResult(supported=True, proven=True, text=f"the KV cache is too small for this traffic: {text}")
-    return CauseResult(supported=False, text=f"{'few' if preempted else 'no'} evictions: {text}")
+    return CauseResult(supported=most > NOTICEABLE, text=text)
 
 
-def check_load(context: CauseContext) -> CauseResult:
+def check_load(context: CauseContext) -> CauseResult | None:
     capacity = context.context.capacity
     load = offered_load(context.total, capacity) if capacity is not None else None
-    if load is None:
-        return CauseResult(supported=None, text="the load that a replica can take is not in the plan")
-    if load.is_above:
-        return CauseResult(supported=True, proven=True, text=f"more load than planned: {load}")
-    return CauseResult(supported=False, text=f"not more load than planned ({load})")
+    return CauseResult(supported=load.is_above, text=str(load)) if load is not None else None
 
 
-def check_benchmark(context: CauseContext) -> CauseResult:
+def check_benchmark(context: CauseContext) -> CauseResult | None:
     """Check for a closed-loop benchmark, which has no arrivals of its own, or too few requests for a P99 (PEERS 3.2,
     traps 10, 11)."""
     curve = context.context.curve
     if curve is None:
-        return CauseResult(supported=None, text="there is no benchmark curve")
+        return None
     fewest, most = curve.minimum_requests, max(point.requests or 0 for point in curve.points)
-    few = fewest < CERTAIN_REQUESTS
-    if curve.loop == "closed":
-        count = f" with only {fewest} to {most} requests a point" if few else ""
-        return CauseResult(
-            supported=True, text=f"the benchmark: a closed-loop sweep{count}, whose P99 is not production's"
-        )
-    if few:
-        return CauseResult(
-            supported=True, text=f"the benchmark: only {fewest} requests at its thinnest point make no P99"
-        )
-    return CauseResult(supported=False, text=f"the benchmark has {fewest} or more requests a point")
+    is_closed = curve.loop == "closed"
+    sweep = f"{'a closed' if is_closed else 'an open'}-loop sweep with {fewest} to {most} requests a point"
+    text = f"{sweep}; a P99 needs open arrivals and {CERTAIN_REQUESTS:.0f} requests"
+    return CauseResult(supported=is_closed or fewest < CERTAIN_REQUESTS, proven=False, text=text)
 
 
-def check_cold_cache(context: CauseContext) -> CauseResult:
+def check_cold_cache(context: CauseContext) -> CauseResult | None:
     """Check for a new replica that found far fewer prefixes than the others (guide 7.3: it begins with a cold cache).
 
     Most late requests on it prove the cause. Without late requests the lost hits alone make it likely.
@@ -275,34 +239,90 @@ def check_cold_cache(context: CauseContext) -> CauseResult:
     warm, young = hold(context.binned).once(prefix_routing.split_by_warmth, warm_up)
     usual = prefix_routing.hit_rate(warm)
     if not young or usual is None:
-        return CauseResult(supported=False)
+        return NOT_ASKED
     cold = [one for one in young if (rate := prefix_routing.hit_rate([one])) is not None and rate < usual - LOST]
     hits = prefix_routing.hit_rate(cold)
     if hits is None:
-        return CauseResult(supported=False)
+        return NOT_ASKED
     names = ", ".join(sorted({one.replica or "" for one in cold}))
-    text = f"cold cache: {names} is new, {hits:.0%} prefix hits there, {usual:.0%} on warm replicas"
+    text = f"{names} is new, {hits:.0%} prefix hits there, {usual:.0%} on warm replicas"
     minutes = context.slow_minutes
     if minutes is None:
-        return CauseResult(supported=True, text=text)
+        return CauseResult(supported=True, proven=False, text=text)
     late = math.fsum(count for _, count in minutes.slow)
     there = math.fsum(count for one, count in minutes.slow if any(one is other for other in cold)) / late
     text = f"{text}; {there:.0%} of the late requests of slow minutes are there"
     return CauseResult(supported=there > NOTICEABLE, proven=there > MOST_LATE, text=text)
 
 
-def check_routing(context: CauseContext) -> CauseResult:
+def check_routing(context: CauseContext) -> CauseResult | None:
     """Check the routing by rule PrefixRoutingBroken, with several replicas."""
     if len({one.replica for one in context.binned} - {None}) < 2:
-        return CauseResult(supported=False)
+        return NOT_ASKED
     rule, now = CATALOGUE[prefix_routing.RULE], hold(context.binned).ends[1]
     result = prefix_routing.judge_replicas(
         RuleContext(rule=rule, catalogue=CATALOGUE, context=context.context, binned=context.binned, now=now)
     )
     if isinstance(result, Unknown):
-        return CauseResult(supported=None, text=f"whether routing keeps prefixes together: {result.text}")
-    text = result.sentence[:1].lower() + result.sentence[1:]
-    if result.status is Status.OK:
-        return CauseResult(supported=False, text=f"not the routing ({text})")
+        return None
     proven = result.certainty is Certainty.CERTAIN
-    return CauseResult(supported=True, proven=proven, text=f"the routing: {text}")
+    text = result.sentence[:1].lower() + result.sentence[1:]
+    return CauseResult(supported=result.status is not Status.OK, proven=proven, text=text)
+
+
+def check_queueing_cause(context: CauseContext) -> CauseResult | None:
+    """Check for late requests that waited longer than the limit in the queue; without histogram use the mean queue.
+
+    They are late whatever prefill took, so bucket edges prove it.
+    """
+    part = _measure_part(context, "queue_seconds", "in the queue")
+    if part is not None:
+        return part
+    levels = (mean_level(context.total, family) for family in ("requests_waiting_capacity", "requests_waiting"))
+    waiting = next((level.value or 0.0 for level in levels if isinstance(level, Reading)), None)
+    if waiting is None:
+        return None
+    text = f"{number(waiting, '')} requests waiting a replica on average"
+    return CauseResult(supported=waiting > MOST, proven=False, text=text)
+
+
+def check_prefill_cause(context: CauseContext) -> CauseResult | None:
+    """Check for late requests whose prefill alone took longer than the limit."""
+    return _measure_part(context, "prefill_seconds", "in prefill")
+
+
+def _measure_part(context: CauseContext, family: str, where: str) -> CauseResult | None:
+    """Return whether a part takes much of the time of whole requests, or alone exceeds the limit of late first tokens.
+
+    None for a rule without an objective, or without histograms.
+    """
+    if context.rule.family == WHOLE:
+        whole, part = (histograms.mean(context.total.histograms.get(name, ())) for name in (WHOLE, family))
+        if not whole or part is None:
+            return None
+        text = f"{part / whole:.0%} of the time of requests is spent {where}"
+        return CauseResult(supported=part > NOTICEABLE * whole, proven=part > MOST * whole, text=text)
+    first, parts = (context.total.histograms.get(name) for name in (FIRST_TOKEN, family))
+    limit = context.context.basis.ttft_slo_seconds
+    if context.rule.method not in USERS or not first or not parts or not limit:
+        return None
+    late, spent = histograms.share_above(first, limit), histograms.share_above(parts, limit)
+    if late.best <= 0:
+        return None
+    requests, were = format_count(round(spent.best), "request"), format_count(round(late.best), "was", "were")
+    text = f"{requests} spent more than {number(limit, 'seconds')} {where} alone; {were} late"
+    is_large, proven = spent.best > NOTICEABLE * late.best, spent.low > MOST * late.best
+    return CauseResult(supported=is_large, proven=proven, text=text)
+
+
+def check_throttling_cause(context: CauseContext) -> CauseResult | None:
+    """Check the shares of time in which clocks were held down. Reasons that prove it come first."""
+    shares = [
+        (ratio(context.total, f"gpu_throttled_{what}_seconds", COVERED), word, proof) for what, word, proof in HELD_BY
+    ]
+    known = [(share.value or 0.0, word, proof) for share, word, proof in shares if isinstance(share, Reading)]
+    if not known:
+        return None
+    share, word, proof = max(known, key=lambda one: (one[0] > NOTICEABLE and one[2], one[0]))
+    text = f"clocks were held down by {word} {share:.0%} of the time"
+    return CauseResult(supported=share > NOTICEABLE, proven=proof, text=text)

@@ -57,14 +57,18 @@ MOST_LATE = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CauseResult:
-    """Result of a cause check. `supported` is False for an excluded cause, and None if it is not known.
+    """Result of a cause check: the fact that supports or excludes the cause. `proven`: counters or bucket edges prove it."""
 
-    `proven`: counters or bucket edges prove the evidence. A result without support has no text if another check has it.
-    """
-
-    supported: bool | None
+    supported: bool
     text: str = ""
-    proven: bool = False
+    proven: bool = True
+
+
+NOT_ASKED = CauseResult(supported=False)
+"""Result of a check that does not concern what was seen, such as the routing of one replica. Nothing is said of it."""
+
+Examine = Callable[["CauseContext"], CauseResult | None]
+"""Check of a cause. None: it is not known for lack of data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,11 +79,6 @@ class CauseContext:
     context: TierContext
     binned: tuple[BinnedWindow, ...]
     total: Window
-
-    @classmethod
-    def from_windows(cls, rule: Rule, context: TierContext, binned: HeldWindows) -> CauseContext:
-        """Return the context of at least one binned window. Only the families that checks read are added."""
-        return cls(rule=rule, context=context, binned=binned, total=binned.sum_families(READ))
 
     @cached_property
     def slow_minutes(self) -> SlowMinutes | None:
@@ -107,14 +106,15 @@ READ = frozenset(
 """Families of the sum that checks read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CauseCheck:
-    """Check of a cause, and the methods and families of the rules that it can explain."""
+    """Check of a cause, and the methods and families of the rules that it can explain. `claim` are other words for it."""
 
     cause: str
+    examine: Examine
     methods: frozenset[Method]
     families: tuple[str, ...] = OBJECTIVES
-    examine: Callable[[CauseContext], CauseResult]
+    claim: str = ""
 
     def explains(self, rule: Rule) -> bool:
         return rule.method in self.methods and (rule.method not in OF_ONE_FAMILY or rule.family in self.families)
@@ -155,19 +155,21 @@ def find_slow_minutes(context: CauseContext) -> SlowMinutes | None:
     return SlowMinutes(slow=tuple(slow), before=tuple(before))
 
 
-def prove_when_slow(examine: Callable[[CauseContext], CauseResult]) -> Callable[[CauseContext], CauseResult]:
+def prove_when_slow(examine: Examine) -> Examine:
     """Return a check that proves a cause only if the minutes of most late requests show it on their own."""
 
-    def examine_slow(context: CauseContext) -> CauseResult:
-        found = examine(context)
-        minutes = context.slow_minutes if found.proven else None
-        if minutes is None:
-            return found
+    def is_shown(context: CauseContext, one: BinnedWindow) -> bool:
+        result = examine(replace(context, binned=(one,), total=one.window))
+        return result is not None and result.supported
+
+    def examine_slow(context: CauseContext) -> CauseResult | None:
+        result = examine(context)
+        minutes = context.slow_minutes if result is not None and result.supported and result.proven else None
+        if result is None or minutes is None:
+            return result
         total = math.fsum(late for _, late in minutes.slow)
-        shown = math.fsum(
-            late for one, late in minutes.slow if examine(replace(context, binned=(one,), total=one.window)).supported
-        )
-        return replace(found, proven=shown >= MOST_LATE * total)
+        shown = math.fsum(late for one, late in minutes.slow if is_shown(context, one))
+        return replace(result, proven=shown >= MOST_LATE * total)
 
     return examine_slow
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rules.catalogue.registry import BY_NAME
-from rules.causes import checks, error_checks, first_token
+from rules.causes import checks, error_checks
 from rules.causes.context import (
     EITHER,
     FAILING,
@@ -19,6 +19,7 @@ from rules.causes.context import (
     OF_ONE_FAMILY,
     PREFIX_HITS,
     PRESSURE,
+    READ,
     SLOW,
     TURNED_AWAY,
     UNSERVED,
@@ -42,67 +43,34 @@ UNMEASURED = (
 )
 
 
+PROMPTS = checks.check_longer("prompt_tokens_per_request", "prompt_tokens")
+OUTPUTS = checks.check_longer("generation_tokens_per_request", "generation_tokens")
+ROUTED = (*PREFIX_HITS, *FROM_ARRIVAL)
+CACHED = (*PREFIX_HITS, "ttft_seconds", "tpot_seconds")
+
 SUSPECTS: tuple[CauseCheck, ...] = (
-    CauseCheck(
-        cause="engine stopped",
-        methods=FAILING | USERS,
-        families=FROM_ARRIVAL,
-        examine=error_checks.check_engine_steps,
-    ),
-    CauseCheck(cause="one replica", methods=UNSERVED, examine=error_checks.check_one_replica),
-    CauseCheck(cause="hardware faults", methods=FAILING, examine=error_checks.check_hardware_faults),
-    CauseCheck(cause="restarts", methods=FAILING, examine=error_checks.check_restarts),
-    CauseCheck(cause="client requests", methods=TURNED_AWAY, examine=error_checks.check_client_errors),
-    CauseCheck(cause="evictions", methods=HITS, families=PREFIX_HITS, examine=checks.check_evictions),
-    CauseCheck(
-        cause="cold cache",
-        methods=OF_ONE_FAMILY,
-        families=(*PREFIX_HITS, *FROM_ARRIVAL),
-        examine=checks.check_cold_cache,
-    ),
-    CauseCheck(
-        cause="routing",
-        methods=OF_ONE_FAMILY,
-        families=(*PREFIX_HITS, *FROM_ARRIVAL),
-        examine=checks.check_routing,
-    ),
-    CauseCheck(cause="prefix hits", methods=EITHER, examine=checks.check_prefix_hits),
-    CauseCheck(
-        cause="benchmark",
-        methods=OF_ONE_FAMILY,
-        families=(*PREFIX_HITS, "ttft_seconds", "tpot_seconds"),
-        examine=checks.check_repeated_prompts,
-    ),
-    CauseCheck(
-        cause="adapters held back",
-        methods=SLOW,
-        families=FROM_ARRIVAL,
-        examine=prove_when_slow(checks.check_held_back),
-    ),
-    CauseCheck(
-        cause="prompt lengths",
-        methods=EITHER,
-        examine=checks.check_longer("prompt_tokens_per_request", "prompt", "prompt_tokens"),
-    ),
-    CauseCheck(
-        cause="output lengths",
-        methods=EITHER,
-        examine=checks.check_longer("generation_tokens_per_request", "output", "generation_tokens"),
-    ),
-    CauseCheck(cause="adapters", methods=SLOW, examine=checks.check_adapters),
-    CauseCheck(cause="speculation", methods=SLOW, examine=checks.check_speculation),
-    CauseCheck(cause="throttling", methods=LATENCY, examine=prove_when_slow(first_token.check_throttling_cause)),
-    CauseCheck(cause="more load", methods=PRESSURE | USERS | TURNED_AWAY, examine=checks.check_load),
-    CauseCheck(cause="evictions", methods=SLOW, examine=prove_when_slow(checks.check_evictions)),
-    CauseCheck(cause="queueing", methods=SLOW, families=FROM_ARRIVAL, examine=first_token.check_queueing_cause),
-    CauseCheck(cause="prefill", methods=USERS, families=FROM_ARRIVAL, examine=first_token.check_prefill_cause),
-    CauseCheck(
-        cause="failed transfers",
-        methods=LATENCY | FAILING,
-        families=FROM_ARRIVAL,
-        examine=error_checks.check_transfers,
-    ),
-    CauseCheck(cause="benchmark", methods=SLOW, examine=checks.check_benchmark),
+    CauseCheck("engine stopped", error_checks.check_engine_steps, FAILING | USERS, FROM_ARRIVAL),
+    CauseCheck("one replica", error_checks.check_one_replica, UNSERVED),
+    CauseCheck("hardware faults", error_checks.check_hardware_faults, FAILING),
+    CauseCheck("restarts", error_checks.check_restarts, FAILING),
+    CauseCheck("client requests", error_checks.check_client_errors, TURNED_AWAY),
+    CauseCheck("evictions", checks.check_evictions, HITS, PREFIX_HITS),
+    CauseCheck("cold cache", checks.check_cold_cache, OF_ONE_FAMILY, ROUTED),
+    CauseCheck("routing", checks.check_routing, OF_ONE_FAMILY, ROUTED),
+    CauseCheck("prefix hits", checks.check_prefix_hits, EITHER, claim="fewer prefix hits"),
+    CauseCheck("benchmark", checks.check_repeated_prompts, OF_ONE_FAMILY, CACHED),
+    CauseCheck("adapters held back", prove_when_slow(checks.check_held_back), SLOW, FROM_ARRIVAL),
+    CauseCheck("prompt lengths", PROMPTS, EITHER, claim="prompts are longer than planned"),
+    CauseCheck("output lengths", OUTPUTS, EITHER, claim="outputs are longer than planned"),
+    CauseCheck("adapters", checks.check_adapters, SLOW),
+    CauseCheck("speculation", checks.check_speculation, SLOW),
+    CauseCheck("throttling", prove_when_slow(checks.check_throttling_cause), LATENCY),
+    CauseCheck("more load", checks.check_load, PRESSURE | USERS | TURNED_AWAY, claim="more load than planned"),
+    CauseCheck("evictions", prove_when_slow(checks.check_evictions), SLOW),
+    CauseCheck("queueing", checks.check_queueing_cause, SLOW, FROM_ARRIVAL),
+    CauseCheck("prefill", checks.check_prefill_cause, USERS, FROM_ARRIVAL),
+    CauseCheck("failed transfers", error_checks.check_transfers, LATENCY | FAILING, FROM_ARRIVAL),
+    CauseCheck("benchmark", checks.check_benchmark, SLOW),
 )
 """Causes in the order of a sentence. A new cause is a check and a row."""
 
@@ -121,22 +89,21 @@ def add_causes(verdict: Verdict, view: TierContext, binned: Sequence[BinnedWindo
     used = hold(binned).on_curve if rule.method is judge_tail else hold(binned)
     if not used:
         return verdict
-    context = CauseContext.from_windows(rule, view, used)
-    findings = [(row.cause, row.examine(context)) for row in suspects]
-    supported = sorted(
-        ((cause, found) for cause, found in findings if found.supported), key=lambda row: not row[1].proven
-    )
+    # Only the families that checks read are added.
+    context = CauseContext(rule=rule, context=view, binned=used, total=used.sum_families(READ))
+    facts = [(row.cause, row.claim or row.cause, row.examine(context)) for row in suspects]
+    supported = [(cause, claim, fact) for cause, claim, fact in facts if fact is not None and fact.supported]
     causes = [
-        Cause(cause=cause, certainty=certain_if(found.proven), evidence=(found.text,)) for cause, found in supported
+        Cause(cause=cause, certainty=certain_if(fact.proven), evidence=(f"{claim}: {fact.text}",))
+        for cause, claim, fact in sorted(supported, key=lambda row: not row[2].proven)
     ]
-    unknown = tuple(
-        f"cannot be excluded: {found.text}" for _, found in findings if found.supported is None and found.text
-    )
     if not causes and rule.method in LATENCY:
-        excluded = tuple(found.text for _, found in findings if found.supported is False and found.text)
+        excluded = (f"not {cause}: {fact.text}" for cause, _, fact in facts if fact is not None and fact.text)
         text = MACHINE if view.curve is not None else UNMEASURED
         causes = [Cause(cause="slower machine", certainty=Certainty.LIKELY, evidence=(text, *excluded))]
     if not causes:
         return verdict
-    causes[0] = replace(causes[0], against=unknown)
+    unknown = [cause for cause, _, fact in facts if fact is None]
+    against = (f"cannot be excluded: {', '.join(unknown)}",) if unknown else ()
+    causes[0] = replace(causes[0], against=against)
     return replace(verdict, causes=tuple(causes))

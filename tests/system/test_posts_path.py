@@ -133,7 +133,7 @@ def test_the_annotations_follow_the_incident() -> None:
     assert max(queues) > 3 * queues[0]
     assert len({one["summary"] for one in said}) > 2
     assert {one.get("stage", "") for one in said} >= {"4 of 4, user-visible"}
-    assert "First suspect: prompts are longer than planned" in said[0]["description"]
+    assert "First suspect: prompts are longer than planned: " in said[0]["description"]
     assert all("Shed or reroute load now" in one["description"] for one in said)
     assert max(len(one["held_back"].split(",")) for one in said if "held_back" in one) >= 2
 

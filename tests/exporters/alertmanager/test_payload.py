@@ -82,7 +82,7 @@ def test_an_alert_carries_labels_times_and_all_that_helps() -> None:
             "status": "critical, certain",
             "incident": f"t/a/{PAGE}/1790000000",
             "root": f"{PAGE} of t/a",
-            "causes": "longer prompts (likely): P95 900, 400 planned (against it: few of them)",
+            "causes": "P95 900, 400 planned (likely) (against it: few of them)",
             "actions": "Shed load\nAdd one",
             "stage": "3 of 4, queueing",
             "queue": "1,233 requests waiting",

@@ -179,14 +179,14 @@ def test_the_replica_that_fails_alone_is_named() -> None:
     found = verdict(BURN, context(), fails_at("b"))
     cause = next(one for one in found.causes if one.cause == "one replica")
     assert cause.certainty is CERTAIN
-    assert cause.evidence == ("b alone: 100% of its requests, 0 at the other 2",)
-    assert "First suspect: b alone" in found.sentence_with_suspect()
+    assert cause.evidence == ("one replica: b, 100% of its requests, 0 at the other 2",)
+    assert "First suspect: one replica: b" in found.sentence_with_suspect()
 
 
 def test_an_engine_that_takes_no_step_is_the_first_suspect() -> None:
     found = verdict(BURN, context(), fails_at("b", engine_steps=0.0))
     assert found.causes[0].cause == "engine stopped"
-    assert found.causes[0].evidence[0].startswith("b: the engine takes no step while its front end answers")
+    assert found.causes[0].evidence[0].startswith("engine stopped: b takes no step while its front end answers")
     stepping = verdict(BURN, context(), fails_at("b"))
     assert "engine stopped" not in {one.cause for one in stepping.causes}
 

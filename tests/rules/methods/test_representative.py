@@ -173,7 +173,7 @@ def test_a_benchmark_of_shorter_requests_is_named_as_the_first_suspect() -> None
     made = each(6, lambda n: sized(n, usual(), usual(long=30), in_system=6.5))
     found = verdict(RULE, tier, made)
     assert [cause.cause for cause in found.causes] == ["output lengths"]
-    assert found.causes[0].evidence[0].startswith("outputs are longer than planned")
+    assert found.causes[0].evidence[0].startswith("outputs are longer than planned: ")
 
 
 def of_length(number: int, prompts: float, in_system: float = 3.0) -> Window:

@@ -77,7 +77,7 @@ def test_a_queue_is_explained_by_the_load() -> None:
     loaded = each(15, lambda n: queued(n, per_minute=40.0, rps=usable * 0.95))
     found = verdict(QUEUE, context(), loaded)
     assert [cause.cause for cause in found.causes] == ["more load"]
-    assert found.causes[0].evidence[0].startswith("more load than planned")
+    assert found.causes[0].evidence[0].startswith("more load than planned: ")
 
 
 def test_limits_of_a_queue_can_be_set_for_a_tier() -> None:
