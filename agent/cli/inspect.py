@@ -26,6 +26,7 @@ from exporters.documents.signal_exposure import (
     inspect_json,
     inspect_text,
 )
+from rules.engines import coverage
 from rules.gpu_sources.exporter import explain_families
 from rules.gpu_sources.registry import EXPORTERS, detect_exporter
 from rules.telemetry.readings import read_all, window_since_start
@@ -49,9 +50,10 @@ def _print_engine_page(options: SimpleNamespace, body: bytes, page_name: str) ->
             signal: explain_gap(BY_NAME[signal], value, table, page, why_no_rate)
             for signal, value in read_all(window_since_start(page)).items()
         }
-        documents[name] = inspect_json(table.name, page, readings, reader.uses)
+        uses = coverage.explain_families(table, reader.families)
+        documents[name] = inspect_json(table.name, page, readings, uses)
         title = f"{name or page_name}: {table.title}, generation {table.release_line}"
-        texts.append(inspect_text(title, page, readings, reader.uses))
+        texts.append(inspect_text(title, page, readings, uses))
     document = {"schema": 1, "holds": holds, "engines": documents} if holds else documents[""]
     print_result(options, document, "\n\n".join(texts))
 

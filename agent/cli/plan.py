@@ -35,7 +35,7 @@ from agent.config.peer import Peer
 from agent.errors import ConfigError, ScrapeError
 from agent.history.daily_queries import read_production
 from agent.http_client.errors import place_of
-from agent.scrape.engine_probe import EngineProbe, differences, probe_engine
+from agent.scrape.engine_probe import EngineProbe, probe_engine
 from exporters.documents.plan_diff import plan_diff
 from exporters.documents.plan_files import LOAD_GENERATORS, TierFacts, skeleton, workload_files
 from exporters.documents.plan_show import show, workload_text
@@ -90,7 +90,9 @@ def tier_facts(
     """Return what is known of a tier from its engines and the GPUs of this machine; a tier without a name gets one."""
     first = running[0]
     product = common_product(here)
-    remarks = [f"{place_of(probe.url)}: {remark}" for probe in running for remark in probe.remarks]
+    remarks = [
+        f"{place_of(probe.url)}: {probe.holds}; these facts are of the first" for probe in running if probe.holds
+    ]
     return TierFacts(
         name=name or tier_name(product, first.model),
         engine=first.engine.name,
@@ -102,7 +104,7 @@ def tier_facts(
         gpu_product=product,
         gpus_per_replica=per_replica,
         gpus_here=len(here),
-        remarks=(*differences(running), *remarks),
+        remarks=tuple(remarks),
         assumed=assumed,
     )
 

@@ -33,6 +33,7 @@ from agent.replay.replay import Replay, replay
 from agent.sources.recording import load
 from exporters.documents.replay import not_exposed_text, replay_json, replay_text
 from rules.catalogue.registry import BY_NAME
+from rules.problems import cap_problems
 from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
 
@@ -87,7 +88,7 @@ def run(options: SimpleNamespace) -> int:
         )
         if missing := not_exposed_text(result.engines, result.total_by_tier()):
             print(missing)
-    for problem in (result.cut_short, *result.problems):
+    for problem in cap_problems((result.cut_short, *result.problems)):
         if problem:
             print(f"sizewatch replay: {problem}", file=sys.stderr)
     return _exit_code(result)

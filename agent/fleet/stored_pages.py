@@ -9,7 +9,9 @@ from itertools import pairwise
 from statistics import median
 from typing import Protocol
 
+from agent.errors import ScrapeFailure
 from agent.prometheus.answers import MatrixSeries
+from rules.evaluator.observation import ReplicaScrape
 from rules.telemetry import gpu_windows
 from rules.telemetry.snapshots import GpuReadout, Snapshot
 from rules.telemetry.windows import Window
@@ -78,6 +80,18 @@ class ReplicaPage:
     tier: str
     page: StoredPage
     gpus: Window | None = None
+
+    def to_scrape(self) -> ReplicaScrape:
+        """Return the page as a scrape of its replica."""
+        return ReplicaScrape(
+            tier=self.tier,
+            replica=self.page.replica,
+            t=self.page.t,
+            snapshot=self.page.snapshot,
+            error=self.page.error,
+            failure="" if self.page.snapshot is not None else ScrapeFailure.CONNECT.value,
+            gpu_window=self.gpus,
+        )
 
 
 class TierPages:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Hashable, Mapping
 
 from agent.config.config import Config
@@ -146,6 +147,20 @@ class AdaptiveReader:
 
 
 TierReader = ReplicaReader | AdaptiveReader
+
+
+def read_tier(reader: TierReader, since: float, until: float) -> tuple[tuple[ReplicaPage, ...], str]:
+    """Return the new pages and missed scrapes of a tier, and why it is unavailable although the store answers, or "".
+
+    Raise StoreError.
+    """
+    found = reader.ask(since, until)
+    absent, silent_since = reader.pages.missing_scrapes(until), reader.pages.all_silent_since
+    if silent_since is None:
+        return (*found, *absent), ""
+    if math.isfinite(silent_since):
+        return found, f"the store has had no sample of the tier for {until - silent_since:.0f} s"
+    return found, "the store has no sample of the tier"
 
 
 def build_tier_reader(

@@ -58,7 +58,8 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Close connections and devices."""
-        return
+        for part in self.parts():
+            part.close()
 
 
 class Sink:

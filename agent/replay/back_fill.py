@@ -1,24 +1,37 @@
 """Back-fill of the demand of role fleet from the store: a forecast learns from the weeks before the first start.
 
 Only minutes without demand are filled, newest day first, so that a stop at any moment is safe and the next run continues.
+A range query adds up each family of requests and tokens over the replicas. Its rates are means over WIDTH_SECONDS around
+each minute, so that a scrape interval of a minute suffices. What arrived is what was finished or refused in that time.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 
 from agent.config.load import LoadedConfig, build_tier_contexts
+from agent.config.store import TierSource
 from agent.durations import duration_text
 from agent.errors import SizewatchError
+from agent.fleet.agent_series import AGENT
+from agent.fleet.engine_series import EXPORTED, engines_of, source_names_regex
 from agent.fleet.stored_pages import GONE_SECONDS
+from agent.fleet.sums import quote_value
 from agent.fleet.tier_readers import AGENTS
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from agent.prometheus.api import StoreApi
-from agent.replay.past_demand import read_demand
-from rules.telemetry.windows import MINUTE_SECONDS
+from exporters.metrics import names
+from rules.engines.reader import SeriesLayout, compile_layout, snapshot
+from rules.engines.registry import detect_engine
+from rules.engines.table import EngineTable
+from rules.plan.load_bins import TierContext
+from rules.telemetry import arrivals
+from rules.telemetry.arrivals import MinuteSums
+from rules.telemetry.windows import MINUTE_SECONDS, Window
 
 DAY_SECONDS = 86_400.0
 
@@ -28,8 +41,29 @@ SETTLE_SECONDS = 300.0
 LEAST_MINUTES = 10
 """Fewest missing minutes of a day to query for. Fewer lie between two scrapes or at a restart."""
 
-REST_SECONDS = 1.0
-"""Pause in seconds after a query, so that store and cycles have their time."""
+WIDTH_SECONDS = 300.0
+"""Range of a rate in seconds: four scrapes of 60 s and one more, as Prometheus advises."""
+
+EDGE_MINUTES = 5
+"""Minutes next to a gap that are left out: the range of their rates reaches into it."""
+
+FAMILIES = frozenset(
+    {
+        *("requests_arrived", "requests_finished", "requests_failed", "admission_rejections", "http_requests_ok"),
+        *("http_requests_failed", "prompt_tokens", "generation_tokens", "prompt_tokens_computed"),
+        *("prefix_hit_tokens", "prefix_queried_tokens"),
+    }
+)
+"""Counters that `rules.telemetry.arrivals` reads."""
+
+NAME = "sizewatch_name"
+"""Label with the name of a sum, because a rate has none."""
+
+Series = tuple[str, tuple[tuple[str, str], ...]]
+"""Name and labels of a sum."""
+
+Rates = Mapping[str, float]
+"""Rates (1/s) by family."""
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +92,7 @@ class BackFill:
         try:
             for minutes in fill_demand(self._loaded, self._api, self._history.store(), self._begin, self._until):
                 filled += minutes
-                if self._ended.wait(REST_SECONDS):
+                if self._ended.is_set():
                     return ""
         except SizewatchError as error:
             if not self._ended.is_set():
@@ -85,6 +119,105 @@ def fill_demand(loaded: LoadedConfig, api: StoreApi, history: HistoryStore, begi
         for tier, context in build_tier_contexts(loaded).items():
             missing = (end - start) / MINUTE_SECONDS - len(history.requests(tier, start, end))
             if missing >= LEAST_MINUTES:
-                source = loaded.config.tiers.get(tier, AGENTS)
-                yield history.fill_demand(tier, read_demand(tier, source, context, api, start, end))
+                rates = _read_rates(tier, loaded.config.tiers.get(tier, AGENTS), context, api, start, end)
+                yield history.fill_demand(tier, _find_whole_minutes(rates, start, end))
         end = start
+
+
+def _find_whole_minutes(rates: Mapping[float, Rates], begin: float, end: float) -> Iterator[MinuteSums]:
+    """Yield the demand of the minutes in [begin, end) that lie in no gap and not next to one."""
+    for start in sorted(rates):
+        around = (start + place * MINUTE_SECONDS for place in range(-EDGE_MINUTES, EDGE_MINUTES + 1))
+        if begin <= start < end and all(t in rates for t in around):
+            window = Window(
+                start=start,
+                end=start + MINUTE_SECONDS,
+                expected_seconds=MINUTE_SECONDS,
+                covered_seconds=MINUTE_SECONDS,
+                counters={family: rate * MINUTE_SECONDS for family, rate in rates[start].items()},
+            )
+            yield arrivals.minute_from_window(window)
+
+
+def _read_rates(
+    tier: str, source: TierSource, context: TierContext, api: StoreApi, begin: float, end: float
+) -> Mapping[float, Rates]:
+    """Return the rates of a tier by minute from `begin` to `end`, and of the minutes around. Raise StoreError.
+
+    Requests of a prefill pool are left out: the decode pool counts them again. A tier is of the first engine that the
+    store has data of.
+    """
+    if source.source == "agents":
+        matchers = f'{names.TIER}="{quote_value(tier)}",{names.POOL}!="prefill",{source.selector or ""}'
+        families = sorted(FAMILIES & names.FAMILY.keys())
+        # Of two agents with the same replica one counts.
+        queries = [_rate_query(family, names.FAMILY[family].name, matchers, AGENT, ()) for family in families]
+        minutes = _query_minutes(api, queries, begin, end)
+        return {t: {name: value for (name, _), value in values.items()} for t, values in minutes.items()}
+    pools = f'{source.pool_label}!="prefill",' if source.pool_label else ""
+    matchers = f"{pools}{source.selector or ''}"
+    configured = source.engine or (context.plan.engine if context.plan is not None else None)
+    # A Dynamo worker passes the series of its engine through.
+    candidates = sorted({engine.name for engine in engines_of(configured)}, key=lambda name: (name == "dynamo", name))
+    for name in candidates:
+        engines = engines_of(name)
+        minutes = _query_minutes(api, _engine_queries(engines, matchers), begin, end)
+        if rates := dict(_rates_by_family(minutes, engines)):
+            return rates
+    return {}
+
+
+def _engine_queries(engines: tuple[EngineTable, ...], matchers: str) -> list[str]:
+    """Return the queries of the rows of these engines, and of the series by which an engine is detected."""
+    rows = [row for engine in engines for row in engine.rows if row.family in FAMILIES]
+    labels = {label for row in rows for label in (row.by, *row.where, *row.unless)}
+    samples = {name for row in rows for name in (row.sample, *row.plus, row.zero_with)}
+    for engine in engines:
+        labels |= {*engine.signature_labels, *engine.signature_without}
+        samples |= set(engine.signatures)
+    repeats = sorted({label for engine in engines for label in engine.repeats})
+    by = [stored for label in sorted(labels - {""}) for stored in (label, EXPORTED + label)]
+    return [
+        _rate_query(name, source_names_regex((name,), engines), matchers, repeats, by)
+        for name in sorted(samples - {""})
+    ]
+
+
+def _rate_query(name: str, stored: str, matchers: str, repeats: Iterable[str], by: Iterable[str]) -> str:
+    """Return the PromQL for the rate of a series over the replicas. `stored` is a pattern of its stored names."""
+    each = f'rate({{__name__=~"{stored}",{matchers}}}[{WIDTH_SECONDS:.0f}s])'
+    total = f"sum by ({', '.join(by)}) (max without ({', '.join(repeats)}) ({each}))"
+    return f'label_replace({total}, "{NAME}", "{name}", "", "")'
+
+
+def _query_minutes(api: StoreApi, queries: Iterable[str], begin: float, end: float) -> dict[float, dict[Series, float]]:
+    """Return the rates of each minute by series, with the minutes on both sides that show a gap."""
+    late, edge = (MINUTE_SECONDS + WIDTH_SECONDS) / 2, EDGE_MINUTES * MINUTE_SECONDS
+    first, last = begin - edge + late, end + edge - MINUTE_SECONDS + late
+    minutes: dict[float, dict[Series, float]] = {}
+    for found in api.query_range(" or ".join(queries), first, last, MINUTE_SECONDS):
+        # A label of the page comes after the same label of the scrape.
+        ordered = sorted(found.labels.items(), key=lambda label: label[0].startswith(EXPORTED))
+        labels = {key.removeprefix(EXPORTED): value for key, value in ordered}
+        series = labels.pop(NAME, ""), tuple(sorted(labels.items()))
+        for t, value in zip(found.times, found.values, strict=True):
+            minutes.setdefault(t - late, {})[series] = value
+    return minutes
+
+
+def _rates_by_family(
+    minutes: Mapping[float, Mapping[Series, float]], engines: tuple[EngineTable, ...]
+) -> Iterator[tuple[float, Rates]]:
+    """Yield the rates of each minute by family. The table of an engine adds them up as it does the counters of a page."""
+
+    @cache
+    def layout_of(series: tuple[Series, ...]) -> SeriesLayout | None:
+        named = [(name, dict(labels)) for name, labels in series]
+        engine = detect_engine(named, engines)
+        return compile_layout(named, engine) if engine is not None else None
+
+    for start, values in minutes.items():
+        series = tuple(sorted(values))
+        if (layout := layout_of(series)) is not None:
+            counters = snapshot(layout, [values[name] for name in series], start).counters
+            yield start, {family: rate for family, rate in counters.items() if family in FAMILIES}

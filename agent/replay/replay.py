@@ -1,18 +1,15 @@
 """Replay of a recording or of a store's past, evaluated like in the daemon.
 
-The scrapes of a cycle are a step (`rules.evaluator.step`); the step option only sets the width of the shown windows. A
-tier of a store (`agent.sources.past_store`) is read replica by replica at any size. That is exact, and latency is no
-concern.
+The scrapes of a cycle are a step (`rules.evaluator.step`); the step option only sets the width of the shown windows.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from itertools import chain
 
 from agent.config.load import LoadedConfig, build_tier_contexts
 from agent.errors import ScrapeError, ScrapeFailure
@@ -21,8 +18,8 @@ from agent.prometheus.api import SampleClient
 from agent.prometheus.errors import StoreError
 from agent.scrape.page_engines import name_replica
 from agent.scrape.scrapers import PageReader
-from agent.sources.past_store import PastQueryClient, observe_past
-from agent.sources.recording import Recording, Scrape, add_problem, scrapes
+from agent.sources.past_store import PastQueryClient, group_by_cycle, observe_past
+from agent.sources.recording import RecordedTarget, Recording, Scrape, scrapes
 from rules.engines.registry import ENGINES, itl_comparable
 from rules.evaluator import long_rules
 from rules.evaluator.observation import Observation, ReplicaScrape
@@ -72,14 +69,10 @@ class Replay:
         self.of_cut_minute: tuple[Finding, ...] = ()
         self.cut_short = ""
         self._evaluator = Evaluator(contexts)
+        self.contexts: Mapping[str, TierContext] = self._evaluator.tiers
         self.state = EvaluatorState()
         self._step_seconds = step_seconds
-        self._cells: dict[tuple[str, str, int], list[Window]] = {}
-
-    @property
-    def contexts(self) -> Mapping[str, TierContext]:
-        """Return the context of each tier."""
-        return self._evaluator.tiers
+        self._cells: dict[tuple[str, str | None, int], list[Window]] = {}
 
     @property
     def rule_states(self) -> tuple[RuleState, ...]:
@@ -101,7 +94,8 @@ class Replay:
         for (tier, replica), window in result.windows:
             # By its midpoint, so that the edges of a cell stay scrape times.
             cell = math.floor((window.middle - self.start) / self._step_seconds)
-            self._cells.setdefault((tier, replica, cell), []).append(window)
+            for name in (replica, None):
+                self._cells.setdefault((tier, name, cell), []).append(window)
 
     def finish(self) -> None:
         """Close the last minute, and set the results of the rules over days to unknown."""
@@ -118,31 +112,22 @@ class Replay:
     @cached_property
     def windows(self) -> tuple[ShownWindow, ...]:
         """Return the sum of each cell of the step grid, of each replica and of the whole tier, in order of time."""
-        tiers: dict[tuple[str, int], list[Window]] = {}
-        shown = []
-        for (tier, replica, cell), group in self._cells.items():
-            window = windows.sum_windows(group)
-            shown.append(ShownWindow(tier=tier, replica=replica, window=window))
-            tiers.setdefault((tier, cell), []).append(window)
-        shown += [
-            ShownWindow(tier=tier, replica=None, window=windows.sum_windows(group))
-            for (tier, _), group in tiers.items()
-        ]
+        shown = (
+            ShownWindow(tier=tier, replica=replica, window=windows.sum_windows(group))
+            for (tier, replica, _), group in self._cells.items()
+        )
         return tuple(sorted(shown, key=lambda s: (s.window.start, s.tier, s.replica or "")))
 
     def total_by_tier(self) -> dict[str, Window]:
         """Return each tier's windows, summed."""
-        tiers: dict[str, list[Window]] = {}
-        for (tier, _, _), group in self._cells.items():
-            tiers.setdefault(tier, []).extend(group)
-        return {tier: windows.sum_windows(group) for tier, group in tiers.items()}
+        tiers = windows.group_by((shown for shown in self.windows if shown.replica is None), lambda shown: shown.tier)
+        return {tier: windows.sum_windows([shown.window for shown in group]) for tier, group in tiers.items()}
 
     def unseen(self) -> str:
         """Return why no window has data, or "" if any has."""
-        cells = [window for group in self._cells.values() for window in group]
-        if any(window.covered_seconds > 0 for window in cells):
+        if any(shown.window.covered_seconds > 0 for shown in self.windows):
             return ""
-        reasons = sorted({gap.value for window in cells for gap in window.gaps.values()})
+        reasons = sorted({gap.value for shown in self.windows for gap in shown.window.gaps.values()})
         text = f"nothing was seen: {', '.join(reasons) or 'a replica needs two pages of one process'}"
         if Gap.NOT_SCRAPED.value in reasons:
             text += f"; at most {BRIDGE_SECONDS:.0f} s between two scrapes are bridged"
@@ -155,58 +140,42 @@ def replay(
     """Evaluate a recording against a plan. Unusable lines and pages are listed in the result's problems."""
     tiers = plan.tiers if plan is not None else {}
     contexts: dict[str, TierContext] = {}
-    for target in recording.targets:
-        tier = tiers.get(target.tier)
-        comparable = itl_comparable(target.engine or (tier.engine if tier else None))
-        pools = {other.replica: other.pool for other in recording.targets if other.tier == target.tier}
-        contexts[target.tier] = build_tier_context(target.tier, tier, comparable, pools=pools)
+    for name, targets in windows.group_by(recording.targets, lambda target: target.tier).items():
+        tier = tiers.get(name)
+        comparable = itl_comparable(targets[-1].engine or (tier.engine if tier else None))
+        pools = {target.replica: target.pool for target in targets}
+        contexts[name] = build_tier_context(name, tier, comparable, pools=pools)
     run = Replay(recording.name, contexts, step_seconds)
     run.problems += problems
     if plan is not None:
         text = "is not in the plan: it is compared with nothing"
         run.problems += [f"{recording.folder}: tier {tier} {text}" for tier in sorted(contexts.keys() - tiers.keys())]
     readers = [PageReader(target.engine, target.engine_version) for target in recording.targets]
-    cycle: dict[int, tuple[ReplicaScrape, ...]] = {}
-    for scrape in scrapes(recording, run.problems):
-        # A target's second scrape begins the next cycle. Step by step only some of a tier's replicas would have closed a
-        # minute.
-        if scrape.target in cycle:
-            run.evaluate(_observation(cycle))
-            cycle = {}
-        cycle[scrape.target] = tuple(_read(recording, readers, scrape, run.problems))
-    if cycle:
-        run.evaluate(_observation(cycle))
+    for cycle in group_by_cycle(scrapes(recording, run.problems), lambda scrape: scrape.target):
+        pages = [
+            page
+            for scrape in cycle
+            for page in _read(recording.targets[scrape.target], readers[scrape.target], scrape, run.problems)
+        ]
+        run.evaluate(Observation(now=pages[-1].t, scrapes=tuple(pages)))
     run.finish()
     return run
 
 
-def _observation(cycle: Mapping[int, tuple[ReplicaScrape, ...]]) -> Observation:
-    several = tuple(chain.from_iterable(cycle.values()))
-    return Observation(now=several[-1].t, scrapes=several)
-
-
-def _read(
-    recording: Recording, readers: list[PageReader], scrape: Scrape, problems: list[str]
-) -> Iterator[ReplicaScrape]:
-    """Yield the scrape of a target, or of each engine of its page. A page that is of no engine is no replica's."""
-    target = recording.targets[scrape.target]
+def _read(target: RecordedTarget, reader: PageReader, scrape: Scrape, problems: list[str]) -> list[ReplicaScrape]:
+    """Return the scrape of a target, or of each engine of its page. A page that is of no engine is no replica's."""
     error_text, kind = scrape.error, None
     if scrape.body is not None:
         try:
-            for name, page in readers[scrape.target].read_engines(scrape.body, scrape.t).items():
-                replica = name_replica(target.replica, name)
-                yield ReplicaScrape(tier=target.tier, replica=replica, t=scrape.t, snapshot=page)
-            return
+            return [
+                ReplicaScrape(tier=target.tier, replica=name_replica(target.replica, name), t=scrape.t, snapshot=page)
+                for name, page in reader.read_engines(scrape.body, scrape.t).items()
+            ]
         except ScrapeError as error:
-            add_problem(problems, f"{target.path}: page at {scrape.t:.3f}: {error}")
+            problems.append(f"{target.path}: page at {scrape.t:.3f}: {error}")
             error_text, kind = str(error), error.kind
-    yield ReplicaScrape(
-        tier=target.tier,
-        replica=target.replica,
-        t=scrape.t,
-        error=error_text,
-        no_engine=kind is ScrapeFailure.NOT_ONE_ENGINE,
-    )
+    no_engine = kind is ScrapeFailure.NOT_ONE_ENGINE
+    return [ReplicaScrape(tier=target.tier, replica=target.replica, t=scrape.t, error=error_text, no_engine=no_engine)]
 
 
 def replay_store(loaded: LoadedConfig, api: SampleClient, since: float, until: float, step_seconds: float) -> Replay:

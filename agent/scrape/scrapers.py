@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
@@ -26,7 +27,7 @@ from agent.errors import ScrapeError, ScrapeFailure
 from agent.http_client.errors import place_of
 from agent.http_client.page import JSON, PageFetcher
 from agent.scrape.exposition import ExpositionSeries, ParsedPage, SeriesReader
-from rules.engines.coverage import FamilyUse, explain_families, version_range
+from rules.engines.coverage import version_range
 from rules.engines.reader import SeriesLayout, SeriesName, is_mapped_name, snapshot
 from rules.engines.registry import ENGINES, PROCESS_START, detect_engine, normalize_name
 from rules.engines.several import SeveralEnginesError, find_declared_engine, find_router, split_page
@@ -104,11 +105,6 @@ class PageReader:
     def engine_of(self, name: str) -> EngineTable:
         """Return the engine of this name on the last page."""
         return self._layouts[name].engine
-
-    @property
-    def uses(self) -> tuple[FamilyUse, ...]:
-        """Return the use of each family of the last page with a new set of series."""
-        return explain_families(self.engine, self.families)
 
     def _compile(self, parsed: ParsedPage) -> None:
         """Compile the layouts of a set of series, and the release range that its families imply."""
@@ -358,15 +354,13 @@ class Scrapers:
         # Beside the page: a path in front of both is that of a proxy.
         url = urlunsplit(page_url._replace(path=page_url.path.rpartition("/")[0] + path, query=""))
         seconds = min(peer.timeout_seconds, VERSION_SECONDS)
-        fetcher = self._fetch_json(peer.model_copy(update={"url": url, "timeout_seconds": seconds}))
-        try:
-            told = json.loads(fetcher.fetch()[:MOST_VERSION_BYTES])
-        except (ScrapeError, ValueError, RecursionError):
-            return ""
-        finally:
-            fetcher.close()
-        version = told.get("version") if isinstance(told, dict) else None
-        return version if isinstance(version, str) and VERSION.fullmatch(version) else ""
+        limits = {"url": url, "timeout_seconds": seconds, "max_bytes": MOST_VERSION_BYTES}
+        with closing(self._fetch_json(peer.model_copy(update=limits))) as fetcher:
+            try:
+                version = json.loads(fetcher.fetch())["version"]
+                return version if VERSION.fullmatch(version) else ""
+            except (ScrapeError, ValueError, LookupError, TypeError, RecursionError):
+                return ""
 
     def close(self) -> None:
         """Close the connections. A running fetch ends at its own deadline, and holds up no exit."""

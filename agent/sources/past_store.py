@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
-from agent.fleet.stored_pages import ReplicaPage
-from agent.fleet.tier_readers import OVERLAP_SECONDS, TOO_LARGE, ReplicaReader
+from agent.fleet.tier_readers import OVERLAP_SECONDS, TOO_LARGE, ReplicaReader, read_tier
 from agent.prometheus.answers import MatrixSeries
 from agent.prometheus.api import SampleClient
 from agent.prometheus.errors import StoreError
-from agent.sources.store import STEP_SECONDS as FLEET_STEP_SECONDS
-from agent.sources.store import observation_of, read_tier
+from agent.sources.store import observation_of
 from rules.evaluator.observation import Observation
 
 STEP_SECONDS = 60.0
@@ -24,8 +22,7 @@ PIECE_SECONDS = 3600.0
 MOST_SAMPLES = 500_000
 """Maximum samples of one query: 30 to 60 MB of memory."""
 
-MOST_EVALUATED_EACH = 8
-"""Maximum replicas for evaluation at every scrape, as in a recording. More are evaluated every 15 s, as in role fleet."""
+Item = TypeVar("Item")
 
 
 class PastQueryClient:
@@ -39,26 +36,23 @@ class PastQueryClient:
 
     def query_samples(self, selector: str, start: float, end: float) -> tuple[MatrixSeries, ...]:
         """Return samples like `StoreApi.query_samples`. Raise StoreError."""
-        first, last, series = self._pieces.get(selector, (0.0, 0.0, ()))
+        first, last, _ = self._pieces.get(selector, (0.0, 0.0, ()))
         if not first <= start < end <= last:
             # Free the old piece before the next, which is as large, arrives.
             self._pieces.pop(selector, None)
-            del series
-            last, series = self._query(selector, start, end)
-            self._pieces[selector] = start, last, series
-        found = []
-        for each in series:
-            begin, stop = bisect_right(each.times, start), bisect_right(each.times, end)
-            if begin < stop:
-                found.append(MatrixSeries(each.labels, each.times[begin:stop], each.values[begin:stop]))
-        return tuple(found)
+            self._pieces[selector] = self._query(selector, start, end)
+        spans = [
+            (series, bisect_right(series.times, start), bisect_right(series.times, end))
+            for series in self._pieces[selector][2]
+        ]
+        return tuple(MatrixSeries(of.labels, of.times[a:b], of.values[a:b]) for of, a, b in spans if a < b)
 
-    def _query(self, selector: str, start: float, end: float) -> tuple[float, Sequence[MatrixSeries]]:
-        """Return the end of a piece and its series."""
+    def _query(self, selector: str, start: float, end: float) -> tuple[float, float, Sequence[MatrixSeries]]:
+        """Return the begin and end of a piece, and its series."""
         while True:
             last = max(end, min(start + self._width, self._until))
             try:
-                return last, self._api.query_samples(selector, start, last)
+                return start, last, self._api.query_samples(selector, start, last)
             except StoreError as error:
                 if error.kind not in TOO_LARGE or last <= end:
                     raise
@@ -70,27 +64,25 @@ def observe_past(readers: Sequence[ReplicaReader], since: float, until: float) -
     t = since
     while t < until:
         t = min(until, t + STEP_SECONDS)
-        pages: list[ReplicaPage] = []
-        silent: dict[str, str] = {}
-        for reader in readers:
-            found, silence = read_tier(reader, max(since, t - STEP_SECONDS - OVERLAP_SECONDS), t)
-            pages += found
-            if silence:
-                silent[reader.tier] = silence
+        start = max(since, t - STEP_SECONDS - OVERLAP_SECONDS)
+        read = {reader.tier: read_tier(reader, start, t) for reader in readers}
+        silent = {tier: silence for tier, (_, silence) in read.items() if silence}
         gone = frozenset((reader.tier, name) for reader in readers for name in reader.pages.pop_gone_replicas(t))
         pools = {reader.tier: reader.pages.pools for reader in readers}
-        pages.sort(key=lambda page: page.page.t)
-        for now, group in _group_pages(pages, t, sum(map(len, pools.values()))):
-            yield observation_of(group, now, silent, pools=pools)
+        pages = sorted((page for found, _ in read.values() for page in found), key=lambda page: page.page.t)
+        for cycle in group_by_cycle(pages, lambda page: (page.tier, page.page.replica)):
+            yield observation_of(cycle, cycle[-1].page.t, silent, pools=pools)
         if gone or silent:
             yield Observation(now=t, unavailable=silent, removed=gone, pools=pools)
 
 
-def _group_pages(
-    pages: Sequence[ReplicaPage], until: float, replicas: int
-) -> Iterator[tuple[float, tuple[ReplicaPage, ...]]]:
-    if replicas <= MOST_EVALUATED_EACH:
-        yield from ((page.page.t, (page,)) for page in pages)
-        return
-    for place, group in groupby(pages, key=lambda page: page.page.t // FLEET_STEP_SECONDS):
-        yield min(until, (place + 1) * FLEET_STEP_SECONDS), tuple(group)
+def group_by_cycle(items: Iterable[Item], key: Callable[[Item], Hashable]) -> Iterator[tuple[Item, ...]]:
+    """Yield the scrapes of each cycle. The second of a target begins the next cycle: all replicas close a minute at once."""
+    cycle: dict[Hashable, Item] = {}
+    for item in items:
+        if key(item) in cycle:
+            yield tuple(cycle.values())
+            cycle = {}
+        cycle[key(item)] = item
+    if cycle:
+        yield tuple(cycle.values())

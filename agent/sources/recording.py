@@ -22,8 +22,6 @@ from agent.config import files
 from agent.config.sections import problems_of
 from agent.errors import ConfigError, RecordingError
 from exporters.render.text import one_line, quote_external_text
-from rules.plan.validation import validation_error
-from rules.problems import FURTHER, MOST_PROBLEMS
 
 LATEST_SECONDS = 1e11
 """Upper bound of a plausible time in seconds (year 5138). Larger values are invalid or milliseconds."""
@@ -32,20 +30,12 @@ LONGEST_TEXT = 200
 """Maximum characters of a quoted text."""
 
 
-def _require_one_line(text: str) -> str:
-    if text != one_line(text):
-        raise validation_error("must be one line without control characters")
-    return text
-
-
-def _require_inside(file: Path, info: ValidationInfo) -> Path:
-    folder = Path(str(info.context)).resolve()
-    if not (folder / file).resolve().is_relative_to(folder):
-        raise validation_error("lies outside the recording")
+def _join_folder(file: Path, info: ValidationInfo) -> Path:
     return Path(str(info.context)) / file
 
 
-Name = Annotated[str, AfterValidator(_require_one_line)]
+Name = Annotated[str, AfterValidator(one_line)]
+"""Name of somebody else, as a plain line."""
 
 
 class RecordedTarget(BaseModel):
@@ -53,7 +43,7 @@ class RecordedTarget(BaseModel):
 
     model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
 
-    path: Annotated[Path, AfterValidator(_require_inside)] = Field(alias="file")
+    path: Annotated[Path, AfterValidator(_join_folder)] = Field(alias="file")
     tier: Name
     replica: Name
     engine: Name | None = None
@@ -110,43 +100,29 @@ def scrapes(recording: Recording, problems: list[str]) -> Iterator[Scrape]:
     )
 
 
-def add_problem(problems: list[str], text: str) -> None:
-    """Add a problem up to a limit: a file of broken lines has a problem per line."""
-    if len(problems) < MOST_PROBLEMS:
-        problems.append(text)
-    elif len(problems) == MOST_PROBLEMS:
-        problems.append(FURTHER)
-
-
 def _read_scrapes(place: int, target: RecordedTarget, problems: list[str]) -> Iterator[Scrape]:
     latest = -math.inf
     try:
         with gzip.open(target.path, "rb") as lines:
             for number, line in enumerate(lines, 1):
-                try:
-                    scrape = _parse_scrape(place, line)
-                    if scrape.t <= latest:
-                        raise ValueError("its time is not after the line before")
-                except ValueError as error:
-                    add_problem(problems, f"{target.path}: line {number}: {error}")
-                else:
-                    latest = scrape.t
-                    yield scrape
+                scrape = _parse_scrape(place, line)
+                if scrape is None or not latest < scrape.t < LATEST_SECONDS:
+                    problems.append(f"{target.path}: line {number}: is no scrape that is later than the line before")
+                    continue
+                latest = scrape.t
+                yield scrape
     except (OSError, EOFError, zlib.error) as error:
-        add_problem(problems, f"{target.path}: cannot be read further: {error}")
+        problems.append(f"{target.path}: cannot be read further: {error}")
 
 
-def _parse_scrape(place: int, line: bytes) -> Scrape:
-    """Return the scrape of a line. Raise ValueError."""
+def _parse_scrape(place: int, line: bytes) -> Scrape | None:
+    """Return the scrape of a line, None if it is no object with `t` and `text` or `error`."""
     try:
         data = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        raise ValueError("is not JSON") from None
-    t = data.get("t") if isinstance(data, dict) else None
-    if not isinstance(t, int | float) or not abs(t) < LATEST_SECONDS:
-        raise ValueError("has no time `t`")
-    if isinstance(data.get("text"), str):
-        return Scrape(t=float(t), target=place, body=data["text"].encode(), error="")
-    if isinstance(data.get("error"), str):
-        return Scrape(t=float(t), target=place, body=None, error=quote_external_text(data["error"], LONGEST_TEXT))
-    raise ValueError("has neither `text` nor `error`")
+        t, body, error = float(data["t"]), data.get("text"), data.get("error", "")
+        body = body.encode() if body is not None else None
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+    if body is None and not error:
+        return None
+    return Scrape(t=t, target=place, body=body, error=quote_external_text(str(error), LONGEST_TEXT) if error else "")

@@ -18,6 +18,7 @@ from agent.scrape.scrapers import ScrapeResult, Scrapers, Target
 from exporters.status.records import ExportScope
 from rules.evaluator.observation import Observation, ReplicaGpus, ReplicaKey, ReplicaScrape
 from rules.telemetry import gpu_windows
+from rules.telemetry.windows import group_by
 from rules.telemetry.wording import format_count
 from rules.verdicts.verdict import Subject
 
@@ -78,6 +79,10 @@ class ScrapeSource(Source):
         owners = self.assign_gpus()
         self.gpus.note_owners(owners, now)
         gpus = {key: self._replica_gpus(owned, readings) for key, owned in owners.items()}
+        pools = {
+            tier: {target.replica: target.pool for target in targets}
+            for tier, targets in group_by(self.targets, lambda target: target.tier).items()
+        }
         yield Observation(
             now=self._clock(),
             scrapes=tuple(
@@ -87,15 +92,9 @@ class ScrapeSource(Source):
             gpus=gpus,
             gpu_problems=readings.problems,
             removed=frozenset(before - results.keys()),
-            pools=self._pools() if results.keys() != found.keys() else {},
+            # The engines of a shared page are replicas that the configuration does not name.
+            pools=pools if results.keys() != found.keys() else {},
         )
-
-    def _pools(self) -> dict[str, dict[str, str]]:
-        """Return the pools of all replicas by tier, of those too that the configuration does not name."""
-        pools: dict[str, dict[str, str]] = {}
-        for target in self.targets:
-            pools.setdefault(target.tier, {})[target.replica] = target.pool
-        return pools
 
     def assign_gpus(self) -> dict[ReplicaKey, GpuAssignment]:
         """Return the GPUs of every target, and of replicas that other agents scrape."""
@@ -154,13 +153,6 @@ class ScrapeSource(Source):
     def interrupt(self) -> None:
         """Close the present cycle with what came."""
         self._scrapers.interrupt()
-
-    def close(self) -> None:
-        """Close the connections and the GPU library."""
-        try:
-            self._scrapers.close()
-        finally:
-            self.gpus.close()
 
 
 def make_gpu_reader(config: Config) -> GpuReader | None:

@@ -5,13 +5,13 @@ A store that is unavailable, slow or partial hides only the queried tiers; known
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 from agent.config.load import LoadedConfig
 from agent.config.peer import Peer
-from agent.errors import ScrapeFailure, SizewatchError
+from agent.errors import SizewatchError
 from agent.fleet.stored_pages import GONE_SECONDS, ReplicaPage
 from agent.fleet.tier_readers import (
     AGENTS,
@@ -19,6 +19,7 @@ from agent.fleet.tier_readers import (
     TierReader,
     TierReaderKey,
     build_tier_reader,
+    read_tier,
     uses_agent_series,
 )
 from agent.garbage import collect_rarely, collector_resting
@@ -26,14 +27,7 @@ from agent.pipeline.interfaces import Source
 from agent.prometheus.api import StoreApi
 from agent.scrape.scrapers import Target
 from exporters.status.records import ExportScope, StoreHealth
-from rules.evaluator.observation import (
-    Observation,
-    ReplicaGpus,
-    ReplicaKey,
-    ReplicaScrape,
-    StepResult,
-    TierAggregate,
-)
+from rules.evaluator.observation import Observation, ReplicaGpus, ReplicaKey, StepResult, TierAggregate
 from rules.evaluator.tier_minutes import AHEAD_SECONDS, RECENT_SECONDS
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.plan import load_bins
@@ -98,56 +92,44 @@ class StoreSource(Source):
 
         Yield no more after `interrupt`: what was not waited for is no failure of the store.
         """
-        until = now - self._delay
         with collector_resting():
-            yield from self._observe(until)
-
-    def _observe(self, until: float) -> Iterator[Observation]:
-        pages, unavailable, failed = self._read(until)
-        if self._interrupted:
-            return
-        aggregated = frozenset(reader.tier for reader in self._readers if reader.sums)
-        self._windows = {}
-        for step, several in groupby(pages, key=lambda one: one.page.t // STEP_SECONDS):
-            yield observation_of(
-                tuple(several),
-                min(until, (step + 1) * STEP_SECONDS),
-                dict(unavailable),
-                aggregated=aggregated,
-                partial=True,
-            )
-        aggregates = {
-            reader.tier: self._aggregate(reader, until, unavailable) for reader in self._readers if reader.sums
-        }
-        if self._interrupted:
-            return
-        removed: set[ReplicaKey] = set()
-        events = []
-        for reader in self._readers:
+            until = now - self._delay
+            pages, unavailable, failed = self._read(until)
+            if self._interrupted:
+                return
+            aggregated = frozenset(reader.tier for reader in self._readers if reader.sums)
+            self._windows = {}
+            for step, group in groupby(pages, key=lambda page: page.page.t // STEP_SECONDS):
+                end = min(until, (step + 1) * STEP_SECONDS)
+                yield observation_of(tuple(group), end, dict(unavailable), aggregated=aggregated, partial=True)
+            sums = {reader.tier: self._aggregate(reader, until, unavailable) for reader in self._readers if reader.sums}
+            if self._interrupted:
+                return
             # A failed query is no evidence that a replica is gone.
-            gone = sorted(reader.pages.pop_gone_replicas(until)) if reader.tier not in failed else []
-            removed.update((reader.tier, name) for name in gone)
-            if gone:
-                text = f"{format_count(len(gone), 'replica')} gone from the store: {', '.join(gone[:MOST_NAMED])}"
-                events.append(TimelineEvent(t=until, kind=TimelineKind.GONE, tier=reader.tier, replica=None, text=text))
-        peer, pools = Peer(url=self.api.place), {reader.tier: reader.pages.pools for reader in self._readers}
-        self._targets = tuple(
-            Target(tier=tier, replica=name, pool=pool, peer=peer)
-            for tier, replicas in pools.items()
-            for name, pool in sorted(replicas.items())
-        )
-        self.errors = unavailable
-        yield Observation(
-            now=until,
-            aggregated=aggregated,
-            aggregates=aggregates,
-            unavailable=unavailable,
-            removed=frozenset(removed),
-            pools=pools,
-            # Every replica had a page or a missed scrape in this cycle.
-            partial=True,
-            events=tuple(events),
-        )
+            gone = {
+                reader.tier: reader.pages.pop_gone_replicas(until)
+                for reader in self._readers
+                if reader.tier not in failed
+            }
+            pools = {reader.tier: reader.pages.pools for reader in self._readers}
+            peer = Peer(url=self.api.place)
+            self._targets = tuple(
+                Target(tier=tier, replica=name, pool=pool, peer=peer)
+                for tier, replicas in pools.items()
+                for name, pool in sorted(replicas.items())
+            )
+            self.errors = unavailable
+            yield Observation(
+                now=until,
+                aggregated=aggregated,
+                aggregates=sums,
+                unavailable=unavailable,
+                removed=frozenset((tier, name) for tier, names in gone.items() for name in names),
+                pools=pools,
+                # Every replica had a page or a missed scrape in this cycle.
+                partial=True,
+                events=tuple(_gone_event(until, tier, sorted(names)) for tier, names in gone.items() if names),
+            )
 
     def take_windows(self, result: StepResult) -> None:
         """Take the windows that the sums of the last observation are grouped by."""
@@ -222,49 +204,18 @@ class StoreSource(Source):
         self.api.interrupt()
 
 
+def _gone_event(t: float, tier: str, names: Sequence[str]) -> TimelineEvent:
+    text = f"{format_count(len(names), 'replica')} gone from the store: {', '.join(names[:MOST_NAMED])}"
+    return TimelineEvent(t=t, kind=TimelineKind.GONE, tier=tier, replica=None, text=text)
+
+
 def observation_of(
-    pages: tuple[ReplicaPage, ...],
-    now: float,
-    unavailable: Mapping[str, str],
-    aggregated: frozenset[str] = frozenset(),
-    pools: Mapping[str, Mapping[str, str]] | None = None,
-    partial: bool = False,
+    pages: Sequence[ReplicaPage], now: float, unavailable: Mapping[str, str], **facts: Any
 ) -> Observation:
-    """Return the observation of stored pages at `now` (unix seconds)."""
-    return Observation(
-        now=now,
-        scrapes=tuple(
-            ReplicaScrape(
-                tier=one.tier,
-                replica=one.page.replica,
-                t=one.page.t,
-                snapshot=one.page.snapshot,
-                error=one.page.error,
-                failure="" if one.page.snapshot is not None else ScrapeFailure.CONNECT.value,
-                gpu_window=one.gpus,
-            )
-            for one in pages
-        ),
-        gpus={(one.tier, one.page.replica): ReplicaGpus(readouts=one.page.gpus) for one in pages if one.page.gpus},
-        aggregated=aggregated,
-        unavailable=unavailable,
-        pools=pools or {},
-        partial=partial,
-    )
-
-
-def read_tier(reader: TierReader, since: float, until: float) -> tuple[tuple[ReplicaPage, ...], str]:
-    """Return the new pages and missed scrapes of a tier, and why it is unavailable although the store answers, or "".
-
-    Raise StoreError.
-    """
-    found = reader.ask(since, until)
-    absent, silent_since = reader.pages.missing_scrapes(until), reader.pages.all_silent_since
-    if silent_since is None:
-        return (*found, *absent), ""
-    if math.isfinite(silent_since):
-        return found, f"the store has had no sample of the tier for {until - silent_since:.0f} s"
-    return found, "the store has no sample of the tier"
+    """Return the observation of stored pages at `now` (unix seconds), with further facts of it."""
+    gpus = {(one.tier, one.page.replica): ReplicaGpus(readouts=one.page.gpus) for one in pages if one.page.gpus}
+    scrapes = tuple(page.to_scrape() for page in pages)
+    return Observation(now=now, scrapes=scrapes, gpus=gpus, unavailable=unavailable, **facts)
 
 
 def build_store_source(

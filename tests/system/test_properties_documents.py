@@ -14,7 +14,6 @@ from page_checks import message_trouble
 from agent.config import load as config
 from agent.errors import ConfigError
 from agent.history import codec
-from agent.sources.recording import load
 from rules.engines.reader import compile_layout, is_mapped_name, snapshot
 from rules.engines.registry import ENGINES
 
@@ -114,16 +113,3 @@ def test_the_body_of_a_gigabyte_is_not_unpacked(monkeypatch: pytest.MonkeyPatch)
         codec.decode_window(body)
     with pytest.raises(ValueError, match="cut off"):
         codec.decode_window(body[:-10])
-
-
-def test_of_a_recording_of_broken_lines_so_many_are_told_as_anybody_reads(tmp_path: Path) -> None:
-    import gzip
-
-    from agent.sources.recording import MOST_PROBLEMS, scrapes
-
-    (tmp_path / "recording.yaml").write_text("targets: [{file: a.gz, tier: t, replica: r}]", encoding="utf-8")
-    (tmp_path / "a.gz").write_bytes(gzip.compress(b"x\n" * 3 * MOST_PROBLEMS))
-    problems: list[str] = []
-    assert list(scrapes(load(tmp_path)[0], problems)) == []
-    assert len(problems) == MOST_PROBLEMS + 1
-    assert problems[-1] == "further problems are not told"

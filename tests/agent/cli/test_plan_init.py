@@ -156,21 +156,6 @@ def test_a_line_end_in_what_a_page_says_ends_no_comment(capsys: pytest.CaptureFi
     assert yaml.safe_load(text)["tiers"]["small-llama"]["engine"] == "vllm"
 
 
-def test_a_context_length_that_one_replica_does_not_tell_is_not_told(capsys: pytest.CaptureFixture[str]) -> None:
-    with engine() as one, engine(card=None) as two:
-        text = skeleton(capsys, one, two)
-    assert "# context length differs between the replicas: 2048, not told; a tier is one configuration" in text
-
-
-def test_replicas_that_are_not_alike_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    page = (PAGES / "steady_after_load.prom").read_text(encoding="utf-8")
-    (tmp_path / "page").write_text(page.replace("small-llama", "other"), "utf-8")
-    with engine() as one, engine(page=str(tmp_path / "page")) as two:
-        text = skeleton(capsys, one, two)
-    assert "# model differs between the replicas: small-llama, other; a tier is one configuration" in text
-    assert "instances: 2" in text
-
-
 def test_an_endpoint_that_is_down_is_left_out_and_told(capsys: pytest.CaptureFixture[str]) -> None:
     with engine() as url:
         assert main.main(["plan", "init", url, "http://127.0.0.1:9/metrics"]) == 0

@@ -214,30 +214,27 @@ def test_a_missing_file_is_named_and_the_others_are_used(tmp_path: Path, capsys:
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    "broken",
     [
-        (b"{not json\n", "is not JSON"),
-        (b"\xff\xfe\n", "is not JSON"),
-        (b'{"text": "x"}\n', "has no time `t`"),
-        (b'{"t": NaN, "text": "x"}\n', "is not JSON"),
-        (b'{"t": 1e999, "text": "x"}\n', "is not JSON"),
-        (b'{"t": 5, "error": "x"}\n', "its time is not after the line before"),
-        (b"[1]\n", "has no time `t`"),
+        b"{not json\n",
+        b"\xff\xfe\n",
+        b'{"text": "x"}\n',
+        b'{"t": NaN, "text": "x"}\n',
+        b'{"t": 1e999, "text": "x"}\n',
+        b'{"t": 1e12, "text": "x"}\n',
+        b'{"t": 5, "error": "x"}\n',
+        b'{"t": 9999999999}\n',
+        b'{"t": 9999999999, "text": 1}\n',
+        b"[1]\n",
     ],
 )
-def test_a_broken_line_is_named_and_the_rest_is_used(broken: bytes, said: str, tmp_path: Path) -> None:
+def test_a_broken_line_is_named_and_the_rest_is_used(broken: bytes, tmp_path: Path) -> None:
     good = lines("steady_quiet", 20)
     recording, problems = load(folder_of(tmp_path, a=packed([*good[:10], broken, *good[10:]])))
     found = replay(recording, load_plan(PLAN), 60.0, problems)
     whole, _ = load(folder_of(tmp_path, a=packed(good)))
-    assert found.problems == [f"{tmp_path}/a.jsonl.gz: line 11: {said}"]
+    assert found.problems == [f"{tmp_path}/a.jsonl.gz: line 11: is no scrape that is later than the line before"]
     assert found.windows == replay(whole, load_plan(PLAN)).windows
-
-
-def test_a_line_with_neither_page_nor_error_is_named(tmp_path: Path) -> None:
-    good = lines("steady_quiet", 3)
-    recording, _ = load(folder_of(tmp_path, a=packed([*good, b'{"t": 9999999999}\n'])))
-    assert replay(recording, None).problems == [f"{tmp_path}/a.jsonl.gz: line 4: has neither `text` nor `error`"]
 
 
 def test_a_truncated_file_is_used_up_to_the_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,7 +89,7 @@ def with_value(text: str, name: str, value: str) -> str:
 def uses(text: str) -> dict[str, FamilyUse]:
     reader = PageReader()
     reader.read(text.encode(), START)
-    return {use.name: use for use in reader.uses}
+    return {use.name: use for use in explain_families(reader.engine, reader.families)}
 
 
 # --- what is read

@@ -53,7 +53,7 @@ def without(text: str, *names: str) -> str:
 def uses(text: str) -> dict[str, FamilyUse]:
     reader = PageReader()
     reader.read(text.encode(), START)
-    return {use.name: use for use in reader.uses}
+    return {use.name: use for use in explain_families(reader.engine, reader.families)}
 
 
 # --- what is read

@@ -63,7 +63,7 @@ def with_one_more(text: str, name: str, value: float) -> str:
 def uses(text: str) -> dict[str, FamilyUse]:
     reader = PageReader("vllm")
     reader.read(text.encode(), START)
-    return {use.name: use for use in reader.uses}
+    return {use.name: use for use in explain_families(reader.engine, reader.families)}
 
 
 # --- whose page it is
