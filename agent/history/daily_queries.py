@@ -21,7 +21,7 @@ from rules.resize.overload import (
     is_saturated,
     lift_to_carried,
 )
-from rules.resize.production_summary import ProductionSummary, ProductionSummaryBuilder
+from rules.resize.production_summary import ProductionSummary
 from rules.telemetry import windows
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS, Window
 from rules.telemetry.work import Capacity
@@ -88,11 +88,11 @@ def sum_by_hour(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
 
 def read_production(store: Reader, context: TierContext, since: float, until: float) -> ProductionSummary:
     """Return what was seen in [since, until) (unix seconds, from a full hour on) under any plan. Raise HistoryError."""
-    collected = ProductionSummaryBuilder(context=context, since=since, until=until)
+    seen = ProductionSummary(context=context, since=since, until=until)
     for begin, end in pieces(since, until, DAY_SECONDS):
         hours = sum_by_hour(store.bins(context.tier, begin, end))
-        collected.add(hours, (), store.demand(context.tier, begin, end))
-    return collected.build(())
+        seen = seen.add(hours, (), store.demand(context.tier, begin, end))
+    return seen
 
 
 def read_capacity(
@@ -110,7 +110,7 @@ def read_capacity(
     hours = store.bins(tier, hour - LOOK_BACK_SECONDS + HOUR_SECONDS, now)
     recent = [one.window for one in hours if one.window.end > hour - HOUR_SECONDS]
     if recent:
-        daily = bound_by_lengths(daily, context, windows.sum_families(recent, WORK_FAMILIES))
+        daily = bound_by_lengths(daily, windows.sum_families(recent, WORK_FAMILIES))
     ends = {(one.window.middle // HOUR_SECONDS + 1) * HOUR_SECONDS for one in hours if is_saturated(one, context)}
     for end in sorted(ends, reverse=True):
         quarters = store.replica_bins(tier, end - 2 * HOUR_SECONDS, end)

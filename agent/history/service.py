@@ -33,7 +33,7 @@ from rules.evaluator.timeline import TimelineEvent
 from rules.plan.load_bins import TierContext
 from rules.replicas import track
 from rules.replicas.track import Spans
-from rules.resize.production_summary import ProductionSummaryBuilder
+from rules.resize.production_summary import ProductionSummary
 from rules.resize.workload import list_guardrails, measure_workload
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
@@ -308,9 +308,8 @@ def check_tier(store: Reader, context: TierContext, version: str, since: float, 
     begin, period = min((hour.window.start for hour in binned), default=since), HOUR_SECONDS
     if now - begin < MINUTES_BELOW_SECONDS:
         binned, period = store.minutes(tier, begin, now, version), MINUTE_SECONDS
-    builder = ProductionSummaryBuilder(context=context, since=begin, until=now)
-    builder.add(binned, (), store.requests(tier, begin, now))
-    summary = builder.build(())
+    summary = ProductionSummary(context=context, since=begin, until=now)
+    summary = summary.add(binned, (), store.requests(tier, begin, now))
     result = check_benchmark(context, binned, now, period)
     recent = now - MINUTES_BELOW_SECONDS
     if not binned and not store.minutes(tier, recent, now, version):

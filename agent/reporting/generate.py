@@ -28,7 +28,7 @@ from rules.evaluator.benchmark_check import check_benchmark
 from rules.evaluator.tier_rules import evaluate_rule
 from rules.plan.load_bins import BinnedWindow, TierContext, with_capacity
 from rules.resize.measured_capacity import capacity_now, count_present_requests, evidence_of
-from rules.resize.production_summary import RECENT_SECONDS, ProductionSummaryBuilder
+from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary
 from rules.resize.proposal import index_by_rule, propose_size
 from rules.resize.tier_move import add_tier_moves
 from rules.telemetry.windows import HOUR_SECONDS, Window
@@ -85,7 +85,7 @@ def _tier(
     is_forecast = loaded.config.forecast.enabled
     prewarming = _prewarming(store, loaded, context, until) if is_forecast else None
     versions = store.plan_versions(tier, since, until)
-    collected = ProductionSummaryBuilder(context=context, since=since, until=until)
+    seen = ProductionSummary(context=context, since=since, until=until, versions=versions)
     recent: list[BinnedWindow] = []
     of_plan: list[BinnedWindow] = []
     for begin, end in daily_queries.pieces(since, until, daily_queries.DAY_SECONDS):
@@ -96,7 +96,7 @@ def _tier(
         of_present_plan = present
         if end <= until - RECENT_SECONDS:
             of_present_plan = hours if present is every else daily_queries.sum_by_hour(present)
-        collected.add(hours, of_present_plan, store.requests(tier, begin, end))
+        seen = seen.add(hours, of_present_plan, store.requests(tier, begin, end))
         # Older problems are no reason to re-size now.
         if begin >= until - RECENT_SECONDS:
             recent += every
@@ -109,8 +109,8 @@ def _tier(
     )
     if measured:
         # The next plan has production's lengths beside it, so it counts these requests.
-        context = with_capacity(context, count_present_requests(context.capacity, collected.lately))
-    summary = replace(collected.build(versions), context=context, capacity_bins=evidence_of(days))
+        context = with_capacity(context, count_present_requests(context.capacity, seen.lately))
+    summary = replace(seen, context=context, capacity_bins=evidence_of(days))
     return TierPast(
         resize=propose_size(summary, index_by_rule(results)),
         step13=checked,
@@ -128,10 +128,10 @@ def _tier(
 def _before(store: Reader, context: TierContext, since: float, until: float) -> Window | None:
     """Return the sum of the preceding time of the same length, for trends."""
     begin = 2 * since - until
-    collected = ProductionSummaryBuilder(context=context, since=begin, until=since)
+    seen = ProductionSummary(context=context, since=begin, until=since)
     for start, end in daily_queries.pieces(begin, since, daily_queries.DAY_SECONDS):
-        collected.add(daily_queries.sum_by_hour(store.bins(context.tier, start, end)), (), ())
-    return collected.build(()).total
+        seen = seen.add(daily_queries.sum_by_hour(store.bins(context.tier, start, end)), (), ())
+    return seen.total
 
 
 def _gone(store: Reader, contexts: Container[str], since: float, until: float) -> tuple[str, ...]:

@@ -204,12 +204,7 @@ def _never_kept(base: Capacity, lowest: ProductionPoint, present: CapacityLength
         text += f", no more than the benchmark's lowest: load is not the cause, the planned {base.rps:.3g} counts"
         return replace(base, low=0.0, reason=text)
     rps = max(LEAST_UNPROVEN * base.rps, min(base.rps, lowest.rps))
-    text += f": the planned {base.rps:.3g} does not hold"
-    text += (
-        f", and no less than {LEAST_UNPROVEN:.0%} of it is taken before a load is seen that does"
-        if rps > lowest.rps
-        else ""
-    )
+    text += f": the planned {base.rps:.3g} does not hold, {rps:.3g} is taken before a load is seen that does"
     high, source = max(rps, lowest.rps), CapacitySource.PRODUCTION
     return replace(base, rps=rps, low=0.0, high=high, source=source, reason=text, lengths=present)
 
@@ -235,7 +230,6 @@ def _confirmed(base: Capacity, kept: ProductionPoint) -> Capacity:
     """
     best = base.rps if base.source is CapacitySource.OPERATOR else max(base.rps, kept.rps)
     sure = kept.rps >= NEAR * base.rps and kept.kept is SloStatus.KEPT
-    whose = "the benchmark's" if base.source is CapacitySource.BENCHMARK else "the planned"
     return replace(
         base,
         rps=best,
@@ -243,7 +237,7 @@ def _confirmed(base: Capacity, kept: ProductionPoint) -> Capacity:
         high=None if base.high is None else max(best, base.high),
         source=base.source if best == base.rps else CapacitySource.PRODUCTION,
         certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,
-        reason=f"{whose} {base.rps:.3g} rps a replica; production kept the SLO up to {kept.rps:.3g}",
+        reason=f"{_whose(base)} {base.rps:.3g} rps a replica; production kept the SLO up to {kept.rps:.3g}",
     )
 
 
@@ -255,31 +249,30 @@ def _between(
     broken: ProductionPoint,
 ) -> Capacity:
     low, high = kept.rps, broken.rps
-    planned, whose = None, "the planned"
+    text = f"production kept the SLO at {low:.3g} rps a replica and broke it at {high:.3g}"
+    best, source = None, CapacitySource.PRODUCTION
     if plan is not None:
-        planned = plan.rps
-        whose = "the benchmark's" if plan.source is CapacitySource.BENCHMARK else whose
-    inside = planned is not None and low <= planned <= high
-    capped = plan is not None and plan.source is CapacitySource.OPERATOR and plan.rps < low
-    best = planned if planned is not None and (inside or capped) else _crossing(context, kept, broken)
+        text += f"; {_whose(plan)} {plan.rps:.3g} {'lies' if low <= plan.rps <= high else 'does not lie'} between"
+        if low <= plan.rps <= high or (plan.source is CapacitySource.OPERATOR and plan.rps < low):
+            best, source = plan.rps, plan.source
+    best = _crossing(context, kept, broken) if best is None else best
     sure = kept.kept is SloStatus.KEPT and broken.kept is SloStatus.BROKEN
-    text = f"production kept the SLO at {kept.rps:.3g} rps a replica and broke it at {broken.rps:.3g}"
-    if planned is not None:
-        text += f"; {whose} {planned:.3g} lies between" if inside else f"; {whose} {planned:.3g} does not"
-    if capped:
-        text += ", and stands as the operator's word"
     return Capacity(
         rps=best,
         low=min(low, best),
         high=high,
-        source=plan.source if plan is not None and (inside or capped) else CapacitySource.PRODUCTION,
+        source=source,
         certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,
         reason=text,
-        planned_rps=planned,
+        planned_rps=plan.rps if plan is not None else None,
         highest_rps=max(one.rps for one in points),
-        kept_rps=kept.rps,
+        kept_rps=low,
         knee_seen=True,
     )
+
+
+def _whose(plan: Capacity) -> str:
+    return "the benchmark's" if plan.source is CapacitySource.BENCHMARK else "the planned"
 
 
 def _crossing(context: TierContext, kept: ProductionPoint, broken: ProductionPoint) -> float:
@@ -331,20 +324,10 @@ def _scaled(base: Capacity, context: TierContext, points: Sequence[ProductionPoi
         found = replace(curve, points=tuple(_slower(point, *factors) for point in curve.points)).usable(plan.slo)
     best = max(kept.rps, found.usable_rps if found else LEAST_UNPROVEN * base.rps)
     planned = base.planned_rps or base.rps
-    text = f"production is up to {max(factors):.2g}x as slow as the benchmark at equal load; "
-    if found is not None and found.usable_rps >= best:
-        text += (
-            f"the benchmark's curve, so much slower, keeps the SLO up to {best:.3g} rps a replica, not {planned:.3g}"
-        )
-    else:
-        why = (
-            "production kept it there"
-            if best == kept.rps
-            else f"no less than {LEAST_UNPROVEN:.0%} of the plan is taken"
-        )
-        text += (
-            f"the benchmark's curve, so much slower, does not keep the SLO up to {best:.3g} rps a replica, but {why}"
-        )
+    text = (
+        f"production is up to {max(factors):.2g}x as slow as the benchmark at equal load: {best:.3g} rps a replica are "
+    )
+    text += f"taken, not {planned:.3g}"
     return replace(base, rps=best, low=kept.rps, high=max(best, planned), source=CapacitySource.PRODUCTION, reason=text)
 
 

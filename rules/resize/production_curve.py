@@ -34,25 +34,17 @@ LIMITS = (
 
 
 class SloStatus(StrEnum):
-    """Result of a load against the SLO: certain, likely or unknown."""
+    """Result of a load against the SLO: certain, likely or unknown. The worst is first."""
 
-    KEPT = "kept"
-    LIKELY_KEPT = "likely_kept"
-    LIKELY_BROKEN = "likely_broken"
     BROKEN = "broken"
+    LIKELY_BROKEN = "likely_broken"
     TOO_FEW = "too_few_requests"
     NOT_KNOWN = "not_known"
+    LIKELY_KEPT = "likely_kept"
+    KEPT = "kept"
 
 
 FINE, BAD = frozenset({SloStatus.KEPT, SloStatus.LIKELY_KEPT}), frozenset({SloStatus.BROKEN, SloStatus.LIKELY_BROKEN})
-_WORST_FIRST = (
-    SloStatus.BROKEN,
-    SloStatus.LIKELY_BROKEN,
-    SloStatus.TOO_FEW,
-    SloStatus.NOT_KNOWN,
-    SloStatus.LIKELY_KEPT,
-    SloStatus.KEPT,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +139,7 @@ def check_slo(window: Window, slo: Slo, itl: bool = True) -> SloStatus:
     ]
     # An engine that shows one of two latencies says nothing of the other; what it shows still counts.
     known = [one for one in told if one is not SloStatus.NOT_KNOWN]
-    return min(known, key=_WORST_FIRST.index, default=SloStatus.NOT_KNOWN)
+    return min(known, key=list(SloStatus).index, default=SloStatus.NOT_KNOWN)
 
 
 def _keeps(window: Window, family: str, limit: float) -> SloStatus:

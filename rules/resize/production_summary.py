@@ -1,13 +1,13 @@
 """Summary of one tier's production: sums by hour and load bin, and arrivals.
 
 It is built day by day: memory never holds more than a day of rows. To add a quantity: a field and a line of
-`ProductionSummaryBuilder.add`.
+`ProductionSummary.add`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rules.plan.load_bins import APART, BinnedWindow, TierContext, narrow_to_pool, sum_by_bin
@@ -101,129 +101,82 @@ class ProductionSummary:
         seconds = self.observed_seconds
         return math.fsum(hour.covered_seconds for hour in self.hours) / seconds if seconds > 0 else 0.0
 
-
-@dataclass(slots=True, kw_only=True)
-class ProductionSummaryBuilder:
-    """Builder of a `ProductionSummary`, day by day."""
-
-    context: TierContext
-    since: float
-    until: float
-    total: Window | None = None
-    lately: Window | None = None
-    hours: dict[float, Window] = field(default_factory=dict)
-    plan_hours: dict[float, Window] = field(default_factory=dict)
-    bins: dict[int | None, BinnedWindow] = field(default_factory=dict)
-    rates: list[Rate] = field(default_factory=list)
-    busiest: tuple[MinuteDemand, ...] = ()
-    last: list[MinuteDemand] = field(default_factory=list)
-    minutes: int = 0
-    requests: float = 0.0
-    pools: dict[str, ProductionSummaryBuilder] = field(default_factory=dict)
-
     def add(
         self, every: Iterable[BinnedWindow], of_plan: Iterable[BinnedWindow], demand: Iterable[MinuteDemand]
-    ) -> None:
-        """Add hours by load bin (all, and those under the present plan), and the minutes of the same time."""
+    ) -> ProductionSummary:
+        """Return the summary with the next hours by load bin, all and of the present plan, and the minutes of that time."""
         binned, present, demand = tuple(every), tuple(of_plan), tuple(demand)
-        for pool in sorted(APART & {one.replica for one in binned}):
-            builder = ProductionSummaryBuilder(context=self.context, since=self.since, until=self.until)
-            told, later = (
-                [replace(one, replica=None) for one in part if one.replica == pool] for part in (binned, present)
+        recent, pools = self.until - RECENT_SECONDS, dict(self.pools)
+        for pool in APART & {part.replica for part in binned}:
+            before = pools.get(pool) or ProductionSummary(context=self.context, since=self.since, until=self.until)
+            own, own_present = (
+                [replace(part, replica=None) for part in parts if part.replica == pool] for parts in (binned, present)
             )
-            self.pools.setdefault(pool, builder).add(told, later, demand)
-        self.total = _added(self.total, binned)
-        _into_hours(self.hours, binned)
-        _into_hours(self.plan_hours, present)
-        self._add_demand(demand)
-        recent = self.until - RECENT_SECONDS
-        self.lately = _added(self.lately, [one for one in binned if one.window.middle >= recent])
-        of_bins = [one for one in present if one.window.middle >= recent]
-        self.bins = {one.bin: one for one in sum_by_bin([*self.bins.values(), *of_bins])}
-
-    def _weigh(self, minute: MinuteDemand) -> float:
+            after = before.add(own, own_present, demand)
+            pools[pool] = replace(after, context=narrow_to_pool(self.context, pool, after.lately))
+        hours = (*self.hours, *_sum_hours(binned))
+        total = _add_windows(self.total, binned)
+        if total is not None:
+            # As if the hours were adjacent: rates are per observed second.
+            total = replace(total, start=total.end - min(total.span, math.fsum(hour.span for hour in hours)))
+        bins = sum_by_bin([*self.bins, *(part for part in present if part.window.middle >= recent)])
+        known = [minute for minute in demand if minute.requests is not None]
+        each = [_sum_demand([minute], minute.start) for minute in known]
+        minutes, busiest = self.minutes + len(known), [self.busiest] if self.busiest else []
+        if minutes <= FIRST_MINUTES:
+            busiest += each
         lengths = self.context.capacity.lengths if self.context.capacity else UNTOLD
-        return minute.work(lengths) or minute.requests or 0.0
-
-    def _add_demand(self, demand: tuple[MinuteDemand, ...]) -> None:
-        known = [one for one in demand if one.requests is not None]
-        self.minutes += len(known)
-        self.requests = sum((one.requests or 0.0 for one in known), self.requests)
-        if known and self.minutes <= FIRST_MINUTES:
-            self.busiest = (max((*self.busiest, *known), key=self._weigh),)
-        self.last = (known or self.last)[-1:]
-        for start, several in sorted(
-            windows.group_by(known, lambda one: one.start // RATE_SECONDS * RATE_SECONDS).items()
-        ):
-            if len(several) >= WHOLE_MINUTES:
-                self.rates += filter(None, [_sum_demand(several, start)])
-
-    def build(self, versions: tuple[str, ...]) -> ProductionSummary:
-        """Return the summary of the collected days."""
-        hours = tuple(self.hours[start] for start in sorted(self.hours))
-        ordered = sorted(self.bins.values(), key=lambda one: (one.bin is None, one.bin or 0))
-        return ProductionSummary(
-            context=self.context,
-            since=self.since,
-            until=self.until,
-            total=_without_holes(self.total, hours),
-            lately=self.lately,
+        return replace(
+            self,
+            total=total,
+            lately=_add_windows(self.lately, [part for part in binned if part.window.middle >= recent]),
             hours=hours,
-            plan_hours=tuple(self.plan_hours[start] for start in sorted(self.plan_hours)),
-            bins=tuple(ordered),
-            rates=tuple(self.rates),
-            busiest=_sum_demand(self.busiest),
-            present=_sum_demand(self.last),
-            minutes=self.minutes,
-            requests=self.requests,
-            versions=versions,
-            pools={
-                pool: replace(one.build(versions), context=narrow_to_pool(self.context, pool, one.lately))
-                for pool, one in self.pools.items()
-            },
+            plan_hours=(*self.plan_hours, *_sum_hours(present)),
+            bins=tuple(sorted(bins, key=lambda part: (part.bin is None, part.bin or 0))),
+            rates=(*self.rates, *_sum_stretches(known)),
+            busiest=max(busiest, key=lambda rate: rate.work(lengths) or rate.rps, default=None),
+            present=each[-1] if each else self.present,
+            minutes=minutes,
+            requests=sum((minute.requests or 0.0 for minute in known), self.requests),
+            pools=pools,
         )
 
 
-def _sum_demand(minutes: Sequence[MinuteDemand], start: float | None = None) -> Rate | None:
-    """Return the arrivals of adjacent minutes with known requests, None without any.
+def _sum_stretches(known: Iterable[MinuteDemand]) -> Iterator[Rate]:
+    """Yield the arrivals of each five minutes with enough known ones."""
+    grouped = windows.group_by(known, lambda minute: minute.start // RATE_SECONDS * RATE_SECONDS)
+    for start, minutes in sorted(grouped.items()):
+        if len(minutes) >= WHOLE_MINUTES:
+            yield _sum_demand(minutes, start)
 
-    Tokens that a minute lacks are unknown. The begin is that of the first minute, or `start`.
-    """
-    if not minutes:
-        return None
+
+def _sum_demand(minutes: Sequence[MinuteDemand], start: float) -> Rate:
+    """Return the arrivals of minutes with known requests. Tokens that a minute lacks are unknown."""
 
     def per_second(amounts: Sequence[float | None]) -> float | None:
         known = [amount for amount in amounts if amount is not None]
         return sum(known) / (len(minutes) * MINUTE_SECONDS) if len(known) == len(minutes) else None
 
-    prompts = per_second([one.prompt_tokens for one in minutes])
-    shares = [None if one.computed is None else one.computed * (one.prompt_tokens or 0.0) for one in minutes]
-    computed = per_second(shares)
+    prompts = per_second([minute.prompt_tokens for minute in minutes])
+    computed = per_second(
+        [None if minute.computed is None else minute.computed * (minute.prompt_tokens or 0.0) for minute in minutes]
+    )
     return Rate(
-        start=minutes[0].start if start is None else start,
-        rps=per_second([one.requests for one in minutes]) or 0.0,
+        start=start,
+        rps=per_second([minute.requests for minute in minutes]) or 0.0,
         prompt_tokens=prompts,
-        generation_tokens=per_second([one.generation_tokens for one in minutes]),
+        generation_tokens=per_second([minute.generation_tokens for minute in minutes]),
         computed=computed / prompts if computed is not None and prompts else None,
     )
 
 
-def _added(known: Window | None, binned: Sequence[BinnedWindow]) -> Window | None:
-    several = [one.window for one in binned]
-    return windows.sum_windows([*([known] if known is not None else []), *several]) if several else known
+def _add_windows(known: Window | None, binned: Sequence[BinnedWindow]) -> Window | None:
+    parts = [part.window for part in binned]
+    return windows.sum_windows([*([known] if known is not None else []), *parts]) if parts else known
 
 
-def _without_holes(total: Window | None, hours: tuple[Window, ...]) -> Window | None:
-    """Return the sum as if its hours were adjacent: rates are per observed second."""
-    if total is None:
-        return None
-    seconds = math.fsum(hour.span for hour in hours)
-    return replace(total, start=total.end - min(total.span, seconds))
-
-
-def _into_hours(hours: dict[float, Window], binned: tuple[BinnedWindow, ...]) -> None:
-    for one in binned:
-        start = one.window.middle // HOUR_SECONDS * HOUR_SECONDS
-        # Weeks of hours are held at once, and of a window its histograms are most.
-        slim = replace(one.window, histograms={})
-        hours[start] = windows.sum_windows((hours[start], slim)) if start in hours else slim
+def _sum_hours(binned: Iterable[BinnedWindow]) -> Iterator[Window]:
+    """Yield the sum of each hour, oldest first, without histograms: weeks of hours are held at once."""
+    slim = (replace(part.window, histograms={}) for part in binned)
+    grouped = windows.group_by(slim, lambda window: window.middle // HOUR_SECONDS)
+    return (windows.sum_windows(group) for _, group in sorted(grouped.items()))

@@ -16,14 +16,14 @@ from rules.confidence import Certainty
 from rules.methods.utilization import hours_of_fullest
 from rules.plan.curve import CERTAIN_REQUESTS
 from rules.plan.money import price_of
-from rules.plan.replica_count import ReplicaCount, count_replicas, fleet_terms, size_fleet
+from rules.plan.replica_count import ReplicaCount, fleet_terms, size_fleet
 from rules.plan.schema import TierPlan
 from rules.resize.fleet_cost import FleetCost, measured_cost, planned_cost, proposed_cost
-from rules.resize.levers import SCHEDULE, Lever, list_levers, read_target_utilization
+from rules.resize.levers import Lever, list_levers
 from rules.resize.limits import fewest_within_limits, find_exceeded_limit, limits_text, loads_of
 from rules.resize.production_curve import ProductionPoint, production_points
 from rules.resize.production_summary import ProductionSummary
-from rules.resize.workload import Length, WorkloadNow, measure_workload
+from rules.resize.workload import WorkloadNow, measure_workload
 from rules.telemetry import windows
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
@@ -43,9 +43,6 @@ GONE_SECONDS = DAY_SECONDS
 """A tier of which nothing was seen for the last day may be gone: what it was is no reason to change what is."""
 
 EVICTING = ("KvEviction", "EvictionDivergence")
-
-WORTH_REPLICAS = 0.1
-"""Mean replicas that a schedule must free to be named as the lever: below it the money is that of rounding."""
 
 
 class ProposalKind(StrEnum):
@@ -126,7 +123,9 @@ def propose_size(seen: ProductionSummary, results: Answers) -> Resize:
         proposal = _propose(seen, results, workload, size, kv_fullest)
     proposed = proposed_cost(seen, proposal.replicas, measured)
     if size is not None and proposed is not None and proposed.utilization is not None:
-        use = _explain_use(proposal, proposed.utilization, seen, size, levers)
+        at_peak = size.demand_rps / ((proposal.replicas or 1) * size.capacity.rps)
+        use = f"would be used to {number(proposed.utilization, 'ratio')} on average and to {number(at_peak, 'ratio')} at the peak"
+        use = f"{format_count(proposal.replicas or 1, 'replica')} {use}"
         proposal = replace(proposal, evidence=(*proposal.evidence, use))
     return Resize(
         seen=seen,
@@ -147,19 +146,15 @@ def propose_size(seen: ProductionSummary, results: Answers) -> Resize:
 
 def _join_pools(parts: Mapping[str, Proposal], floor: int) -> Proposal:
     """Return the proposal of a tier from those of its pools: all of them, or none, and never fewer than `floor`."""
-
-    def collect(name: str) -> tuple[str, ...]:
-        return tuple(f"{pool} pool: {text}" for pool, part in parts.items() for text in getattr(part, name))
-
-    known = [(pool, part.replicas, part.now) for pool, part in parts.items() if part.replicas is not None and part.now]
-    rest = Proposal(
-        kind=ProposalKind.NONE,
-        now=None,
-        sentence="; ".join(f"{pool} pool: {part.sentence}" for pool, part in parts.items()),
-        evidence=collect("evidence"),
-        against=collect("against"),
-        needed=collect("needed"),
+    evidence, against, lacking = (
+        tuple(f"{pool} pool: {text}" for pool, part in parts.items() for text in getattr(part, name))
+        for name in ("evidence", "against", "needed")
     )
+    sentence = "; ".join(f"{pool} pool: {part.sentence}" for pool, part in parts.items())
+    rest = Proposal(
+        kind=ProposalKind.NONE, now=None, sentence=sentence, evidence=evidence, against=against, needed=lacking
+    )
+    known = [(pool, part.replicas, part.now) for pool, part in parts.items() if part.replicas is not None and part.now]
     if len(known) < len(parts):
         return rest
     needed, now = sum(row[1] for row in known), sum(row[2] for row in known)
@@ -242,17 +237,12 @@ def _lacking(seen: ProductionSummary, workload: WorkloadNow) -> tuple[str, ...]:
         found.append(f"arrivals are known for {len(seen.rates)} stretches of five minutes, {SEPARATE} are needed")
     if seen.context.plan is None:
         found.append("the tier has no plan")
-    elif not seen.context.serves_whole_requests:
-        found.append("the plan's usable rps is that of a mixed replica; this tier serves prefill and decode apart")
-    elif usable is None and seen.context.pool:
-        found.append("the plan has no tokens a second of the pool, or the requests have no known lengths")
+    elif not seen.context.serves_whole_requests or (usable is None and seen.context.pool):
+        found.append("prefill and decode apart: no tokens a second of the pool in the plan, or no known lengths")
     elif usable is None:
-        found.append("the plan has no benchmark, and no load of production with 300 requests kept the SLO")
+        found.append("what a replica can take is not known: no benchmark, and no load of production kept the SLO")
     elif usable.is_lower_bound:
-        found.append(
-            f"the plan has no benchmark, and production kept the SLO up to {usable.rps:.3g} rps a replica, its highest load: "
-            "what a replica can take is not known"
-        )
+        found.append(f"what a replica can take is not known: {usable.reason}")
     return tuple(found)
 
 
@@ -271,44 +261,7 @@ def _evidence(seen: ProductionSummary, workload: WorkloadNow, size: ReplicaCount
         )
     warm = plan.fleet.minimum_warm if plan.fleet else None
     told += [f"the minimum warm count asks for {warm}"] if warm and warm >= size.replicas else []
-    told += [_describe_drift(length) for length in workload.lengths if length.longer or length.shorter][:2]
     return (*told, f"{seen.observed_seconds / DAY_SECONDS:.1f} days were seen")
-
-
-def _describe_drift(length: Length) -> str:
-    low, high = length.factors or (0.0, None)
-    by = f"at least {low:.1f}x" if length.longer else f"at most {high or 0.0:.2g}x"
-    return f"{length.what} {length.quantile.upper()} are {by} as long as planned"
-
-
-def _explain_use(
-    proposal: Proposal, used: float, seen: ProductionSummary, size: ReplicaCount, levers: Iterable[Lever]
-) -> str:
-    """Return the fleet utilisation of a proposal, and below the target why the number is right all the same (guide 9.2)."""
-    replicas = proposal.replicas or 1
-    peak = size.demand_rps / (replicas * size.capacity.rps)
-    fleet = format_count(replicas, "replica")
-    text = f"{fleet} would be used to {number(used, 'ratio')} on average and to {number(peak, 'ratio')} at the peak"
-    below, target = _trap("below", seen), read_target_utilization(seen)
-    if used >= target:
-        return text
-    low = f"below the {below:.0%} of the utilization trap" if used < below else f"below the target of {target:.0%}"
-    if replicas > size.replicas:
-        return f"{text}, {low}: another limit than load sets their number"
-    schedule = next((lever.replicas for lever in levers if lever.name == SCHEDULE), None) or 0.0
-    left = schedule - max(0.0, seen.observed_replicas - replicas)
-    lever = "scaling by schedule" if left >= WORTH_REPLICAS else "offline batch work"
-    return f"{text}, {low}: {_explain_count(replicas, size)}; {lever} is the lever"
-
-
-def _explain_count(replicas: int, size: ReplicaCount) -> str:
-    """Return what sets a number of replicas that the load needs: its peak, or a term of the plan."""
-    if size.minimum >= replicas > count_replicas(size.demand_rps, size.capacity.rps, size.margin):
-        return "the plan's minimum warm count sets their number"
-    if replicas > size.without_safety:
-        return "the plan's safety factor sets their number"
-    lost = ", and one may be lost" if 0 < size.margin.survives_loss_from <= replicas else ""
-    return f"the peak needs {replicas}{lost}"
 
 
 def _propose_fewer(

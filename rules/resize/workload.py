@@ -38,7 +38,7 @@ TOWARDS = {
 class Length:
     """Quantile of prompts or outputs in tokens, observed and planned (None: not in the plan).
 
-    It has moved where it is surely `drift` times as long as planned, or 1 / `drift` as short (WorkloadDrift's factor).
+    `drift` is the factor of WorkloadDrift.
     """
 
     what: str
@@ -66,11 +66,6 @@ class Length:
     def longer(self) -> bool:
         """Return whether it is surely longer than planned by more than `drift`."""
         return self.factors is not None and self.factors[0] > self.drift
-
-    @property
-    def shorter(self) -> bool:
-        high = self.factors[1] if self.factors is not None else None
-        return high is not None and high < 1 / self.drift
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from rules.methods.evidence import OUTPUTS, PROMPTS
 from rules.plan.load_bins import BinnedWindow, TierContext, bin_window, build_tier_context, with_capacity
 from rules.plan.schema import Plan, TierPlan, parse_plan, plan_version
 from rules.resize.measured_capacity import capacity_now
-from rules.resize.production_summary import ProductionSummary, ProductionSummaryBuilder
+from rules.resize.production_summary import ProductionSummary
 from rules.resize.proposal import index_by_rule, propose_size
 from rules.telemetry import arrivals
 from rules.telemetry.arrivals import MinuteDemand
@@ -177,9 +177,9 @@ def seen_of(
     """As the history tells it: the hours by load bin, and the minutes they fall into."""
     windows = list(several)
     placed = binned(context, windows)
-    collected = ProductionSummaryBuilder(context=context, since=since, until=until)
-    collected.add(placed, placed, [minute for one in windows for minute in minutes_of(one)])
-    return measured(collected.build((plan_version(context.plan),) if windows and context.plan else ()))
+    versions = (plan_version(context.plan),) if windows and context.plan else ()
+    seen = ProductionSummary(context=context, since=since, until=until, versions=versions)
+    return measured(seen.add(placed, placed, [minute for one in windows for minute in minutes_of(one)]))
 
 
 POOLED: dict[str, Any] = {

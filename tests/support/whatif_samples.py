@@ -18,7 +18,7 @@ from rules.plan import load_bins
 from rules.plan.curve import Curve
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.plan.schema import TierPlan
-from rules.resize.production_summary import ProductionSummary, ProductionSummaryBuilder
+from rules.resize.production_summary import ProductionSummary
 from rules.telemetry import arrivals, windows
 from rules.what_if.answer import WhatIf, answer_question
 
@@ -82,10 +82,10 @@ def _simulated(context: TierContext, plan: TierPlan, found: list[BinnedWindow], 
         load_bins.bin_window(windows.sum_windows(one.window for one in group), None, None, bin)
         for (_, bin), group in hourly.items()
     ]
-    collected = ProductionSummaryBuilder(context=context, since=START, until=until)
+    seen = ProductionSummary(context=context, since=START, until=until, versions=("v1",))
     minutes = [part for one in found for part in arrivals.split_by_minute(one.window)]
-    collected.add(hours, hours, arrivals.list_demand(_summed(minutes)))
-    return Simulated(plan=plan, seen=measured(collected.build(("v1",))))
+    seen = seen.add(hours, hours, arrivals.list_demand(_summed(minutes)))
+    return Simulated(plan=plan, seen=measured(seen))
 
 
 def _summed(minutes: list[arrivals.MinuteSums]) -> list[arrivals.MinuteSums]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from report_samples import (
@@ -27,7 +26,7 @@ from rules.confidence import Certainty
 from rules.plan.load_bins import BinnedWindow, TierContext, build_tier_context
 from rules.plan.schema import TierPlan
 from rules.resize.production_curve import SloStatus
-from rules.resize.production_summary import ProductionSummary, ProductionSummaryBuilder
+from rules.resize.production_summary import ProductionSummary
 from rules.resize.proposal import ProposalKind, Resize, index_by_rule, propose_size
 from rules.telemetry.signals import Missing, Reading
 from rules.verdicts.verdict import RuleResult, Status, Subject, Verdict
@@ -93,11 +92,8 @@ def test_lengths_stand_between_the_edges_of_their_bucket_beside_the_planned_ones
     p95 = found["prompts", "p95"]
     assert isinstance(p95.observed, Reading)
     assert (p95.observed.low, p95.observed.high, p95.planned) == (500.0, 1000.0, 1900)
-    assert (p95.shorter, p95.longer) == (True, False)
+    assert not p95.longer
     assert found["prompts", "p50"].factors == (pytest.approx(500 / 900), pytest.approx(1000 / 900))
-    assert not found["prompts", "p50"].shorter
-    own = replace(PLANNED, limits={"WorkloadDrift": {"factor": 2.0}})
-    assert not any(one.shorter for one in week(own).workload.lengths if one.quantile == "p95"), "1.9 x is within 2"
 
 
 def test_prompts_that_grew_move_chat_towards_rag() -> None:
@@ -268,53 +264,10 @@ def test_as_many_as_are_needed_are_kept() -> None:
     assert (proposal.kind, proposal.replicas) == (ProposalKind.KEEP, 6)
 
 
-@pytest.mark.parametrize(
-    ("fleet", "more", "said"),
-    [
-        # 20 rps on average and 30 at the peak, 7.33 a replica.
-        (
-            {"instances": 6},
-            {"replicas": 6},
-            (
-                "6 replicas would be used to 45.5% on average and to 68.2% at the peak, below the target of 60%: "
-                "the peak needs 6, and one may be lost; scaling by schedule is the lever"
-            ),
-        ),
-        (
-            {"instances": 10, "safety_factor": 2.0},
-            {},
-            (
-                "9 replicas would be used to 30.3% on average and to 45.5% at the peak, below the 40% of the utilization "
-                "trap: the plan's safety factor sets their number; scaling by schedule is the lever"
-            ),
-        ),
-        (
-            {"instances": 9, "minimum_warm": 9},
-            {"replicas": 9},
-            (
-                "9 replicas would be used to 30.3% on average and to 45.5% at the peak, below the 40% of the utilization "
-                "trap: the plan's minimum warm count sets their number; offline batch work is the lever"
-            ),
-        ),
-        (
-            {"instances": 10},
-            {"kv": 0.8},
-            (
-                "10 replicas would be used to 27.3% on average and to 40.9% at the peak, below the 40% of the "
-                "utilization trap: another limit than load sets their number"
-            ),
-        ),
-        (
-            {"instances": 5},
-            {"replicas": 5, "rps": lambda number: 30.0},
-            "6 replicas would be used to 68.2% on average and to 68.2% at the peak",
-        ),
-    ],
-    ids=["peak", "safety", "warm", "memory", "within"],
-)
-def test_a_proposal_says_what_its_utilisation_means(fleet: dict[str, float], more: dict[str, Any], said: str) -> None:
-    proposal = week(tier_view(fleet=fleet), **more).proposal
-    assert proposal.evidence[-1] == said
+def test_a_proposal_says_its_utilisation() -> None:
+    # 20 rps on average and 30 at the peak, 7.33 a replica.
+    proposal = week(tier_view(fleet={"instances": 6}), replicas=6).proposal
+    assert proposal.evidence[-1] == "6 replicas would be used to 45.5% on average and to 68.2% at the peak"
 
 
 def test_half_a_week_proposes_no_fewer_replicas_and_says_what_it_lacks() -> None:
@@ -460,15 +413,15 @@ def test_an_overload_that_completes_less_than_a_load_that_kept_the_slo_is_no_kne
 def pooled_week(rps: float, **parts: object) -> Resize:
     """A week of both pools, 2 prefill and 4 decode replicas, at one load of 800 prompt and 80 output tokens."""
     context = tier_view(**{**POOLED, **parts})
-    collected = ProductionSummaryBuilder(context=context, since=START, until=START + WEEK)
+    seen = ProductionSummary(context=context, since=START, until=START + WEEK, versions=("v",))
     told = pool_hours(168, lambda _: rps)
     placed = [
         BinnedWindow(replica=pool, window=one, rps=None, in_system=None)
         for pool, several in told.items()
         for one in several
     ]
-    collected.add(placed, placed, [minute for one in told["decode"] for minute in minutes_of(one)])
-    return propose_size(collected.build(("v",)), NOTHING)
+    seen = seen.add(placed, placed, [minute for one in told["decode"] for minute in minutes_of(one)])
+    return propose_size(seen, NOTHING)
 
 
 def test_each_pool_gets_its_own_count_from_the_peak_of_the_tier() -> None:

@@ -16,7 +16,7 @@ from rules.confidence import Certainty
 from rules.plan.load_bins import TierContext, build_tier_context, with_capacity
 from rules.plan.replica_count import replica_count
 from rules.resize.production_curve import BAD, FINE, SloStatus
-from rules.resize.production_summary import ProductionSummary, ProductionSummaryBuilder
+from rules.resize.production_summary import ProductionSummary
 from rules.telemetry.arrivals import MinuteDemand
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.windows import Window
@@ -75,15 +75,14 @@ def demand(several: Iterable[tuple[float, float]], begin: float = START) -> Prod
         )
         for at, (rps, tokens) in enumerate(several)
     ]
-    collected = ProductionSummaryBuilder(context=PLANNED, since=begin, until=begin + 60.0 * len(minutes))
+    seen = ProductionSummary(context=PLANNED, since=begin, until=begin + 60.0 * len(minutes))
     seconds = 60.0 * len(minutes)
     first = hour(0, 3.0, replicas=1)
     counters = {name: count * seconds / HOUR for name, count in first.counters.items()}
     part = replace(
         first, end=begin + seconds, expected_seconds=seconds, covered_seconds=seconds, counters=counters, histograms={}
     )
-    collected.add(binned(PLANNED, [part]), (), minutes)
-    return collected.build(())
+    return seen.add(binned(PLANNED, [part]), (), minutes)
 
 
 @st.composite
@@ -325,7 +324,7 @@ def test_an_operating_point_given_by_hand_is_named() -> None:
 
 
 def test_a_tier_that_was_never_seen_is_answered_from_its_plan() -> None:
-    seen = ProductionSummaryBuilder(context=PLANNED, since=START, until=START + WEEK).build(())
+    seen = ProductionSummary(context=PLANNED, since=START, until=START + WEEK)
     found = answer_question(seen, 10)
     assert (found.rps, found.asked.rps, found.asked.kept) == (50.0, 5.0, SloStatus.LIKELY_KEPT)
     assert found.peak is not None
@@ -343,7 +342,7 @@ def test_a_tier_that_was_never_seen_is_answered_from_its_plan() -> None:
     ],
 )
 def test_an_unanswerable_question_has_its_reason(context: TierContext, words: str) -> None:
-    seen = ProductionSummaryBuilder(context=context, since=START, until=START + WEEK).build(())
+    seen = ProductionSummary(context=context, since=START, until=START + WEEK)
     assert words in explain_unanswerable(seen, None)
     with pytest.raises(ValueError, match=r"apart|peak|plan"):
         answer_question(seen, 3)
