@@ -1,7 +1,7 @@
 """Checks of a valid plan: mistakes first, then weaknesses, then missing parts.
 
 A plan with warnings is still evaluated. To add a check: a function and a row of CHECKS. A rule that needs a part of the
-plan is named in PARTS or MEASURED.
+plan is named in PARTS.
 """
 
 from __future__ import annotations
@@ -55,23 +55,10 @@ PARTS = (
 )
 """Optional parts every tier can have, and what is lost without them."""
 
-MEASURED = (
-    ("ttft_p99_seconds", "TtftDivergence"),
-    ("tpot_p99_seconds", "TpotDivergence"),
-    ("itl_p99_seconds", "ItlDivergence"),
-    ("gpu_utilization", "GpuUtilizationShortfall"),
-    ("prefix_hit_ratio", "PrefixHitDivergence"),
-    ("eviction_rate", "EvictionDivergence"),
-)
-"""What a rule compares with the curve's points; where no point carries it the rule says not_in_plan."""
-
-CURVE_RULES = (*(rule for _, rule in MEASURED), "LoadBeyondBenchmark")
+COMPARED = "rules that compare production with it will say not_in_plan"
 
 WIDEST_OVER_PCIE = 2
 """The widest tensor parallel degree that the guide accepts over PCIe (9.1, step 2: NVLink required for TP > 2)."""
-
-ALL_REDUCE = ((8, "more than 38"), (4, "about 25"), (0, "8 to 25"))
-"""Tensor parallel degrees, and the per cent of a step that all-reduce takes from there on without NVLink (guide 5.6)."""
 
 NO_LINK = r"\b(no|none|without|non)\b"
 SLOW_LINK = rf"{NO_LINK}|\b(pci\w*|pix|pxb|phb|node|sys)\b"
@@ -111,7 +98,7 @@ def _underived(case: Case) -> Found:
     if not case.points:
         return
     if case.curve is None:
-        yield "curve.points", "warning", f"all points are censored; {_names(CURVE_RULES)} will say not_in_plan"
+        yield "curve.points", "warning", f"all points are censored; {COMPARED}"
         return
     derived, lowest = case.curve.usable(case.tier.slo), case.curve.points[0]
     if derived and not derived.knee_reached:
@@ -151,12 +138,6 @@ def _few_requests(case: Case) -> Found:
         span = f"{counts[0]} to {counts[-1]}" if counts[0] < counts[-1] else f"{counts[0] or 'not given'}"
         text = f"{len(counts)} of {format_count(len(case.points), 'point')} had fewer than {CERTAIN_REQUESTS} requests"
         yield "curve.points", "warning", f"{text} ({span}): verdicts against them are likely at most, never certain"
-
-
-def _closed_loop(case: Case) -> Found:
-    if case.tier.curve and case.tier.curve.loop == "closed":
-        text = "a closed loop starts with a burst, which stays in its P99, and its clients wait as users do not"
-        yield "curve.loop", "warning", f"{text}; an open-loop sweep compares better with production"
 
 
 def _repeated_prompts(case: Case) -> Found:
@@ -308,8 +289,7 @@ def _wide_without_nvlink(case: Case) -> Found:
         text += f"; tensor parallelism over {degree} GPUs requires NVLink (guide 9.1, step 2)"
         yield "gpu.interconnect", "info", f"{text}: write nvlink, xgmi or pcie"
         return
-    share = next(share for least, share in ALL_REDUCE if degree >= least)
-    text = f"tensor parallelism over {degree} GPUs without NVLink spends {share} % of a step in all-reduce (guide 5.6)"
+    text = f"tensor parallelism over {degree} GPUs without NVLink spends 8 to 38 % of a step in all-reduce (guide 5.6)"
     yield "gpu.interconnect", "warning", f"{text}: benchmark it against 2, quantise to need fewer GPUs, or use NVLink"
 
 
@@ -329,15 +309,10 @@ def _kv_tokens(case: Case) -> Found:
 
 def _missing(case: Case) -> Found:
     if case.tier.curve is None:
-        yield "curve", "info", f"is not in the plan; {_names(CURVE_RULES)} will say not_in_plan"
-    elif case.curve:
-        lacking = [row for row in MEASURED if all(metric_value(point, row[0]) is None for point in case.curve.points)]
-        if lacking:
-            metrics, rules = (_names(column) for column in zip(*lacking, strict=True))
-            yield "curve.points", "info", f"no point gives {metrics}; {rules} will say not_in_plan"
-        elif case.curve.gpu_utilization_kind is None:
-            text = "is missing: only like is compared with like, so GpuUtilizationShortfall will say not_in_plan"
-            yield "curve.gpu_utilization_kind", "warning", text
+        yield "curve", "info", f"is not in the plan; {COMPARED}"
+    elif case.tier.curve.gpu_utilization_kind is None and any(point.gpu_utilization for point in case.points):
+        text = "is missing: only like is compared with like, so GpuUtilizationShortfall will say not_in_plan"
+        yield "curve.gpu_utilization_kind", "warning", text
     for part, lost in PARTS:
         if getattr(case.tier, part) is None:
             yield part, "info", f"is not in the plan; {lost}"
@@ -347,7 +322,6 @@ CHECKS: tuple[Callable[[Case], Found], ...] = (
     _underived,
     _other_operating_point,
     _few_requests,
-    _closed_loop,
     _repeated_prompts,
     _lengths,
     _fleet_size,
@@ -362,7 +336,3 @@ CHECKS: tuple[Callable[[Case], Found], ...] = (
     _kv_tokens,
     _missing,
 )
-
-
-def _names(names: tuple[str, ...]) -> str:
-    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)

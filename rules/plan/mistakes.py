@@ -17,7 +17,6 @@ from typing import Any, Literal
 from rules.engines.registry import ENGINES
 from rules.plan.curve import LIMITED, Curve, OperatingPoint, operating_point
 from rules.plan.envelope import by_littles_law, metric_value, sort_by_load
-from rules.plan.money import HOURS_A_MONTH
 from rules.plan.replica_count import Margin, margin_from_rule
 from rules.plan.schema import Point, TierPlan
 from rules.problems import find_close_name
@@ -35,11 +34,6 @@ FAR_BEYOND = 1.5
 
 FAR_SHORT = 10.0
 """A fleet that carries less than a tenth of the planned peak was not sized for it: the two are in other units."""
-
-SAME_AS_FLEET = 0.25
-"""A factor within this share of the number of replicas is that number."""
-
-TIMES = ((60.0, "minute"), (3600.0, "hour"), (86_400.0, "day"))
 
 Severity = Literal["mistake", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("mistake", "warning", "info")
@@ -114,15 +108,6 @@ RANGES: tuple[tuple[str, float, float, str], ...] = (
 DOLLAR_SIZED = frozenset({"USD", "EUR", "GBP", "CHF", "CAD", "AUD", "NZD", "SGD"})
 """Currencies worth between half a US dollar and two: the range of prices holds for these alone."""
 
-SLIPS: tuple[tuple[str, tuple[tuple[float, str], ...]], ...] = (
-    ("cold_start_seconds", ((1e-3, "milliseconds"), (60.0, "minutes"))),
-    ("_seconds", ((1e-3, "milliseconds"),)),
-    ("p50", ((1e3, "thousands"),)),
-    ("eviction_rate", ((1e-2, "per cent"),)),
-    ("gpu_hour_price", ((1 / HOURS_A_MONTH, "the price of a month"), (1e-2, "cents"))),
-)
-"""Units that are written by mistake, by the end of the key: the value times the factor is in the unit of the plan."""
-
 
 def _implausible(case: Case) -> Found:
     tier = case.tier
@@ -153,16 +138,14 @@ def _value_at(tier: TierPlan, path: str) -> float | None:
 
 
 def _outside(path: str, value: float | None, low: float, high: float, why: str) -> Found:
-    """Yield a value outside its range, with what to write if it is in another unit."""
+    """Yield a value outside its range, with what to write if it is in milliseconds."""
     if value is None or low <= value <= high:
         return
     bound = f"below {low:g}" if value < low else f"above {high:g}"
-    unit = " s" if path.endswith("_seconds") else ""
-    slips = next(slips for end, slips in SLIPS if path.endswith(end))
-    meant = [
-        f"; if it is {words}, write {value * factor:.4g}" for factor, words in slips if low <= value * factor <= high
-    ]
-    yield path, "mistake", f"{value:.6g}{unit} is {bound}, the limit of what is plausible: {why}{''.join(meant)}"
+    text = f"{value:.6g}{' s' if path.endswith('_seconds') else ''} is {bound}, the limit of what is plausible: {why}"
+    if path.endswith("_seconds") and low <= value / 1000 <= high:
+        text += f"; if it is milliseconds, write {value / 1000:.4g}"
+    yield path, "mistake", text
 
 
 def _unknown_engine(case: Case) -> Found:
@@ -198,7 +181,7 @@ def _impossible_load(case: Case) -> Found:
     if not ratios or IDLE_LOAD <= (factor := median(ratios)) <= IMPOSSIBLE_LOAD:
         return
     text = f"completed_rps x time in system is {factor:.3g} times the concurrency (Little's law), which cannot be"
-    yield "curve.points", "mistake", f"{text}; {_of_the_fleet(case, factor)}. Write latencies in seconds"
+    yield "curve.points", "mistake", f"{text}; write latencies in seconds, and the rates of one replica in one second"
 
 
 def _contradictory_times(case: Case) -> Found:
@@ -214,13 +197,6 @@ def _contradictory_times(case: Case) -> Found:
             yield f"curve.points[{place}]", "mistake", f"{text}, which cannot be; correct them, or benchmark again"
 
 
-def _of_the_fleet(case: Case, factor: float) -> str:
-    replicas = case.tier.fleet.instances if case.tier.fleet else 0
-    if replicas > 1 and abs(factor - replicas) <= SAME_AS_FLEET * replicas:
-        return f"the plan has {replicas} replicas: write the rates of one replica, not of the fleet"
-    return "write the rates of one replica in one second"
-
-
 def _other_rate(case: Case) -> Found:
     """Yield a peak far above the planned fleet: probably requests of another span of time."""
     fleet, peak = case.tier.fleet, case.peak_rps
@@ -228,13 +204,8 @@ def _other_rate(case: Case) -> Found:
         return
     carried = fleet.instances * case.point.usable_rps
     if peak > FAR_SHORT * carried:
-        meant = [
-            f"if they are requests a {span}, write {peak / seconds:.4g}"
-            for seconds, span in TIMES
-            if carried / FAR_SHORT <= peak / seconds <= carried
-        ]
-        instead = ", ".join(meant) or "correct the peak or fleet.instances"
         text = f"{peak:.6g} rps are {peak / carried:.3g} times what the planned {fleet.instances} replicas carry"
+        instead = "write requests per second, or correct fleet.instances"
         yield "workload.requests_per_second.peak", "mistake", f"{text} ({carried:.4g} rps); {instead}"
 
 
