@@ -14,10 +14,11 @@ from agent.gpu.owners import AUTO
 from agent.http_client.errors import place_of
 from rules.catalogue.registry import RULES
 from rules.catalogue.thresholds import BURNS
-from rules.engines.coverage import FULL_PLAN, engine_signals, version_range
+from rules.engines.coverage import engine_signals, version_range
 from rules.engines.registry import ENGINES
 from rules.engines.table import EngineTable
 from rules.evaluator.benchmark_check import ASKED
+from rules.plan.load_bins import build_tier_context
 from rules.plan.memory import engine_kv_tokens, kv_shortfall
 from rules.plan.schema import TierPlan, same_model
 from rules.telemetry.families import BY_NAME, FamilyKind
@@ -72,7 +73,7 @@ def check_signals(page: TargetPage) -> Iterator[CheckResult]:
     if snapshot is None:
         return
     engine = next(e for e in ENGINES if (e.name, e.generation) == (snapshot.engine, snapshot.generation))
-    count, missing = _find_signals(snapshot)
+    count, missing = _find_signals(snapshot, page.tier)
     absent = f"; not exposed: {', '.join(missing)}" if missing else ""
     yield ok(
         check, f"{engine.label}{_describe_release(page, engine)}: {count} of {count + len(missing)} signals{absent}"
@@ -87,17 +88,19 @@ def check_signals(page: TargetPage) -> Iterator[CheckResult]:
         yield level(check, f"trouble on its page: {problem}", LOOK)
 
 
-def _find_signals(snapshot: Snapshot) -> tuple[int, list[str]]:
+def _find_signals(snapshot: Snapshot, tier: TierPlan | None) -> tuple[int, list[str]]:
     """Return the number of signals of the page, and the missing ones.
 
-    A signal that needs traffic or a second page is not missing.
+    A signal that needs traffic or a second page is not missing. A signal that needs more of the plan does not count.
     """
     window = window_since_start(snapshot)
     if all(name in snapshot.gauges for name in IN_SYSTEM):
         window = replace(window, counters={**window.counters, NET_CHANGE: 0.0})
-    values = {signal.name: read(signal, window, FULL_PLAN) for signal in engine_signals()}
-    missing = [name for name, value in values.items() if isinstance(value, Missing) and value.gap is Gap.NOT_EXPOSED]
-    return len(values) - len(missing), missing
+    facts = build_tier_context("", tier).basis
+    gaps = {s.name: v.gap for s in engine_signals() if isinstance(v := read(s, window, facts), Missing)}
+    missing = [name for name, gap in gaps.items() if gap is Gap.NOT_EXPOSED]
+    unplanned = sum(gap is Gap.NOT_IN_PLAN for gap in gaps.values())
+    return len(engine_signals()) - len(missing) - unplanned, missing
 
 
 def _is_needed(rule: Rule, tier: TierPlan | None) -> bool:

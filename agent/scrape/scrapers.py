@@ -29,8 +29,8 @@ from agent.http_client.page import JSON, PageFetcher
 from agent.scrape.exposition import ExpositionSeries, ParsedPage, SeriesReader
 from rules.engines.coverage import version_range
 from rules.engines.reader import SeriesLayout, SeriesName, is_mapped_name, snapshot
-from rules.engines.registry import ENGINES, PROCESS_START, detect_engine, normalize_name
-from rules.engines.several import SeveralEnginesError, find_declared_engine, find_router, split_page
+from rules.engines.registry import ENGINES, PROCESS_START, normalize_name
+from rules.engines.several import SeveralEnginesError, find_declared_engine, is_router, split_page
 from rules.engines.table import EngineTable
 from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot
 
@@ -120,8 +120,10 @@ class PageReader:
     def _split(self, names: Sequence[SeriesName], families: Iterable[str]) -> tuple[str, dict[str, SeriesLayout]]:
         """Return the label that tells the engines of a page apart, and their layouts. Raise ScrapeError."""
         plain = [(normalize_name(name), labels) for name, labels in names]
-        if router := find_router(families, is_engine=detect_engine(plain, self._engines) is not None):
-            raise ScrapeError(ScrapeFailure.NOT_ONE_ENGINE, router)
+        if is_router(families):
+            raise ScrapeError(
+                ScrapeFailure.NOT_ONE_ENGINE, "a router's page (the vLLM production-stack router): no engine"
+            )
         try:
             label, layouts = split_page(names, self._engines)
         except SeveralEnginesError as error:

@@ -10,12 +10,10 @@ import re
 from collections.abc import Iterator
 from textwrap import fill
 
-from exporters.documents.signal_exposure import matrix
 from exporters.metrics import names
 from exporters.render.text import table
-from rules.engines.coverage import Support, exposures
 from rules.engines.registry import ENGINES
-from rules.engines.several import ROUTERS, TELLING
+from rules.engines.several import TELLING
 from rules.engines.table import EngineTable, LabelAggregation, SourceRow
 from rules.telemetry.families import FAMILIES, Family
 from rules.telemetry.signals import SIGNALS, Signal
@@ -62,7 +60,7 @@ def signals_page() -> str:
 
 
 def _signal(signal: Signal) -> tuple[str, ...]:
-    return f"`{signal.name}`", signal.unit.value, signal.text, ", ".join(f"`{family}`" for family in signal.families)
+    return f"`{signal.name}`", signal.unit, signal.text, ", ".join(f"`{family}`" for family in signal.families)
 
 
 def _family(family: Family) -> tuple[str, ...]:
@@ -84,10 +82,9 @@ ENGINES_HEAD = """\
 
 <!-- Generated from the program's own tables; `sizewatch render` writes it anew. -->
 
-Which signal each engine can give. *known*: a best estimate with its bounds; *bounded*: bounds alone; *-*: not exposed by
-the engine, for the reason in its section. Releases are those that were looked at: the true change lies between two of
-them. `sizewatch inspect PAGE` prints what one page gives, value by value.
-[GPU signals](gpus.md) do not depend on the engine."""
+Which family each engine prints, and from or up to which release; *-*: not at all. [Signals](signals.md) lists the families
+that a signal needs. Releases are those that were looked at: the true change lies between two of them.
+`sizewatch inspect PAGE` prints what one page gives, value by value. [GPU signals](gpus.md) do not depend on the engine."""
 
 NAMES = """\
 Names as they stand on the page with `:` written as `_`, without what Ray, KServe or a router puts before them. Several
@@ -98,17 +95,31 @@ SEVERAL = fill(
     "A page with several engines is several replicas, each named `target/engine`: a label with more than one value tells "
     f"them apart. Labels that count: {', '.join(f'`{label}`' for label in TELLING)}; else the model, or its version. "
     "A data-parallel `engine` and ranks are parts of one replica. Where no label tells engines apart, where names of two "
-    f"engines are mixed, and of a router ({'; '.join(ROUTERS)}), nothing is judged, and it is "
-    "no replica: `inspect`, `doctor` and `init` say so.",
+    "engines are mixed, and of the vLLM production-stack router, nothing is judged, and it is no replica: `inspect`, "
+    "`doctor` and `init` say so.",
     width=124,
 )
 
 
 def engines_page() -> str:
-    head, rows = matrix(ENGINES)
-    parts = [ENGINES_HEAD, table(head, ((f"`{name}`", *cells) for name, *cells in rows)), NAMES, SEVERAL]
+    printed = {row.family for engine in ENGINES for row in engine.rows}
+    rows = ((f"`{f.name}`", *(_printed(engine, f.name) for engine in ENGINES)) for f in FAMILIES if f.name in printed)
+    parts = [ENGINES_HEAD, table(("family", *(engine.label for engine in ENGINES)), rows), NAMES, SEVERAL]
     parts += [part for engine in ENGINES for part in _engine(engine)]
     return "\n\n".join(parts) + "\n"
+
+
+def _printed(engine: EngineTable, family: str) -> str:
+    """Return since and until which of its scanned releases an engine prints a family."""
+    rows = [row for row in engine.rows if row.family == family]
+    if not rows:
+        return "-"
+    place = {release: number for number, release in enumerate(engine.scanned)}
+    first = min(place.get(row.since, 0) for row in rows)
+    last = max(place.get(row.until, len(place)) for row in rows)
+    words = [f"from {engine.scanned[first]}"] if first else []
+    words += [f"to {engine.scanned[last]}"] if last + 1 < len(engine.scanned) else []
+    return " ".join(words) or "yes"
 
 
 def _engine(engine: EngineTable) -> Iterator[str]:
@@ -116,11 +127,10 @@ def _engine(engine: EngineTable) -> Iterator[str]:
     if engine.scanned:
         yield f"`engine: {engine.name}`; releases {', '.join(engine.scanned)}."
     yield table(("our family", "source", "since", "until", "note"), (_row(row) for row in engine.rows))
-    missing = [e for e in exposures(engine) if any(support is Support.NOT_EXPOSED for support, _, _ in e.spans)]
-    told = [(f"`{e.signal}`", e.why) for e in missing if e.why]
-    if told:
-        yield "Not exposed:"
-        yield table(("signal", "why"), told)
+    if engine.not_exposed:
+        yield "Not exposed, or not at once:"
+        reasons = ((f"`{name}`" if name != "other" else "all others", why) for name, why in engine.not_exposed.items())
+        yield table(("family", "why"), reasons)
 
 
 def _row(row: SourceRow) -> tuple[str, ...]:

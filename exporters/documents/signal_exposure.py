@@ -1,8 +1,4 @@
-"""Signals and families of engine pages, GPU exporter pages and engine tables, as text and JSON.
-
-The module serves `sizewatch inspect` and the engine matrix of the documentation. Matrix facts are in
-`rules.engines.coverage`.
-"""
+"""Signals and families of engine pages and GPU exporter pages, as text and JSON of `sizewatch inspect`."""
 
 from __future__ import annotations
 
@@ -12,13 +8,13 @@ from typing import Any
 
 from exporters.documents.replay import reading_json
 from exporters.render.text import copy_fields
-from rules.engines.coverage import Exposure, FamilyUse, Support, engine_signals, exposures
+from rules.engines.coverage import FamilyUse
 from rules.engines.table import EngineTable
 from rules.gpu_sources.devices import BY_CODE, FAULTS
 from rules.gpu_sources.exporter import GpuExporter, GpuExporterPage
 from rules.telemetry.families import GPU_NAMES
 from rules.telemetry.gpu_windows import COVERED
-from rules.telemetry.signals import BY_NAME, RATES, Gap, Missing, Signal, SignalValue
+from rules.telemetry.signals import BY_NAME, Gap, Missing, Signal, SignalValue
 from rules.telemetry.snapshots import GpuReadout, Snapshot
 from rules.telemetry.wording import format_count, number, quantity
 
@@ -33,7 +29,7 @@ def explain_gap(
 ) -> SignalValue:
     """Add to a missing signal the engine release and the reason for its absence."""
     if not isinstance(value, Missing):
-        needs_time = why_no_rate and signal.unit in RATES
+        needs_time = why_no_rate and signal.unit.endswith(("per_second", "per_hour", "money"))
         return Missing(gap=Gap.NOT_EXPOSED, text=why_no_rate) if needs_time else value
     if value.gap is not Gap.NOT_EXPOSED or value.text:
         return value
@@ -84,7 +80,7 @@ def _families(head: str, uses: list[FamilyUse]) -> list[str]:
 
 
 def _shown(name: str, value: SignalValue) -> str:
-    unit = BY_NAME[name].unit.value
+    unit = BY_NAME[name].unit
     if isinstance(value, Missing):
         return value.gap.value + (f": {value.text}" if value.text else "")
     best = "" if value.value is None or value.low == value.high else f" (about {number(value.value, unit)})"
@@ -103,28 +99,6 @@ def inspect_json(
         "families": [{"name": u.name, "use": "mapped" if u.is_read else "unread", "text": u.text} for u in uses],
         "problems": list(page.problems),
     }
-
-
-SHORT = {Support.KNOWN: "known", Support.BOUNDED: "bounded", Support.NOT_EXPOSED: "-"}
-
-
-def cell(exposure: Exposure) -> str:
-    """Return a cell: the exposure in the newest release, and the release of its last change."""
-    support, since, _ = exposure.spans[-1]
-    text = SHORT[support]
-    if len(exposure.spans) == 1:
-        return text
-    before = exposure.spans[-2]
-    if support is Support.NOT_EXPOSED:
-        return f"{SHORT[before[0]]} to {before[2]}"
-    return f"{text} from {since}" if before[0] is Support.NOT_EXPOSED else f"{text}, {SHORT[before[0]]} to {before[2]}"
-
-
-def matrix(engines: Sequence[EngineTable]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Return head and rows: a row per signal, a column per engine generation."""
-    columns = [{e.signal: e for e in exposures(engine)} for engine in engines]
-    rows = tuple((s.name, *(cell(column[s.name]) for column in columns)) for s in engine_signals())
-    return ("signal", *(engine.label for engine in engines)), rows
 
 
 LISTED = tuple(name for name in GPU_NAMES if name != BY_CODE)

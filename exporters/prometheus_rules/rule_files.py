@@ -14,7 +14,6 @@ from typing import Any
 from exporters.metrics import names
 from exporters.render.text import Block, comment_lines, dump_yaml, runbook_url
 from rules.evaluator.external_alerts import OURS
-from rules.telemetry.signals import Unit
 from rules.verdicts.rule import Rule, Severity
 
 Pairs = tuple[tuple[str, str], ...]
@@ -105,16 +104,16 @@ WATCHER_LABELS = ("instance", "pod", "node", "container", "endpoint")
 """Labels that identify the agent. On an alert they would make it a new alert after a restart."""
 
 UNITS: Mapping[str, str] = {
-    Unit.SECONDS: "{0} s",
-    Unit.RATIO: "{%}",
-    Unit.PER_SECOND: "{0} requests/s",
-    Unit.TOKENS_PER_SECOND: "{0} tokens/s",
-    Unit.EVENTS_PER_SECOND: "{0}/s",
-    Unit.TOKENS_PER_HOUR: "{0} tokens/GPU-hour",
-    Unit.CELSIUS: "{0} °C",
-    Unit.WATTS: "{0} W",
-    Unit.BYTES_PER_SECOND: "{0} B/s",
-    Unit.JOULES_PER_TOKEN: "{0} J/token",
+    "seconds": "{0} s",
+    "ratio": "{%}",
+    "per_second": "{0} requests/s",
+    "tokens_per_second": "{0} tokens/s",
+    "events_per_second": "{0}/s",
+    "tokens_per_hour": "{0} tokens/GPU-hour",
+    "celsius": "{0} °C",
+    "watts": "{0} W",
+    "bytes_per_second": "{0} B/s",
+    "joules_per_token": "{0} J/token",
 }
 """Templates of values by unit. Any other unit prints as the number and the unit's name."""
 

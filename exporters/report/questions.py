@@ -124,17 +124,14 @@ def _efficient(asked: _TierSummary) -> _Answer:
 
 
 def _contract(asked: _TierSummary) -> _Answer:
-    good, done = asked.number("goodput_rps"), asked.number("completed_rps")
+    done = asked.number("completed_rps")
     ttft, tpot = asked.number("ttft_p99_seconds"), asked.number("tpot_p99_seconds")
     slo = asked.slo
     limit = f" (SLO {number(slo.ttft_p99_seconds, 'seconds')})" if slo and slo.ttft_p99_seconds else ""
-    text = f"goodput {words(good, 'per_second')} of {words(done, 'per_second')} completed; TTFT P99 {words(ttft, 'seconds')}{limit}"
+    text = f"{words(done, 'per_second')} completed; TTFT P99 {words(ttft, 'seconds')}{limit}"
     text += f", TPOT P99 {words(tpot, 'seconds')}"
     text += f" (SLO {number(slo.tpot_p99_seconds, 'seconds')})" if slo and slo.tpot_p99_seconds else ""
-    return text, (
-        *_term("goodput_rps_at_least", good.low, "per_second"),
-        *_term("completed_rps", done.value, "per_second"),
-    )
+    return text, _term("completed_rps", done.value, "per_second")
 
 
 def _unit(asked: _TierSummary) -> _Answer:

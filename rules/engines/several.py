@@ -1,13 +1,13 @@
 """Pages that are not of one engine: those of several engines, of a router, and of mixed origin.
 
 A label tells the engines of a page apart, and each is a replica. A page whose engines no label tells apart is no replica.
-A label that deployments use is an entry of `TELLING`, a router one of `ROUTERS`.
+A label that deployments use is an entry of `TELLING`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from rules.engines.reader import SeriesLayout, SeriesName, compile_layout, sources, to_printable_line
 from rules.engines.registry import ENGINES, detect_engine, normalize_name, strip_wrapper_prefix
@@ -40,36 +40,20 @@ COUNTED = frozenset({*PLACED, "requests_waiting", "prompt_tokens", "generation_t
 PASSING_ON = frozenset({"dynamo", "triton"})
 """Engines whose pages pass on those of other engines."""
 
-STACK_ROUTER = "the vLLM production-stack router"
-ROUTERS: Mapping[str, tuple[str, ...]] = {
-    STACK_ROUTER: (
-        *("vllm_current_qps", "vllm_avg_decoding_length", "vllm_num_prefill_requests", "vllm_num_decoding_requests"),
-        *("vllm_avg_itl", "vllm_avg_latency", "vllm_num_incoming_requests_total", "router_cpu_usage_percent"),
-    ),
-    "an endpoint picker (llm-d EPP, Gateway API inference extension)": (
-        *("inference_extension_", "inference_pool_", "inference_objective_", "inference_model_"),
-        *("llm_d_epp_", "llm_d_router_", "llm_d_inference_scheduler_"),
-    ),
-    "the SGLang router": ("sgl_router_", "smg_"),
-    "the vLLM router": ("vllm_router_",),
-    "LiteLLM": ("litellm_",),
-}
-"""Routers by the begins of their names, which are theirs where no engine is on the page."""
+STACK_ROUTER = (
+    *("vllm_current_qps", "vllm_avg_decoding_length", "vllm_num_prefill_requests", "vllm_num_decoding_requests"),
+    *("vllm_avg_itl", "vllm_avg_latency", "vllm_num_incoming_requests_total", "router_cpu_usage_percent"),
+)
+"""Begins of the names of the vLLM production-stack's router, which prints names of its engines beside them."""
 
 
 class SeveralEnginesError(Exception):
     """Page of several engines that no label tells apart."""
 
 
-def find_router(families: Iterable[str], is_engine: bool) -> str:
-    """Return what a page says that is a router's, or "". `is_engine`: the page has series of an engine too.
-
-    The production-stack router prints names of its engines beside its own."""
-    plain = [normalize_name(name) for name in families]
-    for title, names in ROUTERS.items():
-        if (title == STACK_ROUTER or not is_engine) and any(name.startswith(names) for name in plain):
-            return f"a router's page ({title}): no engine"
-    return ""
+def is_router(families: Iterable[str]) -> bool:
+    """Return whether a page is of the vLLM production-stack's router. Other routers print no names of engines."""
+    return any(normalize_name(name).startswith(STACK_ROUTER) for name in families)
 
 
 def find_declared_engine(families: Iterable[str], engines: tuple[EngineTable, ...] = ENGINES) -> EngineTable | None:

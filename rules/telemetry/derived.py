@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rules.sizing import cost_per_million_tokens, expected_tokens_per_round
-from rules.telemetry import gpu_windows, histograms
+from rules.telemetry import gpu_windows
 from rules.telemetry.arrivals import unserved
 from rules.telemetry.gpu_windows import energy, share_of_peak
 from rules.telemetry.outcomes import HTTP_REFUSED, NO_ROOM, count_gone, outcomes
@@ -160,37 +160,6 @@ def _arrivals(window: Window, basis: PlanFacts) -> SignalValue:
         return Reading(value=None, low=at_least, high=None, n=finished)
     per_replica = max(0.0, finished / of_finished + change / of_change)
     return Reading(value=per_replica * window.due_seconds / window.span, low=at_least, high=None, n=finished)
-
-
-def _goodput(window: Window, basis: PlanFacts) -> SignalValue:
-    """Return the rate of requests that ended well and met every objective. Engines expose only the marginal shares. The
-    joint share of k has the Frechet bounds max(0, sum - (k - 1)) and their minimum. Output events are no requests, so an
-    ITL objective does not count."""
-    promised = (
-        ("ttft_seconds", basis.ttft_slo_seconds),
-        ("tpot_seconds", basis.tpot_slo_seconds),
-        ("e2e_seconds", basis.e2e_slo_seconds),
-    )
-    if all(slo is None for _, slo in promised):
-        return Missing(gap=Gap.NOT_IN_PLAN, text="the tier has no objective on TTFT, TPOT or whole requests")
-    finished = total_rate(window, "requests_finished")
-    if isinstance(finished, Missing):
-        return finished
-    ended = window.counters.get("requests_finished", 0.0)
-    well = max(0.0, 1 - window.counters.get("requests_aborted", 0.0) / ended) if ended > 0 else 1.0
-    margins = [(well, well)]
-    for family, slo in promised:
-        if slo is None:
-            continue
-        if family not in window.histograms:
-            return Missing(gap=window.explain_missing(family))
-        slow = histograms.share_above(window.histograms[family], slo)
-        if slow.n <= 0:
-            return gap_for_empty_family(window, family)
-        margins.append((1 - slow.high / slow.n, 1 - slow.low / slow.n))
-    low = max(0.0, math.fsum(a for a, _ in margins) - (len(margins) - 1)) * (finished.low or 0.0)
-    high = None if finished.high is None else min(b for _, b in margins) * finished.high
-    return Reading(value=None, low=low, high=high, n=finished.n)
 
 
 def _failed_share(window: Window) -> SignalValue:
@@ -343,7 +312,6 @@ def _alone(way: Callable[[Window], SignalValue]) -> Callable[[Window, PlanFacts]
 DERIVED: dict[str, Callable[[Window, PlanFacts], SignalValue]] = {
     "tpot_mean_seconds": _alone(tpot_mean),
     "arrival_rps": _arrivals,
-    "goodput_rps": _goodput,
     "failed_share": _alone(_failed_share),
     "refused_share": _alone(_refused_share),
     "evictions_per_running_request_per_second": _evictions_per_running,
@@ -358,9 +326,6 @@ DERIVED: dict[str, Callable[[Window, PlanFacts], SignalValue]] = {
     "gpu_memory_utilization": _alone(gpu_windows.memory_utilization),
     "gpu_power_watts": _alone(gpu_windows.power),
     "energy_per_generated_token": lambda window, plan: energy(window, plan.gpus_per_replica, "generation_tokens"),
-    "energy_per_token": lambda window, plan: energy(
-        window, plan.gpus_per_replica, "generation_tokens", "prompt_tokens"
-    ),
     "mfu": lambda window, plan: share_of_peak(window, plan.peak_flops, "estimated_flops"),
     "mbu": lambda window, plan: share_of_peak(
         window, plan.peak_bytes_per_second, "estimated_read_bytes", "estimated_write_bytes"

@@ -64,29 +64,6 @@ class Missing:
 SignalValue = Reading | Missing
 
 
-class Unit(StrEnum):
-    """Base units only (Prometheus naming)."""
-
-    SECONDS = "seconds"
-    RATIO = "ratio"
-    PER_SECOND = "per_second"  # requests
-    TOKENS_PER_SECOND = "tokens_per_second"
-    EVENTS_PER_SECOND = "events_per_second"
-    TOKENS = "tokens"
-    REQUESTS = "requests"
-    WATTS = "watts"
-    CELSIUS = "celsius"
-    MONEY = "money"
-    TOKENS_PER_HOUR = "tokens_per_hour"
-    ADAPTERS = "adapters"
-    BYTES_PER_SECOND = "bytes_per_second"
-    JOULES_PER_TOKEN = "joules_per_token"
-
-
-RATES = frozenset({*(unit for unit in Unit if unit.endswith(("per_second", "per_hour"))), Unit.MONEY})
-"""Units that need a duration."""
-
-
 class SignalKind(StrEnum):
     """Kind of reading. Each is one function in `rules.telemetry.reading_methods`."""
 
@@ -100,11 +77,11 @@ class SignalKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """Row of SIGNALS: `families` are the names in a window that `how` reads; `q` is the quantile (0-1). `also` are
-    further families that may change the reading."""
+    """Row of SIGNALS: `unit` is a base unit. `families` are the names in a window that `how` reads; `q` is the quantile
+    (0-1). `also` are further families that may change the reading."""
 
     name: str
-    unit: Unit
+    unit: str
     how: SignalKind
     families: tuple[str, ...]
     also: tuple[str, ...] = ()
@@ -113,7 +90,7 @@ class Signal:
 
 
 def _load(row: dict[str, Any]) -> Signal:
-    return Signal(**freeze(row) | {"unit": Unit(row["unit"]), "how": SignalKind(row.get("how", "derived"))})
+    return Signal(**freeze(row) | {"how": SignalKind(row.get("how", "derived"))})
 
 
 SIGNALS: tuple[Signal, ...] = tuple(map(_load, read_table("rules.telemetry", "signals")["signals"]))

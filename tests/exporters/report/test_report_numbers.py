@@ -26,7 +26,7 @@ FACTS = {
     "highest load that kept the SLO": r"production kept the SLO up to ([\d.]+\d)"
     r"|^\| ([\d.]+) rps \|[^\n]*kept \|\n\n",
     "peak": r"(?:the peak was|; peak =|peak rate, of five minutes \| [\d.]+ rps \|) ([\d.]+) rps",
-    "completed requests": r"(?:Completed requests \|[^|]*\||rps of) ([\d.]+) rps",
+    "completed requests": r"Completed requests \|[^|]*\| ([\d.]+) rps|([\d.]+) rps completed",
     "cost of a million tokens": r"(?:Cost per million tokens \|[^|]*\||measured \|[^|]*\|[^|]*\|[^|]*\|) ([\d.]+) USD"
     r"|([\d.]+) USD a million output tokens|measured: .* cost per million tokens = ([\d.]+) USD",
     "cost of a day": r"it costs ([\d,.]+) USD a day|measured \|[^|]*\|[^|]*\| ([\d,.]+) USD",

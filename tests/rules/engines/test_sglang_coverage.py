@@ -87,9 +87,8 @@ def test_a_name_of_two_types_is_explained_by_its_type() -> None:
     old = by_name(explain_families(SGLANG, families(PAGES / "sglang-0.5.3.prom")))["sglang:kv_transfer_latency_ms"]
     new = by_name(explain_families(SGLANG, families(PAGES / "sglang-0.5.10.prom")))["sglang:kv_transfer_latency_ms"]
     assert (old.is_read, new.families) == (False, ("kv_transfer_seconds",))
-    assert "gauge" in old.text
     (strange,) = explain_families(SGLANG, {"sglang:num_requests_total": "gauge"})
-    assert strange.text == "a gauge here, a counter in every release that was scanned"
+    assert not strange.is_read
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from table_checks import unexplained
 
 from agent.errors import ScrapeError
 from agent.scrape.scrapers import PageReader
-from rules.engines.coverage import FamilyUse, Support, explain_families, exposures
+from rules.engines.coverage import FamilyUse, explain_families
 from rules.engines.registry import BY_NAME as TABLES
 from rules.telemetry import windows
 from rules.telemetry.families import BY_NAME, stem
@@ -199,9 +199,3 @@ def test_every_name_of_its_reference_is_on_the_page() -> None:
 def test_a_counter_that_is_a_gauge_is_unknown() -> None:
     (found,) = explain_families(TGI, {"tgi_request_count": "gauge"})
     assert not found.is_read
-
-
-def test_every_signal_that_it_cannot_give_says_why() -> None:
-    for exposure in exposures(TGI):
-        if any(support is Support.NOT_EXPOSED for support, _, _ in exposure.spans):
-            assert exposure.why, exposure

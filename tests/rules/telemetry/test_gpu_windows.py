@@ -93,7 +93,8 @@ def test_throttling_without_covered_seconds_is_covered_from_refresh_to_refresh()
     pages = [readout(t, counters={"gpu_throttled_power_seconds": t / 4}) for t in (0.0, 30.0)]
     found = since(*pages)
     assert found.counters == {"gpu_throttled_power_seconds": 7.5, "gpu_throttled_covered_seconds": 30.0}
-    assert read_all(found)["gpu_throttled_power_ratio"] == Reading(value=0.25, low=0.25, high=0.25, n=30)
+    thermal = [readout(t, counters={"gpu_throttled_thermal_seconds": t / 4}) for t in (0.0, 30.0)]
+    assert read_all(since(*thermal))["gpu_throttled_ratio"] == Reading(value=0.25, low=0.25, high=0.25, n=30)
 
 
 def test_throttling_keeps_the_covered_seconds_that_the_reader_gives() -> None:
