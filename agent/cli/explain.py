@@ -17,7 +17,7 @@ WIDEST = 100
 
 
 def parameters() -> tuple[click.Parameter, ...]:
-    text = "name of a rule, which is also its alertname; without it all are listed"
+    text = "name of a rule, whose alertname is Sizewatch and that name; without it all are listed"
     return (click.Argument(["rule"], required=False, metavar="[RULE]", help=text),)
 
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from exporters.render.text import replace_undecodable, runbook_url, tier_anchor
+from exporters.render.text import alert_name, replace_undecodable, runbook_url, tier_anchor
 from rules.evaluator.alert_severity import RESOLVED_KEPT_SECONDS
 from rules.evaluator.external_alerts import OURS, ExternalAlert
 from rules.evaluator.incident_alerts import IncidentAlert, held_back
@@ -29,7 +29,7 @@ SEVERITIES: Mapping[str, str] = {Severity.PAGE.value: "critical", Severity.TICKE
 VALID_RESENDS = 4
 """Resend intervals after which an alert ends if it is not sent again (Prometheus rules/manager.go, SendAlerts)."""
 
-DIAGNOSIS = "ForeignAlertDiagnosis"
+DIAGNOSIS = "SizewatchForeignAlertDiagnosis"
 """Alertname of informational explanations of foreign alerts."""
 
 INFORMATION: Mapping[str, str] = {"severity": "info", "loudness": Severity.REPORT.value}
@@ -92,7 +92,7 @@ def present(
 def _posted(alert: IncidentAlert, now: float, settings: AlertSettings, waiting: float | None) -> AlertPayload:
     key, severity = alert.key, SEVERITIES[alert.loudness.value]
     labels = {
-        "alertname": key.rule,
+        "alertname": alert_name(key.rule),
         **_where(key.subject),
         "severity": severity,
         "loudness": alert.loudness.value,

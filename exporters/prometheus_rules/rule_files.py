@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from exporters.metrics import names
-from exporters.render.text import Block, comment_lines, dump_yaml, runbook_url
+from exporters.render.text import Block, alert_name, comment_lines, dump_yaml, runbook_url
 from rules.evaluator.external_alerts import OURS
 from rules.verdicts.rule import Rule, Severity
 
@@ -82,7 +82,7 @@ def duration(seconds: float) -> str:
 def _alert(alert: Alert) -> dict[str, Any]:
     times = {"for": alert.hold_seconds, "keep_firing_for": alert.keep_seconds}
     return {
-        "alert": alert.name,
+        "alert": alert_name(alert.name),
         "expr": Block(alert.expr),
         **{key: duration(seconds) for key, seconds in times.items() if seconds},
         "labels": dict(alert.labels),

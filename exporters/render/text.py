@@ -76,6 +76,11 @@ RUNBOOKS = "docs/runbooks.md"
 """Path of the repository, for alerts and texts of a program that serves no runbooks itself."""
 
 
+def alert_name(rule: str) -> str:
+    """Return the alertname of a rule: other rule files have a TargetDown, too."""
+    return rule if rule.startswith("Sizewatch") else f"Sizewatch{rule}"
+
+
 def runbook_url(rule: str, runbooks: str = RUNBOOKS) -> str:
     """Return the address of a rule's section on a page with all runbooks."""
     return f"{runbooks}#{rule.lower()}"

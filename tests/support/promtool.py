@@ -13,6 +13,8 @@ import yaml
 from tools import tool
 from waiting import CEILING_SECONDS
 
+from exporters.render.text import alert_name
+
 STEP = "15s"
 """How far apart the samples of a series stand, and how often rules are evaluated."""
 
@@ -56,7 +58,7 @@ def differences(folder: Path, rules: Path | None, cases: Iterable[Case]) -> str:
 def narrowed(folder: Path, rules: Path, *alerts: str) -> Path:
     """The rule file with some alerts alone: so much quicker to test."""
     groups = yaml.safe_load(rules.read_text(encoding="utf-8"))["groups"]
-    wanted = [row for group in groups for row in group["rules"] if row["alert"] in alerts]
+    wanted = [row for group in groups for row in group["rules"] if row["alert"] in map(alert_name, alerts)]
     file = folder / f"{alerts[0]}.yaml"
     file.write_text(json.dumps({"groups": [{"name": alerts[0], "rules": wanted}]}), encoding="utf-8")
     return file
@@ -65,7 +67,7 @@ def narrowed(folder: Path, rules: Path, *alerts: str) -> Path:
 def firing(alert: str, **labels: str) -> str:
     """An expression for how many alerts of a name fire: 0 where none does."""
     own = "".join(f',{name}="{value}"' for name, value in labels.items())
-    return f'count(ALERTS{{alertname="{alert}",alertstate="firing"{own}}}) or vector(0)'
+    return f'count(ALERTS{{alertname="{alert_name(alert)}",alertstate="firing"{own}}}) or vector(0)'
 
 
 def _test(case: Case) -> dict[str, Any]:
@@ -74,7 +76,8 @@ def _test(case: Case) -> dict[str, Any]:
         "interval": STEP,
         "input_series": [{"series": name, "values": values} for name, values in case.series.items()],
         "alert_rule_test": [
-            {"eval_time": when, "alertname": alert, "exp_alerts": expected} for when, alert, expected in case.alerts
+            {"eval_time": when, "alertname": alert_name(alert), "exp_alerts": expected}
+            for when, alert, expected in case.alerts
         ],
         "promql_expr_test": [
             {"eval_time": when, "expr": expr, "exp_samples": [{"labels": "{}", "value": value}]}

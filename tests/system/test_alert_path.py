@@ -33,7 +33,7 @@ from waiting import free_port, wait_for
 
 from agent.demo.engines import Player, RecordedTrack, track
 from agent.sources.recording import load
-from exporters.render.text import runbook_url
+from exporters.render.text import alert_name, runbook_url
 
 pytestmark = pytest.mark.server
 
@@ -147,14 +147,17 @@ def test_a_cascade_pages_once_by_prometheus_rules_and_is_resolved(tmp_path: Path
 
         assert watching.steps_until(pages, STEP, 30), "no page in Prometheus"
         (alert,) = of("critical", firing(prometheus))
-        assert (alert["labels"]["alertname"], alert["labels"]["tier"], alert["labels"]["replica"]) == (CASCADE, *WHERE)
+        assert (alert["labels"]["alertname"], alert["labels"]["tier"], alert["labels"]["replica"]) == (
+            alert_name(CASCADE),
+            *WHERE,
+        )
         assert (alert["labels"]["loudness"], alert["labels"]["source"]) == ("page", "sizewatch")
         assert alert["annotations"]["summary"] == "KV cache cascade: cpu-small/r0"
         assert "Next: " in alert["annotations"]["description"]
 
         assert wait_for(lambda: told(called, "pages", "firing")), called.messages
         (paged,) = told(called, "pages", "firing")
-        assert (paged["labels"]["alertname"], paged["labels"]["severity"]) == (CASCADE, "critical")
+        assert (paged["labels"]["alertname"], paged["labels"]["severity"]) == (alert_name(CASCADE), "critical")
         assert paged["annotations"]["runbook_url"] == runbook_url(CASCADE)
         (page,) = of("critical", held(manager))
         assert (page["fingerprint"], page["status"]["state"]) == (paged["fingerprint"], "active")
@@ -163,7 +166,7 @@ def test_a_cascade_pages_once_by_prometheus_rules_and_is_resolved(tmp_path: Path
         assert watching.steps_until(is_over, STEP, 60), "it does not end"
         found = f'max_over_time(sizewatch_verdict{{tier="cpu-small",rule!="{CASCADE}"}}[1d]) >= 1'
         assert query(prometheus, found)
-        assert ever(prometheus, "critical") == {CASCADE}
+        assert ever(prometheus, "critical") == {alert_name(CASCADE)}
         assert ever(prometheus, "warning") <= of_agents()
         assert names(of("warning", held(manager))) <= of_agents()
         assert told(called, "pages", "resolved") == []
@@ -180,13 +183,13 @@ def test_a_cascade_pages_once_by_prometheus_rules_and_is_resolved(tmp_path: Path
         for _ in range(3):
             watching.step(STEP)
             judged(prometheus, watching)
-        assert ever(prometheus, "critical") == names(told(called, "pages", "firing")) == {CASCADE}
+        assert ever(prometheus, "critical") == names(told(called, "pages", "firing")) == {alert_name(CASCADE)}
         assert len(told(called, "pages", "firing")) == len(told(called, "pages", "resolved")) == 1
         assert {a["labels"]["severity"] for a in told(called, "tickets", "firing")} <= {"warning"}
         assert wait_for(lambda: told(called, "outside", "firing"), every=0.1)
         assert names(told(called, "outside", "firing")) == {"SizewatchWatchdog"}
         assert rule_troubles(prometheus) == []
-        assert CASCADE not in names(told(called, "tickets", "firing"))
+        assert alert_name(CASCADE) not in names(told(called, "tickets", "firing"))
 
 
 AT_WORK = f'sizewatch_verdict{{rule="{CASCADE}"}} > 0 or sizewatch_incident_alert{{rule="{CASCADE}"}} > 0'

@@ -158,7 +158,7 @@ def test_a_cascade_pages_once_by_posts_and_is_resolved(tmp_path: Path) -> None:
         )
         with alertmanager(tmp_path, routes) as manager:
             client = AlertmanagerClient(Peer(url=manager))
-            page = ("pages", "KvCacheCascade")
+            page = ("pages", "SizewatchKvCacheCascade")
             # What is watched ends now, so that every end lies behind Alertmanager's clock.
             ever: list[AlertPayload] = []
             for _, payloads in Watched(found, time.time() - found[-1][0]).posts():

@@ -49,7 +49,7 @@ def test_a_reload_that_posts_the_same_goes_on_and_one_that_posts_elsewhere_begin
         path = write(tmp_path, configuration(served, alerting=alerting(first)))
         with running(path) as daemon:
             served[0].act = answers_500
-            assert wait_for(lambda: "TierDown" in posted(first))
+            assert wait_for(lambda: "SizewatchTierDown" in posted(first))
             (thread,) = (one._thread for one in daemon.assembly.alerting.deliveries)  # type: ignore[union-attr]
             write(tmp_path, configuration(served, alerting=alerting(first), logging={"level": "warning"}))
             reload(daemon)
@@ -57,7 +57,7 @@ def test_a_reload_that_posts_the_same_goes_on_and_one_that_posts_elsewhere_begin
             assert [one._thread for one in daemon.assembly.alerting.deliveries] == [thread]  # type: ignore[union-attr]
             write(tmp_path, configuration(served, alerting=alerting(second)))
             reload(daemon)
-            assert wait_for(lambda: "TierDown" in posted(second))
+            assert wait_for(lambda: "SizewatchTierDown" in posted(second))
             assert wait_for(lambda: not thread.is_alive())  # type: ignore[union-attr]
             write(tmp_path, configuration(served))
             reload(daemon)
@@ -102,7 +102,7 @@ def test_a_node_posts_as_well_and_keeps_no_history(tmp_path: Path) -> None:
         path = write(tmp_path, configuration(served, role="node", alerting=alerting(there)))
         with running(path):
             served[0].act = answers_500
-            assert wait_for(lambda: "TierDown" in posted(there))
+            assert wait_for(lambda: "SizewatchTierDown" in posted(there))
     assert not (tmp_path / "sizewatch-data").exists()
 
 

@@ -20,6 +20,7 @@ from waiting import free_port, wait_for
 from agent.cli import main
 from agent.daemon.daemon import Daemon
 from exporters.alertmanager.payload import timestamp
+from exporters.render.text import alert_name
 from rules.evaluator.incident_alerts import KEEP_SECONDS
 
 pytestmark = pytest.mark.server
@@ -72,10 +73,10 @@ def test_a_cascade_reaches_the_pager_once_explains_an_alert_of_others_and_is_res
         with watched(tmp_path, port, clock, alerting=keys) as watching:
             daemon = watching.daemon
             assert watching.steps_until(lambda: _pages(daemon), STEP, 30), "no page"
-            assert wait_for(lambda: called.told(CASCADE, "firing")), daemon.counts
-            (alert,) = manager.alerts(CASCADE)
+            assert wait_for(lambda: called.told(alert_name(CASCADE), "firing")), daemon.counts
+            (alert,) = manager.alerts(alert_name(CASCADE))
             assert alert["labels"] == {
-                "alertname": CASCADE,
+                "alertname": alert_name(CASCADE),
                 "tier": "cpu-small",
                 "replica": "r0",
                 "severity": "critical",
@@ -94,7 +95,7 @@ def test_a_cascade_reaches_the_pager_once_explains_an_alert_of_others_and_is_res
             theirs = {"labels": {"alertname": "ApiLatencyHigh", "instance": "r0"}, "annotations": {"summary": "slow"}}
             manager.post({**theirs, "startsAt": timestamp(clock())})
             diagnosed = wait_for(
-                lambda: watching.step(0.0) or called.told("ForeignAlertDiagnosis", "firing"), every=0.1
+                lambda: watching.step(0.0) or called.told("SizewatchForeignAlertDiagnosis", "firing"), every=0.1
             )
             assert diagnosed, daemon.status()
             assert (
@@ -108,12 +109,16 @@ def test_a_cascade_reaches_the_pager_once_explains_an_alert_of_others_and_is_res
             assert watching.steps_until(lambda: not _pages(daemon), STEP, 20), "it does not end"
             for _ in range(round(KEEP_SECONDS / STEP) + 1):
                 watching.step(STEP)
-            assert wait_for(lambda: called.told(CASCADE, "resolved")), manager.alerts()
-            (resolved,) = called.told(CASCADE, "resolved")
+            assert wait_for(lambda: called.told(alert_name(CASCADE), "resolved")), manager.alerts()
+            (resolved,) = called.told(alert_name(CASCADE), "resolved")
             assert resolved["annotations"]["stage"] == "4 of 4, user-visible"
-            assert fingerprints([resolved]) == fingerprints(called.told(CASCADE, "firing")) == fingerprints([alert])
+            assert (
+                fingerprints([resolved])
+                == fingerprints(called.told(alert_name(CASCADE), "firing"))
+                == fingerprints([alert])
+            )
             ours = [a for message in called.messages for a in message["alerts"] if "foreign" not in str(a["labels"])]
-            assert {a["labels"]["alertname"] for a in ours} <= {CASCADE, "ApiLatencyHigh"}
+            assert {a["labels"]["alertname"] for a in ours} <= {alert_name(CASCADE), "ApiLatencyHigh"}
             page = ask(daemon).decode()
             assert "ApiLatencyHigh" in page
             assert "Timeline of the last day" in page
@@ -141,7 +146,7 @@ def posting(
 
 
 def firing(manager: Alertmanager) -> list[dict[str, Any]]:
-    return [a for a in manager.alerts("TierDown") if a["status"]["state"] == "active"]
+    return [a for a in manager.alerts("SizewatchTierDown") if a["status"]["state"] == "active"]
 
 
 def trouble(daemon: Daemon) -> str | None:
@@ -157,7 +162,7 @@ def test_after_an_outage_the_present_state_is_posted_and_nothing_false(tmp_path:
         with posting(tmp_path, manager, served, targets=tiers) as daemon:
             # t0 fires before and after, t1 only before the outage, t2 begins and ends within it.
             served[0].act = served[1].act = answers_500
-            assert wait_for(lambda: len(called.told("TierDown", "firing")) == 2)
+            assert wait_for(lambda: len(called.told("SizewatchTierDown", "firing")) == 2)
             before = {a["labels"]["tier"]: (a["fingerprint"], a["startsAt"]) for a in firing(manager)}
             assert set(before) == {"t0", "t1"}
             manager.kill()
@@ -181,9 +186,11 @@ def test_after_an_outage_the_present_state_is_posted_and_nothing_false(tmp_path:
             later = [a for message in called.messages[seen:] for a in message["alerts"]]
             assert {(a["labels"]["tier"], a["status"]) for a in later} <= {("t0", "firing"), ("t1", "resolved")}
             served[0].act = None
-            assert wait_for(lambda: any(a["labels"]["tier"] == "t0" for a in called.told("TierDown", "resolved")))
+            assert wait_for(
+                lambda: any(a["labels"]["tier"] == "t0" for a in called.told("SizewatchTierDown", "resolved"))
+            )
             assert daemon.counts.cycle_errors == 0
-        assert fingerprints(called.told("TierDown", "firing")) == {mark for mark, _ in before.values()}
+        assert fingerprints(called.told("SizewatchTierDown", "firing")) == {mark for mark, _ in before.values()}
 
 
 @pytest.mark.usefixtures("without_waits")
@@ -191,7 +198,7 @@ def test_a_restart_of_the_agent_makes_no_second_alert(tmp_path: Path) -> None:
     with pager() as called, alertmanager(tmp_path / "am", *hooks(called)) as manager, engines() as served:
         with posting(tmp_path, manager, served, resend="1m"):
             served[0].act = answers_500
-            assert wait_for(lambda: called.told("TierDown", "firing"))
+            assert wait_for(lambda: called.told("SizewatchTierDown", "firing"))
             (before,) = firing(manager)
         with posting(tmp_path, manager, served, resend="1m") as daemon:
             status = daemon.status()
@@ -202,8 +209,8 @@ def test_a_restart_of_the_agent_makes_no_second_alert(tmp_path: Path) -> None:
             (after,) = firing(manager)
             assert (after["fingerprint"], after["startsAt"]) == (before["fingerprint"], before["startsAt"])
             served[0].act = None
-            assert wait_for(lambda: called.told("TierDown", "resolved"))
-        assert len(called.told("TierDown", "firing")) == 1
+            assert wait_for(lambda: called.told("SizewatchTierDown", "resolved"))
+        assert len(called.told("SizewatchTierDown", "firing")) == 1
 
 
 def _seconds(text: str) -> float:
@@ -215,14 +222,14 @@ def test_an_alert_is_sent_again_before_it_lapses_and_ends_when_nobody_sends_it(t
     with pager() as called, alertmanager(tmp_path / "am", *hooks(called)) as manager, engines() as served:
         with posting(tmp_path, manager, served, resend="2s"):
             served[0].act = answers_500
-            assert wait_for(lambda: called.told("TierDown", "firing"))
+            assert wait_for(lambda: called.told("SizewatchTierDown", "firing"))
             (first,) = firing(manager)
             (later,) = wait_for(
                 lambda: [a for a in firing(manager) if _seconds(a["updatedAt"]) > _seconds(first["endsAt"])]
             )
             assert later["startsAt"] == first["startsAt"], "it is the same one, that never ended"
-            assert called.told("TierDown", "resolved") == []
-        assert wait_for(lambda: called.told("TierDown", "resolved"))
+            assert called.told("SizewatchTierDown", "resolved") == []
+        assert wait_for(lambda: called.told("SizewatchTierDown", "resolved"))
 
 
 def test_path_rules_posts_nothing(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from exporters.alertmanager.payload import (
     present,
     timestamp,
 )
-from exporters.render.text import RUNBOOKS
+from exporters.render.text import RUNBOOKS, alert_name
 from rules.confidence import Certainty
 from rules.evaluator.external_alerts import Diagnosis, ExternalAlert
 from rules.evaluator.incident_alerts import KEEP_SECONDS, IncidentAlert, step_incident_alerts
@@ -62,7 +62,7 @@ def test_an_alert_carries_labels_times_and_all_that_helps() -> None:
     assert one.firing
     assert one.body == {
         "labels": {
-            "alertname": PAGE,
+            "alertname": alert_name(PAGE),
             "tier": "t",
             "replica": "a",
             "severity": "critical",
@@ -100,7 +100,7 @@ def test_an_alert_carries_labels_times_and_all_that_helps() -> None:
 def test_a_page_names_what_helps_at_once_beside_the_action_of_its_root() -> None:
     drift = finding("WorkloadDrift", T + 10, tier="t", status=Status.WARNING)
     (one,) = posted([cascade(), drift], 30)
-    assert one.body["labels"]["alertname"] == PAGE
+    assert one.body["labels"]["alertname"] == alert_name(PAGE)
     said = one.body["annotations"]
     assert said["root"] == "WorkloadDrift of t"
     assert "At once: Shed load.\nNext: mend WorkloadDrift." in said["description"]
@@ -108,7 +108,7 @@ def test_a_page_names_what_helps_at_once_beside_the_action_of_its_root() -> None
     ticket = finding("QueueGrowing", T - 1000, tier="t", status=Status.WARNING)
     (other,) = posted([ticket, replace(drift, started_at=T - 10)], 30)
     assert (other.body["labels"]["alertname"], other.body["annotations"]["root"]) == (
-        "QueueGrowing",
+        "SizewatchQueueGrowing",
         "WorkloadDrift of t",
     )
     assert "At once" not in other.body["annotations"]["description"]
@@ -200,7 +200,7 @@ FOREIGN = ExternalAlert(
 def test_an_explanation_of_an_alert_of_others_goes_out_for_information() -> None:
     (one,) = present((), (FOREIGN,), T + 10, SETTINGS)
     assert one.body["labels"] == {
-        "alertname": "ForeignAlertDiagnosis",
+        "alertname": "SizewatchForeignAlertDiagnosis",
         "tier": "t",
         "severity": "info",
         "loudness": "report",

@@ -226,7 +226,7 @@ def test_certainty_must_be_of_the_same_agent_and_two_agents_are_one_alert(tmp_pa
     }
     both = {**verdict(rule, "1x200", "1x200", "a:1"), **verdict(rule, "1x200", "1x200", "b:1")}
     moved = {**verdict(rule, "1x40 stale", "1x40 stale", "a:1"), **verdict(rule, "_x42 1x200", "_x42 1x200", "b:1")}
-    since = f'time() - ALERTS_FOR_STATE{{alertname="{rule.name}"}}'
+    since = f'time() - ALERTS_FOR_STATE{{alertname="Sizewatch{rule.name}"}}'
     assert not differences(
         tmp_path,
         ALERTS,
