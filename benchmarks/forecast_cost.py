@@ -1,4 +1,4 @@
-"""What forecasting costs: learning from four weeks of 5-minute bins, following them bin by bin, in time and memory.
+"""What forecasting costs: learning from four weeks of 5-minute bins, following them bin by bin, in CPU time and memory.
 
     python benchmarks/forecast_cost.py [TRACE.csv.gz]
 
@@ -30,7 +30,7 @@ from forecast.series.binned import Series
 
 BIN_SECONDS, DAY_BINS, WEEKS = 300.0, 288, 4
 STEPS = 2 * DAY_BINS
-MOST_SECONDS, MOST_MIB, MOST_STEP_MS = 2.0, 300.0, 10.0
+MOST_SECONDS, MOST_MIB, MOST_STEP_MS = 2.0, 400.0, 250.0
 
 
 def main() -> int:
@@ -40,16 +40,15 @@ def main() -> int:
 
     first = _seconds(lambda: Forecaster(learnt).path(DAY_BINS))
     forecaster = Forecaster(learnt)
-    again = _seconds(forecaster.refit) + _seconds(lambda: forecaster.path(DAY_BINS))
-    steps = [_seconds(partial(forecaster.step, value)) for value in _next(series, learnt)]
+    forecaster.path(DAY_BINS)
+    steps = [_seconds(partial(_step, forecaster, value)) for value in _next(series, learnt)]
     path = _seconds(lambda: forecaster.path(DAY_BINS))
     mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     rows = (
         ("first fit and forecast of four weeks, s", first, MOST_SECONDS),
-        ("refit and forecast, s", again, MOST_SECONDS),
-        ("step between refits, mean, ms", 1e3 * float(np.mean(steps)), MOST_STEP_MS),
-        ("step between refits, P99, ms", 1e3 * float(np.quantile(steps, 0.99)), MOST_STEP_MS),
-        ("a day's path, ms", 1e3 * path, MOST_STEP_MS),
+        ("a bin and its forecast, mean, ms", 1e3 * float(np.mean(steps)), MOST_STEP_MS),
+        ("a bin and its forecast, P99, ms", 1e3 * float(np.quantile(steps, 0.99)), MOST_STEP_MS),
+        ("the same day's path again, ms", 1e3 * path, MOST_STEP_MS),
         ("memory of the process at most, MiB", mib, MOST_MIB),
     )
     for name, value, goal in rows:
@@ -58,9 +57,14 @@ def main() -> int:
 
 
 def _seconds(act: Callable[[], object]) -> float:
-    begun = time.perf_counter()
+    begun = time.process_time()
     act()
-    return time.perf_counter() - begun
+    return time.process_time() - begun
+
+
+def _step(forecaster: Forecaster, value: float) -> None:
+    forecaster.step(value)
+    forecaster.path(DAY_BINS)
 
 
 def _made() -> Series:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
 
@@ -16,7 +16,7 @@ from exporters.documents.prewarm_value import Counted, build_count_text
 from forecast.capacity.prewarm import ScalingDecision, ScheduleStep, schedule
 from forecast.lead.online import KEPT_DAYS
 from forecast.models.bin_forecaster import Forecaster, Path, Quality
-from forecast.models.simple_methods import SAME_AS_NOW
+from forecast.models.methods import SAME_AS_NOW
 from forecast.series.binned import (
     DAY_MINUTES,
     MINUTE_SECONDS,
@@ -26,7 +26,6 @@ from forecast.series.binned import (
     per_minute,
     rates,
     resample,
-    select_bins,
 )
 from forecast.series.calendar import event_factors, local_days, public_holidays, remove_event_effects
 from rules.plan.replica_count import replica_count
@@ -87,9 +86,12 @@ class DemandBins:
                 self._forecaster.step(float(self._bins(first=self._bins_taken - 1).values[0]))
 
     def refit(self) -> None:
-        """Learn the last weeks anew."""
-        if self._forecaster is not None:
-            self._forecaster.refit()
+        """Drop whole days before the kept time and learn the kept time anew."""
+        surplus = max(0, len(self.rates) - round(KEPT_SECONDS / MINUTE_SECONDS)) // DAY_MINUTES * DAY_MINUTES
+        del self.rates[:surplus]
+        self.start += surplus * MINUTE_SECONDS
+        self._bins_taken = len(self.rates) // self.bin_minutes
+        self._forecaster = self._first_forecaster()
 
     def _first_forecaster(self) -> Forecaster | None:
         """Return a forecaster of all whole bins, or None if no bin is known."""
@@ -98,7 +100,8 @@ class DemandBins:
             return None
         # Public holidays of a year ahead: no process runs longer without a reload or an update.
         count = len(bins) + round(366 * AHEAD_SECONDS / asked.bin_seconds)
-        return follow_last_day(bins, asked.horizon_seconds, tuple(sundays(asked.country, bins, count)))
+        days = tuple(sundays(asked.country, bins, count))
+        return Forecaster(bins, ahead_seconds=asked.horizon_seconds, sundays=days)
 
     def _whole_bins(self, first: int) -> Series:
         count = len(self.rates) // self.bin_minutes
@@ -146,13 +149,6 @@ class DemandBins:
         )
         return found, factors
 
-    def forget(self) -> None:
-        """Drop whole days before the kept time."""
-        surplus = max(0, len(self.rates) - round(KEPT_SECONDS / MINUTE_SECONDS)) // DAY_MINUTES * DAY_MINUTES
-        del self.rates[:surplus]
-        self.start += surplus * MINUTE_SECONDS
-        self._bins_taken -= surplus // self.bin_minutes
-
 
 def _by_minute(series: Series) -> Series:
     """Return the minutes of a series of longer bins, interpolated."""
@@ -168,19 +164,6 @@ def _from_whole_bin(minutes: Series, bin_seconds: float) -> Series:
     early = round((minutes.start % bin_seconds) / MINUTE_SECONDS)
     values = np.concatenate([np.full(early, np.nan), minutes.values])
     return replace(minutes, start=minutes.start - early * MINUTE_SECONDS, values=values)
-
-
-def follow_last_day(bins: Series, ahead_seconds: float, days: Collection[date]) -> Forecaster:
-    """Return a forecaster that has followed the last day bin by bin: its coverage and error are those of real forecasts.
-
-    `days` are like Sundays. At least one bin is known.
-    """
-    known = int(np.flatnonzero(np.isfinite(bins.values))[0])
-    first = max(len(bins) - round(AHEAD_SECONDS / bins.bin_seconds), known + 1)
-    forecaster = Forecaster(select_bins(bins, end=first), ahead_seconds=ahead_seconds, sundays=days)
-    for value in bins.values[first:]:
-        forecaster.step(float(value))
-    return forecaster
 
 
 def build_forecast(

@@ -12,11 +12,12 @@ import pandas as pd
 
 from agent.errors import SizewatchError
 from agent.forecasting.input_series import InputSeries
-from agent.forecasting.responses import KEPT_SECONDS, build_forecast, follow_last_day
+from agent.forecasting.responses import KEPT_SECONDS, build_forecast
 from exporters.documents.forecast import Backtest, ForecastResult, MethodScore
 from forecast.backtest.scores import Scored, score_walk
 from forecast.backtest.walk import BacktestRun
 from forecast.backtest.window import CannotTest, bins_a_day
+from forecast.models.bin_forecaster import Forecaster
 from forecast.series.binned import last_bins
 from forecast.series.calendar import remove_event_effects
 from forecast.series.observed import DAY_SECONDS
@@ -33,7 +34,7 @@ class OutputError(SizewatchError):
 
 
 def forecast_now(tier: str, given: InputSeries, horizon_seconds: float) -> ForecastResult:
-    """Return the forecast of the bins up to `horizon_seconds` after the series, with its record of the last day.
+    """Return the forecast of the bins up to `horizon_seconds` after the series, with its record of the last week.
 
     Raise SizewatchError for bins that do not divide a day, and for a series without observations in the last weeks.
     """
@@ -47,7 +48,7 @@ def forecast_now(tier: str, given: InputSeries, horizon_seconds: float) -> Forec
         raise SizewatchError(f"{given.name}: {error}") from error
     if not np.isfinite(usual.values).any():
         raise SizewatchError(f"{given.name}: nothing was seen in the last {KEPT_SECONDS / DAY_SECONDS:.0f} days")
-    forecaster = follow_last_day(usual, horizon_seconds, given.sundays)
+    forecaster = Forecaster(usual, ahead_seconds=horizon_seconds, sundays=given.sundays)
     path = forecaster.path(bins)
     ahead = factors[len(series) :]
     found = build_forecast(

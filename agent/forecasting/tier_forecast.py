@@ -110,8 +110,6 @@ class TierForecast:
                 self._live.refit()
             self._look_back()
             self._begin_warming(self._decision.replicas if self._decision is not None else 0)
-            for bins in self._kinds:
-                bins.forget()
 
     @property
     def _kinds(self) -> tuple[DemandBins, ...]:

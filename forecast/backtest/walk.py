@@ -1,7 +1,7 @@
 """Rolling-origin backtest: every method forecasts from past bins only, this forecaster as in production.
 
-Holds the table of methods and the run through the series. A run shows bins one by one, so that a method cannot read the
-future. `forecast.backtest.window` selects the tested bins, `forecast.backtest.scores` computes the scores.
+`forecast.models.horizon` computes the forecast of an origin from the bins before it, for all methods.
+`forecast.backtest.window` selects the tested bins, `forecast.backtest.scores` computes the scores.
 """
 
 from __future__ import annotations
@@ -9,43 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 
 import numpy as np
 
 from forecast.backtest.window import LEAST_DAYS, BacktestWindow, CannotTest, ShortSeriesError, list_leads, window
-from forecast.models.bin_forecaster import COMBINATION, DAYS_NEEDED, Forecaster
-from forecast.models.classic import Arima, HoltWinters, Mstl
-from forecast.models.naive import LaggedMethod, Method, ProfileTimesLevel
-from forecast.models.rolling_quantiles import (
-    FLOOR_SHARE,
-    minimum_path_count,
-    quantiles_at_lead,
-    quantiles_of_paths,
-    window_bins,
+from forecast.models.bin_forecaster import COMBINATION, WARM_UP_DAYS, Forecaster, day_horizon, naive_horizon
+from forecast.models.horizon import Horizon
+from forecast.models.methods import (
+    METHODS,
+    SAME_AS_LAST_WEEK,
+    SAME_AS_NOW,
+    SAME_AS_YESTERDAY,
+    Outlook,
+    first_origin,
+    forecast_all,
 )
-from forecast.models.simple_methods import SAME_AS_NOW
-from forecast.series.binned import Array, Integers, Series, select_bins
+from forecast.series.binned import Array, Integers, Series
 from forecast.series.calendar import remove_event_effects
 from forecast.series.observed import DAYS_A_WEEK, ObservedBins
 
-SAME_AS_YESTERDAY, SAME_AS_LAST_WEEK = "same as yesterday", "same as last week"
-
-METHODS: dict[str, Callable[[], Method]] = {
-    SAME_AS_NOW: lambda: LaggedMethod(0),
-    SAME_AS_YESTERDAY: lambda: LaggedMethod(1),
-    SAME_AS_LAST_WEEK: lambda: LaggedMethod(DAYS_A_WEEK),
-    "Holt-Winters": HoltWinters,
-    "ARIMA": Arima,
-    "MSTL": Mstl,
-    "time-of-week profile": ProfileTimesLevel,
-}
-"""Methods with quantiles from `forecast.models.rolling_quantiles`. `COMBINATION` has its own quantiles."""
-
 NAMES = (COMBINATION, *METHODS)
-
-LIVE_DAYS = 6
-"""Days before the test when this forecaster starts, after DAYS_NEEDED at the earliest: it learns from its own errors.
-"""
 
 LITTLE_METHODS = (COMBINATION, SAME_AS_NOW)
 NEXT_SECONDS = 900.0
@@ -73,7 +57,7 @@ class MethodForecasts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BacktestRun:
-    """Forecasts over a window. `notes` list omitted tests and warnings of libraries."""
+    """Forecasts over a window. `notes` list omitted tests."""
 
     window: BacktestWindow
     forecasts: tuple[MethodForecasts, ...]
@@ -81,7 +65,7 @@ class BacktestRun:
 
 
 ProgressCallback = Callable[[str, int, int], None]
-"""Callback with the method, the finished origins, and the number of origins over all methods."""
+"""Callback with the method, the number of finished methods, and the number of methods."""
 
 
 def select_naive(one: MethodForecasts) -> str:
@@ -109,130 +93,76 @@ def walk(
     if unknown:
         raise CannotTest(f"there is no method {unknown[0]}; there are {', '.join(NAMES)}")
     found = window(series, test_days)
-    asked = {horizon: list_leads(horizon, series.bin_seconds) for horizon in horizons}
-    asked, notes = _possible(found, asked)
-    chosen, more = _runnable(found, [name for name in NAMES if name in methods])
-    notes += more
-    steps = len(found.series) - found.calibration
+    leads = {horizon: list_leads(horizon, series.bin_seconds) for horizon in horizons}
+    leads, notes = _possible(found, leads)
+    usable = [name for name in NAMES if name != SAME_AS_LAST_WEEK or found.test >= DAYS_A_WEEK * found.per_day]
+    chosen = [name for name in (LITTLE_METHODS if found.little else usable) if name in methods]
+    left_out = [name for name in methods if name not in chosen]
+    if left_out:
+        notes.append(f"not tested with {found.test / found.per_day:.1f} days before the test: {', '.join(left_out)}")
     first = len(series) - len(found.series)
     known = np.ones(len(found.series)) if factors is None else factors[first : len(series)]
     forecasts: list[MethodForecasts] = []
     for place, name in enumerate(chosen):
-
-        def advance(done: int, name: str = name, place: int = place) -> None:
-            if progress is not None:
-                progress(name, place * steps + min(done, steps), steps * len(chosen))
-
-        if name == COMBINATION:
-            made = _ours(found, asked, sundays, known, advance)
-        else:
-            made, troubles = _single(METHODS[name](), found, asked, advance)
-            notes += [f"{name}: {count} fits warned: {text}" for text, count in sorted(troubles.items())]
-        advance(steps)
-        forecasts += [_tested(found, name, horizon, asked[horizon], quantiles) for horizon, quantiles in made.items()]
+        forecasts += _ours(found, leads, sundays, known) if name == COMBINATION else _single(name, found, leads)
+        if progress is not None:
+            progress(name, place + 1, len(chosen))
     return BacktestRun(window=found, forecasts=tuple(forecasts), notes=tuple(notes))
 
 
-def _possible(found: BacktestWindow, asked: dict[float, Integers]) -> tuple[dict[float, Integers], list[str]]:
+def _possible(found: BacktestWindow, leads: dict[float, Integers]) -> tuple[dict[float, Integers], list[str]]:
     if not found.little:
-        return asked, []
+        return leads, []
     hours = len(found.series) * found.series.bin_seconds / 3600
     notes = [
         f"little history ({hours:.0f} hours): everything after the first 6 hours is tested, and only the next bins"
     ]
-    single = {horizon: one for horizon, one in asked.items() if len(one) == 1}
+    single = {horizon: one for horizon, one in leads.items() if len(one) == 1}
     if not single:
         raise ShortSeriesError(f"has {hours:.0f} hours; horizons of 6 hours and more need {LEAST_DAYS} days of history")
     return single, notes
 
 
-def _runnable(found: BacktestWindow, names: list[str]) -> tuple[list[str], list[str]]:
-    has = found.calibration / found.per_day
-    young = {
-        name: METHODS[name]().needs_days
-        for name in names
-        if not found.little and name in METHODS and METHODS[name]().needs_days > has
-    }
-    notes = [f"{name}: needs {days:g} days before the calibration, has {has:.1f}" for name, days in young.items()]
-    left = [name for name in names if found.little and name not in LITTLE_METHODS]
-    if left:
-        notes.append(f"not tested with little history: {', '.join(left)}")
-    return [name for name in names if name not in (*young, *left)], notes
-
-
-def _tested(found: BacktestWindow, name: str, horizon: float, ahead: Integers, quantiles: Array) -> MethodForecasts:
-    origins = found.origins(ahead)
-    kept = origins >= found.test
-    return MethodForecasts(
-        method=name, horizon_seconds=horizon, origins=origins[kept], leads=ahead, quantiles=quantiles[:, kept]
-    )
-
-
-def _single(
-    method: Method, found: BacktestWindow, asked: dict[float, Integers], advance: Callable[[int], None]
-) -> tuple[dict[float, Array], dict[str, int]]:
-    """Return the forecasts of a method at every origin from the calibration on, with rolling conformal quantiles."""
-    series, first = found.series, found.calibration
-    past = ObservedBins(select_bins(series, end=first))
-    places = {horizon: {int(at): row for row, at in enumerate(found.origins(one))} for horizon, one in asked.items()}
-    points = {horizon: np.full((len(places[horizon]), len(one)), np.nan) for horizon, one in asked.items()}
-    for origin in range(first, len(series)):
-        if origin > first:
-            past.append(float(series.values[origin - 1]))
-        if (origin - first) % found.per_day == 0:
-            method.fit(past)
-        else:
-            method.advance(past)
-        for horizon, one in asked.items():
-            row = places[horizon].get(origin)
-            if row is not None:
-                points[horizon][row] = np.maximum(method.path(past, int(one[-1]))[one - 1], 0.0)
-        advance(origin - first)
-    made = {horizon: _bounded(found, one, points[horizon]) for horizon, one in asked.items()}
-    return made, dict(method.troubles)
-
-
-def _bounded(found: BacktestWindow, ahead: Integers, points: Array) -> Array:
-    """Return the 5 %, 50 %, 95 % and 99 % quantiles around points. The point is the median."""
-    series, origins = found.series, found.origins(ahead)
-    actual = series.values[origins[:, None] + ahead[None, :] - 1]
-    floor = max(FLOOR_SHARE * float(np.nanmean(series.values[: found.calibration])), 1e-12)
-    if len(ahead) == 1:
-        width = window_bins(series.bin_seconds, found.per_day)
-        limits = quantiles_at_lead(points[:, 0], actual[:, 0], int(ahead[0]), width, floor)[:, :, None]
-    else:
-        limits = quantiles_of_paths(points, actual, origins, floor, minimum_path_count(series.bin_seconds))
-    q05, q95, q99 = np.maximum(limits, 0.0)
-    q95 = np.maximum(q95, points)
-    return np.stack([np.minimum(q05, points), points, q95, np.maximum(q99, q95)])
+def _single(name: str, found: BacktestWindow, leads: dict[float, Integers]) -> list[MethodForecasts]:
+    """Return the forecasts of a method, with quantiles from its own errors."""
+    past = ObservedBins(found.series)
+    members = partial(forecast_all, [METHODS[name]], Outlook(past))
+    first = 1 if found.little else max(first_origin(past), found.test - WARM_UP_DAYS * past.per_day)
+    made = []
+    for horizon, ahead in leads.items():
+        forecaster = Horizon(past, members, ahead, first=first)
+        if len(ahead) > 1:
+            forecaster = day_horizon(past, members, first, powers=(0.5,))
+        origins = found.origins(ahead)
+        quantiles = forecaster.quantiles(origins)[:, :, : len(ahead)]
+        made.append(
+            MethodForecasts(method=name, horizon_seconds=horizon, origins=origins, leads=ahead, quantiles=quantiles)
+        )
+    return made
 
 
 def _ours(
-    found: BacktestWindow,
-    asked: dict[float, Integers],
-    sundays: Collection[date],
-    factors: Array,
-    advance: Callable[[int], None],
-) -> dict[float, Array]:
-    """Return the forecasts of the online forecaster: started some days before, stepped by every bin, refitted daily."""
-    series, day = replace(found.series, values=remove_event_effects(found.series.values, factors)), found.per_day
-    first = found.calibration if found.little else max(found.test - LIVE_DAYS * day, DAYS_NEEDED * day)
-    single = [int(one[0]) * series.bin_seconds for one in asked.values() if len(one) == 1]
-    forecaster = Forecaster(
-        select_bins(series, end=first), ahead_seconds=max(single, default=NEXT_SECONDS), sundays=sundays
-    )
-    places = {horizon: {int(at): row for row, at in enumerate(found.origins(one))} for horizon, one in asked.items()}
-    made = {horizon: np.full((4, len(places[horizon]), len(one)), np.nan) for horizon, one in asked.items()}
-    for origin in range(first, len(series)):
-        if origin > first:
-            if (origin - first) % day == 0:
-                forecaster.refit()
-            forecaster.step(float(series.values[origin - 1]))
-        if origin >= found.test:
-            for horizon, one in asked.items():
-                row = places[horizon].get(origin)
-                path = None if row is None else forecaster.path(int(one[-1]))
-                if path is not None:
-                    made[horizon][:, row] = path.quantiles[:, one - 1] * factors[origin + one - 1]
-        advance((origin - first) * (len(series) - found.calibration) // (len(series) - first))
+    found: BacktestWindow, leads: dict[float, Integers], sundays: Collection[date], factors: Array
+) -> list[MethodForecasts]:
+    """Return the forecasts of this forecaster. With little history these are the same as now."""
+    series = replace(found.series, values=remove_event_effects(found.series.values, factors))
+    past = ObservedBins(series)
+    shift = len(series) - len(past)
+    single = [int(ahead[0]) * series.bin_seconds for ahead in leads.values() if len(ahead) == 1]
+    if not found.little:
+        seconds = max(single, default=NEXT_SECONDS)
+        forecaster = Forecaster(series, ahead_seconds=seconds, sundays=sundays, since=found.test)
+    made = []
+    for horizon, ahead in leads.items():
+        origins = found.origins(ahead)
+        if found.little:
+            quantiles = naive_horizon(past).quantiles(origins - shift)
+        else:
+            quantiles = forecaster.quantiles(origins - shift, int(ahead[-1]))
+        quantiles = quantiles[:, :, ahead - 1] * factors[origins[:, None] + ahead - 1]
+        made.append(
+            MethodForecasts(
+                method=COMBINATION, horizon_seconds=horizon, origins=origins, leads=ahead, quantiles=quantiles
+            )
+        )
     return made

@@ -1,4 +1,4 @@
-"""Layout of a backtest: history, calibration and test; the origins and leads of a horizon; the minimum history.
+"""Layout of a backtest: history and test; the origins and leads of a horizon; the minimum history.
 
 An origin is the index of the first bin that was unknown at the time of the forecast.
 """
@@ -13,9 +13,9 @@ import numpy as np
 from forecast.series.binned import Integers, Series, select_bins
 from forecast.series.observed import DAY_SECONDS
 
-HISTORY_DAYS, CALIBRATION_DAYS = 28, 2
-LEARNING_DAYS = 2
-"""Minimum days of history before the calibration."""
+HISTORY_DAYS = 30
+LEARNING_DAYS = 4
+"""Minimum days of history before the test: two to learn from, two to know errors of."""
 
 TEST_DAYS, COARSE_TEST_DAYS = 4, 14
 COARSE_SECONDS = 1800.0
@@ -28,7 +28,7 @@ PATH_SECONDS = 6 * HOUR
 PATH_STEP_SECONDS = 6 * HOUR
 LITTLE_WARM_UP_SECONDS = 6 * HOUR
 LITTLE_LEAST_SECONDS = 12 * HOUR
-LEAST_DAYS = LEARNING_DAYS + CALIBRATION_DAYS + 1
+LEAST_DAYS = LEARNING_DAYS + 1
 
 
 class CannotTest(ValueError):
@@ -41,14 +41,12 @@ class ShortSeriesError(CannotTest):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BacktestWindow:
-    """Window of `series`, whose first bin is observed. Forecasts start at `calibration`; origins from `test` on are
-    scored.
+    """Window of `series`, whose first bin is observed. Origins from `test` on are scored.
 
     `little`: with little history, everything after the first hours is tested.
     """
 
     series: Series
-    calibration: int
     test: int
     per_day: int
     little: bool
@@ -58,7 +56,7 @@ class BacktestWindow:
         series."""
         last = len(self.series) - int(leads[-1])
         step = max(1, round(PATH_STEP_SECONDS / self.series.bin_seconds)) if len(leads) > 1 else 1
-        return np.arange(last, self.calibration - 1, -step)[::-1]
+        return np.arange(last, self.test - 1, -step)[::-1]
 
     def day_of_origins(self, leads: Integers) -> int:
         """Return the number of origins in a day."""
@@ -89,7 +87,7 @@ def bins_a_day(bin_seconds: float) -> int:
 def window(series: Series, test_days: int | None = None) -> BacktestWindow:
     """Return the layout of a backtest over the end of the series. The newest days are tested.
 
-    At most HISTORY_DAYS precede the calibration. Raise ShortSeriesError, and CannotTest for bins that do not divide a
+    At most HISTORY_DAYS precede the test. Raise ShortSeriesError, and CannotTest for bins that do not divide a
     day."""
     seen = np.flatnonzero(np.isfinite(series.values))
     if not len(seen):
@@ -107,22 +105,18 @@ def _days(series: Series) -> float:
 
 
 def _whole(series: Series, per_day: int, days: int) -> BacktestWindow:
-    needed = days + CALIBRATION_DAYS + LEARNING_DAYS
+    needed = days + LEARNING_DAYS
     if len(series) < needed * per_day:
-        most = int(_days(series)) - CALIBRATION_DAYS - LEARNING_DAYS
         raise ShortSeriesError(
-            f"a test of {days} days needs {needed} days ({LEARNING_DAYS} to learn from, {CALIBRATION_DAYS} to calibrate), "
-            f"has {_days(series):.1f}: test at most {most}"
+            f"a test of {days} days needs {needed} days ({LEARNING_DAYS} to learn from), "
+            f"has {_days(series):.1f}: test at most {int(_days(series)) - LEARNING_DAYS}"
         )
-    kept = select_bins(series, max(0, len(series) - (HISTORY_DAYS + CALIBRATION_DAYS + days) * per_day))
-    seen = np.flatnonzero(np.isfinite(kept.values[: -(days + CALIBRATION_DAYS) * per_day]))
+    kept = select_bins(series, max(0, len(series) - (HISTORY_DAYS + days) * per_day))
+    seen = np.flatnonzero(np.isfinite(kept.values[: -days * per_day]))
     if not len(seen):
-        raise ShortSeriesError(f"nothing was seen in the {HISTORY_DAYS} days before the test and its calibration")
+        raise ShortSeriesError(f"nothing was seen in the {HISTORY_DAYS} days before the test")
     kept = select_bins(kept, int(seen[0]))
-    test = len(kept) - days * per_day
-    return BacktestWindow(
-        series=kept, calibration=test - CALIBRATION_DAYS * per_day, test=test, per_day=per_day, little=False
-    )
+    return BacktestWindow(series=kept, test=len(kept) - days * per_day, per_day=per_day, little=False)
 
 
 def _little(series: Series, per_day: int) -> BacktestWindow:
@@ -132,4 +126,4 @@ def _little(series: Series, per_day: int) -> BacktestWindow:
             f"or {LITTLE_LEAST_SECONDS / HOUR:g} hours to see how it does with little history"
         )
     begin = max(1, round(LITTLE_WARM_UP_SECONDS / series.bin_seconds))
-    return BacktestWindow(series=series, calibration=begin, test=begin, per_day=per_day, little=True)
+    return BacktestWindow(series=series, test=begin, per_day=per_day, little=True)

@@ -18,6 +18,7 @@ from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from forecast.lead.features import (
     REACH_MINUTES,
@@ -28,7 +29,6 @@ from forecast.lead.features import (
     fill_gaps,
     fit,
 )
-from forecast.models.rolling_quantiles import rolling_quantile
 from forecast.series.binned import DAY_MINUTES, MINUTE_SECONDS, Array, Integers, Series, rates
 
 LEARN_MINUTES = 21 * DAY_MINUTES
@@ -80,8 +80,8 @@ class LeadRun:
 
         From CAREFUL_LEVEL on it is at least the centre. Only errors with an answer known before `t` count."""
         late = np.concatenate([np.full(self.lead + 1, np.nan), self.errors])[: len(self.errors)]
-        factor = rolling_quantile(late, ERROR_MINUTES, FEWEST_ERRORS, level)
-        return quantile_of(self.centre, self.spread, self.highest, factor, level)
+        factor = pd.Series(late).rolling(ERROR_MINUTES, min_periods=FEWEST_ERRORS).quantile(level)
+        return quantile_of(self.centre, self.spread, self.highest, factor.to_numpy(), level)
 
 
 def run_lead_forecast(minutes: Array, outlook: SeasonalPrior, lead: int) -> LeadRun:

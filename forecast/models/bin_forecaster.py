@@ -7,35 +7,44 @@ thread-safe.
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
-from forecast.models.bin_ahead import LeadAhead
-from forecast.models.conformal import Quantiles
-from forecast.models.day_ahead import DayAhead
-from forecast.models.features import LEARNT_DAYS, QUICK, STEADY, Profiles, first_origin
-from forecast.models.naive import forecast_last_value
-from forecast.models.simple_methods import SAME_AS_NOW
-from forecast.models.smoothing import Smoothed
-from forecast.series.binned import Array, Series
+import numpy as np
+
+from forecast.models.horizon import LEAST_ERRORS, Horizon, Members
+from forecast.models.methods import MEMBERS, METHODS, SAME_AS_NOW, Outlook, first_origin, forecast_all
+from forecast.models.regression import Regression
+from forecast.series.binned import Array, Integers, Series
 from forecast.series.observed import ObservedBins
 
 DAYS_NEEDED = 2
 """Minimum days of history. With one day nothing beats the last value (on real traffic); the second gives errors."""
 
 MOST_LEADS = 6
-"""Maximum leads with methods of their own. Further leads use the path of the day."""
+"""Maximum leads with forecasts of their own. Further leads use the path of the day."""
 
 RECORD_DAYS = 7
+WARM_UP_DAYS = 16
+"""Days before the record from which errors are known: those of quantiles, and some to weigh methods by."""
+
 LEAST_RECORD = 20
+
+HOURS, QUARTERS = 24, 4
+NAIVE_PARTS, BINS_A_DAY = 24, 288
+
+YOUNG_DAYS = 8
+"""Days of history until each day of the week was seen. Until then a first Monday would look like a Sunday."""
 
 SAME_SHARE = 1e-5
 """Relative tolerance of equal amounts: with constant traffic, quantiles deviate by parts of a millionth."""
 
 COMBINATION = "sizewatch"
+REGRESSION = "regression"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,134 +73,149 @@ class Quality(NamedTuple):
     error_ratio: float | None
 
 
-class PendingForecast(NamedTuple):
-    """Forecast of a future bin, with the naive forecast of the same bin."""
-
-    target: int
-    q50: float
-    q95: float
-    naive: float
-
-
 class Forecaster:
     """Forecaster that learns from a series and then follows it bin by bin.
 
-    `ahead_seconds` is the relevant lead (a cold start); bins up to it have methods of their own. `sundays` are local
-    days that behave like Sundays. Raises `forecast.series.observed.NoObservationsError` for a series without an
-    observation.
+    `ahead_seconds` is the relevant lead (a cold start); bins up to it have forecasts of their own. `sundays` are local
+    days that behave like Sundays. From bin `since` on past forecasts are known (default: of the last week). Raises
+    `forecast.series.observed.NoObservationsError` for a series without an observation.
     """
 
-    def __init__(self, series: Series, *, ahead_seconds: float = 900.0, sundays: Collection[date] = ()) -> None:
-        self._past = ObservedBins(series, sundays)
+    def __init__(
+        self,
+        series: Series,
+        *,
+        ahead_seconds: float = 900.0,
+        sundays: Collection[date] = (),
+        since: int | None = None,
+    ) -> None:
+        self._past = past = ObservedBins(series, sundays)
         wanted = math.ceil(ahead_seconds / series.bin_seconds - 1e-9)
-        self.leads = max(1, min(MOST_LEADS, wanted, self._past.per_day))
-        self._waiting: deque[PendingForecast] = deque()
-        self._record: deque[tuple[float, PendingForecast]] = deque(maxlen=RECORD_DAYS * self._past.per_day)
-        self._quick: Profiles | None = None
+        self.leads = max(1, min(MOST_LEADS, wanted, past.per_day))
+        since = len(past) - RECORD_DAYS * past.per_day if since is None else since
+        self._first = max(since - WARM_UP_DAYS * past.per_day, 1)
+        self._short: list[Horizon] = []
+        self._naive: Horizon | None = None
         self._begin()
-        self._remember()
 
     def _begin(self) -> None:
         past = self._past
-        if len(past) < max(DAYS_NEEDED * past.per_day, first_origin(past)):
+        if len(past) < max(DAYS_NEEDED * past.per_day, first_origin(past) + LEAST_ERRORS + self.leads):
+            self._naive = naive_horizon(past)
             return
-        first = len(past) - (len(past) - past.per_day) // past.per_day * past.per_day
-        self._quick, self._steady = Profiles(past, QUICK, first), Profiles(past, STEADY, first)
-        self._smoothed = Smoothed(past, self.leads)
-        self._short = [LeadAhead(past, self._quick, self._smoothed, lead + 1) for lead in range(self.leads)]
-        self._day = DayAhead(past, self._quick, self._steady)
+        outlook, methods = Outlook(past), [method for _, method in MEMBERS]
+        first = max(self._first, first_origin(past))
+
+        def with_regression(regression: Regression, origins: Integers, leads: Integers) -> Array:
+            simple = forecast_all(methods, outlook, origins, leads)
+            fitted = regression.forecast(origins)[:, None, None]
+            return np.concatenate([simple, np.where(np.isfinite(fitted), fitted, simple[:, :, :1])], axis=-1)
+
+        for lead in range(1, self.leads + 1):
+            members = partial(with_regression, Regression(outlook, lead))
+            self._short.append(Horizon(past, members, np.array([lead]), first=first))
+        self._day = day_horizon(past, partial(forecast_all, methods, outlook), first)
+        self._naive = None
 
     @property
     def trained(self) -> bool:
         """Return whether the history is long enough for trained methods."""
-        return self._quick is not None
+        return self._naive is None
 
     def step(self, value: float) -> None:
         """Add a bin; NaN if it was not observed."""
         self._past.append(value)
-        if self._quick is None:
+        if self._naive is not None:
             self._begin()
-        else:
-            self._smoothed.follow()
-            for one in self._short:
-                one.step()
-            self._day.step()
-        self._score(value)
-        self._remember()
-
-    def refit(self) -> None:
-        """Refit all models. Call it once a day, before a step."""
-        if self._quick is None:
             return
-        self._quick.fit(len(self._past))
-        self._steady.fit(len(self._past))
-        for one in self._short:
-            one.refit()
-        learnt = len(self._past) - LEARNT_DAYS * self._past.per_day
-        for part in (self._quick, self._steady, self._smoothed):
-            part.forget(learnt)
+        for horizon in (*self._short, self._day):
+            horizon.follow()
+
+    def quantiles(self, origins: Integers, bins: int) -> Array:
+        """Return LEVELS by origin by lead of the next `bins`, at most a day. NaN while too few errors are known.
+
+        An origin is the index of the first bin that was unknown, from the first observed bin of the series.
+        """
+        if self._naive is not None:
+            return self._naive.quantiles(origins)[:, :, :bins]
+        found = self._day.quantiles(origins)
+        young = origins < YOUNG_DAYS * self._past.per_day
+        if young.any():
+            found[2:, young] = np.maximum(found[2:, young], self._highest_of_days(origins[young]))
+        for place, horizon in enumerate(self._short):
+            found[:, :, place] = horizon.quantiles(origins)[:, :, 0]
+        return found[:, :, :bins]
+
+    def _highest_of_days(self, origins: Integers) -> Array:
+        """Return the highest amount of the same time on the days before, by origin and lead."""
+        targets = origins[:, None] + np.arange(self._past.per_day)
+        backs = range(1, YOUNG_DAYS)
+        days = np.stack([self._past.values_at(targets - back * self._past.per_day) for back in backs])
+        highest: Array = np.nanmax(days, axis=0)
+        return highest
 
     def path(self, bins: int) -> Path | None:
         """Return the next `bins`, at most a day. None while too few errors are known for a quantile."""
-        bins = min(bins, self._past.per_day)
-        trained = self._trained_path(bins) if self.trained else None
-        if trained is not None:
-            return trained
-        naive = forecast_last_value(self._past, bins)
-        if naive is None:
+        quantiles = self.quantiles(np.array([len(self._past)]), bins)[:, 0]
+        if not np.isfinite(quantiles).all():
             return None
-        return self._as_path(naive, SAME_AS_NOW, {SAME_AS_NOW: 1.0}, self._too_short())
-
-    def _trained_path(self, bins: int) -> Path | None:
-        quantiles = self._day.path()[1]
-        short = [one.quantiles for one in self._short]
-        if quantiles is None or any(one is None for one in short):
-            return None
-        joined = quantiles[:, :bins].copy()
-        for lead, one in enumerate(short[:bins]):
-            joined[:, lead] = one
-        return self._as_path(joined, COMBINATION, self._short[-1].shares(), "")
-
-    def _as_path(self, quantiles: Array, method: str, weights: dict[str, float], note: str) -> Path:
+        weights = {SAME_AS_NOW: 1.0}
+        if self.trained:
+            weights = {}
+            families = (*(family for family, _ in MEMBERS), REGRESSION)
+            for family, share in zip(families, self._short[-1].weights.tolist(), strict=True):
+                weights[family] = weights.get(family, 0.0) + share
+        hours = len(self._past) * self._past.bin_seconds / 3600
+        has = f"{hours:.0f} hours" if hours < 48 else f"{hours / 24:.0f} days"
+        note = f"needs {DAYS_NEEDED} days of history, has {has}: the same as now, with its own error"
         return Path(
             start=self._past.end,
             bin_seconds=self._past.bin_seconds,
             quantiles=quantiles,
-            method=method,
+            method=COMBINATION if self.trained else SAME_AS_NOW,
             weights=weights,
-            note=note,
+            note="" if self.trained else note,
         )
-
-    def _too_short(self) -> str:
-        hours = len(self._past) * self._past.bin_seconds / 3600
-        has = f"{hours:.0f} hours" if hours < 48 else f"{hours / 24:.0f} days"
-        if not self.trained:
-            return f"needs {DAYS_NEEDED} days of history, has {has}: the same as now, with its own error"
-        return f"too few errors are known after {has} of history: the same as now, with its own error"
-
-    def _remember(self) -> None:
-        """Record the forecast at the longest own lead."""
-        lead, now = self.leads, float(self._past.values[-1])
-        own = self._short[-1].quantiles if self.trained else None
-        if own is None:
-            naive = forecast_last_value(self._past, lead)
-            own = Quantiles(*(float(value) for value in naive[:, -1])) if naive is not None else None
-        if own is not None:
-            self._waiting.append(PendingForecast(len(self._past) + lead - 1, own.q50, own.q95, now))
-
-    def _score(self, value: float) -> None:
-        while self._waiting and self._waiting[0].target < len(self._past):
-            forecast = self._waiting.popleft()
-            if forecast.target == len(self._past) - 1 and math.isfinite(value):
-                self._record.append((value, forecast))
 
     def quality(self) -> Quality:
         """Return the quality of the last week, or of the time since the start."""
-        errors = sum(abs(value - one.q50) for value, one in self._record)
-        naive = sum(abs(value - one.naive) for value, one in self._record)
-        count = len(self._record)
+        horizon, lead = self._short[-1] if self._naive is None else self._naive, self.leads
+        last = len(self._past) - lead
+        recent = (horizon.origins <= last) & (horizon.origins > last - RECORD_DAYS * self._past.per_day)
+        origins = horizon.origins[recent]
+        actual = self._past.actual_at(origins + lead - 1)
+        bounds = horizon.quantiles(origins)[:, :, -1 if self.trained else lead - 1]
+        known = np.isfinite(actual) & np.isfinite(bounds[2])
+        actual, bounds = actual[known], bounds[:, known]
+        errors = np.abs(actual - bounds[1]).sum()
+        naive = np.abs(actual - self._past.values[origins[known] - 1]).sum()
         return Quality(
-            covered=sum(value <= one.q95 + SAME_SHARE * value for value, one in self._record),
-            forecasts=count,
-            error_ratio=errors / naive if count >= LEAST_RECORD and naive > 0 else None,
+            covered=int((actual <= bounds[2] + SAME_SHARE * actual).sum()),
+            forecasts=len(actual),
+            error_ratio=float(errors / naive) if len(actual) >= LEAST_RECORD and naive > 0 else None,
         )
+
+
+def day_horizon(past: ObservedBins, members: Members, first: int, powers: Sequence[float] = (0.5, 1.0)) -> Horizon:
+    """Return the forecasts of a day, made every hour, with weights and errors by quarter of the day."""
+    day = past.per_day
+    edges = np.unique(np.linspace(0, day, QUARTERS + 1).astype(np.int64)).tolist()
+    parts = [slice(*ends) for ends in pairwise(edges)]
+    every = max(1, day // HOURS)
+    return Horizon(
+        past, members, np.arange(1, day + 1), first=first, every=every, parts=parts, powers=powers, error_days=14
+    )
+
+
+def naive_horizon(past: ObservedBins) -> Horizon:
+    """Return the forecasts of a day while the history is short: the same as now, with its own error by lead.
+
+    Leads without enough errors use those of shorter leads. Their quantiles are too narrow, which is why a short history
+    is reported.
+    """
+    day = past.per_day
+    edges = np.unique(np.geomspace(1, day + 1, min(day, NAIVE_PARTS) + 1).round().astype(np.int64) - 1).tolist()
+    members = partial(forecast_all, [METHODS[SAME_AS_NOW]], Outlook(past))
+    every = max(1, day // BINS_A_DAY)
+    parts = [slice(*ends) for ends in pairwise(edges)]
+    return Horizon(past, members, np.arange(1, day + 1), first=1, every=every, parts=parts)

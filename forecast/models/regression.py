@@ -1,94 +1,110 @@
-"""Robust linear regression on the signals of `forecast.models.features`.
+"""Robust regression of one lead on signals of the recent past, fitted anew every day by statsmodels.
 
-It is refitted daily and used for the following day. It uses weighted least squares, which approach least absolute
-errors, with forgetting. It works on two scales: plain, and square roots, where the noise of counts is even.
+Signals are shares of the origin's scale, so that a fleet that grew tenfold looks the same. They use only bins before
+the origin. The regression is linear in square roots, where the noise of counts is even (Huber 1964 for its weights).
 """
 
 from __future__ import annotations
 
-from enum import Enum
+import warnings
 
 import numpy as np
+import statsmodels.api as sm
+from statsmodels.tools.sm_exceptions import ModelWarning
 
-from forecast.models.features import Features
-from forecast.series.binned import Array
-from forecast.series.observed import ObservedBins
+from forecast.models.methods import Outlook, first_origin
+from forecast.series.binned import Array, Integers
+from forecast.series.observed import FEWEST, HOUR
 
+LEARNT_DAYS = 21
 FORGET_DAYS = 14.0
-RIDGE = {"plain": 0.1, "root": 0.01}
-ROUNDS = 2
-"""Reweighting passes per day: the fit of the day before is a good start."""
+"""Half-life of an origin's weight in days."""
 
-NEAR = 0.2
-"""Errors below this share of the median error get its weight: a perfect fit would have infinite weight."""
+STRIDE = 2
+"""Only every second origin is learnt from: neighbours are alike."""
 
+HUBER_WIDTH = 0.5
+"""Errors in typical errors from which they count linearly: a spike must not turn the forecast."""
 
-class Space(Enum):
-    """Scale on which the regression is linear."""
-
-    PLAIN = "plain"
-    ROOT = "root"
+PASSES = 8
+LEAST_ROWS = 40
+LEAST_SHARE = 0.05
+"""Minimum scale, as a share of the week's mean: a day without traffic would magnify every error."""
 
 
 class Regression:
-    """Regression with the fits of all days so far. `predict` uses the newest fit before each origin."""
+    """Regression for the bin `lead` after the last observed bin, with the fits of all days so far."""
 
-    def __init__(self, space: Space) -> None:
-        self._space = space
-        self._ends = np.empty(0, dtype=np.int64)
-        self._fits = np.empty((0, 0))
-        self._products = np.empty((0, 0))
-        self._moments = np.empty(0)
-        self._used = 0
+    def __init__(self, outlook: Outlook, lead: int) -> None:
+        self._outlook, self._lead = outlook, lead
+        self._fits: dict[int, Array] = {}
 
-    def fit(self, past: ObservedBins, features: Features, lead: int, end: int) -> None:
-        """Learn from targets since the last fit and before bin `end`. Past days halve in weight every FORGET_DAYS."""
-        targets = features.origins + lead - 1
-        rows = np.flatnonzero((targets >= self._used) & (targets < end))
-        rows = rows[past.observed_mask[targets[rows]]]
-        signals, base = self._design(features)
-        width = signals.shape[1]
-        if not len(self._moments):
-            self._products, self._moments = np.zeros((width, width)), np.zeros(width)
-            self._fits = np.empty((0, width))
-        fit = self._fits[-1] if len(self._fits) else np.zeros(width)
-        if len(rows):
-            aim = self._space_of(past.values[targets[rows]] / features.scale[rows]) - base[rows]
-            fit = self._learn(signals[rows], aim, fit, (end - self._used) / past.per_day)
-        self._used = end
-        self._ends = np.append(self._ends, end)
-        self._fits = np.concatenate([self._fits, fit[None]])
+    def forecast(self, origins: Integers) -> Array:
+        """Return the forecast at each origin by the fit of the whole days before it. NaN where there is none yet."""
+        day = self._outlook.past.per_day
+        days = origins // day
+        missing = [one for one in np.unique(days).tolist() if one not in self._fits]
+        if missing:
+            self._fit(missing)
+        design, base, scale = self._signals(origins)
+        found = np.full(len(origins), np.nan)
+        for each in np.unique(days).tolist():
+            rows = days == each
+            roots = base[rows] + design[rows] @ self._fits[each]
+            found[rows] = np.maximum(roots, 0.0) ** 2 * scale[rows]
+        return found
 
-    def _learn(self, signals: Array, aim: Array, fit: Array, days: float) -> Array:
-        width, forget = signals.shape[1], 0.5 ** (days / FORGET_DAYS)
-        for _ in range(ROUNDS):
-            error = np.abs(aim - signals @ fit)
-            usual = float(np.median(error)) + 1e-9
-            weight = usual / np.maximum(error, NEAR * usual) if fit.any() else np.ones(len(aim))
-            weighed = signals * weight[:, None]
-            products = forget * self._products + signals.T @ weighed
-            moments = forget * self._moments + weighed.T @ aim
-            ridge = RIDGE[self._space.value] * np.diag(np.diag(products)) + 1e-3 * np.eye(width)
-            fit = np.linalg.solve(products + ridge, moments)
-        self._products, self._moments = products, moments
-        return fit
+    def _fit(self, days: list[int]) -> None:
+        past, day = self._outlook.past, self._outlook.past.per_day
+        first = max(first_origin(past), (days[0] - LEARNT_DAYS) * day)
+        origins = np.arange(first, days[-1] * day - self._lead + 1)
+        targets = origins + self._lead - 1
+        design, base, scale = self._signals(origins)
+        aim = np.sqrt(past.actual_at(targets) / scale) - base
+        for each in days:
+            end = each * day
+            known = np.flatnonzero((targets < end) & (targets >= end - LEARNT_DAYS * day) & np.isfinite(aim))[::-STRIDE]
+            self._fits[each] = np.full(design.shape[1], np.nan)
+            if len(known) >= LEAST_ROWS:
+                weight = 0.5 ** ((end - targets[known]) / (2 * FORGET_DAYS * day))
+                norm = sm.robust.norms.HuberT(HUBER_WIDTH)
+                model = sm.RLM(aim[known] * weight, design[known] * weight[:, None], M=norm)
+                with warnings.catch_warnings(), np.errstate(all="ignore"):
+                    # Equal signals share their weight. Traffic that never changes has no fit, and needs none.
+                    warnings.simplefilter("ignore", ModelWarning)
+                    self._fits[each] = np.asarray(model.fit(maxiter=PASSES).params)
 
-    def predict(self, features: Features) -> Array:
-        """Return the forecast at each origin (amount per bin, at least 0). Without an earlier fit return the level."""
-        signals, base = self._design(features)
-        which = np.searchsorted(self._ends, features.origins, side="right") - 1
-        fits = self._fits[np.maximum(which, 0)] * (which >= 0)[:, None]
-        forecasts = base + (signals * fits).sum(axis=1)
-        shares: Array = np.maximum(forecasts, 0.0) ** (2 if self._space is Space.ROOT else 1)
-        return shares * features.scale
-
-    def _space_of(self, shares: Array) -> Array:
-        return np.sqrt(np.maximum(shares, 0.0)) if self._space is Space.ROOT else shares
-
-    def _design(self, features: Features) -> tuple[Array, Array]:
-        """Return the signals with a constant, and the base of the fit. Unknown signals count as zero."""
-        level, signals = features.level / features.scale, np.nan_to_num(features.signals)
-        base = self._space_of(level)
-        if self._space is Space.ROOT:
-            signals = self._space_of(signals + level[:, None]) - base[:, None]
-        return np.column_stack([signals, np.full(len(signals), 0.1)]), base
+    def _signals(self, origins: Integers) -> tuple[Array, Array, Array]:
+        """Return signals, the root of the level (the base of what is learnt), and the scale of each origin."""
+        past, profiles = self._outlook.past, self._outlook.profiles
+        day, week = past.per_day, past.per_week
+        half, hour = past.bins(HOUR / 2), past.bins(HOUR)
+        targets = origins + self._lead - 1
+        level, daily = past.mean(origins, half), past.mean(origins, day)
+        now, recently = profiles.mean_before(origins, half), profiles.mean_before(origins, hour)
+        rise = profiles.amounts(origins, targets) - now
+        ratio = np.clip(level / np.maximum(np.maximum(now, 0.02 * daily), 1e-9), 0.2, 5)
+        around = {back: past.mean(targets - back + half // 2 + 1, half) for back in (day, 2 * day, week)}
+        before = {back: past.mean(origins - back, half) for back in (day, 2 * day, week)}
+        signals = np.column_stack(
+            [
+                *(past.values_at(origins - back) - level for back in (1, 2, 3, 4)),
+                past.mean(origins, hour) - level,
+                past.mean(origins, 3 * hour) - level,
+                daily - level,
+                rise,
+                rise * ratio,
+                recently - now,
+                now - level,
+                *(around[back] - before[back] for back in (day, 2 * day, week)),
+                before[day] - level,
+                before[week] - level,
+                past.values_at(targets - day) - around[day],
+                level - past.mean(origins - half, half),
+            ]
+        )
+        scale = np.maximum(np.maximum(0.5 * (level + daily), LEAST_SHARE * past.week_mean(origins)), FEWEST)
+        base = np.sqrt(level / scale)
+        shares = np.nan_to_num(signals / scale[:, None])
+        roots = np.sqrt(np.maximum(shares + (level / scale)[:, None], 0.0)) - base[:, None]
+        return np.column_stack([roots, np.full(len(roots), 0.1)]), base, scale

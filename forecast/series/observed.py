@@ -11,7 +11,7 @@ from collections.abc import Collection
 from datetime import date
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
 from forecast.series.binned import Array, Integers, Series
 from forecast.series.calendar import time_of_week
@@ -31,8 +31,8 @@ class NoObservationsError(ValueError):
 class ObservedBins:
     """Amounts per bin up to now; bin 0 is the first observed bin.
 
-    `values` are filled: a missing bin takes the value of a day earlier, or else the last value. `observed_mask` marks
-    the observations. `slots` are the bins of the local week, also beyond the end.
+    `values` are filled: a missing bin takes the value of a day earlier, or on the first day the last value. `actual`
+    has NaN there. `slots` are the bins of the local week, also beyond the end. `sundays` are days that count as such.
     """
 
     def __init__(self, series: Series, sundays: Collection[date] = ()) -> None:
@@ -47,52 +47,31 @@ class ObservedBins:
         self.start = series.time(int(seen[0]))
         self.per_day = int(per_day)
         self.per_week = self.per_day * DAYS_A_WEEK
+        self.actual = series.values[seen[0] :]
+        filled = pd.Series(self.actual)
+        filled = pd.concat([filled[: self.per_day].ffill(), filled[self.per_day :]])
+        filled = filled.groupby(filled.index % self.per_day).ffill()
+        self.values: Array = np.asarray(filled, np.float64)
+        self._sums = np.concatenate([[0.0], np.cumsum(self.values)])
         self._sundays = sundays
-        given = series.values[seen[0] :]
-        self._n = 0
-        self._values = np.empty(len(given))
-        self._seen = np.empty(len(given), dtype=bool)
-        self._sums = np.zeros(len(given) + 1)
         self._slots = np.empty(0, dtype=np.int64)
-        for value in given:
-            self.append(float(value))
 
     def __len__(self) -> int:
-        return self._n
+        return len(self.values)
 
     def append(self, value: float) -> None:
         """Add a bin; NaN if unobserved. Raise ValueError for a negative or infinite amount."""
         if value < 0 or math.isinf(value):
             raise ValueError(f"an amount of {value} in a bin cannot be: it must be finite and not negative")
-        n = self._n
-        if n == len(self._values):
-            self._grow()
-        known = not math.isnan(value)
-        self._values[n] = value if known else self._values[n - self.per_day if n >= self.per_day else n - 1]
-        self._seen[n] = known
-        self._sums[n + 1] = self._sums[n] + self._values[n]
-        self._n += 1
-
-    def _grow(self) -> None:
-        more = max(self.per_day, len(self._values) // 8)
-        self._values = np.concatenate([self._values, np.empty(more)])
-        self._seen = np.concatenate([self._seen, np.empty(more, dtype=bool)])
-        self._sums = np.concatenate([self._sums, np.empty(more)])
+        usual = self.values[-self.per_day if len(self) >= self.per_day else -1]
+        self.actual = np.append(self.actual, value)
+        self.values = np.append(self.values, usual if math.isnan(value) else value)
+        self._sums = np.append(self._sums, self._sums[-1] + self.values[-1])
 
     @property
     def end(self) -> float:
         """Return the end of the last bin, unix seconds."""
-        return self.start + self._n * self.bin_seconds
-
-    @property
-    def values(self) -> Array:
-        """Return the filled amounts per bin."""
-        return self._values[: self._n]
-
-    @property
-    def observed_mask(self) -> NDArray[np.bool_]:
-        """Return which bins are observations."""
-        return self._seen[: self._n]
+        return self.start + len(self) * self.bin_seconds
 
     def slots(self, count: int) -> Integers:
         """Return the slots of the first `count` bins, also beyond the end."""
@@ -108,14 +87,22 @@ class ObservedBins:
     def mean(self, ends: Integers, width: Integers | int) -> Array:
         """Return the mean of the `width` bins before each of `ends` (any shape). NaN if some lie outside the series."""
         first = ends - width
-        total = self._sums[np.clip(ends, 0, self._n)] - self._sums[np.clip(first, 0, self._n)]
-        return np.where((first < 0) | (ends > self._n), np.nan, total / width)
+        total = self._sums[np.clip(ends, 0, len(self))] - self._sums[np.clip(first, 0, len(self))]
+        return np.where((first < 0) | (ends > len(self)), np.nan, total / width)
 
-    def maximum(self, bins: int) -> float:
-        """Return the highest amount of the last bins."""
-        return float(self._values[max(0, self._n - bins) : self._n].max())
+    def week_mean(self, origins: Integers) -> Array:
+        """Return the mean of the week before each origin, or of the time since the start."""
+        return self.mean(origins, np.minimum(origins, self.per_week))
 
     def values_at(self, indices: Integers) -> Array:
-        """Return the amounts of bins by index (any shape). NaN outside the series."""
-        inside = (indices >= 0) & (indices < self._n)
-        return np.where(inside, self._values[np.clip(indices, 0, self._n - 1)], np.nan)
+        """Return the filled amounts of bins by index (any shape). NaN outside the series."""
+        return _at(self.values, indices)
+
+    def actual_at(self, indices: Integers) -> Array:
+        """Return the observed amounts of bins by index (any shape). NaN where nothing was observed, or not yet."""
+        return _at(self.actual, indices)
+
+
+def _at(values: Array, indices: Integers) -> Array:
+    inside = (indices >= 0) & (indices < len(values))
+    return np.where(inside, values[np.clip(indices, 0, len(values) - 1)], np.nan)

@@ -2,8 +2,6 @@
 
 import numpy as np
 
-from forecast.models.features import QUICK, Profiles
-from forecast.models.smoothing import Smoothed
 from forecast.series.binned import Array, Series
 from forecast.series.observed import ObservedBins
 
@@ -26,12 +24,3 @@ def series(values: Array, *, bin_seconds: float = HOUR, start: float = MONDAY, z
 
 def past_of(values: Array, *, bin_seconds: float = HOUR) -> ObservedBins:
     return ObservedBins(series(values, bin_seconds=bin_seconds))
-
-
-def profiles_of(past: ObservedBins) -> Profiles:
-    first = len(past) - (len(past) - past.per_day) // past.per_day * past.per_day
-    return Profiles(past, QUICK, first)
-
-
-def parts_of(past: ObservedBins, leads: int = 1) -> tuple[Profiles, Smoothed]:
-    return profiles_of(past), Smoothed(past, leads)

@@ -49,7 +49,7 @@ def test_the_table_names_every_method_and_marks_ours(trace: Path, capsys: pytest
     assert "sizewatch *" in told.out
     assert "same as now (naive)" in told.out
     assert "bins of 5m were asked for; the file's own are 1h and are kept" in told.out
-    assert "same as last week: needs 7 days" in told.out
+    assert "before the test: same as last week" in told.out
     assert told.err == ""
 
 
@@ -164,7 +164,7 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(
         (["forecast", "--history", "two.csv"], "has 2 rows"),
         (
             ["backtest", "--history", "short.csv"],
-            "needs 18 days (2 to learn from, 2 to calibrate), has 6.0: test at most 2",
+            "needs 18 days (4 to learn from), has 6.0: test at most 2",
         ),
         (["backtest", "--history", "short.csv", "--test-days", "0"], "0 days cannot be tested"),
         (["backtest", "--history", "short.csv", "--bin", "7h"], "do not divide a day"),

@@ -15,6 +15,6 @@ def test_of_traffic_that_never_changes_every_target_is_within_its_quantile(amoun
     same = series(np.full(24 * 12, amount))
     given = InputSeries(name="same", series=same, time_text=str, sundays={}, factors=np.ones(24 * 12 + 288))
     found = forecast_now("same", given, 3600.0).projection
-    assert found.forecasts == 24
+    assert found.forecasts == 7 * 24
     assert found.covered == found.forecasts
     assert [point.q50 for point in found.points] == pytest.approx([amount / 3600.0], rel=1e-5)

@@ -44,8 +44,8 @@ def test_four_days_of_a_daily_wave_are_forecast_and_warmed_for() -> None:
     assert found.minimum_warm == 3
     assert {name for name, _ in found.forecast.weights} >= {"regression"}
     assert found.gap == ""
-    # Of the last day's forecasts, made again without knowing what came.
-    assert 200 <= projection.forecasts <= 288
+    # Of the last week's forecasts, made again without knowing what came.
+    assert 600 <= projection.forecasts <= 4 * 288
     assert projection.covered / projection.forecasts > 0.85
     assert projection.error_ratio is not None
     assert projection.error_ratio < 1.2
@@ -338,7 +338,7 @@ def test_bins_of_a_quarter_of_an_hour_are_taken_as_minutes_between_them() -> Non
 
 def test_traffic_that_ended_is_hardly_any_and_less_than_one_a_day_is_none() -> None:
     asked = question()
-    silent = series(4 * DAY_MINUTES)
+    silent = series(9 * DAY_MINUTES)
     tier = TierForecast(asked, replace(silent, values=np.where(np.arange(len(silent)) < 60, silent.values, 0.0)))
     found = tier.respond(asked)
     assert found.forecast is not None

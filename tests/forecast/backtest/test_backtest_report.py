@@ -7,9 +7,9 @@ from traffic_samples import week
 
 from agent.forecasting.results import backtest_report
 from exporters.documents.forecast import backtest_text
-from forecast.backtest.walk import SAME_AS_YESTERDAY, BacktestRun, walk
+from forecast.backtest.walk import BacktestRun, walk
 from forecast.models.bin_forecaster import COMBINATION
-from forecast.models.simple_methods import SAME_AS_NOW
+from forecast.models.methods import SAME_AS_NOW, SAME_AS_YESTERDAY
 
 NEXT, DAY = 900.0, 86_400.0
 

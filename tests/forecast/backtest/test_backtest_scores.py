@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from forecast.backtest.scores import Scored, score_walk
-from forecast.backtest.walk import SAME_AS_YESTERDAY, BacktestRun, MethodForecasts, select_naive
+from forecast.backtest.walk import BacktestRun, MethodForecasts, select_naive
 from forecast.backtest.window import BacktestWindow
-from forecast.models.simple_methods import SAME_AS_NOW
+from forecast.models.methods import SAME_AS_NOW, SAME_AS_YESTERDAY
 from forecast.series.binned import Array, Series
 
 NAN = np.nan
@@ -29,7 +29,7 @@ def said(method: str, middle: list[float], upper: list[float], lone: bool = True
 
 def of(*forecasts: MethodForecasts, came: tuple[float, ...] = (10.0, 10.0, 10.0, 10.0)) -> tuple[Scored, ...]:
     series = Series(start=0.0, bin_seconds=HOUR, values=np.array([1.0, 1.0, 1.0, 1.0, *came]))
-    window = BacktestWindow(series=series, calibration=2, test=4, per_day=24, little=False)
+    window = BacktestWindow(series=series, test=4, per_day=24, little=False)
     return score_walk(BacktestRun(window=window, forecasts=forecasts, notes=()))
 
 

@@ -39,9 +39,9 @@ def test_other_horizons_cannot_be_tested(horizon: float) -> None:
         list_leads(horizon, HOUR)
 
 
-def test_the_last_four_days_are_tested_and_the_two_before_calibrate() -> None:
+def test_the_last_four_days_are_tested() -> None:
     found = window(week(20, 300.0))
-    assert (found.test, found.calibration, len(found.series)) == (16 * 288, 14 * 288, 20 * 288)
+    assert (found.test, len(found.series)) == (16 * 288, 20 * 288)
 
 
 @pytest.mark.parametrize("bin_seconds", [1800.0, HOUR])
@@ -50,21 +50,21 @@ def test_of_long_bins_two_weeks_are_tested(bin_seconds: float) -> None:
     assert len(found.series) - found.test == 14 * DAY / bin_seconds
 
 
-def test_four_weeks_are_kept_before_the_calibration() -> None:
+def test_thirty_days_are_kept_before_the_test() -> None:
     found = window(week(60), 5)
-    assert (len(found.series), found.calibration) == (35 * 24, 28 * 24)
+    assert (len(found.series), found.test) == (35 * 24, 30 * 24)
     assert found.series.start == MONDAY + 25 * DAY
 
 
 def test_every_bin_is_an_origin_and_the_last_target_is_the_last_bin() -> None:
     found = window(week(10), 2)
-    assert found.origins(list_leads(2 * HOUR, HOUR)).tolist() == list(range(6 * 24, 10 * 24 - 1))
+    assert found.origins(list_leads(2 * HOUR, HOUR)).tolist() == list(range(8 * 24, 10 * 24 - 1))
 
 
 def test_origins_of_paths_are_six_hours_apart_and_the_last_ends_with_the_series() -> None:
     found = window(week(10), 2)
     origins = found.origins(list_leads(DAY, HOUR))
-    assert origins.tolist() == list(range(6 * 24, 9 * 24 + 1, 6))
+    assert origins.tolist() == list(range(8 * 24, 9 * 24 + 1, 6))
     assert found.day_of_origins(list_leads(DAY, HOUR)) == 4
 
 
@@ -72,7 +72,7 @@ def test_origins_of_a_path_of_any_length_are_counted_from_the_end() -> None:
     origins = window(week(10), 2).origins(list_leads(7 * HOUR, HOUR))
     assert origins[-1] == 10 * 24 - 7
     assert set(np.diff(origins)) == {6}
-    assert 6 * 24 <= origins[0] < 6 * 24 + 6
+    assert 8 * 24 <= origins[0] < 8 * 24 + 6
 
 
 def test_what_was_not_seen_before_the_first_bin_is_no_history() -> None:
@@ -94,7 +94,7 @@ def test_a_series_that_is_too_short_is_told_what_is_needed(days: int, tested: in
 def test_little_history_is_tested_after_its_first_hours(days: int) -> None:
     found = window(week(days))
     assert found.little
-    assert found.test == found.calibration == 6
+    assert found.test == 6
 
 
 def test_less_than_half_a_day_tells_nothing() -> None:
@@ -111,8 +111,8 @@ def test_a_series_in_which_nothing_was_seen_cannot_be_tested() -> None:
 def test_four_weeks_of_nothing_before_the_test_cannot_be_learnt_from() -> None:
     series = week(60)
     values = series.values.copy()
-    values[24 : 60 * 24 - 6 * 24] = np.nan
-    with pytest.raises(ShortSeriesError, match="nothing was seen in the 28 days before"):
+    values[24 : 60 * 24 - 4 * 24] = np.nan
+    with pytest.raises(ShortSeriesError, match="nothing was seen in the 30 days before"):
         window(replace(series, values=values), 4)
 
 

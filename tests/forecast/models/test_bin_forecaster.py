@@ -8,7 +8,7 @@ import pytest
 from forecast_traffic import DAY, HOUR, MONDAY, series, wave
 
 from forecast.models.bin_forecaster import COMBINATION, Forecaster, Path
-from forecast.models.simple_methods import SAME_AS_NOW
+from forecast.models.methods import SAME_AS_NOW
 from forecast.series.binned import Array
 from forecast.series.observed import NoObservationsError
 
@@ -24,13 +24,11 @@ def begun(values: Array, days: float, **more: float) -> Forecaster:
     return Forecaster(series(values[: round(days * 24)]), ahead_seconds=more.get("ahead", HOUR))
 
 
-def followed(values: Array, days: float, *, ahead: float = HOUR, refits: bool = True) -> list[Path | None]:
+def followed(values: Array, days: float, *, ahead: float = HOUR) -> list[Path | None]:
     """The path after each bin from `days` on, the first one before any."""
     one = begun(values, days, ahead=ahead)
     said = [one.path(24)]
-    for place, value in enumerate(values[round(days * 24) :]):
-        if refits and place % 72 == 0:
-            one.refit()
+    for value in values[round(days * 24) :]:
         one.step(float(value))
         said.append(one.path(24))
     return said
@@ -55,20 +53,14 @@ def test_changing_the_future_changes_nothing_that_was_said_before() -> None:
     assert not np.array_equal(lines(one[50]), lines(two[50]))
 
 
-def test_the_same_bins_make_the_same_forecasts_also_with_refits_at_odd_moments() -> None:
-    def run() -> Array:
-        one = begun(wave(12), 8)
-        for place, value in enumerate(wave(12)[192:]):
-            if place in (5, 6, 40, 41, 70):
-                one.refit()
-            one.step(float(value))
-        one.refit()
-        one.refit()
-        return lines(one.path(24))
-
-    first = run()
-    assert np.array_equal(first, run())
-    assert (np.diff(first, axis=0) >= 0).all()
+def test_a_series_says_of_its_past_what_was_said_then_bin_by_bin() -> None:
+    values = wave(12)
+    whole = Forecaster(series(values), ahead_seconds=2 * HOUR, since=240)
+    one = Forecaster(series(values[:240]), ahead_seconds=2 * HOUR, since=240)
+    for origin in range(240, 289):
+        assert lines(one.path(2)) == pytest.approx(whole.quantiles(np.array([origin]), 2)[:, 0])
+        if origin < 288:
+            one.step(float(values[origin]))
 
 
 def test_little_history_is_said_and_the_combination_takes_over_when_its_errors_are_known() -> None:
@@ -85,20 +77,21 @@ def test_little_history_is_said_and_the_combination_takes_over_when_its_errors_a
     methods = [path.method for path in said[first:] if path is not None]
     switch = methods.index(COMBINATION)
     assert methods == [SAME_AS_NOW] * switch + [COMBINATION] * (len(methods) - switch)
-    at_two_days, after = said[47], said[first + switch]
-    assert at_two_days is not None
+    after = said[first + switch]
     assert after is not None
-    assert at_two_days.note == "too few errors are known after 2 days of history: the same as now, with its own error"
     assert after.note == ""
     assert sum(after.weights.values()) == pytest.approx(1.0)
 
 
 def test_it_is_trained_from_two_days_on() -> None:
-    one = begun(wave(3), 47 / 24)
+    values = wave(3, bin_seconds=900.0)
+    one = Forecaster(series(values[:191], bin_seconds=900.0))
     assert not one.trained
-    one.refit()
     one.step(100.0)
     assert one.trained
+    path = one.path(96)
+    assert path is not None
+    assert (path.method, path.note) == (COMBINATION, "")
 
 
 def test_gaps_count_as_time_but_not_as_observations() -> None:
@@ -107,35 +100,34 @@ def test_gaps_count_as_time_but_not_as_observations() -> None:
     one = begun(values, 4)
     for value in values[96:144]:
         one.step(float(value))
-    assert one.quality().forecasts == 0
+    before = one.quality().forecasts
+    assert before == begun(values, 4).quality().forecasts
     one.step(100.0)
-    assert one.quality().forecasts == 1
+    assert one.quality().forecasts == before + 1
 
 
-def test_quality_is_that_of_what_was_said_a_lead_before() -> None:
+def test_quality_is_that_of_what_was_said_a_lead_before_in_the_last_week() -> None:
     values = wave(14)
-    one = begun(values, 9, ahead=3 * HOUR)
+    one = Forecaster(series(values[:166]), ahead_seconds=3 * HOUR)
     promised: list[tuple[float, float, float]] = []
-    for place, value in enumerate(values[216:]):
+    for place, value in enumerate(values[166:], start=166):
         path = one.path(3)
         assert path is not None
-        promised.append((path.quantiles[1, 2], path.quantiles[2, 2], values[215 + place]))
+        promised.append((path.quantiles[1, 2], path.quantiles[2, 2], values[place - 1]))
         one.step(float(value))
-    came = values[218:]
+    came = values[168:]
     q50, q95, now = np.array(promised[: len(came)]).T
     quality = one.quality()
-    assert quality.forecasts == len(came)
+    assert quality.forecasts == len(came) == 168
     assert quality.covered == (came <= q95).sum()
     assert quality.error_ratio == pytest.approx(np.abs(came - q50).sum() / np.abs(came - now).sum())
 
 
-def test_quality_looks_back_a_week_and_needs_twenty_bins_for_a_ratio() -> None:
-    values = wave(20)
-    one = begun(values, 5)
-    for place, value in enumerate(values[120:]):
-        one.step(float(value))
-        assert (one.quality().error_ratio is None) == (place + 1 < 20)
-    assert one.quality().forecasts == 7 * 24
+def test_a_ratio_of_errors_needs_twenty_bins() -> None:
+    values = wave(3)
+    counts = [begun(values, bins / 24).quality() for bins in range(30, 48)]
+    assert {one.error_ratio is None for one in counts if one.forecasts < 20} == {True}
+    assert {one.error_ratio is None for one in counts if one.forecasts >= 20} == {False}
 
 
 @pytest.mark.slow
@@ -143,9 +135,7 @@ def test_coverage_holds_on_noise_of_counts() -> None:
     values = wave(40)
     one = begun(values, 10)
     covered = []
-    for place, value in enumerate(values[240:]):
-        if place % 168 == 0:
-            one.refit()
+    for value in values[240:]:
         path = one.path(1)
         assert path is not None
         covered.append(value <= path.quantiles[2, 0])
@@ -223,18 +213,6 @@ def test_days_after_a_break_forecasts_are_near_the_traffic_again(name: str, usua
     assert np.mean(error) < 25 * usual
 
 
-@pytest.mark.slow
-def test_seven_weeks_without_a_refit_are_no_trouble() -> None:
-    values = wave(55)
-    one = begun(values, 4)
-    for value in values[96:]:
-        one.step(float(value))
-    last = one.path(24)
-    assert np.isfinite(lines(last)).all()
-    assert last is not None
-    assert last.method == COMBINATION
-
-
 def test_a_holiday_is_forecast_like_a_sunday() -> None:
     hours = np.arange(24 * 29)
     values = np.where(hours // 24 % 7 == 6, 20.0, 100.0) + wave(29, level=5.0)
@@ -254,9 +232,7 @@ def test_the_hour_that_comes_twice_is_no_trouble(days: int) -> None:
     values = wave(days + 3)
     start = change - days * DAY - 6 * HOUR
     one = Forecaster(series(values[: days * 24], start=start, zone="Europe/Berlin"), ahead_seconds=HOUR)
-    for place, value in enumerate(values[days * 24 :]):
-        if place % 24 == 0:
-            one.refit()
+    for value in values[days * 24 :]:
         one.step(float(value))
         assert one.path(24) is None or lines(one.path(24)).max() < 3 * values.max()
 
@@ -290,15 +266,10 @@ def test_what_no_series_can_be_is_refused() -> None:
         one.step(-1.0)
 
 
-@pytest.mark.slow
-def test_refits_keep_memory_bounded() -> None:
-    values = wave(48)
-    one = begun(values, 5)
-    for place, value in enumerate(values[120:]):
-        if place % 24 == 0:
-            one.refit()
-        one.step(float(value))
-    assert one._quick is not None
-    assert len(one._quick._rows) <= 37
-    assert len(one._steady._rows) <= 37
-    assert one._smoothed._count <= 24 * 37
+def test_before_each_day_of_the_week_was_seen_a_first_monday_is_no_sunday() -> None:
+    hours = np.arange(24 * 7)
+    values = np.where(hours // 24 < 5, 100.0, 10.0) + wave(7, level=2.0)
+    # On the first Sunday evening no method but last week's can know of Monday.
+    path = begun(values, 7).path(24)
+    assert path is not None
+    assert (path.quantiles[2, 1:] >= values[1:24]).all()

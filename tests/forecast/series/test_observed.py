@@ -24,7 +24,7 @@ def test_a_missing_bin_holds_what_came_last_and_from_the_second_day_on_what_came
     past = past_of(values)
     assert past.values[[5, 6]].tolist() == [5.0, 5.0]
     assert past.values[[24, 30]].tolist() == [1.0, 5.0]
-    assert np.flatnonzero(~past.observed_mask).tolist() == [5, 6, 24, 30]
+    assert np.flatnonzero(np.isnan(past.actual)).tolist() == [5, 6, 24, 30]
 
 
 def test_appended_bins_are_those_of_a_longer_series() -> None:
@@ -35,7 +35,7 @@ def test_appended_bins_are_those_of_a_longer_series() -> None:
         grown.append(float(value))
     ends = np.arange(len(values) + 1)
     assert np.array_equal(whole.values, grown.values)
-    assert np.array_equal(whole.observed_mask, grown.observed_mask)
+    assert np.array_equal(whole.actual, grown.actual, equal_nan=True)
     assert np.array_equal(whole.mean(ends, 5), grown.mean(ends, 5), equal_nan=True)
     assert (len(grown), grown.end) == (len(whole), whole.end)
 
@@ -51,11 +51,7 @@ def test_amounts_by_index_are_unknown_before_the_first_and_beyond_the_last() -> 
     past = past_of(np.array([1.0, 2.0]))
     assert past.values_at(np.array([0, 1])).tolist() == [1.0, 2.0]
     assert np.isnan(past.values_at(np.array([-1, 2]))).all()
-
-
-def test_the_highest_amount_is_that_of_the_last_bins_only() -> None:
-    past = past_of(np.array([9.0, 1.0, 4.0, 2.0]))
-    assert (past.maximum(1), past.maximum(3), past.maximum(4), past.maximum(99)) == (2.0, 4.0, 9.0, 9.0)
+    assert np.isnan(past_of(np.array([1.0, GAP])).actual_at(np.array([-1, 1, 2]))).all()
 
 
 def test_seconds_are_whole_bins_and_at_least_one() -> None:
@@ -99,4 +95,5 @@ def test_no_traffic_is_an_observation() -> None:
     past.append(0.0)
     past.append(float("nan"))
     assert past.values.tolist() == [3.0, 0.0, 0.0]
-    assert past.observed_mask.tolist() == [True, True, False]
+    assert past.actual[:2].tolist() == [3.0, 0.0]
+    assert np.isnan(past.actual[2])

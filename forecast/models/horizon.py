@@ -1,0 +1,178 @@
+"""Forecasts of a horizon from several methods: their weights, and quantiles from the errors of the past (conformal).
+
+Weights and quantiles of an origin use only bins before it. So forecasts of the past are those that were made then, and
+a backtest runs the code that runs live.
+
+No distribution is assumed (Vovk, Gammerman, Shafer 2005): a quantile is the forecast plus that quantile of the past
+errors of the same part of the horizon, each divided by a power of its level. Upper quantiles use the wider of the scales.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from forecast.series.binned import Array, Integers
+from forecast.series.observed import FEWEST, ObservedBins
+
+LEVELS = (0.05, 0.5, 0.95, 0.99)
+"""Levels of the quantiles. The forecast is the median."""
+
+WEIGHT_HALF_LIFE_DAYS = 3.0
+"""Half-life of an error in the mean that weighs a method."""
+
+SHARPNESS = 8.0
+"""Power of a method's mean error in its weight: a method with a tenth more error has half the weight."""
+
+ERROR_DAYS = 14
+"""Days of errors behind a quantile: two of each day of the week."""
+
+LEAST_ERRORS = 20
+"""Minimum number of errors: with fewer, the highest is no 95 % quantile."""
+
+LEADS_A_PART = 12
+"""Leads recorded per part. Neighbouring leads are alike; more would only cost time."""
+
+LEAST_SHARE = 0.05
+"""Minimum level of a scale, as a share of the week's mean: errors of no traffic carry no information."""
+
+FURTHEST, FURTHEST_DAYS = 3.0, 28
+"""Upper bound of quantiles: FURTHEST times the highest amount in FURTHEST_DAYS. A spike would count twice."""
+
+NOTHING = 1e-9
+
+Members = Callable[[Integers, Integers], Array]
+"""Function of origins and leads that returns the forecasts of each method: origins by leads by methods."""
+
+
+class Horizon:
+    """Forecasts of the bins 1 to `leads[-1]` after an origin, made every `every` bins from bin `first` on.
+
+    `parts` are slices of the leads with weights and errors of their own. `powers` of the level are the scales of errors.
+    """
+
+    def __init__(
+        self,
+        past: ObservedBins,
+        members: Members,
+        leads: Integers,
+        *,
+        first: int,
+        every: int = 1,
+        parts: Sequence[slice] = (slice(0, 1),),
+        powers: Sequence[float] = (0.5,),
+        error_days: float = 7,
+    ) -> None:
+        self._past, self._members, self.leads = past, members, leads
+        self._every, self._parts, self._powers, self._error_days = every, parts, np.array(powers), error_days
+        self.origins: Integers = np.arange(len(past) - (len(past) - first) // every * every, len(past) + 1, every)
+        self._made = members(self.origins, leads)
+        self._solved = 0
+
+    def follow(self) -> None:
+        """Add the forecasts of new bins."""
+        new = np.arange(self.origins[-1] + self._every, len(self._past) + 1, self._every)
+        if len(new):
+            self.origins = np.concatenate([self.origins, new])
+            self._made = np.concatenate([self._made, self._members(new, self.leads)])
+
+    def _solve(self) -> None:
+        """Compute weights, forecasts and factors of all origins, unless no origin is new."""
+        if self._solved == len(self.origins):
+            return
+        self._solved = len(self.origins)
+        actual = self._past.actual_at(self.origins[:, None] + self.leads - 1)
+        level = np.empty(actual.shape)
+        self._weights = np.empty((len(actual), len(self._parts), self._made.shape[-1]))
+        self._factors = np.empty((len(actual), len(self._parts), len(self._powers), len(LEVELS)))
+        self._forecasts = np.empty(actual.shape)
+        for place, part in enumerate(self._parts):
+            late = -(-int(self.leads[part][-1]) // self._every)
+            made, known = self._made[:, part], actual[:, part]
+            errors = _mean_known(np.abs(made - known[:, :, None]))
+            self._weights[:, place] = _weigh(_delayed(errors, late), self._rows(WEIGHT_HALF_LIFE_DAYS))
+            self._forecasts[:, part] = (made * self._weights[:, place, None, :]).sum(axis=-1)
+            level[:, part] = self._level(self.origins, self._forecasts[:, part])
+            sample = np.unique(np.linspace(part.start, part.stop - 1, LEADS_A_PART).astype(np.int64))
+            errors = actual[:, sample] - self._forecasts[:, sample]
+            for scale, power in enumerate(self._powers):
+                shares = _delayed(errors / level[:, sample] ** power, late)
+                self._factors[:, place, scale] = _rolling_quantiles(shares, self._rows(self._error_days))
+            if place:
+                # The last part of a path is known only after all of it: until then the part before stands in.
+                earlier, here = self._factors[:, place - 1], self._factors[:, place]
+                self._factors[:, place] = np.where(np.isfinite(here), here, earlier)
+
+    def _rows(self, days: float) -> int:
+        return max(1, round(days * self._past.per_day / self._every))
+
+    def _level(self, origins: Integers, forecasts: Array) -> Array:
+        least = np.maximum(LEAST_SHARE * self._past.week_mean(origins), FEWEST)
+        return np.maximum(forecasts, least[:, None])
+
+    def quantiles(self, origins: Integers) -> Array:
+        """Return LEVELS by origin by lead, NaN while too few errors are known.
+
+        An origin between two rows uses the weights and errors of the row before it.
+        """
+        self._solve()
+        rows = (origins - self.origins[0]) // self._every
+        forecasts = self._forecasts[rows]
+        between = np.flatnonzero(self.origins[rows] != origins)
+        if len(between):
+            made, weights = self._members(origins[between], self.leads), self._weights[rows[between]]
+            for place, part in enumerate(self._parts):
+                forecasts[between, part] = (made[:, part] * weights[:, place, None, :]).sum(axis=-1)
+        level = self._level(origins, forecasts)
+        bounds = np.empty((len(LEVELS), *forecasts.shape))
+        for place, part in enumerate(self._parts):
+            scales = level[:, part, None] ** self._powers
+            factors = np.moveaxis(self._factors[rows, place], -1, 0)
+            offered = forecasts[:, part, None] + factors[:, :, None, :] * scales
+            bounds[:2, :, part], bounds[2:, :, part] = offered[:2].mean(axis=-1), offered[2:].max(axis=-1)
+        bounds[0] = np.minimum(bounds[0], forecasts)
+        bounds[1] = np.where(np.isfinite(bounds[2]), forecasts, np.nan)
+        highest = pd.Series(self._past.values).rolling(FURTHEST_DAYS * self._past.per_day, min_periods=1).max()
+        furthest = FURTHEST * np.maximum(highest.to_numpy()[origins - 1], FEWEST)
+        return np.maximum.accumulate(np.clip(bounds, 0.0, furthest[:, None]), axis=0)
+
+    @property
+    def weights(self) -> Array:
+        """Return the present weight of each method in the first part of the horizon; the sum is 1."""
+        self._solve()
+        present: Array = self._weights[-1, 0]
+        return present
+
+
+def _mean_known(errors: Array) -> Array:
+    """Return the mean over the leads (the middle axis), NaN where none is known."""
+    known = np.isfinite(errors)
+    count = known.sum(axis=1)
+    total = np.where(known, errors, 0.0).sum(axis=1)
+    means: Array = np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
+    return means
+
+
+def _delayed(rows: Array, late: int) -> Array:
+    """Return each row `late` rows later: at an origin, only what was over by then is known."""
+    unknown = np.full((min(late, len(rows)), *rows.shape[1:]), np.nan)
+    return np.concatenate([unknown, rows])[: len(rows)]
+
+
+def _weigh(errors: Array, half_life: int) -> Array:
+    """Return weights by row: a power of each method's mean error until then, even while none is known."""
+    means = pd.DataFrame(errors).ewm(halflife=half_life, ignore_na=True).mean().to_numpy()
+    means = np.where(np.isfinite(means), means, 1.0) + NOTHING
+    weights = (means / means.min(axis=1, keepdims=True)) ** -SHARPNESS
+    shares: Array = weights / weights.sum(axis=1, keepdims=True)
+    return shares
+
+
+def _rolling_quantiles(rows: Array, window: int) -> Array:
+    """Return LEVELS over the newest `window` rows at each row: the outer of two neighbours, as few errors are known."""
+    width = rows.shape[1]
+    flat = pd.Series(rows.ravel()).rolling(max(window * width, LEAST_ERRORS), min_periods=LEAST_ERRORS)
+    found = [flat.quantile(level, interpolation="higher" if level > 0.5 else "lower") for level in LEVELS]
+    return np.column_stack([one.to_numpy()[width - 1 :: width] for one in found])

@@ -1,0 +1,102 @@
+"""The simple methods: what each says of the bins ahead, and that none reads what comes after an origin."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from forecast_traffic import past_of, wave
+
+from forecast.models.methods import (
+    HOLT_WINTERS,
+    LEVEL_RATE,
+    MEMBERS,
+    METHODS,
+    PROFILE,
+    SAME_AS_LAST_WEEK,
+    SAME_AS_NOW,
+    SAME_AS_YESTERDAY,
+    SEASON_RATE,
+    USUAL_DAY,
+    Method,
+    Outlook,
+    forecast_all,
+)
+from forecast.series.binned import Array
+
+EVERY = {**{f"{name} {place}": method for place, (name, method) in enumerate(MEMBERS)}, **METHODS}
+
+
+def say(method: Method, values: Array, origin: int, leads: int = 24) -> Array:
+    return forecast_all([method], Outlook(past_of(values)), np.array([origin]), np.arange(1, leads + 1))[0, :, 0]
+
+
+def member(name: str) -> Method:
+    return dict(MEMBERS)[name]
+
+
+def test_the_naive_methods_say_what_came_before() -> None:
+    values = wave(9)
+    assert say(METHODS[SAME_AS_NOW], values, 200).tolist() == [values[199]] * 24
+    assert say(METHODS[SAME_AS_YESTERDAY], values, 200).tolist() == values[176:200].tolist()
+    assert say(METHODS[SAME_AS_LAST_WEEK], values, 200).tolist() == values[32:56].tolist()
+
+
+def test_last_week_is_the_day_before_while_there_is_none() -> None:
+    values = wave(7)
+    assert say(METHODS[SAME_AS_LAST_WEEK], values, 160).tolist() == [*values[136:144], *values[:16]]
+
+
+def test_the_usual_day_is_the_median_of_the_last_seven() -> None:
+    days = np.repeat([5.0, 1.0, 9.0, 2.0, 8.0, 3.0, 7.0, 100.0], 24)
+    assert say(member(USUAL_DAY), days, 192).tolist() == [7.0] * 24
+    assert say(member(USUAL_DAY), days, 72).tolist() == [5.0] * 24
+
+
+def test_holt_winters_follows_its_recursion() -> None:
+    values = wave(4)
+    level, season = values[:24].mean(), values[:24] - values[:24].mean()
+    for place, value in enumerate(values):
+        before, at = level, place % 24
+        level += LEVEL_RATE * (value - season[at] - before)
+        season[at] += SEASON_RATE * (value - before - season[at])
+    assert say(member(HOLT_WINTERS), values, 96) == pytest.approx(np.maximum(level + season, 0.0))
+
+
+@pytest.mark.parametrize("place", range(len(MEMBERS)))
+def test_days_that_repeat_are_known_by_all_that_know_the_time_of_day(place: int) -> None:
+    day = np.arange(10.0, 34.0)
+    name, method = MEMBERS[place]
+    if name != SAME_AS_NOW:
+        assert say(method, np.tile(day, 9), 216) == pytest.approx(day, rel=1e-6)
+
+
+def test_the_level_of_the_profile_fades_unless_it_is_the_days() -> None:
+    values = np.tile(np.full(24, 10.0), 9)
+    values[-1:] = 20.0
+    hour, hours, day = (say(method, values, 216) for name, method in MEMBERS if name == PROFILE)
+    assert hour[0] > hours[0] > day[0] > 10.0
+    assert hour[-1] == pytest.approx(10.0, rel=0.01)
+    assert np.ptp(day) == pytest.approx(0.0)
+
+
+def test_a_level_is_bounded() -> None:
+    values = np.full(210, 10.0)
+    values[-1] = 1e6
+    hour = next(method for name, method in MEMBERS if name == PROFILE)
+    assert say(hour, values, 210, 1)[0] < 60.0
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_nothing_is_below_zero_or_unknown_where_there_is_no_traffic(name: str) -> None:
+    values = np.concatenate([wave(4), np.zeros(48)])
+    found = forecast_all([EVERY[name]], Outlook(past_of(values)), np.arange(30, 145), np.arange(1, 25))
+    assert np.isfinite(found).all()
+    assert (found >= 0).all()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_nothing_after_an_origin_changes_what_is_said_at_it(name: str) -> None:
+    values = wave(12)
+    other = np.concatenate([values[:250], 9 * values[250:]])
+    say_all = partial(forecast_all, [EVERY[name]], origins=np.arange(200, 251), leads=np.arange(1, 25))
+    assert np.array_equal(say_all(outlook=Outlook(past_of(values))), say_all(outlook=Outlook(past_of(other))))
