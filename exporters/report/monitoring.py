@@ -18,7 +18,7 @@ from exporters.report.wording import as_number
 from exporters.status.plan_comparison import worst_result
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
-from rules.methods.errors import allowed_to_fail
+from rules.methods.burn_rate import allowed_to_fail
 from rules.plan.load_bins import TierContext
 from rules.resize.production_curve import merge_bins
 from rules.telemetry.gpu_windows import gpu_utilization

@@ -15,9 +15,8 @@ from exporters.status.records import TierStatus
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.catalogue.thresholds import BURNS
 from rules.confidence import Certainty
-from rules.methods.events import judge_excess
-from rules.methods.means import judge_mean
-from rules.methods.tails import judge_tail
+from rules.methods.bands import judge_excess
+from rules.methods.divergence import judge_mean, judge_tail
 from rules.plan.curve import Curve, operating_point
 from rules.plan.schema import TierPlan
 from rules.sizing import cost_per_million_tokens

@@ -10,11 +10,10 @@ from rules.catalogue.thresholds import (
     MINIMUM_REQUESTS,
     SUPPORTED_REQUESTS,
 )
+from rules.methods.bands import judge_excess
 from rules.methods.demand import judge_batch
-from rules.methods.events import judge_excess
+from rules.methods.divergence import judge_mean, judge_tail
 from rules.methods.load import beyond_so_far, judge_beyond
-from rules.methods.means import judge_mean
-from rules.methods.tails import judge_tail
 from rules.telemetry.windows import HOUR_SECONDS
 from rules.thresholds import Threshold
 from rules.verdicts.rule import Rule, Severity

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rules.methods.bands import judge_band, judge_experts
-from rules.methods.events import judge_faults
+from rules.methods.bands import judge_band, judge_experts, judge_faults
 from rules.methods.pools import judge_pools
 from rules.thresholds import Threshold
 from rules.verdicts.rule import Rule, Severity

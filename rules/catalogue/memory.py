@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rules.catalogue.thresholds import ALLOWED_SLOW, FULLEST, SEEN, TTFT_SLO, WEEK
 from rules.methods.availability import judge_cascade
-from rules.methods.bands import judge_band
-from rules.methods.events import judge_event_ratio
+from rules.methods.bands import judge_band, judge_event_ratio
 from rules.methods.utilization import judge_empty_cache
 from rules.thresholds import Threshold
 from rules.verdicts.rule import Condition, Rule, Scope, Severity

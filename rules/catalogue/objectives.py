@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rules.catalogue.latency_actions import E2E_BURN_ACTIONS, TPOT_BURN_ACTIONS, TTFT_BURN_ACTIONS
 from rules.catalogue.thresholds import ALLOWED_SLOW
-from rules.methods.burn_rate import judge_burn
-from rules.methods.errors import judge_availability, judge_refused
+from rules.methods.burn_rate import judge_availability, judge_burn, judge_refused
 from rules.telemetry.outcomes import FAILED, NO_ROOM
 from rules.thresholds import Threshold
 from rules.verdicts.rule import Rule, Severity

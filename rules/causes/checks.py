@@ -12,7 +12,7 @@ from operator import itemgetter
 from rules.catalogue.registry import BY_NAME as CATALOGUE
 from rules.causes.context import FIRST_TOKEN, FROM_ARRIVAL, MOST_LATE, NOT_ASKED, USERS, CauseContext, CauseResult
 from rules.confidence import Certainty
-from rules.methods import prefix_routing
+from rules.methods import routing
 from rules.methods.load import offered_load
 from rules.plan.capacity import benchmarked_mean
 from rules.plan.curve import CERTAIN_REQUESTS
@@ -235,13 +235,13 @@ def check_cold_cache(context: CauseContext) -> CauseResult | None:
 
     Most late requests on it prove the cause. Without late requests the lost hits alone make it likely.
     """
-    warm_up = CATALOGUE[prefix_routing.RULE].limit("warm_up_seconds", context.context.limits)
-    warm, young = hold(context.binned).once(prefix_routing.split_by_warmth, warm_up)
-    usual = prefix_routing.hit_rate(warm)
+    warm_up = CATALOGUE[routing.RULE].limit("warm_up_seconds", context.context.limits)
+    warm, young = hold(context.binned).once(routing.split_by_warmth, warm_up)
+    usual = routing.hit_rate(warm)
     if not young or usual is None:
         return NOT_ASKED
-    cold = [one for one in young if (rate := prefix_routing.hit_rate([one])) is not None and rate < usual - LOST]
-    hits = prefix_routing.hit_rate(cold)
+    cold = [one for one in young if (rate := routing.hit_rate([one])) is not None and rate < usual - LOST]
+    hits = routing.hit_rate(cold)
     if hits is None:
         return NOT_ASKED
     names = ", ".join(sorted({one.replica or "" for one in cold}))
@@ -259,8 +259,8 @@ def check_routing(context: CauseContext) -> CauseResult | None:
     """Check the routing by rule PrefixRoutingBroken, with several replicas."""
     if len({one.replica for one in context.binned} - {None}) < 2:
         return NOT_ASKED
-    rule, now = CATALOGUE[prefix_routing.RULE], hold(context.binned).ends[1]
-    result = prefix_routing.judge_replicas(
+    rule, now = CATALOGUE[routing.RULE], hold(context.binned).ends[1]
+    result = routing.judge_replicas(
         RuleContext(rule=rule, catalogue=CATALOGUE, context=context.context, binned=context.binned, now=now)
     )
     if isinstance(result, Unknown):

@@ -12,14 +12,11 @@ from functools import cached_property
 from itertools import chain
 
 from rules.methods.availability import judge_cascade
-from rules.methods.bands import judge_band
-from rules.methods.burn_rate import judge_burn
-from rules.methods.errors import judge_availability, judge_refused
-from rules.methods.events import judge_event_ratio, judge_excess
+from rules.methods.bands import judge_band, judge_event_ratio, judge_excess
+from rules.methods.burn_rate import judge_availability, judge_burn, judge_refused
+from rules.methods.divergence import judge_mean, judge_tail
 from rules.methods.load import judge_beyond
-from rules.methods.means import judge_mean
 from rules.methods.representative import judge_representative
-from rules.methods.tails import judge_tail
 from rules.methods.trend import judge_trend
 from rules.plan.curve import Curve
 from rules.plan.load_bins import BinnedWindow, TierContext

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from rules.causes.context import NOT_ASKED, CauseContext, CauseResult
-from rules.methods.errors import judge_availability
-from rules.methods.evidence import group_by_replica
+from rules.methods.burn_rate import judge_availability
 from rules.telemetry.gauges import STEP_FAMILY
 from rules.telemetry.outcomes import HELD, READ, outcomes
 from rules.telemetry.signals import Missing
+from rules.verdicts.held_windows import hold
 
 MOST = 0.9
 """Share of the failures that proves a fault of one replica."""
@@ -22,7 +22,7 @@ TRANSFERS = "kv_transfer_failures"
 
 def check_one_replica(context: CauseContext) -> CauseResult | None:
     """Check for one replica with nearly all failures while others serve."""
-    groups = group_by_replica(one for one in context.binned if one.replica is not None)
+    groups = hold(one for one in context.binned if one.replica is not None).by_replica
     sums = {name: outcomes(group.sum_families(READ)) for name, group in groups.items()}
     each = {name: one for name, one in sums.items() if not isinstance(one, Missing)}
     failing = context.rule.method is judge_availability

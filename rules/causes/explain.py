@@ -29,8 +29,8 @@ from rules.causes.context import (
     prove_when_slow,
 )
 from rules.confidence import Certainty
+from rules.methods.divergence import judge_tail
 from rules.methods.evidence import certain_if
-from rules.methods.tails import judge_tail
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.verdicts.held_windows import hold
 from rules.verdicts.verdict import FIRING, Cause, Verdict

@@ -13,7 +13,7 @@ from rules.catalogue import benchmark
 from rules.catalogue.registry import RULES
 from rules.causes import explain
 from rules.evaluator.tier_rules import evaluate_rule
-from rules.methods.tails import judge_tail
+from rules.methods.divergence import judge_tail
 from rules.plan.curve import Curve
 from rules.plan.guardrails import Guardrail
 from rules.plan.load_bins import BinnedWindow, TierContext

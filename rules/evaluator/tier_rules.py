@@ -11,7 +11,7 @@ from rules.causes import explain
 from rules.confidence import Certainty
 from rules.evaluator.scrape_rules import ask
 from rules.evaluator.tier_minutes import LIVE, TierMinutes
-from rules.methods.tiers import judge_tiers
+from rules.methods.routing import judge_tiers
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas.starts import ReplicaStart
 from rules.telemetry import windows

@@ -29,15 +29,6 @@ from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 MOVES = "The engine works, or has no requests"
 
-ONE_PAGE = "one page is no slope yet"
-
-NO_SLOPE = {
-    Gap.NOT_SCRAPED: "the two pages are too far apart for a slope of the KV cache",
-    Gap.CONTRADICTORY: "more requests finished than the gauges allow",
-    Gap.IMPOSSIBLE: "the engine tells numbers that cannot be",
-}
-"""Reasons why two pages give no slope."""
-
 FAULTS = frozenset({Gap.NOT_SCRAPED, Gap.SCRAPE_FAILED, Gap.STALE, Gap.RESTARTED, Gap.IMPOSSIBLE})
 """Reasons that an operator can repair. The others are missing parts of plan, engine or traffic."""
 
@@ -83,7 +74,7 @@ def judge_cascade(case: RuleContext) -> RuleResult:
     if "kv_utilization_max" not in last.gauges:
         return case.unknown(Gap.NOT_EXPOSED, "the page has no KV cache utilisation")
     if not state.recent:
-        return case.unknown(replica.slope_gap, NO_SLOPE.get(replica.slope_gap, ONE_PAGE))
+        return case.unknown(replica.slope_gap, "no two pages give a slope of the KV cache yet")
     level = state.recent[-1].level
     if state.stage == 0:
         return _verdict(case, Status.OK, level, f"KV cache {level:.0%} full", stage=0)

@@ -1,16 +1,18 @@
-"""Bands: readings outside fixed limits of the guide (guide 7.7, 9.3), and the balance of experts (guide 5.4).
+"""Bands and events: readings and counts against fixed limits of the guide (guide 7.7, 9.3).
 
 A limit is a threshold of the rule with the name `below`, `above`, `critical_below` or `critical_above`. No engine exposes
-the overflow of experts.
+the overflow of experts (guide 5.4). Preemptions come in bursts: a finding ends once the last quarter of the window has none
+(DESIGN 3.8). A hardware fault is a finding for the whole window, because nothing repairs itself (METRICS trap 16).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from rules.confidence import Certainty
-from rules.methods.evidence import certain_if, group_by_replica, range_reading
+from rules.confidence import Certainty, poisson_lower_bound
+from rules.methods.evidence import certain_if, exact_reading, join_names, range_reading
 from rules.plan.load_bins import BinnedWindow
 from rules.sizing import acceptance_from_mean_accepted, speculation_speed_up
 from rules.telemetry import windows
@@ -18,8 +20,17 @@ from rules.telemetry.reading_methods import mean_level, ratio
 from rules.telemetry.readings import families_of, read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalKind, SignalValue
 from rules.telemetry.wording import number, quantity
-from rules.verdicts.context import SEPARATE, RuleContext, is_persistent, read_plan_value, too_early, worst_gap
-from rules.verdicts.held_windows import HeldWindows, hold
+from rules.verdicts.context import (
+    SEPARATE,
+    RuleContext,
+    is_persistent,
+    read_plan_value,
+    select_comparable,
+    supports_certain,
+    too_early,
+    worst_gap,
+)
+from rules.verdicts.held_windows import HeldWindows, hold, watched_seconds
 from rules.verdicts.rule import Condition
 from rules.verdicts.verdict import SEVERITY, RuleResult, Status, Unknown, Verdict
 
@@ -184,11 +195,12 @@ def judge_experts(case: RuleContext) -> RuleResult:
     From the engine's balance of each pass. Minutes with small batches are left out: their tokens fall unevenly by chance.
     """
     families = frozenset(BY_NAME[case.rule.signal].families)
-    counting = [one for batch in hold(case.binned).batches for one in batch.once(_select_counting, families)]
+    counting = [one for one in case.binned if one.window.counters.keys() >= families]
     if not counting:
         return case.unmeasured(min(families))
     least = case.limit("minimum_running")
-    replicas = group_by_replica(one for one in counting if _mean_running(one) >= least)
+    running = ((one, one.window.gauge("requests_running")) for one in counting)
+    replicas = hold(one for one, gauge in running if gauge is not None and gauge.mean >= least).by_replica
     if not replicas:
         text = f"no minute with {least:.0f} requests in the batch: fewer fall unevenly by chance"
         return case.unknown(Gap.TOO_FEW_REQUESTS, text)
@@ -198,15 +210,6 @@ def judge_experts(case: RuleContext) -> RuleResult:
         return next(iter(results.values()))
     name, worst = max(verdicts.items(), key=lambda item: _rank(item[1]))
     return replace(worst, sentence=f"{worst.sentence}; on replica {name}") if name else worst
-
-
-def _select_counting(batch: HeldWindows, families: frozenset[str]) -> tuple[BinnedWindow, ...]:
-    return tuple(one for one in batch if one.window.counters.keys() >= families)
-
-
-def _mean_running(one: BinnedWindow) -> float:
-    gauge = one.window.gauge("requests_running")
-    return gauge.mean if gauge is not None else 0.0
 
 
 def _rank(verdict: Verdict) -> tuple[int, bool, float]:
@@ -247,8 +250,143 @@ def _describe_economics(case: RuleContext) -> tuple[str, ...]:
     if cost < 1:
         least = acceptance_from_mean_accepted(drafts * cost, drafts)
         pays = f"it pays from an acceptance of {number(least, 'ratio')} on"
-    return (
-        f"speculation runs at {speed_up:.2f}x plain decoding; {pays}",
-        f"a round of {length:.2g} drafted tokens yields {tokens.value:.2f} tokens",
-        f"it takes as long as {1 + length * cost:.2f} plain steps by the plan's step times",
+    return (f"speculation runs at {speed_up:.2f}x plain decoding; {pays}",)
+
+
+EVENTS, REQUESTS = "preemptions", "requests_finished"
+
+BY_CODE = {"gpu_fault_events": "gpu_fault_events_by_code"}
+"""Families whose events are also counted by code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventCount:
+    """Events, finished requests, and the replica-seconds in which events were observed."""
+
+    events: float
+    finished: float
+    seconds: float
+
+    def exceeds(self, limit: float) -> bool:
+        """Return whether the best estimate exceeds `limit`. Events without finished requests exceed any limit."""
+        return self.events > limit * self.finished
+
+    def significantly_exceeds(self, limit: float) -> bool:
+        """Return whether the 99.9 % lower bound of independent events (Poisson) exceeds `limit`."""
+        return poisson_lower_bound(self.events) > limit * max(1.0, self.finished)
+
+    def __str__(self) -> str:
+        return f"{self.events:,.0f} preemptions for {self.finished:,.0f} finished requests"
+
+
+def count_events(binned: Iterable[BinnedWindow]) -> EventCount:
+    """Return the preemptions of the binned windows that count them."""
+    seen = [s.window for s in binned if EVENTS in s.window.counters and REQUESTS in s.window.counters]
+    return EventCount(
+        events=sum(w.counters[EVENTS] for w in seen),
+        finished=sum(w.counters[REQUESTS] for w in seen),
+        seconds=sum(w.seconds_of(EVENTS) for w in seen),
     )
+
+
+def judge_event_ratio(case: RuleContext) -> RuleResult:
+    """Compare preemptions per finished request with the guide's two limits, at any load.
+
+    Certain beyond chance (Poisson) and in separate minutes, because preemptions cluster.
+    """
+    found = ratio(hold(case.binned).sum_families((EVENTS, REQUESTS)), EVENTS, REQUESTS)
+    total = count_events(case.binned)
+    if isinstance(found, Missing) and total.events <= 0:
+        return case.unknown(found.gap, f"no {case.rule.signal}")
+    warning, critical = case.limit("warning"), case.limit("critical")
+    if total.finished < case.limit("minimum_requests") and not total.significantly_exceeds(warning):
+        return case.too_few_requests(total.finished, case.limit("minimum_requests"))
+    status, certainty = _compute_status(case, case.binned, warning)
+    if isinstance(status, Unknown):
+        return status
+    if status is Status.WARNING and total.exceeds(critical):
+        status = Status.CRITICAL
+    claim = f"{total.events:,.0f} preemptions while no request finished"
+    if total.finished > 0:
+        claim = f"Preemptions are {total.events / total.finished:.1%} of finished requests"
+    limit = f"above {critical:.0%} is degraded" if status is Status.CRITICAL else f"below {warning:.0%} is healthy"
+    sentence = f"{claim}; {_describe_end(status, total.exceeds(warning)) or limit}"
+    expected = range_reading(0.0, warning, total.finished)
+    return case.verdict(status, certainty, found, expected, sentence, details=(str(total),))
+
+
+def judge_excess(case: RuleContext) -> RuleResult:
+    """Find more preemptions per finished request than the benchmark at equal load, beyond the allowed points.
+
+    Certain as `judge_event_ratio`, if enough requests stand behind the points of most of the load.
+    """
+    found = select_comparable(case, (EVENTS, REQUESTS))
+    if isinstance(found, Unknown):
+        return found
+    planned = supported = 0.0
+    used: list[BinnedWindow] = []
+    for bin, one in hold(found.binned).by_load_bin(found.curve).items():
+        wanted = found.curve.expectation(bin, case.rule.signal, one.rps, one.in_system)
+        if wanted is None:
+            continue
+        finished = count_events(one.binned).finished
+        planned += finished * max(wanted.lower, wanted.upper)
+        supported += finished if supports_certain(wanted, case.limit("supported_requests")) else 0.0
+        used.extend(one.binned)
+    if not used:
+        return case.unknown(Gap.NOT_IN_PLAN, f"the benchmark has no {case.rule.signal} at this load")
+    total = count_events(used)
+    if total.finished < case.limit("minimum_requests"):
+        return case.too_few_requests(total.finished, case.limit("minimum_requests"))
+    usual, points = planned / total.finished, case.limit("points")
+    status, certainty = _compute_status(case, used, usual + points)
+    if isinstance(status, Unknown):
+        return status
+    if status is not Status.OK and supported < total.finished / 2:
+        certainty = Certainty.LIKELY
+    value = total.events / total.finished
+    end = _describe_end(status, value > usual + points)
+    sentence = f"Preemptions are {value:.1%} of finished requests; the benchmark has {usual:.1%} at this load"
+    sentence = f"{sentence}; {end}" if end else sentence
+    details = (str(total), f"{points * 100:.0f} points more than the benchmark are allowed")
+    observed, expected = (exact_reading(each, total.finished) for each in (value, usual))
+    return case.verdict(status, certainty, observed, expected, sentence, details=details)
+
+
+def _compute_status(
+    case: RuleContext, binned: Sequence[BinnedWindow], limit: float
+) -> tuple[Status | Unknown, Certainty]:
+    """Return status and certainty. Certain needs the bound and persistence, because events cluster."""
+    if not count_events(binned).exceeds(limit):
+        return Status.OK, Certainty.CERTAIN
+    last = count_events(case.last_quarter(binned))
+    if last.seconds <= 0:
+        reason = worst_gap(case.last_quarter(case.binned), EVENTS)
+        return case.unknown(reason, "preemptions were not seen in the last quarter of the time"), Certainty.LIKELY
+    if last.events <= 0:
+        return Status.OK, Certainty.CERTAIN
+    each = (count_events(group) for group in case.periods(binned))
+    is_proven = count_events(binned).significantly_exceeds(limit)
+    return Status.WARNING, certain_if(is_proven and is_persistent(last, each, lambda part: part.exceeds(limit)))
+
+
+def _describe_end(status: Status, exceeds: bool) -> str:
+    return "none in the last quarter of the time" if status is Status.OK and exceeds else ""
+
+
+def judge_faults(case: RuleContext) -> RuleResult:
+    """Find any event in the window. The result is certain, because events are counted one by one."""
+    family = case.rule.family
+    total = hold(case.binned).sum_families((family, BY_CODE.get(family, family)))
+    if family not in total.counters:
+        return case.unknown(total.explain_missing(family), f"{case.rule.about}: not measured here")
+    count = total.counters[family]
+    status = Status.WARNING if count >= case.limit("events") else Status.OK
+    where = sorted({one.replica for one in case.binned if one.window.counters.get(family) and one.replica})
+    minutes = math.ceil(watched_seconds(case.binned) / windows.MINUTE_SECONDS)
+    sentence = f"{case.rule.about}: {count:.0f} in {minutes:d} min"
+    sentence += f" on {join_names(where)}" if where and status is not Status.OK else ""
+    observed, expected = exact_reading(count, count), exact_reading(0.0, count)
+    stem, counts = f"{BY_CODE.get(family)}/", sorted(total.counters.items())
+    codes = [f"{name.removeprefix(stem)} x {n:.0f}" for name, n in counts if name.startswith(stem) and n]
+    return case.verdict(status, Certainty.CERTAIN, observed, expected, sentence, details=(join_names(codes),))

@@ -1,27 +1,35 @@
 """Burn rates of an error budget, over pairs of a long and a short window (SRE workbook ch. 5, multiwindow alerts).
 
-A burn rate is the share of slow requests by the allowed share: 1 spends a month's budget in a month. The long window
-shows that a relevant part of the budget is spent, the short one that it still burns. A burn that is over does not fire,
-although both windows still hold it. After a start only a part of the long window is observed. The fastest pair counts the
-other part as equally busy and without slow requests; slower pairs are certain only of an observed window.
+A burn rate is the share of slow or failed requests by the allowed share: 1 spends a month's budget in a month. The long
+window shows that a relevant part of the budget is spent, the short one that it still burns. A burn that is over does not
+fire, although both windows still hold it. After a start only a part of the long window is observed. The fastest pair counts
+the other part as equally busy and without slow requests; slower pairs are certain only of an observed window.
+
+A failure is the fleet's: a 5xx response, an error of the engine. A refusal is a decision: no room (503 of a full queue),
+or a request that cannot be served (4xx). A request that its client left is neither.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from rules.confidence import CONFIDENCE, Certainty, binomial_tail
-from rules.methods.evidence import certain_if, is_significant_share, range_reading
+from rules.methods.evidence import certain_if, exact_reading, is_significant_share, range_reading
+from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.telemetry.outcomes import FAILED, FINISHED, HTTP_FAILED, HTTP_REFUSED, NO_ROOM, READ, Outcomes, outcomes
 from rules.telemetry.reading_methods import FULL_COVERAGE
-from rules.telemetry.signals import Gap, Reading
+from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.windows import MINUTE_SECONDS
 from rules.telemetry.wording import describe_period, guess, number, spread
 from rules.verdicts import error_budget
-from rules.verdicts.context import LIKELY_CONFIDENCE, SEPARATE, RuleContext, read_plan_value
+from rules.verdicts.context import LIKELY_CONFIDENCE, SEPARATE, RuleContext, is_persistent, read_plan_value
 from rules.verdicts.error_budget import BurnSpan, SlowRequestCount
-from rules.verdicts.verdict import RuleResult, Status, Verdict
+from rules.verdicts.held_windows import hold
+from rules.verdicts.rule import Rule
+from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 PERIOD_SECONDS = 30 * 86_400.0
 """Seconds that a budget is for: the workbook's 30 days, from which its burn rates follow (14.4 x 1 h is 2 %)."""
@@ -260,3 +268,111 @@ def format_span(seconds: float) -> str:
     """Return a duration in its largest unit: "5 min", "6 h", "3 d"."""
     size, unit = next((s, u) for s, u in ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (0.0, "s")) if seconds >= s)
     return f"{seconds / size if size else seconds:.3g} {unit}"
+
+
+KINDS: tuple[tuple[str, str, str, str], ...] = (
+    (NO_ROOM, "no_room", "no_room_share", "refused for want of room (503)"),
+    (HTTP_REFUSED, "bad", "bad_share", "answered 4xx"),
+)
+"""Kinds of refusals: family, field of `Outcomes`, threshold, words. Refusals that the fleet can avoid come first."""
+
+
+def judge_availability(case: RuleContext) -> RuleResult:
+    """Compare failed requests with the availability of the plan, by the burn of its budget.
+
+    From errors of the engine and HTTP answers 5xx. Refused requests are in neither number. Certain as a burn is.
+    """
+    allowed, of_plan = allowed_to_fail(case.context, case.rule)
+    source = "" if of_plan else " (the default: the plan has no slo.availability)"
+    note = f"{(1 - allowed) * 100:.6g}% are promised to be served{source}"
+    promise = Promise(allowed=allowed, broken="failed", name="Availability", note=note)
+    result = judge_promise(case, promise)
+    missing = _explain_missing(case) if case.binned else None
+    if missing is not None and (result is None or (isinstance(result, Verdict) and result.status is Status.OK)):
+        # The budget of three days may count families that the present pages do not print.
+        return missing
+    if result is None:
+        return explain_no_rung(case, promise)
+    if isinstance(result, Unknown) or result.status is Status.OK:
+        return result
+    doubts = [f"not certain: {found.doubt}" for found in hold(case.binned).once(_read_outcomes) if found.doubt]
+    return replace(result, details=(*result.details, *doubts[-1:]))
+
+
+def allowed_to_fail(context: TierContext, rule: Rule) -> tuple[float, bool]:
+    """Return the share of requests that may fail, and whether it is the plan's. `rule` is AvailabilityBurn."""
+    planned = read_plan_value(context, "slo.availability")
+    if isinstance(planned, float):
+        return 1 - planned, True
+    return rule.limit("allowed_share", context.limits), False
+
+
+def _explain_missing(case: RuleContext) -> Unknown | None:
+    """Return unknown if no replica separates failed requests, else None."""
+    total = hold(case.binned).sum_families(READ)
+    found = outcomes(total)
+    if not isinstance(found, Missing):
+        return None
+    ends = {FAILED, HTTP_FAILED} & total.counters.keys()
+    text = f"{FINISHED} was not measured" if ends else "neither requests that failed nor HTTP answers 5xx are counted"
+    return case.unknown(found.gap, text)
+
+
+def _read_outcomes(binned: Iterable[BinnedWindow]) -> list[Outcomes]:
+    return [found for one in binned if not isinstance(found := outcomes(one.window), Missing)]
+
+
+def judge_refused(case: RuleContext) -> RuleResult:
+    """Compare the share of refused requests with the limit of each kind. Return the worse of the two.
+
+    From refusals for want of room and HTTP answers 4xx. Certain beyond chance, where the counts do not contradict each other.
+    """
+    kinds = [kind for kind in KINDS if any(kind[0] in one.window.counters for one in case.binned)]
+    if not kinds:
+        total = hold(case.binned).sum_families(READ)
+        several = [total.explain_missing(family) for family in (NO_ROOM, HTTP_REFUSED)]
+        gap = next((gap for gap in several if gap is not Gap.NOT_EXPOSED), Gap.NOT_EXPOSED)
+        return case.unknown(gap, "neither requests refused by a queue limit nor HTTP answers 4xx are counted")
+    missing = _explain_missing(case)
+    if missing is not None:
+        return missing
+    results = [_judge_kind(case, *kind[1:]) for kind in kinds]
+    verdicts = [one for one in results if isinstance(one, Verdict)]
+    firing = [one for one in verdicts if one.status is not Status.OK]
+    if firing:
+        return max(firing, key=lambda one: (one.status is Status.CRITICAL, one.certainty is Certainty.CERTAIN))
+    return verdicts[0] if verdicts else results[0]
+
+
+def _judge_kind(case: RuleContext, field: str, threshold: str, words: str) -> RuleResult:
+    limit, needed = case.limit(threshold), case.limit("minimum_requests")
+    refused, n = _count_refusals(case.binned, field)
+    if n <= 0:
+        return case.unknown(Gap.NO_TRAFFIC, "no requests came to an end")
+    if n < needed:
+        return case.too_few_requests(n, needed)
+    observed, expected = exact_reading(refused / n, n), range_reading(0.0, limit, n)
+    sentence, details = (
+        f"{refused / n:.1%} of requests were {words}; {limit:.0%} is allowed",
+        (f"of {n:,.0f} requests",),
+    )
+    fine = case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence, details=details)
+    if not is_significant_share(refused, n, n, limit, LIKELY_CONFIDENCE):
+        return fine
+    last, *each = (
+        _count_refusals(part, field) for part in (case.last_quarter(case.binned), *case.periods(case.binned))
+    )
+    if last[1] < needed / 4:
+        return case.too_few_requests(last[1], needed / 4, " in the last quarter of the time")
+    if not is_persistent(last, each, lambda part: part[0] > limit * part[1]):
+        return replace(fine, sentence=f"{sentence}, and most of the time it was less")
+    is_doubtful = any(found.doubt for found in hold(case.binned).once(_read_outcomes))
+    certainty = certain_if(not is_doubtful and is_significant_share(refused, n, n, limit, CONFIDENCE))
+    status = Status.CRITICAL if last[0] > case.limit("critical_share") * last[1] else Status.WARNING
+    return case.verdict(status, certainty, observed, expected, sentence, details=details)
+
+
+def _count_refusals(binned: Iterable[BinnedWindow], field: str) -> tuple[float, float]:
+    """Return the refused requests of a kind, and all that came to an end."""
+    each = hold(binned).once(_read_outcomes)
+    return sum(getattr(found, field) for found in each), sum(found.all_requests for found in each)

@@ -159,15 +159,9 @@ def _report_excess(
         parts = [f"the {supply.planned} planned ones {takes}, the plan is outgrown"]
     else:
         parts = [f"at least {max(1, short)} more {'is' if short <= 1 else 'are'} needed"]
-    if ready is not None and supply.planned is not None:
-        enough = "would carry it without headroom"
-        if both:
-            enough = "would not be enough"
-        elif planned is not None:
-            enough = "may not be enough"
-        elif supply.planned >= needed:
-            enough = "would be enough"
-        parts.append(f"the {supply.planned} planned {enough}")
+        if supply.planned is not None:
+            is_enough = planned is None and supply.planned >= needed
+            parts.append(f"the {supply.planned} planned would {'' if is_enough else 'not '}be enough")
     status = Status.CRITICAL if both else Status.WARNING
     return _build_verdict(case, status, certainty, supply, whole, *parts)
 
@@ -203,14 +197,14 @@ def _build_verdict(
     case: RuleContext, status: Status, certainty: Certainty, supply: Supply, whole: Arrivals, *parts: str
 ) -> RuleResult:
     text = arriving_words(whole.rps, whole.best)
-    weighed = text if "(" in text else ""
-    arrive = f"{number(whole.best, 'per_second')} {'of work ' if weighed else ''}arrive"
+    is_weighed = "(" in text
+    arrive = f"{number(whole.best, 'per_second')} {'of work ' if is_weighed else ''}arrive"
     take = "replica takes" if f"{whole.ready:.3g}" == "1" else "replicas take"
     capacity = f"{whole.ready:.3g} ready {take} {number(whole.ready * supply.usable, 'per_second')}"
     sentence = "; ".join((f"{arrive}, {capacity}", *parts))
     observed = Reading(value=whole.best, low=whole.least, high=None, n=whole.n)
     expected = range_reading(0.0, whole.ready * supply.usable, whole.n)
-    return case.verdict(status, certainty, observed, expected, sentence, details=(weighed,))
+    return case.verdict(status, certainty, observed, expected, sentence, details=(text if is_weighed else "",))
 
 
 def judge_forecast(case: RuleContext) -> RuleResult:

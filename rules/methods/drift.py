@@ -21,7 +21,6 @@ from rules.methods.evidence import (
     is_significant_quantile,
     judge_where_requests_end,
     quantile,
-    sum_parts,
 )
 from rules.methods.load import PeakComparison, find_busiest_periods
 from rules.plan.capacity import benchmarked_mean
@@ -104,7 +103,7 @@ def judge_drift(case: RuleContext) -> RuleResult:
             finished, result = _compare_mean(case, row, mean)
             results += [result] if finished >= needed else []
         else:
-            parts = sum_parts(case.binned, row[1])
+            parts = hold(case.binned).sum_parts(row[1])
             finished = count_requests(parts)
             quantiles = planned[row].items() if finished >= needed else ()
             results += [_compare_quantile(case, row, parts, name, value) for name, value in quantiles]
@@ -118,10 +117,9 @@ def judge_drift(case: RuleContext) -> RuleResult:
     if not results and peak is None:
         return _explain_no_comparison(case, rows, requests)
     if peak is not None and peak.is_above_plan:
-        observed = Reading(value=peak.rps, low=peak.rps, high=None, n=peak.requests)
-        expected = Reading(value=peak.planned, low=0.0, high=peak.planned, n=peak.requests)
+        expected = Reading(value=peak.planned, low=0.0, high=peak.planned, n=peak.observed.n)
         sentence = f"{'The peak load is' if peak.is_above else 'Peak to average is'} above the plan; {peak.text}"
-        verdict = case.verdict(Status.WARNING, certain_if(peak.certain), observed, expected, sentence)
+        verdict = case.verdict(Status.WARNING, certain_if(peak.certain), peak.observed, expected, sentence)
         return replace(verdict, unit="per_second")
     return _report_no_drift(case, planned, peak)
 
@@ -200,7 +198,7 @@ def _compare_quantile(
         if observed is None or not is_significant_quantile(parts, q, limit, side, LIKELY_CONFIDENCE):
             continue
         groups = (case.last_quarter(case.binned), *case.periods(case.binned))
-        last, *each = (exceeds_limit(sum_parts(group, family), q, limit, side) for group in groups)
+        last, *each = (exceeds_limit(hold(group).sum_parts(family), q, limit, side) for group in groups)
         if not is_persistent(last, each, bool):
             continue
         edge = observed.low if side is LimitSide.LONGER else observed.high
@@ -229,11 +227,9 @@ def _explain_no_comparison(case: RuleContext, rows: Sequence[Length], requests: 
 def _report_drift(case: RuleContext, moved: Sequence[DriftedLength], peak: PeakComparison | None) -> Verdict:
     certain = [drift for drift in moved if drift.certain]
     worst = max(certain or moved, key=lambda drift: max(drift.factor, 1 / drift.factor if drift.factor > 0 else 1.0))
-    first = {drift.word: drift for drift in reversed(certain or moved)} | {worst.word: worst}
-    ordered = sorted(first.values(), key=lambda drift: drift is not worst)
-    claims = [f"{drift.word} {'are ' if drift is worst else ''}{drift.times}" for drift in ordered]
-    sentence = capitalize(f"{', '.join(claims)} as long as {worst.whose}: {worst}")
-    details = [f"{drift.word} {drift}" for drift in ordered]
+    first = {drift.word: drift for drift in reversed(certain or moved)}
+    sentence = capitalize(f"{worst.word} are {worst.times} as long as {worst.whose}: {worst}")
+    details = [f"{word} {drift.times}: {drift}" for word, drift in first.items() if word != worst.word]
     if peak is not None and peak.is_above_plan:
         details.append(peak.text)
     # Engines do not expose which answers their token limit ended.
@@ -252,20 +248,19 @@ def _report_no_drift(
     factor, texts, is_close = case.limit("factor"), [], True
     readings: list[tuple[Reading, float]] = []
     for (word, family, _), quantiles in planned.items():
-        name, value = next(iter(quantiles.items()), ("", 0.0))
-        reading = quantile(sum_parts(case.binned, family), QUANTILES[name]) if name else None
-        if reading is None:
-            continue
-        texts.append(f"{word} {name} {quantity(reading, 'tokens')}, {number(value, 'count')} planned")
-        low_enough = reading.high is not None and reading.high <= value * factor
-        is_close = is_close and low_enough and (bool(case.rule.family) or (reading.low or 0.0) >= value / factor)
-        readings.append((reading, value))
+        for name, value in list(quantiles.items())[:1]:
+            reading = quantile(hold(case.binned).sum_parts(family), QUANTILES[name])
+            if reading is None:
+                continue
+            readings.append((reading, value))
+            texts.append(f"{word} {name} {quantity(reading, 'tokens')}, {number(value, 'count')} planned")
+            is_close &= reading.high is not None and reading.high <= value * factor
+            is_close &= bool(case.rule.family) or (reading.low or 0.0) >= value / factor
     if peak is not None:
         texts.append(peak.text)
-        readings.append((Reading(value=peak.rps, low=peak.rps, high=None, n=peak.requests), peak.planned))
+        readings.append((peak.observed, peak.planned))
     # Too few requests for any planned quantile: the rule ran, and found nothing beyond the factor.
     texts = texts or ["no length is proven to have drifted"]
-    observed, wanted = readings[0] if readings else (None, 0.0)
-    expected = Reading(value=wanted, low=wanted / factor, high=wanted * factor, n=observed.n if observed else 0.0)
-    sentence = capitalize(texts[0])
-    return case.verdict(Status.OK, certain_if(is_close), observed or expected, expected, sentence, details=texts[1:])
+    observed, wanted = readings[0] if readings else (exact_reading(None, 0.0), 0.0)
+    expected = Reading(value=wanted, low=wanted / factor, high=wanted * factor, n=observed.n)
+    return case.verdict(Status.OK, certain_if(is_close), observed, expected, capitalize(texts[0]), details=texts[1:])

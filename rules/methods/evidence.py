@@ -6,7 +6,7 @@ Buckets count only if they lie wholly on one side of a limit. The binomial distr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import wraps
@@ -19,7 +19,6 @@ from rules.telemetry.histograms import Histogram, count_requests
 from rules.telemetry.reading_methods import has_repeated_lookups
 from rules.telemetry.signals import Gap, Reading
 from rules.verdicts.context import SEPARATE, RuleContext
-from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.verdict import FIRING, IdleReplicas, RuleResult, Status, Unknown
 
 PROMPTS, OUTPUTS = "prompt_tokens_per_request", "generation_tokens_per_request"
@@ -67,16 +66,6 @@ def join_names(names: Sequence[str]) -> str:
 def explain_not_lasting(case: RuleContext, *, is_over: bool) -> str:
     """Return why an excess is no finding: it is over, or too few separate minutes (hours) show it."""
     return "no longer in the last quarter of the time" if is_over else f"in fewer than {SEPARATE} {case.periods_word}"
-
-
-def group_by_replica(binned: Iterable[BinnedWindow]) -> Mapping[str | None, HeldWindows]:
-    """Return the binned windows of each replica, in their order."""
-    return hold(binned).by_replica
-
-
-def sum_parts(binned: Iterable[BinnedWindow], family: str) -> tuple[Histogram, ...]:
-    """Return the histogram of a family over binned windows, a part for each bucket grid."""
-    return hold(binned).sum_parts(family)
 
 
 REPEATED_LOOKUPS = "the engine counts more prefix cache lookups than prompt tokens: it counts them again and again"

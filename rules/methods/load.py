@@ -7,12 +7,12 @@ Completed requests saturate, so arrivals, requests in the system and a growing q
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 from rules.confidence import Certainty, poisson_lower_bound
-from rules.methods.evidence import certain_if, group_by_replica, join_names
+from rules.methods.evidence import certain_if, join_names
 from rules.plan.load_bins import QUEUE, BinnedWindow, mean_waiting
 from rules.telemetry.arrivals import UNSERVED, count_arrivals, unserved
 from rules.telemetry.outcomes import HTTP_OK, count_gone
@@ -102,20 +102,21 @@ def compare_offered_load(case: RuleContext) -> tuple[str, LatencyPattern]:
             above += covered if load.is_above else 0.0
     if above > 0 and above >= MOST * seconds:
         return str(whole), LatencyPattern.KNEE
-    queues = [mean_waiting(group) or 0.0 for group in group_by_replica(last).values()]
+    queues = [mean_waiting(group) or 0.0 for group in hold(last).by_replica.values()]
     waits_everywhere = case.period_seconds <= MINUTE_SECONDS and min(queues, default=0.0) >= QUEUE
     return str(whole), LatencyPattern.SLOWED if waits_everywhere else LatencyPattern.HELD_UP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaOverload:
-    """Binned windows of a replica beyond the benchmark, and the number of minutes (hours) that they are in.
+    """Binned windows of a replica, those beyond the benchmark, and the number of minutes (hours) that these are in.
 
     `lasting`: most of the last quarter. `completed`: more completed requests than the benchmark; else more requests in
     the system, or in the queue.
     """
 
     replica: str | None
+    binned: HeldWindows
     beyond: tuple[BinnedWindow, ...]
     periods: int
     lasting: bool
@@ -125,6 +126,10 @@ class ReplicaOverload:
     def text(self) -> str:
         return self.beyond[-1].beyond
 
+    @property
+    def part_seen(self) -> str:
+        return part_seen(self.beyond, self.binned)
+
 
 def judge_beyond(case: RuleContext) -> RuleResult:
     """Find load beyond the benchmark in most of the last quarter, from completed and present requests of each replica.
@@ -132,82 +137,60 @@ def judge_beyond(case: RuleContext) -> RuleResult:
     Certain in three separate minutes, likely in two. A queue that grew throughout is likely too: completed requests do not
     show the arrivals.
     """
-    curve, held = case.context.curve, hold(case.binned)
+    curve, minutes = case.context.curve, case.limit("minutes")
     if curve is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no benchmark curve for this tier")
-    rates = [one.rps for one in held if one.rps is not None]
+    rates = [one.rps for one in case.binned if one.rps is not None]
     if not rates:
         return case.unmeasured("requests_finished")
-    replicas, minutes = group_by_replica(held), case.limit("minutes")
-    overloads = _find_overloads(case, replicas)
-    if early := _explain_too_early(case, overloads, replicas, minutes - 1):
+    overloads = _find_overloads(case)
+    if early := _explain_too_early(case, overloads, minutes - 1):
         return case.unknown(Gap.TOO_FEW_REQUESTS, early)
     observed = Reading(value=math.fsum(rates) / len(rates), low=min(rates), high=max(rates), n=float(len(rates)))
     expected = Reading(value=curve.top_rps, low=0.0, high=curve.top_rps, n=float(curve.minimum_requests))
     top, most = (number(rps, "per_second") for rps in (curve.top_rps, max(rates)))
     lasting = [one for one in overloads if one.lasting and one.periods >= minutes - 1]
     proven = [one for one in lasting if one.periods >= minutes]
-    growing = {} if lasting else find_growing_queues(case)
-    if lasting or growing:
+    claim, details = _describe_overloads(case, proven or lasting) if lasting else _describe_growth(case, top)
+    if claim:
         load, pattern = compare_offered_load(case)
-        if lasting:
-            claim, details = _describe_overloads(case, proven or lasting, len(replicas))
-        else:
-            name, text = next(iter(growing.items()))
-            finishing = number(max(one.rps or 0.0 for one in case.last_quarter(replicas[name])), "per_second")
-            claim = f"More requests arrive at {name or case.context.tier} than finish"
-            details = (split_claim(text)[1], f"{finishing} finish, the benchmark reached {top}")
-        return case.verdict(
-            Status.WARNING,
-            certain_if(bool(proven)),
-            observed,
-            expected,
-            f"{claim}; {LOAD_WORDS[pattern]}",
-            details=(*details, load),
-            pattern=pattern,
-        )
+        sentence, certainty = f"{claim}; {LOAD_WORDS[pattern]}", certain_if(bool(proven))
+        details = (*details, load)
+        return case.verdict(Status.WARNING, certainty, observed, expected, sentence, details=details, pattern=pattern)
     if scraped_by_the_minute(case.binned):
-        if early := _explain_too_early(case, overloads, replicas, math.inf):
+        if early := _explain_too_early(case, overloads, math.inf):
             return case.unknown(Gap.TOO_FEW_REQUESTS, early)
         last = case.last_quarter(case.binned)
         unplaced = [one for one in last if one.rps is not None and one.bin is None and not one.outside]
         if watched_seconds(unplaced) > watched_seconds(last) / 2:
             text = "scrapes are too far apart to tell how many requests were in the system"
             return case.unknown(Gap.NOT_SCRAPED, text)
-    sentence, details = f"At most {most} a replica; the benchmark goes to {top}", ()
+    sentence = f"At most {most} a replica; the benchmark goes to {top}"
     if overloads:
         longest = max(overloads, key=lambda one: watched_seconds(one.beyond))
-        seen = part_seen(longest.beyond, replicas[longest.replica])
         end = "too short for a finding" if longest.lasting else "over by now"
-        sentence, details = f"Beyond the benchmark for {seen}; {end}", (longest.text,)
+        sentence, details = f"Beyond the benchmark for {longest.part_seen}; {end}", (longest.text,)
     return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence, details=details)
 
 
 def beyond_so_far(case: RuleContext) -> str:
     """Return the load beyond the benchmark in a time that is too short for a result, in words. Return "" without any."""
-    replicas = group_by_replica(case.binned)
-    return _explain_too_early(case, _find_overloads(case, replicas), replicas, math.inf)
+    return _explain_too_early(case, _find_overloads(case), math.inf)
 
 
-Replicas = Mapping[str | None, Sequence[BinnedWindow]]
-
-
-def _explain_too_early(
-    case: RuleContext, overloads: Sequence[ReplicaOverload], replicas: Replicas, needed: float
-) -> str:
+def _explain_too_early(case: RuleContext, overloads: Sequence[ReplicaOverload], needed: float) -> str:
     """Return the load beyond the benchmark of replicas that were observed in fewer than `needed` periods, or ""."""
     lasting = [one for one in overloads if one.lasting]
-    if not lasting or any(len(case.periods(replicas[one.replica])) >= needed for one in lasting):
+    if not lasting or any(len(case.periods(one.binned)) >= needed for one in lasting):
         return ""
     longest = max(lasting, key=lambda one: watched_seconds(one.beyond))
-    seen = part_seen(longest.beyond, replicas[longest.replica])
-    return f"beyond for {seen}: too early to say ({longest.text})"
+    return f"beyond for {longest.part_seen}: too early to say ({longest.text})"
 
 
-def _find_overloads(case: RuleContext, replicas: Replicas) -> list[ReplicaOverload]:
+def _find_overloads(case: RuleContext) -> list[ReplicaOverload]:
     overloads = []
     top = case.context.curve.top_rps if case.context.curve is not None else math.inf
-    for replica, binned in replicas.items():
+    for replica, binned in hold(case.binned).by_replica.items():
         beyond = tuple(one for one in binned if one.beyond)
         if not beyond:
             continue
@@ -216,6 +199,7 @@ def _find_overloads(case: RuleContext, replicas: Replicas) -> list[ReplicaOverlo
         over = math.fsum(one.window.covered_seconds for one in last if one.beyond)
         overload = ReplicaOverload(
             replica=replica,
+            binned=binned,
             beyond=beyond,
             periods=len(case.periods(beyond)),
             lasting=over > 0 and over >= case.limit("share") * seconds,
@@ -225,33 +209,37 @@ def _find_overloads(case: RuleContext, replicas: Replicas) -> list[ReplicaOverlo
     return overloads
 
 
-def _describe_overloads(
-    case: RuleContext, overloads: Sequence[ReplicaOverload], replicas: int
-) -> tuple[str, tuple[str, ...]]:
+def _describe_overloads(case: RuleContext, overloads: Sequence[ReplicaOverload]) -> tuple[str, tuple[str, ...]]:
     """Return claim and details of replicas beyond the benchmark."""
-    several = len(overloads) > 1
-    who = overloads[0].replica or "The tier"
-    if replicas > 1:
-        who = f"{len(overloads)} of {replicas} replicas" if several else f"{who} (1 of {replicas} replicas)"
-    state = f"{'hold' if several else 'holds'} more requests than benchmarked"
-    if any(one.completed for one in overloads):
-        state = f"{'are' if several else 'is'} beyond the benchmarked load"
-    most = max(one.periods for one in overloads)
-    periods = format_count(most, case.periods_word.removesuffix("s"))
-    names = join_names([one.replica for one in overloads if one.replica]) if several else ""
-    return f"{who} {state}", (f"in {'up to ' if several else ''}{periods}: {overloads[-1].text}", names)
+    names, replicas = [one.replica or "The tier" for one in overloads], len(hold(case.binned).by_replica)
+    is_completed = any(one.completed for one in overloads)
+    who, verbs = f"{len(names)} of {replicas} replicas", ("are", "hold")
+    if len(names) == 1:
+        who, verbs = names[0] + (f" (1 of {replicas} replicas)" if replicas > 1 else ""), ("is", "holds")
+    state = f"{verbs[0]} beyond the benchmarked load" if is_completed else f"{verbs[1]} more requests than benchmarked"
+    periods = format_count(max(one.periods for one in overloads), case.periods_word.removesuffix("s"))
+    return f"{who} {state}", (f"in {periods}: {overloads[-1].text}", join_names(names) if len(names) > 1 else "")
+
+
+def _describe_growth(case: RuleContext, top: str) -> tuple[str, tuple[str, ...]]:
+    """Return claim and details of a queue that grew throughout, "" without one."""
+    for name, text in find_growing_queues(case).items():
+        last = case.last_quarter(hold(case.binned).by_replica[name])
+        finishing = number(max(one.rps or 0.0 for one in last), "per_second")
+        details = split_claim(text)[1], f"{finishing} finish, the benchmark reached {top}"
+        return f"More requests arrive at {name or case.context.tier} than finish", details
+    return "", ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakComparison:
-    """Requests per second of the tier in its busiest periods, at least `rps` in three of them, and the planned peak.
+    """Requests per second of the tier, at least the observed ones in three of its busiest periods, and the planned peak.
 
     `is_burst`: the peak by the average over a day or more is above that of the plan, too.
     """
 
-    rps: float
+    observed: Reading
     planned: float
-    requests: float
     certain: bool
     is_above: bool
     is_burst: bool
@@ -282,9 +270,8 @@ def find_busiest_periods(case: RuleContext) -> PeakComparison | None:
     if is_burst and rates.average:
         text += f", peak to average {ratio:.1f}, {peak / rates.average:.1f} planned"
     return PeakComparison(
-        rps=rps,
+        observed=Reading(value=rps, low=rps, high=None, n=requests),
         planned=peak,
-        requests=requests,
         certain=poisson_lower_bound(requests) / seconds > peak,
         is_above=is_above,
         is_burst=is_burst,

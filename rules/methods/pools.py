@@ -13,7 +13,7 @@ from itertools import chain
 
 from rules.confidence import CONFIDENCE, Certainty, binomial_tail
 from rules.methods.evidence import OUTPUTS, PROMPTS, certain_if, exact_reading, range_reading, select_pool
-from rules.methods.prefix_routing import split_by_warmth
+from rules.methods.routing import split_by_warmth
 from rules.plan.capacity import POOL_TOKENS
 from rules.plan.load_bins import QUEUE, BinnedWindow, mean_waiting
 from rules.plan.schema import Disaggregation

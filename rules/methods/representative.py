@@ -20,7 +20,7 @@ from rules.plan.schema import Point
 from rules.telemetry import histograms
 from rules.telemetry.gauges import IN_SYSTEM
 from rules.telemetry.signals import Gap, Reading
-from rules.telemetry.windows import NET_CHANGE, Window
+from rules.telemetry.windows import NET_CHANGE
 from rules.telemetry.wording import number
 from rules.verdicts.context import BenchmarkComparison, RuleContext, is_persistent, select_comparable
 from rules.verdicts.held_windows import hold
@@ -49,7 +49,8 @@ def judge_representative(case: RuleContext) -> RuleResult:
     elif contradiction := _find_contradiction(case):
         by_time = case.unknown(Gap.STALE, contradiction)
     else:
-        by_time = judge_divergence(of, _measure, _explain_no_times)
+        text = "running and waiting requests are not known"
+        by_time = judge_divergence(of, _measure_time, lambda of: of.case.unknown(Gap.NOT_EXPOSED, text))
     firing = by_time if isinstance(by_time, Verdict) and by_time.status in FIRING else None
     if firing is not None and firing.certainty is Certainty.CERTAIN:
         return firing
@@ -57,7 +58,7 @@ def judge_representative(case: RuleContext) -> RuleResult:
     return by_lengths if isinstance(by_lengths, Verdict) else firing or by_lengths or by_time
 
 
-def _measure(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Divergence | None:
+def _measure_time(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Divergence | None:
     """Return the mean time over bins, weighted by requests, and the highest that the benchmark leaves open.
 
     Return None without requests in the system or finished ones.
@@ -83,7 +84,7 @@ def _measure(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Diverge
         is_significant=seen > factor * expected,
         surely_exceeds=seen > factor * ceiling,
         is_proven=supported >= requests / 2 and seen > factor * ceiling,
-        report=partial(_report, of.case, requests, times),
+        report=partial(_report_time, of.case, requests, times),
     )
 
 
@@ -147,7 +148,13 @@ def _count_by_littles_law(binned: Sequence[BinnedWindow]) -> tuple[float, float,
     None if a family is missing, nothing finished, or the requests in the system changed too much.
     """
     families = ("e2e_seconds", "requests_finished", NET_CHANGE, *IN_SYSTEM)
-    usable = [one for one in binned if _counts_all(one.window)]
+    usable = [
+        one
+        for one in binned
+        if "e2e_seconds" in one.window.histograms
+        and "requests_finished" in one.window.counters
+        and all(gauge is not None and gauge.seconds > 0 for gauge in map(one.window.gauge, IN_SYSTEM))
+    ]
     total = hold(usable).sum_families(families) if usable else None
     mean = histograms.mean(total.histograms["e2e_seconds"]) if total is not None else None
     if total is None or mean is None:
@@ -160,17 +167,7 @@ def _count_by_littles_law(binned: Sequence[BinnedWindow]) -> tuple[float, float,
     return in_system, finished / seconds * mean, in_system * levels[0].samples
 
 
-def _counts_all(window: Window) -> bool:
-    gauges = [window.gauge(name) for name in IN_SYSTEM]
-    counted = "e2e_seconds" in window.histograms and "requests_finished" in window.counters
-    return counted and all(gauge is not None and gauge.seconds > 0 for gauge in gauges)
-
-
-def _explain_no_times(of: BenchmarkComparison) -> Unknown:
-    return of.case.unknown(Gap.NOT_EXPOSED, "running and waiting requests are not known")
-
-
-def _report(
+def _report_time(
     case: RuleContext,
     requests: float,
     times: tuple[float, float, float],

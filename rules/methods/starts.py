@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from rules.confidence import Certainty
-from rules.methods.evidence import certain_if, exact_reading, group_by_replica, join_names, range_reading
+from rules.methods.evidence import certain_if, exact_reading, join_names, range_reading
 from rules.plan.money import price_of
 from rules.replicas.start_quantiles import FROM_TO, StartQuantiles, quantiles_by_timing
 from rules.replicas.starts import ReplicaStart, Timing
@@ -17,6 +17,7 @@ from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
 from rules.telemetry.wording import format_count, number
 from rules.verdicts.context import RuleContext
+from rules.verdicts.held_windows import hold
 from rules.verdicts.verdict import RuleResult, Status
 
 
@@ -147,7 +148,7 @@ def judge_flapping(case: RuleContext) -> RuleResult:
 
 def find_short_lives(case: RuleContext) -> list[ShortLife]:
     """Return the starts of the last hour whose replica stopped, or started again, before it ran for as long."""
-    replicas = group_by_replica(one for one in case.binned if one.replica)
+    replicas = hold(one for one in case.binned if one.replica).by_replica
     last = {name: max(one.window.end for one in group) for name, group in replicas.items()}
     newest = max(last.values(), default=0.0)
     planned = case.context.plan.cold_start_seconds if case.context.plan else None

@@ -14,10 +14,8 @@ from rules.confidence import CONFIDENCE, Certainty
 from rules.methods.evidence import (
     certain_if,
     exact_reading,
-    group_by_replica,
     is_significant_share,
     range_reading,
-    sum_parts,
 )
 from rules.methods.load import LOAD_WORDS, compare_offered_load
 from rules.plan import load_bins
@@ -58,7 +56,7 @@ def _judge_queue(case: RuleContext) -> RuleResult:
 
     From waiting, arrived and finished requests. Certain beyond chance, and in twice three separate minutes.
     """
-    replicas, held = group_by_replica(case.binned), hold(case.binned)
+    replicas, held = hold(case.binned).by_replica, hold(case.binned)
     late = case.last_quarter(case.binned).by_replica
     last = {name: load_bins.mean_waiting(late.get(name, ())) for name in replicas}
     if all(value is None for value in last.values()):
@@ -80,7 +78,7 @@ def _judge_queue(case: RuleContext) -> RuleResult:
     is_significant, level, finished, more, name = max(grown, key=itemgetter(0, 1))
     lasting = len(case.periods(replicas[name])) >= 2 * SEPARATE
     load, pattern = compare_offered_load(case)
-    who = _name_replica(case, name, len(grown), len(replicas))
+    who = (name or case.context.tier) + (f" ({len(grown)} of {len(replicas)} replicas)" if len(replicas) > 1 else "")
     sentence = f"The queue of {who} grows; {split_claim(growing[name])[1]}; {LOAD_WORDS[pattern]}"
     details = (f"{finished:,.0f} finished in this time, {finished + more:,.0f} arrived", load)
     observed, certainty = exact_reading(level, finished), certain_if(is_significant and lasting)
@@ -107,7 +105,7 @@ def _judge_saturated(case: RuleContext) -> RuleResult:
 
     From GPU utilisation and the histogram of TTFT. Certain beyond chance by bucket edges, if no plain poll measured the GPUs.
     """
-    replicas, limit = group_by_replica(case.binned), case.limit("pegged")
+    replicas, limit = hold(case.binned).by_replica, case.limit("pegged")
     readings = {name: _read_utilization(group) for name, group in replicas.items()}
     known = {name: reading for name, reading in readings.items() if isinstance(reading, Reading)}
     if not known:
@@ -160,7 +158,7 @@ def _check_pegged(case: RuleContext, whole: Reading, binned: Sequence[BinnedWind
 
 def _find_rise(case: RuleContext, binned: Sequence[BinnedWindow]) -> tuple[str, bool] | Unknown:
     """Return the rise of TTFT from the first third to the last in words ("" without a rise), and whether it is proven."""
-    first, last = (sum_parts(_select_third(case, binned, last=end), case.rule.family) for end in (False, True))
+    first, last = (hold(_select_third(case, binned, last=end)).sum_parts(case.rule.family) for end in (False, True))
     needed = case.limit("minimum_requests")
     for parts, word in ((first, "first"), (last, "last")):
         if (n := count_requests(parts)) < needed:
@@ -195,8 +193,3 @@ def _select_third(case: RuleContext, binned: Sequence[BinnedWindow], *, last: bo
     third = (case.now - start) / 3
     middles = ((one, one.window.middle) for one in binned)
     return tuple(one for one, at in middles if (at >= case.now - third if last else at <= start + third))
-
-
-def _name_replica(case: RuleContext, replica: str | None, count: int, of: int) -> str:
-    name = replica or case.context.tier
-    return f"{name} ({count} of {of} replicas)" if of > 1 else name

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
+from rules.methods.divergence import compute_tail
 from rules.methods.evidence import is_significant_share
-from rules.methods.tails import compute_tail
 from rules.plan.capacity import EVALUATIONS, EVIDENCE_DAYS, damp_capacity, planned_capacity
 from rules.plan.curve import CERTAIN_REQUESTS, LIMITED, OperatingPoint
 from rules.plan.load_bins import BinnedWindow, TierContext, sum_by_bin
@@ -303,7 +303,9 @@ def _is_slower(context: TierContext, bins: Sequence[BinnedWindow]) -> bool:
         tail = compute_tail(found, found.binned) if isinstance(found, BenchmarkComparison) else None
         if tail is None or tail.requests < case.limit("minimum_requests"):
             continue
-        if is_significant_share(tail.slow, tail.n, tail.requests, case.limit("allowed_share"), LIKELY_CONFIDENCE):
+        if is_significant_share(
+            tail.whole.best, tail.whole.n, tail.requests, case.limit("allowed_share"), LIKELY_CONFIDENCE
+        ):
             return True
     return False
 

@@ -1,7 +1,7 @@
 """Outcomes of requests: served, failed, refused for want of room, or refused as unserviceable.
 
 Bounds cover requests that two families may both count. Failed and refused requests arrived and were not served
-(`rules.telemetry.arrivals`). `rules.methods.errors` judges outcomes.
+(`rules.telemetry.arrivals`). `rules.methods.burn_rate` judges outcomes.
 
 `requests_finished` are served. They include requests that clients left: such an end is no error of the fleet. Those that
 the engine does not count are added (`count_gone`).

@@ -3,9 +3,8 @@ from prose import rule_faults
 
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.evaluator.scrape_rules import evaluate_replica_rules, evaluate_tier_availability
-from rules.methods.events import judge_excess
-from rules.methods.means import MEANS, judge_mean
-from rules.methods.tails import judge_tail
+from rules.methods.bands import judge_excess
+from rules.methods.divergence import MEANS, judge_mean, judge_tail
 from rules.plan.envelope import METRICS
 from rules.plan.load_bins import build_tier_context
 from rules.replicas.state import ReplicaState

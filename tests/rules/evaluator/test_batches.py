@@ -11,7 +11,7 @@ from judging_samples import START, context, minute, minutes
 
 from rules.catalogue.registry import BY_NAME
 from rules.evaluator import tier_minutes, tier_rules
-from rules.methods.tails import Tail, compute_tail
+from rules.methods.divergence import Tail, compute_tail
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window, gap_window

@@ -6,10 +6,9 @@ from judging_samples import START, answered, context, each, gauge, minute, seen,
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.evaluator import tier_minutes
 from rules.evaluator.tier_rules import evaluate_rule
-from rules.methods.events import judge_event_ratio, judge_excess
+from rules.methods.bands import judge_event_ratio, judge_excess
+from rules.methods.divergence import judge_mean, judge_tail
 from rules.methods.load import judge_beyond
-from rules.methods.means import judge_mean
-from rules.methods.tails import judge_tail
 from rules.plan.load_bins import build_tier_context as bare
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window, gap_window

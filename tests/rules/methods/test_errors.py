@@ -89,16 +89,6 @@ def test_an_engine_that_tells_neither_is_unknown_and_never_ok() -> None:
     assert "neither requests refused by a queue limit nor HTTP answers 4xx are counted" in refusing.text
 
 
-def test_where_only_one_kind_is_counted_the_sentence_says_which_is_not() -> None:
-    def without_http_answers(number: int) -> Window:
-        return minute(number, rps=1.0, counters={"requests_failed": 60.0})
-
-    assert (
-        "HTTP answers 5xx are not exposed: failures before the engine are not counted"
-        in verdict(BURN, context(), each(60, without_http_answers)).details
-    )
-
-
 def test_one_bad_minute_is_not_certain() -> None:
     several = each(20, lambda n: at(n, served=0.0, http_requests_failed=2000.0) if n == 19 else at(n))
     assert verdict(BURN, context(), several).certainty is LIKELY

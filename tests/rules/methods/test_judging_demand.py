@@ -172,7 +172,7 @@ def test_an_outgrown_plan_is_told_where_more_replicas_than_planned_carry_it() ->
 def test_what_is_likely_of_the_planned_fleet_does_not_weaken_what_is_certain_of_the_ready_one() -> None:
     found = told(6.1)
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
-    assert found.sentence.endswith("the 3 planned may not be enough")
+    assert found.sentence.endswith("the 3 planned would not be enough")
 
 
 def test_before_its_minimum_it_says_nothing() -> None:

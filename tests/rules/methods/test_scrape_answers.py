@@ -171,10 +171,10 @@ def test_few_misses_in_a_long_time_are_not_fine() -> None:
 
 
 def test_two_pages_too_far_apart_or_refuted_make_no_slope() -> None:
-    for gap, text in ((Gap.NOT_SCRAPED, "too far apart"), (Gap.CONTRADICTORY, "than the gauges allow")):
+    for gap in (Gap.NOT_SCRAPED, Gap.CONTRADICTORY):
         found = said("KvCacheCascade", replica(slope_gap=gap, cascade=CascadeState()))
         assert isinstance(found, Unknown)
-        assert (found.reason, text in found.text) == (gap, True)
+        assert found.reason is gap
 
 
 def test_before_the_first_scrape_nothing_is_known() -> None:
@@ -218,7 +218,7 @@ def test_without_a_page_the_other_rules_do_not_know(rule: str, one: ReplicaState
 def test_one_page_is_no_slope() -> None:
     first = said("KvCacheCascade", replica(pages=1))
     assert isinstance(first, Unknown)
-    assert (first.reason, first.text) == (Gap.RESTARTED, "one page is no slope yet")
+    assert (first.reason, first.text) == (Gap.RESTARTED, "no two pages give a slope of the KV cache yet")
     after_a_miss, _, _ = apply_snapshot(replica(misses=1), snapshot(START + 45), cascade_limits(VIEW))
     again = said("KvCacheCascade", after_a_miss)
     assert isinstance(again, Unknown)

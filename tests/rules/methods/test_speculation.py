@@ -35,9 +35,7 @@ def test_rounds_that_yield_less_than_they_cost_are_told_with_what_would_pay() ->
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert explain(found) == (
         "Speculative acceptance is 51.3%; 60.0% or more is healthy; "
-        "speculation runs at 0.99x plain decoding; it pays from an acceptance of 51.9% on; "
-        "a round of 4 drafted tokens yields 1.98 tokens; "
-        "it takes as long as 2.00 plain steps by the plan's step times"
+        "speculation runs at 0.99x plain decoding; it pays from an acceptance of 51.9% on"
     )
 
 
