@@ -30,10 +30,9 @@ PROMPT = POOL_TOKENS[PREFILL]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRatio:
-    """Observed replicas of each pool, tokens per second of the whole pool, and the replicas that these rates need."""
+    """Observed replicas of each pool, and the replicas that its tokens per second need."""
 
     present: Mapping[str, int]
-    rates: Mapping[str, float]
     needs: Mapping[str, float]
 
     @property
@@ -92,12 +91,7 @@ def judge_pools(case: RuleContext) -> RuleResult:
     if firing:
         (pool, share), (prefill, decode) = last.short, last.best_split
         sentence = f"The {pool} pool is short, {share:.0%} of it is used; {prefill} and {decode} replicas would fit"
-    details = (
-        wanted if firing else "",
-        f"prompts {number(last.rates[PREFILL], 'tokens_per_second')}",
-        f"output {number(last.rates[DECODE], 'tokens_per_second')}",
-        _short_prompts(case),
-    )
+    details = (wanted if firing else "", _short_prompts(case))
     observed, expected = exact_reading(last.present_ratio, replicas), exact_reading(whole.wanted_ratio, replicas)
     status = Status.WARNING if firing else Status.OK
     return case.verdict(status, Certainty.CERTAIN, observed, expected, sentence, details=details)
@@ -117,17 +111,15 @@ def _measure(case: RuleContext, binned: Sequence[BinnedWindow], planned: Disaggr
 
     The tokens per second of a pool are those per replica-second x its observed replicas.
     """
-    present, rates = {}, {}
+    usual = {PREFILL: planned.prefill_tokens_per_second, DECODE: planned.decode_tokens_per_second}
+    present, needs = {}, {}
     for pool, family in POOL_TOKENS.items():
         of_pool = select_pool(case, binned, pool)
         present[pool] = len({one.replica for one in of_pool if one.window.covered_seconds > 0})
         seconds = sum(one.window.seconds_of(family) for one in of_pool if family in one.window.counters)
         tokens = sum(one.window.counters.get(family, 0.0) for one in of_pool)
-        rates[pool] = tokens / seconds * present[pool] if seconds > 0 else 0.0
-    if not all(rates.values()):
-        return None
-    usual = {PREFILL: planned.prefill_tokens_per_second, DECODE: planned.decode_tokens_per_second}
-    return PoolRatio(present=present, rates=rates, needs={pool: rates[pool] / usual[pool] for pool in rates})
+        needs[pool] = tokens / seconds * present[pool] / usual[pool] if seconds > 0 else 0.0
+    return PoolRatio(present=present, needs=needs) if all(needs.values()) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
