@@ -17,7 +17,7 @@ def _faults(name: str, stage: int, stem: str, about: str, title: str, meaning: s
         method=judge_faults,
         minimum_seconds=60.0,
         thresholds={"events": Threshold(1, "events", "none is normal (METRICS trap 16: by change)")},
-        signal=f"{stem}_per_second",
+        signal=stem,
         unit="events",
         family=stem,
         about=about,
