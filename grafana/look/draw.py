@@ -4,7 +4,7 @@
     python grafana/look/draw.py --build BUILD --prometheus http://127.0.0.1:9090 --end 1795240000 --hours 1 --out docs/images
 
 Needs node, npm and Chromium; no part of the program and of no test. The pictures in docs/images are of
-`tests/support/dashboard_fleet.py`.
+`sizewatch demo`, with and without `--history`.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ function Shown({ data }) {
   const chip = { display: 'inline-block', border: `1px solid ${theme.colors.border.medium}`, borderRadius: 2, padding: '3px 8px', marginRight: 10, fontSize: 13 };
   return <ThemeContext.Provider value={theme}><GlobalStyles />
     <div style={{ position: 'relative', width: WIDTH, height: rows * ROW + 84, background: theme.colors.background.canvas, color: theme.colors.text.primary }}>
-      <div style={{ padding: '10px 10px 6px', fontSize: 20 }}>{dashboard.title} <span style={{ fontSize: 13, color: theme.colors.text.secondary }}>simulated fleet: recorded engines, stand-in GPUs, made-up prices and forecast</span></div>
+      <div style={{ padding: '10px 10px 6px', fontSize: 20 }}>{dashboard.title} <span style={{ fontSize: 13, color: theme.colors.text.secondary }}>recorded and simulated engines, made-up prices</span></div>
       <div style={{ padding: '0 10px' }}>{Object.entries(choice).map(([k, v]) => <span key={k} style={chip}><b>{k}</b> {v}</span>)}</div>
       {dashboard.panels.map((panel, i) => {
         const g = panel.gridPos, place = { position: 'absolute', left: g.x * GRID + 4, top: g.y * ROW + 78, width: g.w * GRID - 8, height: g.h * ROW - 8 };
