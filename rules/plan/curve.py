@@ -120,12 +120,7 @@ class Curve:
         return min(point.requests or 0 for point in self.points)
 
     def place(self, rps: float, in_system: float | None) -> CurvePosition:
-        """Return the position of one replica's load: completed rps, and running + waiting requests if known.
-
-        Raise ValueError for a negative or non-finite load.
-        """
-        if not all(0 <= value < math.inf for value in (rps, in_system or 0)):
-            raise ValueError(f"{rps} completed rps with {in_system} requests in the system is no load")
+        """Return the position of one replica's load: completed rps, and running + waiting requests if known."""
         if beyond := self._beyond(rps, in_system):
             return CurvePosition(None, beyond)
         place = min(bisect_left(self.points, rps, key=lambda point: point.completed_rps), len(self.points) - 1)
@@ -140,11 +135,8 @@ class Curve:
 
         Latencies are interpolated by their logarithm, others linearly; below the first point the first point counts. In
         a saturated bin `in_system` places the load; without it the upper point counts. `lower` and `upper` are by load,
-        so for a ratio that falls with load `upper` is the smaller. Raise KeyError for an unknown metric, IndexError for
-        an unknown bin.
+        so for a ratio that falls with load `upper` is the smaller.
         """
-        if not 0 <= bin < len(self.points):
-            raise IndexError(f"the curve has bins 0 to {len(self.points) - 1}, not {bin}")
         ends = (self.points[max(bin - 1, 0)], self.points[bin])
         lower, upper = (metric_value(point, metric) for point in ends)
         if lower is None or upper is None:
@@ -161,7 +153,7 @@ class Curve:
         """Return a metric, or IN_SYSTEM, at completed requests per second of one replica, between the points around it.
 
         The gap is `outside_benchmark` above the last point, `not_in_plan` if not measured. Below the first point its
-        value is the upper bound. Raise KeyError for an unknown metric.
+        value is the upper bound.
         """
         bin, beyond = self.place(rps, None)
         if bin is None:

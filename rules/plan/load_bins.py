@@ -297,11 +297,7 @@ def waiting_gauge(window: Window) -> GaugeSum | None:
 
 def has_waited(window: Window) -> bool:
     """Return whether any request waited in a window."""
-    for family in WAITING:
-        gauge = window.gauges.get(family)
-        if gauge is not None and gauge.maximum:
-            return True
-    return False
+    return any(family in window.gauges and window.gauges[family].maximum > 0 for family in WAITING)
 
 
 def _growing(one: BinnedWindow, queue: GaugeSum, before: BinnedWindow | None) -> str:

@@ -84,14 +84,3 @@ def test_the_price_is_the_plans() -> None:
     assert money.price_of(tier()) == Price(gpus_per_replica=1)
     priced = tier(cost={"gpu_hour_price": 3.0, "currency": "CHF"}, gpu={"product": "A", "per_replica": 8})
     assert money.price_of(priced) == Price(gpus_per_replica=8, gpu_hour_price=3.0, currency="CHF")
-
-
-@pytest.mark.parametrize("wrong", [(-1.0, 0.3, 0.6), (1.0, -0.3, 0.6), (1.0, 0.3, 0.0)])
-def test_what_cannot_be_is_refused(wrong: tuple[float, float, float]) -> None:
-    with pytest.raises(ValueError, match="cannot be"):
-        money.spare_replicas(*wrong)
-
-
-def test_replicas_without_gpus_take_no_gpu_hours() -> None:
-    with pytest.raises(ValueError, match="no GPU-hours"):
-        money.gpu_hours_a_day(1, 0)
