@@ -8,10 +8,15 @@ from rules.catalogue.thresholds import (
     TTFT_SLO,
 )
 from rules.methods.bands import judge_acceptance, judge_band
-from rules.methods.configuration import judge_adapters, judge_benchmark_stale, judge_precision
+from rules.methods.configuration import (
+    judge_adapters,
+    judge_benchmark_stale,
+    judge_cold_start,
+    judge_flapping,
+    judge_precision,
+)
 from rules.methods.pools import judge_imbalance
 from rules.methods.routing import judge_replicas, judge_tiers
-from rules.methods.starts import judge_cold_start, judge_flapping
 from rules.telemetry.windows import HOUR_SECONDS
 from rules.thresholds import Threshold
 from rules.verdicts.rule import Condition, Rule, Severity

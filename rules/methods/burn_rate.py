@@ -23,7 +23,7 @@ from rules.telemetry.outcomes import FAILED, FINISHED, HTTP_FAILED, HTTP_REFUSED
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.windows import MINUTE_SECONDS
-from rules.telemetry.wording import describe_period, guess, number, spread
+from rules.telemetry.wording import describe_period, guess, number
 from rules.verdicts import error_budget
 from rules.verdicts.context import LIKELY_CONFIDENCE, SEPARATE, RuleContext, is_persistent, read_plan_value
 from rules.verdicts.error_budget import BurnSpan, SlowRequestCount
@@ -240,8 +240,7 @@ def _build_verdict(
     seen = min(long.seconds, rung.long_seconds)
     is_partial = seen < FULL_COVERAGE * rung.long_seconds
     when = format_span(seen if is_partial else rung.long_seconds)
-    share, edges = number(long.best / n, "ratio"), spread(long.low / n, long.high / n, "ratio")
-    sentence = f"{share} of {promise.count(n)} in {when} {promise.broken}"
+    sentence = f"{number(long.best / n, 'ratio')} of {promise.count(n)} in {when} {promise.broken}"
     details: tuple[str, ...] = ()
     if over is not None:
         slow = number(over.slow / over.n, "ratio") if promise.of_events else f"{over.slow:,.0f}"
@@ -252,7 +251,6 @@ def _build_verdict(
         lately = guess(short.low / short.n, short.best / short.n, short.high / short.n, "ratio")
         sentence += f"; the budget burns {rate:.3g}x too fast"
         details = (
-            f"share between the edges of the bucket: {edges}" if edges != share else "",
             f"{rung.burn:g}x is the limit over {format_span(rung.long_seconds)} and {format_span(rung.short_seconds)}",
             f"{lately} of {promise.count(short.n)} in the last {format_span(rung.short_seconds)}",
             f"{rate * seen / PERIOD_SECONDS:.1%} of a month's budget was spent",

@@ -103,8 +103,7 @@ def judge_trap(case: RuleContext) -> RuleResult:
     if isinstance(used, Missing) or used.value is None:
         return _explain_unread(case, used)
     full = hours_of_fullest(hours, "kv_utilization", case.limit("fullest_hours"))
-    idle: IdleReplicas | None = find_idle(case.context, hours, _read_margin(case))
-    assert idle is not None
+    idle = find_idle(case.context, hours, _read_margin(case))
     days = watched_seconds(case.binned) / DAY_SECONDS
     summary = f"fleet utilisation is {number(used.value, 'ratio')} over {days:.1f} days"
     details = [_describe_need(case, idle)]
@@ -115,7 +114,7 @@ def judge_trap(case: RuleContext) -> RuleResult:
         gap = windows.sum_windows(hours).explain_missing("kv_utilization")
         return case.unknown(gap, f"{summary}; the KV cache level is not known")
     elif full[0] >= case.limit("kv_below"):
-        text, idle = BY_MEMORY, None
+        text = BY_MEMORY
     elif not idle.replicas and idle.ready < idle.minimum_warm + 1:
         text = "its busiest hour or the minimum warm count needs every replica"
     else:
@@ -123,7 +122,8 @@ def judge_trap(case: RuleContext) -> RuleResult:
         is_low = last is not None and last < limit and used.high is not None and used.high < limit
         certain = is_low and _is_covered(hours)
     sentence, expected = capitalize(f"{summary}; {text}"), range_reading(limit, None, 0.0)
-    return case.verdict(status, certain_if(certain), used, expected, sentence, idle=idle, details=details)
+    wasted = None if text is BY_MEMORY else idle
+    return case.verdict(status, certain_if(certain), used, expected, sentence, idle=wasted, details=details)
 
 
 def judge_empty_queue(case: RuleContext) -> RuleResult:
@@ -348,8 +348,6 @@ def judge_falling(case: RuleContext) -> RuleResult:
     )
     # Tokens per GPU-hour are requests per replica x tokens per request.
     details = (
-        f"{number(after.tokens_per_gpu_hour, 'count')} tokens per GPU-hour this week",
-        f"{number(before.tokens_per_gpu_hour, 'count')} the week before",
         f"requests per replica {_format_change(before.requests_per_replica, after.requests_per_replica)}",
         f"tokens per request {_format_change(before.tokens_per_request, after.tokens_per_request)}",
     )

@@ -5,8 +5,8 @@ from rules.catalogue.registry import BY_NAME, RULES
 from rules.evaluator.scrape_rules import evaluate_replica_rules, evaluate_tier_availability
 from rules.methods.bands import judge_excess
 from rules.methods.divergence import MEANS, judge_mean, judge_tail
-from rules.plan.envelope import METRICS
 from rules.plan.load_bins import build_tier_context
+from rules.plan.schema import Point
 from rules.replicas.state import ReplicaState
 from rules.telemetry.families import BY_NAME as FAMILIES
 from rules.telemetry.signals import BY_NAME as SIGNALS
@@ -52,7 +52,7 @@ def test_a_rule_is_judged_by_some_way(rule: Rule) -> None:
 def test_what_a_rule_reads_exists(rule: Rule) -> None:
     assert rule.signal in SIGNALS or rule.signal in ("coverage", rule.family)
     if rule.method in (judge_tail, judge_mean, judge_excess):
-        assert rule.signal in METRICS
+        assert rule.signal in Point.model_fields
     if rule.method is judge_tail:
         assert rule.family in FAMILIES
     if rule.method is judge_mean:

@@ -4,7 +4,7 @@ from judging_samples import START, context, each, gauge, minute, minutes, seen
 
 from rules.catalogue.registry import BY_NAME
 from rules.evaluator import tier_minutes, tier_rules
-from rules.methods.starts import judge_cold_start
+from rules.methods.configuration import judge_cold_start
 from rules.plan.load_bins import build_tier_context as view_of
 from rules.telemetry.signals import Gap
 from rules.verdicts.verdict import Status, Subject, Unknown, Verdict

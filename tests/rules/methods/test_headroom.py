@@ -175,8 +175,6 @@ def test_falling_tokens_per_gpu_hour_at_growing_traffic_are_found_with_what_move
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert explain(found) == (
         "Tokens per GPU-hour went -20.0% in a week, traffic +20.0%; on 7 of 7 days; "
-        "518,400 tokens per GPU-hour this week; "
-        "648,000 the week before; "
         "requests per replica -20.0%; "
         "tokens per request unchanged"
     )
@@ -187,8 +185,6 @@ def test_shorter_answers_are_named_as_what_moved() -> None:
     assert found.status is Status.WARNING
     assert explain(found) == (
         "Tokens per GPU-hour went -28.0% in a week, traffic +20.0%; on 7 of 7 days; "
-        "466,560 tokens per GPU-hour this week; "
-        "648,000 the week before; "
         "requests per replica +20.0%; "
         "tokens per request -40.0%"
     )
