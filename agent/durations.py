@@ -7,7 +7,7 @@ delay; a failing target is skipped in some cycles.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 UNITS_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604_800.0}
 PATTERN = r"^[0-9]{1,9}(\.[0-9]{1,6})?(ms|s|m|h|d|w)$"
@@ -39,19 +39,23 @@ def retry_delay(failures: int, first: float, longest: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Skipped cycles of a failing target: none after the first two failures, then one after each.
+    """Failures in a row, and the time before which no attempt is made, of any clock.
 
-    Every other cycle is thus spared a timeout, and a recovered target is read within two cycles. `now` is the start of
-    a cycle in seconds of any clock; `interval` is the time between cycles.
+    The default is in cycles. None is skipped after the first two failures, then one after each: every other cycle is
+    spared a timeout, and a recovered target is read within two cycles. A cycle may start half an interval early.
     """
 
+    first: float = 0.45
+    longest: float = 1.5
     failures: int = 0
     skip_until: float = 0.0
 
     def is_due(self, now: float) -> bool:
         return now >= self.skip_until
 
-    def record_failure(self, now: float, interval: float) -> Backoff:
-        skipped = 0 if self.failures < 2 else 1
-        # Half a cycle of tolerance: a cycle may start a little early or late.
-        return Backoff(self.failures + 1, now + (skipped + 0.5) * interval)
+    def record_failure(self, now: float) -> Backoff:
+        delay = retry_delay(self.failures + 1, self.first, self.longest)
+        return replace(self, failures=self.failures + 1, skip_until=now + delay)
+
+    def record_success(self) -> Backoff:
+        return Backoff(self.first, self.longest)

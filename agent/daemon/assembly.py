@@ -35,10 +35,8 @@ if TYPE_CHECKING:
 class Assembly:
     """Parts of one configuration.
 
-    `step13` holds the first-week sentence of each tier, `long_results` the results of the rules over days. Other agents
-    export the `agent_tiers`. `forecasts` is None without forecasting, `reports` without
-    weekly reports, `back_fill` if no demand is filled from a store. `loaded` includes discovered pods, `given` does
-    not.
+    `step13` holds the first-week sentence of each tier, `long_results` the results of the rules over days. A part is
+    None where the configuration wants none. `loaded` includes discovered pods, `given` does not.
     """
 
     loaded: LoadedConfig
@@ -51,7 +49,6 @@ class Assembly:
     pods: PodSource | None = None
     step13: dict[str, str] = field(default_factory=dict)
     long_results: tuple[RuleResult, ...] = ()
-    agent_tiers: frozenset[str] = frozenset()
     forecasts: ForecastService | None = None
     reports: ReportService | None = None
     back_fill: BackFill | None = None
@@ -148,7 +145,7 @@ class Assembly:
             keys = {target.key for target in source.targets}
             loop.state.retain(keys, loop.evaluator.tiers)
             loop.state.set_long_term_results(self.long_results)
-            self.runtime.retain(keys | {worker.key for worker in self.workers()}, self.agent_tiers)
+            self.runtime.retain(keys | {worker.key for worker in self.workers()}, source.agent_tiers)
             self.log.retain(keys)
             loop.defects = before.loop.defects
             for tier, budget in budgets.items():

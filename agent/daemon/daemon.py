@@ -190,17 +190,14 @@ class Daemon:
         _log.info("stopped cycles=%d", self.counts.cycles)
 
     def _run_cycle(self) -> None:
-        start = time.monotonic()
+        start, failed = time.monotonic(), self.counts.failed_in_row + 1
         with self._cycle_lock:
-            try:
+            with self._guard(CYCLE):
                 self.loop.run_cycle()
-                self.counts.failed_in_row = 0
+                failed = 0
                 self.counts.last_cycle_at = self._clock()
                 self._succeeded_at = time.monotonic()
-            except Exception:  # noqa: BLE001 - a defect costs one cycle, not the daemon; it is logged and counted
-                self.counts.cycle_errors += 1
-                self.counts.failed_in_row += 1
-                _log.exception("cycle failed")
+            self.counts.failed_in_row = failed
             self.counts.cycles += 1
             self.counts.last_cycle_seconds = time.monotonic() - start
         self.surroundings.on_cycle(self)

@@ -63,17 +63,16 @@ def assemble(
                 pods.start()
         loaded = given if pods is None else pods.add_discovered_targets(given)
         contexts = build_tier_contexts(loaded)
-        source, agent_tiers = _make_source(loaded, contexts, before, pods, clock, gpu_source, scrapers)
+        source = _make_source(loaded, contexts, before, pods, clock, gpu_source, scrapers)
         same_role = before is not None and before.loaded.config.role == config.role
         assembly = Assembly(
             given=given,
             loaded=loaded,
             loop=EvaluationLoop(source=source, tiers=contexts, clock=clock, before=before.loop if before else None),
-            runtime=before.runtime if before is not None else RuntimeState(agent_tiers),
+            runtime=before.runtime if before is not None else RuntimeState(source.agent_tiers),
             log=before.log if before is not None and same_role else ChangeLog(log_targets=config.role != "fleet"),
             versions=plan_versions(loaded),
             pods=pods,
-            agent_tiers=agent_tiers,
         )
         assembly.loop.sinks = (assembly.runtime, assembly.log)
         if config.alerting.path != "rules" or config.alerting.receiver is not None:
@@ -142,28 +141,25 @@ def _make_source(
     clock: Callable[[], float],
     gpu_source: GpuReader | None,
     scrapers: Scrapers | None,
-) -> tuple[Source, frozenset[str]]:
-    """Return the source of a configuration, and the tiers that other agents export."""
+) -> Source:
     earlier = before.loop.source if before is not None else None
     if loaded.config.role == "fleet":
         from agent.sources.store import StoreSource, build_store_source
 
-        store = build_store_source(loaded, contexts, earlier if isinstance(earlier, StoreSource) else None)
-        return store, store.agent_tiers
-    targets = list_targets(loaded.config)
-    gpus = None
-    if before is not None and isinstance(earlier, ScrapeSource) and before.loaded.config.gpus == loaded.config.gpus:
-        gpus = earlier.gpus
-    source = ScrapeSource(
+        return build_store_source(loaded, contexts, earlier if isinstance(earlier, StoreSource) else None)
+    targets, gpus, engines = list_targets(loaded.config), None, None
+    if before is not None and isinstance(earlier, ScrapeSource):
+        engines = earlier.engines
+        gpus = earlier.gpus if before.loaded.config.gpus == loaded.config.gpus else None
+    return ScrapeSource(
         targets,
         scrapers or Scrapers(targets, clock=clock, cycle_seconds=loaded.config.cycle_seconds),
         gpus or GpuCollector(gpu_source or make_gpu_reader(loaded.config)),
         pods,
         clock,
         whole_tiers=loaded.config.tier_verdicts,
-        engines=earlier.engines if isinstance(earlier, ScrapeSource) else None,
+        engines=engines,
     )
-    return source, frozenset()
 
 
 def _resume(assembly: Assembly, now: float) -> None:

@@ -60,10 +60,10 @@ class ExporterPage:
         try:
             parsed = self._series.read(self._fetcher.fetch())
         except ScrapeError as error:
-            self._backoff = self._backoff.record_failure(self._cycles, 1.0)
+            self._backoff = self._backoff.record_failure(self._cycles)
             self._error = f"{self._exporter.title}: {error}"
             return (), (self._error,)
-        self._backoff = Backoff()
+        self._backoff = self._backoff.record_success()
         page = self._exporter.read(samples(parsed), now)
         if self._exporter.keeps_values and self._last is not None and same_refresh(self._last, page):
             return (), page.problems

@@ -8,7 +8,6 @@ from typing import Protocol
 from agent.scrape.scrapers import Target
 from exporters.status.records import ExportScope, StoreHealth
 from rules.evaluator.observation import Observation, StepResult
-from rules.verdicts.verdict import Subject
 
 
 class Closable(Protocol):
@@ -19,7 +18,9 @@ class Closable(Protocol):
 
 
 class Source(Protocol):
-    """Source of observations of one configuration, for one thread."""
+    """Source of observations of one configuration, for one thread. Other agents export the `agent_tiers`."""
+
+    agent_tiers: frozenset[str] = frozenset()
 
     @property
     def targets(self) -> Sequence[Target]:
@@ -38,9 +39,6 @@ class Source(Protocol):
 
     def describe(self) -> str:
         """Return a description of the targets for the log."""
-
-    def is_monitored(self, subject: Subject) -> bool:
-        """Return whether a tier or replica is monitored."""
 
     def export_scope(self, tier: str) -> ExportScope:
         """Return which results of a tier this agent exports and alerts on."""

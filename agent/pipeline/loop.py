@@ -75,11 +75,14 @@ class EvaluationLoop:
         `recently_alive`.
         """
         closed: list[ClosedSpan] = []
+        # Role fleet has no targets before its first query: any replica of its tiers may be there.
+        keys = {target.key for target in self.source.targets}
         for before in unfinished:
             rule, subject, text = before.rule, before.subject, "sizewatch has just started"
             result = Unknown(t=now, rule=rule, subject=subject, reason=Gap.RESTARTED, text=text)
             state = RuleState(result=result, finding=before, evaluated_at=now)
-            if recently_alive and rule in BY_NAME and self.source.is_monitored(subject):
+            is_present = subject.replica is None or not keys or (subject.tier, subject.replica) in keys
+            if recently_alive and rule in BY_NAME and subject.tier in self.source.tiers and is_present:
                 self.state.rules[rule, subject] = state
             else:
                 end = now if recently_alive else max(transition.t for transition in before.transitions)

@@ -76,7 +76,8 @@ class StoreApi:
             # Prometheus reads seconds or 1s, but not 0.5s. The store should stop when the client has stopped waiting.
             "timeout": f"{store.timeout_seconds:.3f}",
         }
-        self._backoff = Backoff()
+        cycles = Backoff()
+        self._backoff = Backoff(cycles.first * cycle_seconds, cycles.longest * cycle_seconds)
         self._slow = 0
         self._last: StoreError | None = None
         self.place = self._client.place.rstrip("/")
@@ -130,12 +131,12 @@ class StoreApi:
             self._slow = self._slow + 1 if error.kind is StoreErrorKind.SLOW else 0
             # A single slow query may be the cause itself.
             if error.kind in _WHOLE_STORE or self._slow > 1:
-                self._backoff = self._backoff.record_failure(self._clock(), self.cycle_seconds)
+                self._backoff = self._backoff.record_failure(self._clock())
                 self._last = error
             raise
         finally:
             self.counts.seconds += self._clock() - began
-        self._slow, self._backoff, self._last = 0, Backoff(), None
+        self._slow, self._backoff, self._last = 0, self._backoff.record_success(), None
         return found
 
     def _send(self, url: str, form: Mapping[str, str]) -> ApiResponse:

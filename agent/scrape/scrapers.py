@@ -287,8 +287,10 @@ class Scrapers:
             if result is None:
                 results[key] = ScrapeResult(t=self._clock(), seconds=0.0, snapshot=None, error=None)
                 continue
-            failed = result.error is not None
-            scraper.backoff = scraper.backoff.record_failure(self._cycles, 1.0) if failed else Backoff()
+            if result.error is None:
+                scraper.backoff = scraper.backoff.record_success()
+            else:
+                scraper.backoff = scraper.backoff.record_failure(self._cycles)
             results[key] = result
         return results
 

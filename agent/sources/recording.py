@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import heapq
 import math
+import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from agent.config import files
 from agent.config.sections import problems_of
-from agent.errors import ConfigError, RecordingError
+from agent.errors import RecordingError
 from exporters.render.text import one_line, quote_external_text
 
 LATEST_SECONDS = 1e11
@@ -72,22 +73,21 @@ class Scrape:
 
 
 def load(folder: Path) -> tuple[Recording, tuple[str, ...]]:
-    """Load a recording without the targets whose file is missing, and those problems. Raise RecordingError."""
+    """Load a recording without the targets whose file is missing, and those problems.
+
+    Raise ConfigError for a document that cannot be read, else RecordingError.
+    """
     path = folder / "recording.yaml"
     if not path.exists():
-        raise RecordingError(str(folder), "has no recording.yaml: is this the folder of a recording?")
+        raise RecordingError(folder, "has no recording.yaml: is this the folder of a recording?")
     try:
         recording = Recording.model_validate(files.read_document(path).data, context=folder)
-        targets = tuple(target for target in recording.targets if target.path.is_file())
-    except ConfigError as error:
-        raise RecordingError(*str(error).split(": ", 1)) from None
     except ValidationError as error:
-        raise RecordingError(str(path), "; ".join(problems_of(error, Recording))) from None
-    except OSError as error:
-        raise RecordingError(str(path), f"names a file that cannot be: {error.strerror}") from None
+        raise RecordingError(path, "; ".join(problems_of(error, Recording))) from None
+    targets = tuple(target for target in recording.targets if os.path.isfile(target.path))
     problems = tuple(f"{target.path} is missing" for target in recording.targets if target not in targets)
     if not targets:
-        raise RecordingError(str(path), "; ".join(problems) or "has no targets")
+        raise RecordingError(path, "; ".join(problems) or "has no targets")
     name = recording.name or folder.name
     return recording.model_copy(update={"folder": folder, "name": name, "targets": targets}), problems
 

@@ -20,7 +20,6 @@ from rules.evaluator.observation import Observation, ReplicaGpus, ReplicaKey, Re
 from rules.telemetry import gpu_windows
 from rules.telemetry.windows import group_by
 from rules.telemetry.wording import format_count
-from rules.verdicts.verdict import Subject
 
 if TYPE_CHECKING:
     # A node without discovery must not load the Kubernetes client.
@@ -136,10 +135,6 @@ class ScrapeSource(Source):
     def describe(self) -> str:
         """Return the number of targets."""
         return format_count(len(self.targets), "target")
-
-    def is_monitored(self, subject: Subject) -> bool:
-        """Return whether a target belongs to a tier or replica."""
-        return any(subject in (Subject(tier=t.tier), Subject(tier=t.tier, replica=t.replica)) for t in self.targets)
 
     def export_scope(self, tier: str) -> ExportScope:
         """Return whether this agent exports whole tiers."""

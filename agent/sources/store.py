@@ -36,7 +36,6 @@ from rules.telemetry import windows
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
 from rules.telemetry.wording import format_count
-from rules.verdicts.verdict import Subject
 
 STEP_SECONDS = 15.0
 """Evaluation step in seconds within one response, as if pages were scraped. It dates the start of findings."""
@@ -94,7 +93,7 @@ class StoreSource(Source):
         """
         with collector_resting():
             until = now - self._delay
-            pages, unavailable, failed = self._read(until)
+            pages, unavailable = self._read(until)
             if self._interrupted:
                 return
             aggregated = frozenset(reader.tier for reader in self._readers if reader.sums)
@@ -109,7 +108,7 @@ class StoreSource(Source):
             gone = {
                 reader.tier: reader.pages.pop_gone_replicas(until)
                 for reader in self._readers
-                if reader.tier not in failed
+                if self._read_until.get(reader.tier) == until
             }
             pools = {reader.tier: reader.pages.pools for reader in self._readers}
             peer = Peer(url=self.api.place)
@@ -136,11 +135,10 @@ class StoreSource(Source):
         self._windows.update(result.windows)
         self._contexts = result.tiers
 
-    def _read(self, until: float) -> tuple[tuple[ReplicaPage, ...], dict[str, str], frozenset[str]]:
-        """Query all tiers. Return the pages by time, the reasons of unavailable tiers, and tiers whose query failed."""
+    def _read(self, until: float) -> tuple[list[ReplicaPage], dict[str, str]]:
+        """Query all tiers. Return the pages by time, and the reasons of unavailable tiers."""
         pages: list[ReplicaPage] = []
         unavailable: dict[str, str] = {}
-        failed: set[str] = set()
         for reader in self._readers:
             # The clock may have been set back. Do not query future times.
             known = min(self._read_until.get(reader.tier, until - GONE_SECONDS), until)
@@ -149,13 +147,12 @@ class StoreSource(Source):
                 found, silence = read_tier(reader, since - OVERLAP_SECONDS, until)
             except SizewatchError as error:
                 unavailable[reader.tier] = str(error)
-                failed.add(reader.tier)
                 continue
             self._read_until[reader.tier] = until
             if silence:
                 unavailable[reader.tier] = silence
             pages += found
-        return tuple(sorted(pages, key=lambda one: one.page.t)), unavailable, frozenset(failed)
+        return sorted(pages, key=lambda page: page.page.t), unavailable
 
     def _aggregate(self, reader: TierReader, until: float, unavailable: dict[str, str]) -> TierAggregate:
         """Query the sums of a tier. A failure makes the tier unavailable, and its minute a gap."""
@@ -178,10 +175,6 @@ class StoreSource(Source):
     def describe(self) -> str:
         """Return the number of tiers and the store."""
         return f"{format_count(len(self._readers), 'tier')} through {self.api.place}"
-
-    def is_monitored(self, subject: Subject) -> bool:
-        """Return whether a tier is monitored. Its replicas count as present until the first query."""
-        return subject.tier in self.tiers
 
     def export_scope(self, tier: str) -> ExportScope:
         """Return which results of a tier to export. Node agents export their own replicas."""

@@ -312,7 +312,7 @@ def test_a_defect_in_a_cycle_costs_that_cycle_and_is_counted_and_logged(
         assert daemon.counts.cycle_errors == 2
         assert metric(daemon, "sizewatch_cycle_errors_total") == 2
         assert up(daemon) == [True]
-    assert "cycle failed" in caplog.text
+    assert "job failed job=cycle" in caplog.text
     assert any(record.exc_info for record in caplog.records)
 
 
