@@ -88,6 +88,7 @@ class Evaluator:
             add_aggregate(state, name, aggregate, self.tier(name))
         if observation.removed:
             self.remove_replicas(state, observation.removed)
+        self._add_closed_minutes(state)
         closed, changed = self._evaluate(state, observation)
         return StepResult(
             now=observation.now,
@@ -102,10 +103,18 @@ class Evaluator:
             defects=defects,
         )
 
+    def _add_closed_minutes(self, state: EvaluatorState) -> None:
+        """Add the minutes that this step closed: those of a tier together, for each addition goes over its whole hour."""
+        closed = (one for one in state.closed_minutes if one.replica != AGGREGATE)
+        for tier, group in windows.group_by(closed, lambda one: one.tier).items():
+            before, binned = state.minutes.get(tier, TierMinutes()), [one.slice for one in group]
+            state.minutes[tier] = tier_minutes.add_minutes(before, binned, self.tier(tier), state.now)
+
     def flush(self, state: EvaluatorState) -> tuple[ClosedMinute, ...]:
         """Close the open minutes for an orderly stop."""
         for replica in state.replicas.values():
             _close_open_minute(state, replica, self.tier(replica.tier))
+        self._add_closed_minutes(state)
         return state.pop_closed_minutes()
 
     def remove_replicas(self, state: EvaluatorState, keys: Collection[ReplicaKey]) -> None:
@@ -305,14 +314,17 @@ def _add_release(state: EvaluatorState, scrape: ReplicaScrape, page: Snapshot) -
 
 
 def _close_minute(state: EvaluatorState, replica: ReplicaState, minute: Window, context: TierContext) -> None:
-    """Add a complete minute of a replica. A tier that a store adds up takes its minutes from there."""
+    """Close a complete minute of a replica. A tier that a store adds up takes its minutes from there."""
     tier = replica.tier
     if state.is_aggregated(tier):
         return
-    before = state.minutes.get(tier, TierMinutes())
-    state.minutes[tier] = tier_minutes.add_minute(before, minute, replica.name, context, state.now)
+    # One that this step closed already is not in the tier's minutes yet.
+    closed_now = (
+        one.slice for one in reversed(state.closed_minutes) if (one.tier, one.replica) == (tier, replica.name)
+    )
+    earlier = next(closed_now, None)
+    newest = tier_minutes.bin_minute(state.minutes.get(tier, TierMinutes()), minute, replica.name, context, earlier)
     kept = not (track.is_unwatched(minute) or track.is_mostly_covered(replica.seen_spans, minute.start, minute.end))
-    newest = state.minutes[tier].binned[-1]
     page = replica.track.last
     closed = ClosedMinute(
         tier=tier,
@@ -343,9 +355,7 @@ def _close_open_minute(state: EvaluatorState, replica: ReplicaState, context: Ti
 def add_aggregate(state: EvaluatorState, tier: str, aggregate: TierAggregate, context: TierContext) -> None:
     """Add a minute of a tier that a store adds up."""
     before = state.minutes.get(tier, TierMinutes())
-    state.minutes[tier] = tier_minutes.add_aggregated_minute(
-        before, aggregate.groups, aggregate.each, context, state.now
-    )
+    state.minutes[tier] = tier_minutes.add_minutes(before, aggregate.groups, context, state.now, aggregate.each)
     precision = _describe_precision(context, {})
     state.closed_minutes += (
         ClosedMinute(tier=tier, replica=AGGREGATE, slice=group, precision=precision) for group in aggregate.groups

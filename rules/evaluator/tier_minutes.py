@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -70,60 +70,65 @@ class TierMinutes:
 def add_minute(
     minutes: TierMinutes, minute: Window, replica: str, context: TierContext, watched: float | None = None
 ) -> TierMinutes:
-    """Add a closed minute of a replica. Drop minutes older than any rule looks back, and those in the future: the clock
-    was set back. `watched` is the evaluation's time (unix seconds), by default the minute's end."""
-    now, since, until = _reach(minute.end, watched)
-    keep = [_aged(s, now) for s in minutes.binned if since < s.window.end <= until]
-    before = next((s for s in reversed(keep) if s.replica == replica), None)
-    newest = load_bins.mark_backlog(load_bins.bin_window(minute, context.curve, replica), before)
-    return replace(
-        minutes,
-        binned=HeldWindows((*keep, newest)),
-        each=None,
-        budget=error_budget.add_minute(_budget(minutes, context), minute),
-    )
+    """Add one closed minute of a replica, as `bin_minute` and `add_minutes` do."""
+    return add_minutes(minutes, (bin_minute(minutes, minute, replica, context),), context, watched)
 
 
-def add_aggregated_minute(
+def bin_minute(
+    minutes: TierMinutes, minute: Window, replica: str, context: TierContext, earlier: BinnedWindow | None = None
+) -> BinnedWindow:
+    """Return a closed minute of a replica with its load bin; off the curve where a backlog dominates its latencies.
+
+    `earlier` is the replica's minute before it, by default the last one in `minutes`.
+    """
+    if earlier is None:
+        earlier = next(reversed(minutes.binned.by_replica.get(replica, HeldWindows())), None)
+    return load_bins.mark_backlog(load_bins.bin_window(minute, context.curve, replica), earlier)
+
+
+def add_minutes(
     minutes: TierMinutes,
-    groups: Sequence[BinnedWindow],
-    each: Sequence[BinnedWindow],
+    binned: Sequence[BinnedWindow],
     context: TierContext,
     watched: float | None = None,
+    each: Sequence[BinnedWindow] | None = None,
 ) -> TierMinutes:
-    """Add a minute of an aggregated tier: `groups` are sums by load, `each` the windows of every replica."""
-    if not groups and not each:
+    """Add the minutes that were closed in one evaluation. In an aggregated tier they are sums by load, and `each` holds
+    the windows of every replica.
+
+    Drop minutes older than any rule looks back, and those in the future: the clock was set back. `watched` is the
+    evaluation's time (unix seconds), by default the last minute's end.
+    """
+    if not binned and not each:
         return minutes
-    now, since, until = _reach(max(s.window.end for s in (*groups, *each)), watched)
-    known = _budget(minutes, context)
-    for one in groups:
-        known = error_budget.add_minute(known, one.window)
-    aged = _age_batches(minutes.binned.batches, _aged, since, until, now)
-    aged_each = _age_batches(minutes.each or (), _aged_each, since, until, now)
+    now, since, until = _reach(max(one.window.end for one in (*binned, *(each or ()))), watched)
+    budget = _budget(minutes, context)
+    for one in binned:
+        budget = error_budget.add_minute(budget, one.window)
+    earlier = _age_batches(minutes.binned.batches, False, since, until, now)
+    earlier_each = _age_batches(minutes.each or (), True, since, until, now)
     return replace(
         minutes,
-        binned=HeldWindows.of_batches((*aged, HeldWindows(groups))),
-        each=(*aged_each, HeldWindows(each)),
-        budget=known,
+        binned=HeldWindows.of_batches((*earlier, HeldWindows(binned))),
+        each=None if each is None else (*earlier_each, HeldWindows(each)),
+        budget=budget,
     )
 
 
 def _age_batches(
-    batches: Iterable[HeldWindows],
-    age: Callable[[BinnedWindow, float], BinnedWindow],
-    since: float,
-    until: float,
-    now: float,
+    batches: Iterable[HeldWindows], is_each: bool, since: float, until: float, now: float
 ) -> Iterator[HeldWindows]:
-    """Yield the windows that end between `since` and `until`, the older ones `age`d."""
+    """Yield the windows that end between `since` and `until`, the older ones without what no rule reads."""
     for batch in filter(None, (select_ending(batch, since, until) for batch in batches)):
         is_new = batch.ends[0] > now - RECENT_SECONDS
-        yield batch if is_new or batch.once(_is_aged, age) else HeldWindows(age(one, now) for one in batch)
+        yield (
+            batch if is_new or batch.once(_is_aged, is_each) else HeldWindows(_age(one, now, is_each) for one in batch)
+        )
 
 
-def _is_aged(batch: HeldWindows, age: Callable[[BinnedWindow, float], BinnedWindow]) -> bool:
+def _is_aged(batch: HeldWindows, is_each: bool) -> bool:
     """Return whether all windows have only what rules read of older ones."""
-    return all(age(one, math.inf) is one for one in batch)
+    return all(_age(one, math.inf, is_each) is one for one in batch)
 
 
 def _reach(end: float, watched: float | None) -> tuple[float, float, float]:
@@ -157,25 +162,16 @@ def add_release(minutes: TierMinutes, release: ReplicaRelease) -> TierMinutes:
     return replace(minutes, releases=tuple(records))
 
 
-def _aged(one: BinnedWindow, now: float) -> BinnedWindow:
-    """Drop the parts of an older window that no rule reads."""
-    window = one.window
-    slim = window.histograms.keys() <= LENGTHS and window.gauges.keys() <= LEVELS
+def _age(one: BinnedWindow, now: float, is_each: bool) -> BinnedWindow:
+    """Drop the parts of an older window that no rule reads; of `each` replica, that no comparing rule reads."""
+    window, levels = one.window, frozenset[str]() if is_each else LEVELS
+    slim = window.histograms.keys() <= LENGTHS and window.gauges.keys() <= levels
     if window.end > now - RECENT_SECONDS or slim:
         return one
+    counters = {family: value for family, value in window.counters.items() if not is_each or family in LOCALITY}
     parts = {family: part for family, part in window.histograms.items() if family in LENGTHS}
-    gauges = {family: gauge for family, gauge in window.gauges.items() if family in LEVELS}
-    return replace(one, window=replace(window, histograms=parts, gauges=gauges))
-
-
-def _aged_each(one: BinnedWindow, now: float) -> BinnedWindow:
-    """Drop the parts of a replica's older window that no comparing rule reads."""
-    window = one.window
-    if window.end > now - RECENT_SECONDS or not window.gauges:
-        return one
-    counters = {family: value for family, value in window.counters.items() if family in LOCALITY}
-    parts = {family: part for family, part in window.histograms.items() if family in LENGTHS}
-    return replace(one, window=windows.take_parts(window, counters=counters, histograms=parts))
+    gauges = {family: gauge for family, gauge in window.gauges.items() if family in levels}
+    return replace(one, window=replace(window, counters=counters, histograms=parts, gauges=gauges))
 
 
 def _budget(minutes: TierMinutes, context: TierContext) -> Budget:
@@ -190,9 +186,14 @@ def rebin_minutes(minutes: TierMinutes, context: TierContext) -> TierMinutes:
     if minutes.each is not None:
         # Sums by the loads of another curve cannot be taken apart.
         return replace(anew, each=(), budget=_budget(minutes, context))
+    newest: dict[str | None, BinnedWindow] = {}
+    binned = []
     for one in minutes.binned:
-        anew = add_minute(anew, one.window, one.replica or "", context)
+        again = load_bins.bin_window(one.window, context.curve, one.replica)
+        newest[one.replica] = load_bins.mark_backlog(again, newest.get(one.replica))
+        binned.append(newest[one.replica])
     same = minutes.budget.objectives == error_budget.empty_budget(context).objectives
+    anew = add_minutes(anew, binned, context)
     return replace(anew, budget=minutes.budget) if same else anew
 
 

@@ -175,7 +175,7 @@ def test_an_hour_of_an_aggregated_tier_keeps_its_batches_and_ages_them_whole() -
     for number in range(70):
         newest = [BinnedWindow(replica=name, window=minute(number), rps=3.0, in_system=3.0) for name in NAMES]
         before = kept.each or ()
-        kept = tier_minutes.add_aggregated_minute(kept, newest[:1], newest, PLAN)
+        kept = tier_minutes.add_minutes(kept, newest[:1], PLAN, each=newest)
         assert kept.each is not None
         sizes.append(sum(map(len, kept.each)))
         lasting = [batch for batch in kept.each if any(batch is one for one in before)]
