@@ -27,8 +27,8 @@ from exporters.render.text import one_line, quote_external_text
 LATEST_SECONDS = 1e11
 """Upper bound of a plausible time in seconds (year 5138). Larger values are invalid or milliseconds."""
 
-LONGEST_TEXT = 200
-"""Maximum characters of a quoted text."""
+LONGEST_TEXT, LONGEST_PATH = 200, 500
+"""Maximum characters of a quoted text, and of the path of a missing file."""
 
 
 def _join_folder(file: Path, info: ValidationInfo) -> Path:
@@ -85,7 +85,8 @@ def load(folder: Path) -> tuple[Recording, tuple[str, ...]]:
     except ValidationError as error:
         raise RecordingError(path, "; ".join(problems_of(error, Recording))) from None
     targets = tuple(target for target in recording.targets if os.path.isfile(target.path))
-    problems = tuple(f"{target.path} is missing" for target in recording.targets if target not in targets)
+    missing = [target.path for target in recording.targets if target not in targets]
+    problems = tuple(f"{quote_external_text(str(file), LONGEST_PATH)} is missing" for file in missing)
     if not targets:
         raise RecordingError(path, "; ".join(problems) or "has no targets")
     name = recording.name or folder.name
