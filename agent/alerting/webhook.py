@@ -14,9 +14,11 @@ from collections.abc import Callable
 from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, FailFast, Field, StringConstraints, ValidationError
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 
 from agent.http_server.credentials import Authenticator
-from agent.http_server.interfaces import WEBHOOK_BYTES, WebhookRejection
 from exporters.render.text import quote_external_text
 from exporters.status.records import WebhookHealth
 from rules.evaluator.external_alerts import OURS, ExternalAlert
@@ -102,27 +104,27 @@ class WebhookReceiver:
         self._counts: Counter[str] = before._counts if before else Counter()
         self._refused: Counter[str] = before._refused if before else Counter()
 
-    def refuses(self, authorization: str, length: str) -> WebhookRejection | None:
-        """Return the reason to refuse a request before its body is read. Return None to accept it."""
-        if not self.gate.has_token(authorization):
-            return self._reject(401, "credentials", "the webhook's token is needed")
-        if not length.isdecimal():
-            return self._reject(411, "length", "Content-Length is needed")
-        if len(length) > 12 or int(length) > WEBHOOK_BYTES:
-            return self._reject(413, "too_large", f"a body of more than {WEBHOOK_BYTES} bytes is not read")
-        return None
-
-    def take(self, body: bytes) -> WebhookRejection | None:
-        """Queue the alerts of a body for the next cycle. Return the reason if the body is refused."""
+    async def receive(self, request: Request) -> None:
+        """Queue the alerts of a request for the next cycle. Raise HTTPException for one that is refused."""
+        length = request.headers.get("content-length", "")
+        if not self.gate.has_token(request.headers.get("authorization", "")):
+            raise self._refusal(401, "credentials", "the webhook's token is needed")
+        if not length:
+            raise self._refusal(411, "length", "Content-Length is needed")
         try:
-            alerts, left_out = read(body, self._clock())
+            await run_in_threadpool(self.take, await request.body())
+        except ClientDisconnect:
+            raise HTTPException(400, "the body ended before its announced length") from None
         except ValueError as error:
-            return self._reject(400, "payload", f"the payload cannot be used: {error}")
+            raise self._refusal(400, "payload", f"the payload cannot be used: {error}") from None
+
+    def take(self, body: bytes) -> None:
+        """Queue the alerts of a body for the next cycle. Raise ValueError for one that cannot be used."""
+        alerts, left_out = read(body, self._clock())
         with self._lock:
             room = max(0, MOST_WAITING - len(self._waiting))
             self._waiting.extend(alerts[:room])
             self._counts.update(taken=1, left_out=len(alerts[room:]) + left_out)
-        return None
 
     def waiting(self) -> tuple[ExternalAlert, ...]:
         """Return and clear the queue, in order of arrival."""
@@ -137,7 +139,9 @@ class WebhookReceiver:
             left_out += self._counts["left_out"]
             return WebhookHealth(taken=self._counts["taken"], refused=dict(self._refused), left_out=left_out)
 
-    def _reject(self, status: int, reason: str, text: str) -> WebhookRejection:
+    def _refusal(self, status: int, reason: str, text: str) -> HTTPException:
         with self._lock:
             self._refused[reason] += 1
-        return WebhookRejection(status=status, reason=reason, text=text)
+        # What is left of a body is not read.
+        headers = {"Connection": "close", **({"WWW-Authenticate": self.gate.challenge} if status == 401 else {})}
+        return HTTPException(status, text, headers)

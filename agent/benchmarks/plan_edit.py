@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from agent.config.files import Document, read_document
+from agent.config.files import name_file, read_document
 from agent.errors import ConfigError
 from exporters.documents.plan_files import YamlIndentation, curve_lines
 from rules.plan.schema import BenchmarkCurve, InvalidPlanError, Plan, parse_plan
@@ -34,7 +34,7 @@ class PlanFile:
 
     path: Path
     text: str
-    document: Document
+    data: Any
 
 
 class EditedPlan(NamedTuple):
@@ -46,15 +46,15 @@ class EditedPlan(NamedTuple):
 
 def open_plan(path: Path) -> PlanFile:
     """Read a plan file to edit. Raise ConfigError if it is unreadable or has no tiers."""
-    document = read_document(path)
-    if not isinstance(document.data, dict) or not isinstance(document.data.get("tiers") or None, dict):
+    data = read_document(path)
+    if not isinstance(data, dict) or not isinstance(data.get("tiers") or None, dict):
         raise ConfigError((f"{path}: is no plan: it has no tiers",))
-    return PlanFile(path=path, text=path.read_bytes().decode(), document=document)
+    return PlanFile(path=path, text=path.read_bytes().decode(), data=data)
 
 
 def chosen_tier(plan: PlanFile, asked: str | None) -> str:
     """Return the requested tier, or the only one. Raise ConfigError with the names of the tiers."""
-    tiers = plan.document.data["tiers"]
+    tiers = plan.data["tiers"]
     names = ", ".join(map(str, tiers))
     if asked is None and len(tiers) > 1:
         raise ConfigError((f"{plan.path}: has several tiers; say which with --tier: {names}",))
@@ -79,7 +79,7 @@ def replace_curve(
     `head` and `notes` are comments above the curve and above its points. Raise ConfigError if the text cannot be edited
     safely or the result is not a valid plan.
     """
-    wanted = _unshared(plan.document.data)
+    wanted = _unshared(plan.data)
     wanted["tiers"][tier][CURVE] = curve.model_dump(mode="json", exclude_defaults=True)
     if plan.path.suffix.lower() == ".json":
         text = json.dumps(wanted, indent=2, ensure_ascii=False) + "\n"
@@ -94,7 +94,7 @@ def replace_curve(
     try:
         return EditedPlan(text, parse_plan(wanted))
     except InvalidPlanError as error:
-        problems = plan.document.located(error.problems)
+        problems = name_file(plan.path, error.problems)
         raise ConfigError((f"{plan.path}: is no valid plan, and nothing was written", *problems)) from None
 
 

@@ -61,9 +61,6 @@ class AlertingConfig(ConfigSection):
             text = f"has the url of alerting.alertmanagers[{before}]; each Alertmanager is posted to once"
             yield ("alertmanagers", place), text
         for name in self.external_labels:
-            if not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", name, re.ASCII) or name.startswith("__"):
-                text = "is no label name (letters, digits and _, not beginning with a digit or __)"
-                yield ("external_labels", name), text
-            elif name in OWN_LABELS:
-                text = f"is a label that alerts have already; they are {', '.join(sorted(OWN_LABELS))}"
+            if name in OWN_LABELS or not re.fullmatch(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*", name, re.ASCII):
+                text = f"is no name of a label, or one that alerts have already ({', '.join(sorted(OWN_LABELS))})"
                 yield ("external_labels", name), text

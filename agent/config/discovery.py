@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema
 
 from agent.config.peer import Peer, TlsConfig, Url
 from agent.config.sections import ConfigSection
-from agent.config.values import EnvironmentFileName, Name, Seconds, duration_range
+from agent.config.values import EnvironmentFileName, Name, Seconds, duration_range, expand
 from rules.plan.validation import validation_error
 
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
@@ -21,7 +21,6 @@ PORTS: tuple[str | int, ...] = ("metrics", "http-metrics", "http", "http1", "api
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _PORT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?")
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 def _object_name(scope: str) -> Any:
@@ -30,13 +29,7 @@ def _object_name(scope: str) -> Any:
     def read(value: object, info: ValidationInfo) -> str:
         if info.data.get("scope", scope) != scope:
             return ""
-        environment = (info.context or {}).get("environment", {})
-        text = value if isinstance(value, str) else ""
-        for name in _VARIABLE.findall(text):
-            if not environment.get(name):
-                more = "in a pod, the downward API gives it (env, valueFrom fieldRef)"
-                raise validation_error(f"names the environment variable {name}, which is not set; {more}")
-        text = _VARIABLE.sub(lambda match: environment[match[1]], text)
+        text = expand(value if isinstance(value, str) else "", (info.context or {}).get("environment", {}))
         if not _NAME.fullmatch(text):
             raise validation_error("must be the name of an object of Kubernetes (small letters, digits, - and .)")
         return text
@@ -44,13 +37,13 @@ def _object_name(scope: str) -> Any:
     return BeforeValidator(read)
 
 
-def _ports(value: object) -> object:
-    if not isinstance(value, list | tuple) or not value:
-        raise validation_error("must be a list of names or numbers of container ports")
-    for place, port in enumerate(value):
-        number = type(port) is int and 0 < port <= 65535
-        if not number and not (isinstance(port, str) and _PORT_NAME.fullmatch(port)):
-            raise validation_error(f"[{place}] is neither the name of a port (small letters, digits, -) nor a number")
+def _ports(value: Any) -> object:
+    is_list = isinstance(value, list | tuple) and value
+    if not is_list or not all(
+        0 < port <= 65535 if type(port) is int else isinstance(port, str) and _PORT_NAME.fullmatch(port)
+        for port in value
+    ):
+        raise validation_error("must be a list of names (small letters, digits, -) or numbers of container ports")
     return tuple(value)
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from datetime import date, datetime, time
+from datetime import datetime
 from itertools import islice
 from typing import Annotated
 from zoneinfo import ZoneInfo, available_timezones
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, NaiveDatetime, WithJsonSchema
 
 from agent.config.sections import ConfigSection, repeats
 from agent.config.values import Name, Seconds, Text, duration_range
@@ -29,7 +29,7 @@ YEARS = range(2000, 2200)
 MOST_A_DAY = 24
 """Maximum number of occurrences per day: each is expanded, and bins are minutes long."""
 
-_RULE_TEXT = re.compile(r"(RRULE:)?[A-Z]+=[A-Z0-9,+-]+(;[A-Z]+=[A-Z0-9,+-]+)*", re.ASCII)
+_RULE_TEXT = re.compile(r"(RRULE:)?(?!.*INTERVAL=[0-])[A-Z]+=[A-Z0-9,+-]+(;[A-Z]+=[A-Z0-9,+-]+)*", re.ASCII)
 _A_DAY_OR_MORE = re.compile("FREQ=(YEARLY|MONTHLY|WEEKLY|DAILY)(;|$)")
 
 
@@ -70,47 +70,29 @@ Country = Annotated[
 ]
 
 
-def _local_time(value: object) -> datetime:
-    """Parse a local time. YAML itself parses an unquoted time."""
-    try:
-        given = datetime.fromisoformat(value) if isinstance(value, str) else value
-    except ValueError:
-        given = None
-    if not isinstance(given, date):
-        raise validation_error("must be a day or a time such as 2026-11-27 or 2026-11-27T08:00")
-    start = given if isinstance(given, datetime) else datetime.combine(given, time())
-    if start.tzinfo is not None:
-        raise validation_error("must have no offset: it is what the clock in forecast.zone shows")
-    if start.year not in YEARS:
-        raise validation_error(f"must be in a year from {YEARS[0]} to {YEARS[-1]}")
-    return start
-
-
-_TIME_PATTERN = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?)?$"
 LocalTime = Annotated[
-    datetime,
-    BeforeValidator(_local_time),
-    WithJsonSchema({"type": "string", "title": "day or time", "pattern": _TIME_PATTERN}),
+    NaiveDatetime,
+    Field(strict=False, ge=datetime(YEARS[0], 1, 1), lt=datetime(YEARS[-1] + 1, 1, 1)),
+    WithJsonSchema({"type": "string", "title": "day or time", "pattern": r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?)?$"}),
 ]
-"""Time without a zone, by the clock in `forecast.zone`."""
+"""Time without a zone, by the clock in `forecast.zone`. YAML itself parses an unquoted time."""
 
 
 def _recurrence(value: object) -> str:
     text = value.upper() if isinstance(value, str) else ""
-    if not _RULE_TEXT.fullmatch(text) or not _A_DAY_OR_MORE.search(text):
-        more = "FREQ is YEARLY, MONTHLY, WEEKLY or DAILY (more often: BYHOUR=8,12,16)"
-        raise validation_error(f"must be a recurrence rule such as FREQ=WEEKLY;BYDAY=MO; {more}")
     names = re.findall(r"(\w+)=", text)
-    if len(set(names)) < len(names) or {"COUNT", "UNTIL"} <= set(names) or re.search(r"INTERVAL=(0|-)", text):
-        raise validation_error("has a part twice, both COUNT and UNTIL, or an INTERVAL below 1")
-    from dateutil.rrule import rrulestr
+    is_doubtful = len(set(names)) < len(names) or {"COUNT", "UNTIL"} <= set(names)
+    if is_doubtful or not _RULE_TEXT.fullmatch(text) or not _A_DAY_OR_MORE.search(text):
+        more = "FREQ is YEARLY, MONTHLY, WEEKLY or DAILY, each part stands once, COUNT without UNTIL"
+        raise validation_error(f"must be a recurrence rule such as FREQ=WEEKLY;BYDAY=MO; {more}")
+    from dateutil.rrule import rrule, rrulestr
 
-    begin = datetime(YEARS[0], 1, 1)
-    # dateutil looks for the month 13 until the year 9999; in 28 years every date of the calendar comes.
-    bounded = f"{re.sub(r';?(COUNT|UNTIL)=[^;]*', '', text)};UNTIL=20280101"
     try:
-        rrulestr(text, dtstart=begin)
-        days = Counter(start.date() for start in islice(rrulestr(bounded, dtstart=begin), 1000))
+        rule = rrulestr(text, dtstart=datetime(YEARS[0], 1, 1))
+        assert isinstance(rule, rrule)
+        # dateutil looks for the month 13 until the year 9999; in 28 years every date of the calendar comes.
+        bounded = rule.replace(until=datetime(2028, 1, 1), count=None)
+        days = Counter(start.date() for start in islice(bounded, 1000))
     except (ValueError, OverflowError) as error:
         raise validation_error(f"is no recurrence rule of RFC 5545 in local time ({error})") from None
     most = max(days.values(), default=0)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.config.config import Config, Role
-from agent.config.files import load_plan, read_document
+from agent.config.files import load_plan, name_file, read_document
 from agent.config.sections import is_text
 from agent.config.values import DURATION
 from agent.config.weaknesses import mistakes, weaknesses
@@ -96,30 +96,30 @@ def find(given: Path | str | None) -> Path:
 def load(path: Path, *, role: Role | None = None, environment: Mapping[str, str] | None = None) -> LoadedConfig:
     """Return the configuration in a file, and its plan.
 
-    Raise ConfigError with every problem of both, each with file, line (if known) and path.
+    Raise ConfigError with every problem of both, each with file and path.
     """
-    document = read_document(path)
-    problems: list[str] = []
-    plan, named = None, document.data.get("plan") if isinstance(document.data, Mapping) else None
+    data = read_document(path)
+    problems: tuple[str, ...] = ()
+    plan, named = None, data.get("plan") if isinstance(data, Mapping) else None
     # Read before the configuration is valid, so that problems of both are told.
     if is_text(named) and named and "${" not in named:
         try:
             plan = load_plan(path.parent / named)
         except ConfigError as bad:
-            problems += bad.problems
+            problems = bad.problems
     try:
-        config = parse_config(document.data, folder=path.parent, environment=environment, role=role, plan=plan)
+        config = parse_config(data, folder=path.parent, environment=environment, role=role, plan=plan)
     except ConfigError as bad:
-        problems = [*document.located(bad.problems), *problems]
+        problems = (*name_file(path, bad.problems), *problems)
     if problems:
-        raise ConfigError(tuple(problems))
+        raise ConfigError(problems)
     return LoadedConfig(
         path=path,
         given_role=role,
         config=config,
         plan=plan,
-        warnings=document.located(weaknesses(config, plan)),
-        mistakes=document.located(mistakes(config, plan)),
+        warnings=name_file(path, weaknesses(config, plan)),
+        mistakes=name_file(path, mistakes(config, plan)),
     )
 
 

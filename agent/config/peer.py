@@ -22,35 +22,23 @@ _HOST = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
 
 def _url(value: object) -> str:
-    if not is_text(value):
-        raise validation_error("must be an address such as http://127.0.0.1:8000/metrics")
-    # Problems omit the address: it may hold a password.
-    if "@" in re.split(r"[/?#]", value.partition("://")[2] or value, maxsplit=1)[0]:
-        raise validation_error("must hold no user or password; put them into basic_auth: {username, password_file}")
-    if "${" in value:
-        raise validation_error(
-            "holds ${...}, which is not replaced here; a secret goes into bearer_token_file or basic_auth"
-        )
+    """Return a valid address. Problems omit it: it may hold a password."""
+    text = value if is_text(value) else ""
     try:
-        parts = urlsplit(value)
-        host, _ = parts.hostname, parts.port
+        parts = urlsplit(text)
+        host, _ = parts.hostname or "", parts.port
+        # Errors of the client's libraries quote the whole address.
+        is_host = bool(ip_address(host)) if ":" in host else _HOST.fullmatch(host.encode("idna").decode())
+        is_sound = parts.scheme in ("http", "https") and is_host and not re.search(r"[\s\x00-\x1f]|\$\{|\][^:/]", text)
     except ValueError:
-        raise validation_error("cannot be read as an address: is the port a number from 0 to 65535?") from None
-    if parts.scheme not in ("http", "https"):
-        raise validation_error("must begin with http:// or https://")
-    if not host or re.search(r"[\s\x00-\x1f]", value):
-        raise validation_error("names no host" if not host else "must hold no blank")
-    if not _is_host(host) or re.search(r"\][^:]", parts.netloc):
-        raise validation_error("names a host that no host can be called")
-    return value
-
-
-def _is_host(name: str) -> bool:
-    """Return whether the host name is valid; library errors for an invalid name quote the whole address."""
-    try:
-        return bool(":" in name and ip_address(name)) or _HOST.fullmatch(name.encode("idna").decode()) is not None
-    except (UnicodeError, ValueError):
-        return False
+        is_sound = False
+    if "@" in re.split(r"[/?#]", text.partition("://")[2] or text, maxsplit=1)[0]:
+        raise validation_error("must hold no user or password; put them into basic_auth: {username, password_file}")
+    if not is_sound:
+        raise validation_error(
+            "must be an http:// or https:// address such as http://127.0.0.1:8000/metrics, without ${...}"
+        )
+    return text
 
 
 Url = Annotated[str, BeforeValidator(_url), WithJsonSchema({"type": "string", "title": "address", "format": "uri"})]

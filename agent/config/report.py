@@ -28,22 +28,15 @@ WEEKDAYS: tuple[str, ...] = get_args(Weekday)
 Part = Literal["report", "markdown", "json", "plan"]
 
 
-def _schema(title: str, pattern: str) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "title": title, "pattern": f"^{pattern}$"})
-
-
-_TIME = "([01][0-9]|2[0-3]):[0-5][0-9]"
 # YAML 1.1 reads an unquoted 07:00 as a base-60 number.
-_NO_TIME = 'must be a time of the day such as "07:00", in quotes'
-_VARIABLE = "[A-Za-z_][A-Za-z0-9_]*"
-_NO_VARIABLE = "must be the name of an environment variable; the address itself stands in that variable"
-_NAME = "[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
-_NO_NAME = "must be a name of letters, digits, - _ and . (at most 63); it stands on pages, never the address"
-
-At = Annotated[str, full_match(_TIME, _NO_TIME), _schema("time of the day", _TIME)]
-Variable = Annotated[str, full_match(_VARIABLE, _NO_VARIABLE), _schema("environment variable", _VARIABLE)]
-Name = Annotated[str, full_match(_NAME, _NO_NAME), _schema("name", _NAME)]
-
+_TIME = 'must be a time of the day such as "07:00", in quotes'
+At = Annotated[
+    str,
+    full_match("([01][0-9]|2[0-3]):[0-5][0-9]", _TIME),
+    WithJsonSchema({"type": "string", "title": "time of the day", "pattern": "^([01][0-9]|2[0-3]):[0-5][0-9]$"}),
+]
+Variable = Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_]*$", title="environment variable")]
+Name = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$", title="name")]
 Since = Annotated[Seconds, duration_range(HOUR, LONGEST)]
 RetryFor = Annotated[Seconds, duration_range(60.0, 7 * DAY)]
 

@@ -13,9 +13,10 @@ from typing import Any, Self, TypeGuard
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
 
 from agent.errors import ConfigError
+from rules.plan import validation
 from rules.plan.schema import Plan
-from rules.plan.validation import Contradictions, problem_texts, refuse
-from rules.problems import cap_problems, find_close_name
+from rules.plan.validation import Contradictions, refuse
+from rules.problems import find_close_name
 
 MOST_COMPARED = 100
 """Maximum number of known names that an unknown name is compared with, and that its message names."""
@@ -56,16 +57,10 @@ class ConfigSection(BaseModel):
 
 def problems_of(error: ValidationError, model: type[BaseModel]) -> tuple[str, ...]:
     """Return every problem in the order of the schema's keys."""
-    entries = error.errors(include_url=False)
-    return cap_problems(printable(text) for entry in entries for text in _problem_texts(entry, model))
-
-
-def _problem_texts(entry: Any, model: type[BaseModel]) -> Iterator[str]:
-    if not entry["loc"] and entry["type"] == "model_type":
-        yield "configuration: must be a mapping of keys to values"
-        return
-    for text in problem_texts(entry, model):
-        yield text.replace("is not a key of a plan", "is not a key of the configuration", 1)
+    problems = validation.problems_of(error, model)
+    whole = ("plan: must be a mapping", "configuration: must be a mapping")
+    key = ("is not a key of a plan", "is not a key of the configuration")
+    return tuple(printable(problem).replace(*whole, 1).replace(*key, 1) for problem in problems)
 
 
 def unknown_key_text(name: str, known: tuple[str, ...], what: str) -> str:

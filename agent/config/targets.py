@@ -32,19 +32,18 @@ EngineName = Annotated[Name, AfterValidator(_engine)]
 
 
 def _gpus(value: object) -> object:
+    """Return auto, or a list of indexes and UUIDs, as `nvidia-smi -L` lists both."""
     if value == "auto":
         return value
-    if not isinstance(value, list | tuple) or not value:
-        raise validation_error("must be auto or a list of GPUs, by UUID or index")
-    seen: set[str | int] = set()
-    for place, gpu in enumerate(value):
-        is_index = type(gpu) is int and 0 <= gpu < 1024
-        if not is_index and not (isinstance(gpu, str) and re.fullmatch(r"[A-Za-z0-9][\w.:/#-]*", gpu)):
-            raise validation_error(f"[{place}] is neither an index nor a UUID; `nvidia-smi -L` lists both")
-        if gpu in seen:
-            raise validation_error(f"[{place}] names GPU {gpu} again")
-        seen.add(gpu)
+    if not isinstance(value, list | tuple) or not value or not all(map(_is_gpu, value)):
+        raise validation_error("must be auto or a list of GPUs, by UUID or index (`nvidia-smi -L` lists both)")
     return tuple(value)
+
+
+def _is_gpu(gpu: object) -> bool:
+    if isinstance(gpu, str):
+        return re.fullmatch(r"[A-Za-z0-9][\w.:/#-]*", gpu) is not None
+    return type(gpu) is int and 0 <= gpu < 1024
 
 
 GpuList = Annotated[tuple[str | int, ...] | Literal["auto"], BeforeValidator(_gpus)]

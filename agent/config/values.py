@@ -67,18 +67,22 @@ Seconds = Annotated[float, WithJsonSchema({"type": "string", "title": DURATION, 
 Timeout = Annotated[Seconds, duration_range(0.1, 60.0)]
 
 
+def expand(text: str, environment: Mapping[str, str]) -> str:
+    """Return a text with each ${NAME} replaced."""
+    for name in _VARIABLE.findall(text):
+        if not environment.get(name):
+            raise validation_error(f"names the environment variable {name}, which is not set")
+    return _VARIABLE.sub(lambda match: environment[match[1]], text)
+
+
 def _file(value: object, info: ValidationInfo, expands: bool) -> str:
     if not is_text(value) or not value:
         raise validation_error("must be the name of a file or folder")
     if info.context is None:
         return value
-    environment: Mapping[str, str] = info.context["environment"]
-    for name in _VARIABLE.findall(value):
-        if not expands:
-            raise validation_error("holds ${...}, which is replaced in the keys that end in _file only")
-        if name not in environment:
-            raise validation_error(f"names the environment variable {name}, which is not set")
-    return str(info.context["folder"] / _VARIABLE.sub(lambda match: environment[match[1]], value))
+    if not expands and _VARIABLE.search(value):
+        raise validation_error("holds ${...}, which is replaced in the keys that end in _file only")
+    return str(info.context["folder"] / expand(value, info.context["environment"]))
 
 
 _FILE = WithJsonSchema({"type": "string", "title": "file", "minLength": 1})

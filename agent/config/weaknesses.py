@@ -19,8 +19,6 @@ from agent.config.web import find_web_file
 from rules.plan.schema import Plan
 from rules.problems import cap_problems
 
-SET_TLS = "set tls_server_config in web.config_file"
-
 
 def mistakes(config: Config, plan: Plan | None) -> tuple[str, ...]:
     """Return every grave mistake: a target is watched under a wrong description."""
@@ -109,18 +107,14 @@ def _weak_connections(config: Config) -> Iterator[str]:
 
 
 def _open_to_others(config: Config) -> Iterator[str]:
-    web = config.web
-    if is_loopback(web.address[0]):
-        return
-    file = find_web_file(web.config_file)
-    tls = file.tls_server_config
-    if config.alerting.receiver is not None and tls is None:
-        yield f"alerting.receiver: its token comes over {web.listen} without TLS; {SET_TLS}"
-    if tls is not None and tls.client_auth_type == "RequireAndVerifyClientCert":
-        return
-    if not (web.bearer_token_file or file.basic_auth_users):
-        lacking = "authentication" if tls else "TLS and authentication"
-        remedy = f"{SET_TLS}, and web.bearer_token_file or basic_auth_users there, or listen on 127.0.0.1"
-        yield f"web.listen: {web.listen} is open to other machines without {lacking}; {remedy}"
-    elif tls is None:
-        yield f"web.listen: {web.listen} takes passwords from other machines without TLS; {SET_TLS}"
+    web, file = config.web, find_web_file(config.web.config_file)
+    tls, lacking = file.tls_server_config, []
+    if tls is None:
+        lacking.append("TLS")
+    is_certified = tls is not None and tls.client_auth_type == "RequireAndVerifyClientCert"
+    if not (is_certified or web.bearer_token_file or file.basic_auth_users):
+        lacking.append("authentication")
+    if lacking and not is_loopback(web.address[0]):
+        remedy = "tls_server_config in web.config_file, and web.bearer_token_file or basic_auth_users there"
+        text = f"{web.listen} is open to other machines without {' and '.join(lacking)}"
+        yield f"web.listen: {text}; set {remedy}, or listen on 127.0.0.1"

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from agent.config.files import read_document
+from agent.config.files import name_file, read_document
 from agent.config.sections import ConfigSection, is_text
 from agent.config.values import EnvironmentFileName, FileName, Text, full_match
 from agent.errors import ConfigError
@@ -88,19 +88,16 @@ class WebFile(ConfigSection):
 def read_web_file(path: str | None) -> WebFile:
     """Return the web configuration file, an empty one without a path. Files that it names are relative to its folder.
 
-    Raise ConfigError with every problem, each with file, line and key.
+    Raise ConfigError with every problem, each with file and key.
     """
     if path is None:
         return WebFile()
+    data = read_document(Path(path))
     try:
-        document = read_document(Path(path))
-        try:
-            return WebFile.read(document.data, {"folder": Path(path).parent, "environment": {}})
-        except ConfigError as error:
-            raise ConfigError(document.located(error.problems)) from None
+        return WebFile.read(data, {"folder": Path(path).parent, "environment": {}})
     except ConfigError as error:
         text = str(error).replace("is not a key of the configuration", "is not supported")
-        raise ConfigError(tuple(f"web.config_file: {problem}" for problem in text.split("\n"))) from None
+        raise ConfigError(name_file(f"web.config_file: {path}", text.split("\n"))) from None
 
 
 def find_web_file(path: str | None) -> WebFile:

@@ -171,8 +171,9 @@ class Daemon:
         """Connect the web server to the active webhook and reports."""
         if self.web is not None:
             alerting = self.assembly.alerting
-            self.web.receive(alerting.receiver if alerting is not None else None)
-            self.web.serve_reports(self.loaded.config.report_folder)
+            receiver = alerting.receiver if alerting is not None else None
+            self.web.pages.receiver = receiver.receive if receiver is not None else None
+            self.web.pages.reports = self.loaded.config.report_folder
 
     def stop(self) -> None:
         """Request an orderly stop. Safe in a signal handler and from other threads."""

@@ -49,14 +49,14 @@ class Player:
         self._tracks = {t.name: t for t in tracks}
         self._clock = clock
         self._begin: float | None = None
-        self._server = ThreadedServer()
-        self._port = self._server.bind(Starlette(routes=[Route("/{name}/metrics", self._respond)]), ("127.0.0.1", 0))
+        pages = Starlette(routes=[Route("/{name}/metrics", self._respond)])
+        self._server = ThreadedServer(pages, ("127.0.0.1", 0))
 
     def start(self) -> None:
         self._server.start()
 
     def url(self, name: str) -> str:
-        return f"http://127.0.0.1:{self._port}/{name}/metrics"
+        return f"http://127.0.0.1:{self._server.port}/{name}/metrics"
 
     def stop(self) -> None:
         """Close the port, also if the server was never started."""

@@ -10,6 +10,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
 import secrets
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -48,10 +49,10 @@ class Authenticator:
         return not self._tokens and not self._users
 
     @property
-    def challenges(self) -> tuple[str, ...]:
-        """Return the values of the WWW-Authenticate header (RFC 7235)."""
+    def challenge(self) -> str:
+        """Return the value of the WWW-Authenticate header (RFC 7235)."""
         basic = ('Basic realm="sizewatch", charset="UTF-8"',) if self._users else ()
-        return (*basic, 'Bearer realm="sizewatch"') if self._tokens else basic
+        return ", ".join((*basic, 'Bearer realm="sizewatch"') if self._tokens else basic)
 
     def has_token(self, authorization: str) -> bool:
         """Return whether the value of an Authorization header carries a known token."""
@@ -99,25 +100,17 @@ def _parse_login(authorization: str) -> tuple[str, bytes] | None:
 
 
 def read_tokens(key: str, path: str | None) -> tuple[str, ...]:
-    """Return the tokens of the file that the configuration names under `key`. Raise ConfigError with every problem."""
+    """Return the tokens of the file that the configuration names under `key`. Raise ConfigError."""
     if path is None:
         return ()
     try:
-        text = Path(path).read_text("utf-8")
+        lines = [line.strip() for line in Path(path).read_text("utf-8").splitlines()]
     except OSError as error:
         raise ConfigError((f"{key}: {path} cannot be read: {error.strerror}",)) from None
     except UnicodeDecodeError:
         raise ConfigError((f"{key}: {path} cannot be read: it is no UTF-8 text",)) from None
-    numbered = enumerate((line.strip() for line in text.splitlines()), 1)
-    tokens = {number: line for number, line in numbered if line and not line.startswith("#")}
-    problems = []
-    for number, token in tokens.items():
-        if len(token) < SHORTEST_TOKEN:
-            problems.append(f"{key}: {path}:{number}: a token of fewer than {SHORTEST_TOKEN} characters can be guessed")
-        elif not token.isascii() or " " in token:
-            problems.append(f"{key}: {path}:{number}: a token holds only ASCII characters and no space")
-    if not tokens:
-        problems.append(f"{key}: {path} holds no token")
-    if problems:
-        raise ConfigError(tuple(problems))
-    return tuple(tokens.values())
+    tokens = tuple(line for line in lines if line and not line.startswith("#"))
+    if not tokens or not all(re.fullmatch(f"[!-~]{{{SHORTEST_TOKEN},}}", token) for token in tokens):
+        needed = f"tokens of at least {SHORTEST_TOKEN} ASCII characters without a space, one a line"
+        raise ConfigError((f"{key}: {path} must hold {needed}",))
+    return tokens

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
 
-if TYPE_CHECKING:
-    from agent.http_server.credentials import Authenticator
+from starlette.requests import Request
 
 HEALTH = "/healthz"
 READY = "/readyz"
@@ -44,22 +43,5 @@ class CycleProgress:
         return ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookRejection:
-    """Answer other than 200: its status and one sentence. `reason` labels the metric of refusals."""
-
-    status: int
-    reason: str
-    text: str
-
-
-class WebhookEndpoint(Protocol):
-    """Receiver of the alerts that a request carries. Its own credentials count, not those of the pages."""
-
-    gate: Authenticator
-
-    def refuses(self, authorization: str, length: str) -> WebhookRejection | None:
-        """Return why a request is refused before its body is read, or None."""
-
-    def take(self, body: bytes) -> WebhookRejection | None:
-        """Accept the alerts of a body. Return why it is refused, or None."""
+WebhookEndpoint = Callable[[Request], Awaitable[None]]
+"""Receiver of the alerts that a request carries. Its own credentials count, not those of the pages. Raise HTTPException."""

@@ -1,27 +1,27 @@
 """Pages of the agent as a Starlette application: metrics, status, probes, reports, runbooks and the webhook.
 
-Only GET and HEAD exist, and POST of the webhook if a receiver is configured. A new page is a method and a Route. A client
-never gets a traceback.
+Only GET and HEAD exist, and POST of the webhook if a receiver is configured. A new page is a method and a Route.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from ipaddress import ip_address
 from itertools import chain
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from anyio import to_thread
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import (
     HTMLResponse,
     JSONResponse,
@@ -31,7 +31,7 @@ from starlette.responses import (
     StreamingResponse,
 )
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agent.http_server.credentials import Authenticator
 from agent.http_server.interfaces import (
@@ -50,25 +50,19 @@ from exporters.status.records import AgentStatus
 PROBES = (HEALTH, READY)
 """Answered without credentials, in the event loop: they need neither a thread nor the status."""
 
-PAGES = ("/", "/metrics", "/api/status", *PROBES)
-
 BUSY_SECONDS = 2.0
 """Seconds that a page waits for the status. The loop may hang."""
 
 COMPRESSED_FROM_BYTES = 2_048
 
-LONG_BODY_BYTES = 65_536
-"""A connection ends after the answer to a longer body, so that the rest of it is not read."""
+THREADS = 4
 
 NO_STORE = {"Cache-Control": "no-store"}
 
 
-def text_response(status: int, text: str, *headers: tuple[str, str]) -> Response:
+def text_response(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
     """Return a line for people."""
-    response = PlainTextResponse(f"{text}\n", status, NO_STORE)
-    for name, value in headers:
-        response.headers.append(name, value)
-    return response
+    return PlainTextResponse(f"{text}\n", status, {**NO_STORE, **(headers or {})})
 
 
 def is_wrong_host(host: str, hosts: tuple[str, ...]) -> bool:
@@ -76,19 +70,13 @@ def is_wrong_host(host: str, hosts: tuple[str, ...]) -> bool:
 
     It prevents DNS rebinding: a browser page whose name suddenly resolves to 127.0.0.1 could read what is served there.
     """
-    if not host:
+    name = re.sub(r":\d*$", "", host.lower()).strip("[]").removesuffix(".")
+    if not host or name in ("localhost", *map(str.lower, hosts)) or name.endswith(".localhost"):
         return False
     try:
-        name = (urlsplit(f"//{host}").hostname or "").removesuffix(".").lower()
+        return not ip_address(name)
     except ValueError:
         return True
-    if name == "localhost" or name.endswith(".localhost") or name in {known.lower() for known in hosts}:
-        return False
-    try:
-        ip_address(name)
-    except ValueError:
-        return True
-    return False
 
 
 class Pages:
@@ -110,7 +98,6 @@ class Pages:
         self._source, self._progress, self._hosts = source, progress, hosts
         self._errors = self._refusals = 0
         self._status_task: asyncio.Task[AgentStatus | None] | None = None
-        self._status_asked_at = 0.0
         self._started_at = time.monotonic()
         self._app = Starlette(
             routes=[
@@ -125,28 +112,21 @@ class Pages:
                 *self.probe_routes(),
             ],
             middleware=[Middleware(GZipMiddleware, minimum_size=COMPRESSED_FROM_BYTES, compresslevel=1)],
-            exception_handlers={HTTPException: _explain_status, Exception: _explain_defect},
         )
         self._app.router.redirect_slashes = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        to_thread.current_default_thread_limiter().total_tokens = THREADS
         headers = Headers(scope=scope)
-        length = int(headers.get("content-length", "0"))
         app: ASGIApp = self._app
-        if length > WEBHOOK_BYTES:
-            app = text_response(413, f"a body of more than {WEBHOOK_BYTES} bytes is not read")
+        if int(headers.get("content-length", "0")) > WEBHOOK_BYTES:
+            text = f"a body of more than {WEBHOOK_BYTES} bytes is not read"
+            app = text_response(413, text, {"Connection": "close"})
         elif refusal := await self._refuse(scope["path"], headers):
             self._refusals += 1
             app = refusal
-
-        async def send_and_close(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["connection"] = "close"
-            await send(message)
-
-        is_long = length > LONG_BODY_BYTES or "transfer-encoding" in headers
         try:
-            await app(scope, receive, send_and_close if is_long else send)
+            await app(scope, receive, send)
         except Exception:
             # uvicorn logs it and closes the connection, so that a page that is not whole does not look whole.
             self._errors += 1
@@ -161,8 +141,7 @@ class Pages:
         if path in PROBES or (path == WEBHOOK and self.receiver is not None):
             return None
         if not await self.gate.admits(headers.get("authorization", "")):
-            challenges = (("WWW-Authenticate", challenge) for challenge in self.gate.challenges)
-            return text_response(401, "credentials are needed", *challenges)
+            return text_response(401, "credentials are needed", {"WWW-Authenticate": self.gate.challenge})
         if self.gate.open and self._hosts is not None and is_wrong_host(headers.get("host", ""), self._hosts):
             text = "this address answers to localhost; further names go under web.hosts, or ask for credentials"
             return text_response(421, text)
@@ -174,13 +153,11 @@ class Pages:
         Raise HTTPException.
         """
         if self._status_task is None or self._status_task.done():
-            self._status_asked_at = time.monotonic()
             self._status_task = asyncio.create_task(run_in_threadpool(self._source))
         try:
             status = await asyncio.wait_for(asyncio.shield(self._status_task), BUSY_SECONDS)
         except TimeoutError:
-            seconds = time.monotonic() - self._status_asked_at
-            raise HTTPException(503, f"no answer from the agent's loop for {seconds:.0f} s") from None
+            raise HTTPException(503, "no answer from the agent's loop") from None
         if status is None:
             raise HTTPException(503, NOT_YET, {"Refresh": "2"})
         health = replace(status.health, web_errors=self._errors, web_refusals=self._refusals)
@@ -208,46 +185,22 @@ class Pages:
         return await run_in_threadpool(lambda: JSONResponse(status_json(status), headers=NO_STORE))
 
     def _report(self, request: Request) -> Response:
-        return report_response(self.reports, request.path_params["path"], request.headers.get("if-none-match", ""))
+        return report_response(self.reports, request.path_params["path"])
 
     def _runbook(self, request: Request) -> Response:
-        return runbook_response(request.path_params["name"], request.headers.get("if-none-match", ""))
+        return runbook_response(request.path_params["name"])
 
     async def _health(self, request: Request) -> Response:
         problem = self._progress().health_problem(time.monotonic() - self._started_at)
         return text_response(503, problem) if problem else text_response(200, "ok")
 
     async def _ready(self, request: Request) -> Response:
-        progress = self._progress()
-        if progress.seconds_since_cycle is None:
+        if self._progress().seconds_since_cycle is None:
             return text_response(503, NOT_YET)
-        problem = progress.health_problem(time.monotonic() - self._started_at)
-        return text_response(503, problem) if problem else text_response(200, "ready")
+        return await self._health(request)
 
     async def _webhook(self, request: Request) -> Response:
-        receiver, headers = self.receiver, request.headers
-        if receiver is None:
+        if self.receiver is None:
             raise HTTPException(404)
-        rejection = receiver.refuses(headers.get("authorization", ""), headers.get("content-length", ""))
-        if rejection is None:
-            try:
-                rejection = await run_in_threadpool(receiver.take, await request.body())
-            except ClientDisconnect:
-                return text_response(400, "the body ended before its announced length")
-        if rejection is None:
-            return text_response(200, "ok")
-        challenges = receiver.gate.challenges if rejection.reason == "credentials" else ()
-        return text_response(rejection.status, rejection.text, *(("WWW-Authenticate", each) for each in challenges))
-
-
-async def _explain_status(request: Request, error: Exception) -> Response:
-    """Return the response of an HTTPException: of a page, or of Starlette's router (404 and 405)."""
-    assert isinstance(error, HTTPException)
-    text = error.detail
-    if text == "Not Found":
-        text = f"there are {', '.join(PAGES)}"
-    return text_response(error.status_code, text, *(error.headers or {}).items())
-
-
-async def _explain_defect(request: Request, error: Exception) -> Response:
-    return text_response(500, "this page could not be made; the agent's log says why")
+        await self.receiver(request)
+        return text_response(200, "ok")

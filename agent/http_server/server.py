@@ -9,12 +9,9 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from email.utils import formatdate
-from pathlib import Path
 from typing import Any
 
 import uvicorn
-from anyio import to_thread
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -23,7 +20,7 @@ from agent.config.weaknesses import is_loopback
 from agent.config.web import TlsServerConfig, Web, WebFile, bind_address, page_url, read_web_file
 from agent.errors import ConfigError
 from agent.http_server.credentials import Authenticator, read_tokens
-from agent.http_server.interfaces import CycleProgress, WebhookEndpoint
+from agent.http_server.interfaces import CycleProgress
 from agent.http_server.pages import Pages
 from exporters.status.records import AgentStatus
 
@@ -37,7 +34,6 @@ MOST_CONNECTIONS = 256
 """A quarter of the descriptors that a process usually may have."""
 
 HEAD_BYTES = 16_384
-THREADS = 4
 GRACE_SECONDS = 1
 """Seconds that requests under way get at a stop."""
 
@@ -53,7 +49,7 @@ HEADERS = (
 
 
 class _Connection(H11Protocol):
-    """uvicorn's connection with deadlines. With too many connections, the one that has waited longest is closed."""
+    """uvicorn's connection with deadlines. With too many connections, the oldest is closed."""
 
     _deadline: asyncio.TimerHandle | None = None
 
@@ -62,7 +58,7 @@ class _Connection(H11Protocol):
         self.opened_at = time.monotonic()
         self._allow(HEAD_SECONDS)
         if len(self.connections) > MOST_CONNECTIONS:
-            oldest = min(self.connections, key=lambda connection: (connection.is_busy, connection.opened_at))  # type: ignore[union-attr]
+            oldest = min(self.connections, key=lambda connection: connection.opened_at)  # type: ignore[union-attr]
             self.connections.discard(oldest)
             oldest.transport.abort()
 
@@ -73,8 +69,6 @@ class _Connection(H11Protocol):
 
     def handle_events(self) -> None:
         before = self.cycle
-        # uvicorn would renew it ten times a second, asked or not.
-        self.server_state.default_headers[:1] = [(b"date", formatdate(usegmt=True).encode())]
         super().handle_events()
         if self.cycle is not before:
             self._allow(ANSWER_SECONDS)
@@ -85,52 +79,33 @@ class _Connection(H11Protocol):
             self._allow(HEAD_SECONDS)
         super().on_response_complete()
 
-    @property
-    def is_busy(self) -> bool:
-        """Return whether a request is being answered."""
-        return self.cycle is not None and not self.cycle.response_complete
-
     def _allow(self, seconds: float) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = self.loop.call_later(seconds, self.transport.abort)
 
 
-class _Loop(asyncio.SelectorEventLoop):
+class HandshakeLoop(asyncio.SelectorEventLoop):
+    """Event loop whose TLS handshakes have a deadline, which uvicorn has no option for."""
+
     async def create_server(self, *args: Any, **options: Any) -> Any:
         if options.get("ssl") is not None:
             options["ssl_handshake_timeout"] = HEAD_SECONDS
         return await super().create_server(*args, **options)
 
 
-class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.stopping = asyncio.Event()
-
-    async def main_loop(self) -> None:
-        # Its first tick makes the headers; no further one wakes an idle process.
-        await self.on_tick(0)
-        await self.stopping.wait()
-
-
 class ThreadedServer:
-    """Applications on addresses of their own, in one thread. `start` and `stop` may be called once each."""
+    """An application on an address, in a thread of its own. Raise OSError. Connections wait until the start."""
 
-    def __init__(self) -> None:
-        self._servers: list[_Server] = []
-        self._sockets: list[socket.socket] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._run, name="web", daemon=True)
-
-    def bind(self, app: ASGIApp, address: tuple[str, int], tls: ssl.SSLContext | None = None) -> int:
-        """Listen on an address and return its port. Raise OSError. Connections wait until the start."""
+    def __init__(self, app: ASGIApp, address: tuple[str, int], tls: ssl.SSLContext | None = None) -> None:
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        both = family == socket.AF_INET6 and address[0] == "::" and socket.has_dualstack_ipv6()
-        listening = socket.create_server(address, family=family, backlog=MOST_CONNECTIONS, dualstack_ipv6=both)
+        both = address[0] == "::" and socket.has_dualstack_ipv6()
+        self._socket = socket.create_server(address, family=family, backlog=MOST_CONNECTIONS, dualstack_ipv6=both)
+        self.port = int(self._socket.getsockname()[1])
         config = uvicorn.Config(
             app,
             http=_Connection,
+            loop=f"{__name__}:{HandshakeLoop.__name__}",
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -145,36 +120,21 @@ class ThreadedServer:
             h11_max_incomplete_event_size=HEAD_BYTES,
             ssl_context_factory=(lambda config, default: tls) if tls is not None else None,
         )
-        self._servers.append(_Server(config))
-        self._sockets.append(listening)
-        return int(listening.getsockname()[1])
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="web", daemon=True)
 
     def start(self) -> None:
         """Begin to answer, and return."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Close the ports and wait a second for the requests under way."""
+        """Close the port and wait a second for the requests under way."""
         # It logs a traceback for each request that is cut off now.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-        for server in self._servers:
-            server.should_exit = True
-            if self._loop is not None and not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(server.stopping.set)
+        self._server.should_exit = True
         if self._thread.ident is not None:
             self._thread.join(STOP_SECONDS)
-        for listening in self._sockets:
-            listening.close()
-
-    def _run(self) -> None:
-        with asyncio.Runner(loop_factory=_Loop) as runner:
-            runner.run(self._serve())
-
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        to_thread.current_default_thread_limiter().total_tokens = THREADS
-        pairs = zip(self._servers, self._sockets, strict=True)
-        await asyncio.gather(*(server.serve([listening]) for server, listening in pairs))
+        self._socket.close()
 
 
 class RenewedTls(ssl.SSLContext):
@@ -222,7 +182,7 @@ class WebServer:
         self, web: Web, source: Callable[[], AgentStatus | None], progress: Callable[[], CycleProgress]
     ) -> None:
         self._web = web
-        self._server = ThreadedServer()
+        self._servers: list[ThreadedServer] = []
         file = read_web_file(web.config_file)
         self._tls: RenewedTls | None = None
         if file.tls_server_config is not None:
@@ -245,45 +205,29 @@ class WebServer:
         if self._web.probe_listen is not None:
             probes = Starlette(routes=self.pages.probe_routes())
             self.probe_port = self._bind("web.probe_listen", self._web.probe_listen, probes, None)
-        self._server.start()
+        for server in self._servers:
+            server.start()
 
     def _bind(self, key: str, listen: str, app: ASGIApp, tls: ssl.SSLContext | None) -> int:
         try:
-            return self._server.bind(app, bind_address(listen), tls)
+            self._servers.append(ThreadedServer(app, bind_address(listen), tls))
         except OSError as error:
             # The address may be a name: Python adds it to the system's words.
             reason = (error.strerror or str(error)).partition(" (")[0].lower()
             raise ConfigError((f"{key}: cannot listen on {listen}: {reason}",)) from error
+        return self._servers[-1].port
 
     def stop(self) -> None:
         """Close the ports and wait for requests under way."""
-        self._server.stop()
+        for server in self._servers:
+            server.stop()
 
     def reload(self) -> None:
         """Read tokens, users and certificates again. Raise ConfigError and keep all of them if a file is wrong."""
-        problems: list[str] = []
-        file, gate, tls = WebFile(), self.pages.gate, None
-        try:
-            file = read_web_file(self._web.config_file)
-            tls = read_tls(file.tls_server_config) if file.tls_server_config is not None else None
-            if (tls is None) != (self._tls is None):
-                raise ConfigError(("web.config_file: TLS begins or ends with a restart",))
-        except ConfigError as error:
-            problems += error.problems
-        try:
-            gate = read_gate(self._web, file)
-        except ConfigError as error:
-            problems += error.problems
-        if problems:
-            raise ConfigError(tuple(problems))
-        if self._tls is not None and tls is not None:
-            self._tls.current = tls
+        file = read_web_file(self._web.config_file)
+        if (file.tls_server_config is None) != (self._tls is None):
+            raise ConfigError(("web.config_file: TLS begins or ends with a restart",))
+        gate = read_gate(self._web, file)
+        if self._tls is not None and file.tls_server_config is not None:
+            self._tls.current = read_tls(file.tls_server_config)
         self.pages.gate = gate
-
-    def receive(self, receiver: WebhookEndpoint | None) -> None:
-        """Take alerts for this receiver from now on; None takes none."""
-        self.pages.receiver = receiver
-
-    def serve_reports(self, folder: Path | None) -> None:
-        """Serve the weekly reports of this folder from now on; None serves none."""
-        self.pages.reports = folder

@@ -61,11 +61,6 @@ def files(folder: Path, name: str) -> tuple[str, ...]:
     return tuple(file for file in FILES if (folder / name / file).is_file())
 
 
-def stamp(folder: Path, name: str) -> int:
-    """Return a number that changes when a report is rewritten. Raise OSError."""
-    return (folder / name).stat().st_mtime_ns
-
-
 def publish(folder: Path, name: str, files: Mapping[str, bytes], keep: int) -> None:
     """Move a report to its place, over an existing one, and remove all but the newest `keep`. Raise OSError."""
     folder.mkdir(mode=0o750, parents=True, exist_ok=True)

@@ -81,7 +81,7 @@ def load(folder: Path) -> tuple[Recording, tuple[str, ...]]:
     if not path.exists():
         raise RecordingError(folder, "has no recording.yaml: is this the folder of a recording?")
     try:
-        recording = Recording.model_validate(files.read_document(path).data, context=folder)
+        recording = Recording.model_validate(files.read_document(path), context=folder)
     except ValidationError as error:
         raise RecordingError(path, "; ".join(problems_of(error, Recording))) from None
     targets = tuple(target for target in recording.targets if os.path.isfile(target.path))

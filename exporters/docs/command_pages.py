@@ -168,7 +168,7 @@ _TOP = """\
 
 `sizewatch` reads the file named with `-c`, else `./sizewatch.yaml`, else `/etc/sizewatch/sizewatch.yaml`; YAML, or JSON
 where the name ends in `.json`. A key that is not listed here is an error. All problems of configuration and plan are
-told at once, each with file, line and path, and nothing starts before there is none.
+told at once, each with file and path, and nothing starts before there is none.
 
 - A duration is a number with its unit: `500ms`, `15s`, `5m`, `1h`, `7d`.
 - A relative file stands in the folder of the configuration. The names of `..._file` may hold `${NAME}`, replaced from

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -114,9 +115,14 @@ def problem_texts(entry: Any, model: type[BaseModel]) -> Iterator[str]:
     yield f"{path_text(path)}: {said}"
 
 
+@cache
+def _json_schema(model: type[BaseModel]) -> dict[str, Any]:
+    return model.model_json_schema()
+
+
 def _list_keys(path: Path, model: type[BaseModel]) -> list[str]:
     """Return the keys that the model has at a path, from its JSON Schema."""
-    schema = model.model_json_schema()
+    schema = _json_schema(model)
 
     def expand(place: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         if "$ref" in place:

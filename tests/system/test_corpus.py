@@ -104,8 +104,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     (folder / "reports" / "2026-01-05").mkdir(parents=True)
     status = agent_status()
     web = WebServer(Web.model_construct(listen="127.0.0.1:0"), lambda: status, CycleProgress)
-    web.receive(WebhookReceiver(Authenticator(("a-token-of-the-webhook",))))
-    web.serve_reports(folder / "reports")
+    web.pages.receiver = WebhookReceiver(Authenticator(("a-token-of-the-webhook",))).receive
+    web.pages.reports = folder / "reports"
     web.start()
     with answering(said) as url, answering(said, str(folder / "kubelet.sock")) as path:
         yield Bench(folder, said, url, path, web)
@@ -281,7 +281,7 @@ def report(bench: Bench, data: bytes) -> None:
     """A report.json and the state of the reports: listed, made into a message, read again."""
     path = bench.written("reports/2026-01-05/report.json", data)
     for asked in ("/reports/", "/reports/2026-01-05/report.json"):
-        assert report_response(bench.folder / "reports", asked.removeprefix("/reports/"), "").status_code == 200
+        assert report_response(bench.folder / "reports", asked.removeprefix("/reports/")).status_code == 200
     for read in (lambda: storage.read_state(path), lambda: starts.from_text(data.decode("utf-8", "replace"))):
         with suppress(ValueError):
             read()

@@ -113,8 +113,8 @@ def guarded(way: str, place: Path) -> Iterator[tuple[WebServer, ssl.SSLContext |
     if "token" in way:
         options["bearer_token_file"] = str(place / "token")
     with serving(**options) as server:
-        server.serve_reports(place / "reports")
-        server.receive(WebhookReceiver(Authenticator(("another-token-of-senders",))))
+        server.pages.reports = place / "reports"
+        server.pages.receiver = WebhookReceiver(Authenticator(("another-token-of-senders",))).receive
         yield server, trusting(authority) if "token" != way != "users" else None
 
 
@@ -229,6 +229,8 @@ def test_a_token_of_the_service_account_that_is_no_text_is_told_without_it(tmp_p
 def test_a_target_at_an_address_that_nothing_can_be_asked_at_keeps_a_daemon_from_starting(tmp_path: Path) -> None:
     path = tmp_path / "sizewatch.yaml"
     path.write_text("targets: [{url: 'http://*/metrics?key=abcd-1234-secret', tier: t}]\ngpus: {source: none}\n")
-    with pytest.raises(ConfigError, match=r"sizewatch.yaml:1: targets\[0\].url: names a host that no") as caught:
+    with pytest.raises(
+        ConfigError, match=r"sizewatch.yaml: targets\[0\].url: must be an http:// or https:// address"
+    ) as caught:
         load(path)
     assert "secret" not in str(caught.value)

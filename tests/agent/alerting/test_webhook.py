@@ -159,13 +159,13 @@ def test_a_hostile_body_costs_little_time_and_memory() -> None:
 
 
 def test_a_receiver_without_credentials_takes_nothing() -> None:
-    assert WebhookReceiver(Authenticator()).refuses("Bearer ", "2") is not None
+    assert not WebhookReceiver(Authenticator()).gate.has_token("Bearer ")
 
 
 def test_no_more_wait_for_a_turn_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent.alerting.webhook.MOST_WAITING", 3)
     receiver = WebhookReceiver(Authenticator((TOKEN,)))
-    assert receiver.take(body(*[ALERT] * 5)) is None
+    receiver.take(body(*[ALERT] * 5))
     assert len(receiver.waiting()) == 3
     assert receiver.waiting() == ()
     assert receiver.health().left_out == 2
@@ -176,7 +176,7 @@ def serving() -> Iterator[tuple[WebServer, WebhookReceiver]]:
     status = agent_status()
     server = WebServer(Web.model_construct(listen="127.0.0.1:0"), lambda: status, CycleProgress)
     receiver = WebhookReceiver(Authenticator((TOKEN,)))
-    server.receive(receiver)
+    server.pages.receiver = receiver.receive
     server.start()
     try:
         yield server, receiver
@@ -238,7 +238,7 @@ def test_the_webhooks_token_opens_no_page_and_a_readers_token_no_webhook(tmp_pat
         lambda: status,
         CycleProgress,
     )
-    server.receive(WebhookReceiver(Authenticator((TOKEN,))))
+    server.pages.receiver = WebhookReceiver(Authenticator((TOKEN,))).receive
     server.start()
     try:
         assert post(server.port, body())[0] == 200
@@ -251,7 +251,7 @@ def test_the_webhooks_token_opens_no_page_and_a_readers_token_no_webhook(tmp_pat
 
 def test_without_a_receiver_there_is_no_webhook() -> None:
     with serving() as (server, _):
-        server.receive(None)
+        server.pages.receiver = None
         assert post(server.port, body())[0] == 404
 
 
@@ -260,7 +260,7 @@ def test_token_files_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"{key}: .*missing cannot be read"):
         read_tokens(key, str(tmp_path / "missing"))
     (tmp_path / "token").write_text("short\n")
-    with pytest.raises(ConfigError, match=f"{key}: .*token:1: a token of fewer than 16"):
+    with pytest.raises(ConfigError, match=f"{key}: .*token must hold tokens of at least 16"):
         read_tokens(key, str(tmp_path / "token"))
 
 

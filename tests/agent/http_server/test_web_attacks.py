@@ -66,7 +66,7 @@ def is_healthy(web: WebServer, tls: ssl.SSLContext | None = None) -> bool:
 @pytest.fixture(name="receiving")
 def served_webhook() -> Iterator[WebServer]:
     with serving() as web:
-        web.receive(WebhookReceiver(Authenticator((TOKEN,))))
+        web.pages.receiver = WebhookReceiver(Authenticator((TOKEN,))).receive
         yield web
 
 
@@ -98,7 +98,7 @@ def test_half_requests_end_after_their_time_however_slowly_they_come(monkeypatch
             assert read_all(client).endswith(b"ok\n")
 
 
-def test_of_too_many_connections_the_oldest_idle_ones_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_too_many_connections_the_oldest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "MOST_CONNECTIONS", 8)
     with serving() as web, connected(web, 20) as clients:
         assert [client.recv(1) for client in clients[:12]] == [b""] * 12
@@ -120,7 +120,7 @@ def test_a_client_that_reads_no_answer_delays_nobody_and_is_cut_off(monkeypatch:
             client.sendall(request)
             clients.append(client)
         assert wait_for(lambda: is_healthy(web))
-        assert wait_for(lambda: not web._server._servers[0].server_state.connections)
+        assert wait_for(lambda: not web._servers[0]._server.server_state.connections)
         assert max(len(read_all(client)) for client in clients) < 100 * 65_536
 
 
@@ -217,12 +217,12 @@ def test_wrong_passwords_hold_two_threads_and_delay_no_one_who_was_let_in(
 
 def test_a_stop_waits_for_nobody_without_end(caplog: pytest.LogCaptureFixture) -> None:
     with serving() as web:
-        web.receive(WebhookReceiver(Authenticator((TOKEN,))))
+        web.pages.receiver = WebhookReceiver(Authenticator((TOKEN,))).receive
         half_a_body = HEAD + b"Content-Length: 1000\r\n\r\n{"
         with connected(web, 2, half_a_body), connected(web, 2, b"GET / HT"):
             ask(web, "/healthz")
             web.stop()
-            assert not web._server._thread.is_alive()
+            assert not web._servers[0]._thread.is_alive()
     assert "Traceback" not in caplog.text
 
 
