@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from exporters.documents.what_if_json import HOLDS, QUANTITIES, headline, limit_loads, limit_words, replicas
+from exporters.documents.what_if_json import ASSUMED, HOLDS, QUANTITIES, headline, limit_loads, limit_words, replicas
 from exporters.render.text import format_local, text_table, wrap
 from rules.plan.money import amount, figure
 from rules.plan.replica_count import ReplicaCount
@@ -16,6 +16,7 @@ from rules.resize.workload import measure_workload
 from rules.telemetry.signals import Missing, SignalValue
 from rules.telemetry.windows import DAY_SECONDS
 from rules.telemetry.wording import number
+from rules.telemetry.work import SAME as SAME_WORK
 from rules.what_if.answer import CapacityLimit, WhatIf
 from rules.what_if.pools import PoolsWhatIf
 
@@ -33,7 +34,7 @@ def whatif_text(found: WhatIf, zone: str) -> str:
     lines += ["", *_curve(found), "", "What would break first"]
     lines += [f"  {line}" for line in _limits(found)]
     lines += ["", "Assumed"]
-    for text in found.assumed:
+    for text in ASSUMED:
         lines += wrap(text, "  - ", "    ")
     return "\n".join(lines)
 
@@ -50,7 +51,9 @@ def pools_text(found: PoolsWhatIf) -> str:
 def _told_of_pools(found: PoolsWhatIf) -> tuple[str, list[tuple[str, str]]]:
     first, have, told = found.first, "+".join(str(one.replicas) for one in found.pools), found.summary
     claim = f"{have} replicas at {number(found.rps, 'per_second')}: the {first.pool} pool "
-    claim += f"{'fills first' if found.fits else 'is full'}, {first.utilization:.0%} used. The tier takes up to "
+    claim += (
+        f"{'fills first' if first.utilization <= 1 else 'is full'}, {first.utilization:.0%} used. The tier takes up to "
+    )
     claim += f"{told['most_rps']:.3g} rps; the traffic wants P:D {told['wanted_ratio']:.2g}"
     rows = []
     for one in found.pools:
@@ -160,7 +163,10 @@ def _curve(found: WhatIf) -> list[str]:
         rows.append((name, *cells, "" if objective is None else number(objective, unit)))
     heads = [f"benchmark, {replicas(one.replicas)}{' now' if one is found.now else ''}" for one in columns]
     gaps = [f"{one.gap.value}: {one.text}" for one in found.asked.benchmark.values() if isinstance(one, Missing)]
-    notes = dict.fromkeys([*found.notes, *gaps])
+    notes = list(dict.fromkeys(gaps))
+    if max(found.curve_work, 1 / found.curve_work) > 1 + SAME_WORK:
+        times = f"a request is {found.curve_work:.2g} times the work of a benchmarked one"
+        notes.insert(0, f"{times}: the curve is read at so much more load")
     return [
         *text_table(("at that load", *heads, "objective"), rows),
         *(line for text in notes for line in wrap(text, "  ", "    ")),

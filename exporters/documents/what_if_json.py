@@ -22,7 +22,7 @@ from rules.resize.workload import measure_workload
 from rules.telemetry.signals import Missing, SignalValue
 from rules.telemetry.windows import DAY_SECONDS
 from rules.telemetry.wording import number
-from rules.what_if.answer import BENCHMARK_END, GIVEN, SLO, AtLoad, CapacityLimit, WhatIf
+from rules.what_if.answer import GIVEN, SLO, AtLoad, CapacityLimit, WhatIf
 from rules.what_if.pools import PoolsWhatIf
 
 QUANTITIES: Mapping[str, tuple[str, str]] = {
@@ -44,7 +44,6 @@ LIMITS: Mapping[str, str] = {
     "e2e_p99_seconds": "E2E P99 above {}",
     "kv_utilization": "KV cache above {}",
     SLO: "the SLO",
-    BENCHMARK_END: "end of the benchmark",
     GIVEN: "the plan's operating point",
 }
 
@@ -110,7 +109,13 @@ def replicas(count: float) -> str:
     return f"{text} replica" if text == "1" else f"{text} replicas"
 
 
-SCHEMA = 2
+SCHEMA = 3
+
+ASSUMED = (
+    "the load is spread evenly over the replicas",
+    "prompts, outputs and prefix hits are as at the peak, and the engine stays",
+    "with another peak the traffic of the other hours grows as the peak does",
+)
 
 
 def whatif_json(found: WhatIf, zone: str, simulated: str = "") -> dict[str, Any]:
@@ -151,8 +156,8 @@ def whatif_json(found: WhatIf, zone: str, simulated: str = "") -> dict[str, Any]
         "cost": _cost(found.cost),
         "cost_now": _cost(found.cost_now) if found.cost_now else None,
         "limits": [_limit(found, one) for one in found.limits],
-        "notes": list(found.notes),
-        "assumed": list(found.assumed),
+        "curve_work": found.curve_work,
+        "assumed": list(ASSUMED),
     }
 
 
@@ -194,7 +199,7 @@ def value_json(value: SignalValue) -> dict[str, Any]:
 def _limit(found: WhatIf, one: CapacityLimit) -> dict[str, Any]:
     load = limit_loads(found, one)
     return {
-        **copy_fields(one, "name", "objective", "breaks", "reason"),
+        **copy_fields(one, "name", "objective", "reason"),
         "rps_per_replica": value_json(one.rps),
         "rps": load and load.rps,
         "headroom": load and load.headroom,

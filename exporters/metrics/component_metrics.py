@@ -20,7 +20,7 @@ from exporters.status.records import (
     ReportHealth,
     StoreHealth,
 )
-from rules.replicas.start_quantiles import StartQuantiles
+from rules.replicas.starts import StartQuantiles
 from rules.verdicts.projection import ForecastPoint, Projection
 
 if TYPE_CHECKING:

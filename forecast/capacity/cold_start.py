@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rules.replicas.start_quantiles import StartQuantiles, quantiles_by_timing
-from rules.replicas.starts import ENOUGH, ReplicaStart, Timing
+from rules.replicas.starts import ENOUGH, ReplicaStart, StartQuantiles, Timing, quantiles_by_timing
 from rules.telemetry.wording import number
 
 

@@ -15,8 +15,7 @@ from rules.plan.load_bins import pool_of
 from rules.plan.schema import TierPlan
 from rules.replicas.cascade import STAGES
 from rules.replicas.stalls import FEWEST_PAGES, START_SECONDS, list_ranks, may_have_left
-from rules.replicas.start_quantiles import quantiles_by_timing
-from rules.replicas.starts import Timing
+from rules.replicas.starts import Timing, quantiles_by_timing
 from rules.replicas.state import ReplicaState
 from rules.telemetry.gauges import IN_SYSTEM, STEP_FAMILY
 from rules.telemetry.signals import Gap, Missing, Reading

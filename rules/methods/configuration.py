@@ -19,8 +19,7 @@ from rules.methods.evidence import capitalize, certain_if, exact_reading, join_n
 from rules.plan.gpus import UNPACKED, find_product, needed_format
 from rules.plan.load_bins import BinnedWindow
 from rules.plan.money import price_of
-from rules.replicas.start_quantiles import FROM_TO, StartQuantiles, quantiles_by_timing
-from rules.replicas.starts import ReplicaStart, Timing
+from rules.replicas.starts import FROM_TO, ReplicaStart, StartQuantiles, Timing, quantiles_by_timing
 from rules.telemetry.reading_methods import mean_level, replica_rate
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.snapshots import ENGINE_VERSION, RELEASE, is_same_release, release_numbers

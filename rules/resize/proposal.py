@@ -23,7 +23,7 @@ from rules.resize.levers import Lever, list_levers
 from rules.resize.limits import fewest_within_limits, find_exceeded_limit, limits_text, loads_of
 from rules.resize.production_curve import ProductionPoint, production_points
 from rules.resize.production_summary import ProductionSummary
-from rules.resize.workload import WorkloadNow, measure_workload
+from rules.resize.workload import Length, WorkloadNow, measure_workload
 from rules.telemetry import windows
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
@@ -261,7 +261,14 @@ def _evidence(seen: ProductionSummary, workload: WorkloadNow, size: ReplicaCount
         )
     warm = plan.fleet.minimum_warm if plan.fleet else None
     told += [f"the minimum warm count asks for {warm}"] if warm and warm >= size.replicas else []
+    told += [_describe_drift(length) for length in workload.lengths if length.longer or length.shorter][:2]
     return (*told, f"{seen.observed_seconds / DAY_SECONDS:.1f} days were seen")
+
+
+def _describe_drift(length: Length) -> str:
+    low, high = length.factors or (0.0, None)
+    by = f"at least {low:.1f}x" if length.longer else f"at most {high or 0.0:.2g}x"
+    return f"{length.what} {length.quantile.upper()} are {by} as long as planned"
 
 
 def _propose_fewer(

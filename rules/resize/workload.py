@@ -67,6 +67,11 @@ class Length:
         """Return whether it is surely longer than planned by more than `drift`."""
         return self.factors is not None and self.factors[0] > self.drift
 
+    @property
+    def shorter(self) -> bool:
+        high = self.factors[1] if self.factors is not None else None
+        return high is not None and high < 1 / self.drift
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadNow:

@@ -24,13 +24,12 @@ from rules.resize.limits import KV
 from rules.resize.production_curve import SloStatus
 from rules.resize.production_summary import ProductionSummary
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
-from rules.telemetry.wording import number
-from rules.telemetry.work import SAME, Capacity, CapacitySource, work_per_request
+from rules.telemetry.work import Capacity, CapacitySource, work_per_request
 from rules.verdicts.finding import Finding
 from rules.what_if.observed_peak import NO_PEAK, ObservedPeak, count_present_replicas, find_peak
 from rules.what_if.pools import TWO_POOLS
 
-SLO, GIVEN, BENCHMARK_END = "slo", "planned_operating_point", "benchmark_end"
+SLO, GIVEN = "slo", "planned_operating_point"
 """Names of limits without a signal."""
 
 NAMES = (
@@ -57,7 +56,7 @@ class AtLoad:
 class CapacityLimit:
     """Limit by name (a signal's or one of the module), and the rps of one replica that meets it, in present requests.
 
-    `objective` is the quantity's limit. At BENCHMARK_END nothing is known to break.
+    `objective` is the quantity's limit.
     """
 
     name: str
@@ -70,10 +69,6 @@ class CapacityLimit:
     def best(self) -> float | None:
         """Return the best estimate of the load, None if unknown."""
         return self.rps.value if isinstance(self.rps, Reading) else None
-
-    @property
-    def breaks(self) -> bool:
-        return self.name != BENCHMARK_END
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +91,8 @@ class WhatIf:
     `work_rps` is the work of that load in requests of the capacity's lengths. `now` has the present replicas (None: none
     seen), `one_lost` one fewer (None: of one). One may be lost up to `one_lost_rps`, at most the present load while a
     finding is open at that size. `needed` are the replicas for the work, `fleet` those of Step 11, `utilization` is the
-    work's share of the capacity: None without a capacity, or with a lower bound alone. `limits` are the breaking ones by
-    rising load first.
+    work's share of the capacity: None without a capacity, or with a lower bound alone. `limits` are by rising load. A
+    request has the work of `curve_work` benchmarked ones, by which the curve is read.
     """
 
     seen: ProductionSummary
@@ -116,13 +111,12 @@ class WhatIf:
     limits: tuple[CapacityLimit, ...]
     cost: FleetCost
     cost_now: FleetCost | None
-    notes: tuple[str, ...]
-    assumed: tuple[str, ...]
+    curve_work: float
 
     @property
     def first_limit(self) -> CapacityLimit | None:
-        """Return the breaking limit at the lowest load, None without a known one."""
-        return next((one for one in self.limits if one.breaks and one.best is not None), None)
+        """Return the limit at the lowest load, None without a known one."""
+        return next((one for one in self.limits if one.best is not None), None)
 
     @property
     def is_burning(self) -> bool:
@@ -207,11 +201,10 @@ def answer_question(
         utilization=rps * work / instances / counted.rps if counted else None,
         needed=replica_count(rps * work, counted, margin) if counted else None,
         fleet=size_fleet(plan, rps * work, counted, margin) if counted else None,
-        limits=tuple(sorted(limits, key=lambda one: (not one.breaks or one.best is None, one.best or 0.0))),
+        limits=tuple(sorted(limits, key=lambda one: (one.best is None, one.best or 0.0))),
         cost=FleetCost(replicas=instances, price=price, tokens_per_hour=tokens * grown if tokens else None),
         cost_now=cost_now if seen.observed_replicas > 0 else None,
-        notes=tuple(_list_notes(capacity, point, work, benchmarked)),
-        assumed=tuple(_list_assumptions(burns, instances, rps, asked_rps)),
+        curve_work=benchmarked,
     )
 
 
@@ -267,33 +260,3 @@ def _list_limits(
         load = Reading(value=reached if is_met else None, low=None if is_met else reached, high=None, n=0.0)
         reason = f"the benchmark {'meets' if is_met else 'keeps'} it at {reached:.3g} rps a replica"
     yield CapacityLimit(name=KV, rps=load, source=CapacitySource.BENCHMARK, reason=reason, objective=ceiling)
-    if context.curve is not None:
-        last, reason = context.curve.top_rps / benchmarked, "what is beyond its last point nobody measured"
-        end = Reading(value=last, low=last, high=last, n=0.0)
-        yield CapacityLimit(name=BENCHMARK_END, rps=end, source=CapacitySource.BENCHMARK, reason=reason)
-
-
-def _list_notes(
-    capacity: Capacity | None, point: OperatingPoint | None, work: float, benchmarked: float
-) -> Iterable[str]:
-    if max(benchmarked, 1 / benchmarked) > 1 + SAME:
-        yield f"a request is {benchmarked:.2g} times the work of a benchmarked one: the curve is read at so much more load"
-    if point is None or capacity is None or capacity.source is not CapacitySource.PRODUCTION:
-        return
-    carried, shown = capacity.rps / work, point.usable_rps / benchmarked
-    if max(carried / shown, shown / carried) > 1 + SAME:
-        both = f"{number(carried, 'per_second')} a replica, not {number(shown, 'per_second')}"
-        less = "less" if carried < shown else "more"
-        yield f"production carries {less} than the curve shows ({both}): the verdict follows production"
-
-
-def _list_assumptions(burns: OpenBurns, instances: int, rps: float, asked_rps: float | None) -> Iterable[str]:
-    yield "the load is spread evenly over the replicas"
-    yield "prompts, outputs and prefix hits are as at the peak, and the engine stays"
-    if asked_rps is not None:
-        yield "the traffic of the other hours grows as the peak does"
-    if burns.cover(instances, rps):
-        yield "use and counts rest on the capacity, which an open finding may lower only by the next midnight"
-    elif burns.findings:
-        title = RULES[burns.findings[0].rule].title
-        yield f"{title} is open at {burns.replicas:.0f} replicas; for more of them or less load the capacity decides"

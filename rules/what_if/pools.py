@@ -39,10 +39,6 @@ class PoolsWhatIf:
     pools: tuple[PoolWhatIf, ...]
 
     @property
-    def fits(self) -> bool:
-        return self.first.utilization <= 1
-
-    @property
     def first(self) -> PoolWhatIf:
         return max(self.pools, key=lambda one: one.utilization)
 

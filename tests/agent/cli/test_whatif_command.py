@@ -82,7 +82,7 @@ def test_the_answer_stands_first_then_load_money_curve_limits_and_what_was_assum
     assert "5 replicas left, 6 rps each: the SLO would likely hold; one may be lost at up to 36.7 rps" in flowing
     assert "Step 11 6 replicas: 1.2 x this load, the plan's safety factor" in flowing
     assert "316 (200 to 500) ms" in text
-    parts = ["What would break first", "end of the benchmark", "Assumed", "spread evenly over the replicas"]
+    parts = ["What would break first", "KV cache above", "Assumed", "spread evenly over the replicas"]
     assert [text.index(part) for part in parts] == sorted(text.index(part) for part in parts)
 
 

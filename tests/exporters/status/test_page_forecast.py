@@ -21,8 +21,7 @@ from exporters.status.status_json import status_json
 from exporters.status.tier_overview import overview_text
 from forecast.capacity.cold_start import ColdStart, LeadSource
 from rules.confidence import Certainty
-from rules.replicas.start_quantiles import StartQuantiles
-from rules.replicas.starts import Timing
+from rules.replicas.starts import StartQuantiles, Timing
 from rules.verdicts.projection import ForecastPoint
 from rules.verdicts.verdict import Status, Verdict
 

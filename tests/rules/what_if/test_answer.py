@@ -24,7 +24,6 @@ from rules.telemetry.work import Capacity, CapacitySource
 from rules.verdicts.finding import Finding
 from rules.verdicts.verdict import Status
 from rules.what_if.answer import (
-    BENCHMARK_END,
     GIVEN,
     CapacityLimit,
     WhatIf,
@@ -180,11 +179,11 @@ def test_longer_requests_are_more_work_and_read_the_curve_further_up() -> None:
     assert found.needed.demand_rps == pytest.approx(6.0)
     assert found.asked.kept is SloStatus.LIKELY_KEPT
     assert limit(found, "ttft_p99_seconds").best == pytest.approx(USABLE / 2)
-    assert any("2 times the work of a benchmarked one" in text for text in found.notes)
+    assert found.curve_work == pytest.approx(2.0)
     read = found.asked.benchmark["ttft_p99_seconds"]
     assert isinstance(read, Reading)
     assert read.value == pytest.approx(0.5)
-    assert answer_question(demand([(3.0, 80.0)] * 20), 1).notes == ()
+    assert answer_question(demand([(3.0, 80.0)] * 20), 1).curve_work == pytest.approx(1.0)
 
 
 def test_in_the_first_hour_the_busiest_three_minutes_of_arrivals_are_the_peak() -> None:
@@ -235,7 +234,6 @@ def test_an_open_finding_breaks_this_size_and_smaller_ones_at_this_load() -> Non
     assert [asked[n].asked.kept for n in (9, 10)] == [SloStatus.BROKEN] * 2
     assert (asked[10].is_burning, asked[11].is_burning) == (True, False)
     assert asked[11].asked.kept in FINE
-    assert any("TTFT SLO burn is open at 10 replicas" in text for text in asked[11].assumed)
     assert asked[11].one_lost is not None
     assert asked[11].one_lost.kept is SloStatus.BROKEN
     # 10 replicas carry 73 rps by the capacity, and they are broken at the present 30 or fewer.
@@ -278,15 +276,13 @@ def test_measured_tokens_are_divided_by_once() -> None:
 def test_another_peak_is_the_same_traffic_so_many_times_as_large() -> None:
     found = result(4, rps=60.0)
     assert found.cost.tokens_per_hour == pytest.approx(2 * 5.76e6)
-    assert any("grows as the peak does" in text for text in found.assumed)
 
 
 def test_the_first_limit_is_the_capacity_by_the_objective_that_limits_the_curve() -> None:
     found = result(6)
     first = limit(found, "ttft_p99_seconds")
     assert found.first_limit is first
-    assert (first.best, first.objective, first.breaks) == (pytest.approx(USABLE), 2.0, True)
-    assert (limit(found, BENCHMARK_END).best, limit(found, BENCHMARK_END).breaks) == (8.0, False)
+    assert (first.best, first.objective) == (pytest.approx(USABLE), 2.0)
     # The benchmark did not measure the KV cache.
     assert isinstance(limit(found, "kv_utilization").rps, Missing)
 
@@ -301,12 +297,10 @@ def test_one_replica_lost_is_judged_at_the_load_of_those_that_are_left() -> None
     assert (last.one_lost, last.one_lost_rps, last.asked.kept) == (None, 0.0, SloStatus.LIKELY_BROKEN)
 
 
-def test_production_that_carries_less_than_the_curve_decides_and_says_so() -> None:
+def test_production_that_carries_less_than_the_curve_decides() -> None:
     slow = [*hours(84, rps=lambda n: 20.0), *hours(84, rps=lambda n: 60.0, first=84, ttft={0.08: 0.9, 3.0: 0.1})]
     found = result(10, several=slow, rps=65.0)
     assert found.asked.kept is SloStatus.BROKEN
-    assert any("production carries less than the curve shows" in text for text in found.notes)
-    assert result(10).notes == ()
 
 
 def test_a_tier_without_a_benchmark_is_judged_as_far_as_production_went() -> None:

@@ -8,7 +8,6 @@ from whatif_samples import DAY, Simulated, simulated
 from rules.plan.curve import IN_SYSTEM
 from rules.resize.production_curve import BAD, FINE
 from rules.telemetry.signals import Gap, Missing, Reading
-from rules.what_if.answer import BENCHMARK_END
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +55,6 @@ def test_the_load_at_which_the_slo_breaks_is_that_of_the_simulator(rag: Simulate
     load = limits["ttft_p99_seconds"].best
     assert load is not None
     assert rag.truth("ttft_p99_seconds", load) == pytest.approx(2.0, rel=0.05)
-    assert limits[BENCHMARK_END].best == pytest.approx(6.652, rel=0.02)
 
 
 def test_the_fewest_replicas_that_hold_are_needed(rag: Simulated) -> None:
@@ -71,4 +69,4 @@ def test_longer_prompts_lower_the_capacity_and_with_it_the_verdict(drifting: Sim
     assert drifting.truth("ttft_p99_seconds", 4.5) < 1.5
     found = drifting.result(2, rps=9.0)
     assert found.asked.kept in BAD
-    assert any("times the work of a benchmarked one" in text for text in found.notes)
+    assert found.curve_work > 1.2
