@@ -159,10 +159,15 @@ def _alerts(incident: Incident, now: float) -> Iterator[IncidentAlert]:
 def _is_of_outage(finding: Finding, findings: Sequence[Finding]) -> bool:
     """Return whether a finding is the outage of a tier, or began during or soon after it.
 
-    An outage is a page of its own: the page of what came before does not say that now nobody is served.
+    An outage is a page of its own, unless its incident began to page not long before: one incident is one page
+    (DESIGN 17), and whoever was woken is at it.
     """
-    outages = (one for one in findings if one.rule == TIER_DOWN)
-    return any(one.started_at <= finding.started_at <= one.end + NEAR_SECONDS for one in outages)
+    outages = [one for one in findings if one.rule == TIER_DOWN]
+    if not any(one.started_at <= finding.started_at <= one.end + NEAR_SECONDS for one in outages):
+        return False
+    paged = (_loud_from(one, Severity.PAGE) for one in findings if one.rule != TIER_DOWN)
+    died = outages[0].started_at
+    return not any(start is not None and died - NEAR_SECONDS <= start <= died for start in paged)
 
 
 def _ticket_times(

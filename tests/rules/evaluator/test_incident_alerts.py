@@ -243,3 +243,10 @@ def test_a_tier_that_dies_in_an_incident_is_a_page_of_its_own_until_it_answers()
     failing = finding("AvailabilityBurn", 3060.0)
     known = alerts([cascade, tail, died, slower, failing], 3700.0, known)
     assert len([one for one in known if one.loudness is Severity.PAGE]) == 2, "what the outage explains is no page"
+
+
+def test_a_tier_that_dies_of_its_incident_is_the_same_page() -> None:
+    cascade, died = finding("KvCacheCascade", 0.0, 400.0), finding("TierDown", 300.0)
+    slower = finding("AvailabilityBurn", 250.0)
+    (page,) = (one for one in alerts([cascade, slower, died], 310.0) if one.loudness is Severity.PAGE)
+    assert page.key.rule == "KvCacheCascade"
