@@ -64,13 +64,11 @@ def durations(text: str) -> tuple[float, ...]:
 def run_backtest(options: SimpleNamespace) -> int:
     os.environ.update(ONE_THREAD)
     from agent.forecasting.input_series import input_from_options
-    from agent.forecasting.results import backtest_report, must_be_writable, write_forecasts
+    from agent.forecasting.results import backtest_report, write_forecasts
     from exporters.documents.forecast import backtest_json, backtest_text
     from forecast.backtest.walk import walk
     from forecast.backtest.window import CannotTest
 
-    if options.emit is not None:
-        must_be_writable(options.emit)
     given = input_from_options(options)
     tested = given.requests if options.requests and given.requests is not None else given.series
     try:

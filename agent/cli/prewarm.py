@@ -31,7 +31,6 @@ from agent.config.load import build_tier_contexts, select_tier
 from agent.errors import ConfigError
 from agent.worker.process import ONE_THREAD
 from exporters.autoscaling.manifests import FORMATS, WORKLOADS, ObjectReference, Secret
-from exporters.render.text import copy_fields
 from rules.catalogue.registry import margin_of
 from rules.plan.replica_count import count_pools
 
@@ -79,7 +78,6 @@ def run(options: SimpleNamespace) -> int:
     # Same reason as in `agent.cli.forecast`.
     os.environ.update(ONE_THREAD)
     from agent.forecasting.prewarm_result import (
-        ManifestOptions,
         PlanOverrides,
         manifest,
         prewarm_from_csv,
@@ -105,10 +103,9 @@ def run(options: SimpleNamespace) -> int:
             pass
     prewarm = result.prewarm
     if options.format in FORMATS:
-        given = copy_fields(options, "namespace", "workload", "maximum", "prometheus", "token")
         why, text = prewarm_text(prewarm), ""
         if prewarm.recommendation is not None:
-            text = manifest(result, options.format, ManifestOptions(**given))
+            text = manifest(result, options)
             old = too_old(prewarm, time.time())
             why = f"{result.tier}: {old}" if old else ""
         if why:

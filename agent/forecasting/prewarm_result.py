@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 from agent.config.load import LoadedConfig, build_tier_contexts, history_path, plan_versions
 from agent.errors import ConfigError, SizewatchError
@@ -20,7 +21,7 @@ from agent.forecasting.tier_forecast import TierForecast
 from agent.history.daily_queries import DAY_SECONDS, measured_views, pieces
 from agent.history.reader import Reader
 from agent.history.store import HistoryStore
-from exporters.autoscaling.manifests import ObjectReference, Scaling, Secret, manifest_text
+from exporters.autoscaling.manifests import Scaling, manifest_text
 from exporters.autoscaling.schedule import slots_of
 from exporters.documents.prewarm import OLD_SECONDS, Prewarm
 from exporters.render.text import format_duration, format_rfc3339
@@ -46,17 +47,6 @@ class PlanOverrides:
 
     usable_rps: float | None = None
     start_seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManifestOptions:
-    """Arguments of a manifest."""
-
-    namespace: str
-    workload: ObjectReference
-    maximum: int | None
-    prometheus: str
-    token: Secret | None
 
 
 def prewarm_from_history(
@@ -177,8 +167,8 @@ def too_old(found: Prewarm, now: float) -> str:
     )
 
 
-def manifest(result: ForecastResponse, kind: str, where: ManifestOptions) -> str:
-    """Return the manifest of a kind. Raise SizewatchError if it cannot be written."""
+def manifest(result: ForecastResponse, options: SimpleNamespace) -> str:
+    """Return the manifest of the command's options. Raise SizewatchError if it cannot be written."""
     found = result.prewarm
     one = found.recommendation
     if one is None:
@@ -187,21 +177,21 @@ def manifest(result: ForecastResponse, kind: str, where: ManifestOptions) -> str
     try:
         scaling = Scaling(
             tier=result.tier,
-            namespace=where.namespace,
-            workload=where.workload,
+            namespace=options.namespace,
+            workload=options.workload,
             minimum_warm=one.minimum_warm,
-            maximum=where.maximum or 2 * highest,
+            maximum=options.maximum or 2 * highest,
             zone=found.zone,
-            prometheus=where.prometheus,
+            prometheus=options.prometheus,
             lead_seconds=one.lead_seconds,
             hold_seconds=HOLD_SECONDS,
             recommended=one.replicas,
             schedule=slots_of(((step.start, step.replicas) for step in found.schedule), found.zone),
-            token=where.token,
+            token=options.token,
             note=_note(found),
             drain=found.drain,
         )
-        return manifest_text(scaling, kind)
+        return manifest_text(scaling, options.format)
     except ValueError as error:
         raise SizewatchError(f"{result.tier}: {error}") from error
 

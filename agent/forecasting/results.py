@@ -26,13 +26,6 @@ COLUMNS = ("origin", "target", "horizon_minutes", "method", "q05", "q50", "q95",
 """Columns of a forecast file. Programs read them by place: add a column at the end."""
 
 
-class OutputError(SizewatchError):
-    """Unwritable file."""
-
-    def __init__(self, path: Path, error: OSError) -> None:
-        super().__init__(f"{path}: cannot be written: {error.strerror or error}")
-
-
 def forecast_now(tier: str, given: InputSeries, horizon_seconds: float) -> ForecastResult:
     """Return the forecast of the bins up to `horizon_seconds` after the series, with its record of the last week.
 
@@ -92,23 +85,8 @@ def _score(one: Scored) -> MethodScore:
     )
 
 
-def must_be_writable(path: Path) -> None:
-    """Raise OutputError for an unwritable path, before long work. No file is created."""
-    # The reader of a pipe would take an opening and closing as the whole output.
-    if path.exists() and not path.is_file() and not path.is_dir():
-        return
-    new = not path.exists()
-    try:
-        with path.open("a", encoding="utf-8"):
-            pass
-        if new:
-            path.unlink()
-    except OSError as error:
-        raise OutputError(path, error) from error
-
-
 def write_forecasts(path: Path, walk: BacktestRun, time_text: Callable[[float], str]) -> None:
-    """Write every forecast of the test as a row, in amounts per bin. Raise OutputError.
+    """Write every forecast of the test as a row, in amounts per bin. Raise SizewatchError.
 
     `origin` is the start of the first bin that was unknown to the forecast, `target` the start of its bin. `time_text`
     writes a time (unix seconds).
@@ -132,4 +110,4 @@ def write_forecasts(path: Path, walk: BacktestRun, time_text: Callable[[float], 
     try:
         rows.to_csv(path, index=False, float_format="%.8g", lineterminator="\n")
     except OSError as error:
-        raise OutputError(path, error) from error
+        raise SizewatchError(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -27,7 +27,7 @@ FORECAST_MEMORY_BYTES = 512 * MIB
 MEMORY_BYTES_A_TIER = 32 * MIB
 """Memory limit in bytes for the first tier, and for each further tier.
 
-The libraries and four weeks of one tier take about 200 MiB, each further tier about 10 MiB."""
+The libraries and four weeks of one tier allocate about 330 MiB, each further tier about 14 MiB."""
 
 QUESTION_SECONDS = 60.0
 """Time limit of a request in seconds. The first response reads and learns four weeks, which takes some seconds."""
