@@ -110,7 +110,7 @@ def read_capacity(
     hours = store.bins(tier, hour - LOOK_BACK_SECONDS + HOUR_SECONDS, now)
     recent = [one.window for one in hours if one.window.end > hour - HOUR_SECONDS]
     if recent:
-        daily = bound_by_lengths(daily, windows.sum_families(recent, WORK_FAMILIES))
+        daily = bound_by_lengths(daily, context, windows.sum_families(recent, WORK_FAMILIES))
     ends = {(one.window.middle // HOUR_SECONDS + 1) * HOUR_SECONDS for one in hours if is_saturated(one, context)}
     for end in sorted(ends, reverse=True):
         quarters = store.replica_bins(tier, end - 2 * HOUR_SECONDS, end)

@@ -1,4 +1,4 @@
-"""What an overload shows of a replica's capacity, and how far lengths bound it (DESIGN 3.12, 3.24).
+"""What an overload shows of a replica's capacity, and how far lengths and memory bound it (DESIGN 3.12, 3.24).
 
 While requests wait, what a replica completes is all that it can do with requests of these lengths. Their latencies are
 of no load. A capacity counts requests of its own lengths, so everything here is work in that unit.
@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from rules.confidence import Certainty
+from rules.plan.capacity import planned_capacity
 from rules.plan.load_bins import QUEUE, BinnedWindow, TierContext, mean_waiting
 from rules.telemetry import windows
 from rules.telemetry.readings import families_of
@@ -20,6 +21,7 @@ from rules.telemetry.work import (
     Capacity,
     CapacityLengths,
     CapacitySource,
+    computed_share,
     count_served,
     work_of,
 )
@@ -168,8 +170,8 @@ def lift_to_carried(bounded: Capacity, before: Capacity, since: Iterable[BinnedW
     return replace(bounded, rps=rps, high=high, reason=f"{bounded.reason}; {text}")
 
 
-def bound_by_lengths(capacity: Capacity, recent: Window) -> Capacity:
-    """Return the capacity with the bounds that requests of other lengths leave open.
+def bound_by_lengths(capacity: Capacity, context: TierContext, recent: Window) -> Capacity:
+    """Return the capacity with the bounds that requests of other lengths leave open, and what memory has room for.
 
     Tokens cost more in longer contexts, by the length at most (attention). That is the lower bound for longer requests,
     and the upper one for shorter requests.
@@ -185,9 +187,46 @@ def bound_by_lengths(capacity: Capacity, recent: Window) -> Capacity:
     if longer <= FAR:
         return capacity
     text = f"requests are {longer:.2g} times the work of those that it was measured with"
-    return replace(
+    capacity = replace(
         capacity,
         low=min(capacity.low, capacity.rps / longer),
         certainty=Certainty.LIKELY,
         reason=f"{capacity.reason}; {text}",
     )
+    outputs = work.by_outputs.best if work.by_outputs is not None else 0.0
+    return _bound_by_memory(capacity, context, recent, served, best / outputs if outputs else 0.0)
+
+
+def _bound_by_memory(
+    capacity: Capacity, context: TierContext, recent: Window, served: float, work_of_output: float
+) -> Capacity:
+    """Return the capacity, at most what the benchmark made with as many requests at once as the KV cache has room for.
+
+    A request holds its prompt and, on average, half of its output; shared prefixes are there once. So many requests make
+    at most the benchmark's output rate: `work_of_output` is the work with each unit of it. What production kept stays.
+    """
+    plan, curve = context.plan, context.curve
+    planned = planned_capacity(plan) if plan is not None else None
+    tokens, computed = kv_tokens(context), computed_share(recent)
+    prompts, outputs = (recent.counters.get(name) for name in ("prompt_tokens", "generation_tokens"))
+    if curve is None or planned is None or not tokens or prompts is None or outputs is None:
+        return capacity
+    held = (prompts * (1.0 if computed is None else computed) + outputs / 2) / served
+    reached = curve.rps_at(tokens / held) if held > 0 else None
+    # The curve counts requests of the plan's lengths.
+    if reached is None or not work_of_output or replace(capacity.lengths, only="") != planned.lengths:
+        return capacity
+    most = max(reached * work_of_output, capacity.kept_rps or 0.0)
+    if most >= capacity.rps:
+        return capacity
+    text = f"{tokens / held:.0f} requests of {held:,.0f} tokens fit into its KV cache, and so few make at most {most:.3g} rps"
+    return replace(capacity, rps=most, low=min(capacity.low, most), high=most, reason=f"{capacity.reason}; {text}")
+
+
+def kv_tokens(context: TierContext) -> int | None:
+    """Return the tokens that a replica's KV cache holds by the plan: the benchmark's engine, else the architecture's."""
+    plan = context.plan
+    if plan is None:
+        return None
+    measured = plan.curve.measured.kv_tokens if plan.curve is not None and plan.curve.measured is not None else None
+    return measured or (plan.architecture.kv_tokens if plan.architecture is not None else None)

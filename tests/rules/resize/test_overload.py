@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from judging_samples import gauge
-from report_samples import HOUR, USABLE, hour, tier_view
+from report_samples import HOUR, POINTS, USABLE, hour, tier_view
 
 from rules.plan.load_bins import BinnedWindow, TierContext, bin_window
 from rules.plan.replica_count import Margin, count_replicas
@@ -195,18 +195,38 @@ def test_the_count_covers_what_arrives_and_never_falls_with_it(
 def test_far_from_the_measured_lengths_the_bounds_are_wide() -> None:
     near, far = hour(0, 3.0, 1, prompts=960.0), hour(0, 3.0, 1, prompts=3200.0, outputs=320.0)
     known = replace(PLAN, low=6.0)
-    assert bound_by_lengths(known, near) is known
-    wide = bound_by_lengths(known, far)
+    assert bound_by_lengths(known, PLANNED, near) is known
+    wide = bound_by_lengths(known, PLANNED, far)
     assert wide.rps == known.rps
     assert wide.low == pytest.approx(USABLE / 4)
     assert "requests are 4 times the work of those that it was measured with" in wide.reason
-    shorter = bound_by_lengths(known, hour(0, 3.0, 1, prompts=200.0, outputs=20.0))
+    shorter = bound_by_lengths(known, PLANNED, hour(0, 3.0, 1, prompts=200.0, outputs=20.0))
     assert (shorter.low, shorter.high) == (6.0, pytest.approx(4 * USABLE))
+
+
+def test_memory_bounds_what_longer_requests_leave_room_for() -> None:
+    """The benchmark had 4 requests at once at 4 rps and 8 at 6; 9,000 tokens hold 5 of 1,600 + 200: 4.5 rps of outputs.
+
+    Outputs are five times as long as measured, prompts twice: 3.5 times the work, 0.7 with each unit of output."""
+    lengths = [{**point, "prompt_tokens_mean": 800} for point in POINTS]
+    context = tier_view(curve={"points": lengths, "measured": {"kv_tokens": 9000}})
+    capacity = capacity_of(context)
+    found = bound_by_lengths(capacity, context, hour(0, 2.0, 1, prompts=1600.0, outputs=400.0))
+    assert found.rps == pytest.approx(4.5 * 0.7)
+    assert "5 requests of 1,800 tokens fit into its KV cache" in found.reason
+    as_measured = hour(0, 2.0, 1)
+    assert bound_by_lengths(capacity, context, as_measured) is capacity, "the benchmark itself had this room"
+    kept = bound_by_lengths(replace(capacity, kept_rps=6.0), context, hour(0, 2.0, 1, prompts=1600.0, outputs=400.0))
+    assert kept.rps == 6.0
+    prompts_alone = bound_by_lengths(capacity, context, hour(0, 2.0, 1, prompts=2400.0))
+    assert prompts_alone.rps == capacity.rps, "prompts leave quickly what they take"
+    roomy = tier_view(curve={"points": lengths, "measured": {"kv_tokens": 900_000}})
+    assert bound_by_lengths(capacity_of(roomy), roomy, hour(0, 2.0, 1, prompts=900.0)).rps == capacity.rps
 
 
 def test_a_few_requests_tell_no_lengths() -> None:
     few = cut(hour(0, 0.02, 1, prompts=9000.0, outputs=900.0), 900.0)
-    assert bound_by_lengths(PLAN, few) is PLAN
+    assert bound_by_lengths(PLAN, PLANNED, few) is PLAN
     found = capacity_now(PLANNED, [[bin_window(few, PLANNED.curve, "all")]])
     assert found is not None
     assert found.rps == pytest.approx(USABLE)
