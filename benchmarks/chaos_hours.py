@@ -7,6 +7,7 @@ it fired. Seconds are of the sped clock where nothing else is said.
 
 from __future__ import annotations
 
+import math
 import time
 
 from chaos_fault import FLEET, POSTING, RESEND_TURNS, TIER_DOWN, Fault, is_at
@@ -95,7 +96,7 @@ class StoresHour:
 def _booked(fleet: DaemonProcess | None, minute: float) -> bool:
     assert fleet is not None
     with HistoryStore.open_reader(fleet.history) as reader:
-        return all(reader.has_rows_since(tier, minute) for tier in FLEET_TIERS)
+        return all(reader.minutes(tier, minute, math.inf) for tier in FLEET_TIERS)
 
 
 class AlertmanagersHour:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 
 from agent.config.load import LoadedConfig, find, history_path, load
-from agent.history.reader import Reader, print_simulated_notice
+from agent.history.reader import Reader
 from agent.history.store import HistoryStore
 
 
@@ -20,5 +21,6 @@ def load_config(options: SimpleNamespace) -> LoadedConfig:
 def open_history(loaded: LoadedConfig) -> Iterator[Reader]:
     """Open the history, and say on stderr if it is simulated. Raise ConfigError or HistoryError."""
     with HistoryStore.open_reader(history_path(loaded)) as store:
-        print_simulated_notice(store)
+        if notice := store.simulated_notice():
+            print(notice, file=sys.stderr)
         yield store

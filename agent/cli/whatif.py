@@ -27,7 +27,6 @@ from agent.cli.loading import load_config, open_history
 from agent.config.load import build_tier_contexts, plan_versions, select_tier
 from agent.durations import duration_text
 from agent.history.daily_queries import measured_views, read_production
-from agent.history.reader import simulated_notice
 from exporters.documents.what_if import pools_text, whatif_text
 from exporters.documents.what_if_json import pools_json, whatif_json
 from rules.resize.production_curve import BAD
@@ -68,7 +67,7 @@ def run(options: SimpleNamespace) -> int:
         # The history sums by full hours; the present hour counts as far as it went.
         since, until = (now - options.since) // HOUR_SECONDS * HOUR_SECONDS, now // MINUTE_SECONDS * MINUTE_SECONDS
         seen = read_production(store, context, since, until)
-        findings, simulated = store.findings(until, tier), simulated_notice(store)
+        findings, simulated = store.findings(until, tier), store.simulated_notice()
     why = explain_unanswerable(seen, options.rps)
     if not context.serves_whole_requests or len(options.instances) > 1:
         try:

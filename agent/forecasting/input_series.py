@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from agent.forecasting.csv_series import read_trace, utc_text
 from agent.forecasting.history_input import demand_series
 from agent.forecasting.requests import settled_time
 from agent.forecasting.responses import AHEAD_SECONDS, sundays
-from agent.history.reader import print_simulated_notice
 from agent.history.store import HistoryStore
 from exporters.documents.prewarm import OLD_SECONDS
 from exporters.render.text import format_duration
@@ -88,7 +88,8 @@ def input_from_history(
     until = settled_time(time.time() if now is None else now, loaded.config.settling_seconds) // width * width
     lengths = _lengths_of(loaded, tier)
     with HistoryStore.open_reader(history_path(loaded)) as reader:
-        print_simulated_notice(reader)
+        if notice := reader.simulated_notice():
+            print(notice, file=sys.stderr)
         minutes = reader.demand(tier, until - KEPT_SECONDS, until)
     known = demand_series(minutes, zone=keys.zone, bin_seconds=width, lengths=lengths)
     if not known:

@@ -88,7 +88,7 @@ def decode_window(body: bytes) -> Window:
     """Return the window in the body of a row. Raise ValueError for a damaged body."""
     try:
         return from_record(json.loads(zlib.decompress(body)))
-    except zlib.error as error:
+    except (zlib.error, RecursionError) as error:
         raise ValueError(f"a row that does not unpack ({error})") from error
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from agent.history.reader import Reader
 from rules.evaluator import long_rules
-from rules.plan.load_bins import BinnedWindow, TierContext, sum_by_bin, with_capacity
+from rules.plan.load_bins import BinnedWindow, TierContext, sum_by_bin, sum_by_hour, with_capacity
 from rules.resize.measured_capacity import DAYS, capacity_now
 from rules.resize.overload import (
     LOOK_BACK_SECONDS,
@@ -23,7 +23,7 @@ from rules.resize.overload import (
 )
 from rules.resize.production_summary import ProductionSummary
 from rules.telemetry import windows
-from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS, Window
+from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
 from rules.telemetry.work import Capacity
 from rules.verdicts.verdict import RuleResult
 
@@ -60,7 +60,7 @@ def evaluate_days(store: Reader, context: TierContext, version: str, now: float)
 def _hours(store: Reader, tier: str, since: float, until: float, version: str | None) -> tuple[BinnedWindow, ...]:
     hours: list[BinnedWindow] = []
     for begin, end in pieces(since, until, DAY_SECONDS):
-        hours += long_rules.sum_by_hour(store.bins(tier, begin, end, version))
+        hours += long_rules.sum_slim_hours(store.bins(tier, begin, end, version))
     return tuple(hours)
 
 
@@ -70,20 +70,6 @@ def pieces(since: float, until: float, seconds: float) -> Iterator[tuple[float, 
         end = min(until, (since // seconds + 1) * seconds)
         yield since, end
         since = end
-
-
-def sum_by_hour(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
-    """Return the sum of the load bins of each hour and pool.
-
-    It adds them all at once: bin after bin would take most of a report's time.
-    """
-    grouped: dict[tuple[float, str | None], list[Window]] = {}
-    for part in binned:
-        grouped.setdefault((part.window.middle // HOUR_SECONDS, part.replica), []).append(part.window)
-    return tuple(
-        BinnedWindow(replica=pool, window=windows.sum_windows(group), rps=None, in_system=None)
-        for (_, pool), group in grouped.items()
-    )
 
 
 def read_production(store: Reader, context: TierContext, since: float, until: float) -> ProductionSummary:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from agent.history import codec
@@ -25,6 +22,8 @@ from rules.telemetry.arrivals import MinuteDemand, MinuteSums
 from rules.verdicts.finding import Finding, UnknownSpan
 
 T = TypeVar("T")
+
+NOTE = "SIMULATED: made-up traffic, engines, GPUs and prices (sizewatch demo --history). None of it was ever measured."
 
 
 class Reader:
@@ -47,9 +46,7 @@ class Reader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def minutes(
@@ -87,14 +84,6 @@ class Reader:
         rows = self._query(statement, {"tier": tier, "since": since, "until": until, "plan": plan})
         with self._decoding(kind.table):
             return tuple(codec.decode_slice(*row) for row in rows)
-
-    def has_rows_since(self, tier: str, since: float) -> bool:
-        """Return whether a minute of any replica of the tier that began at `since` or later was booked."""
-        statement = (
-            f"SELECT EXISTS (SELECT 1 FROM {MINUTES.table} AS row CROSS JOIN series ON series.id = row.series"
-            " WHERE start >= ? AND tier = ?)"
-        )
-        return bool(self._query(statement, (since, tier))[0][0])
 
     def plan_versions(self, tier: str, since: float, until: float) -> tuple[str, ...]:
         """Return the plan versions under which hours of the span were booked, that of the newest hour last."""
@@ -179,6 +168,10 @@ class Reader:
         rows = self._query("SELECT value FROM kept WHERE name = ?", (name,))
         return rows[0][0] if rows else None
 
+    def simulated_notice(self) -> str:
+        """Return the notice of a simulated history (`sizewatch demo --history`), "" of a real one."""
+        return "" if self.read_value("simulated") is None else NOTE
+
     def _query(self, statement: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
         with self._lock, translate_sqlite_errors(self._path):
             return self._connection.execute(statement, values).fetchall()
@@ -191,22 +184,3 @@ class Reader:
         except (ValueError, TypeError) as error:
             text = quote_external_text(str(error), MOST_QUOTED)
             raise HistoryError(self._path, f"is damaged: {table} holds {text}") from error
-
-
-KEPT = "simulated"
-"""Name of the value that a simulated history holds: `text`, `seed`, `begin` and `end`. A real history has no such value."""
-
-NOTE = "SIMULATED: made-up traffic, engines, GPUs and prices (sizewatch demo --history). None of it was ever measured."
-
-
-def simulated_notice(history: Reader) -> str:
-    """Return the notice of a simulated history, "" of a real one. Raise HistoryError."""
-    kept = history.read_value(KEPT)
-    return "" if kept is None else str(json.loads(kept)["text"])
-
-
-def print_simulated_notice(history: Reader) -> None:
-    """Print the notice of a simulated history to stderr, before a command prints its results."""
-    text = simulated_notice(history)
-    if text:
-        print(text, file=sys.stderr)

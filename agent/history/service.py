@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import logging
 import math
+import pickle
 import threading
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +24,6 @@ from agent.history.errors import HistoryError, HistoryOpenError
 from agent.history.reader import Reader
 from agent.history.schema import DAY
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import WriteBuffer
 from agent.pipeline.interfaces import Sink, Source
 from exporters.documents.check import check_json, headline
 from rules.evaluator import long_rules
@@ -30,6 +31,7 @@ from rules.evaluator.benchmark_check import FIRST_WEEK_SECONDS, Step13, check_be
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.observation import ClosedMinute, ReplicaKey, StepResult
 from rules.evaluator.timeline import TimelineEvent
+from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
 from rules.replicas import track
 from rules.replicas.track import Spans
@@ -42,6 +44,9 @@ from rules.verdicts import error_budget
 from rules.verdicts.error_budget import Budget
 from rules.verdicts.finding import ClosedSpan, Finding
 from rules.verdicts.verdict import RuleResult
+
+MOST_BYTES = 16 * 1024 * 1024
+"""Three hours of some 90 replicas, at about 1 kB a minute of a real engine (a Window in memory takes 9 to 14 kB)."""
 
 MOST_WAITING = 1000
 """Maximum number of spans and of events that wait for a history that cannot be written. Older ones are lost."""
@@ -91,7 +96,9 @@ class HistoryService:
         self._booked: dict[str, Spans] = {}
         """Times of each tier that the history had before this run booked any minute of it."""
         self._daily: tuple[object, dict[str, Capacity | None]] = (None, {})
-        self.buffer = WriteBuffer()
+        self._unwritten: deque[tuple[int, bytes]] = deque()
+        """Cycles that could not be written: number of minutes and their compressed pickle, a tenth of its size."""
+        self.dropped_minutes = 0
         self.error: str | None = None
         try:
             self.store()
@@ -137,14 +144,40 @@ class HistoryService:
             for minute in closed
         ]
         lasting = tuple(still_open)
-        if self._store is not None and not (records or self.buffer or self._waiting or self._events or lasting):
+        if self._store is not None and not (records or self._unwritten or self._waiting or self._events or lasting):
             return
         try:
-            self.buffer.drain(self._book, records)
+            self._book_all(records)
             self._save(lasting)
             self.error = None
         except HistoryError as error:
             self.error = str(error)
+
+    @property
+    def waiting_minutes(self) -> int:
+        """Return the number of minutes that wait to be written."""
+        return sum(count for count, _ in self._unwritten)
+
+    def _book_all(self, records: Sequence[ClosedMinute]) -> None:
+        """Book the cycles that wait, oldest first, then `records`. What cannot be booked waits; a defect is lost.
+
+        Beyond MOST_BYTES the oldest cycles are lost, and counted.
+        """
+        try:
+            while self._unwritten:
+                count, body = self._unwritten.popleft()
+                try:
+                    self._book(pickle.loads(zlib.decompress(body)))
+                except HistoryError:
+                    self._unwritten.appendleft((count, body))
+                    raise
+            self._book(records)
+        except HistoryError:
+            if records:
+                self._unwritten.append((len(records), zlib.compress(pickle.dumps(records))))
+            while sum(len(body) for _, body in self._unwritten) > MOST_BYTES:
+                self.dropped_minutes += self._unwritten.popleft()[0]
+            raise
 
     def _book(self, records: Sequence[ClosedMinute]) -> None:
         store = self.store()
@@ -190,11 +223,10 @@ class HistoryService:
         def load(store: HistoryStore) -> PreviousRun:
             findings = store.findings(since)
             unfinished = tuple(finding for finding in findings if finding.ended_at is None)
-            tiers = {finding.subject.tier for finding in unfinished}
             return PreviousRun(
                 past=tuple(finding for finding in findings if finding.ended_at is not None),
                 unfinished=unfinished,
-                seen=any(store.has_rows_since(tier, now - ALIVE_SECONDS) for tier in tiers),
+                seen=(store.newest_minute_end or 0.0) > now - ALIVE_SECONDS,
                 foreign=store.foreign_alerts(since),
                 events=store.events(since),
             )
@@ -209,7 +241,7 @@ class HistoryService:
 
         def load(store: HistoryStore) -> Budget | None:
             tier, cut = context.tier, (now - HOUR_SECONDS) // HOUR_SECONDS * HOUR_SECONDS
-            hours = daily_queries.sum_by_hour(store.bins(tier, now - error_budget.KEPT_SECONDS, cut))
+            hours = load_bins.sum_by_hour(store.bins(tier, now - error_budget.KEPT_SECONDS, cut))
             pieces = daily_queries.pieces(cut, now, PIECE_OF_MINUTES_SECONDS)
             minutes = (minute for begin, end in pieces for minute in store.minutes(tier, begin, end))
             return error_budget.restore_budget(context, hours, minutes)
@@ -266,7 +298,7 @@ class HistoryService:
 
     def close(self) -> None:
         """Close the file. What still waits is lost, and logged."""
-        lost = len(self.buffer) + len(self._waiting) + len(self._events)
+        lost = self.waiting_minutes + len(self._waiting) + len(self._events)
         if lost:
             _log.error('lost unwritten history records=%d error="%s"', lost, self.error)
         try:

@@ -1,13 +1,13 @@
 """Parser of a pod in the API's JSON.
 
-The input is untrusted: shapes are checked, and every text is bounded and has no control characters.
+The API server checks shapes. Texts are anybody's: each is bounded and has no control characters.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -24,7 +24,6 @@ MOST_TEXT = 253
 """Maximum characters of a text: Kubernetes' limit of names and label values. Annotations may be longer."""
 
 MOST_LABELS = 64
-MOST_PORTS = 64
 
 GPU_RESOURCES = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "habana.ai/")
 """Prefixes of the resource names of accelerators."""
@@ -88,35 +87,43 @@ def truncate_value(value: object, most: int = MOST_TEXT) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def parse_pod(data: object) -> Pod | None:
-    """Return the pod of an API object, None without a name."""
-    meta, spec, status = (_mapping(_mapping(data).get(key)) for key in ("metadata", "spec", "status"))
-    uid, name, namespace = (truncate_value(meta.get(key)) for key in ("uid", "name", "namespace"))
-    if not (uid and name and namespace):
+def parse_pod(data: dict[str, Any]) -> Pod | None:
+    """Return the pod of an API object, None for an object of another shape."""
+    try:
+        return _parse_pod(data["metadata"], data["spec"], data.get("status") or {})
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return None
+
+
+def _parse_pod(meta: dict[str, Any], spec: dict[str, Any], status: dict[str, Any]) -> Pod:
     labels, annotations = _texts(meta.get("labels")), _texts(meta.get("annotations"), LWS_LEADER)
     own = {**labels, **annotations}
-    containers = _mappings(spec.get("containers"))
+    containers = spec["containers"]
     # The serving container: the first that requests a GPU, else the first.
-    engine = next(filter(_wants_gpu, containers), containers[0] if containers else {})
-    states = _mappings(status.get("containerStatuses"))
-    state = next((state for state in states if engine and state.get("name") == engine.get("name")), {})
-    running = _mapping(_mapping(state.get("state")).get("running"))
-    conditions = {truncate_value(c.get("type")): c for c in _mappings(status.get("conditions"))}
-    is_ready, changed_at = _condition(conditions.get("Ready"))
-    created_at, container_at = _seconds(meta.get("creationTimestamp")), _seconds(running.get("startedAt"))
-    restarts = _whole(state.get("restartCount"))
+    engine = next(filter(_wants_gpu, containers), containers[0])
+    states = {state["name"]: state for state in status.get("containerStatuses") or ()}
+    state = states.get(engine["name"], {})
+    ready: dict[str, Any] = next((c for c in status.get("conditions") or () if c["type"] == "Ready"), {})
+    is_ready, changed_at = ready.get("status") == "True", _seconds(ready.get("lastTransitionTime"))
+    created_at = _seconds(meta.get("creationTimestamp"))
+    container_at = _seconds((state.get("state", {}).get("running") or {}).get("startedAt"))
+    restarts = int(state.get("restartCount", 0))
     return Pod(
-        uid=uid,
-        namespace=namespace,
-        name=name,
+        uid=truncate_value(meta["uid"]),
+        namespace=truncate_value(meta["namespace"]),
+        name=truncate_value(meta["name"]),
         node=truncate_value(spec.get("nodeName")),
         address=truncate_value(status.get("podIP"), 64),
         phase=truncate_value(status.get("phase"), 32),
         labels=labels,
         own={key: own[PREFIX + key] for key in OWN_KEYS if PREFIX + key in own},
         leader=annotations.get(LWS_LEADER, ""),
-        ports=tuple(_ports(containers))[:MOST_PORTS],
+        ports=tuple(
+            Port(truncate_value(port.get("name"), 15), int(port["containerPort"]))
+            for container in containers
+            for port in container.get("ports") or ()
+            if port.get("protocol", "TCP") == "TCP"
+        ),
         wants_gpu=_wants_gpu(engine),
         by_claim=_wants_gpu(engine) and not _requests_gpu(engine),
         host_network=spec.get("hostNetwork") is True,
@@ -134,58 +141,29 @@ def parse_pod(data: object) -> Pod | None:
     )
 
 
-def _wants_gpu(container: Mapping[str, Any]) -> bool:
+def _wants_gpu(container: dict[str, Any]) -> bool:
     # A claim (dynamic resource allocation) has no kind; a requested device is an accelerator.
-    return bool(_mapping(container.get("resources")).get("claims")) or _requests_gpu(container)
+    return bool(container.get("resources", {}).get("claims")) or _requests_gpu(container)
 
 
-def _requests_gpu(container: Mapping[str, Any]) -> bool:
+def _requests_gpu(container: dict[str, Any]) -> bool:
     """Return whether a container asks a device plugin for an accelerator. Anybody may ask for none."""
-    resources = _mapping(container.get("resources"))
-    amounts = {**_mapping(resources.get("requests")), **_mapping(resources.get("limits"))}
-    return any(str(name).startswith(GPU_RESOURCES) and str(amount) not in ("", "0") for name, amount in amounts.items())
+    resources = container.get("resources", {})
+    amounts = {**resources.get("requests", {}), **resources.get("limits", {})}
+    return any(name.startswith(GPU_RESOURCES) and str(amount) not in ("", "0") for name, amount in amounts.items())
 
 
-def _ports(containers: list[Mapping[str, Any]]) -> Iterator[Port]:
-    for container in containers:
-        for port in _mappings(container.get("ports")):
-            number = _whole(port.get("containerPort"))
-            if 0 < number <= 65535 and port.get("protocol", "TCP") == "TCP":
-                yield Port(truncate_value(port.get("name"), 15), number)
-
-
-def _texts(value: object, *wanted: str) -> dict[str, str]:
+def _texts(value: dict[str, str] | None, *wanted: str) -> dict[str, str]:
     """Return the labels, or with `wanted` only these and our annotations: all may have a quarter of a megabyte."""
     texts = {}
-    for key, text in _mapping(value).items():
-        if not wanted or key in wanted or str(key).startswith(PREFIX):
+    for key, text in (value or {}).items():
+        if not wanted or key in wanted or key.startswith(PREFIX):
             texts[truncate_value(key, 317)] = truncate_value(text)
         if len(texts) == MOST_LABELS:
             break
     return texts
 
 
-def _condition(value: Mapping[str, Any] | None) -> tuple[bool, float | None]:
-    """Return whether a condition is true, and the Unix time of its last change."""
-    condition = _mapping(value)
-    return condition.get("status") == "True", _seconds(condition.get("lastTransitionTime"))
-
-
-def _seconds(value: object) -> float | None:
+def _seconds(value: str | None) -> float | None:
     """Parse an RFC 3339 time of the API."""
-    try:
-        return datetime.fromisoformat(value).timestamp() if isinstance(value, str) and value.endswith("Z") else None
-    except (ValueError, OverflowError):
-        return None
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _mappings(value: object) -> list[Mapping[str, Any]]:
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
-
-
-def _whole(value: object) -> int:
-    return value if type(value) is int else 0
+    return datetime.fromisoformat(value).timestamp() if value else None

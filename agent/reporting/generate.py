@@ -26,6 +26,7 @@ from exporters.report.records import Report
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.evaluator.benchmark_check import check_benchmark
 from rules.evaluator.tier_rules import evaluate_rule
+from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, TierContext, with_capacity
 from rules.resize.measured_capacity import capacity_now, count_present_requests, evidence_of
 from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary
@@ -37,8 +38,6 @@ from rules.verdicts.finding import Finding, UnknownSpan
 OVER_THE_TIME = ("WorkloadDrift", "OutputLengthDrift")
 """Live rules that are also evaluated over the hours of the report."""
 
-SIMULATED = "simulated"
-"""Key of the history value that marks simulated data (`agent.demo.simulation`)."""
 
 NO_FORECAST = "forecasting is switched off (forecast.enabled), or keeps no history here"
 NOT_YET = "no forecast has compared its past with what happened yet: it takes three days of history while `sizewatch run` runs"
@@ -68,7 +67,7 @@ def query_report_inputs(
         plan=loaded.plan,
         tiers=tuple(replace(past, resize=resize) for past, resize in zip(tiers, moved, strict=True)),
         remarks=_gone(store, contexts, since, until),
-        simulated=store.read_value(SIMULATED) is not None,
+        simulated=bool(store.simulated_notice()),
     )
 
 
@@ -91,11 +90,11 @@ def _tier(
     for begin, end in daily_queries.pieces(since, until, daily_queries.DAY_SECONDS):
         every = store.bins(tier, begin, end)
         present = every if set(versions) <= {version} else store.bins(tier, begin, end, version)
-        hours = daily_queries.sum_by_hour(every)
+        hours = load_bins.sum_by_hour(every)
         # By load bin while `ProductionSummary` uses bins, else by hour.
         of_present_plan = present
         if end <= until - RECENT_SECONDS:
-            of_present_plan = hours if present is every else daily_queries.sum_by_hour(present)
+            of_present_plan = hours if present is every else load_bins.sum_by_hour(present)
         seen = seen.add(hours, of_present_plan, store.requests(tier, begin, end))
         # Older problems are no reason to re-size now.
         if begin >= until - RECENT_SECONDS:
@@ -130,7 +129,7 @@ def _before(store: Reader, context: TierContext, since: float, until: float) -> 
     begin = 2 * since - until
     seen = ProductionSummary(context=context, since=begin, until=since)
     for start, end in daily_queries.pieces(begin, since, daily_queries.DAY_SECONDS):
-        seen = seen.add(daily_queries.sum_by_hour(store.bins(context.tier, start, end)), (), ())
+        seen = seen.add(load_bins.sum_by_hour(store.bins(context.tier, start, end)), (), ())
     return seen.total
 
 

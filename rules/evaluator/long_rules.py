@@ -10,8 +10,8 @@ from rules.catalogue.registry import BY_NAME, RULES
 from rules.causes import explain
 from rules.evaluator.tier_minutes import LIVE_SECONDS
 from rules.evaluator.tier_rules import evaluate_rule
+from rules.plan import load_bins
 from rules.plan.load_bins import APART, BinnedWindow, TierContext
-from rules.telemetry import windows
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import HOUR_SECONDS, Window
 from rules.verdicts.rule import Rule
@@ -41,18 +41,14 @@ OF_THE_CURVE = frozenset({"fleet_utilization"})
 _HISTOGRAMS = frozenset(rule.family for rule in ASKED)
 
 
-def sum_by_hour(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
+def sum_slim_hours(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
     """Return one window per hour and pool, summed over load bins, with only the histograms that rules over days read.
 
     Weeks of hours are in memory at once, and histograms are most of a window.
     """
-    grouped: dict[tuple[float, str], list[Window]] = {}
-    for one in binned:
-        pool = one.replica if one.replica in APART else ""
-        grouped.setdefault((_hour(one.window), pool), []).append(_slim(one.window))
-    return tuple(
-        BinnedWindow(replica=key[1] or None, window=windows.sum_windows(grouped[key]), rps=None, in_system=None)
-        for key in sorted(grouped)
+    return load_bins.sum_by_hour(
+        replace(part, window=_slim(part.window), replica=part.replica if part.replica in APART else None)
+        for part in binned
     )
 
 
@@ -73,8 +69,8 @@ def evaluate_long_rules(
     Only complete hours count. `of_plan` are those under the present plan version, or None if all are.
     """
     until = now // HOUR_SECONDS * HOUR_SECONDS
-    every = sum_by_hour(hours)
-    present = every if of_plan is None else sum_by_hour(of_plan)
+    every = sum_slim_hours(hours)
+    present = every if of_plan is None else sum_slim_hours(of_plan)
     return tuple(
         _judged(rule, present if rule.signal in OF_THE_CURVE else every, context, now, until) for rule in ASKED
     )

@@ -20,7 +20,7 @@ from rules.telemetry.derived import PlanFacts
 from rules.telemetry.gauges import BURST_SECONDS, IN_SYSTEM, IN_SYSTEM_BY_LITTLE, GaugeSum
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.reading_methods import replica_rate
-from rules.telemetry.windows import Window
+from rules.telemetry.windows import HOUR_SECONDS, Window
 from rules.telemetry.work import Capacity
 
 APART = frozenset(POOL_TOKENS)
@@ -240,6 +240,20 @@ def sum_by_bin(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
             beyond=next((one.beyond for one in reversed(several) if one.beyond), ""),
         )
         for bin, several in windows.group_by(binned, lambda one: one.bin).items()
+    )
+
+
+def sum_by_hour(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
+    """Return the sum of the load bins of each hour and pool, oldest first.
+
+    It adds them all at once: bin after bin would take most of a report's time.
+    """
+    grouped: dict[tuple[float, str], list[Window]] = {}
+    for part in binned:
+        grouped.setdefault((part.window.middle // HOUR_SECONDS, part.replica or ""), []).append(part.window)
+    return tuple(
+        BinnedWindow(replica=key[1] or None, window=windows.sum_windows(grouped[key]), rps=None, in_system=None)
+        for key in sorted(grouped)
     )
 
 

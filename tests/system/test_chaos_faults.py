@@ -236,5 +236,5 @@ def test_a_file_that_was_cut_short_is_told_and_nothing_is_booked_into_it(tmp_pat
     closed = ClosedMinute(tier="h100", replica="r0", slice=booking(41).slice)
     keeping.write_cycle([closed], {}, (), ())
     assert "SQLITE_CORRUPT" in str(keeping.error)
-    assert len(keeping.buffer) == 1
+    assert keeping.waiting_minutes == 1
     keeping.close()

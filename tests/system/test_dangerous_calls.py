@@ -12,7 +12,7 @@ from paths import ROOT
 ROOMS = ("agent", "exporters", "forecast", "rules")
 
 MODULES = {
-    "pickle": "agent/history/write_buffer.py",
+    "pickle": "agent/history/service.py",
     "multiprocessing": "agent/worker/process.py",
     "marshal": "",
     "shelve": "",

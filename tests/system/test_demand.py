@@ -23,7 +23,6 @@ from agent.forecasting.requests import settled_time
 from agent.history.schema import DAY, DEMAND_COLUMNS, VERSION
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import WriteBuffer
 from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
 from rules.telemetry.arrivals import MinuteDemand
@@ -61,12 +60,8 @@ def test_the_minutes_of_all_replicas_and_plans_are_one_row_of_the_tier(store: Hi
 def test_a_request_that_goes_through_both_pools_arrived_once(store: HistoryStore) -> None:
     pools = [replace(booking(0, name), pool=name) for name in ("prefill", "decode")]
     store.book(pools)
-    buffer = WriteBuffer()
-    buffer.add([replace(one, tier="later") for one in pools])
-    buffer.drain(store.book)
-    for tier in ("h100", "later"):
-        assert requests(store.demand(tier, *EVER)) == [(0, 60.0)]
-        assert finished(store.minutes(tier, *EVER)) == 120.0
+    assert requests(store.demand("h100", *EVER)) == [(0, 60.0)]
+    assert finished(store.minutes("h100", *EVER)) == 120.0
 
 
 def test_the_daemon_tells_which_pool_a_replica_belongs_to(path: Path) -> None:

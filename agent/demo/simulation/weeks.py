@@ -7,7 +7,6 @@ daemon, once a day. Nothing else is judged: deployments would fill the timeline.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from agent.durations import duration_text
 from agent.errors import ConfigError
 from agent.history import daily_queries
 from agent.history.codec import Span
-from agent.history.reader import KEPT, NOTE
+from agent.history.reader import NOTE
 from agent.history.schema import MINUTES
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
@@ -209,7 +208,7 @@ def fill(
     runs = {story.tier: TierRun(story, plan.tiers[story.tier], begin, seed) for story in stories(begin, end, seed)}
     tiers = [WatchedTier(run, plan.tiers[tier], end - fine_seconds) for tier, run in runs.items()]
     with HistoryStore(folder / HISTORY) as store:
-        store.keep(KEPT, json.dumps({"text": NOTE}))
+        store.keep("simulated", "true")
         _fill_weeks(store, tiers, begin, end, progress)
     shutil.copyfile(PLAN, folder / "plan.yaml")
     # Nobody serves there: the folder is looked at, and the demo reads its engines in memory.

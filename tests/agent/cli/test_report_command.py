@@ -17,7 +17,6 @@ from report_servers import webhook
 from agent.cli import main
 from agent.cli.report import describe_span
 from agent.config.load import LoadedConfig, find, load, parse_config
-from agent.history.reader import KEPT, NOTE
 from agent.history.store import HistoryStore
 from agent.reporting.generate import load_report_inputs, query_report_inputs
 from exporters.report.build import report
@@ -202,7 +201,7 @@ def test_a_simulated_history_says_so_once_however_many_tiers_and_weeks_were_aske
     both = {"schema": 1, "tiers": {"t": TIER, "u": TIER}}
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(both), encoding="utf-8")
     with HistoryStore(tmp_path / "history.db") as store:
-        store.keep(KEPT, json.dumps({"text": NOTE, "seed": 7}))
+        store.keep("simulated", "true")
     assert main.main(["report", "-c", str(config), "--since", "1w", "--out", str(out)]) == 0
     said = capsys.readouterr()
     assert said.err.count("SIMULATED") == 1

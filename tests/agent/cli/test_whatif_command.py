@@ -16,7 +16,7 @@ from paths import ROOT
 from report_samples import HOUR, POOLED, START, TIER, book, book_pools, day_and_night, finding, hours, plan
 
 from agent.cli import main
-from agent.history.reader import KEPT, NOTE
+from agent.history.reader import NOTE
 from agent.history.store import HistoryStore
 from rules.telemetry.windows import Window
 
@@ -63,7 +63,7 @@ def test_a_simulated_history_says_so_in_the_json_too(tmp_path: Path, capsys: pyt
     config = configured(tmp_path, recent(24))
     assert asked(capsys, config, "--instances", "6")[1]["simulated"] == ""
     with HistoryStore(tmp_path / "history.db") as store:
-        store.keep(KEPT, json.dumps({"text": NOTE}))
+        store.keep("simulated", "true")
     assert asked(capsys, config, "--instances", "6")[1]["simulated"] == NOTE
 
 

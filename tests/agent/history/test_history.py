@@ -342,12 +342,6 @@ def test_plan_versions_are_those_of_the_hours_asked_for(store):
     assert [store.plan_versions("h100", *span) for span in asked] == [("v1", "v2"), ("v1",), ("v1", "v2"), ()]
 
 
-def test_whether_a_tier_was_booked_since_is_known(store):
-    store.book([booking(30)])
-    asked = [("h100", START), ("h100", START + 1800), ("h100", START + 1801), ("mi300", START)]
-    assert [store.has_rows_since(*question) for question in asked] == [True, True, False, False]
-
-
 def test_requests_alone_are_those_of_the_demand(store):
     store.book([booking(minute, finished=minute + 1.0) for minute in range(40)])
     store.book([booking(50, covered=0.0)])
@@ -378,9 +372,8 @@ def test_a_question_for_rows_reads_them_by_their_key(store):
     store.replica_bins("h100", *EVER)
     store.bins("h100", *EVER, "v1")
     store.plan_versions("h100", *EVER)
-    store.has_rows_since("h100", START)
     store._connection.set_trace_callback(None)
-    assert len(lines) == 5
+    assert len(lines) == 4
     for statement in lines:
         steps = [step for *_, step in store._connection.execute(f"EXPLAIN QUERY PLAN {statement}")]
         assert any(step.startswith("SEARCH") and "start>" in step for step in steps), steps

@@ -16,8 +16,8 @@ from agent.history import errors as troubles
 from agent.history.codec import encode_window
 from agent.history.errors import HistoryError, HistoryOpenError
 from agent.history.schema import DAY
+from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
-from agent.history.write_buffer import WriteBuffer
 
 EVER = (0.0, START + 1000 * DAY)
 WRITER = SUPPORT / "history_writer.py"
@@ -145,18 +145,19 @@ def fill(store):
     store._connection.execute(f"PRAGMA max_page_count = {pages}")
 
 
-def test_a_full_disk_keeps_nothing_of_the_turn_and_the_buffer_books_it_once_there_is_room(store):
+def test_a_full_disk_keeps_nothing_of_the_turn_and_it_is_booked_once_there_is_room(store):
     store.book([booking(0)])
     fill(store)
-    buffer, many = WriteBuffer(), [booking(minute, f"r{n}") for minute in range(1, 4) for n in range(40)]
-    buffer.add(many)
-    assert trouble_of(buffer.drain, store.book).endswith("database or disk is full (SQLITE_FULL)")
-    assert len(buffer) == 120
+    service = HistoryService(lambda: store)
+    many = [booking(minute, f"r{n}") for minute in range(1, 4) for n in range(40)]
+    service.write_cycle(many, {"h100": "v1"}, (), ())
+    assert service.error.endswith("database or disk is full (SQLITE_FULL)")
+    assert service.waiting_minutes == 120
     for ask in (store.minutes, store.replica_bins, store.bins):
         assert finished(ask("h100", *EVER)) == 60.0
     store._connection.execute("PRAGMA max_page_count = 1000000")
-    buffer.drain(store.book)
-    assert (len(buffer), buffer.dropped) == (0, 0)
+    service.write_cycle((), {}, (), ())
+    assert (service.waiting_minutes, service.dropped_minutes, service.error) == (0, 0, None)
     for ask in (store.minutes, store.replica_bins, store.bins):
         assert finished(ask("h100", *EVER)) == 121 * 60.0
 
@@ -249,80 +250,6 @@ def test_a_path_with_marks_that_mean_something_in_a_uri_is_a_path(tmp_path):
     with HistoryStore(path) as store:
         store.book([booking(0)])
     assert path.stat().st_size > 4096
-
-
-# ---- the buffer ----
-
-
-class Taking:
-    """What `Store.book` is to a buffer: takes batches, or raises what it is told to."""
-
-    def __init__(self, *errors):
-        self.errors = list(errors)
-        self.taken = []
-
-    def book(self, several):
-        if self.errors and (error := self.errors.pop(0)):
-            raise error
-        self.taken.append(list(several))
-
-
-def test_what_waits_is_booked_oldest_first_and_comes_out_as_it_went_in():
-    buffer, into = WriteBuffer(), Taking()
-    made = [booking(0), booking(1, bin=None, beyond="too much"), booking(2, bin=None, plan=""), booking(3, covered=0.0)]
-    buffer.add(made[:3])
-    buffer.add(made[3:])
-    assert len(buffer) == 4
-    buffer.drain(into.book)
-    assert (into.taken, len(buffer)) == ([made[:3], made[3:]], 0)
-    buffer.drain(into.book)
-    assert len(into.taken) == 2
-
-
-def test_new_bookings_come_after_what_waits_and_wait_where_they_cannot_be_booked():
-    full = HistoryError("history.db", "full")
-    buffer, into = WriteBuffer(), Taking(full, None, full, None, None, None)
-    cycles = [[booking(2 * cycle), booking(2 * cycle + 1)] for cycle in range(4)]
-    with pytest.raises(HistoryError):
-        buffer.drain(into.book, cycles[0])
-    assert (len(buffer), into.taken) == (2, [])
-    with pytest.raises(HistoryError):
-        buffer.drain(into.book, cycles[1])
-    assert (len(buffer), into.taken) == (2, [cycles[0]])
-    buffer.drain(into.book, cycles[2])
-    assert (len(buffer), buffer.dropped, into.taken) == (0, 0, cycles[:3])
-
-
-def test_a_cycle_that_is_a_defect_is_lost():
-    buffer, into = WriteBuffer(), Taking(KeyError("defect"))
-    with pytest.raises(KeyError):
-        buffer.drain(into.book, [booking(0), booking(1)])
-    assert len(buffer) == 0
-    buffer.drain(into.book, [booking(3)])
-    assert into.taken == [[booking(3)]]
-
-
-def test_the_oldest_fall_out_and_are_counted_when_the_queue_is_full():
-    buffer, into = WriteBuffer(most_bytes=10_000), Taking()
-    cycles = [[booking(minute)] for minute in range(100)]
-    for cycle in cycles:
-        buffer.add(cycle)
-    assert 5 < len(buffer) < 50
-    assert buffer.dropped == 100 - len(buffer)
-    kept = len(buffer)
-    buffer.drain(into.book)
-    assert into.taken == cycles[-kept:]
-
-
-def test_a_defect_does_not_stand_in_the_way_forever():
-    buffer, into = WriteBuffer(), Taking(KeyError("defect"))
-    buffer.add([booking(0), booking(1)])
-    with pytest.raises(KeyError):
-        buffer.drain(into.book)
-    assert len(buffer) == 0
-    buffer.add([booking(2)])
-    buffer.drain(into.book)
-    assert into.taken == [[booking(2)]]
 
 
 def test_a_text_that_is_not_utf8_is_damage_and_not_a_defect(path, store):

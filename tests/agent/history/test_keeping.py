@@ -16,6 +16,7 @@ from history_samples import START, window
 from paths import TESTS
 
 from agent.config.files import load_plan
+from agent.history import service
 from agent.history.errors import HistoryError, HistoryOpenError
 from agent.history.service import ALIVE_SECONDS, MOST_WAITING, HistoryService
 from agent.history.store import HistoryStore
@@ -96,7 +97,7 @@ def test_minutes_episodes_and_events_are_in_the_file_after_the_turn(keeping: His
     keeping.event(START, "start", "began")
     keeping.write_cycle([closed(0), closed(1)], VERSIONS, [finding(START + 60)], [])
     assert kept(path) == (2, 1, ["start"])
-    assert (keeping.error, len(keeping.buffer)) == (None, 0)
+    assert (keeping.error, keeping.waiting_minutes) == (None, 0)
 
 
 def test_minutes_are_booked_under_the_plan_version_of_their_tier(keeping: HistoryService, path: Path) -> None:
@@ -115,11 +116,11 @@ def test_a_locked_file_is_a_trouble_in_words_and_everything_is_written_once_it_i
         keeping.write_cycle([closed(minute)], VERSIONS, [finding(START + 60, START + minute)], [])
         assert keeping.error is not None
         assert "database is locked" in keeping.error
-    assert len(keeping.buffer) == 3
+    assert keeping.waiting_minutes == 3
     lock.let_go()
     keeping.write_cycle((), VERSIONS, (), ())
     assert kept(path) == (3, 3, ["start"])
-    assert (keeping.error, len(keeping.buffer), keeping.buffer.dropped) == (None, 0, 0)
+    assert (keeping.error, keeping.waiting_minutes, keeping.dropped_minutes) == (None, 0, 0)
 
 
 def test_minutes_wait_while_the_file_cannot_be_opened(path: Path) -> None:
@@ -135,11 +136,11 @@ def test_minutes_wait_while_the_file_cannot_be_opened(path: Path) -> None:
 
     keeping = HistoryService(opened)
     keeping.write_cycle([closed(0), closed(1)], VERSIONS, (), ())
-    assert (len(keeping.buffer), keeping.error) == (2, f"{path}: another program's")
+    assert (keeping.waiting_minutes, keeping.error) == (2, f"{path}: another program's")
     keeping.write_cycle([closed(2)], VERSIONS, (), ())
     keeping.close()
     assert kept(path)[0] == 3
-    assert keeping.buffer.dropped == 0
+    assert keeping.dropped_minutes == 0
 
 
 class Failing(HistoryStore):
@@ -171,7 +172,7 @@ def test_minutes_that_an_earlier_run_booked_are_not_booked_again_after_a_trouble
     newer = ClosedMinute(tier="t", replica="other", slice=load_bins.bin_window(window(3), None, "other"))
     with closing(HistoryService(lambda: store)) as later:
         later.write_cycle([newer], VERSIONS, (), (), now=START + 241)
-        assert len(later.buffer) == 1
+        assert later.waiting_minutes == 1
         later.write_cycle([closed(minute) for minute in range(3)], VERSIONS, (), (), now=START + 242)
         later.write_cycle([closed(3)], VERSIONS, (), (), now=START + 243)
     assert kept(path)[0] == 5
@@ -226,6 +227,37 @@ def test_what_waits_for_a_history_is_bounded(path: Path) -> None:
     keeping.write_cycle((), VERSIONS, [finding(START + 60, START + n) for n in range(MOST_WAITING + 5)], ())
     assert (len(keeping._waiting), len(keeping._events)) == (MOST_WAITING, MOST_WAITING)
     assert keeping._events[0].t == START + 20, "the oldest are lost"
+
+
+def test_the_oldest_minutes_are_lost_and_counted_beyond_the_limit(
+    keeping: HistoryService, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MOST_BYTES", 10_000)
+    lock = Locked(path)
+    for minute in range(100):
+        keeping.write_cycle([closed(minute)], VERSIONS, (), ())
+    waiting = keeping.waiting_minutes
+    assert 1 < waiting < 50
+    assert keeping.dropped_minutes == 100 - waiting
+    lock.let_go()
+    keeping.write_cycle((), VERSIONS, (), ())
+    with HistoryStore.open_reader(path) as reader:
+        starts = [minute.window.start for minute in reader.minutes("t", START, START + DAY)]
+    assert starts == [START + 60.0 * minute for minute in range(100 - waiting, 100)]
+
+
+def test_minutes_that_can_never_be_booked_are_a_defect_once_and_stand_in_nobodys_way(
+    keeping: HistoryService, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = Locked(path)
+    keeping.write_cycle([closed(0)], VERSIONS, (), ())
+    lock.let_go()
+    with monkeypatch.context() as broken:
+        broken.setattr(HistoryStore, "book", lambda *_: {}["defect"])
+        with pytest.raises(KeyError):
+            keeping.write_cycle((), VERSIONS, (), ())
+    keeping.write_cycle([closed(1)], VERSIONS, (), ())
+    assert kept(path)[0] == 1
 
 
 def test_an_episode_that_can_never_be_written_is_a_defect_once_and_stands_in_nobodys_way(

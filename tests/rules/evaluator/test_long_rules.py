@@ -68,15 +68,15 @@ def test_a_tier_whose_first_hour_of_the_week_was_missed_is_judged_where_it_was_w
 def test_load_bins_of_an_hour_are_one_hour() -> None:
     several = hours(WEEK)
     parts = [replace(bin_window(one, None, None), bin=bin) for one in several for bin in (0, 2)]
-    whole = long_rules.sum_by_hour(parts)
+    whole = long_rules.sum_slim_hours(parts)
     assert len(whole) == WEEK
     assert whole[0].window.counters["requests_finished"] == 2 * several[0].counters["requests_finished"]
-    assert long_rules.sum_by_hour(whole) == whole
+    assert long_rules.sum_slim_hours(whole) == whole
 
 
 def test_what_no_rule_over_days_reads_is_not_held_for_weeks() -> None:
     one = bin_window(hour(0, histograms={"ttft_seconds": seen({0.1: 5.0})}), None, None)
-    (slim,) = long_rules.sum_by_hour([one])
+    (slim,) = long_rules.sum_slim_hours([one])
     assert (slim.window.histograms, slim.window.counters) == ({}, one.window.counters)
 
 

@@ -24,7 +24,7 @@ from agent.demo.runner import watch
 from agent.demo.simulation.scenario import DAY, HOUR, weekday
 from agent.demo.simulation.weeks import CONFIG, HISTORY, PLAN, SimulatedHistory, continue_simulation, fill
 from agent.errors import ConfigError
-from agent.history.reader import NOTE, Reader, simulated_notice
+from agent.history.reader import NOTE, Reader
 from agent.history.service import check_tier
 from agent.history.store import HistoryStore
 from rules.confidence import Certainty
@@ -239,9 +239,9 @@ def test_the_history_says_that_it_is_simulated_and_the_files_beside_it_too(
 ) -> None:
     folder, _ = filled
     with HistoryStore.open_reader(folder / HISTORY) as store:
-        assert simulated_notice(store) == NOTE
+        assert store.simulated_notice() == NOTE
     with HistoryStore(folder / "other.db") as real:
-        assert simulated_notice(real) == ""
+        assert real.simulated_notice() == ""
     assert all("(simulated)" in tier.gpu.product for tier in load_plan(PLAN).tiers.values())
 
 
