@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from datetime import datetime
 
+from agent.config.forecast import EventConfig
 from exporters.documents.forecast import ForecastResult
 from exporters.documents.prewarm import Prewarm
 from rules.plan.capacity import stated_capacity
@@ -14,17 +14,6 @@ from rules.telemetry.work import UNTOLD, Capacity, CapacityLengths
 
 NO_LEAD_SECONDS = 900.0
 """Horizon in seconds while the cold start is unknown: then there is no recommendation."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventMessage:
-    """Calendar event, as in `forecast.events`. `start` is local time without an offset."""
-
-    name: str
-    start: datetime
-    duration_seconds: float
-    factor: float
-    recurrence: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +37,7 @@ class ForecastRequest:
     certainty: float | None = None
     settling_seconds: float = 0.0
     country: str | None = None
-    events: tuple[EventMessage, ...] = ()
+    events: tuple[EventConfig, ...] = ()
     lead_seconds: float | None = None
     lead_source: str = ""
     capacity: Capacity | None = None

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from agent.config.config import Config
-from agent.forecasting.messages import EventMessage, ForecastRequest
+from agent.forecasting.messages import ForecastRequest
 from forecast.capacity.cold_start import cold_start
 from rules.catalogue.registry import margin_of
 from rules.plan.load_bins import TierContext
@@ -48,16 +48,7 @@ def build_request(
         zone=keys.zone,
         certainty=keys.quantile,
         country=keys.country,
-        events=tuple(
-            EventMessage(
-                name=one.name,
-                start=one.start,
-                duration_seconds=one.duration_seconds,
-                factor=one.factor,
-                recurrence=one.recurrence or "",
-            )
-            for one in keys.events
-        ),
+        events=keys.events,
         lead_seconds=found.p95_seconds if found else None,
         lead_source=found.sentence if found else "",
         capacity=None if _no_replicas(context) else context.capacity,

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from agent.durations import retry_delay
@@ -45,11 +45,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _TierState:
-    """State of a tier: the newest response, the projections since one lead ago (work, requests), and the retries."""
+    """State of a tier: the newest response, the pairs of projections since one lead ago (work, requests), the retries."""
 
     result: ForecastResponse | None = None
-    projections: deque[Projection] = field(default_factory=lambda: deque(maxlen=180))
-    requests: deque[Projection] = field(default_factory=lambda: deque(maxlen=180))
+    projections: deque[tuple[Projection, Projection]] = field(default_factory=lambda: deque(maxlen=180))
     failures: int = 0
     retry_at: float = 0.0
     trouble: str = ""
@@ -106,8 +105,14 @@ class ForecastService:
             self._runs += 1
             tier.result = result
             if result.forecast is not None:
-                for kept, found in ((tier.projections, result.forecast), (tier.requests, result.requests)):
-                    _keep(kept, _reliable_part((found or result.forecast).projection, asked.bin_seconds))
+                work, requests = (
+                    _reliable_part(found.projection, asked.bin_seconds)
+                    for found in (result.forecast, result.requests or result.forecast)
+                )
+                tier.projections.append((work, requests))
+                # Those before the last one that was made at least one lead ago serve nothing.
+                while len(tier.projections) > 1 and _is_due(tier.projections[1][0], work.made_at):
+                    tier.projections.popleft()
             self._memory_bytes = result.memory_bytes
             missed, tier.failures, tier.retry_at = tier.failures, 0, 0.0
             before, tier.trouble = tier.trouble, ""
@@ -149,14 +154,14 @@ class ForecastService:
     def projections(self) -> dict[str, Projection]:
         """Return the newest projection of each tier, outdated projections included."""
         with self._lock:
-            return {name: tier.projections[-1] for name, tier in self._tiers.items() if tier.projections}
+            return {name: tier.projections[-1][0] for name, tier in self._tiers.items() if tier.projections}
 
     def status(self, name: str, cold_start: ColdStart | None, ready: int, now: float) -> ForecastStatus:
         """Return the forecast of a tier at `now` (unix seconds) for pages and metrics."""
         with self._lock:
             tier = self._tiers.get(name, _TierState())
             result, trouble = tier.result, tier.trouble
-            projections, requests = tuple(tier.projections), tuple(tier.requests)
+            projections = tuple(tier.projections)
         if result is None:
             return ForecastStatus(
                 cold_start=cold_start, ready=ready, gap=trouble or "no forecast is made yet", trouble=trouble
@@ -164,8 +169,11 @@ class ForecastService:
         fresh = _is_fresh(result, now)
         found = _recommendation(result, now)
         recommendation = replace(found, ready=ready) if found is not None else None
-        projection = projections[-1] if projections else None
-        valid = result.forecast is not None and projection is not None and bool(projection.points_until(now))
+        newest = projections[-1] if projections else None
+        valid = result.forecast is not None and newest is not None and bool(newest[0].points_until(now))
+        due = next((pair for pair in reversed(projections) if _is_due(pair[0], now)), None)
+        at_lead = [_point_at(one, now + one.horizon_seconds) for one in newest] if valid and newest else [None, None]
+        for_now = [_point_at(one, now) for one in due] if due else [None, None]
         return ForecastStatus(
             forecast=result.forecast if valid else None,
             prewarm=without_old_schedule(replace(result.prewarm, recommendation=recommendation), now),
@@ -174,12 +182,10 @@ class ForecastService:
             requests=result.requests if valid else None,
             now_rps=result.now_rps if fresh else None,
             now_requests=result.now_requests if fresh else None,
-            at_lead=_point_at(projection, now + projection.horizon_seconds) if valid and projection else None,
-            for_now=_point_for_now(projections, now),
-            requests_at_lead=_point_at(requests[-1], now + projection.horizon_seconds)
-            if valid and projection
-            else None,
-            requests_for_now=_point_for_now(requests, now),
+            at_lead=at_lead[0],
+            for_now=for_now[0],
+            requests_at_lead=at_lead[1],
+            requests_for_now=for_now[1],
             minimum_warm=result.minimum_warm if fresh else None,
             gap=result.gap
             or ("" if valid else f"the forecast of {(now - result.made_at) / 60:.0f} min ago is outlived"),
@@ -240,11 +246,9 @@ def _reliable_part(whole: Projection, bin_seconds: float) -> Projection:
     return replace(whole, points=tuple(point for point in whole.points if point.t <= until))
 
 
-def _keep(kept: deque[Projection], newest: Projection) -> None:
-    """Add the newest projection. Drop those before the last one that was made at least one lead ago."""
-    kept.append(newest)
-    while len(kept) > 1 and kept[1].made_at <= newest.made_at - kept[1].horizon_seconds:
-        kept.popleft()
+def _is_due(projection: Projection, now: float) -> bool:
+    """Return whether the projection was made at least one lead ago."""
+    return projection.made_at <= now - projection.horizon_seconds
 
 
 def _point_at(projection: Projection, t: float) -> ForecastPoint | None:
@@ -254,10 +258,3 @@ def _point_at(projection: Projection, t: float) -> ForecastPoint | None:
         return None
     width = projection.points[1].t - projection.points[0].t
     return begun[-1] if t < begun[-1].t + width else None
-
-
-def _point_for_now(projections: Sequence[Projection], now: float) -> ForecastPoint | None:
-    """Return the forecast of `now` that was made at least one lead ago."""
-    earlier = (one for one in reversed(projections) if one.made_at <= now - one.horizon_seconds)
-    newest = next(earlier, None)
-    return _point_at(newest, now) if newest is not None else None

@@ -303,7 +303,7 @@ def test_no_older_ones_are_kept_than_what_was_said_a_lead_ago(history: Path) -> 
             keep(history, 1, SETTLED + 60.0 * minute)
             forecasts.run([question(history, minutes_later=minute)])
         tier = forecasts._tiers[TIER]
-        for kept in (tier.projections, tier.requests):
+        for kept in zip(*tier.projections, strict=True):
             assert [one.made_at for one in kept] == [NOW + 60.0 * minute for minute in (2, 3, 4, 5)]
 
 

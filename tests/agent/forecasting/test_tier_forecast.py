@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from forecast_samples import DAY_MINUTES, NOW, SETTLED, amounts, question, rate, series
 
+from agent.config.forecast import EventConfig
 from agent.errors import ConfigError
-from agent.forecasting.messages import EventMessage, ForecastResponse
+from agent.forecasting.messages import ForecastResponse
 from agent.forecasting.responses import NOTHING
 from agent.forecasting.tier_forecast import HIGHEST_CERTAINTY, TierForecast
 from forecast.capacity.prewarm import DecisionBasis, certainty
@@ -226,8 +227,8 @@ def test_a_demand_is_told_with_its_parts_and_the_weeks_highest_minute() -> None:
     at_lead = datetime.fromtimestamp(SETTLED + 120, UTC).replace(tzinfo=None)
     later = datetime.fromtimestamp(SETTLED + 6 * 3600, UTC).replace(tzinfo=None)
     events = (
-        EventMessage(name="now", start=at_lead, duration_seconds=600.0, factor=1.5),
-        EventMessage(name="later", start=later, duration_seconds=3600.0, factor=3.0),
+        EventConfig(name="now", start=at_lead, duration_seconds=600.0, factor=1.5),
+        EventConfig(name="later", start=later, duration_seconds=3600.0, factor=3.0),
     )
     usual, found = answered(4 * DAY_MINUTES).prewarm, answered(4 * DAY_MINUTES, events=events).prewarm
     one, plain = found.recommendation, usual.recommendation
@@ -258,7 +259,7 @@ def test_a_demand_is_told_with_its_parts_and_the_weeks_highest_minute() -> None:
 
 def test_a_known_event_multiplies_what_is_forecast_and_is_not_learnt_from() -> None:
     start = datetime.fromtimestamp(SETTLED + 6 * 3600, UTC).replace(tzinfo=None)
-    event = EventMessage(name="sale", start=start, duration_seconds=3600.0, factor=3.0)
+    event = EventConfig(name="sale", start=start, duration_seconds=3600.0, factor=3.0)
     usual, with_event = answered(), answered(events=(event,))
     assert usual.forecast is not None
     assert with_event.forecast is not None
@@ -269,7 +270,7 @@ def test_a_known_event_multiplies_what_is_forecast_and_is_not_learnt_from() -> N
     past = datetime.fromtimestamp(SETTLED - 3600, UTC).replace(tzinfo=None)
     tripled = series(3 * DAY_MINUTES)
     tripled.values[-60:] *= 3.0
-    asked = question(events=(EventMessage(name="sale", start=past, duration_seconds=3600.0, factor=3.0),))
+    asked = question(events=(EventConfig(name="sale", start=past, duration_seconds=3600.0, factor=3.0),))
     after = TierForecast(asked, tripled).respond(asked)
     assert after.forecast is not None
     assert after.forecast.projection.points[0].q50 == pytest.approx(usual.forecast.projection.points[0].q50, rel=0.02)
@@ -279,7 +280,7 @@ def test_a_known_event_multiplies_what_is_forecast_and_is_not_learnt_from() -> N
 def test_replicas_for_an_event_are_asked_for_one_lead_before_it_begins() -> None:
     for begins, factor in ((180.0, 3.0), (240.0, 1.0)):
         start = datetime.fromtimestamp(SETTLED + begins, UTC).replace(tzinfo=None)
-        event = EventMessage(name="sale", start=start, duration_seconds=3600.0, factor=3.0)
+        event = EventConfig(name="sale", start=start, duration_seconds=3600.0, factor=3.0)
         usual, with_event = answered().prewarm.recommendation, answered(events=(event,)).prewarm.recommendation
         assert usual is not None
         assert usual.quantile_rps is not None
