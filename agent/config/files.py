@@ -21,6 +21,9 @@ from rules.plan.validation import path_text
 MAX_BYTES = 1024 * 1024
 """Maximum size of a file: a ConfigMap holds no more."""
 
+LONGEST_NAME = 500
+"""Maximum characters of a file's name in a message."""
+
 MOST_VALUES = 200_000
 """Maximum number of values with aliases written out: a few bytes can say billions."""
 
@@ -61,8 +64,8 @@ def read_document(path: Path) -> Any:
         problem += f" (line {mark.line + 1})" if mark else ""
     except (ValueError, OverflowError) as error:
         problem = f"is not JSON: {error}" if isinstance(error, json.JSONDecodeError) else str(error)
-    # A configuration can name any characters as its plan file.
-    raise ConfigError((f"{one_line(str(path))}: {problem}",))
+    # A configuration can name any characters as its plan file, and any number of them.
+    raise ConfigError((f"{one_line(str(path))[:LONGEST_NAME]}: {problem}",))
 
 
 def name_file(path: Path | str, problems: Iterable[str]) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from page_checks import message_trouble
 
 from agent.config import load as config
 from agent.errors import ConfigError
-from agent.history import codec
 from rules.engines.reader import compile_layout, is_mapped_name, snapshot
 from rules.engines.registry import ENGINES
 
@@ -104,12 +102,3 @@ def test_a_series_without_a_name_is_no_zero_of_every_family() -> None:
         assert not is_mapped_name("", (engine,))
         page = snapshot(compile_layout([(name, {}), ("", {})], engine), [1.0, 7.0], 0.0)
         assert page == snapshot(compile_layout([(name, {})], engine), [1.0], 0.0)
-
-
-def test_the_body_of_a_gigabyte_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "MOST_BYTES", 100_000)
-    body = zlib.compress(b"0" * (codec.MOST_BYTES + 1))
-    with pytest.raises(ValueError, match="larger than any that was written"):
-        codec.decode_window(body)
-    with pytest.raises(ValueError, match="cut off"):
-        codec.decode_window(body[:-10])

@@ -106,7 +106,7 @@ def test_a_token_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("ftp://grafana.example", "url: must begin with http:// or https://"),
+        ("ftp://grafana.example", "url: must be an http:// or https:// address"),
         ("http://admin:secret@grafana.example", "url: must hold no user or password"),
     ],
 )

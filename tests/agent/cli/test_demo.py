@@ -120,7 +120,7 @@ def test_a_closed_terminal_or_a_kill_ends_it_in_order(tmp_path: Path, number: si
 
 def _turned(url: str) -> bool:
     try:
-        return ask(url, "readyz") == b"ready\n"
+        return ask(url, "readyz") == b"ok\n"
     except OSError:
         return False
 

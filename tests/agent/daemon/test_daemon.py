@@ -63,7 +63,7 @@ def test_a_daemon_watches_its_targets_and_serves_what_it_knows(tmp_path: Path) -
         assert b"cpu-small" in ask(daemon)
         assert metric(daemon, "sizewatch_cycles_total") >= 2
         assert metric(daemon, "sizewatch_history_up") == 1
-        assert ask(daemon, "readyz") == b"ready\n"
+        assert ask(daemon, "readyz") == b"ok\n"
         cycles = daemon.counts.cycles
     assert cycles <= daemon.counts.cycles
     assert daemon.counts.cycle_errors == 0

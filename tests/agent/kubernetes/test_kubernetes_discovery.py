@@ -308,11 +308,11 @@ def test_workers_of_a_group_are_their_leaders_and_are_not_scraped() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, "names the environment variable NODE_NAME, which is not set; in a pod, the downward API gives it"),
+        ({}, "names the environment variable NODE_NAME, which is not set"),
         ({"node": "Not A Name"}, "discovery.kubernetes.node: must be the name of an object"),
         ({"node": "n", "namespaces": ["A B"]}, "discovery.kubernetes.namespaces[0]"),
         ({"node": "n", "ports": []}, "discovery.kubernetes.ports: must be a list"),
-        ({"node": "n", "ports": ["x y"]}, "[0] is neither the name of a port"),
+        ({"node": "n", "ports": ["x y"]}, "must be a list of names"),
         ({"node": "n", "keep": "1s"}, "discovery.kubernetes.keep: must be from 30s"),
         ({"node": "n", "tiers": [{"labels": {}}]}, "discovery.kubernetes.tiers[0].tier"),
         ({"node": "n", "nodes": "x"}, "discovery.kubernetes.nodes"),

@@ -171,10 +171,10 @@ def test_a_secret_that_the_other_side_repeats_stays_out_of_every_message(server:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"url": "ftp://x"}, "url: must begin with http"),
+        ({"url": "ftp://x"}, "url: must be an http:// or https:// address"),
         ({"url": "http://u:c4n4ry@x"}, "url: must hold no user or password"),
         ({"url": "http://x/?query=y"}, "without a query"),
-        ({"url": "http://[::1"}, "url: cannot be read as an address"),
+        ({"url": "http://[::1"}, "url: must be an http:// or https:// address"),
         ({"timeout_seconds": 0}, "timeout"),
         ({"most_samples": 0}, "most_samples"),
         ({"org_id": "a\r\nX: y"}, "org_id"),

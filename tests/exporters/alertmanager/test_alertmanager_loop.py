@@ -132,7 +132,7 @@ def test_a_cascade_reaches_the_pager_once_explains_an_alert_of_others_and_is_res
     lines = capsys.readouterr().out.splitlines()
     assert any("sizewatch started" in one for one in lines)
     assert any("foreign alert: ApiLatencyHigh: this latency alert: KV cache" in one for one in lines)
-    assert any("  page: " in one and "the KV cache fills" in one for one in lines)
+    assert any("  page: " in one and "miss the 2 s TTFT objective" in one for one in lines)
     assert "sizewatch stopped" in lines[-1]
 
 

@@ -214,11 +214,11 @@ def incidents(status: AgentStatus) -> set[tuple[str, str, str]]:
 
 def test_an_incident_is_one_series_while_it_lasts() -> None:
     status = agent_status()
-    lost, cascade = ("h100-llama70b-fp8", "TargetDown", "ticket"), ("l40s-qwen14b", "KvCacheCascade", "page")
-    assert incidents(status) == {lost, cascade, ("h100-llama70b-fp8", "PrefixHitDivergence", "ticket")}
+    cascade = ("l40s-qwen14b", "KvCacheCascade", "page")
+    assert incidents(status) == {cascade, ("h100-llama70b-fp8", "PrefixHitDivergence", "ticket")}
     findings = (finding for tier in status.tiers for finding in tier.findings)
-    began = min(one.started_at for one in findings if one.rule == "TargetDown" and one.ended_at is None)
-    assert one(series(status), "sizewatch_incident_start_timestamp_seconds", root="TargetDown") == began
+    began = min(one.started_at for one in findings if one.rule == "KvCacheCascade" and one.ended_at is None)
+    assert one(series(status), "sizewatch_incident_start_timestamp_seconds", root="KvCacheCascade") == began
     over = replace(
         status, tiers=tuple(replace(tier, findings=tuple(map(ended, tier.findings))) for tier in status.tiers)
     )
@@ -440,7 +440,7 @@ def test_an_incident_with_a_ticket_and_a_page_is_one() -> None:
 def test_incidents_of_one_root_are_one_series_that_counts_them_from_the_first() -> None:
     page = series(tier_with(found("GpuXid", 9000, "r"), found("GpuXid", 400, "s")))
     labels = {"tier": "t", "root": "GpuXid"}
-    assert one(page, "sizewatch_incident", **labels) == 2
+    assert one(page, "sizewatch_incident", **labels) == 1
     assert one(page, "sizewatch_incident_start_timestamp_seconds", **labels) == NOW - 9000
 
 
