@@ -22,6 +22,9 @@ def tls_options(peer: Peer) -> dict[str, Any]:
     if urlsplit(peer.url).scheme != "https":
         return {}
     tls = peer.tls or TlsConfig()
+    for path in filter(None, (tls.ca_file, tls.cert_file, tls.key_file)):
+        if Path(path).exists() and not Path(path).is_file():
+            raise ScrapeError(ScrapeFailure.TLS, f"{path}: is no file")
     try:
         context = ssl.create_default_context(cafile=tls.ca_file)
         if tls.cert_file is not None:
@@ -60,6 +63,9 @@ def header_secret(field: str, path: str) -> str:
 
 
 def _secret(field: str, path: str) -> str:
+    if Path(path).exists() and not Path(path).is_file():
+        # Reading a pipe could block without end.
+        raise ScrapeError(ScrapeFailure.AUTH, f"{field} {path}: is no file")
     try:
         text = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

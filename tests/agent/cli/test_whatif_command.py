@@ -297,7 +297,8 @@ def test_two_numbers_of_replicas_are_for_pools(week: str, capsys: pytest.Capture
     ("part", "instances", "code", "said"),
     [
         ("cost", "10", 0, "20 GPU-hours an hour; the plan has no price"),
-        ("curve", "16", 0, "Use not known: the plan has no benchmark"),
+        # Far below what production carries at any hour of the day: the estimate rises by midnights.
+        ("curve", "24", 0, "Use not known: the plan has no benchmark"),
         ("curve", "5", 3, "at which load something breaks is not known"),
         ("workload", "10", 0, "30 rps: the peak on"),
     ],
