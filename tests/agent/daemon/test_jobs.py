@@ -140,7 +140,8 @@ def test_another_interval_begins_a_grid_at_once(runs: Runs, jobs: DaemonJobs) ->
     assert wait_for(lambda: len(runs.begun) >= 2)
     before, now = len(runs.begun), time.time()
     jobs.schedule(3600.0)
-    assert wait_for(lambda: len(runs.begun) > before), "the first of the new grid is at once"
+    # It is left out where one of the old grid still ends at that moment, and that is told.
+    assert wait_for(lambda: len(runs.begun) > before or runs.skipped), "the first of the new grid is at once"
     assert wait_for(lambda: now + 3600.0 <= due(jobs) <= time.time() + 3600.0)
 
 
