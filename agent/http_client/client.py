@@ -134,7 +134,7 @@ class HttpClient:
                 response = self._adapter.send(request, **options)
             except requests.ConnectionError as error:
                 # A server may close an idle connection just when it is used again.
-                if self._exchange.socket is None or isinstance(error, requests.Timeout):
+                if self._exchange.socket is None or self._exchange.is_over or isinstance(error, requests.Timeout):
                     raise
                 response = self._adapter.send(request, **options)
             yield response

@@ -88,7 +88,7 @@ class Evaluator:
             add_aggregate(state, name, aggregate, self.tier(name))
         if observation.removed:
             self.remove_replicas(state, observation.removed)
-        self._add_closed_minutes(state)
+        defects |= self._add_closed_minutes(state)
         closed, changed = self._evaluate(state, observation)
         return StepResult(
             now=observation.now,
@@ -103,12 +103,17 @@ class Evaluator:
             defects=defects,
         )
 
-    def _add_closed_minutes(self, state: EvaluatorState) -> None:
-        """Add the minutes that this step closed: those of a tier together, for each addition goes over its whole hour."""
+    def _add_closed_minutes(self, state: EvaluatorState) -> dict[ReplicaKey, Exception]:
+        """Add the minutes that this step closed, those of a tier together. Return the defects at the replicas of a tier."""
+        defects: dict[ReplicaKey, Exception] = {}
         closed = (one for one in state.closed_minutes if one.replica != AGGREGATE)
         for tier, group in windows.group_by(closed, lambda one: one.tier).items():
             before, binned = state.minutes.get(tier, TierMinutes()), [one.slice for one in group]
-            state.minutes[tier] = tier_minutes.add_minutes(before, binned, self.tier(tier), state.now)
+            try:
+                state.minutes[tier] = tier_minutes.add_minutes(before, binned, self.tier(tier), state.now)
+            except Exception as defect:  # noqa: BLE001 - a defect at one tier must not stop the others
+                defects |= {(tier, one.replica): defect for one in group}
+        return defects
 
     def flush(self, state: EvaluatorState) -> tuple[ClosedMinute, ...]:
         """Close the open minutes for an orderly stop."""

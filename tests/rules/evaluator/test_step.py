@@ -6,6 +6,7 @@ from evaluation_steps import EvaluationSteps
 from judging_samples import EDGES, START, context, minute
 from making import cumulative, snapshot
 
+from rules.evaluator import tier_minutes
 from rules.evaluator.observation import Observation, ReplicaScrape
 from rules.evaluator.state import EvaluatorState
 from rules.evaluator.step import Evaluator
@@ -321,3 +322,21 @@ def test_the_queue_of_a_tier_is_that_of_its_present_pages_and_else_of_its_newest
     watcher.apply_failed_scrape("t", "a", START + 135, Gap.SCRAPE_FAILED)
     assert watcher.state.requests_waiting("t") == 2.0, "the page of a replica that is away is not its queue"
     assert watcher.state.requests_waiting("other") is None
+
+
+def test_a_defect_at_the_minutes_of_one_tier_costs_the_other_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    add_minutes = tier_minutes.add_minutes
+
+    def fails_for_u(before: Any, binned: Any, tier: Any, now: float) -> Any:
+        if tier.tier == "u":
+            raise ZeroDivisionError
+        return add_minutes(before, binned, tier, now)
+
+    monkeypatch.setattr(tier_minutes, "add_minutes", fails_for_u)
+    evaluator, state = Evaluator(tiers={"t": context(), "u": replace(context(), tier="u")}), EvaluatorState()
+    defects: set[tuple[str, str]] = set()
+    for seconds in range(0, 200, 15):
+        scrapes = tuple(ReplicaScrape(tier=tier, replica="a", t=START + seconds, snapshot=at(seconds)) for tier in "tu")
+        defects |= set(evaluator.step(state, Observation(now=START + seconds, scrapes=scrapes)).defects)
+    assert defects == {("u", "a")}
+    assert state.minutes["t"] != state.minutes.get("u")
