@@ -9,6 +9,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from email.utils import formatdate
 from typing import Any
 
 import uvicorn
@@ -69,6 +70,8 @@ class _Connection(H11Protocol):
 
     def handle_events(self) -> None:
         before = self.cycle
+        # Renewed by a request, not by a timer.
+        self.server_state.default_headers[:1] = [(b"date", formatdate(usegmt=True).encode())]
         super().handle_events()
         if self.cycle is not before:
             self._allow(ANSWER_SECONDS)
@@ -95,10 +98,24 @@ class HandshakeLoop(asyncio.SelectorEventLoop):
 
 
 class _Server(uvicorn.Server):
+    """uvicorn's server without its timer, which wakes an idle process ten times a second."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.stopping = asyncio.Event()
+        self.loop: asyncio.AbstractEventLoop | None = None
+
     async def main_loop(self) -> None:
-        """Renew the Date header and look for the end once a second: uvicorn wakes an idle process ten times as often."""
-        while not await self.on_tick(0):
-            await asyncio.sleep(1.0)
+        self.loop = asyncio.get_running_loop()
+        # Its first tick makes the headers.
+        if not await self.on_tick(0):
+            await self.stopping.wait()
+
+    def end(self) -> None:
+        """Let the server end. Any thread may call it."""
+        self.should_exit = True
+        if self.loop is not None and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.stopping.set)
 
 
 class ThreadedServer:
@@ -138,7 +155,7 @@ class ThreadedServer:
         """Close the port and wait a second for the requests under way."""
         # It logs a traceback for each request that is cut off now.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-        self._server.should_exit = True
+        self._server.end()
         if self._thread.ident is not None:
             self._thread.join(STOP_SECONDS)
         self._socket.close()
