@@ -105,14 +105,14 @@ class GpuCollector:
             _log.exception("unexpected error reading GPUs")
             text = f"defect in sizewatch while reading GPUs: {type(error).__name__}"
             return GpuReadings(windows={}, problems=(text,))
-        found: dict[str, Window] = {}
+        windows: dict[str, Window] = {}
         for readout in map(drop_impossible, readouts):
             before = self.latest.get(readout.gpu)
             window = gpu_windows.diff_readouts(before, readout) if before is not None else None
             if window is not None:
-                found[readout.gpu] = window
+                windows[readout.gpu] = window
             self.latest[readout.gpu] = readout
-        return GpuReadings(windows=found, problems=problems)
+        return GpuReadings(windows=windows, problems=problems)
 
     def note_owners(self, owners: Mapping[tuple[str, str], GpuAssignment], now: float) -> None:
         """Note which replicas miss GPUs at `now` (unix seconds), and forget all others."""

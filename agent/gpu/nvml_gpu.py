@@ -1,230 +1,170 @@
-"""Whole GPU read through NVML: running sums, one readout per cycle, and its activity by GPM.
+"""Physical GPU, read as a whole or as its MIG instances: running sums, and readouts of each cycle.
 
 A new quantity needs a method here and a row of `rules/telemetry/families.toml`.
+
+MIG mode and instances are read again every minute and after every error, because they change at run time. A GPU with
+MIG on is no GPU itself: nothing can run on it. Power, temperature and throttling of the whole GPU are gaps of an
+instance, because their sum would be wrong. Add a value that an instance lacks to ``WHOLE``.
+
+Two compute instances may share one GPU instance, and then its memory and activity. A fault of the whole GPU is counted
+by each instance.
 """
 
 import logging
-import math
 from collections import Counter
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pynvml
 
-from agent.gpu.nvml_device import (
-    INVALID_ARGUMENT,
-    NO_DATA,
-    NOT_SUPPORTED,
-    NvmlDevice,
-    NvmlError,
-    ReadoutBuilder,
-    ask,
-    error_from_code,
-    member_of,
-)
-from agent.gpu.nvml_faults import add_faults
-from agent.gpu.nvml_health import GpuHealthSums
+from agent.gpu.nvml_calls import INVALID_ARGUMENT, NO_DATA, NvmlError, address, ask, ask_text, value_of
+from agent.gpu.nvml_device import NvmlDevice, ReadoutBuilder
+from agent.gpu.nvml_faults import FaultEvents, XidFault
+from agent.gpu.nvml_health import ERRORS, THROTTLING, GpuHealthSums
 from agent.gpu.nvml_sums import LONGEST_SAMPLE_SECONDS, BusySum, EnergySum
-from rules.telemetry.gpu_limits import Impossible
 from rules.telemetry.snapshots import GpuReadout
 
 BUSY = ("gpu_busy_seconds", "gpu_busy_covered_seconds")
 ENERGY = ("gpu_energy_joules", "gpu_energy_covered_seconds")
 
-GPM_BYTES: Mapping[str, int] = MappingProxyType(
-    {
-        f"gpu_{link}_{way}_bytes_per_second": getattr(pynvml, f"NVML_GPM_METRIC_{theirs}_{way.upper()}_PER_SEC")
-        for link, theirs in (("pcie", "PCIE"), ("nvlink", "NVLINK_TOTAL"))
-        for way in ("tx", "rx")
-    }
+WHOLE = (*ENERGY, *THROTTLING, *ERRORS, "gpu_temperature_celsius", "gpu_power_limit_watts")
+"""Values of the whole GPU only."""
+
+INSTANCE_GAPS = dict.fromkeys(BUSY, "not measured where MIG is on; gpu_gr_engine_active is") | dict.fromkeys(
+    WHOLE, "measured for the whole GPU, not for an instance"
 )
-"""GPM metric (MiB per second) by our name. Chip-to-chip metrics came later: an older driver may refuse all for them."""
 
-GPM_METRICS: Mapping[str, int] = MappingProxyType(
-    {
-        **GPM_BYTES,
-        "gpu_gr_engine_active": pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL,
-        "gpu_sm_active": pynvml.NVML_GPM_METRIC_SM_UTIL,
-        "tensor_active": pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
-        "dram_active": pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
-    }
-)
-"""GPM metric (percentage) by our name. GPM: Hopper and newer, values 0 to 100; NVML reference, nvidia-ml-py 13.615.71."""
+NO_INSTANCE = NO_DATA | {INVALID_ARGUMENT}
+"""Codes of a place without an instance: `not found` of most drivers, `invalid argument` of some."""
 
-SHORTEST_SECONDS = 0.1
-"""Minimum time between two GPM samples. An earlier cycle keeps the older sample."""
+MIG_SECONDS = 60.0
+"""Lifetime of the list of instances."""
 
-LARGEST_RATIO = 1.01
-"""Upper bound of a ratio. A ratio between 1 and this bound is a rounding error and counts as 1."""
+Clock = Callable[[], float]
 
 _log = logging.getLogger(__name__)
 
 
-class GpmActivity:
-    """Activity of a GPU or of one of its MIG instances by GPM, without DCGM.
-
-    GPM counts in hardware: a value is the mean since the previous sample. GPM is read from the whole GPU, with the
-    number of the instance.
-    """
-
-    def __init__(self, instance: int | None = None) -> None:
-        self._instance = instance
-        self._request: Any = None
-        self._held: Any = None
-        self._spare: Any = None
-        self._at: float | None = None
-        self._last: dict[str, float | str] = {}
-
-    def read(self, device: NvmlDevice, whole: NvmlDevice, builder: ReadoutBuilder, at: float) -> None:
-        """Add the activity of ``device`` since the last cycle, as ``whole`` reports it. The first cycle adds nothing.
-
-        ``at`` is the reader's clock in seconds.
-        """
-        try:
-            if self._at is None:
-                self._begin(whole, at)
-            elif at - self._at >= SHORTEST_SECONDS:
-                self._advance(device, whole, at)
-        except NvmlError as error:
-            self.interrupt()
-            if not _is_gap(error):
-                raise
-            builder.gaps.update(dict.fromkeys(GPM_METRICS, device.gap(error.words)))
-            return
-        for name, value in self._last.items():
-            if isinstance(value, str):
-                builder.gaps[name] = value
-            else:
-                builder.gauges[name] = value
-
-    def _begin(self, whole: NvmlDevice, at: float) -> None:
-        call = "nvmlGpmQueryDeviceSupport"
-        if not whole.ask(call).isSupportedDevice:
-            raise NvmlError(call, "GPM (Hopper and newer) not supported", NOT_SUPPORTED)
-        self._held = self._held or ask("nvmlGpmSampleAlloc")
-        self._take(whole, self._held)
-        self._at, self._last = at, {}
-
-    def _take(self, whole: NvmlDevice, sample: Any) -> None:
-        if self._instance is None:
-            whole.ask("nvmlGpmSampleGet", sample)
-        else:
-            whole.ask("nvmlGpmMigSampleGet", self._instance, sample)
-
-    def _advance(self, device: NvmlDevice, whole: NvmlDevice, at: float) -> None:
-        self._spare = self._spare or ask("nvmlGpmSampleAlloc")
-        self._take(whole, self._spare)
-        request = self._between(self._held, self._spare)
-        self._held, self._spare, self._at = self._spare, self._held, at
-        ask("nvmlGpmMetricsGet", request)
-        self._last = {name: _measured(name, request.metrics[place], device) for place, name in enumerate(GPM_METRICS)}
-
-    def _between(self, older: Any, newer: Any) -> Any:
-        if self._request is None:
-            self._request = pynvml.c_nvmlGpmMetricsGet_t()
-            self._request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
-            self._request.numMetrics = len(GPM_METRICS)
-        # Clear the previous result: NVML may leave a metric unchanged.
-        for place, metric in enumerate(GPM_METRICS.values()):
-            self._request.metrics[place].metricId = metric
-            self._request.metrics[place].nvmlReturn = pynvml.NVML_ERROR_NO_DATA
-        self._request.sample1, self._request.sample2 = older, newer
-        return self._request
-
-    def interrupt(self) -> None:
-        """Start again with the next cycle."""
-        self._at = None
-
-    def free(self) -> None:
-        """Free both samples before the library is closed."""
-        for sample in filter(None, (self._held, self._spare)):
-            try:
-                ask("nvmlGpmSampleFree", sample)
-            except NvmlError as error:
-                _log.info('freeing an NVML sample failed error="%s"', error)
-        self._held = self._spare = self._at = None
-
-
-def _is_gap(error: NvmlError) -> bool:
-    # Drivers differ most in GPM. A call that they take for wrong must not cost the GPU its other values.
-    return error.is_absent or error.code in (INVALID_ARGUMENT, None)
-
-
-def _measured(name: str, metric: Any, device: NvmlDevice) -> float | str:
-    """Return a ratio from 0 to 1 or bytes per second, or the reason of a gap. Raise NvmlError for a lost GPU."""
-    if metric.nvmlReturn != pynvml.NVML_SUCCESS:
-        error = error_from_code("nvmlGpmMetricsGet", metric.nvmlReturn)
-        if not _is_gap(error):
-            raise error
-        return device.gap(error.words)
-    if name in GPM_BYTES and 0.0 <= metric.value < math.inf:
-        return float(metric.value * 2**20)
-    ratio = metric.value / 100.0
-    if not 0.0 <= ratio <= LARGEST_RATIO:  # also false for NaN
-        text = device.gap(f"{metric.value:g} % active was given")
-        return text if math.isnan(ratio) else Impossible(text)
-    return float(min(ratio, 1.0))
-
-
 class NvmlGpu(NvmlDevice):
-    """Whole GPU. Every method may raise an NvmlError that is not absent."""
+    """Physical GPU. Every method but ``note_faults`` may raise an NvmlError that is not absent."""
 
     def __init__(self, *, uuid: str, product: str, driver: str) -> None:
         super().__init__(uuid=uuid, product=product, driver=driver)
-        self.faults = Counter[int]()
         self._busy = BusySum()
         self._energy = EnergySum()
         self._health = GpuHealthSums()
-        self._activity = GpmActivity()
+        self._instances: dict[str, NvmlDevice] | None = None
+        """By UUID. None where MIG is off."""
+        self._listed_at: float | None = None
+        self._address = 0
 
     @property
     def label(self) -> str:
         """Return its name in problems."""
         return f"GPU {self.index} ({self.uuid}, {self.product})"
 
-    def acquire(self, handle: Any, *, index: int | None = None, driver: str | None = None) -> None:
-        """Set a new handle. Sums continue."""
-        self.handle = handle
-        self.index = self.index if index is None else index
-        self.driver = driver or self.driver
+    def acquire(self, handle: Any) -> None:
+        """Set a new handle. Instances are listed again; sums continue."""
+        self.handle, self._address, self._listed_at = handle, address(handle), None
+
+    def lose(self) -> None:
+        """Drop the handle. The time until the next one is not covered."""
+        self.handle = None
+        self.interrupt()
+        for part in (self._instances or {}).values():
+            part.interrupt()
 
     def interrupt(self) -> None:
         """Start again: the time without readouts is not covered."""
+        super().interrupt()
         self._busy.interrupt()
         self._energy.interrupt()
         self._health.interrupt()
-        self._activity.interrupt()
 
-    def lose(self) -> None:
-        """Drop the handle and interrupt all sums."""
-        self.handle = None
-        self.interrupt()
+    def note_faults(self, faults: Sequence[XidFault]) -> None:
+        """Count the faults of this GPU, per instance if they name one."""
+        own = [fault for fault in faults if fault.gpu == self._address]
+        for fault, count in Counter(own).items():
+            where = "" if fault.instance is None else f" in GPU instance {fault.instance}"
+            _log.warning("%s: the driver reported XID %d%s (%d x)", self.label, fault.xid, where, count)
+        devices = [self] if self._instances is None else [*self._instances.values()]
+        for device in devices:
+            device.faults.update(fault.xid for fault in own if fault.instance in (None, device.instance))
 
-    def free(self) -> None:
-        """Free the samples before the library is closed."""
-        self._activity.free()
+    def read(self, faults: FaultEvents, clock: Clock, unix_offset: float) -> tuple[list[GpuReadout], list[str]]:
+        """Return the readouts of the GPU or its instances, and problems of single instances as texts.
 
-    def read(self, clock: Callable[[], float], unix_offset: float, no_faults: str) -> GpuReadout:
-        """Read all changing values. ``clock() + unix_offset`` is unix time.
-
-        ``no_faults`` is the reason why faults are not reported, or empty.
+        ``clock() + unix_offset`` is unix time.
         """
+        self._list_instances(clock())
+        no_faults = faults.watch(self)
+        if self._instances is None:
+            return [self._read_whole(clock, unix_offset, no_faults)], []
+        if not self._instances:
+            return [], [f"{self.label}: MIG is on and there is no instance, so there is nothing to read"]
+        readouts: list[GpuReadout] = []
+        problems: list[str] = []
+        for part in self._instances.values():
+            builder = ReadoutBuilder(gaps=dict(INSTANCE_GAPS))
+            try:
+                readouts.append(part.finish_readout(builder, unix_offset + clock(), no_faults, self, clock))
+            except NvmlError as error:
+                if error.is_library_lost:
+                    raise
+                problems.append(f"MIG instance {part.uuid} ({part.product}): {error}; looked for again next cycle")
+        if problems:
+            self.lose()
+        return readouts, problems
+
+    def _list_instances(self, at: float) -> None:
+        if self._listed_at is not None and at - self._listed_at < MIG_SECONDS:
+            return
+        before, self._listed_at = self._instances, at
+        mode = self.try_read(ReadoutBuilder(), (), ("nvmlDeviceGetMigMode",))
+        is_on = mode is not None and mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+        self._instances = self._find_instances(before or {}) if is_on else None
+        if before is None and self._instances is not None:
+            self.interrupt()
+        for part in {*(before or {}).values()} - {*(self._instances or {}).values()}:
+            part.interrupt()
+
+    def _find_instances(self, known: dict[str, NvmlDevice]) -> dict[str, NvmlDevice]:
+        """Return the present instances by UUID. Those of ``known`` are kept."""
+        present: dict[str, NvmlDevice] = {}
+        for place in range(self.ask("nvmlDeviceGetMaxMigDeviceCount")):
+            try:
+                handle = self.ask("nvmlDeviceGetMigDeviceHandleByIndex", place)
+            except NvmlError as error:
+                if error.code not in NO_INSTANCE:
+                    raise
+                continue
+            uuid = str(ask("nvmlDeviceGetUUID", handle))
+            number = int(ask("nvmlDeviceGetGpuInstanceId", handle))
+            instance = known.get(uuid)
+            if instance is None or instance.instance != number:
+                product = ask_text(f"{self.product} MIG", "nvmlDeviceGetName", handle)
+                instance = NvmlDevice(uuid=uuid, product=product, driver=self.driver, instance=number)
+            instance.handle = handle
+            present[uuid] = instance
+        return present
+
+    def _read_whole(self, clock: Clock, unix_offset: float, no_faults: str) -> GpuReadout:
         builder = ReadoutBuilder()
         self._read_busy(builder, clock)
         self._read_energy(builder, clock)
         t = unix_offset + clock()
-        self.read_memory(builder)
-        self._read_temperature(builder)
-        self._read_limit(builder)
+        sensor = pynvml.NVML_TEMPERATURE_GPU
+        calls = (("nvmlDeviceGetTemperatureV", sensor), ("nvmlDeviceGetTemperature", sensor))
+        celsius = self.try_read(builder, ("gpu_temperature_celsius",), *calls)
+        if celsius is not None:
+            builder.gauges["gpu_temperature_celsius"] = float(celsius)
+        milliwatts = self.try_read(builder, ("gpu_power_limit_watts",), ("nvmlDeviceGetEnforcedPowerLimit",))
+        if milliwatts is not None:
+            builder.gauges["gpu_power_limit_watts"] = milliwatts / 1e3
         self._health.read(self, builder, clock)
-        pids = self.read_pids(builder)
-        add_faults(builder, self.faults, no_faults)
-        # Last: some drivers refuse memory for a while after GPM.
-        self._activity.read(self, self, builder, clock())
-        return self.readout(t, builder, pids)
+        return self.finish_readout(builder, t, no_faults, self, clock)
 
-    def _read_busy(self, builder: ReadoutBuilder, clock: Callable[[], float]) -> None:
+    def _read_busy(self, builder: ReadoutBuilder, clock: Clock) -> None:
         try:
             samples = self._new_samples()
             # The next sample may not be due yet.
@@ -245,7 +185,7 @@ class NvmlGpu(NvmlDevice):
                 return
             self._busy.add_poll(rates.gpu / 100.0, clock())
             builder.sampled.update(BUSY)
-        builder.counters.update(zip(BUSY, (self._busy.busy_seconds, self._busy.covered_seconds), strict=True))
+        builder.counters.update(zip(BUSY, (self._busy.total, self._busy.covered_seconds), strict=True))
 
     def _new_samples(self) -> list[tuple[int, float]]:
         """Return the driver samples newer than the last one: (microseconds, ratio)."""
@@ -260,17 +200,15 @@ class NvmlGpu(NvmlDevice):
     def _samples_after(self, stamp: int) -> list[tuple[int, float]]:
         call = "nvmlDeviceGetSamples"
         try:
-            value_type, samples = self.ask(call, pynvml.NVML_GPU_UTILIZATION_SAMPLES, stamp)
+            type_, samples = self.ask(call, pynvml.NVML_GPU_UTILIZATION_SAMPLES, stamp)
         except NvmlError as error:
             if error.code not in NO_DATA:
                 raise
             return []
-        member = member_of(value_type, call)
-        return [
-            (int(row.timeStamp), getattr(row.sampleValue, member) / 100.0) for row in samples if row.timeStamp > stamp
-        ]
+        rows = [(int(row.timeStamp), value_of(row.sampleValue, type_, call) / 100.0) for row in samples]
+        return [row for row in rows if row[0] > stamp]
 
-    def _read_energy(self, builder: ReadoutBuilder, clock: Callable[[], float]) -> None:
+    def _read_energy(self, builder: ReadoutBuilder, clock: Clock) -> None:
         try:
             self._energy.add_total(self.ask("nvmlDeviceGetTotalEnergyConsumption"), clock())
         except NvmlError as error:
@@ -284,17 +222,4 @@ class NvmlGpu(NvmlDevice):
             self._energy.add_poll(milliwatts / 1e3, clock())
             builder.gauges["gpu_power_watts"] = milliwatts / 1e3
             builder.sampled.update(polled)
-        builder.counters.update(zip(ENERGY, (self._energy.joules, self._energy.covered_seconds), strict=True))
-
-    def _read_temperature(self, builder: ReadoutBuilder) -> None:
-        name, sensor = "gpu_temperature_celsius", pynvml.NVML_TEMPERATURE_GPU
-        calls = (("nvmlDeviceGetTemperatureV", sensor), ("nvmlDeviceGetTemperature", sensor))
-        celsius = self.try_read(builder, (name,), *calls)
-        if celsius is not None:
-            builder.gauges[name] = float(celsius)
-
-    def _read_limit(self, builder: ReadoutBuilder) -> None:
-        name = "gpu_power_limit_watts"
-        milliwatts = self.try_read(builder, (name,), ("nvmlDeviceGetEnforcedPowerLimit",))
-        if milliwatts is not None:
-            builder.gauges[name] = milliwatts / 1e3
+        builder.counters.update(zip(ENERGY, (self._energy.total, self._energy.covered_seconds), strict=True))

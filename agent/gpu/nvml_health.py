@@ -10,20 +10,12 @@ Memory errors are the aggregate totals, which survive driver reload, reset and r
 """
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import pynvml
 
-from agent.gpu.nvml_device import (
-    INVALID_ARGUMENT,
-    NOT_SUPPORTED,
-    NvmlDevice,
-    NvmlError,
-    ReadoutBuilder,
-    error_from_code,
-    member_of,
-)
+from agent.gpu.nvml_calls import INVALID_ARGUMENT, NOT_SUPPORTED, NvmlError, value_of
+from agent.gpu.nvml_device import NvmlDevice, ReadoutBuilder
 from agent.gpu.nvml_sums import CountSum, ThrottleSum
 
 ECC_SECONDS = 60.0
@@ -33,40 +25,27 @@ POWER, THERMAL, HARDWARE = (f"gpu_throttled_{cause}_seconds" for cause in ("powe
 COVERED = "gpu_throttled_covered_seconds"
 THROTTLING = (POWER, THERMAL, HARDWARE, COVERED)
 
-
-TOTALS: Mapping[str, tuple[int, int]] = MappingProxyType(
-    {
-        POWER: (pynvml.NVML_FI_DEV_PERF_POLICY_POWER, pynvml.NVML_PERF_POLICY_POWER),
-        THERMAL: (pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL, pynvml.NVML_PERF_POLICY_THERMAL),
-    }
-)
+TOTALS = {
+    POWER: (pynvml.NVML_FI_DEV_PERF_POLICY_POWER, pynvml.NVML_PERF_POLICY_POWER),
+    THERMAL: (pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL, pynvml.NVML_PERF_POLICY_THERMAL),
+}
 """Field of a total of nanoseconds, and the policy of the older call."""
 
 BOARD_LIMIT = 0x200
 """Bit of a board limit (NVML reference, nvmlClocksEventReasonBoardLimit). Bindings before 13.615 do not name it."""
 
-BITS: Mapping[str, int] = MappingProxyType(
-    {
-        POWER: pynvml.nvmlClocksEventReasonSwPowerCap,
-        THERMAL: pynvml.nvmlClocksEventReasonSwThermalSlowdown | pynvml.nvmlClocksEventReasonHwThermalSlowdown,
-        HARDWARE: pynvml.nvmlClocksEventReasonHwSlowdown
-        | pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown
-        | BOARD_LIMIT,
-    }
-)
+BITS = {
+    POWER: pynvml.nvmlClocksEventReasonSwPowerCap,
+    THERMAL: pynvml.nvmlClocksEventReasonSwThermalSlowdown | pynvml.nvmlClocksEventReasonHwThermalSlowdown,
+    HARDWARE: pynvml.nvmlClocksEventReasonHwSlowdown | pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown | BOARD_LIMIT,
+}
 """Bits of unwanted throttling. Idle, application clocks, sync boost and display clocks are wanted. Every GPU reaches the
 reliability limit (0x400), a voltage limit, at its top clock, as for DCGM (`rules.gpu_sources.dcgm`)."""
 
-
-ERRORS: Mapping[str, tuple[int, int]] = MappingProxyType(
-    {
-        "gpu_ecc_correctable_errors": (pynvml.NVML_FI_DEV_ECC_SBE_AGG_TOTAL, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
-        "gpu_ecc_uncorrectable_errors": (
-            pynvml.NVML_FI_DEV_ECC_DBE_AGG_TOTAL,
-            pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-        ),
-    }
-)
+ERRORS = {
+    "gpu_ecc_correctable_errors": (pynvml.NVML_FI_DEV_ECC_SBE_AGG_TOTAL, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+    "gpu_ecc_uncorrectable_errors": (pynvml.NVML_FI_DEV_ECC_DBE_AGG_TOTAL, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+}
 """Field of a total of memory errors, and the type of the older call."""
 
 FIELD = "field"
@@ -81,27 +60,26 @@ class GpuHealthSums:
     def __init__(self) -> None:
         self._throttled = ThrottleSum()
         self._errors = {name: CountSum() for name in ERRORS}
-        self._ecc_gaps: dict[str, str] = {}
-        self._ecc_at: float | None = None
+        self._last_errors = ReadoutBuilder()
+        self._errors_at: float | None = None
 
     def read(self, gpu: NvmlDevice, builder: ReadoutBuilder, clock: Callable[[], float]) -> None:
         """Add the changes since the last cycle, with one call for all totals and one for the bits."""
-        ecc_due = self._ecc_at is None or clock() - self._ecc_at >= ECC_SECONDS
+        errors_due = self._errors_at is None or clock() - self._errors_at >= ECC_SECONDS
         wanted = [field for field, _ in TOTALS.values()]
-        if ecc_due:
+        if errors_due:
             wanted += [pynvml.NVML_FI_DEV_ECC_CURRENT, *(field for field, _ in ERRORS.values())]
         fields = _read_fields(gpu, wanted)
         self._add_throttling(gpu, builder, fields, clock)
-        if ecc_due:
-            self._add_errors(gpu, fields)
-            self._ecc_at = clock()
-        builder.gaps.update(self._ecc_gaps)
-        builder.counters.update({name: s.count for name, s in self._errors.items() if name not in self._ecc_gaps})
+        if errors_due:
+            self._last_errors = self._read_errors(gpu, fields)
+            self._errors_at = clock()
+        builder.gaps.update(self._last_errors.gaps)
+        builder.counters.update(self._last_errors.counters)
 
     def interrupt(self) -> None:
         """Restart throttling and read the errors at once."""
-        self._throttled.interrupt()
-        self._ecc_at = None
+        self._throttled.until = self._errors_at = None
 
     def _add_throttling(
         self, gpu: NvmlDevice, builder: ReadoutBuilder, fields: _Fields, clock: Callable[[], float]
@@ -133,18 +111,18 @@ class GpuHealthSums:
         builder.counters[COVERED] = self._throttled.covered_seconds
         builder.sampled.update(active)
 
-    def _add_errors(self, gpu: NvmlDevice, fields: _Fields) -> None:
-        gaps = ReadoutBuilder()
-        is_off = fields[pynvml.NVML_FI_DEV_ECC_CURRENT] == 0
+    def _read_errors(self, gpu: NvmlDevice, fields: _Fields) -> ReadoutBuilder:
+        builder = ReadoutBuilder()
         for name, (field, type_) in ERRORS.items():
-            if is_off:
-                gaps.gaps[name] = f"ECC is switched off on {gpu.product} (driver {gpu.driver})"
+            if fields[pynvml.NVML_FI_DEV_ECC_CURRENT] == 0:
+                builder.gaps[name] = f"ECC is switched off on {gpu.product} (driver {gpu.driver})"
                 continue
             call = ("nvmlDeviceGetTotalEccErrors", type_, pynvml.NVML_AGGREGATE_ECC)
-            total, source = _read_total(gpu, gaps, name, fields[field], *call)
+            total, source = _read_total(gpu, builder, name, fields[field], *call)
             if total is not None:
                 self._errors[name].add_total(int(total), source)
-        self._ecc_gaps = gaps.gaps
+                builder.counters[name] = self._errors[name].count
+        return builder
 
 
 def _read_fields(gpu: NvmlDevice, wanted: list[int]) -> _Fields:
@@ -158,12 +136,12 @@ def _read_fields(gpu: NvmlDevice, wanted: list[int]) -> _Fields:
         return dict.fromkeys(wanted, error)
     fields: dict[int, int | NvmlError] = {}
     for field, row in zip(wanted, rows, strict=True):
-        # A driver answers an unknown field with `invalid argument`.
-        code = NOT_SUPPORTED if row.nvmlReturn == INVALID_ARGUMENT else row.nvmlReturn
-        if code == pynvml.NVML_SUCCESS:
-            fields[field] = int(getattr(row.value, member_of(row.valueType, call)))
+        if row.nvmlReturn == pynvml.NVML_SUCCESS:
+            fields[field] = int(value_of(row.value, row.valueType, call))
         else:
-            fields[field] = error_from_code(call, code)
+            # A driver answers an unknown field with `invalid argument`.
+            code = NOT_SUPPORTED if row.nvmlReturn == INVALID_ARGUMENT else row.nvmlReturn
+            fields[field] = NvmlError(call, code)
     return fields
 
 

@@ -6,17 +6,15 @@ Memory errors come every 60 s with fields that are read anyway. MIG mode and ins
 driver and handle once.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
-from agent.durations import retry_delay
+from agent.durations import Backoff
 from agent.gpu.collector import GpuRead
-from agent.gpu.nvml_board import GpuSlot
-from agent.gpu.nvml_device import NvmlError, ask, ask_text
+from agent.gpu.nvml_calls import NvmlError, ask, ask_text, give_back
 from agent.gpu.nvml_faults import FaultEvents
 from agent.gpu.nvml_gpu import NvmlGpu
 from rules.telemetry.snapshots import GpuReadout
@@ -25,8 +23,6 @@ FIRST_RETRY_SECONDS = 10.0
 LONGEST_RETRY_SECONDS = 300.0
 
 T = TypeVar("T")
-
-_log = logging.getLogger(__name__)
 
 
 class NvmlReader:
@@ -41,7 +37,6 @@ class NvmlReader:
         self._machine = _Machine(clock)
         self._late: Future[Any] | None = None
         self._began = 0.0
-        self._is_closed = False
 
     def read(self, now: float) -> GpuRead:
         """Return a readout for each GPU that answered, and problems as texts. ``now`` is unix seconds.
@@ -49,12 +44,11 @@ class NvmlReader:
         A readout's ``t`` is ``now`` plus the time until its counters were read. A failing GPU loses its own readout,
         a failing library the GPUs not yet read. A hanging library costs the whole cycle, and later cycles.
         """
-        late, self._late = self._late, None
-        if late is not None and not late.done():
-            self._late = late
-            seconds = time.monotonic() - self._began
-            return (), (f"NVML has not answered for {seconds:.0f} s; waiting for the same call",)
-        if late is not None:
+        if self._late is not None:
+            if not self._late.done():
+                seconds = time.monotonic() - self._began
+                return (), (f"NVML has not answered for {seconds:.0f} s; waiting for the same call",)
+            late, self._late = self._late, None
             # Its readouts are too old. A defect is raised.
             late.result()
         reading = self._start(lambda: self._machine.read(now))
@@ -64,11 +58,9 @@ class NvmlReader:
         return reading.result()
 
     def close(self) -> None:
-        """Shut the library down once. A hanging library is left to its daemon thread."""
-        if self._is_closed or (self._late is not None and not self._late.done()):
-            return
-        self._is_closed = True
-        wait([self._start(self._machine.close)], self._deadline)
+        """Shut the library down. A hanging library is left to its daemon thread."""
+        if self._late is None or self._late.done():
+            wait([self._start(self._machine.close)], self._deadline)
 
     def _start(self, job: Callable[[], T]) -> Future[T]:
         result: Future[T] = Future()
@@ -89,14 +81,13 @@ class _Machine:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._open = False
+        self._is_open = False
         self._driver = "unknown"
-        self._boards: dict[str, GpuSlot] = {}
+        self._gpus: dict[str, NvmlGpu] = {}
         self._faults = FaultEvents()
         self._register_again = False
         self._unidentified: list[int] = []
-        self._retry_at = float("-inf")
-        self._failures = 0
+        self._backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         self._why_closed = ""
 
     def read(self, now: float) -> GpuRead:
@@ -104,39 +95,36 @@ class _Machine:
         readouts: list[GpuReadout] = []
         problems: list[str] = []
         try:
-            if not self._reopen(problems):
-                return (), tuple(problems)
+            if not self._is_open and not self._open():
+                return (), (self._why_closed,)
             self._identify(problems)
             self._collect_faults(problems)
-            for board in sorted(self._boards.values(), key=lambda board: (board.whole.index or 0, board.whole.uuid)):
-                self._read_slot(board, offset, readouts, problems)
+            for gpu in sorted(self._gpus.values(), key=lambda gpu: (gpu.index or 0, gpu.uuid)):
+                self._read_gpu(gpu, offset, readouts, problems)
         except NvmlError as error:
             problems.append(f"NVML: {error}; GPUs not read this cycle, opened again next cycle")
             self.close()
         return tuple(readouts), tuple(problems)
 
-    def _reopen(self, problems: list[str]) -> bool:
-        if self._open:
+    def _open(self) -> bool:
+        if not self._backoff.is_due(self._clock()):
+            return False
+        try:
+            ask("nvmlInit")
+            self._is_open = True
+            self._unidentified = list(range(ask("nvmlDeviceGetCount")))
+            self._driver = ask_text("of unknown version", "nvmlSystemGetDriverVersion")
+            # A driver without a GPU is no error of NVML. Look again, but not in every cycle.
+            trouble = "" if self._unidentified else "the driver runs but shows no GPU"
+        except NvmlError as error:
+            trouble = str(error)
+        if not trouble:
+            self._backoff = self._backoff.record_success()
             return True
-        if self._clock() >= self._retry_at:
-            try:
-                ask("nvmlInit")
-                self._open = True
-                self._unidentified = list(range(ask("nvmlDeviceGetCount")))
-                self._driver = ask_text("of unknown version", "nvmlSystemGetDriverVersion")
-                # A driver without a GPU is no error of NVML. Look again, but not in every cycle.
-                trouble = "" if self._unidentified else "the driver runs but shows no GPU"
-            except NvmlError as error:
-                trouble = str(error)
-            if not trouble:
-                self._failures = 0
-                return True
-            self.close()
-            self._failures += 1
-            delay = retry_delay(self._failures, FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
-            self._retry_at = self._clock() + delay
-            self._why_closed = f"NVML: {trouble}; no GPU is read, next try after {delay:.0f} s"
-        problems.append(self._why_closed)
+        self.close()
+        self._backoff = self._backoff.record_failure(self._clock())
+        seconds = self._backoff.skip_until - self._clock()
+        self._why_closed = f"NVML: {trouble}; no GPU is read, next try after {seconds:.0f} s"
         return False
 
     def _identify(self, problems: list[str]) -> None:
@@ -146,59 +134,53 @@ class _Machine:
             try:
                 handle = ask("nvmlDeviceGetHandleByIndex", index)
                 uuid = ask("nvmlDeviceGetUUID", handle)
-                board = self._boards.get(uuid) or GpuSlot(
-                    NvmlGpu(uuid=uuid, product=ask_text("", "nvmlDeviceGetName", handle), driver=self._driver)
-                )
+                if uuid not in self._gpus:
+                    product = ask_text("", "nvmlDeviceGetName", handle)
+                    self._gpus[uuid] = NvmlGpu(uuid=uuid, product=product, driver=self._driver)
             except NvmlError as error:
                 if error.is_library_lost:
                     raise
                 left.append(index)
                 problems.append(f"GPU {index}: {error}; tried again next cycle")
                 continue
-            board.acquire(handle, index=index, driver=self._driver)
-            self._boards[uuid] = board
+            gpu = self._gpus[uuid]
+            gpu.acquire(handle)
+            gpu.index, gpu.driver = index, self._driver
         self._unidentified = left
 
     def _collect_faults(self, problems: list[str]) -> None:
         faults, problem = self._faults.collect()
         problems.extend(filter(None, (problem,)))
-        for board in self._boards.values():
-            board.note(faults)
+        for gpu in self._gpus.values():
+            gpu.note_faults(faults)
         if self._register_again:
             # The set is empty now. A GPU that came back may not be the registered one.
             self._faults.free()
             self._register_again = False
 
-    def _read_slot(self, board: GpuSlot, offset: float, readouts: list[GpuReadout], problems: list[str]) -> None:
+    def _read_gpu(self, gpu: NvmlGpu, offset: float, readouts: list[GpuReadout], problems: list[str]) -> None:
         try:
-            if not board.present:
-                board.acquire(ask("nvmlDeviceGetHandleByUUID", board.whole.uuid))
+            if gpu.handle is None:
+                gpu.acquire(ask("nvmlDeviceGetHandleByUUID", gpu.uuid))
                 self._register_again = True
-            found, own_problems = board.read(self._faults, self._clock, offset)
+            own_readouts, own_problems = gpu.read(self._faults, self._clock, offset)
         except NvmlError as error:
-            board.lose()
+            gpu.lose()
             if error.is_library_lost:
                 raise
-            problems.append(f"{board.whole.label}: {error}; tried again next cycle")
+            problems.append(f"{gpu.label}: {error}; tried again next cycle")
             return
-        readouts.extend(found)
+        readouts.extend(own_readouts)
         problems.extend(own_problems)
 
     def close(self) -> None:
         """Shut the library down completely. The GPUs keep their sums."""
-        for board in self._boards.values():
-            board.lose()
-        if not self._open:
-            return
-        self._open = False
-        for board in self._boards.values():
-            board.free()
+        for gpu in self._gpus.values():
+            gpu.lose()
         self._faults.free()
-        self._faults = FaultEvents()
-        try:
-            ask("nvmlShutdown")
-        except NvmlError as error:
-            _log.info("NVML did not shut down cleanly: %s", error)
+        if self._is_open:
+            self._is_open = False
+            give_back("nvmlShutdown")
 
 
 def list_local_gpus() -> tuple[GpuReadout, ...]:

@@ -1,7 +1,8 @@
 """Sums over time for one GPU: busy, throttled and joules with the covered seconds, and counts of errors.
 
 Driver samples, driver totals and polls add to the same counters. A value counts for the time since the previous one, up
-to a limit. Time that is not covered is left out of every counter, so that ratios stay correct.
+to a limit. Time that is not covered is left out of every counter, so that ratios stay correct. ``at`` is the reader's
+clock in seconds.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,20 +16,39 @@ LONGEST_POLL_SECONDS = 60.0
 """Limit of a polled value: a missed or slow cycle, not an outage."""
 
 
-def _covered_seconds(seconds: float, longest: float) -> float:
-    return seconds if 0.0 < seconds <= longest else 0.0
+def _covered_seconds(since: float | None, at: float, longest: float = LONGEST_POLL_SECONDS) -> float:
+    return at - since if since is not None and 0.0 < at - since <= longest else 0.0
 
 
-@dataclass(slots=True, kw_only=True)
-class BusySum:
-    """Busy seconds of one GPU. ``at`` is the reader's clock in seconds; samples have the driver's clock."""
+@dataclass(kw_only=True)
+class TimeSum:
+    """Sum over time, and the seconds that it covers."""
 
-    busy_seconds: float = 0.0
+    total: float = 0.0
     covered_seconds: float = 0.0
+    until: float | None = None
+    """End of the covered time."""
+
+    def add_poll(self, rate: float, at: float) -> None:
+        """Add a polled rate per second for the time since the last addition."""
+        self._add(rate, _covered_seconds(self.until, at))
+        self.until = at
+
+    def _add(self, rate: float, seconds: float) -> None:
+        self.total += rate * seconds
+        self.covered_seconds += seconds
+
+    def interrupt(self) -> None:
+        """Start again: the time until the next addition is not covered."""
+        self.until = None
+
+
+@dataclass(kw_only=True)
+class BusySum(TimeSum):
+    """Busy seconds of one GPU. Driver samples keep their place over an interruption: it is visible in their times."""
+
     last_sample: int | None = None
     """Newest sample in microseconds of the driver's clock, which counts from boot or from 1970."""
-    until: float | None = None
-    """End of the covered time, on the reader's clock."""
     polled: bool = False
     """True if the last addition was a poll."""
 
@@ -38,68 +58,46 @@ class BusySum:
         A sample counts for the time since the previous one. A late or invalid sample is only the start of the next.
         """
         rows = sorted(samples)
-        start = self._start(rows[-1][0], at)
+        start = self.last_sample
+        if self.polled and self.until is not None:
+            # The polled time is covered. The clocks have no common zero: take the newest sample as now.
+            fence = rows[-1][0] - round((at - self.until) * 1e6)
+            start = fence if start is None else max(fence, start)
         for stamp, ratio in rows:
-            if start is not None and stamp > start and 0.0 <= ratio <= 1.0:
-                self._add(ratio, _covered_seconds((stamp - start) / 1e6, LONGEST_SAMPLE_SECONDS))
+            if start is not None and 0.0 <= ratio <= 1.0:
+                self._add(ratio, _covered_seconds(0.0, (stamp - start) / 1e6, LONGEST_SAMPLE_SECONDS))
             start = stamp if start is None else max(start, stamp)
         self.last_sample, self.until, self.polled = rows[-1][0], at, False
 
-    def _start(self, newest: int, at: float) -> int | None:
-        if not self.polled or self.until is None:
-            return self.last_sample
-        # The polled time is covered. The clocks have no common zero: take the newest sample as now.
-        fence = newest - round((at - self.until) * 1e6)
-        return fence if self.last_sample is None else max(fence, self.last_sample)
-
-    def add_poll(self, ratio: float, at: float) -> None:
+    def add_poll(self, rate: float, at: float) -> None:
         """Add a polled utilisation (ratio 0-1) for the time since the last addition."""
-        if self.until is not None:
-            self._add(ratio, _covered_seconds(at - self.until, LONGEST_POLL_SECONDS))
-        self.until, self.polled = at, True
-
-    def _add(self, ratio: float, seconds: float) -> None:
-        self.busy_seconds += ratio * seconds
-        self.covered_seconds += seconds
-
-    def interrupt(self) -> None:
-        """Restart the polls. Samples keep their place: their gap is visible in their times."""
-        self.until, self.polled = None, False
+        super().add_poll(rate, at)
+        self.polled = True
 
 
-@dataclass(slots=True, kw_only=True)
-class EnergySum:
-    """Joules of one GPU. ``at`` is the reader's clock in seconds."""
+@dataclass(kw_only=True)
+class EnergySum(TimeSum):
+    """Joules of one GPU."""
 
-    joules: float = 0.0
-    covered_seconds: float = 0.0
     last_total: int | None = None
     """Driver's total at the last addition: millijoules since the driver was loaded."""
-    until: float | None = None
 
     def add_total(self, millijoules: int, at: float) -> None:
         """Add the increase of the driver's total. A total that fell was restarted: that time is not covered."""
         if self.last_total is not None and self.until is not None and millijoules >= self.last_total:
-            self.joules += (millijoules - self.last_total) / 1e3
+            self.total += (millijoules - self.last_total) / 1e3
             self.covered_seconds += at - self.until
         self.last_total, self.until = millijoules, at
 
-    def add_poll(self, watts: float, at: float) -> None:
-        """Add a polled power for the time since the last addition."""
-        if self.until is not None:
-            seconds = _covered_seconds(at - self.until, LONGEST_POLL_SECONDS)
-            self.joules += watts * seconds
-            self.covered_seconds += seconds
-        self.last_total, self.until = None, at
-
-    def interrupt(self) -> None:
-        """Start again: the total may have been restarted."""
-        self.last_total = self.until = None
+    def add_poll(self, rate: float, at: float) -> None:
+        """Add a polled power (watts) for the time since the last addition."""
+        super().add_poll(rate, at)
+        self.last_total = None
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class ThrottleSum:
-    """Throttled seconds by cause. ``at`` is the reader's clock in seconds."""
+    """Throttled seconds by cause."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     """Seconds by cause, also of causes that the last addition lacked."""
@@ -114,25 +112,21 @@ class ThrottleSum:
 
         All causes share the covered seconds. A total that fell, an outage or another set of causes covers no time.
         """
-        seconds = _covered_seconds(at - self.until, LONGEST_POLL_SECONDS) if self.until is not None else 0.0
+        seconds = _covered_seconds(self.until, at)
         known = frozenset({*totals, *active})
         goes_on = totals.keys() == self.last_totals.keys() and known == self.known
         if seconds and goes_on and all(total >= self.last_totals[cause] for cause, total in totals.items()):
             for cause, total in totals.items():
                 # The driver counts in tenths of a second: an increase may include a part of the previous cycle.
                 self.seconds[cause] += min((total - self.last_totals[cause]) / 1e9, seconds)
-            for cause in (cause for cause, acting in active.items() if acting):
-                self.seconds[cause] += seconds
+            for cause, is_acting in active.items():
+                self.seconds[cause] += seconds if is_acting else 0.0
             self.covered_seconds += seconds
-        self.seconds.update({cause: 0.0 for cause in known if cause not in self.seconds})
+        self.seconds = dict.fromkeys(known, 0.0) | self.seconds
         self.known, self.last_totals, self.until = known, dict(totals), at
 
-    def interrupt(self) -> None:
-        """Start again: the time without readouts is not covered."""
-        self.until = None
 
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class CountSum:
     """Errors of one GPU since the start of the reader, from a driver's total that may be reset."""
 

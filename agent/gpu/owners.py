@@ -6,8 +6,6 @@ that this process may not see, has no ancestors; that is no error.
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +15,8 @@ from rules.telemetry.snapshots import GpuReadout
 
 PROC = Path("/proc")
 
-MOST_GENERATIONS = 64
-"""Maximum depth of a process tree. A reused pid can close a circle."""
-
-MOST_LETTERS, MOST_DIGITS = 100, 20
-"""Characters read of a pid file; digits of a 64-bit number."""
+MOST_BYTES = 20
+"""Bytes read of a pid file: the digits of a 64-bit number."""
 
 AUTO = ("auto",)
 
@@ -38,35 +33,33 @@ class PidFileError(Exception):
 def read_pid(path: str) -> int:
     """Return the process id in a pid file. Raise PidFileError."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise PidFileError(f"{path}: is no file")
-        with Path(path).open(encoding="ascii") as file:
-            text = file.read(MOST_LETTERS).strip()
+        # Not a pipe, whose other end may never write.
+        if not Path(path).is_file():
+            raise PidFileError(f"{path}: no such file")
+        with Path(path).open("rb") as file:
+            pid = int(file.read(MOST_BYTES))
     except OSError as error:
         raise PidFileError(f"{path}: {(error.strerror or 'cannot be read').lower()}") from error
-    except UnicodeDecodeError:
-        raise PidFileError(f"{path}: holds no process id") from None
-    if not text.isdigit() or len(text) >= MOST_DIGITS or not int(text):
+    except ValueError:
+        pid = 0
+    if pid <= 0:
         raise PidFileError(f"{path}: holds no process id")
-    return int(text)
+    return pid
 
 
 def lineage(pid: int, proc: Path = PROC) -> frozenset[int]:
     """Return a process and all its visible ancestors."""
-    found: set[int] = set()
-    while pid > 0 and pid not in found and len(found) < MOST_GENERATIONS:
-        found.add(pid)
-        pid = _parent(pid, proc)
-    return frozenset(found)
-
-
-def _parent(pid: int, proc: Path) -> int:
-    try:
-        stat = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-        # The second field, the command in parentheses, may contain blanks. The parent is the second field after it.
-        return int(stat.rpartition(")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
+    pids: set[int] = set()
+    # A reused pid can close a circle.
+    while pid > 0 and pid not in pids:
+        pids.add(pid)
+        try:
+            stat = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+            # The second field, the command in parentheses, may contain blanks. The parent is the second field after it.
+            pid = int(stat.rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            break
+    return frozenset(pids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +73,7 @@ class GpuAssignment:
 def gpus_by_index(readouts: Mapping[str, GpuReadout]) -> dict[str, str]:
     """Return the GPUs by index. After a replacement the GPU that was read last counts."""
     by_time = sorted(readouts.values(), key=lambda readout: readout.t)
-    return {str(one.index): one.gpu for one in by_time if one.index is not None}
+    return {str(readout.index): readout.gpu for readout in by_time if readout.index is not None}
 
 
 def assign_gpus(

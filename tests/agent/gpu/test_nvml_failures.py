@@ -11,7 +11,7 @@ from nvml_fixture import nvml_library, nvml_state, read_machine  # noqa: F401 (f
 from paths import ROOT
 from waiting import CEILING_SECONDS, wait_for
 
-from agent.gpu.nvml_device import LIBRARY_LOST, NO_DATA, UNSUPPORTED, NvmlError, ask
+from agent.gpu.nvml_calls import LIBRARY_LOST, NO_DATA, UNSUPPORTED, NvmlError, ask
 from agent.gpu.nvml_reader import NvmlReader
 from rules.telemetry.snapshots import GpuReadout
 

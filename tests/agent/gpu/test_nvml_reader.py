@@ -3,7 +3,7 @@
 import pytest
 from nvml_fixture import H100, nvml_library, nvml_state, read_machine  # noqa: F401 (fixtures)
 
-from agent.gpu.nvml_gpu import GPM_METRICS
+from agent.gpu.nvml_gpm import GPM_METRICS
 from rules.telemetry.families import GPU_NAMES
 
 NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND = 3, 4, 13

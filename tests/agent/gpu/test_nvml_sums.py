@@ -9,37 +9,37 @@ def test_each_sample_stands_for_the_time_since_the_one_before_it():
     busy = BusySum(last_sample=1_000_000)
     busy.add_samples([(1_200_000, 1.0), (1_700_000, 0.5), (2_700_000, 0.0)], at=10.0)
     # 0.2 s x 1.0 + 0.5 s x 0.5 + 1.0 s x 0.0
-    assert (busy.busy_seconds, busy.covered_seconds) == pytest.approx((0.45, 1.7))
+    assert (busy.total, busy.covered_seconds) == pytest.approx((0.45, 1.7))
     assert busy.last_sample == 2_700_000
 
 
 def test_the_first_sample_ever_only_starts_the_count():
     busy = BusySum()
     busy.add_samples([(5_000_000, 1.0)], at=0.0)
-    assert (busy.busy_seconds, busy.covered_seconds) == (0.0, 0.0)
+    assert (busy.total, busy.covered_seconds) == (0.0, 0.0)
     busy.add_samples([(6_000_000, 0.25)], at=1.0)
-    assert (busy.busy_seconds, busy.covered_seconds) == pytest.approx((0.25, 1.0))
+    assert (busy.total, busy.covered_seconds) == pytest.approx((0.25, 1.0))
 
 
 def test_after_an_overflow_of_the_buffer_only_the_part_it_still_holds_is_covered():
     busy = BusySum(last_sample=1_000_000)
     # 15 s later the buffer begins at 6 s: what happened between 1 s and 6 s is known to nobody.
     busy.add_samples([(6_000_000, 1.0), (6_500_000, 1.0), (7_500_000, 0.5)], at=15.0)
-    assert (busy.busy_seconds, busy.covered_seconds) == pytest.approx((1.0, 1.5))
+    assert (busy.total, busy.covered_seconds) == pytest.approx((1.0, 1.5))
 
 
 def test_a_sample_that_is_no_ratio_covers_nothing():
     busy = BusySum(last_sample=0)
     busy.add_samples([(1_000_000, 42_949_672.95), (2_000_000, 0.5)], at=2.0)
-    assert (busy.busy_seconds, busy.covered_seconds) == pytest.approx((0.5, 1.0))
+    assert (busy.total, busy.covered_seconds) == pytest.approx((0.5, 1.0))
 
 
 def test_samples_in_any_order_and_twice_give_the_same_sum():
     ordered, jumbled = BusySum(last_sample=0), BusySum(last_sample=0)
     ordered.add_samples([(500_000, 1.0), (1_000_000, 0.0)], at=1.0)
     jumbled.add_samples([(1_000_000, 0.0), (500_000, 1.0), (1_000_000, 0.0)], at=1.0)
-    assert (jumbled.busy_seconds, jumbled.covered_seconds) == (ordered.busy_seconds, ordered.covered_seconds)
-    assert (ordered.busy_seconds, ordered.covered_seconds) == pytest.approx((0.5, 1.0))
+    assert (jumbled.total, jumbled.covered_seconds) == (ordered.total, ordered.covered_seconds)
+    assert (ordered.total, ordered.covered_seconds) == pytest.approx((0.5, 1.0))
 
 
 def test_a_poll_stands_for_the_time_since_the_last_addition():
@@ -48,7 +48,7 @@ def test_a_poll_stands_for_the_time_since_the_last_addition():
     assert busy.covered_seconds == 0.0
     busy.add_poll(0.5, at=115.0)
     busy.add_poll(0.1, at=120.0)
-    assert (busy.busy_seconds, busy.covered_seconds) == pytest.approx((7.5 + 0.5, 20.0))
+    assert (busy.total, busy.covered_seconds) == pytest.approx((7.5 + 0.5, 20.0))
 
 
 def test_a_poll_does_not_stand_for_an_outage():
@@ -64,31 +64,31 @@ def test_samples_that_arrive_after_a_poll_do_not_count_the_polled_time_again():
     # 4 s later; the newest sample (20.0 s) is now, so the poll reached the driver's 16.0 s.
     samples = [(stamp, 1.0) for stamp in range(14_000_000, 20_000_001, 1_000_000)]
     busy.add_samples(samples, at=119.0)
-    assert (busy.busy_seconds, busy.covered_seconds) == pytest.approx((4.0, 15.0 + 4.0))
+    assert (busy.total, busy.covered_seconds) == pytest.approx((4.0, 15.0 + 4.0))
 
 
 def test_energy_is_the_increase_of_the_drivers_total():
     energy = EnergySum()
     energy.add_total(1_000_000, at=0.0)
-    assert (energy.joules, energy.covered_seconds) == (0.0, 0.0)
+    assert (energy.total, energy.covered_seconds) == (0.0, 0.0)
     energy.add_total(7_000_000, at=15.0)
-    assert (energy.joules, energy.covered_seconds) == pytest.approx((6_000.0, 15.0))  # 400 W
+    assert (energy.total, energy.covered_seconds) == pytest.approx((6_000.0, 15.0))  # 400 W
 
 
 def test_an_energy_total_that_fell_covers_nothing_and_the_next_goes_on_from_it():
     energy = EnergySum()
     energy.add_total(9_000_000, at=0.0)
     energy.add_total(3_000, at=15.0)
-    assert (energy.joules, energy.covered_seconds) == (0.0, 0.0)
+    assert (energy.total, energy.covered_seconds) == (0.0, 0.0)
     energy.add_total(1_503_000, at=30.0)
-    assert (energy.joules, energy.covered_seconds) == pytest.approx((1_500.0, 15.0))
+    assert (energy.total, energy.covered_seconds) == pytest.approx((1_500.0, 15.0))
 
 
 def test_polled_power_adds_watts_times_seconds():
     energy = EnergySum()
     energy.add_poll(300.0, at=0.0)
     energy.add_poll(200.0, at=10.0)
-    assert (energy.joules, energy.covered_seconds) == pytest.approx((2_000.0, 10.0))
+    assert (energy.total, energy.covered_seconds) == pytest.approx((2_000.0, 10.0))
 
 
 def test_throttling_is_covered_where_every_cause_is_known():
