@@ -24,4 +24,4 @@ def find_close_name(word: str, known: Iterable[str]) -> str:
     # Its module takes 0.13 MiB, and few documents have a mistake.
     from difflib import get_close_matches
 
-    return next(iter(get_close_matches(word, list(known), n=1)), "")
+    return next(iter(get_close_matches(word, list(known), n=1, cutoff=0.7)), "")

@@ -18,10 +18,9 @@ from rules.catalogue.registry import CATALOGUE, margin_of
 from rules.plan.capacity import capacity_lengths
 from rules.plan.checks import check_plan
 from rules.plan.curve import LIMITED, Curve, OperatingPoint, operating_point
-from rules.plan.envelope import metric_value
 from rules.plan.memory import planned_kv_tokens
 from rules.plan.money import amount
-from rules.plan.replica_count import count_fleet_of, count_pools, count_replicas, fleet_terms
+from rules.plan.replica_count import count_fleet, count_pools, count_replicas, fleet_terms
 from rules.plan.schema import BenchmarkCurve, Plan, Point, Provenance, TierPlan, plan_version
 from rules.resize.production_summary import ProductionSummary
 from rules.resize.workload import BenchmarkWorkload
@@ -93,7 +92,7 @@ def _curve(shown: _Shown) -> list[str]:
     if shown.curve is None or written is None:
         return []
     given = [
-        (title, metric) for title, metric in COLUMNS if any(metric_value(p, metric) is not None for p in written.points)
+        (title, metric) for title, metric in COLUMNS if any(getattr(p, metric) is not None for p in written.points)
     ]
     metrics = [metric for _, metric in given]
     head = ("rps", *(title for title, _ in given))
@@ -103,7 +102,7 @@ def _curve(shown: _Shown) -> list[str]:
 
 
 def _point_cells(point: Point, metrics: Sequence[str]) -> tuple[str, ...]:
-    values = (metric_value(point, metric) for metric in metrics)
+    values = (getattr(point, metric) for metric in metrics)
     bound = "at least " if point.censored else ""
     return (
         f"{point.completed_rps:.4g}",
@@ -213,11 +212,12 @@ def _fleet(shown: _Shown) -> list[str]:
     lines: list[str] = []
     if rates and rates.peak and point:
         margin = margin_of()
-        needed = count_fleet_of(tier, rates.peak, point.usable_rps, margin)
+        safety, warm = fleet_terms(tier)
+        needed = count_fleet(rates.peak, point.usable_rps, safety, margin, warm)
         full = (
             f"{rates.peak:.6g} rps / {point.usable_rps:.4g} usable = {rates.peak / point.usable_rps:.3g} full replicas"
         )
-        (safety, warm), given = fleet_terms(tier), tier.fleet is not None and tier.fleet.safety_factor
+        given = tier.fleet is not None and tier.fleet.safety_factor
         asks = f"{safety:.4g} x the peak{'' if given else ', the plan has no safety factor'}"
         asks += f", at most {margin.target_utilization:.0%} used"
         if 0 < margin.survives_loss_from <= needed:

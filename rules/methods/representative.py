@@ -14,7 +14,7 @@ from rules.confidence import Certainty
 from rules.methods.divergence import Divergence, judge_divergence
 from rules.methods.drift import judge_benchmarked_lengths
 from rules.methods.evidence import exact_reading
-from rules.plan.envelope import interpolate
+from rules.plan.curve import interpolate
 from rules.plan.load_bins import BinnedWindow, LoadBin
 from rules.plan.schema import Point
 from rules.telemetry import histograms

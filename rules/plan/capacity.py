@@ -35,14 +35,16 @@ def planned_capacity(plan: TierPlan) -> Capacity | None:
     if point is None:
         return None
     source, who = CapacitySource.BENCHMARK, "the benchmark's"
-    if point.given:
+    given = point.given
+    if given is not None:
         source, who = CapacitySource.OPERATOR, "the plan's operating point,"
-        if plan.operating_point is not None and plan.operating_point.source == "production":
+        if given.source == "production":
             source, who = CapacitySource.PRODUCTION, "the plan's operating point, measured by production,"
+    highest = point.usable_rps if point.knee_reached else None
     return Capacity(
         rps=point.usable_rps,
-        low=point.low or 0.0,
-        high=point.high or (point.usable_rps if point.knee_reached else None),
+        low=(given and given.low) or 0.0,
+        high=(given and given.high) or highest,
         source=source,
         certainty=Certainty.LIKELY,
         reason=f"{who} {point.usable_rps:.3g} rps a replica; production says nothing of it yet",

@@ -6,26 +6,25 @@ plan is named in PARTS.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
 from rules.plan.capacity import capacity_lengths
 from rules.plan.curve import CERTAIN_REQUESTS, LIMITED, OFTEN_UNMEASURED
-from rules.plan.envelope import metric_value
 from rules.plan.gpus import UNPACKED, find_product, needed_format
 from rules.plan.guardrails import check_guardrails
 from rules.plan.memory import kv_shortfall, planned_kv_tokens
 from rules.plan.mistakes import MISTAKES, SEVERITIES, Case, Found, Severity
-from rules.plan.replica_count import NO_OVERRIDES, count_fleet, count_fleet_of, fleet_terms
+from rules.plan.replica_count import NO_OVERRIDES, count_fleet, fleet_terms
 from rules.plan.schema import Plan, TokenQuantiles
 from rules.sizing import littles_ceiling_rps
 from rules.telemetry.wording import format_count
 from rules.thresholds import CatalogueRow
 
-LARGE_FLEET = 3.0
-"""A fleet that carries more than so many times its peak and safety factor has another reason for its size, or an error."""
+LARGE_FLEET, TINY_FLEET = 3.0, 0.1
+"""A fleet that carries more than so many times its peak and safety factor has another reason for its size, or an error.
+One that carries less than a tenth of the peak was not sized for it: the two are in other units."""
 
 CALIBRATION_GAP = 2.0
 """Factor between Little's ceiling and the usable rps, beyond which the test's traffic was not production's (guide 8.3).
@@ -59,11 +58,6 @@ COMPARED = "rules that compare production with it will say not_in_plan"
 
 WIDEST_OVER_PCIE = 2
 """The widest tensor parallel degree that the guide accepts over PCIe (9.1, step 2: NVLink required for TP > 2)."""
-
-NO_LINK = r"\b(no|none|without|non)\b"
-SLOW_LINK = rf"{NO_LINK}|\b(pci\w*|pix|pxb|phb|node|sys)\b"
-FAST_LINK = r"nv[ -]?link|nv ?switch|\bnvl?\d+\b|xgmi|infinity"
-"""Patterns of `gpu.interconnect`, also as `nvidia-smi topo -m` prints it. "PCIe, no NVLink" is slow, "NVLink + PCIe" fast."""
 
 FALLBACKS = ("fp8", "int8", "fp16")
 """Formats to build weights in where the GPU has no path for a format, best first (guide 9.5: INT8 on A100)."""
@@ -105,11 +99,11 @@ def _underived(case: Case) -> Found:
         text = f"no measured load breaks the SLO; usable rps, {derived.usable_rps:.4g}, is a lower bound"
         yield "curve.points", "info", f"{text}: measure higher loads to find the knee"
     limits = [name for name in LIMITED if getattr(case.tier.slo, name) is not None]
-    if derived is None and any(metric_value(lowest, name) is None for name in limits):
+    if derived is None and any(getattr(lowest, name) is None for name in limits):
         text = "the lowest load lacks a metric of the SLO, so no operating point follows from the curve"
         yield "curve.points", "warning", text
     for name in limits:
-        if name in OFTEN_UNMEASURED and all(metric_value(point, name) is None for point in case.points):
+        if name in OFTEN_UNMEASURED and all(getattr(point, name) is None for point in case.points):
             text = f"no point of the curve gives {name}; the operating point is taken without this objective"
             yield f"slo.{name}", "warning", text
 
@@ -120,10 +114,10 @@ def _other_operating_point(case: Case) -> Found:
         return
     severity: Severity = "warning"
     outcome = "the latter is used"
-    if case.point and case.point.given:
+    if given.source == "production":
         outcome = "production measured the former: benchmark again"
-        if given.source != "production":
-            severity, outcome = "info", "the lower one is used, as the operator's word"
+    elif case.point and case.point.given:
+        severity, outcome = "info", "the lower one is used, as the operator's word"
     limit = f"limited by {derived.limited_by}" if derived.limited_by else "the highest load measured"
     for name in ("usable_rps", "c_max"):
         said, found = getattr(given, name), getattr(derived, name)
@@ -159,12 +153,10 @@ def _lengths(case: Case) -> Found:
         lengths: TokenQuantiles | None = getattr(case.tier.workload, kind, None)
         planned = lengths.mean if lengths else None
         if mean is None or not mean.is_exact:
-            text = "is given neither here nor by the curve"
-            yield (
-                f"workload.{kind}.mean",
-                "info",
-                f"{text}; fleet utilisation counts requests, or has bounds by quantiles",
+            text = (
+                "is given neither here nor by the curve; fleet utilisation counts requests, or has bounds by quantiles"
             )
+            yield f"workload.{kind}.mean", "info", text
         elif planned and not 1 / (1 + LENGTH_GAP) <= planned / mean.low <= 1 + LENGTH_GAP:
             text = f"is {planned:.4g}, the benchmark had {mean.low:.4g} a request; fleet utilisation is measured against these"
             yield f"workload.{kind}.mean", "warning", text
@@ -175,12 +167,14 @@ def _fleet_size(case: Case) -> Found:
     peak, fleet = case.peak_rps, case.tier.fleet
     if not (peak and fleet and case.point):
         return
-    safety, _ = fleet_terms(case.tier)
-    needed = count_fleet_of(case.tier, peak, case.point.usable_rps, case.margin)
+    safety, warm = fleet_terms(case.tier)
+    needed = count_fleet(peak, case.point.usable_rps, safety, case.margin, warm)
     carried = fleet.instances * case.point.usable_rps
     text = f"{fleet.instances} at {case.point.usable_rps:.4g} usable rps each carry {carried:.4g} rps"
     text += f", {carried / peak:.3g} times the peak of {peak:.6g}; Step 11 asks for {needed}"
-    if carried < peak:
+    if carried < TINY_FLEET * peak:
+        yield "fleet.instances", "mistake", f"{text}; write requests per second, or correct the instances"
+    elif carried < peak:
         yield "fleet.instances", "warning", text
     elif fleet.instances < needed:
         yield "fleet.instances", "info", f"{text}, for the safety factor, a spike or the loss of one replica"
@@ -224,10 +218,10 @@ def _gap_to_average(case: Case) -> Found:
     C_max / usable rps would be the mean itself, and equal by definition. A C_max by Little's law is not compared, nor
     the curve's with a usable rps that is given without one.
     """
-    curve, point, given = case.curve, case.point, case.tier.operating_point
+    curve, point = case.curve, case.point
     if curve is None or curve.is_littles_law or point is None or point.c_max is None:
         return
-    if point.given and given is not None and given.c_max is None:
+    if point.given and point.given.c_max is None:
         return
     ttft, tpot = (curve.value_at(name, point) for name in ("ttft_p50_seconds", "tpot_p50_seconds"))
     outputs = capacity_lengths(case.tier, curve, point).generation_tokens
@@ -282,15 +276,21 @@ def _unsupported_weights(case: Case) -> Found:
 def _wide_without_nvlink(case: Case) -> Found:
     """Yield tensor parallelism over more than 2 GPUs whose link is PCIe, or not known (guide 5.6; 9.1, step 2)."""
     degree, link = case.tier.gpu.tensor_degree, (case.tier.gpu.interconnect or "").casefold()
-    if degree <= WIDEST_OVER_PCIE or (re.search(FAST_LINK, link) and not re.search(NO_LINK, link)):
+    if degree <= WIDEST_OVER_PCIE or link in ("nvlink", "xgmi"):
         return
-    if not re.search(SLOW_LINK, link):
+    if link in ("pcie", "none"):
+        text = (
+            f"tensor parallelism over {degree} GPUs without NVLink spends 8 to 38 % of a step in all-reduce (guide 5.6)"
+        )
+        yield (
+            "gpu.interconnect",
+            "warning",
+            f"{text}: benchmark it against 2, quantise to need fewer GPUs, or use NVLink",
+        )
+    else:
         text = f"{link} is no known link" if link else "is not in the plan"
         text += f"; tensor parallelism over {degree} GPUs requires NVLink (guide 9.1, step 2)"
         yield "gpu.interconnect", "info", f"{text}: write nvlink, xgmi or pcie"
-        return
-    text = f"tensor parallelism over {degree} GPUs without NVLink spends 8 to 38 % of a step in all-reduce (guide 5.6)"
-    yield "gpu.interconnect", "warning", f"{text}: benchmark it against 2, quantise to need fewer GPUs, or use NVLink"
 
 
 def _kv_tokens(case: Case) -> Found:

@@ -1,4 +1,4 @@
-"""Benchmark curve: its load bins, the measurements in them, and the highest load within the SLO.
+"""Benchmark curve: a monotone envelope, its load bins and measurements, and the highest load within the SLO.
 
 C_max follows guide 8.3 and DESIGN 3.4. The H100 sweeps of PEERS 3.3 show that completed requests saturate, the knee is
 a cliff and generator-limited points are flat.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import attrgetter
 from typing import NamedTuple
 
-from rules.plan.envelope import concurrencies, interpolate, is_latency, metric_value, monotone_envelope, sort_by_load
-from rules.plan.schema import LITTLES_LAW, Point, Slo, TierPlan
+from rules.plan.schema import LITTLES_LAW, BenchmarkCurve, PlannedOperatingPoint, Point, Slo, TierPlan
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 
 SATURATED_GAIN = 0.05
@@ -34,6 +36,13 @@ IN_SYSTEM = "requests_in_system"
 
 OFTEN_UNMEASURED = ("itl_p99_seconds", "e2e_p99_seconds")
 """What an SLO can limit, and what counts only where the curve carries it."""
+
+
+LATENCIES = ("ttft_p50_seconds", "tpot_p50_seconds", *LIMITED)
+"""Metrics that are interpolated by their logarithm: it halves the worst errors near the knee (six H100 sweeps, PEERS 3.3)."""
+
+RISING = (*LATENCIES, "gpu_utilization", "kv_utilization", "eviction_rate", "output_tokens_per_second")
+"""Metrics that never fall with load."""
 
 
 class CurvePosition(NamedTuple):
@@ -58,17 +67,15 @@ class OperatingPoint:
     """The highest load of one replica within the SLO (guide 8.3, steps 1 and 2).
 
     Without `knee_reached` no measured load broke the SLO, and both numbers are lower bounds. `limited_by` names the
-    metric that broke it first; None also where the plan gives the point by hand. `c_max` is None where the plan has
-    no concurrencies. `given`: by hand or by production, with the bounds that the plan has (`low`, `high`).
+    metric that broke it first; None also where the plan gives the point. `c_max` is None where the plan has no
+    concurrencies. `given`: the plan's own point, by hand or by production.
     """
 
     c_max: float | None
     usable_rps: float
     limited_by: str | None
     knee_reached: bool
-    given: bool = False
-    low: float | None = None
-    high: float | None = None
+    given: PlannedOperatingPoint | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +84,7 @@ class Curve:
 
     Bin 0 reaches from no load to the first point. `concurrencies` are requests in the system at each point, the
     benchmark's own where `concurrency_given`, else by Little's law: of mean latencies in an imported curve
-    (`is_littles_law`), else of medians (`rules.plan.envelope.concurrencies`), or None. At a fixed rate they are a
+    (`is_littles_law`), else of medians (`concurrencies`), or None. At a fixed rate they are a
     result and no load, and a slower server holds more requests; so they say "beyond" near the top only.
     """
 
@@ -131,20 +138,22 @@ class Curve:
         return CurvePosition(place, "")
 
     def expectation(self, bin: int, metric: str, rps: float, in_system: float | None = None) -> Expectation | None:
-        """Return the expected values of a metric in a bin. Return None if a point of the bin lacks the metric.
+        """Return the expected values of a metric, or IN_SYSTEM, in a bin. Return None if a point of the bin lacks it.
 
         Latencies are interpolated by their logarithm, others linearly; below the first point the first point counts. In
         a saturated bin `in_system` places the load; without it the upper point counts. `lower` and `upper` are by load,
         so for a ratio that falls with load `upper` is the smaller.
         """
         ends = (self.points[max(bin - 1, 0)], self.points[bin])
-        lower, upper = (metric_value(point, metric) for point in ends)
+        lower, upper = (getattr(point, metric, None) for point in ends)
+        if metric == IN_SYSTEM and self.concurrencies is not None:
+            lower, upper = self.concurrencies[max(bin - 1, 0)], self.concurrencies[bin]
         if lower is None or upper is None:
             return None
         share = self._share(bin, rps, in_system)
         return Expectation(
             lower=lower,
-            interpolated=interpolate(lower, upper, share, log=is_latency(metric)),
+            interpolated=interpolate(lower, upper, share, log=metric in LATENCIES),
             upper=upper,
             requests=min(point.requests or 0 for point in ends),
         )
@@ -158,20 +167,11 @@ class Curve:
         bin, beyond = self.place(rps, None)
         if bin is None:
             return Missing(gap=Gap.OUTSIDE_BENCHMARK, text=beyond)
-        if metric == IN_SYSTEM:
-            if self.concurrencies is None:
-                return Missing(gap=Gap.NOT_IN_PLAN, text="the benchmark gives no concurrencies")
-            low, high = self.concurrencies[max(bin - 1, 0)], self.concurrencies[bin]
-            value, requests = (
-                interpolate(low, high, self._share(bin, rps, None), log=False),
-                self.points[bin].requests or 0,
-            )
-        else:
-            found = self.expectation(bin, metric, rps)
-            if found is None:
-                return Missing(gap=Gap.NOT_IN_PLAN, text="the benchmark did not measure it around this load")
-            low, value, high, requests = found.lower, found.interpolated, found.upper, found.requests
-        return Reading(value=value, low=low if rps >= self.points[0].completed_rps else 0.0, high=high, n=requests)
+        found = self.expectation(bin, metric, rps)
+        if found is None:
+            return Missing(gap=Gap.NOT_IN_PLAN, text="the benchmark did not measure it around this load")
+        low = found.lower if rps >= self.points[0].completed_rps else 0.0
+        return Reading(value=found.interpolated, low=low, high=found.upper, n=found.requests)
 
     def usable(self, slo: Slo) -> OperatingPoint | None:
         """Return C_max and usable rps under an SLO. Return None if a metric is missing or no measured load keeps it.
@@ -182,7 +182,7 @@ class Curve:
         ends = []
         for metric in LIMITED:
             limit = getattr(slo, metric)
-            carried = any(metric_value(point, metric) is not None for point in self.points)
+            carried = any(getattr(point, metric) is not None for point in self.points)
             if limit is None or (metric in OFTEN_UNMEASURED and not carried):
                 continue
             index, crossed = self.find_limit(metric, limit)
@@ -258,13 +258,13 @@ class Curve:
         """
         before: float | None = None
         for index, point in enumerate(self.points):
-            value = metric_value(point, metric)
+            value: float | None = getattr(point, metric)
             if value is None:
                 return index - 1.0, False
             if value > limit:
                 return (-1.0 if before is None else index - 1 + _share_of(limit, before, value, metric)), True
             before = value
-        broken = any((metric_value(point, metric) or 0) > limit for point in self.censored)
+        broken = any((getattr(point, metric) or 0) > limit for point in self.censored)
         return len(self.points) - 1.0, broken
 
     def rps_at_point(self, index: float) -> float:
@@ -288,15 +288,13 @@ def operating_point(tier: TierPlan) -> OperatingPoint | None:
         usable_rps=given.usable_rps,
         limited_by=None,
         knee_reached=True,
-        given=True,
-        low=given.low,
-        high=given.high,
+        given=given,
     )
 
 
 def _share_of(limit: float, before: float, value: float, metric: str) -> float:
     """Return how far a limit lies between the values of two points, 0 to 1."""
-    if is_latency(metric) and before > 0:
+    if metric in LATENCIES and before > 0:
         return math.log(limit / before) / math.log(value / before)
     return (limit - before) / (value - before)
 
@@ -304,3 +302,61 @@ def _share_of(limit: float, before: float, value: float, metric: str) -> float:
 def _at(values: tuple[float, ...], index: float) -> float:
     below = math.floor(index)
     return interpolate(values[below], values[min(below + 1, len(values) - 1)], index - below, log=False)
+
+
+def interpolate(lower: float, upper: float, share: float, *, log: bool) -> float:
+    """Return the value at `share` (0 to 1) from lower to upper, by logarithms with `log` (both above 0)."""
+    # The ends are returned as they are: rounding must not push a value out of its bracket.
+    if share <= 0 or lower == upper:
+        return lower
+    if share >= 1:
+        return upper
+    value = math.exp(math.log(lower) + share * math.log(upper / lower)) if log else lower + share * (upper - lower)
+    return min(max(value, min(lower, upper)), max(lower, upper))
+
+
+def sort_by_load(curve: BenchmarkCurve) -> tuple[Point, ...]:
+    """Return the points by rising load, by the generator's setting if every point has it.
+
+    Completed rps cannot order them: past the knee it stays or falls while the load grows.
+    """
+    controlled = ("requested_rps", "concurrency") if curve.loop == "open" else ("concurrency", "requested_rps")
+    for name in controlled:
+        if all(getattr(point, name) is not None for point in curve.points):
+            return tuple(sorted(curve.points, key=attrgetter(name, "completed_rps")))
+    return tuple(sorted(curve.points, key=attrgetter("completed_rps")))
+
+
+def monotone_envelope(points: Sequence[Point]) -> tuple[Point, ...]:
+    """Return the points with completed rps and each rising metric as maximum over this and all lower loads.
+
+    A latency of a lower load can occur at a higher one too, so a dip is luck or noise. Missing values stay missing.
+    """
+    highest: dict[str, float] = {}
+    line = []
+    for point in points:
+        given = {name: value for name in ("completed_rps", *RISING) if (value := getattr(point, name)) is not None}
+        highest |= {name: max(value, highest.get(name, value)) for name, value in given.items()}
+        line.append(point.model_copy(update={name: highest[name] for name in given}))
+    return tuple(line)
+
+
+def concurrencies(points: Sequence[Point], output_tokens: float | None) -> tuple[tuple[float, ...] | None, bool]:
+    """Return the requests in the system at each point, never falling, and whether the benchmark measured them.
+
+    Otherwise they follow from Little's law with the medians: rps x (TTFT + TPOT x (tokens - 1)). Tokens are the point's
+    own, else `output_tokens`. The first result is None if a point lacks a part.
+    """
+    given = [point.concurrency for point in points if point.concurrency is not None]
+    if len(given) == len(points):
+        return tuple(accumulate(given, max)), True
+    estimated = [value for point in points if (value := by_littles_law(point, output_tokens)) is not None]
+    return (tuple(accumulate(estimated, max)) if len(estimated) == len(points) else None), False
+
+
+def by_littles_law(point: Point, output_tokens: float | None) -> float | None:
+    told = point.generation_tokens_mean
+    tokens = output_tokens if told is None else told
+    if tokens is None or point.ttft_p50_seconds is None or point.tpot_p50_seconds is None:
+        return None
+    return point.completed_rps * (point.ttft_p50_seconds + point.tpot_p50_seconds * max(tokens - 1, 0))

@@ -15,8 +15,7 @@ from statistics import median
 from typing import Any, Literal
 
 from rules.engines.registry import ENGINES
-from rules.plan.curve import LIMITED, Curve, OperatingPoint, operating_point
-from rules.plan.envelope import by_littles_law, metric_value, sort_by_load
+from rules.plan.curve import LIMITED, Curve, OperatingPoint, by_littles_law, operating_point, sort_by_load
 from rules.plan.replica_count import Margin, margin_from_rule
 from rules.plan.schema import Point, TierPlan
 from rules.problems import find_close_name
@@ -31,9 +30,6 @@ IDLE_LOAD, IMPOSSIBLE_LOAD = 0.2, 3.0
 
 FAR_BEYOND = 1.5
 """Factor by which a typical request, of medians and the mean length, may exceed the P99 of whole requests."""
-
-FAR_SHORT = 10.0
-"""A fleet that carries less than a tenth of the planned peak was not sized for it: the two are in other units."""
 
 Severity = Literal["mistake", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("mistake", "warning", "info")
@@ -105,6 +101,12 @@ RANGES: tuple[tuple[str, float, float, str], ...] = (
 )
 """Path in the tier, lowest and highest plausible value, and why. The highest price is ten times the guide's."""
 
+LOWEST_POINT = (
+    *((f"ttft_{quantile}_seconds", 60.0, FIRST_TOKEN) for quantile in ("p50", "p99")),
+    *((f"tpot_{quantile}_seconds", 2.0, TOKEN) for quantile in ("p50", "p99")),
+)
+"""Latencies of the lowest load with their highest plausible value, and why."""
+
 DOLLAR_SIZED = frozenset({"USD", "EUR", "GBP", "CHF", "CAD", "AUD", "NZD", "SGD"})
 """Currencies worth between half a US dollar and two: the range of prices holds for these alone."""
 
@@ -121,12 +123,8 @@ def _implausible(case: Case) -> Found:
         path = f"curve.points[{place}]"
         yield from _outside(f"{path}.eviction_rate", point.eviction_rate, 0.0, 2.0, DEGRADED)
         # Past the knee a queue makes every latency long.
-        for quantile in ("p50", "p99") if point is lowest else ():
-            for name, most, why in (
-                (f"ttft_{quantile}_seconds", 60.0, FIRST_TOKEN),
-                (f"tpot_{quantile}_seconds", 2.0, TOKEN),
-            ):
-                yield from _outside(f"{path}.{name}", metric_value(point, name), 0.0, most, why)
+        for name, most, why in LOWEST_POINT if point is lowest else ():
+            yield from _outside(f"{path}.{name}", getattr(point, name), 0.0, most, why)
 
 
 def _value_at(tier: TierPlan, path: str) -> float | None:
@@ -162,7 +160,7 @@ def _slo_below_curve(case: Case) -> Found:
         return
     lowest = case.curve.points[0]
     for name in LIMITED:
-        limit, value = getattr(case.tier.slo, name), metric_value(lowest, name)
+        limit, value = getattr(case.tier.slo, name), getattr(lowest, name)
         if limit is not None and value is not None and value > limit:
             text = f"{limit:.4g} s is below all that the curve measured: {value:.4g} s at its lowest load"
             where = f"{lowest.completed_rps:.4g} completed rps"
@@ -197,18 +195,6 @@ def _contradictory_times(case: Case) -> Found:
             yield f"curve.points[{place}]", "mistake", f"{text}, which cannot be; correct them, or benchmark again"
 
 
-def _other_rate(case: Case) -> Found:
-    """Yield a peak far above the planned fleet: probably requests of another span of time."""
-    fleet, peak = case.tier.fleet, case.peak_rps
-    if not (peak and fleet and case.point):
-        return
-    carried = fleet.instances * case.point.usable_rps
-    if peak > FAR_SHORT * carried:
-        text = f"{peak:.6g} rps are {peak / carried:.3g} times what the planned {fleet.instances} replicas carry"
-        instead = "write requests per second, or correct fleet.instances"
-        yield "workload.requests_per_second.peak", "mistake", f"{text} ({carried:.4g} rps); {instead}"
-
-
 def _untold_p99(case: Case) -> Found:
     """Yield a capacity from points around it, or a lowest point, with too few requests for a P99."""
     if case.curve is None:
@@ -233,6 +219,5 @@ MISTAKES: tuple[Callable[[Case], Found], ...] = (
     _slo_below_curve,
     _impossible_load,
     _contradictory_times,
-    _other_rate,
     _untold_p99,
 )

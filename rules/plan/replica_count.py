@@ -32,13 +32,6 @@ class Margin:
     target_utilization: float = 1.0
     survives_loss_from: int = 0
 
-    def __post_init__(self) -> None:
-        if not 0 < self.target_utilization <= 1 or self.survives_loss_from < 0:
-            raise ValueError(
-                f"a target utilisation of {self.target_utilization} and one loss survived from {self.survives_loss_from} "
-                "replicas on are no margin"
-            )
-
 
 NO_MARGIN = Margin()
 """Every replica full, and none to spare: what published comparisons of forecasts count with."""
@@ -82,12 +75,9 @@ def count_fleet(peak_rps: float, capacity_rps: float, safety_factor: float, marg
     """Return Step 11 (guide 9.1): the replicas for a peak (rps of the tier).
 
     The larger of ceil(peak x safety factor / capacity) and `count_replicas`, at least `minimum`. The guide rounds
-    before the factor; for 160 rps, 12 a replica and 1.3 it buys 19, of which one carries nothing. Raise ValueError
-    unless rates are above 0 and the factor is at least 1.
+    before the factor; for 160 rps, 12 a replica and 1.3 it buys 19, of which one carries nothing.
     """
-    if not (0 < peak_rps < math.inf and 1 <= safety_factor < math.inf):
-        raise ValueError(f"a peak of {peak_rps} rps with a safety factor of {safety_factor} needs no fleet")
-    planned = math.ceil(round(peak_rps * safety_factor / capacity_rps, 9))
+    planned = math.ceil(peak_rps * safety_factor / capacity_rps - ROUNDING)
     return max(minimum, planned, count_replicas(peak_rps, capacity_rps, margin))
 
 
@@ -99,12 +89,6 @@ def fleet_terms(plan: TierPlan) -> tuple[float, int]:
     fleet = plan.fleet
     safety = fleet.safety_factor if fleet and fleet.safety_factor else 1.0
     return safety, fleet.minimum_warm if fleet and fleet.minimum_warm else 1
-
-
-def count_fleet_of(plan: TierPlan, peak_rps: float, capacity_rps: float, margin: Margin) -> int:
-    """Return Step 11 with the terms of a plan. Raises ValueError as `count_fleet`."""
-    safety, warm = fleet_terms(plan)
-    return count_fleet(peak_rps, capacity_rps, safety, margin, warm)
 
 
 def count_pools(plan: TierPlan, demand_rps: float, margin: Margin) -> Mapping[str, ReplicaCount]:
@@ -170,14 +154,9 @@ class ReplicaCount:
 def replica_count(
     demand_rps: float, capacity: Capacity, margin: Margin, minimum: int = 1, safety_factor: float = 1.0
 ) -> ReplicaCount:
-    """Return the count for a demand (rps of the tier), also at both bounds of the capacity.
-
-    Raise ValueError for a negative or non-finite demand, with a safety factor also for none.
-    """
+    """Return the count for a demand (rps of the tier), also at both bounds of the capacity."""
 
     def at(rps: float) -> int:
-        if safety_factor == 1:
-            return max(minimum, count_replicas(demand_rps, rps, margin))
         return count_fleet(demand_rps, rps, safety_factor, margin, minimum)
 
     return ReplicaCount(

@@ -11,7 +11,6 @@ from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic.json_schema import GenerateJsonSchema
 
 from rules.plan.validation import (
     Contradictions,
@@ -65,13 +64,6 @@ class InvalidPlanError(ValueError):
     def __init__(self, problems: tuple[str, ...]) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
-
-
-class _KeysAsTheyAre(GenerateJsonSchema):
-    """Without a title "Gpu Utilization Kind" beside every key gpu_utilization_kind."""
-
-    def field_title_should_be_set(self, schema: object) -> bool:
-        return False
 
 
 class _PlanSection(BaseModel):
@@ -349,7 +341,7 @@ class TierPlan(_PlanSection):
 class Plan(_PlanSection):
     """A sizing plan: the contract that production is checked against."""
 
-    schema_version: Annotated[int, Field(ge=1, le=1)] = Field(alias="schema", description="Version of this format.")
+    schema_version: Literal[1] = Field(alias="schema", description="Version of this format.")
     tiers: dict[TierName, TierPlan] = Field(min_length=1, description="Tiers by name.")
 
 
@@ -380,7 +372,7 @@ def _base_name(model: str) -> str:
 def plan_schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of a plan file. Contradictions between keys are checked by `parse_plan` only."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID}
-    return {**head, **Plan.model_json_schema(schema_generator=_KeysAsTheyAre), "title": "sizewatch sizing plan"}
+    return {**head, **Plan.model_json_schema(), "title": "sizewatch sizing plan"}
 
 
 _NO_VERSION: Any = {"architecture": True, "curve": {"measured"}}

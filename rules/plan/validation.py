@@ -5,6 +5,7 @@ Contradictions between valid values come from the sections themselves (`contradi
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -26,8 +27,6 @@ PROBLEMS = "problems"
 """Type of a validation error of several valid values."""
 
 _LONGEST_KEY = 80
-
-_LARGEST = 1e15
 
 _EMPTY = "is empty: fill in this line (`plan init` marks it FILL IN), or delete it"
 _SAID = {
@@ -56,8 +55,8 @@ def validation_error(text: str) -> PydanticCustomError:
 def refuse(problems: Contradictions) -> None:
     """Raise one validation error for all problems of a section, none without any."""
     # More than is reported is not worth its memory: a file of the wrong type has thousands.
-    if first := tuple(islice(problems, MOST_PROBLEMS + 1)):
-        raise PydanticCustomError(PROBLEMS, PROBLEMS, {"problems": first})
+    if entries := tuple(islice(problems, MOST_PROBLEMS + 1)):
+        raise PydanticCustomError(PROBLEMS, PROBLEMS, {"problems": entries})
 
 
 def path_text(path: Sequence[str | int]) -> str:
@@ -65,19 +64,12 @@ def path_text(path: Sequence[str | int]) -> str:
     text = ""
     for part in path:
         if isinstance(part, int):
-            # Python refuses to print a number with thousands of digits.
-            text += f"[{part}]" if abs(part) < _LARGEST else "[a large number]"
-        elif re.fullmatch(r"[\w.-]+", part):
-            text += f".{_shorten(part)}"
+            text += f"[{part}]"
+        elif re.fullmatch(r"[\w.-]{1,80}", part):
+            text += f".{part}"
         else:
-            text += f'["{_shorten(part)}"]'
+            text += f"[{json.dumps(part[:_LONGEST_KEY])}]"
     return text.removeprefix(".") or "plan"
-
-
-def _shorten(key: str) -> str:
-    """Return a key for a message, on one line."""
-    short = key if len(key) <= _LONGEST_KEY else f"{key[: _LONGEST_KEY - 1]}…"
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in short)
 
 
 def problems_of(error: ValidationError, model: type[BaseModel]) -> tuple[str, ...]:
@@ -98,16 +90,14 @@ def problem_texts(entry: Any, model: type[BaseModel]) -> Iterator[str]:
         where = path_text(path[:-1])
         yield f"{where}: a tier's name is 1 to 63 letters, digits, '.', '_' or '-' and begins with a letter or digit"
         return
-    if path == ("schema",) and kind not in ("missing", "extra_forbidden"):
-        yield "schema: must be 1, the version of plan that this program reads"
-        return
     said = _SAID.get(kind, entry["msg"])
     for long, short in _SHORTER.items():
         said = said.replace(long, short)
     if value is None and kind in ("string_type", "float_type", "int_type", "bool_type"):
         said = _EMPTY
-    elif kind == "extra_forbidden" and (close := find_close_name(str(path[-1]), _list_keys(path[:-1], model))):
-        said += f"; did you mean {close}?"
+    elif kind == "extra_forbidden":
+        close = find_close_name(str(path[-1]), (key for key in _list_keys(model) if key != path[-1]))
+        said += f"; did you mean {close}?" if close else ""
     elif kind == "less_than_equal" and str(path[-1]).endswith("_seconds"):
         said += f" (seconds: {value:.6g} ms are written {value / 1000:.6g})"
     elif kind == "less_than_equal" and isinstance(limit := entry["ctx"]["le"], float) and limit == 1:
@@ -116,31 +106,11 @@ def problem_texts(entry: Any, model: type[BaseModel]) -> Iterator[str]:
 
 
 @cache
-def _json_schema(model: type[BaseModel]) -> dict[str, Any]:
-    return model.model_json_schema()
-
-
-def _list_keys(path: Path, model: type[BaseModel]) -> list[str]:
-    """Return the keys that the model has at a path, from its JSON Schema."""
-    schema = _json_schema(model)
-
-    def expand(place: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        if "$ref" in place:
-            place = schema["$defs"][place["$ref"].rpartition("/")[2]]
-        yield place
-        for variant in place.get("anyOf", ()):
-            yield from expand(variant)
-
-    places: list[Mapping[str, Any]] = [schema]
-    for step in path:
-        below = []
-        for place in (each for known in places for each in expand(known)):
-            of_names: Any = place.get("additionalProperties") or next(
-                iter(place.get("patternProperties", {}).values()), {}
-            )
-            below.append(place.get("properties", {}).get(step) or place.get("items") or of_names)
-        places = [place for place in below if isinstance(place, Mapping)]
-    return [key for known in places for place in expand(known) for key in place.get("properties", ())]
+def _list_keys(model: type[BaseModel]) -> tuple[str, ...]:
+    """Return the keys of a model and of all its sections."""
+    schema = model.model_json_schema()
+    sections = (schema, *schema.get("$defs", {}).values())
+    return tuple(dict.fromkeys(key for section in sections for key in section.get("properties", ())))
 
 
 MEAN_TOLERANCE = 0.02

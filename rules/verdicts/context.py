@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from rules.confidence import Certainty
 from rules.plan.curve import Curve, Expectation
-from rules.plan.envelope import metric_value
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas.starts import ReplicaStart
 from rules.replicas.state import ReplicaState
@@ -226,7 +225,7 @@ def select_comparable(
     curve = case.context.curve
     if curve is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan has no benchmark curve for this tier")
-    if promised is None and all(metric_value(point, case.rule.signal) is None for point in curve.points):
+    if promised is None and all(getattr(point, case.rule.signal) is None for point in curve.points):
         return case.unknown(Gap.NOT_IN_PLAN, f"the benchmark has no {case.rule.signal}")
     for family in families:
         if not any(family in s.window.histograms or family in s.window.counters for s in case.binned):

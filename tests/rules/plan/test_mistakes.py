@@ -122,8 +122,8 @@ def mistakes(*edits: Edit) -> list[tuple[str, str]]:
         ),
         (
             put("workload.requests_per_second", {"average": 3900, "peak": 7200}),
-            "workload.requests_per_second.peak",
-            "46.2 times what the planned 13 replicas carry (156 rps); write requests per second",
+            "fleet.instances",
+            "carry 156 rps, 0.0217 times the peak of 7200; Step 11 asks for 780; write requests per second",
         ),
         (put("guardrails.max_prompt_tokens", 512), "guardrails.max_prompt_tokens", "below the planned P95 of 3,800"),
         (

@@ -131,14 +131,6 @@ def test_what_cannot_be_served_is_refused(demand: float, capacity: float) -> Non
         count_replicas(demand, capacity)
 
 
-def test_what_is_no_margin_is_refused() -> None:
-    for share, loss in ((0.0, 0), (1.1, 0), (0.9, -1)):
-        with pytest.raises(ValueError, match="no margin"):
-            Margin(target_utilization=share, survives_loss_from=loss)
-    with pytest.raises(ValueError, match="no fleet"):
-        count_fleet(0, 12, 1.3, USUAL)
-
-
 def test_a_count_that_the_minimum_makes_is_not_said_to_follow_from_the_demand() -> None:
     capacity = stated_capacity(12.0, "said")
     assert replica_count(20.0, capacity, margin_of(), 3).arithmetic_text.endswith("of it, never fewer than 3: 3")
