@@ -1,7 +1,7 @@
 """Reader of AIPerf's `profile_export_aiperf.json` (ai-dynamo/aiperf, export schema 1.0 to 1.5).
 
-Every metric is an object with a `unit`. An unknown unit is refused. `inter_token_latency` is (last - first) / (n - 1) of
-a request, which is TPOT. `inter_chunk_latency` is per gap (PEERS 3.2, item 5a).
+Every metric is an object whose unit the schema fixes: times of requests are milliseconds. `inter_token_latency` is (last
+- first) / (n - 1) of a request, which is TPOT. `inter_chunk_latency` is per gap (PEERS 3.2, item 5a).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import BaseModel, BeforeValidator, model_validator
 
 from agent.benchmarks.run_model import TRACE, BenchmarkRun, Moment, Tally, file_places, unusable
-from exporters.render.text import quote_external_text
 
 TIMES = {
     "latency": "request_latency",
@@ -22,14 +21,6 @@ TIMES = {
     "itl": "inter_chunk_latency",
 }
 """Metric by field of a run."""
-
-UNITS = {
-    **dict.fromkeys(TIMES.values(), ("ms",)),
-    "benchmark_duration": ("sec", "s"),
-    "request_throughput": ("requests/sec", "requests/s", "req/s"),
-    "output_token_throughput": ("tokens/sec", "tokens/s"),
-}
-"""Units of each metric, as the tool writes them."""
 
 UNSTEADY = ("fixed_schedule", "user_centric")
 """Arrival patterns (`input_config.phases[].type`, newer files) without a steady rate of single requests."""
@@ -96,17 +87,9 @@ class ProfileRun(BenchmarkRun):
     @model_validator(mode="before")
     @classmethod
     def _by_name(cls, data: Any) -> Any:
-        """Return the data with phases by name. Refuse other units."""
+        """Return the data with phases by name."""
         if data.get("was_cancelled"):
             raise unusable("is of a run that was cancelled")
-        for metric, units in UNITS.items():
-            block = data.get(metric)
-            if not isinstance(block, dict):
-                continue
-            unit = str(block.get("unit") or "")
-            if unit not in units:
-                known = ", ".join(units)
-                raise unusable(f"has {metric} in the unit '{quote_external_text(unit, 20)}', none of {known}")
         config = data.get("input_config")
         phases = config.get("phases") if isinstance(config, dict) else None
         if isinstance(phases, list):

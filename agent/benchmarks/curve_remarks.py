@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agent.benchmarks.curves import ImportedCurve, ImportRemark
-from agent.benchmarks.points import LATENCIES, BenchmarkMeasurement
+from agent.benchmarks.points import LATENCIES
 from rules.plan.schema import TierPlan, same_model
 
 SERVER_SIDE = ("gpu_utilization", "kv_utilization", "prefix_hit_ratio", "eviction_rate")
@@ -31,8 +31,6 @@ def _about_curve(imported: ImportedCurve, tier: TierPlan | None, observed: bool)
     points, measured = imported.curve.points, imported.curve.measured
     if len(points) == 1:
         yield "one load is no curve: nothing is known between loads; measure at least one well below and one at the SLO"
-    if all(point.censored for point in points):
-        yield "every point is censored: the load generator was measured, and nothing can be judged against it"
     server_side = (*SERVER_SIDE, "speculative_acceptance") if tier is not None and tier.speculation else SERVER_SIDE
     unknown = [name for name in (*LATENCIES, *server_side) if all(getattr(p, name) is None for p in points)]
     missing = [name for name in unknown if name in LATENCIES]
@@ -50,17 +48,12 @@ def _about_curve(imported: ImportedCurve, tier: TierPlan | None, observed: bool)
 def differences(imported: ImportedCurve, tier: TierPlan) -> list[tuple[str, str, str]]:
     """Return the differences from the tier, each value once: place of the first run, measured value, planned value."""
     places: dict[tuple[str, str], str] = {}
+    key = "tensor_parallel" if tier.gpu.tensor_parallel else "per_replica"
     for run in (run for load in imported.loads for run in load.runs):
-        for difference in _compare_setup(run, tier):
-            places.setdefault(difference, run.location)
+        if run.model and not same_model(run.model, tier.model):
+            places.setdefault((f"the model {run.model}", f"model is {tier.model}"), run.location)
+        degree = run.setup.tensor_parallel
+        if degree is not None and degree != tier.gpu.tensor_degree:
+            planned = f"gpu.{key} is {getattr(tier.gpu, key)}"
+            places.setdefault((f"a tensor parallel degree of {degree}", planned), run.location)
     return [(place, *difference) for difference, place in places.items()]
-
-
-def _compare_setup(run: BenchmarkMeasurement, tier: TierPlan) -> Iterator[tuple[str, str]]:
-    """Yield the measured and the planned value of each difference."""
-    if run.model and not same_model(run.model, tier.model):
-        yield f"the model {run.model}", f"model is {tier.model}"
-    degree = run.setup.tensor_parallel
-    if degree is not None and degree != tier.gpu.tensor_degree:
-        key = "tensor_parallel" if tier.gpu.tensor_parallel else "per_replica"
-        yield f"a tensor parallel degree of {degree}", f"gpu.{key} is {getattr(tier.gpu, key)}"

@@ -6,12 +6,13 @@ Selects, pools, sorts and rounds the loads. It does no I/O. Reasons to leave out
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from agent.benchmarks.points import LATENCIES, BenchmarkMeasurement
+from agent.benchmarks.points import LATENCIES
+from agent.benchmarks.run_model import BenchmarkRun
 from agent.errors import BenchmarkError
 from rules.plan.curve import LIMITED
 from rules.plan.mistakes import FEW_FOR_A_P99
@@ -41,7 +42,7 @@ class MeasuredLoad:
     """Load of the curve: its point, its measurements and its remarks."""
 
     point: Point
-    runs: tuple[BenchmarkMeasurement, ...]
+    runs: tuple[BenchmarkRun, ...]
     notes: tuple[ImportRemark, ...]
 
 
@@ -54,13 +55,8 @@ class ImportedCurve:
     remarks: tuple[ImportRemark, ...]
 
 
-def curve_of(
-    measured: Sequence[BenchmarkMeasurement],
-    *,
-    gpu_utilization_kind: str | None = None,
-    named: Callable[[str], str] = lambda source: source,
-) -> ImportedCurve:
-    """Return the curve through these loads, sorted by load. `named` maps a source file to its name in the plan.
+def curve_of(measured: Sequence[BenchmarkRun], *, gpu_utilization_kind: str | None = None) -> ImportedCurve:
+    """Return the curve through these loads, sorted by load.
 
     Raise BenchmarkError with the file names for mixed loops (open and closed) and several models. A duplicate
     measurement counts once. Repeated runs of a load are pooled (`pool_points`).
@@ -72,7 +68,7 @@ def curve_of(
     _only(kept, "model")
     controls = ("concurrency", "requested_rps") if loop == "closed" else ("requested_rps", "concurrency")
 
-    def controlled(run: BenchmarkMeasurement) -> tuple[str, float]:
+    def controlled(run: BenchmarkRun) -> tuple[str, float]:
         """Return the field that the generator held and its rounded value. Runs with the same pair repeat a load."""
         name = next(name for name in (*controls, "completed_rps") if getattr(run.point, name) is not None)
         return name, round_significant(getattr(run.point, name))
@@ -86,21 +82,17 @@ def curve_of(
         {
             "loop": loop,
             "gpu_utilization_kind": gpu_utilization_kind if has_gpus else None,
-            "source": list(dict.fromkeys(named(run.source) for load in loads for run in load.runs)),
+            "source": list(dict.fromkeys(run.source for load in loads for run in load.runs)),
             "measured": provenance,
             "points": [load.point for load in loads],
         }
     )
-    return ImportedCurve(
-        curve=curve,
-        loads=tuple(loads),
-        remarks=(*remarks, *conflicts),
-    )
+    return ImportedCurve(curve=curve, loads=tuple(loads), remarks=(*remarks, *conflicts))
 
 
-def _select(measured: Sequence[BenchmarkMeasurement]) -> tuple[list[BenchmarkMeasurement], list[ImportRemark]]:
+def _select(measured: Sequence[BenchmarkRun]) -> tuple[list[BenchmarkRun], list[ImportRemark]]:
     """Return the loads of a curve, and a remark for each other one."""
-    kept: list[BenchmarkMeasurement] = []
+    kept: list[BenchmarkRun] = []
     remarks: list[ImportRemark] = []
     has_place = {id(run): run.point.requested_rps or run.point.concurrency for run in measured}
     for run in measured:
@@ -116,7 +108,7 @@ def _select(measured: Sequence[BenchmarkMeasurement]) -> tuple[list[BenchmarkMea
     return kept, remarks
 
 
-def _only(measured: Sequence[BenchmarkMeasurement], name: str) -> Any:
+def _only(measured: Sequence[BenchmarkRun], name: str) -> Any:
     """Return the one value of a field, or None if no run tells it. Raise BenchmarkError with a file for each value."""
     first = {value: run for run in reversed(measured) if (value := getattr(run, name))}
     if len(first) > 1:
@@ -126,7 +118,7 @@ def _only(measured: Sequence[BenchmarkMeasurement], name: str) -> Any:
     return next(iter(first), None)
 
 
-def _provenance(measured: Sequence[BenchmarkMeasurement]) -> tuple[Provenance | None, list[ImportRemark]]:
+def _provenance(measured: Sequence[BenchmarkRun]) -> tuple[Provenance | None, list[ImportRemark]]:
     """Return what was benchmarked, as far as the runs agree on it, and the fields in which they differ.
 
     Lengths are means over all requests, in tokens per request.
@@ -144,9 +136,8 @@ def _provenance(measured: Sequence[BenchmarkMeasurement]) -> tuple[Provenance | 
     for kind in ("prompt_tokens", "generation_tokens"):
         for name in ("mean", "p50", "p95", "p99"):
             lengths = [(getattr(getattr(run, kind), name), float(run.point.requests or 1)) for run in measured]
-            told = [(length, weight) for length, weight in lengths if length is not None]
-            if told:
-                mean = math.fsum(v * w for v, w in told) / math.fsum(w for _, w in told)
+            if known_lengths := [(length, weight) for length, weight in lengths if length is not None]:
+                mean = math.fsum(v * w for v, w in known_lengths) / math.fsum(w for _, w in known_lengths)
                 known.setdefault(kind, {})[name] = round_significant(mean)
     if any(run.loop != "closed" and run.point.concurrency is not None for run in measured):
         known["concurrency"] = LITTLES_LAW
@@ -155,7 +146,7 @@ def _provenance(measured: Sequence[BenchmarkMeasurement]) -> tuple[Provenance | 
     return Provenance.model_validate(known) if known else None, conflicts
 
 
-def _pool(runs: tuple[BenchmarkMeasurement, ...]) -> MeasuredLoad:
+def _pool(runs: tuple[BenchmarkRun, ...]) -> MeasuredLoad:
     notes = [ImportRemark(run.location, text) for run in runs for text in run.remarks]
     if len(runs) > 1:
         others = ", ".join(run.location for run in runs[1:])

@@ -6,100 +6,87 @@ A new tool is a module with a model of its run, which recognises its files, and 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from agent.benchmarks.aiperf import ProfileRun
 from agent.benchmarks.guidellm import EntryRun
 from agent.benchmarks.inference_perf import StageRun
-from agent.benchmarks.points import BenchmarkMeasurement, build_measurement
-from agent.benchmarks.run_model import CONTRADICTION, BenchmarkRun, ResultPart
+from agent.benchmarks.points import set_point
+from agent.benchmarks.run_model import CONTRADICTION, BenchmarkRun
 from agent.benchmarks.sglang_bench import SglangRun
 from agent.benchmarks.vllm_bench import VllmRun
 from agent.errors import BenchmarkError, NotAResultError
-
-MAX_BYTES = 256 * 1024 * 1024
-"""Size limit in bytes. A report with every request of a long run has tens of MB; decoding takes ten times its size."""
 
 FORMATS: tuple[type[BenchmarkRun], ...] = (VllmRun, SglangRun, StageRun, EntryRun, ProfileRun)
 
 NAMES = tuple(model.tool for model in FORMATS)
 
 
-def read_all_results(paths: Sequence[Path]) -> tuple[list[BenchmarkMeasurement], list[NotAResultError]]:
-    """Return all loads of the files, and an error for each file or load without a place in a curve.
+def read_all_results(paths: Sequence[Path]) -> tuple[list[BenchmarkRun], list[NotAResultError]]:
+    """Return all runs of the files, and an error for each file or run without a place in a curve.
 
-    If there is no load, raise all contradictions in one error, or else the first error. Raise BenchmarkError with file
+    If there is no run, raise all contradictions in one error, or else the first error. Raise BenchmarkError with file
     and reason for an unreadable file.
     """
-    loads: list[BenchmarkMeasurement] = []
+    runs: list[BenchmarkRun] = []
     others: list[NotAResultError] = []
     for path in paths:
         try:
-            for part in decode_file(path):
-                for entry, run in _format_of(part).read_all(part, others):
+            for location, data in decode_file(path):
+                for run in _format_of(location, data).read_all(location, data, others):
+                    run.source = str(path)
                     try:
-                        loads.append(build_measurement(entry, run))
+                        set_point(run)
+                        runs.append(run)
                     except NotAResultError as error:
                         others.append(error)
         except NotAResultError as error:
             others.append(error)
-    if not loads and not others:
+    if not runs and not others:
         raise BenchmarkError(paths[0], "holds no benchmark")
-    if not loads:
+    if not runs:
         first, *more = [error for error in others if CONTRADICTION in error.text] or others[:1]
         raise NotAResultError(first.path, "; ".join([first.text, *map(str, more)]))
-    return loads, others
+    return runs, others
 
 
-def _format_of(part: ResultPart) -> type[BenchmarkRun]:
-    model = next((model for model in FORMATS if model.recognises(part.data)), None)
+def _format_of(location: str, data: Mapping[str, Any]) -> type[BenchmarkRun]:
+    model = next((model for model in FORMATS if model.recognises(data)), None)
     if model is None:
-        raise part.left_out(f"is no benchmark result that sizewatch reads ({', '.join(NAMES)})")
+        raise NotAResultError(location, f"is no benchmark result that sizewatch reads ({', '.join(NAMES)})")
     return model
 
 
-def decode_file(path: Path) -> tuple[ResultPart, ...]:
-    """Return the objects of a file: one, or one for each line or list entry with its place.
+def decode_file(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the objects of a file with their locations: one, or one for each line or list entry.
 
     Lines are runs of `vllm bench serve --append-result` and SGLang, a list is summary.json of `vllm bench sweep`. Raise
-    BenchmarkError if the file is unreadable, too large or truncated, and NotAResultError if it holds no objects.
+    BenchmarkError if the file is unreadable or truncated, and NotAResultError if it holds no objects.
     """
+    if path.is_dir():
+        raise NotAResultError(path, "is a folder")
     try:
-        # No size check by stat: a pipe and a device have no size.
-        with path.open("rb") as file:
-            body = file.read(MAX_BYTES + 1)
-    except IsADirectoryError:
-        raise NotAResultError(path, "is a folder") from None
+        text = path.read_text("utf-8-sig", errors="replace")
     except OSError as error:
         raise BenchmarkError(path, f"cannot be read: {error.strerror}") from None
-    if len(body) > MAX_BYTES:
-        raise BenchmarkError(path, f"is larger than {MAX_BYTES >> 20} MiB; export it without single requests")
-    try:
-        text = body.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise NotAResultError(path, "is not a text file in UTF-8") from None
-    lines = [(f"line {number}", line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
-    if not lines:
+    if not text.strip():
         raise BenchmarkError(path, "is empty")
-    if text.lstrip()[0] not in "{[":
+    if not text.lstrip().startswith(("{", "[")):
         raise NotAResultError(path, "is no JSON")
+    lines = [(f"{path}: line {number}", line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     if len(lines) == 1 or not lines[0][1].rstrip().endswith("}"):
-        lines = [("", text)]
-    values = [(place, _decode(path, place, line)) for place, line in lines]
+        lines = [(str(path), text)]
+    values: list[tuple[str, Any]] = []
+    for location, line in lines:
+        try:
+            values.append((location, json.loads(line)))
+        except (ValueError, RecursionError) as error:
+            raise BenchmarkError(location, f"is no valid JSON ({error}): was it cut off?") from None
     if len(values) == 1 and isinstance(runs := values[0][1], list):
-        values = [(f"run {number}", run) for number, run in enumerate(runs, start=1)]
-    for place, value in values:
+        values = [(f"{path}: run {number}", run) for number, run in enumerate(runs, 1)]
+    for location, value in values:
         if not isinstance(value, dict):
-            raise NotAResultError(path, f"{place} holds no object of keys and values".strip())
-    return tuple(ResultPart(source=str(path), place=place, data=value) for place, value in values)
-
-
-def _decode(path: Path, place: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise BenchmarkError(path, f"{place} is no valid JSON ({error}): was it cut off?".strip()) from None
-    except RecursionError:
-        raise BenchmarkError(path, "is nested too deeply for a benchmark's result") from None
+            raise NotAResultError(location, "holds no object of keys and values")
+    return values

@@ -9,23 +9,17 @@ are the mean: their percentiles are of single intervals (item 4).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import model_validator
 
-from agent.benchmarks.run_model import TRACE, BenchmarkRun, Measured, ResultPart, Text, file_places, unusable
+from agent.benchmarks.run_model import TRACE, BenchmarkRun, Measured, Text, file_places, unusable
 from agent.errors import NotAResultError
 
 
-class SendingStrategy(BaseModel):
-    """How requests were sent."""
-
-    model_config = ConfigDict(strict=True)
-
-    kind: Text = Field("", validation_alias=AliasChoices("type_", "kind"))
-    rate: Measured = None
-    streams: Measured = None
-    max_concurrency: Measured = None
+def _strategy(*keys: str) -> tuple[str, ...]:
+    """Return the places of a value of how requests were sent."""
+    return tuple(f"{place}/strategy/{key}" for place in ("config", "args") for key in keys)
 
 
 class EntryRun(BenchmarkRun):
@@ -46,23 +40,23 @@ class EntryRun(BenchmarkRun):
         model=("config/backend/model", "worker/backend_model"),
         prompt_tokens="metrics/prompt_token_count/successful",
         generation_tokens="metrics/output_token_count/successful",
-        strategy=("config/strategy", "args/strategy"),
+        kind=_strategy("type_", "kind"),
+        **{name: _strategy(name) for name in ("rate", "streams", "max_concurrency")},
     )
     tool: ClassVar[str] = "guidellm"
     milliseconds: ClassVar[tuple[str, ...]] = ("ttft", "tpot")
 
-    strategy: Annotated[SendingStrategy, BeforeValidator(lambda v: v or {})] = SendingStrategy()
+    kind: Text = ""
+    rate: Measured = None
+    streams: Measured = None
+    max_concurrency: Measured = None
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        kind = self.strategy.kind
-        closed = {
-            "synchronous": 1.0,
-            "concurrent": self.strategy.streams,
-            "throughput": self.strategy.max_concurrency,
-        }
+        kind = self.kind
+        closed = {"synchronous": 1.0, "concurrent": self.streams, "throughput": self.max_concurrency}
         if kind in ("constant", "poisson"):
-            self.requested_rps = self.strategy.rate
+            self.requested_rps = self.rate
             if self.requested_rps is None:
                 raise unusable("has a strategy without its rate")
         elif kind in closed:
@@ -88,18 +82,17 @@ class EntryRun(BenchmarkRun):
         return isinstance(metrics, dict) and "requests_per_second" in metrics
 
     @classmethod
-    def read_all(cls, part: ResultPart, others: list[NotAResultError]) -> list[tuple[ResultPart, Self]]:
+    def read_all(cls, location: str, data: Mapping[str, Any], others: list[NotAResultError]) -> list[Self]:
         """Return the runs of a report. Beside open loops, a closed one has none.
 
         GuideLLM's sweep begins with one client and then all requests at once, to find the rates between. One client has
         no queue and is the lowest load. More clients are a burst. Neither makes the curve a closed loop.
         """
         runs = []
-        for index, data in enumerate(part.data["benchmarks"]):
-            place = f"{part.place}: benchmarks[{index}]".removeprefix(": ")
-            runs += super().read_all(ResultPart(source=part.source, place=place, data=data), others)
-        if any(run.loop == "open" for _, run in runs):
-            for run in (run for _, run in runs if run.loop == "closed"):
+        for index, entry in enumerate(data["benchmarks"]):
+            runs += super().read_all(f"{location}: benchmarks[{index}]", entry, others)
+        if any(run.loop == "open" for run in runs):
+            for run in (run for run in runs if run.loop == "closed"):
                 run.loop, run.burst = None, run.clients != 1
                 if not run.burst:
                     run.remarks.append("one client at a time, the lowest load of a sweep whose others are open loops")

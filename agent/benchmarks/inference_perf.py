@@ -48,11 +48,9 @@ class StageRun(BenchmarkRun):
     def _refuse_others(cls, data: Any) -> Any:
         """Refuse a summary, and the server's file (10,938 requests against 5,531 of the client: PEERS 3.2, item 8)."""
         load, successes = data["load_summary"], data["successes"]
-        if successes.get("throughput") is None and successes.get("rate") is not None:
-            text = "is the server's side of a stage, which contradicts the client's"
-            raise unusable(f"{text}: give stage_N_lifecycle_metrics.json")
-        if load.get("requested_rate") is None and load.get("concurrency") is None:
-            text = "is a summary of all stages, which have no load in common"
+        of_server = successes.get("throughput") is None and successes.get("rate") is not None
+        if of_server or (load.get("requested_rate") is None and load.get("concurrency") is None):
+            text = "is the server's side of a stage, or a summary of stages that have no load in common"
             raise unusable(f"{text}: give stage_N_lifecycle_metrics.json")
         return data
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -37,13 +37,6 @@ class PlanFile:
     data: Any
 
 
-class EditedPlan(NamedTuple):
-    """Text and content of the edited plan."""
-
-    text: str
-    plan: Plan
-
-
 def open_plan(path: Path) -> PlanFile:
     """Read a plan file to edit. Raise ConfigError if it is unreadable or has no tiers."""
     data = read_document(path)
@@ -52,17 +45,15 @@ def open_plan(path: Path) -> PlanFile:
     return PlanFile(path=path, text=path.read_bytes().decode(), data=data)
 
 
-def chosen_tier(plan: PlanFile, asked: str | None) -> str:
-    """Return the requested tier, or the only one. Raise ConfigError with the names of the tiers."""
+def chosen_tier(plan: PlanFile, name: str | None) -> str:
+    """Return the tier of this name, or the only one. Raise ConfigError with the names of the tiers."""
     tiers = plan.data["tiers"]
     names = ", ".join(map(str, tiers))
-    if asked is None and len(tiers) > 1:
+    if name is None and len(tiers) > 1:
         raise ConfigError((f"{plan.path}: has several tiers; say which with --tier: {names}",))
-    tier = next(iter(tiers)) if asked is None else asked
-    if tier not in tiers:
+    tier = next(iter(tiers)) if name is None else name
+    if not isinstance(tiers.get(tier), dict):
         raise ConfigError((f"{plan.path}: has no tier {tier}; it has {names}",))
-    if not isinstance(tiers[tier], dict):
-        raise ConfigError((f"{plan.path}: tiers.{tier}: must be a mapping of keys to values",))
     return str(tier)
 
 
@@ -73,8 +64,8 @@ def replace_curve(
     *,
     head: Sequence[str] = (),
     notes: Sequence[Sequence[str]] = (),
-) -> EditedPlan:
-    """Return the plan with this curve in that tier, without writing it.
+) -> tuple[str, Plan]:
+    """Return the text of the file with this curve in that tier, and the plan in it, without writing it.
 
     `head` and `notes` are comments above the curve and above its points. Raise ConfigError if the text cannot be edited
     safely or the result is not a valid plan.
@@ -92,7 +83,7 @@ def replace_curve(
             place = f"tiers.{tier} is in braces, or shares parts with other places of the file"
             raise ConfigError((f"{plan.path}: {place}, so it cannot be edited safely; {BY_HAND}",))
     try:
-        return EditedPlan(text, parse_plan(wanted))
+        return text, parse_plan(wanted)
     except InvalidPlanError as error:
         problems = name_file(plan.path, error.problems)
         raise ConfigError((f"{plan.path}: is no valid plan, and nothing was written", *problems)) from None
@@ -139,22 +130,20 @@ def _entry(mapping: Any, key: str) -> tuple[Any, Any]:
 
 
 def write(plan: PlanFile, text: str) -> bool:
-    """Replace the file atomically and return whether it changed. Write to the target of a link.
+    """Replace the file whole or not at all, and return whether it changed. Write to the target of a link.
 
     The permissions stay; as root the owner stays too. Raise ConfigError if the folder or file is not writable.
     """
     if text == plan.text:
         return False
     target = plan.path.resolve()
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    beside = target.with_name(f".{target.name}.new")
     try:
-        with beside.open("xb") as file:
-            shutil.copymode(target, beside)
-            if os.geteuid() == 0:
-                os.chown(beside, target.stat().st_uid, target.stat().st_gid)
-            file.write(text.encode())
-            os.fsync(file.fileno())
-        os.replace(beside, target)
+        beside.write_bytes(text.encode())
+        shutil.copymode(target, beside)
+        if os.geteuid() == 0:
+            os.chown(beside, target.stat().st_uid, target.stat().st_gid)
+        beside.replace(target)
     except OSError as error:
         beside.unlink(missing_ok=True)
         raise ConfigError((f"{plan.path}: cannot be written: {error.strerror}",)) from error

@@ -1,4 +1,4 @@
-"""Points of a curve from the measurements of one load: records, rules for all tools, and remark texts.
+"""Point of a curve from one run: rules for all tools, and remark texts.
 
 Rules: Little's law for open loops, generator limits, start bursts, too few requests for a P99, refusal of failed runs.
 Each tool's model is a `BenchmarkRun` in base units. A quantity missing in the file is None, never guessed.
@@ -7,23 +7,14 @@ Each tool's model is a `BenchmarkRun` in base units. A quantity missing in the f
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from agent.benchmarks.run_model import (
-    CONTRADICTION,
-    NOTHING,
-    UNKNOWN,
-    BenchmarkRun,
-    Located,
-    Loop,
-    ResultPart,
-    Statistics,
-)
+from agent.benchmarks.run_model import CONTRADICTION, NOTHING, BenchmarkRun
+from agent.errors import NotAResultError
 from exporters.render.text import copy_fields
 from rules.plan.curve import LIMITED
-from rules.plan.schema import Point, Provenance
+from rules.plan.schema import Point
 from rules.plan.validation import PROBLEMS, problems_of
 from rules.telemetry.contradictions import OF_MEANS, at_once_contradiction, find_contradictions
 
@@ -42,24 +33,8 @@ CHUNKED = 0.1
 LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", *LIMITED[1:])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchmarkMeasurement(Located):
-    """Load of one run. Times are unix seconds, None if the file has none. `remarks` are for readers of the curve."""
-
-    tool: str
-    loop: Loop | None
-    point: Point
-    started_at: float | None = None
-    ended_at: float | None = None
-    model: str = ""
-    setup: Provenance = UNKNOWN
-    prompt_tokens: Statistics = NOTHING
-    generation_tokens: Statistics = NOTHING
-    remarks: tuple[str, ...] = ()
-
-
-def build_measurement(part: ResultPart, run: BenchmarkRun) -> BenchmarkMeasurement:
-    """Return the point of one load.
+def set_point(run: BenchmarkRun) -> None:
+    """Set the point of a run and its remarks.
 
     Raise NotAResultError if no request succeeded, or fewer than failed or than were cut off, for a value outside the
     limits of a plan's point, and for numbers that exclude each other. A burst is all requests sent at once, or as many
@@ -68,13 +43,13 @@ def build_measurement(part: ResultPart, run: BenchmarkRun) -> BenchmarkMeasureme
     """
     if not run.requests:
         many = f"none of {run.sent} requests" if run.sent else "no request"
-        raise part.left_out(f"is of a failed run: {many} succeeded")
+        raise NotAResultError(run.location, f"is of a failed run: {many} succeeded")
     for count, what in ((run.failed, "failed"), (run.cut_off, "were cut off")):
         if count > run.requests:
-            raise part.left_out(f"is of a failed run: {count} of {run.sent} requests {what}")
+            raise NotAResultError(run.location, f"is of a failed run: {count} of {run.sent} requests {what}")
     if run.loop == "closed" and (run.clients or 0) > max(1, run.sent - 1):
         run.burst = True
-    remarks = [*run.remarks, *_drop_contradictions(part, run)]
+    run.remarks += _drop_contradictions(run)
     if run.burst:
         run.loop, run.latency, run.ttft, run.tpot, run.itl = None, NOTHING, NOTHING, NOTHING, NOTHING
     sent = sent_rps(run)
@@ -86,7 +61,7 @@ def build_measurement(part: ResultPart, run: BenchmarkRun) -> BenchmarkMeasureme
     latencies = {f"{name}_p50_seconds": times[name].p50 for name in ("ttft", "tpot")}
     latencies |= {f"{name}_p99_seconds": each.p99 for name, each in times.items()}
     try:
-        point = Point(
+        run.point = Point(
             completed_rps=run.completed_rps,
             concurrency=run.clients if run.loop == "closed" else concurrency,
             requested_rps=run.requested_rps,
@@ -98,20 +73,14 @@ def build_measurement(part: ResultPart, run: BenchmarkRun) -> BenchmarkMeasureme
         )
     except ValidationError as error:
         problem = problems_of(error, Point)[0]
+        text = f"does not make a point of a curve: {problem}"
         if error.errors()[0]["type"] == PROBLEMS:
-            raise part.left_out(f"contradicts itself: {problem}, {CONTRADICTION}") from None
-        raise part.left_out(f"does not make a point of a curve: {problem}") from None
-    return BenchmarkMeasurement(
-        **copy_fields(part, "source", "place"),
-        point=point,
-        **copy_fields(
-            run, "tool", "loop", "started_at", "ended_at", "model", "setup", "prompt_tokens", "generation_tokens"
-        ),
-        remarks=(*_remarks(run, sent, point.censored), *remarks),
-    )
+            text = f"contradicts itself: {problem}, {CONTRADICTION}"
+        raise NotAResultError(run.location, text) from None
+    run.remarks = [*_remarks(run, sent), *run.remarks]
 
 
-def _drop_contradictions(part: ResultPart, run: BenchmarkRun) -> Iterator[str]:
+def _drop_contradictions(run: BenchmarkRun) -> Iterator[str]:
     """Clear the times of answers that were not streamed, with a remark. Raise NotAResultError for other contradictions."""
     tokens, e2e, clients = run.generation_tokens.mean, run.latency.mean, None if run.burst else run.clients
     tpot = run.tpot.mean or run.tpot.p50
@@ -130,7 +99,7 @@ def _drop_contradictions(part: ResultPart, run: BenchmarkRun) -> Iterator[str]:
             f"{run.completed_rps:.4g} rps x {e2e:.4g} s are not the reported {run.at_once:.4g} requests at once"
         )
     if texts:
-        raise part.left_out(f"tells what excludes each other: {'; '.join(texts)}, {CONTRADICTION}")
+        raise NotAResultError(run.location, f"tells what excludes each other: {'; '.join(texts)}, {CONTRADICTION}")
     if found:
         run.ttft = run.tpot = run.itl = NOTHING
         yield f"{found[0].text}, {CONTRADICTION}; TTFT, TPOT and ITL are left out"
@@ -153,12 +122,12 @@ def sent_rps(run: BenchmarkRun) -> float | None:
     return run.sent / (run.duration_seconds - run.latency.max)
 
 
-def _remarks(run: BenchmarkRun, sent: float | None, censored: bool) -> Iterator[str]:
+def _remarks(run: BenchmarkRun, sent: float | None) -> Iterator[str]:
     if run.burst:
         text = f"{run.sent} requests were sent as fast as possible: a queue that drains is no load"
         yield f"{text}, so its latencies are left out"
     else:
-        if censored:
+        if run.point.censored:
             yield f"the generator sent {sent:.4g} of {run.requested_rps:.4g} requested rps: the server is at least this bad"
         elif run.requested_rps and run.completed_rps < GENERATOR_LIMITED * run.requested_rps:
             why = "the file does not show whether the generator was the limit"

@@ -1,4 +1,4 @@
-"""Load of one run as a pydantic model, which the model of each tool fills from its file by aliases, and parts of a file.
+"""Load of one run as a pydantic model, which the model of each tool fills from its file by aliases.
 
 Times are seconds, rates per second. Absent, null and zero are None: tools write 0 for no measurement.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -24,13 +23,12 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from agent.errors import NotAResultError
-from rules.plan.schema import Provenance
+from rules.plan.schema import Point, Provenance
 from rules.plan.validation import path_text
 
 CONTRADICTION = "which cannot be"
 """Phrase in every remark about values that exclude each other and are dropped."""
 
-LOCAL_CLOCK = "the file's date has no time zone and was read as UTC"
 TRACE = "arrivals were {kind}, not a steady rate"
 
 Loop = Literal["open", "closed"]
@@ -98,13 +96,16 @@ class BenchmarkRun(BaseModel):
     `requests` succeeded; `failed` and `cut_off` (in flight at the end) are extra. `clients` of a closed loop are its
     load, of an open one their limit. `sent_rps` is the rate the generator reached, if recorded. `burst`: all requests
     were sent at once. `at_once` is the mean number of requests in the system as reported. `itl` are gaps between two
-    chunks, `tpot` is per request. Times of day are unix seconds.
+    chunks, `tpot` is per request. Times of day are unix seconds. `source` is the file as named, `location` the file and
+    the place in it. `agent.benchmarks.points` works out the `point`. `remarks` are for readers of the curve.
     """
 
     model_config = file_places()
 
     tool: ClassVar[str]
     """Name of the tool."""
+    local_times: ClassVar[bool] = False
+    """Whether the times of day in the file have no zone and are read as UTC."""
     milliseconds: ClassVar[tuple[str, ...]] = ()
     """Times in milliseconds in the file; the others are in seconds."""
 
@@ -133,6 +134,9 @@ class BenchmarkRun(BaseModel):
     prompt_tokens: Distribution = NOTHING
     generation_tokens: Distribution = NOTHING
     remarks: list[str] = Field(default_factory=list)
+    source: str = ""
+    location: str = ""
+    point: Point = Point.model_construct(completed_rps=0.0)
 
     @model_validator(mode="after")
     def _in_seconds(self) -> Self:
@@ -152,13 +156,13 @@ class BenchmarkRun(BaseModel):
         """Return whether a document is this tool's."""
 
     @classmethod
-    def read_all(cls, part: ResultPart, others: list[NotAResultError]) -> list[tuple[ResultPart, Self]]:
-        """Return the runs of a document with their places.
+    def read_all(cls, location: str, data: Mapping[str, Any], others: list[NotAResultError]) -> list[Self]:
+        """Return the runs of a document.
 
         Append an error to `others` for each that is left out, with the place of its first wrong value.
         """
         try:
-            return [(part, cls.model_validate(part.data))]
+            return [cls.model_validate(data).model_copy(update={"location": location})]
         except ValidationError as error:
             wrong = error.errors(include_url=False)[0]
             text = wrong["msg"]
@@ -166,7 +170,7 @@ class BenchmarkRun(BaseModel):
                 what = "is missing" if wrong["type"] == "missing" else text[0].lower() + text[1:]
                 end = f", {CONTRADICTION}" if wrong["type"] == "greater_than_equal" else ""
                 text = f"has a wrong value: {path_text(wrong['loc'])}: {what}{end}"
-            others.append(part.left_out(text))
+            others.append(NotAResultError(location, text))
             return []
 
     def set_loop(self) -> None:
@@ -177,27 +181,3 @@ class BenchmarkRun(BaseModel):
             self.loop = "closed"
         else:
             self.remarks.append("the file tells neither rate nor concurrency, so neither an open nor a closed loop")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Located:
-    """File as named, and a place in it: `line 2`, `benchmarks[1]`, or "" for the whole file."""
-
-    source: str
-    place: str = ""
-
-    @property
-    def location(self) -> str:
-        """Return file and place for messages."""
-        return f"{self.source}: {self.place}" if self.place else self.source
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultPart(Located):
-    """Object of a file."""
-
-    data: Mapping[str, Any]
-
-    def left_out(self, text: str) -> NotAResultError:
-        """Return the error for a load without a place in a curve, beside which others may have one."""
-        return NotAResultError(self.location, text)

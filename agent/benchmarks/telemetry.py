@@ -10,27 +10,25 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from agent.benchmarks.points import BenchmarkMeasurement
-from agent.benchmarks.run_model import CONTRADICTION
+from agent.benchmarks.run_model import CONTRADICTION, BenchmarkRun
 from agent.config.load import LoadedConfig, build_tier_contexts, history_path
 from agent.errors import BenchmarkError
 from agent.fleet.tier_readers import AGENTS, build_replica_reader
 from agent.history.schema import MINUTES
 from agent.history.store import HistoryStore
 from agent.prometheus.api import StoreApi
-from rules.plan.memory import engine_kv_tokens, read_count
-from rules.plan.schema import Point, Provenance
+from rules.plan.schema import Point
 from rules.replicas.track import ScrapeTrack, record_failure, record_success
 from rules.telemetry.gpu_windows import GPU_UTILIZATION_KINDS, gpu_utilization
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
-from rules.telemetry.windows import Window, sum_windows
+from rules.telemetry.windows import Window, group_by, sum_windows
 
 FIELDS = ("prefix_hit_ratio", "eviction_rate", "speculative_acceptance", "kv_utilization")
 """Fields of a point with a signal of the same name. GPU utilisation is added by kind."""
@@ -48,20 +46,11 @@ OTHER_TRAFFIC = 0.2
 
 
 @dataclass(slots=True)
-class ReplicaWindows:
-    """Windows of one replica in time order, and what its pages tell of its configuration."""
-
-    windows: list[Window] = field(default_factory=list)
-    setup: Provenance = field(default_factory=Provenance)
-
-
-@dataclass(slots=True)
 class RunTelemetry:
-    """Telemetry of one run: values by field of a point, the kind of GPU utilisation, the engine's setup, and remarks."""
+    """Telemetry of one run: values by field of a point, the kind of GPU utilisation, and remarks."""
 
     values: dict[str, float] = field(default_factory=dict)
     gpu_utilization_kind: str | None = None
-    setup: Provenance = field(default_factory=Provenance)
     remarks: list[str] = field(default_factory=list)
 
 
@@ -70,7 +59,7 @@ class TelemetrySource:
     """Source of telemetry by its name for messages. `replicas` returns windows by replica from and to unix seconds."""
 
     name: str
-    replicas: Callable[[float, float], Mapping[str, ReplicaWindows]]
+    replicas: Callable[[float, float], Mapping[str, Sequence[Window]]]
 
 
 def open_source(loaded: LoadedConfig, tier: str) -> TelemetrySource:
@@ -81,17 +70,15 @@ def open_source(loaded: LoadedConfig, tier: str) -> TelemetrySource:
     return TelemetrySource(name=f"the store {loaded.config.store.url}", replicas=partial(_read_store, loaded, tier))
 
 
-def _read_history(path: Path, tier: str, start: float, end: float) -> dict[str, ReplicaWindows]:
-    replicas: defaultdict[str, ReplicaWindows] = defaultdict(ReplicaWindows)
+def _read_history(path: Path, tier: str, start: float, end: float) -> dict[str, list[Window]]:
     with HistoryStore.open_reader(path) as reader:
-        for minute in reader.minutes(tier, start - MINUTES.seconds, end):
-            replicas[minute.replica or ""].windows.append(minute.window)
-    return replicas
+        minutes = group_by(reader.minutes(tier, start - MINUTES.seconds, end), lambda minute: minute.replica or "")
+    return {replica: [minute.window for minute in group] for replica, group in minutes.items()}
 
 
-def _read_store(loaded: LoadedConfig, tier: str, start: float, end: float) -> dict[str, ReplicaWindows]:
+def _read_store(loaded: LoadedConfig, tier: str, start: float, end: float) -> dict[str, list[Window]]:
     assert loaded.config.store is not None
-    replicas: defaultdict[str, ReplicaWindows] = defaultdict(ReplicaWindows)
+    replicas: defaultdict[str, list[Window]] = defaultdict(list)
     tracks: defaultdict[str, ScrapeTrack] = defaultdict(ScrapeTrack)
     with closing(StoreApi(loaded.config.store)) as api:
         reader = build_replica_reader(
@@ -99,41 +86,32 @@ def _read_store(loaded: LoadedConfig, tier: str, start: float, end: float) -> di
         )
         pages = reader.ask(start - BEYOND_SECONDS, end + BEYOND_SECONDS)
     for page, gpus in ((each.page, each.gpus) for each in pages):
-        replica, track = replicas[page.replica], tracks[page.replica]
+        track = tracks[page.replica]
         if page.snapshot is None:
             tracks[page.replica], window = record_failure(track, page.t)
         else:
             tracks[page.replica], window = record_success(track, page.snapshot)
-            facts = page.snapshot.facts
-            replica.setup = Provenance(
-                kv_tokens=engine_kv_tokens(facts), max_num_seqs=read_count(facts.get("max_num_seqs", ""))
-            )
-        replica.windows += [part for part in (window, gpus) if part is not None]
+        replicas[page.replica] += [part for part in (window, gpus) if part is not None]
     return replicas
 
 
-def observe(
-    runs: Sequence[BenchmarkMeasurement], source: TelemetrySource
-) -> tuple[list[BenchmarkMeasurement], str | None]:
-    """Return the runs with their telemetry, and the kind of GPU utilisation, of which a curve has one.
+def observe(runs: Sequence[BenchmarkRun], source: TelemetrySource) -> str | None:
+    """Add their telemetry to the runs. Return the kind of GPU utilisation, of which a curve has one.
 
     What a result file tells itself stays. Raise StoreError or HistoryError, and BenchmarkError where several replicas
     served a run.
     """
     telemetry = [read_run(run, source) for run in runs]
     kind = next((seen.gpu_utilization_kind for seen in telemetry if seen.gpu_utilization_kind), None)
-    observed = []
     for run, seen in zip(runs, telemetry, strict=True):
         if seen.gpu_utilization_kind != kind:
             seen.values.pop("gpu_utilization", None)
-        point = Point.model_validate({**seen.values, **run.point.model_dump(exclude_none=True)})
-        names = ("kv_tokens", "max_num_seqs")
-        setup = run.setup.model_copy(update={n: getattr(run.setup, n) or getattr(seen.setup, n) for n in names})
-        observed.append(replace(run, point=point, setup=setup, remarks=(*run.remarks, *seen.remarks)))
-    return observed, kind
+        run.point = Point.model_validate({**seen.values, **run.point.model_dump(exclude_none=True)})
+        run.remarks += seen.remarks
+    return kind
 
 
-def read_run(run: BenchmarkMeasurement, source: TelemetrySource) -> RunTelemetry:
+def read_run(run: BenchmarkRun, source: TelemetrySource) -> RunTelemetry:
     """Return the telemetry of a run. Raise StoreError, HistoryError, and BenchmarkError where several replicas served.
 
     The windows whose middle lies in the run are its own. Those of GPUs alone lie in it wholly: they hold levels.
@@ -143,31 +121,31 @@ def read_run(run: BenchmarkMeasurement, source: TelemetrySource) -> RunTelemetry
         return RunTelemetry(remarks=["the result file does not tell when this run was: it has no telemetry"])
     span = f"{datetime.fromtimestamp(start, UTC):%Y-%m-%d %H:%M:%S} to {datetime.fromtimestamp(end, UTC):%H:%M:%S} UTC"
     busy = {}
-    for name, replica in source.replicas(start, end).items():
-        pages = [w for w in replica.windows if w.covered_seconds > 0]
+    for name, windows in source.replicas(start, end).items():
+        pages = [w for w in windows if w.covered_seconds > 0]
         parts = [w for w in pages if start <= w.middle <= end]
         if any(w.counters.get(family, 0.0) > 0 for w in parts for family in (FINISHED, GENERATED)):
-            gpus = [w for w in replica.windows if not w.covered_seconds > 0 and start <= w.start and w.end <= end]
-            busy[name] = (replica.setup, pages, parts, gpus)
+            gpus = [w for w in windows if not w.covered_seconds > 0 and start <= w.start and w.end <= end]
+            busy[name] = (pages, parts, gpus)
     if len(busy) > 1:
         text = f"{len(busy)} replicas served requests from {span}: {', '.join(busy)}"
         raise BenchmarkError(source.name, f"{text}; a curve is of one replica: select the measured one by its labels")
     if not busy:
         return RunTelemetry(remarks=[f"{source.name} has no request of this run, {span}: do its times fit?"])
-    ((setup, pages, parts, gpus),) = busy.values()
+    ((pages, parts, gpus),) = busy.values()
     covered = math.fsum(max(min(w.end, end) - max(w.start, start), 0.0) for w in pages) / (end - start)
     if covered < FULL_COVERAGE:
         return RunTelemetry(remarks=[f"{source.name} covers {covered:.0%} of this run, {span}: nothing was taken"])
-    return _take(run, sum_windows([*parts, *gpus]), max(part.span for part in parts), setup)
+    return _take(run, sum_windows([*parts, *gpus]), max(part.span for part in parts))
 
 
-def _take(run: BenchmarkMeasurement, window: Window, longest: float, setup: Provenance) -> RunTelemetry:
+def _take(run: BenchmarkRun, window: Window, longest: float) -> RunTelemetry:
     """Return the telemetry in the window of a run. `longest` is its longest part in seconds, which may cross an end."""
     finished, counted = window.counters.get(FINISHED, 0.0), run.point.requests or 0
     if abs(finished - counted) > OTHER_TRAFFIC * counted + finished * longest / window.span:
         text = f"the engine finished {finished:.0f} requests in this run, the result file has {counted}"
         return RunTelemetry(remarks=[f"{text}: its telemetry is not of this run alone, and nothing was taken"])
-    seen = RunTelemetry(setup=setup)
+    seen = RunTelemetry()
     for name in FIELDS:
         value = read(BY_NAME[name], window)
         if isinstance(value, Missing):

@@ -15,7 +15,6 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import BeforeValidator, model_validator
 
 from agent.benchmarks.run_model import (
-    LOCAL_CLOCK,
     BenchmarkRun,
     Count,
     Measured,
@@ -39,9 +38,6 @@ SETUP = {
 
 TIMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "latency": "e2el"}
 """Word in the keys of the file by field of a run."""
-
-ARRAYS = ("start_times", "latencies")
-"""Arrays that `--save-detailed` writes."""
 
 
 def _date(value: Any) -> Any:
@@ -71,9 +67,11 @@ class VllmRun(BenchmarkRun):
         model="model_id",
         input_tokens="total_input_tokens",
         output_tokens="total_output_tokens",
-        **{name: name for name in (*TIMES, "num_prompts", "unlimited", "setup", *ARRAYS)},
+        # The two arrays are of `--save-detailed`.
+        **{name: name for name in (*TIMES, "num_prompts", "unlimited", "setup", "start_times", "latencies")},
     )
     tool: ClassVar[str] = "vllm-bench"
+    local_times: ClassVar[bool] = True
     milliseconds: ClassVar[tuple[str, ...]] = tuple(TIMES)
 
     reported_failed: Count | None = None
@@ -117,7 +115,6 @@ class VllmRun(BenchmarkRun):
         if self.ended_at:
             begin = self.ended_at - (self.duration_seconds or self.ended_at)
             self.started_at = begin if begin > 0 else None
-            self.remarks.append(LOCAL_CLOCK)
         span = max(self.start_times) - min(self.start_times) if self.start_times else 0.0
         self.sent_rps = len(self.start_times) / span if span > 0 else None
         answered = sorted(value for value in self.latencies if value > 0)

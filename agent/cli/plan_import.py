@@ -18,7 +18,7 @@ from agent.benchmarks.curve_remarks import differences, remarks_of
 from agent.benchmarks.curves import SETUP, ImportedCurve, ImportRemark, curve_of
 from agent.benchmarks.formats import read_all_results
 from agent.benchmarks.plan_edit import PlanFile, chosen_tier, open_plan, replace_curve, write
-from agent.benchmarks.run_model import CONTRADICTION, LOCAL_CLOCK
+from agent.benchmarks.run_model import CONTRADICTION
 from agent.cli.arguments import FINDING, FINE, PATH, option, tier_option
 from agent.config.load import load, select_tier
 from agent.errors import ConfigError
@@ -76,27 +76,24 @@ def run(options: SimpleNamespace) -> int:
 
 
 def _imported(options: SimpleNamespace, tier: str | None) -> ImportedCurve:
-    measured, others = read_all_results(options.files)
+    runs, others = read_all_results(options.files)
     remarks = [ImportRemark(source=str(error.path), text=f"{error.text}; left out") for error in others]
     kind = None
-    if options.config is None:
-        # The clock of a file matters only for telemetry.
-        measured = [replace(run, remarks=tuple(t for t in run.remarks if t != LOCAL_CLOCK)) for run in measured]
-    else:
+    if options.config is not None:
         # On demand: it imports the HTTP client, which no other part of `sizewatch plan` needs.
         from agent.benchmarks.telemetry import observe, open_source
 
         loaded = load(Path(options.config))
         source = open_source(loaded, select_tier(loaded, tier))
-        measured, kind = observe(measured, source)
+        kind = observe(runs, source)
         remarks.append(ImportRemark(source="", text=f"telemetry is from {source.name}"))
+        if any(run.local_times and run.ended_at for run in runs):
+            remarks.append(ImportRemark(source="", text="dates of files have no time zone and were read as UTC"))
     folder = options.into.resolve().parent if options.into else Path.cwd()
     # File name bytes need not be text; a plan's are.
-    names = {
-        run.source: os.path.relpath(Path(run.source).resolve(), folder).encode("utf-8", "replace").decode()
-        for run in measured
-    }
-    imported = curve_of(measured, gpu_utilization_kind=kind, named=names.__getitem__)
+    for run in runs:
+        run.source = os.path.relpath(Path(run.source).resolve(), folder).encode("utf-8", "replace").decode()
+    imported = curve_of(runs, gpu_utilization_kind=kind)
     return _with_measured(replace(imported, remarks=(*imported.remarks, *remarks)), options.measured)
 
 
@@ -121,8 +118,8 @@ def _with_measured(imported: ImportedCurve, given: Sequence[str]) -> ImportedCur
 def _put(options: SimpleNamespace, imported: ImportedCurve, plan: PlanFile, name: str) -> int:
     """Write the curve into the plan's tier. Raise ConfigError where another model or machine was measured."""
     head, notes = _comments(imported)
-    edited = replace_curve(plan, name, imported.curve, head=head, notes=notes)
-    tier = edited.plan.tiers[name]
+    text, edited = replace_curve(plan, name, imported.curve, head=head, notes=notes)
+    tier = edited.tiers[name]
     refused = tuple(
         f"{where}: measured {measured}, tiers.{name}.{planned}: nothing was written. Correct the plan, or name the tier "
         "that was measured"
@@ -132,9 +129,9 @@ def _put(options: SimpleNamespace, imported: ImportedCurve, plan: PlanFile, name
         raise ConfigError(refused)
     remarks = remarks_of(imported, tier, observed=options.config is not None)
     if tier.operating_point is not None and tier.operating_point.source == "production":
-        text = "operating_point is what production measured before this benchmark, and outranks it: delete it"
-        remarks = (*remarks, ImportRemark(source=str(options.into), text=text))
-    state = "written" if write(plan, edited.text) else "already as it was"
+        outranked = "operating_point is what production measured before this benchmark, and outranks it: delete it"
+        remarks = (*remarks, ImportRemark(source=str(options.into), text=outranked))
+    state = "written" if write(plan, text) else "already as it was"
     findings = check_plan(Plan(schema=1, tiers={name: tier}), CATALOGUE)
     for finding in findings:
         # `plan check` prints the rest, which is not repeated here.
@@ -154,11 +151,9 @@ def _put(options: SimpleNamespace, imported: ImportedCurve, plan: PlanFile, name
 
 def _comments(imported: ImportedCurve) -> tuple[list[str], list[list[str]]]:
     """Return the comments on the curve and on each point. Remarks on every load appear once."""
-    texts = [
-        list(dict.fromkeys(note.text for note in load.notes if note.text != LOCAL_CLOCK)) for load in imported.loads
-    ]
+    texts = [list(dict.fromkeys(note.text for note in load.notes)) for load in imported.loads]
     common = [text for text in texts[0] if len(texts) > 1 and all(text in other for other in texts[1:])]
-    notes = [_about_point(load.notes, (LOCAL_CLOCK, *common)) for load in imported.loads]
+    notes = [_about_point(load.notes, common) for load in imported.loads]
     return [WRITTEN, *(f"Every point: {text}." for text in common)], notes
 
 

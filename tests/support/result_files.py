@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from agent.benchmarks.formats import read_all_results
-from agent.benchmarks.points import BenchmarkMeasurement
+from agent.benchmarks.run_model import BenchmarkRun
 
 
-def read_results(path: Path) -> tuple[BenchmarkMeasurement, ...]:
+def read_results(path: Path) -> tuple[BenchmarkRun, ...]:
     """Return all loads of a file in its order. Raise the first error of a load too."""
     found, others = read_all_results((path,))
     if others:

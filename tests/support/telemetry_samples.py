@@ -17,8 +17,9 @@ from result_files import read_results
 from stored_recordings import MemoryStore, Sample
 
 from agent.benchmarks import telemetry
-from agent.benchmarks.points import BenchmarkMeasurement
+from agent.benchmarks.run_model import BenchmarkRun
 from agent.benchmarks.telemetry import RunTelemetry, TelemetrySource, open_source, read_run
+from agent.benchmarks.vllm_bench import VllmRun
 from agent.config.load import LoadedConfig, parse_config
 from rules.plan.schema import Point
 
@@ -33,11 +34,11 @@ def run(
     requests: int | None = None,
     started_at: float | None = None,
     ended_at: float | None = None,
-) -> BenchmarkMeasurement:
+) -> BenchmarkRun:
     """A run of which the file tells this much."""
     point = Point(completed_rps=1.0, requests=requests)  # type: ignore[call-arg]
-    return BenchmarkMeasurement(
-        source=str(source), tool="test", loop=None, point=point, started_at=started_at, ended_at=ended_at
+    return VllmRun.model_construct(
+        source=str(source), location=str(source), loop=None, point=point, started_at=started_at, ended_at=ended_at
     )
 
 
@@ -70,7 +71,7 @@ def store_source(url: str, **series: object) -> TelemetrySource:
     return open_source(LoadedConfig(path=Path("test"), config=config, plan=None, warnings=()), "t")
 
 
-def found_in(samples: Iterable[Sample], measured: BenchmarkMeasurement) -> RunTelemetry:
+def found_in(samples: Iterable[Sample], measured: BenchmarkRun) -> RunTelemetry:
     """What a store with these samples gives for a run."""
     with stored(samples) as address:
         return read_run(measured, store_source(address))

@@ -8,8 +8,7 @@ import pytest
 from paths import SHARED
 from result_files import read_results
 
-from agent.benchmarks.points import BenchmarkMeasurement
-from agent.benchmarks.run_model import Statistics
+from agent.benchmarks.run_model import BenchmarkRun, Statistics
 from agent.errors import BenchmarkError
 
 EXCERPT = SHARED / "bench" / "aiperf" / "doc_excerpt_profile_export_aiperf.json"
@@ -45,7 +44,7 @@ EXPORT: dict[str, Any] = {
 }
 
 
-def read(tmp_path: Path, **changed: Any) -> BenchmarkMeasurement:
+def read(tmp_path: Path, **changed: Any) -> BenchmarkRun:
     path = tmp_path / "profile.json"
     path.write_text(json.dumps({**EXPORT, **changed}), encoding="utf-8")
     (one,) = read_results(path)
@@ -58,9 +57,9 @@ def refusal(tmp_path: Path, **changed: Any) -> str:
     return caught.value.text
 
 
-def test_an_export_is_read_by_the_unit_of_each_metric(tmp_path: Path) -> None:
+def test_an_export_is_read_in_seconds(tmp_path: Path) -> None:
     one = read(tmp_path)
-    assert (one.tool, one.place, one.loop, one.model) == ("aiperf", "", "open", "llama")
+    assert (one.tool, one.loop, one.model) == ("aiperf", "open", "llama")
     assert one.started_at == datetime(2026, 6, 17, 16, 8, 57, 250000, tzinfo=UTC).timestamp()
     assert one.ended_at == one.started_at + 202.0
     assert one.point.model_dump(exclude_none=True) == {
@@ -79,16 +78,7 @@ def test_an_export_is_read_by_the_unit_of_each_metric(tmp_path: Path) -> None:
         "prompt_tokens_mean": 200.0,
     }
     assert one.prompt_tokens == Statistics(mean=200.0, p50=200.0, p95=220.0, p99=220.0, max=220.0)
-    assert one.remarks == ()
-
-
-def test_an_unknown_or_missing_unit_is_refused(tmp_path: Path) -> None:
-    text = refusal(tmp_path, time_to_first_token=metric("ticks", 50.0, 50.0))
-    assert text == "has time_to_first_token in the unit 'ticks', none of ms"
-    missing = {key: value for key, value in metric("ms", 50.0, 50.0).items() if key != "unit"}
-    assert refusal(tmp_path, time_to_first_token=missing).startswith("has time_to_first_token in the unit ''")
-    minutes = refusal(tmp_path, request_throughput=metric("requests/min", 600.0))
-    assert minutes.startswith("has request_throughput in the unit 'requests/min'")
+    assert one.remarks == []
 
 
 def test_its_inter_token_latency_is_tpot_and_its_chunk_latency_the_gap(tmp_path: Path) -> None:

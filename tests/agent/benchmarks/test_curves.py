@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,8 +13,8 @@ from result_files import read_results
 
 from agent.benchmarks.curve_remarks import remarks_of
 from agent.benchmarks.curves import ImportedCurve, curve_of, pool_points, round_significant
-from agent.benchmarks.points import BenchmarkMeasurement
-from agent.benchmarks.run_model import Statistics
+from agent.benchmarks.run_model import BenchmarkRun, Statistics
+from agent.benchmarks.vllm_bench import VllmRun
 from agent.errors import BenchmarkError
 from exporters.documents.plan_files import YamlIndentation, curve_lines, scalar, yaml_number
 from rules.plan.curve import Curve
@@ -34,22 +33,22 @@ LATENCIES = {
 
 def load(
     source: str, rate: float | None = 4.0, loop: Any = "open", model: str = "m", remarks: Any = (), **more: Any
-) -> BenchmarkMeasurement:
+) -> BenchmarkRun:
     """An open-loop load at a rate, or a closed one where `concurrency` is given."""
     point = {"completed_rps": rate or 1.0, "requested_rps": rate, "requests": 400, **LATENCIES, **more}
-    return BenchmarkMeasurement(
+    return VllmRun.model_construct(
         source=source,
-        tool="vllm-bench",
+        location=source,
         loop=loop,
         point=Point.model_validate(point),
         model=model,
         prompt_tokens=Statistics(mean=100),
         generation_tokens=Statistics(mean=50),
-        remarks=remarks,
+        remarks=list(remarks),
     )
 
 
-def closed(source: str, clients: float, rps: float, **more: Any) -> BenchmarkMeasurement:
+def closed(source: str, clients: float, rps: float, **more: Any) -> BenchmarkRun:
     return load(source, None, "closed", concurrency=clients, completed_rps=rps, **more)
 
 
@@ -139,7 +138,7 @@ def test_points_come_by_rising_load_whatever_the_order_of_the_files() -> None:
 
 
 def test_a_file_of_several_loads_is_one_source() -> None:
-    loads = [replace(load("all.json", rate), place=f"benchmarks[{n}]") for n, rate in enumerate((2.0, 4.0))]
+    loads = [load("all.json", rate) for rate in (2.0, 4.0)]
     assert curve_of(loads).curve.source == ("all.json",)
 
 
@@ -269,12 +268,6 @@ def test_one_load_is_said_to_be_no_curve() -> None:
     assert "one load is no curve" not in texts(curve_of([load("a"), load("b", 5.0)]))
 
 
-def test_a_sweep_of_censored_points_says_that_nothing_can_be_judged() -> None:
-    found = curve_of([load("a", censored=True), load("b", 5.0, censored=True)])
-    assert "every point is censored" in texts(found)
-    assert Curve.from_plan(tier(found.curve)) is None
-
-
 def test_what_a_client_cannot_see_is_said_with_how_to_add_it() -> None:
     found = curve_of([load("a"), load("b", 5.0)])
     assert "gpu_utilization, kv_utilization, prefix_hit_ratio, eviction_rate (a client cannot see them: add" in texts(
@@ -328,14 +321,14 @@ def test_numbers_read_back_as_numbers(value: float) -> None:
     assert yaml.safe_load(yaml_number(value)) == value
 
 
-def with_setup(source: str, rps: float, **fields: Any) -> BenchmarkMeasurement:
-    return replace(load(source, rps), setup=Provenance(**fields))
+def with_setup(source: str, rps: float, **fields: Any) -> BenchmarkRun:
+    return load(source, rps).model_copy(update={"setup": Provenance(**fields), "ended_at": 1.7952e9})
 
 
 def test_the_curve_carries_what_was_measured_where_the_runs_agree() -> None:
     runs = [
-        replace(with_setup("a", 2.0, engine_version="0.32.0", tensor_parallel=4, max_num_seqs=64), ended_at=1.795e9),
-        replace(with_setup("b", 4.0, engine_version="0.33.0", tensor_parallel=4), ended_at=1.7952e9),
+        with_setup("a", 2.0, engine_version="0.32.0", tensor_parallel=4, max_num_seqs=64),
+        with_setup("b", 4.0, engine_version="0.33.0", tensor_parallel=4),
     ]
     imported = curve_of(runs)
     measured = imported.curve.measured
@@ -349,7 +342,8 @@ def test_the_curve_carries_what_was_measured_where_the_runs_agree() -> None:
 
 def test_a_curve_of_nothing_known_has_no_provenance_and_asks_for_the_release() -> None:
     unknown = Statistics()
-    imported = curve_of([replace(load("a"), prompt_tokens=unknown, generation_tokens=unknown)])
+    untold = load("a").model_copy(update={"prompt_tokens": unknown, "generation_tokens": unknown})
+    imported = curve_of([untold])
     assert imported.curve.measured is None
     assert "engine_version (give it with --measured engine_version=RELEASE" in texts(imported)
     told = curve_of([with_setup("a", 2.0, engine_version="0.32.0")])

@@ -8,8 +8,7 @@ from paths import SHARED
 from result_files import read_results
 
 from agent.benchmarks.formats import read_all_results
-from agent.benchmarks.points import BenchmarkMeasurement
-from agent.benchmarks.run_model import Statistics
+from agent.benchmarks.run_model import BenchmarkRun, Statistics
 from agent.errors import BenchmarkError
 
 SHARED_BENCH = SHARED / "bench"
@@ -65,7 +64,7 @@ def report(tmp_path: Path, *benchmarks: Any) -> Path:
     return path
 
 
-def read(tmp_path: Path, *benchmarks: Any) -> tuple[BenchmarkMeasurement, ...]:
+def read(tmp_path: Path, *benchmarks: Any) -> tuple[BenchmarkRun, ...]:
     return read_results(report(tmp_path, *benchmarks))
 
 
@@ -77,7 +76,7 @@ def refusal(tmp_path: Path, *benchmarks: Any) -> str:
 
 def test_a_benchmark_is_read_with_each_quantity_in_its_own_unit(tmp_path: Path) -> None:
     (one,) = read(tmp_path, benchmark())
-    assert (one.tool, one.place, one.loop, one.model) == ("guidellm", "benchmarks[0]", "open", "qwen")
+    assert (one.tool, one.loop, one.model) == ("guidellm", "open", "qwen")
     assert (one.started_at, one.ended_at) == (1000.0, 1122.0)
     assert one.point.model_dump(exclude_none=True) == {
         "completed_rps": 9.9,
@@ -94,7 +93,7 @@ def test_a_benchmark_is_read_with_each_quantity_in_its_own_unit(tmp_path: Path) 
         "prompt_tokens_mean": 120.0,
     }
     assert one.prompt_tokens == Statistics(mean=120.0, p50=120.0, p95=127.0, p99=127.0, max=127.0)
-    assert one.remarks == ()
+    assert one.remarks == []
 
 
 def test_requests_per_second_are_the_mean_and_never_a_percentile_of_intervals(tmp_path: Path) -> None:
@@ -139,7 +138,7 @@ def test_a_sweep_gives_a_load_a_benchmark_and_its_first_two_do_not_make_it_a_clo
     full = {"type_": "throughput", "max_concurrency": 512}
     single = benchmark({"type_": "synchronous"}, requests_per_second=statistics(0.43, 0.44))
     found = read(tmp_path, single, benchmark(full), benchmark())
-    assert [one.place for one in found] == ["benchmarks[0]", "benchmarks[1]", "benchmarks[2]"]
+    assert [run.location.rpartition(": ")[2] for run in found] == [f"benchmarks[{n}]" for n in range(3)]
     assert [one.loop for one in found] == [None, None, "open"]
     one, full_load, _ = found
     assert one.point.ttft_p99_seconds == 1.019
@@ -175,7 +174,7 @@ def test_a_benchmark_with_negative_times_is_left_out_by_name_and_the_others_stay
     path = tmp_path / "report.json"
     path.write_text(json.dumps({"benchmarks": [benchmark(), negative]}), encoding="utf-8")
     (kept,), (left_out,) = read_all_results((path,))
-    assert kept.place == "benchmarks[0]"
+    assert kept.location.endswith(": benchmarks[0]")
     assert left_out.text == (
         "has a wrong value: metrics.time_to_first_token_ms.successful.mean: "
         "input should be greater than or equal to 0, which cannot be"
@@ -197,7 +196,7 @@ def test_values_that_cannot_be_are_refused_with_their_place(tmp_path: Path) -> N
     assert refusal(tmp_path) == "holds no benchmark"
 
 
-def real(path: Path) -> tuple[BenchmarkMeasurement, ...]:
+def real(path: Path) -> tuple[BenchmarkRun, ...]:
     if not path.is_file():
         pytest.skip(f"no {path}: the sample reports are not part of the project")
     return read_results(path)
@@ -217,7 +216,8 @@ def test_the_real_report_of_0_3_has_its_load_at_ten_a_second() -> None:
 
 def test_the_report_of_version_2_has_both_its_benchmarks_and_a_generator_that_was_too_slow() -> None:
     first, second = real(NEW)
-    assert (first.place, second.place, first.model) == ("benchmarks[0]", "benchmarks[1]", "e2e-mock-model")
+    assert [run.location.rpartition(": ")[2] for run in (first, second)] == ["benchmarks[0]", "benchmarks[1]"]
+    assert first.model == "e2e-mock-model"
     assert (first.point.requested_rps, second.point.requested_rps) == (2.0, 4.0)
     assert first.point.tpot_p50_seconds == pytest.approx(0.001046, abs=1e-6)
     # Two requests at 2 a second, sent 5 s apart, and answered in 20 ms.

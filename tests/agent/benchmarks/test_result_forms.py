@@ -50,10 +50,10 @@ def test_sglang_tells_its_server_its_failures_and_its_infinite_rate(tmp_path: Pa
 def test_the_list_of_a_sweep_is_a_load_a_run_and_its_own_copy_counts_once(tmp_path: Path) -> None:
     runs = read_results(FORMS / "sweep_summary.json")
     assert [run.point.concurrency for run in runs] == [16, 32, 64]
-    assert [run.place for run in runs] == ["run 1", "run 2", "run 3"]
+    assert [run.location.rpartition(": ")[2] for run in runs] == ["run 1", "run 2", "run 3"]
     with pytest.raises(BenchmarkError, match="holds no benchmark"):
         read_results(written(tmp_path, []))
-    with pytest.raises(NotAResultError, match="run 2 holds no object"):
+    with pytest.raises(NotAResultError, match="run 2: holds no object"):
         read_results(written(tmp_path, [load("sweep_run.json"), 3]))
 
 

@@ -6,7 +6,6 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,13 @@ from result_files import read_results
 from telemetry_samples import BENCH, found_in, page_samples, pages_of, ratio, run, store_source, stored, sweep_samples
 from telemetry_samples import value as page_value
 
-from agent.benchmarks.points import BenchmarkMeasurement
+from agent.benchmarks.run_model import BenchmarkRun
 from agent.benchmarks.telemetry import RunTelemetry, TelemetrySource, observe, open_source, read_run
 from agent.config.load import LoadedConfig, parse_config
 from agent.errors import BenchmarkError, SizewatchError
 from agent.history.store import HistoryStore
 from rules.evaluator.observation import ClosedMinute
 from rules.plan.load_bins import bin_window
-from rules.plan.schema import Provenance
 from rules.telemetry.gpu_windows import diff_readouts
 from rules.telemetry.snapshots import GpuReadout
 from rules.telemetry.windows import Window, minute_of, sum_windows
@@ -35,7 +33,7 @@ HITS, LOOKUPS = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total
 HERE = {"instance": "10.0.0.5:8000"}
 
 
-def found(pages: Iterable[tuple[float, str]], measured: BenchmarkMeasurement) -> RunTelemetry:
+def found(pages: Iterable[tuple[float, str]], measured: BenchmarkRun) -> RunTelemetry:
     return found_in(page_samples(pages, HERE), measured)
 
 
@@ -54,7 +52,6 @@ def test_a_run_is_read_as_its_pages_by_hand() -> None:
     assert told.values["prefix_hit_ratio"] == pytest.approx(ratio(first, last, HITS, LOOKUPS))
     assert told.values["kv_utilization"] == pytest.approx(area / (end - start))
     assert told.values["eviction_rate"] == 0.0
-    assert told.setup == Provenance(kv_tokens=32_768)
     assert told.remarks == []
 
 
@@ -118,25 +115,19 @@ def test_two_replicas_with_traffic_are_named_to_choose_from() -> None:
 
 def test_what_a_file_tells_itself_stays_and_a_curve_has_one_kind_of_gpu_use() -> None:
     (own,) = read_results(BENCH / "vllm-cpu-cached" / "bench_r6.json")
-    known = replace(
-        own,
-        point=own.point.model_copy(update={"prefix_hit_ratio": 0.5}),
-        setup=Provenance(kv_tokens=7, engine_version="0.32.0"),
-    )
+    known = own.model_copy(update={"point": own.point.model_copy(update={"prefix_hit_ratio": 0.5})})
     with stored(sweep_samples(BENCH / "vllm-cpu-cached")) as address:
-        (seen, other), kind = observe([own, known], store_source(address))
-    assert seen.point.prefix_hit_ratio == pytest.approx(19648 / 24643)
-    assert seen.setup.kv_tokens == 32_768
-    assert other.point.prefix_hit_ratio == 0.5
-    assert other.setup == known.setup.model_copy(update={"kv_tokens": 7})
+        kind = observe([own, known], store_source(address))
+    assert own.point.prefix_hit_ratio == pytest.approx(19648 / 24643)
+    assert known.point.prefix_hit_ratio == 0.5
     assert kind is None
 
 
 def minutes(source: TelemetrySource, start: float, end: float) -> Iterator[Window]:
     """The minutes of a replica's windows, each with a GPU that is used by 70 %."""
-    (replica,) = source.replicas(start, end).values()
+    (windows,) = source.replicas(start, end).values()
     several: dict[float, list[Window]] = defaultdict(list)
-    for window in replica.windows:
+    for window in windows:
         several[minute_of(window)].append(window)
     for begin, parts in several.items():
         before, after = (
@@ -174,9 +165,9 @@ def test_the_minutes_of_our_own_history_say_what_the_store_says_and_more_of_the_
     assert told.values.keys() == of_store.values.keys()
     for name, level in of_store.values.items():
         assert told.values[name] == pytest.approx(level, rel=0.1, abs=0.01)
-    later = replace(measured, started_at=end + 86_400, ended_at=end + 86_460)
+    later = measured.model_copy(update={"started_at": end + 86_400, "ended_at": end + 86_460})
     assert "has no request of this run" in read_run(later, history).remarks[0]
-    short = replace(measured, started_at=start, ended_at=start + 100)
+    short = measured.model_copy(update={"started_at": start, "ended_at": start + 100})
     assert not {"kv_utilization", "gpu_utilization"} & read_run(short, history).values.keys()
 
 

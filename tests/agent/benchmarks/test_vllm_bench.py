@@ -9,7 +9,7 @@ from paths import TESTS
 from result_files import read_results
 
 from agent.benchmarks.formats import read_all_results
-from agent.benchmarks.points import BenchmarkMeasurement
+from agent.benchmarks.run_model import BenchmarkRun
 from agent.errors import BenchmarkError
 from rules.plan.schema import Provenance
 
@@ -48,7 +48,7 @@ PLAIN: dict[str, Any] = {
 CLOSED = {"request_rate": "inf", "max_concurrency": 8}
 
 
-def read(tmp_path: Path, document: Mapping[str, Any], **more: Any) -> BenchmarkMeasurement:
+def read(tmp_path: Path, document: Mapping[str, Any], **more: Any) -> BenchmarkRun:
     path = tmp_path / "run.json"
     path.write_text(json.dumps({**document, **more}), encoding="utf-8")
     (one,) = read_results(path)
@@ -64,7 +64,8 @@ def refusal(tmp_path: Path, **more: Any) -> str:
 
 def test_a_plain_run_gives_medians_p99s_and_rates_in_seconds(tmp_path: Path) -> None:
     one = read(tmp_path, PLAIN)
-    assert (one.tool, one.place, one.loop, one.model) == ("vllm-bench", "", "open", "llama")
+    assert (one.tool, one.loop, one.model) == ("vllm-bench", "open", "llama")
+    assert one.source == one.location == str(tmp_path / "run.json")
     assert one.point.model_dump(exclude_none=True) == {
         "completed_rps": 9.9,
         "requested_rps": 10.0,
@@ -81,13 +82,12 @@ def test_a_plain_run_gives_medians_p99s_and_rates_in_seconds(tmp_path: Path) -> 
     assert (one.prompt_tokens.mean, one.prompt_tokens.p50, one.generation_tokens.mean) == (200.0, None, 50.0)
 
 
-def test_the_date_is_the_end_of_the_run_read_as_utc_and_said_to_be(tmp_path: Path) -> None:
+def test_the_date_is_the_end_of_the_run_read_as_utc(tmp_path: Path) -> None:
     one = read(tmp_path, PLAIN)
     assert one.ended_at == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).timestamp()
     assert one.started_at == one.ended_at - 202.0
-    assert "the file's date has no time zone and was read as UTC" in one.remarks
     undated = read(tmp_path, PLAIN, date=None)
-    assert (undated.started_at, undated.ended_at, undated.remarks) == (None, None, ())
+    assert (undated.started_at, undated.ended_at, undated.remarks) == (None, None, [])
 
 
 def test_the_word_inf_with_a_concurrency_is_a_closed_loop_whose_load_is_the_concurrency(tmp_path: Path) -> None:
@@ -188,11 +188,14 @@ def test_appended_runs_are_one_measured_load_a_line(tmp_path: Path) -> None:
     runs = [PLAIN, {**PLAIN, "request_rate": 5.0, "request_throughput": 4.9}]
     path.write_text("\n".join(json.dumps(run) for run in runs), encoding="utf-8")
     first, second = read_results(path)
-    assert (first.place, second.place) == ("line 1", "line 2")
+    assert (first.location, second.location) == (f"{path}: line 1", f"{path}: line 2")
     assert (first.point.completed_rps, second.point.completed_rps) == (9.9, 4.9)
     path.write_text("\n".join(json.dumps(run) for run in (PLAIN, {**PLAIN, "completed": 0})), encoding="utf-8")
     (kept,), (left_out,) = read_all_results((path,))
-    assert (kept.place, str(left_out)) == ("line 1", f"{path}: line 2: is of a failed run: no request succeeded")
+    assert (kept.location, str(left_out)) == (
+        f"{path}: line 1",
+        f"{path}: line 2: is of a failed run: no request succeeded",
+    )
 
 
 def test_failed_runs_ramps_and_impossible_values_are_refused_in_a_sentence(tmp_path: Path) -> None:
