@@ -16,7 +16,7 @@ import bcrypt
 import yaml
 from attacks import Attack, World, health
 
-from agent.http_server.interfaces import WEBHOOK
+from agent.http_server.pages import WEBHOOK
 
 TOKEN = "a-token-of-the-webhook"
 HALF_OPEN = 200

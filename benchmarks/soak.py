@@ -47,7 +47,7 @@ from agent.daemon import jobs
 from agent.demo.engines import RecordedTrack, track
 from agent.demo.setup import CAST
 from agent.demo.setup import HERE as DEMO
-from agent.http_server.interfaces import WEBHOOK
+from agent.http_server.pages import WEBHOOK
 from agent.sources.recording import load
 
 FINE, FINDING = 0, 1

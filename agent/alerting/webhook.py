@@ -23,6 +23,9 @@ from exporters.render.text import quote_external_text
 from exporters.status.records import WebhookHealth
 from rules.evaluator.external_alerts import OURS, ExternalAlert
 
+WEBHOOK_BYTES = 1024 * 1024
+"""The longest body that is read."""
+
 LONGEST_SUMMARY, LONGEST_LABEL = 300, 1_000
 UNNAMED = "alert without a name"
 SUMMARIES = ("summary", "message", "title", "description")
@@ -111,6 +114,8 @@ class WebhookReceiver:
             raise self._refusal(401, "credentials", "the webhook's token is needed")
         if not length:
             raise self._refusal(411, "length", "Content-Length is needed")
+        if int(length) > WEBHOOK_BYTES:
+            raise self._refusal(413, "length", f"a body of more than {WEBHOOK_BYTES} bytes is not read")
         try:
             await run_in_threadpool(self.take, await request.body())
         except ClientDisconnect:

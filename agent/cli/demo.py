@@ -64,7 +64,6 @@ def _recorded(options: SimpleNamespace, folder: Path, ends: ExitStack) -> DemoRu
     speed = options.speed or SPEED
     clock = Clock(speed)
     player = build_player(clock)
-    player.start()
     ends.callback(player.stop)
     # No forecast: the recordings are minutes long, and it needs days.
     data = {

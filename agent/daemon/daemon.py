@@ -23,7 +23,6 @@ from agent.daemon.followed_files import digest_files
 from agent.daemon.jobs import BACK_FILL, CYCLE, FORECAST, REPORT, UPKEEP, DaemonJobs
 from agent.daemon.logs import set_up
 from agent.errors import SizewatchError
-from agent.http_server.interfaces import CycleProgress
 from agent.http_server.server import WebServer
 from agent.pipeline.loop import EvaluationLoop
 from agent.version import VERSION
@@ -64,7 +63,7 @@ class Daemon:
         self.counts = AgentHealth()
         self.loaded = loaded
         listen = self.surroundings.web(loaded)
-        self.web = WebServer(listen, self.status, self.progress) if listen is not None else None
+        self.web = WebServer(listen, self.status, self.seconds_since_cycle) if listen is not None else None
         self._clock = self.surroundings.clock
         self._started_at = self._clock()
         self._succeeded_at: float | None = None
@@ -270,7 +269,6 @@ class Daemon:
             health = status_builder.health(self.counts, parts, now)
             return status_builder.status(parts, now, health, started_at=self._started_at, simulated=simulated)
 
-    def progress(self) -> CycleProgress:
-        """Return what /healthz needs. It waits for no cycle."""
-        since = time.monotonic() - self._succeeded_at if self._succeeded_at is not None else None
-        return CycleProgress(seconds_since_cycle=since, failed_in_row=self.counts.failed_in_row)
+    def seconds_since_cycle(self) -> float | None:
+        """Return the seconds since the last cycle that succeeded, None before the first. It waits for no cycle."""
+        return time.monotonic() - self._succeeded_at if self._succeeded_at is not None else None

@@ -52,14 +52,10 @@ class Player:
         pages = Starlette(routes=[Route("/{name}/metrics", self._respond)])
         self._server = ThreadedServer(pages, ("127.0.0.1", 0))
 
-    def start(self) -> None:
-        self._server.start()
-
     def url(self, name: str) -> str:
         return f"http://127.0.0.1:{self._server.port}/{name}/metrics"
 
     def stop(self) -> None:
-        """Close the port, also if the server was never started."""
         self._server.stop()
 
     def _respond(self, request: Request) -> Response:

@@ -16,7 +16,7 @@ from agent.fleet.tier_readers import MOST_ENGINES, replica_count_query_for, uses
 from agent.http_client.errors import place_of
 from agent.http_client.page import JSON, fetch_page
 from agent.http_server.credentials import read_tokens
-from agent.http_server.interfaces import WEBHOOK
+from agent.http_server.pages import WEBHOOK
 from agent.prometheus.api import StoreApi
 from agent.prometheus.errors import StoreError
 from exporters.render.text import quote_external_text

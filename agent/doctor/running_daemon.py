@@ -15,11 +15,11 @@ from pydantic import BaseModel, ValidationError
 from agent.config.config import Config
 from agent.config.load import LoadedConfig, plan_versions
 from agent.config.peer import Peer, TlsConfig
-from agent.config.web import Web, bind_address, page_url, read_web_file
+from agent.config.web import Web, bind_address, page_url
 from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.errors import ConfigError, ScrapeError
 from agent.http_client.client import HttpClient
-from agent.http_server.server import read_gate, read_tls
+from agent.http_server.server import read_secrets
 from agent.version import VERSION
 from exporters.render.text import quote_external_text
 
@@ -65,10 +65,7 @@ def read_daemon(config: Config) -> DaemonStatus | None:
 def check_web(status: DaemonStatus | None, web: Web) -> Iterator[CheckResult]:
     """Check that the web address can be listened on, and that the files it needs can be used."""
     try:
-        file = read_web_file(web.config_file)
-        read_gate(web, file)
-        if file.tls_server_config is not None:
-            read_tls(file.tls_server_config)
+        read_secrets(web)
     except ConfigError as error:
         for problem in error.problems:
             yield fail("web", problem, "correct the file or its name, and let this user read it")

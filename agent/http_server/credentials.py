@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hashlib
 import hmac
 import re
@@ -24,9 +23,6 @@ SHORTEST_TOKEN = 16
 
 HASHED_AT_ONCE = 2
 """Passwords that are hashed at the same time. The others wait in order of arrival."""
-
-BCRYPT_BYTES = 72
-"""Bytes of a password that bcrypt reads."""
 
 
 class Authenticator:
@@ -51,8 +47,11 @@ class Authenticator:
     @property
     def challenge(self) -> str:
         """Return the value of the WWW-Authenticate header (RFC 7235)."""
-        basic = ('Basic realm="sizewatch", charset="UTF-8"',) if self._users else ()
-        return ", ".join((*basic, 'Bearer realm="sizewatch"') if self._tokens else basic)
+        schemes = (
+            ('Basic realm="sizewatch", charset="UTF-8"', self._users),
+            ('Bearer realm="sizewatch"', self._tokens),
+        )
+        return ", ".join(scheme for scheme, credentials in schemes if credentials)
 
     def has_token(self, authorization: str) -> bool:
         """Return whether the value of an Authorization header carries a known token."""
@@ -65,38 +64,30 @@ class Authenticator:
         """Return whether the value of an Authorization header lets its sender in. bcrypt runs in a thread."""
         if self.open or self.has_token(authorization):
             return True
-        login = _parse_login(authorization)
-        if login is None or not self._users:
+        scheme, _, given = authorization.partition(" ")
+        if scheme.lower() != "basic" or not self._users:
             return False
-        name, password = login
-        proof = hmac.digest(self._key, name.encode() + b"\0" + password, "sha256")
+        try:
+            login = base64.b64decode(given.strip(), validate=True)
+            name, _, password = login.decode().partition(":")
+        except ValueError:
+            return False
+        proof = hmac.digest(self._key, login, "sha256")
         if hmac.compare_digest(self._verified.get(name, b""), proof):
             return True
         # An unknown name takes the time of a known one.
-        expected = self._users.get(name) or next(iter(self._users.values()))
+        hashed = self._users.get(name) or next(iter(self._users.values()))
         loop = asyncio.get_running_loop()
-        is_right = await loop.run_in_executor(self._workers, _matches, password, expected)
-        if is_right and name in self._users:
-            self._verified[name] = proof
-            return True
-        return False
+        is_right = await loop.run_in_executor(self._workers, _matches, password.encode(), hashed)
+        if not is_right or name not in self._users:
+            return False
+        self._verified[name] = proof
+        return True
 
 
 def _matches(password: bytes, hashed: bytes) -> bool:
-    # bcrypt 5 raises an error where others read the first bytes, as `htpasswd` does.
-    return bcrypt.checkpw(password[:BCRYPT_BYTES], hashed)
-
-
-def _parse_login(authorization: str) -> tuple[str, bytes] | None:
-    """Return user and password of an Authorization header, or None."""
-    scheme, _, given = authorization.partition(" ")
-    if scheme.lower() != "basic":
-        return None
-    try:
-        name, colon, password = base64.b64decode(given.strip(), validate=True).partition(b":")
-        return (name.decode(), password) if colon else None
-    except (binascii.Error, ValueError):
-        return None
+    # bcrypt reads 72 bytes. Its release 5 raises an error for more, `htpasswd` does not.
+    return bcrypt.checkpw(password[:72], hashed)
 
 
 def read_tokens(key: str, path: str | None) -> tuple[str, ...]:
@@ -105,10 +96,9 @@ def read_tokens(key: str, path: str | None) -> tuple[str, ...]:
         return ()
     try:
         lines = [line.strip() for line in Path(path).read_text("utf-8").splitlines()]
-    except OSError as error:
-        raise ConfigError((f"{key}: {path} cannot be read: {error.strerror}",)) from None
-    except UnicodeDecodeError:
-        raise ConfigError((f"{key}: {path} cannot be read: it is no UTF-8 text",)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise ConfigError((f"{key}: {path} cannot be read: {reason}",)) from None
     tokens = tuple(line for line in lines if line and not line.startswith("#"))
     if not tokens or not all(re.fullmatch(f"[!-~]{{{SHORTEST_TOKEN},}}", token) for token in tokens):
         needed = f"tokens of at least {SHORTEST_TOKEN} ASCII characters without a space, one a line"

@@ -1,17 +1,17 @@
 """Pages of the agent as a Starlette application: metrics, status, probes, reports, runbooks and the webhook.
 
-Only GET and HEAD exist, and POST of the webhook if a receiver is configured. A new page is a method and a Route.
+Only GET and HEAD exist, and POST of the webhook if a receiver is configured. A new page is a method and a Route. What
+only some readers ask for is imported on demand: status page and runbooks take memory.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from ipaddress import ip_address
-from itertools import chain
 from pathlib import Path
 
 from anyio import to_thread
@@ -22,42 +22,37 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import (
-    HTMLResponse,
-    JSONResponse,
-    PlainTextResponse,
-    RedirectResponse,
-    Response,
-    StreamingResponse,
-)
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agent.http_server.credentials import Authenticator
-from agent.http_server.interfaces import (
-    HEALTH,
-    NOT_YET,
-    READY,
-    WEBHOOK,
-    WEBHOOK_BYTES,
-    CycleProgress,
-    WebhookEndpoint,
-)
-from agent.http_server.reports import report_response, runbook_response
+from agent.reporting import storage
 from exporters.metrics import exposition
 from exporters.status.records import AgentStatus
 
-PROBES = (HEALTH, READY)
+WEBHOOK = "/webhook/alertmanager"
+
+PROBES = ("/healthz", "/readyz")
 """Answered without credentials, in the event loop: they need neither a thread nor the status."""
+
+STUCK_SECONDS = 300.0
+"""Seconds without a successful cycle after which /healthz is 503."""
 
 BUSY_SECONDS = 2.0
 """Seconds that a page waits for the status. The loop may hang."""
 
-COMPRESSED_FROM_BYTES = 2_048
-
 THREADS = 4
 
 NO_STORE = {"Cache-Control": "no-store"}
+NOT_YET = "the first cycle has not succeeded yet"
+HTML = "text/html; charset=utf-8"
+
+LOCAL = re.compile(r"(?:(?:.+\.)?localhost|[0-9.]+|\[[0-9a-f:.]+\])?")
+"""Hosts that no name server can lead elsewhere: this machine's name and IP addresses. HTTP/1.0 may have none."""
+
+WebhookEndpoint = Callable[[Request], Awaitable[None]]
+"""Receiver of the alerts that a request carries. Its own credentials count, not those of the pages. Raise HTTPException."""
 
 
 def text_response(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
@@ -65,37 +60,42 @@ def text_response(status: int, text: str, headers: Mapping[str, str] | None = No
     return PlainTextResponse(f"{text}\n", status, {**NO_STORE, **(headers or {})})
 
 
+def content_response(body: bytes, content_type: str = HTML, cache: str = "private, no-cache") -> Response:
+    """Return a page or a file with the policy that only its own style is allowed."""
+    from exporters.status.page import page_policy
+
+    policy = page_policy(body if content_type == HTML else b"")
+    headers = {"Cache-Control": cache, "Content-Security-Policy": policy, "Content-Type": content_type}
+    return Response(body, headers=headers)
+
+
 def is_wrong_host(host: str, hosts: tuple[str, ...]) -> bool:
-    """Return whether a Host header ("" if it has none) names neither this machine nor one of `hosts`.
+    """Return whether a Host header names neither this machine nor one of `hosts`.
 
     It prevents DNS rebinding: a browser page whose name suddenly resolves to 127.0.0.1 could read what is served there.
     """
-    name = re.sub(r":\d*$", "", host.lower()).strip("[]").removesuffix(".")
-    if not host or name in ("localhost", *map(str.lower, hosts)) or name.endswith(".localhost"):
-        return False
-    try:
-        return not ip_address(name)
-    except ValueError:
-        return True
+    name = re.sub(r"\.?(:\d*)?$", "", host.lower())
+    return LOCAL.fullmatch(name) is None and name not in map(str.lower, hosts)
 
 
 class Pages:
-    """ASGI application. The status is that of `source`, which may wait for a cycle; `progress` never waits.
+    """ASGI application. The status is that of `source`, which may wait for a cycle.
 
-    `hosts` are the allowed names beside localhost, None if every name is.
+    `seconds_since_cycle` never waits. It counts from the last cycle that succeeded, None before the first. `hosts` are
+    the allowed names beside localhost, None if every name is. `reports` is the folder of reports, None without reports.
     """
 
     def __init__(
         self,
         source: Callable[[], AgentStatus | None],
-        progress: Callable[[], CycleProgress],
+        seconds_since_cycle: Callable[[], float | None],
         gate: Authenticator,
         hosts: tuple[str, ...] | None,
     ) -> None:
         self.gate = gate
         self.receiver: WebhookEndpoint | None = None
         self.reports: Path | None = None
-        self._source, self._progress, self._hosts = source, progress, hosts
+        self._source, self._seconds_since_cycle, self._hosts = source, seconds_since_cycle, hosts
         self._errors = self._refusals = 0
         self._status_task: asyncio.Task[AgentStatus | None] | None = None
         self._started_at = time.monotonic()
@@ -106,35 +106,31 @@ class Pages:
                 Route("/api/status", self._status_json),
                 Route(WEBHOOK, self._webhook, methods=["POST"]),
                 Route("/reports", lambda request: RedirectResponse("reports/", 302)),
-                Route("/reports/{path:path}", self._report),
+                Route("/reports/", self._report_list),
+                Route("/reports/{name}/{file:path}", self._report),
                 Route("/runbooks", lambda request: RedirectResponse("runbooks/", 302)),
                 Route("/runbooks/{name:path}", self._runbook),
                 *self.probe_routes(),
             ],
-            middleware=[Middleware(GZipMiddleware, minimum_size=COMPRESSED_FROM_BYTES, compresslevel=1)],
+            middleware=[Middleware(GZipMiddleware, compresslevel=1)],
         )
         self._app.router.redirect_slashes = False
 
+    def probe_routes(self) -> list[Route]:
+        """Return the routes of the probes alone."""
+        return [Route(path, self._probe) for path in PROBES]
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         to_thread.current_default_thread_limiter().total_tokens = THREADS
-        headers = Headers(scope=scope)
-        app: ASGIApp = self._app
-        if int(headers.get("content-length", "0")) > WEBHOOK_BYTES:
-            text = f"a body of more than {WEBHOOK_BYTES} bytes is not read"
-            app = text_response(413, text, {"Connection": "close"})
-        elif refusal := await self._refuse(scope["path"], headers):
-            self._refusals += 1
-            app = refusal
+        refusal = await self._refuse(scope["path"], Headers(scope=scope))
+        self._refusals += refusal is not None
+        app: ASGIApp = refusal or self._app
         try:
             await app(scope, receive, send)
         except Exception:
             # uvicorn logs it and closes the connection, so that a page that is not whole does not look whole.
             self._errors += 1
             raise
-
-    def probe_routes(self) -> list[Route]:
-        """Return the routes of the probes alone."""
-        return [Route(HEALTH, self._health), Route(READY, self._ready)]
 
     async def _refuse(self, path: str, headers: Headers) -> Response | None:
         """Return the response to a request without credentials or with another host. The webhook has its own token."""
@@ -148,10 +144,7 @@ class Pages:
         return None
 
     async def _status(self) -> AgentStatus:
-        """Return the status with our own counts. Requests that come meanwhile share it: one that hangs costs one thread.
-
-        Raise HTTPException.
-        """
+        """Return the status with our own counts. Raise HTTPException. A call that hangs costs one thread: later ones share it."""
         if self._status_task is None or self._status_task.done():
             self._status_task = asyncio.create_task(run_in_threadpool(self._source))
         try:
@@ -165,18 +158,14 @@ class Pages:
 
     async def _metrics(self, request: Request) -> Response:
         parts, content_type = exposition.render_parts(await self._status(), request.headers.get("accept", ""))
-        headers = {**NO_STORE, "Content-Type": content_type, "Vary": "Accept"}
-        # The first part is made here: what cannot be printed at all is an error 500, not an unfinished page.
-        first = await run_in_threadpool(next, parts, b"")
-        return StreamingResponse(chain((first,), parts), headers=headers)
+        return StreamingResponse(parts, headers={**NO_STORE, "Content-Type": content_type, "Vary": "Accept"})
 
     async def _status_page(self, request: Request) -> Response:
-        # A node's page is seldom looked at; its modules take 0.7 MiB.
         from exporters.status import page
 
         paused = request.scope["query_string"].decode("latin-1") == page.PAUSED
         body = await run_in_threadpool(page.render_page, await self._status(), paused=paused)
-        return HTMLResponse(body, headers={**NO_STORE, "Content-Security-Policy": page.page_policy(body)})
+        return content_response(body, cache="no-store")
 
     async def _status_json(self, request: Request) -> Response:
         from exporters.status.status_json import status_json
@@ -184,23 +173,54 @@ class Pages:
         status = await self._status()
         return await run_in_threadpool(lambda: JSONResponse(status_json(status), headers=NO_STORE))
 
-    def _report(self, request: Request) -> Response:
-        return report_response(self.reports, request.path_params["path"])
-
-    def _runbook(self, request: Request) -> Response:
-        return runbook_response(request.path_params["name"])
-
-    async def _health(self, request: Request) -> Response:
-        problem = self._progress().health_problem(time.monotonic() - self._started_at)
-        return text_response(503, problem) if problem else text_response(200, "ok")
-
-    async def _ready(self, request: Request) -> Response:
-        if self._progress().seconds_since_cycle is None:
+    async def _probe(self, request: Request) -> Response:
+        seconds = self._seconds_since_cycle()
+        if seconds is None and request.scope["path"] == "/readyz":
             return text_response(503, NOT_YET)
-        return await self._health(request)
+        if seconds is None:
+            seconds = time.monotonic() - self._started_at
+        if seconds > STUCK_SECONDS:
+            return text_response(503, f"no cycle has succeeded for {seconds:.0f} s, the agent's log says why")
+        return text_response(200, "ok")
 
     async def _webhook(self, request: Request) -> Response:
         if self.receiver is None:
             raise HTTPException(404)
         await self.receiver(request)
         return text_response(200, "ok")
+
+    def _report_list(self, request: Request) -> Response:
+        from exporters.status.page import ReportListing, list_page
+
+        if self.reports is None:
+            raise HTTPException(404, "this agent writes no reports (report.enabled, role)")
+        listings = []
+        for name in storage.names(self.reports):
+            try:
+                report = dict(json.loads(storage.read_report_file(self.reports, name, "report.json") or b"{}"))
+            except (ValueError, TypeError, RecursionError):
+                report = {}
+            headline, simulated = str(report.get("headline", "")), bool(report.get("simulated"))
+            files = storage.files(self.reports, name)
+            listings.append(ReportListing(name=name, headline=headline, simulated=simulated, files=files))
+        return content_response(list_page(listings))
+
+    def _report(self, request: Request) -> Response:
+        """Return a file of a report, its page for a path of the folder. A path is compared with names and never joined."""
+        name, file = request.path_params["name"], request.path_params["file"] or "report.html"
+        names = storage.names(self.reports) if self.reports is not None else ()
+        if name == storage.LATEST and names:
+            name = names[0]
+        content = storage.read_report_file(self.reports, name, file) if self.reports is not None else None
+        if content is None:
+            raise HTTPException(404, "there is no such report; /reports/ lists those there are")
+        return content_response(content, storage.FILES[file])
+
+    def _runbook(self, request: Request) -> Response:
+        from exporters.docs.runbooks import runbook_page, runbooks_page
+
+        name = request.path_params["name"]
+        body = runbook_page(name) if name else runbooks_page()
+        if body is None:
+            raise HTTPException(404, "there is no such runbook; /runbooks/ lists those there are")
+        return content_response(body)

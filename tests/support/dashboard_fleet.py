@@ -104,7 +104,6 @@ def fleet(folder: Path, port: int, speed: float) -> Iterator[Daemon]:
         "speed": speed,
         "web": lambda loaded: loaded.config.web.model_copy(update={"listen": f"127.0.0.1:{port}"}),
     }
-    player.start()
     try:
         with running(write(folder, data), **surroundings) as daemon:
             yield daemon

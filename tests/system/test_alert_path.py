@@ -73,7 +73,6 @@ def afterwards(*names: str) -> RecordedTrack:
 def watched(folder: Path, port: int, clock: StandingClock, **keys: Any) -> Iterator[Stepped]:
     """A daemon on this port that watches an engine through a cascade and through healthy hours after it."""
     player = Player((afterwards("kv_cascade", *("diurnal_quiet", "steady") * 6),), clock)
-    player.start()
     data = configuration([], scrape_interval=f"{STEP:.0f}s", **keys)
     data["targets"] = [{"url": player.url("cpu-small"), "tier": "cpu-small", "replica": "r0"}]
     try:

@@ -15,6 +15,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 import yaml
@@ -37,7 +38,7 @@ from agent.config.load import load as load_config
 from agent.config.load import parse_config
 from agent.config.peer import Peer
 from agent.config.store import StoreConfig
-from agent.config.web import Web, WebFile, read_web_file
+from agent.config.web import Web, read_web_file
 from agent.errors import ScrapeError, SizewatchError
 from agent.fleet.agent_series import AgentPages
 from agent.fleet.engine_series import EnginePages, GpuPages
@@ -48,9 +49,7 @@ from agent.history.codec import decode_window
 from agent.http_client.client import HttpClient
 from agent.http_client.page import PageFetcher
 from agent.http_server.credentials import Authenticator
-from agent.http_server.interfaces import CycleProgress
-from agent.http_server.reports import report_response
-from agent.http_server.server import WebServer, read_gate
+from agent.http_server.server import WebServer, read_secrets
 from agent.kubernetes.api import KubernetesClient, parse_event
 from agent.kubernetes.discovery import discover
 from agent.kubernetes.pod_resources import list_devices, read_devices
@@ -103,7 +102,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     (folder / "token").write_text("glsa_token", encoding="utf-8")
     (folder / "reports" / "2026-01-05").mkdir(parents=True)
     status = agent_status()
-    web = WebServer(Web.model_construct(listen="127.0.0.1:0"), lambda: status, CycleProgress)
+    web = WebServer(Web.model_construct(listen="127.0.0.1:0"), lambda: status, lambda: None)
     web.pages.receiver = WebhookReceiver(Authenticator(("a-token-of-the-webhook",))).receive
     web.pages.reports = folder / "reports"
     web.start()
@@ -272,7 +271,7 @@ def credentials(bench: Bench, data: bytes) -> None:
     if data[0] != 1:
         read_web_file(path)
         return
-    gate = read_gate(Web.model_construct(listen="127.0.0.1:0", bearer_token_file=path), WebFile())
+    gate, _ = read_secrets(Web.model_construct(listen="127.0.0.1:0", bearer_token_file=path))
     assert not gate.open, "a file that lets everybody in"
     assert not any(asyncio.run(gate.admits(words)) for words in ("", "Bearer ", "Basic Og=="))
 
@@ -280,8 +279,10 @@ def credentials(bench: Bench, data: bytes) -> None:
 def report(bench: Bench, data: bytes) -> None:
     """A report.json and the state of the reports: listed, made into a message, read again."""
     path = bench.written("reports/2026-01-05/report.json", data)
-    for asked in ("/reports/", "/reports/2026-01-05/report.json"):
-        assert report_response(bench.folder / "reports", asked.removeprefix("/reports/")).status_code == 200
+    assert bench.web is not None
+    for address in ("/reports/", "/reports/2026-01-05/report.json"):
+        with urlopen(f"http://127.0.0.1:{bench.web.port}{address}") as page:
+            assert page.status == 200
     for read in (lambda: storage.read_state(path), lambda: starts.from_text(data.decode("utf-8", "replace"))):
         with suppress(ValueError):
             read()

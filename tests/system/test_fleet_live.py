@@ -118,7 +118,6 @@ def test_a_fleet_finds_a_cascade_and_outlives_its_store_and_an_agent(tmp_path: P
     with ExitStack() as stack:
         pace = Pace()
         player = Player(tracks, pace)
-        player.start()
         stack.callback(player.stop)
         _, one = stack.enter_context(node(tmp_path / "one", "r-calm", player.url("calm")))
         second, other = stack.enter_context(node(tmp_path / "two", "r-full", player.url("full")))

@@ -19,13 +19,13 @@ from status_samples import agent_status
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.alerting import webhook
-from agent.alerting.webhook import WebhookReceiver, read
+from agent.alerting.webhook import WEBHOOK_BYTES, WebhookReceiver, read
 from agent.config.web import Web
 from agent.daemon.daemon import Daemon
 from agent.errors import ConfigError
 from agent.history.store import HistoryStore
 from agent.http_server.credentials import Authenticator, read_tokens
-from agent.http_server.interfaces import WEBHOOK, WEBHOOK_BYTES, CycleProgress
+from agent.http_server.pages import WEBHOOK
 from agent.http_server.server import WebServer
 from exporters.alertmanager.payload import timestamp
 
@@ -174,7 +174,7 @@ def test_no_more_wait_for_a_turn_than_there_is_room_for(monkeypatch: pytest.Monk
 @contextmanager
 def serving() -> Iterator[tuple[WebServer, WebhookReceiver]]:
     status = agent_status()
-    server = WebServer(Web.model_construct(listen="127.0.0.1:0"), lambda: status, CycleProgress)
+    server = WebServer(Web.model_construct(listen="127.0.0.1:0"), lambda: status, lambda: None)
     receiver = WebhookReceiver(Authenticator((TOKEN,)))
     server.pages.receiver = receiver.receive
     server.start()
@@ -220,7 +220,7 @@ def test_everything_else_is_refused_and_changes_nothing() -> None:
         assert raw(port, begin.replace(b"POST", b"GET", 1) + b"\r\n").startswith(b"HTTP/1.1 405")
         assert receiver.waiting() == ()
         assert receiver.health().taken == 0
-        assert receiver.health().refused == {"credentials": 3, "payload": 1, "length": 2}
+        assert receiver.health().refused == {"credentials": 3, "payload": 1, "length": 3}
 
 
 def test_a_refusal_says_what_it_wants() -> None:
@@ -236,7 +236,7 @@ def test_the_webhooks_token_opens_no_page_and_a_readers_token_no_webhook(tmp_pat
     server = WebServer(
         Web.model_construct(listen="127.0.0.1:0", bearer_token_file=str(tmp_path / "readers")),
         lambda: status,
-        CycleProgress,
+        lambda: None,
     )
     server.pages.receiver = WebhookReceiver(Authenticator((TOKEN,))).receive
     server.start()

@@ -14,7 +14,7 @@ from engine_server import engines
 from test_webhook import TOKEN
 from waiting import CEILING_SECONDS, free_port, wait_for
 
-from agent.http_server.interfaces import WEBHOOK
+from agent.http_server.pages import WEBHOOK
 
 HUGE = 10 * 2**20
 PIECE = b"x" * 2**16
@@ -82,7 +82,7 @@ CHUNKS = b"%x\r\n%s\r\n" % (len(PIECE), PIECE)
 
 BODIES: tuple[tuple[str, bytes, bytes, bytes], ...] = (
     ("with its length", head(TOKEN, **LONG), PIECE, b"413"),
-    ("with its length, without the token", head("a-token-that-is-wrong", **LONG), PIECE, b"413"),
+    ("with its length, without the token", head("a-token-that-is-wrong", **LONG), PIECE, b"401"),
     ("in chunks", head(TOKEN, **{"Transfer-Encoding": "chunked"}), CHUNKS, b"411"),
     ("in one chunk", head(TOKEN, **{"Transfer-Encoding": "chunked"}) + b"a00000\r\n", PIECE, b"411"),
     ("longer than it says", head(TOKEN, **{"Content-Length": "1000"}), PIECE, b"400"),

@@ -15,7 +15,6 @@ from status_samples import agent_status, fine_tier, fleet_status
 
 from agent.cli.main import main
 from agent.config.web import Web
-from agent.http_server.interfaces import CycleProgress
 from agent.http_server.server import WebServer
 from exporters.status.records import AgentStatus
 from exporters.status.status_json import status_json
@@ -25,7 +24,7 @@ from rules.verdicts.verdict import Status, Subject, Verdict
 
 @contextmanager
 def serving(status: AgentStatus, **options: object) -> Iterator[WebServer]:
-    server = WebServer(Web.model_construct(listen="127.0.0.1:0", **options), lambda: status, CycleProgress)  # type: ignore[arg-type]
+    server = WebServer(Web.model_construct(listen="127.0.0.1:0", **options), lambda: status, lambda: None)  # type: ignore[arg-type]
     server.start()
     try:
         yield server

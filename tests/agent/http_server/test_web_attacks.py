@@ -22,7 +22,7 @@ from waiting import CEILING_SECONDS, wait_for
 from agent.alerting.webhook import WebhookReceiver
 from agent.http_server import credentials, server
 from agent.http_server.credentials import Authenticator
-from agent.http_server.interfaces import WEBHOOK
+from agent.http_server.pages import WEBHOOK
 from agent.http_server.server import WebServer
 from exporters.metrics import exposition
 
@@ -94,6 +94,7 @@ def test_half_requests_end_after_their_time_however_slowly_they_come(monkeypatch
                 time.sleep(0.05)
             assert ended
         # Neither does the next request on a connection that had its answer.
+        monkeypatch.setattr(server, "ANSWER_SECONDS", 0.6)
         with connected(web, 1, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /he") as (client,):
             assert read_all(client).endswith(b"ok\n")
 
@@ -120,7 +121,7 @@ def test_a_client_that_reads_no_answer_delays_nobody_and_is_cut_off(monkeypatch:
             client.sendall(request)
             clients.append(client)
         assert wait_for(lambda: is_healthy(web))
-        assert wait_for(lambda: not web._servers[0]._server.server_state.connections)
+        assert wait_for(lambda: not web._servers[0].state.connections)
         assert max(len(read_all(client)) for client in clients) < 100 * 65_536
 
 
@@ -138,9 +139,11 @@ def test_a_body_that_does_not_come_ends_and_is_no_error_of_ours(
 
 
 def test_bodies_above_the_limit_are_refused_before_they_are_read(receiving: WebServer) -> None:
-    for path in (b"/", b"/metrics", WEBHOOK.encode()):
+    for path, status in ((b"/", b"405"), (b"/metrics", b"405"), (WEBHOOK.encode(), b"401")):
         head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n" % path
-        assert raw(receiving, head).startswith(b"HTTP/1.1 413 ")
+        with connected(receiving, 1, head) as (client,):
+            assert client.recv(65_536).startswith(b"HTTP/1.1 " + status)
+    assert raw(receiving, HEAD + b"Content-Length: 99999999\r\n\r\n").startswith(b"HTTP/1.1 413 ")
     assert raw(receiving, HEAD + b"Transfer-Encoding: chunked\r\n\r\n").startswith(b"HTTP/1.1 411 ")
     assert raw(receiving, b"GET /" + b"a" * 20_000).startswith(b"HTTP/1.1 400 ")
     many = b"".join(b"X-%d: a\r\n" % number for number in range(5_000))
@@ -222,7 +225,7 @@ def test_a_stop_waits_for_nobody_without_end(caplog: pytest.LogCaptureFixture) -
         with connected(web, 2, half_a_body), connected(web, 2, b"GET / HT"):
             ask(web, "/healthz")
             web.stop()
-            assert not web._servers[0]._thread.is_alive()
+            assert not web._servers[0].thread.is_alive()
     assert "Traceback" not in caplog.text
 
 

@@ -10,7 +10,6 @@ from tools import tool
 from waiting import CEILING_SECONDS
 
 from agent.config.web import Web
-from agent.http_server.interfaces import CycleProgress
 from agent.http_server.server import WebServer
 from exporters.status.page import render_page
 
@@ -26,7 +25,7 @@ MEASURE = (
 
 @pytest.fixture(name="url")
 def running_page() -> Iterator[str]:
-    server = WebServer(Web.model_construct(listen="127.0.0.1:0"), agent_status, CycleProgress)
+    server = WebServer(Web.model_construct(listen="127.0.0.1:0"), agent_status, lambda: None)
     server.start()
     yield server.url
     server.stop()
