@@ -17,6 +17,7 @@ from agent.history.schema import HOURS, MINUTES
 from agent.history.service import check_tier
 from exporters.documents.check import check_json, check_text
 from rules.evaluator.incidents import group_incidents
+from rules.verdicts.finding import Finding
 from rules.verdicts.verdict import FIRING, Status
 
 
@@ -41,7 +42,7 @@ def run(options: SimpleNamespace) -> int:
             for name, context in sorted(measured.items())
             if tier in (None, name)
         ]
-        incidents = group_incidents(store.findings(now - seconds, tier), now=now)
+        incidents = group_incidents(store.spans(Finding, now - seconds, tier), now=now)
     span = f"the last {duration_text(seconds)}"
     if options.since != seconds:
         span += f", not {duration_text(options.since)}: no more is kept"

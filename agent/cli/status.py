@@ -32,8 +32,10 @@ from agent.http_client.errors import place_of
 from agent.http_client.page import JSON, fetch_page
 from exporters.documents.timeline import timeline_json, timeline_text
 from exporters.status.tier_overview import overview_text
+from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.incidents import group_incidents
 from rules.evaluator.timeline import list_entries
+from rules.verdicts.finding import Finding
 from rules.verdicts.verdict import Status
 
 TIMEOUT_SECONDS = 30.0
@@ -100,7 +102,7 @@ def run_timeline(options: SimpleNamespace) -> int:
     since = now - options.since
     loaded, tier = load_config(options), options.tier
     with open_history(loaded) as store:
-        findings, alerts = store.findings(since, tier), store.foreign_alerts(since)
+        findings, alerts = store.spans(Finding, since, tier), store.spans(ExternalAlert, since)
         events = store.events(since)
     tiers = build_tier_contexts(loaded)
     known = {*tiers, *(finding.subject.tier for finding in findings), *(event.tier for event in events)}

@@ -32,6 +32,7 @@ from exporters.documents.what_if_json import pools_json, whatif_json
 from rules.resize.production_curve import BAD
 from rules.resize.production_curve import FINE as HELD
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
+from rules.verdicts.finding import Finding
 from rules.what_if.answer import answer_question, explain_unanswerable
 from rules.what_if.pools import answer_pools
 
@@ -67,7 +68,7 @@ def run(options: SimpleNamespace) -> int:
         # The history sums by full hours; the present hour counts as far as it went.
         since, until = (now - options.since) // HOUR_SECONDS * HOUR_SECONDS, now // MINUTE_SECONDS * MINUTE_SECONDS
         seen = read_production(store, context, since, until)
-        findings, simulated = store.findings(until, tier), store.simulated_notice()
+        findings, simulated = store.spans(Finding, until, tier), store.simulated_notice()
     why = explain_unanswerable(seen, options.rps)
     if not context.serves_whole_requests or len(options.instances) > 1:
         try:

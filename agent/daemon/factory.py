@@ -168,15 +168,16 @@ def _resume(assembly: Assembly, now: float) -> None:
     if history is None:
         return
     earlier = history.load_previous_run(now - DAY_SECONDS, now)
-    assembly.runtime.past, assembly.runtime.events = list(earlier.past), earlier.events
+    assembly.runtime.past = [finding for finding in earlier.findings if finding.ended_at is not None]
+    assembly.runtime.events = earlier.events
     if assembly.alerting is not None:
         assembly.alerting.foreign.resume(earlier.foreign, now)
     else:
         # Without a receiver the end of these alerts would never arrive.
         ended = [replace(alert, ended_at=alert.heard_at) for alert in earlier.foreign if alert.ended_at is None]
-        history.write_cycle((), {}, ended, ())
+        history.write_cycle(ended=ended, now=now)
     loop.restore_starts(history.load_previous_run(now - KEPT_SECONDS, now).events)
     assembly.event(now, "start", f"sizewatch {VERSION} began to watch {loop.source.describe()}")
-    loop.restore_findings(earlier.unfinished, now, earlier.seen)
+    loop.restore_findings([each for each in earlier.findings if each.ended_at is None], now, earlier.seen)
     for tier, budget in assembly.read_error_budgets(loop.source.tiers, now).items():
         loop.state.restore_error_budget(tier, budget)

@@ -18,8 +18,9 @@ from agent.forecasting.messages import ForecastRequest, ForecastResponse
 from agent.forecasting.requests import build_request
 from agent.forecasting.responses import SILENT_MINUTES
 from agent.forecasting.tier_forecast import TierForecast
-from agent.history.daily_queries import DAY_SECONDS, measured_views, pieces
+from agent.history.daily_queries import measured_views, pieces
 from agent.history.reader import Reader
+from agent.history.schema import DAY
 from agent.history.store import HistoryStore
 from exporters.autoscaling.manifests import Scaling, manifest_text
 from exporters.autoscaling.schedule import slots_of
@@ -36,6 +37,7 @@ from rules.replicas.starts import KEPT_SECONDS, ReplicaStart
 from rules.resize.production_summary import RECENT_SECONDS
 from rules.telemetry.windows import Window, sum_families
 from rules.telemetry.work import CapacityLengths
+from rules.verdicts.finding import Finding
 
 HOLD_SECONDS = 60.0
 """Hold of an autoscaler in seconds, for a missing scrape. The published number has its own hold."""
@@ -72,7 +74,7 @@ def forecast_from_history(
     decided = result.prewarm.recommendation
     if decided is None:
         return result
-    is_burning = bool(list_open_burns(store.findings(now, tier)))
+    is_burning = bool(list_open_burns(store.spans(Finding, now, tier)))
     decided = decided.with_present(_count_ready(store, tier, now), is_burning=is_burning)
     return replace(result, prewarm=replace(result.prewarm, recommendation=decided))
 
@@ -90,7 +92,7 @@ def _count_ready(store: Reader, tier: str, now: float) -> int | None:
 def _durations(store: Reader, tier: str, now: float) -> Window:
     """Return the E2E histograms of the last week, read day by day."""
     found = Window(start=now, end=now, expected_seconds=0.0, covered_seconds=0.0)
-    for begin, end in pieces(now - RECENT_SECONDS, now, DAY_SECONDS):
+    for begin, end in pieces(now - RECENT_SECONDS, now, DAY):
         day = (one.window for one in store.bins(tier, begin, end))
         found = sum_families((found, *day), {E2E})
     return found

@@ -85,39 +85,35 @@ def encode_window(window: Window) -> bytes:
 
 
 def decode_window(body: bytes) -> Window:
-    """Return the window in the body of a row. Raise ValueError for a damaged body."""
-    try:
-        return from_record(json.loads(zlib.decompress(body)))
-    except (zlib.error, RecursionError) as error:
-        raise ValueError(f"a row that does not unpack ({error})") from error
+    """Return the window in the body of a row. Raise ValueError or zlib.error for a damaged body."""
+    return from_record(json.loads(zlib.decompress(body)))
 
 
 def decode_slice(replica: str, bin: int, beyond: str, body: bytes) -> BinnedWindow:
-    """Return the slice of a row with the load of its window. Raise ValueError for a damaged body."""
+    """Return the slice of a row with the load of its window. Raise ValueError or zlib.error for a damaged body."""
     placed = load_bins.bin_window(decode_window(body), None, replica or None, bin if bin >= 0 else None)
     return replace(placed, beyond=beyond) if bin == BEYOND else placed
 
 
-FINDING, UNKNOWN, EXTERNAL = "episode", "unknown", "foreign"
-"""Kinds of spans in the file."""
-
 Span = ClosedSpan | ExternalAlert
 """Finding, unknown span or external alert: it has a start and, some time, an end."""
 
-_ADAPTERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (Finding, UnknownSpan, ExternalAlert)}
+KINDS: dict[type, str] = {Finding: "episode", UnknownSpan: "unknown", ExternalAlert: "foreign"}
+"""Kinds of spans in the file."""
+
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in KINDS}
 
 
 def span_row(span: Span) -> tuple[str, str, str, str, float, float | None, str]:
     """Return kind, rule, tier, replica, start, end and JSON of a span. All but the last two never change; empty is none."""
     if isinstance(span, ExternalAlert):
         # Two alerts of one name may begin at the same instant.
-        kind, rule, tier, replica = EXTERNAL, f"{span.name}/{span.identity}", span.tier, span.replica
+        rule, tier, replica = f"{span.name}/{span.identity}", span.tier, span.replica
     else:
-        kind = FINDING if isinstance(span, Finding) else UNKNOWN
         rule, tier, replica = span.rule, span.subject.tier, span.subject.replica
     # A bound of a reading may be infinite, which Python's JSON writes and reads as Infinity.
     body = json.dumps(asdict(span), separators=(",", ":"))
-    return kind, rule, tier or "", replica or "", span.started_at, span.ended_at, body
+    return KINDS[type(span)], rule, tier or "", replica or "", span.started_at, span.ended_at, body
 
 
 def decode_span(kind: type[T], text: str) -> T:

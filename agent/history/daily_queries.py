@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from agent.history.reader import Reader
+from agent.history.schema import DAY, HOURS
 from rules.evaluator import long_rules
 from rules.plan.load_bins import BinnedWindow, TierContext, sum_by_bin, sum_by_hour, with_capacity
 from rules.resize.measured_capacity import DAYS, capacity_now
@@ -27,11 +28,6 @@ from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
 from rules.telemetry.work import Capacity
 from rules.verdicts.verdict import RuleResult
 
-DAY_SECONDS = 86_400.0
-
-LONGEST_SECONDS = 91 * DAY_SECONDS
-"""Maximum length of a period in seconds: the history keeps hours no longer (`agent.history.schema`)."""
-
 
 def choose_period(store: Reader, tiers: Iterable[str], seconds: float, now: float) -> tuple[float, float]:
     """Return [since, until) of a report at `now`, in unix seconds: full hours, at least one.
@@ -40,9 +36,9 @@ def choose_period(store: Reader, tiers: Iterable[str], seconds: float, now: floa
     the last full minute. Raise HistoryError.
     """
     hour = now // HOUR_SECONDS * HOUR_SECONDS
-    span = min(LONGEST_SECONDS, max(HOUR_SECONDS, seconds // HOUR_SECONDS * HOUR_SECONDS))
+    span = min(HOURS.keep_seconds, max(HOUR_SECONDS, seconds // HOUR_SECONDS * HOUR_SECONDS))
     names = tuple(tiers)
-    is_first_hour = not any(store.plan_versions(tier, hour - LONGEST_SECONDS, hour) for tier in names) and any(
+    is_first_hour = not any(store.plan_versions(tier, hour - HOURS.keep_seconds, hour) for tier in names) and any(
         store.plan_versions(tier, hour, now) for tier in names
     )
     return (hour, now // MINUTE_SECONDS * MINUTE_SECONDS) if is_first_hour else (hour - span, hour)
@@ -59,7 +55,7 @@ def evaluate_days(store: Reader, context: TierContext, version: str, now: float)
 
 def _hours(store: Reader, tier: str, since: float, until: float, version: str | None) -> tuple[BinnedWindow, ...]:
     hours: list[BinnedWindow] = []
-    for begin, end in pieces(since, until, DAY_SECONDS):
+    for begin, end in pieces(since, until, DAY):
         hours += long_rules.sum_slim_hours(store.bins(tier, begin, end, version))
     return tuple(hours)
 
@@ -75,7 +71,7 @@ def pieces(since: float, until: float, seconds: float) -> Iterator[tuple[float, 
 def read_production(store: Reader, context: TierContext, since: float, until: float) -> ProductionSummary:
     """Return what was seen in [since, until) (unix seconds, from a full hour on) under any plan. Raise HistoryError."""
     seen = ProductionSummary(context=context, since=since, until=until)
-    for begin, end in pieces(since, until, DAY_SECONDS):
+    for begin, end in pieces(since, until, DAY):
         hours = sum_by_hour(store.bins(context.tier, begin, end))
         seen = seen.add(hours, (), store.demand(context.tier, begin, end))
     return seen
@@ -109,9 +105,9 @@ def read_capacity(
 
 def read_capacity_days(store: Reader, tier: str, version: str, now: float) -> Iterator[tuple[BinnedWindow, ...]]:
     """Yield the load bins of each day that the capacity at `now` (unix seconds) rests on, oldest first. Raise HistoryError."""
-    until = now // DAY_SECONDS * DAY_SECONDS
-    begins = (until - age * DAY_SECONDS for age in range(DAYS, 0, -1))
-    return (sum_by_bin(store.bins(tier, begin, begin + DAY_SECONDS, version)) for begin in begins)
+    until = now // DAY * DAY
+    begins = (until - age * DAY for age in range(DAYS, 0, -1))
+    return (sum_by_bin(store.bins(tier, begin, begin + DAY, version)) for begin in begins)
 
 
 def read_daily_capacities(

@@ -27,14 +27,21 @@ class HistoryFormatError(HistoryOpenError):
 
 @contextmanager
 def translate_sqlite_errors(path: Path) -> Iterator[None]:
-    """Raise errors of the disk, the file or another process as HistoryError. An error of our own SQL is a defect."""
+    """Raise errors of the disk, the file or another process as HistoryError, HistoryOpenError if it is no database.
+
+    An error of our own SQL is a defect.
+    """
     try:
         yield
     except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
         raise
     except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
+        code = getattr(error, "sqlite_errorcode", None)
+        if code == sqlite3.SQLITE_ERROR:
             raise
+        text = quote_external_text(str(error), MOST_QUOTED)
+        if code == sqlite3.SQLITE_NOTADB:
+            raise HistoryOpenError(path, f"is no history ({text}); move it away, or give another path") from error
         # Python gives no code for a text that is not UTF-8. The cause is left out because it holds the row.
         name = getattr(error, "sqlite_errorname", "the file is damaged")
-        raise HistoryError(path, f"{quote_external_text(str(error), MOST_QUOTED)} ({name})") from None
+        raise HistoryError(path, f"{text} ({name})") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,13 +14,11 @@ from agent.history import codec
 from agent.history.errors import MOST_QUOTED, HistoryError, translate_sqlite_errors
 from agent.history.schema import DEMAND_COLUMNS, HOURS, MINUTES, QUARTERS, SumTable
 from exporters.render.text import quote_external_text
-from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan.load_bins import BinnedWindow
 from rules.replicas.track import Spans, add_spans
 from rules.telemetry import arrivals
 from rules.telemetry.arrivals import MinuteDemand, MinuteSums
-from rules.verdicts.finding import Finding, UnknownSpan
 
 T = TypeVar("T")
 
@@ -49,40 +48,36 @@ class Reader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def minutes(
-        self, tier: str, since: float, until: float, plan_version: str | None = None
-    ) -> tuple[BinnedWindow, ...]:
+    def minutes(self, tier: str, since: float, until: float, plan: str | None = None) -> tuple[BinnedWindow, ...]:
         """Return the minutes of each replica that begin in the span, oldest first.
 
         Bins are those of the curve that each minute was booked under. A minute seen at two loads (an agent restarted
         within it) is two slices.
         """
-        return self._slices(MINUTES, tier, since, until, plan_version)
+        return self._slices(MINUTES, tier, since, until, plan)
 
-    def replica_bins(
-        self, tier: str, since: float, until: float, plan_version: str | None = None
-    ) -> tuple[BinnedWindow, ...]:
+    def replica_bins(self, tier: str, since: float, until: float, plan: str | None = None) -> tuple[BinnedWindow, ...]:
         """Return the quarters of an hour of each replica and load bin that begin in the span, oldest first."""
-        return self._slices(QUARTERS, tier, since, until, plan_version)
+        return self._slices(QUARTERS, tier, since, until, plan)
 
-    def bins(self, tier: str, since: float, until: float, plan_version: str | None = None) -> tuple[BinnedWindow, ...]:
+    def bins(self, tier: str, since: float, until: float, plan: str | None = None) -> tuple[BinnedWindow, ...]:
         """Return the hours of each load bin of the whole tier that begin in the span, oldest first.
 
-        Without `plan_version` all versions: compare bins only within one (`plan_versions`), for each has its own curve.
+        Without `plan` all versions: compare bins only within one (`plan_versions`), for each has its own curve.
         """
-        return self._slices(HOURS, tier, since, until, plan_version)
+        return self._slices(HOURS, tier, since, until, plan)
 
     def _slices(
-        self, kind: SumTable, tier: str, since: float, until: float, plan: str | None
+        self, sums: SumTable, tier: str, since: float, until: float, plan: str | None
     ) -> tuple[BinnedWindow, ...]:
         # CROSS JOIN: by time first, as the tables are ordered; SQLite without statistics may begin with the series.
         statement = (
-            f"SELECT replica, bin, beyond, body FROM {kind.table} AS row CROSS JOIN series ON series.id = row.series"
+            f"SELECT replica, bin, beyond, body FROM {sums.table} AS row CROSS JOIN series ON series.id = row.series"
             " WHERE start >= :since AND start < :until AND tier = :tier AND (:plan IS NULL OR plan = :plan)"
             " ORDER BY start, replica, bin, series.id"
         )
         rows = self._query(statement, {"tier": tier, "since": since, "until": until, "plan": plan})
-        with self._decoding(kind.table):
+        with self._decoding(sums.table):
             return tuple(codec.decode_slice(*row) for row in rows)
 
     def plan_versions(self, tier: str, since: float, until: float) -> tuple[str, ...]:
@@ -136,32 +131,25 @@ class Reader:
         with self._decoding("demand"):
             return add_spans((), [(max(first, since), last) for first, last in rows])
 
-    def findings(self, since: float, tier: str | None = None) -> tuple[Finding, ...]:
-        """Return the findings that lasted into [since, ...), oldest first; open ones have no `ended_at`."""
-        return self._spans(codec.FINDING, Finding, since, tier)
+    def spans(self, kind: type[T], since: float, tier: str | None = None) -> tuple[T, ...]:
+        """Return the findings, unknown spans or external alerts that lasted into [since, ...), oldest first.
 
-    def unknowns(self, since: float, tier: str | None = None) -> tuple[UnknownSpan, ...]:
-        """Return the unknown spans that lasted into [since, ...), oldest first; open ones have no `ended_at`."""
-        return self._spans(codec.UNKNOWN, UnknownSpan, since, tier)
-
-    def foreign_alerts(self, since: float, tier: str | None = None) -> tuple[ExternalAlert, ...]:
-        """Return the external alerts that lasted into [since, ...), oldest first; firing ones have no `ended_at`."""
-        return self._spans(codec.EXTERNAL, ExternalAlert, since, tier)
-
-    def _spans(self, kind: str, span: type[T], since: float, tier: str | None) -> tuple[T, ...]:
+        `kind` is their class. Open ones have no `ended_at`.
+        """
         rows = self._query(
             "SELECT body FROM spans WHERE kind = :kind AND (ended_at IS NULL OR ended_at >= :since)"
             " AND (:tier IS NULL OR tier = :tier) ORDER BY started_at, tier, replica, rule",
-            {"kind": kind, "since": since, "tier": tier},
+            {"kind": codec.KINDS[kind], "since": since, "tier": tier},
         )
         with self._decoding("spans"):
-            return tuple(codec.decode_span(span, body) for (body,) in rows)
+            return tuple(codec.decode_span(kind, body) for (body,) in rows)
 
     def events(self, since: float) -> tuple[TimelineEvent, ...]:
         """Return the events of [since, ...), oldest first."""
         rows = self._query("SELECT t, kind, tier, replica, text FROM events WHERE t >= ? ORDER BY t, id", (since,))
-        names = ("t", "kind", "tier", "replica", "text")
-        return tuple(TimelineEvent(**dict(zip(names, row, strict=True))) for row in rows)
+        return tuple(
+            TimelineEvent(t=t, kind=kind, tier=tier, replica=name, text=text) for t, kind, tier, name, text in rows
+        )
 
     def read_value(self, name: str) -> str | None:
         """Return the JSON text kept under a name, None if there is none."""
@@ -181,6 +169,6 @@ class Reader:
         """Raise HistoryError for damaged rows. SQLite returns what a damaged file holds, of whatever type."""
         try:
             yield
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, zlib.error) as error:
             text = quote_external_text(str(error), MOST_QUOTED)
             raise HistoryError(self._path, f"is damaged: {table} holds {text}") from error

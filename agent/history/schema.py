@@ -16,14 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from agent.history.errors import (
-    MOST_QUOTED,
-    HistoryError,
-    HistoryFormatError,
-    HistoryOpenError,
-    translate_sqlite_errors,
-)
-from exporters.render.text import quote_external_text
+from agent.history.errors import HistoryError, HistoryFormatError, HistoryOpenError, translate_sqlite_errors
 from rules.telemetry.arrivals import ADDED
 
 _log = logging.getLogger(__name__)
@@ -34,6 +27,8 @@ APPLICATION_ID = 0x535A5748
 VERSION = 5
 
 DAY = 86_400.0
+
+BUSY_TIMEOUT_SECONDS = 5.0
 
 WAL_BYTES = 16 * 1024 * 1024
 """Size of the write-ahead log after a checkpoint. A slow reader can make it grow beyond for a while."""
@@ -111,7 +106,7 @@ def open_writer(path: Path, busy_timeout_seconds: float) -> sqlite3.Connection:
             return connection
         if version == 0:
             # Before the first page is written, and that before WAL: afterwards neither can be changed.
-            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.execute("PRAGMA auto_vacuum = FULL")
             connection.execute("BEGIN IMMEDIATE")
             for statement in TABLES:
                 connection.execute(statement)
@@ -125,16 +120,16 @@ def open_writer(path: Path, busy_timeout_seconds: float) -> sqlite3.Connection:
         return connection
 
 
-def open_reader(path: Path, busy_timeout_seconds: float, *, alone: bool = False) -> sqlite3.Connection:
+def open_reader(path: Path, *, alone: bool = False) -> sqlite3.Connection:
     """Open a connection that only reads, beside a writing process or without one. Raise HistoryOpenError, HistoryError.
 
-    `alone`: no process writes. No file is made beside the history, where room or permission may lack.
+    `alone`: no process writes, and no file is made beside the history.
     """
     if not path.exists():
         raise HistoryOpenError(path, "does not exist; `sizewatch run` makes it, or give the path that it uses")
     if not os.access(path, os.R_OK):
         raise HistoryOpenError(path, "may not be read by this user; run as the user that `sizewatch run` runs as")
-    with _connect(path, "ro&immutable=1" if alone else "ro", busy_timeout_seconds) as connection:
+    with _connect(path, "ro&immutable=1" if alone else "ro") as connection:
         version = _read_format(connection, path)
         if version == 0:
             raise HistoryOpenError(path, "is empty; `sizewatch run` fills it")
@@ -165,7 +160,7 @@ def _create_file(path: Path) -> None:
 
 
 @contextmanager
-def _connect(path: Path, mode: str, busy_timeout_seconds: float) -> Iterator[sqlite3.Connection]:
+def _connect(path: Path, mode: str, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS) -> Iterator[sqlite3.Connection]:
     """Open a connection that outlives the block. Close it on an error in the block."""
     with translate_sqlite_errors(path):
         connection = sqlite3.connect(
@@ -184,17 +179,10 @@ def _connect(path: Path, mode: str, busy_timeout_seconds: float) -> Iterator[sql
 
 def _read_format(connection: sqlite3.Connection, path: Path) -> int:
     """Return the format of our file, 0 of an empty one. Raise HistoryOpenError for any other file."""
-    statement = (
-        "SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version),"
-        " (SELECT count(*) FROM sqlite_master)"
-    )
-    try:
-        application, version, tables = connection.execute(statement).fetchone()
-    except sqlite3.DatabaseError as error:
-        if getattr(error, "sqlite_errorcode", None) not in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
-            raise
-        text = f"is no history ({quote_external_text(str(error), MOST_QUOTED)}); move it away, or give another path"
-        raise HistoryOpenError(path, text) from error
+    application, version, tables = connection.execute(
+        "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master)"
+        " FROM pragma_application_id, pragma_user_version"
+    ).fetchone()
     if application != APPLICATION_ID and (application or version or tables):
         raise HistoryOpenError(path, "is a SQLite file of another program; give another path")
     return int(version)

@@ -13,10 +13,10 @@ import pickle
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import TypeVar
+from itertools import chain
 
 from agent.history import daily_queries
 from agent.history.codec import Span
@@ -29,7 +29,7 @@ from exporters.documents.check import check_json, headline
 from rules.evaluator import long_rules
 from rules.evaluator.benchmark_check import FIRST_WEEK_SECONDS, Step13, check_benchmark
 from rules.evaluator.external_alerts import ExternalAlert
-from rules.evaluator.observation import ClosedMinute, ReplicaKey, StepResult
+from rules.evaluator.observation import ClosedMinute, StepResult
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
@@ -60,19 +60,14 @@ MINUTES_BELOW_SECONDS = 43_200.0
 PIECE_OF_MINUTES_SECONDS = 600.0
 """Span of the minutes of some hundred replicas that are in memory at once, in seconds."""
 
-NO_POOLS: Mapping[ReplicaKey, str] = MappingProxyType({})
-
-T = TypeVar("T")
-
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviousRun:
-    """State of an earlier run: its ended and open findings, external alerts and events. `seen`: it ran until lately."""
+    """State of an earlier run: its findings, external alerts and events. `seen`: it ran until lately."""
 
-    past: tuple[Finding, ...] = ()
-    unfinished: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...] = ()
     seen: bool = False
     foreign: tuple[ExternalAlert, ...] = ()
     events: tuple[TimelineEvent, ...] = ()
@@ -116,39 +111,26 @@ class HistoryService:
 
     def write_cycle(
         self,
-        closed: Iterable[ClosedMinute],
-        versions: Mapping[str, str],
-        ended: Iterable[Span],
-        still_open: Iterable[Finding],
-        pools: Mapping[ReplicaKey, str] = NO_POOLS,
-        now: float | None = None,
+        minutes: Sequence[ClosedMinute] = (),
+        ended: Iterable[Span] = (),
+        still_open: Sequence[Finding] = (),
+        now: float = -math.inf,
     ) -> None:
-        """Book closed minutes under the plan versions of their tiers, and save spans and events.
+        """Book closed minutes, and save spans and events.
 
-        `pools` has the pool of each replica that is not mixed. `now` (unix seconds) decides which minutes were booked
-        before; without it all are new. What cannot be written waits for the next cycle. A defect is raised, and its rows
-        are lost.
+        `now` (unix seconds) decides which minutes were booked before; without it all are new. What cannot be written waits
+        for the next cycle. A defect is raised, and its rows are lost.
         """
-        if now is not None:
-            if now < self._now:
-                # The clock went back: read again what is booked.
-                self._booked = {}
-            self._now = now
+        if now < self._now:
+            # The clock went back: read again what is booked.
+            self._booked = {}
+        self._now = now
         self._waiting.extend(ended)
-        records = [
-            replace(
-                minute,
-                plan_version=versions.get(minute.tier, ""),
-                pool=pools.get((minute.tier, minute.replica), "mixed"),
-            )
-            for minute in closed
-        ]
-        lasting = tuple(still_open)
-        if self._store is not None and not (records or self._unwritten or self._waiting or self._events or lasting):
+        if self._store is not None and not (minutes or self._unwritten or self._waiting or self._events or still_open):
             return
         try:
-            self._book_all(records)
-            self._save(lasting)
+            self._book_all(minutes)
+            self._save(still_open)
             self.error = None
         except HistoryError as error:
             self.error = str(error)
@@ -190,7 +172,7 @@ class HistoryService:
         window = record.slice.window
         return window.end <= self._now and track.is_mostly_covered(self._booked[record.tier], window.start, window.end)
 
-    def _save(self, lasting: tuple[Finding, ...]) -> None:
+    def _save(self, lasting: Sequence[Finding]) -> None:
         store = self.store()
         # Another thread may add events.
         spans = [self._waiting.popleft() for _ in range(len(self._waiting))]
@@ -205,48 +187,42 @@ class HistoryService:
             self._events.extendleft(reversed(events))
             raise
 
-    def event(self, t: float, kind: str, text: str, tier: str | None = None, replica: str | None = None) -> None:
-        """Add an event that explains numbers later. It is written with the next cycle. Any thread may call it."""
-        self._events.append(TimelineEvent(t=t, kind=kind, tier=tier, replica=replica, text=text))
+    def add_events(self, events: Iterable[TimelineEvent]) -> None:
+        """Add events that explain numbers later. They are written with the next cycle. Any thread may call it."""
+        self._events.extend(events)
 
-    def _query(self, query: Callable[[HistoryStore], T], otherwise: T) -> T:
-        """Return the result of a query, `otherwise` and the error in `error` if the history fails."""
+    @contextmanager
+    def _note_error(self) -> Iterator[None]:
+        """Go on after the block with the error in `error` if the history fails."""
         try:
-            return query(self.store())
+            yield
         except HistoryError as error:
             self.error = str(error)
-            return otherwise
 
     def load_previous_run(self, since: float, now: float) -> PreviousRun:
         """Return the state of an earlier run from `since` on, an empty one if the history cannot be read."""
-
-        def load(store: HistoryStore) -> PreviousRun:
-            findings = store.findings(since)
-            unfinished = tuple(finding for finding in findings if finding.ended_at is None)
+        with self._note_error():
+            store = self.store()
             return PreviousRun(
-                past=tuple(finding for finding in findings if finding.ended_at is not None),
-                unfinished=unfinished,
+                findings=store.spans(Finding, since),
                 seen=(store.newest_minute_end or 0.0) > now - ALIVE_SECONDS,
-                foreign=store.foreign_alerts(since),
+                foreign=store.spans(ExternalAlert, since),
                 events=store.events(since),
             )
-
-        return self._query(load, PreviousRun())
+        return PreviousRun()
 
     def budget(self, context: TierContext, now: float) -> Budget | None:
         """Return the booked error budget of a tier: hours, and minutes of the last one or two.
 
         None if the history cannot be read.
         """
-
-        def load(store: HistoryStore) -> Budget | None:
-            tier, cut = context.tier, (now - HOUR_SECONDS) // HOUR_SECONDS * HOUR_SECONDS
+        with self._note_error():
+            store, tier, cut = self.store(), context.tier, (now - HOUR_SECONDS) // HOUR_SECONDS * HOUR_SECONDS
             hours = load_bins.sum_by_hour(store.bins(tier, now - error_budget.KEPT_SECONDS, cut))
             pieces = daily_queries.pieces(cut, now, PIECE_OF_MINUTES_SECONDS)
             minutes = (minute for begin, end in pieces for minute in store.minutes(tier, begin, end))
             return error_budget.restore_budget(context, hours, minutes)
-
-        return self._query(load, None)
+        return None
 
     def upkeep(
         self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float
@@ -255,13 +231,12 @@ class HistoryService:
 
         None if the history fails.
         """
-
-        def run(store: HistoryStore) -> dict[str, str]:
-            store.prune(now, gradually=True)
+        with self._note_error():
+            store = self.store()
+            store.prune(now)
             sentences = {tier: _first_week(store, contexts[tier], version, now) for tier, version in versions.items()}
             return {tier: text for tier, text in sentences.items() if text is not None}
-
-        return self._query(run, None)
+        return None
 
     def measured_views(
         self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float
@@ -270,31 +245,27 @@ class HistoryService:
 
         The estimates of the last midnight are read once a day and plan.
         """
-
-        def measure(store: HistoryStore) -> dict[str, TierContext]:
-            key = (now // daily_queries.DAY_SECONDS, tuple(sorted(versions.items())))
+        with self._note_error():
+            store, key = self.store(), (now // DAY, tuple(sorted(versions.items())))
             if key != self._daily[0]:
                 self._daily = key, daily_queries.read_daily_capacities(store, contexts, versions, now)
             return daily_queries.measured_views(store, contexts, versions, now, self._daily[1])
-
-        return self._query(measure, None)
+        return None
 
     def long_answers(
         self, contexts: Mapping[str, TierContext], versions: Mapping[str, str], now: float
     ) -> tuple[RuleResult, ...]:
         """Return the results of the rules over days of each tier, unknown ones if the history cannot be read."""
-
-        def evaluate(store: HistoryStore) -> list[tuple[RuleResult, ...]]:
-            return [
+        with self._note_error():
+            store = self.store()
+            known = (
                 daily_queries.evaluate_days(store, context, versions.get(tier, ""), now)
                 for tier, context in contexts.items()
-            ]
-
-        results = self._query(evaluate, None)
-        if results is None:
-            text = f"the history cannot be read: {self.error}"
-            results = [long_rules.unknown_results(context, now, Gap.STALE, text) for context in contexts.values()]
-        return tuple(result for of_tier in results for result in of_tier)
+            )
+            return tuple(chain.from_iterable(known))
+        text = f"the history cannot be read: {self.error}"
+        unknown = (long_rules.unknown_results(context, now, Gap.STALE, text) for context in contexts.values())
+        return tuple(chain.from_iterable(unknown))
 
     def close(self) -> None:
         """Close the file. What still waits is lost, and logged."""
@@ -370,8 +341,7 @@ class HistorySink(Sink):
 
     def accept(self, result: StepResult) -> None:
         """Collect a step's minutes and findings."""
-        for event in result.events:
-            self.service.event(event.t, event.kind, event.text, event.tier, event.replica)
+        self.service.add_events(result.events)
         if result.observation is not None or result.closed:
             self._open = result.open
         # Not `+=`: another thread may publish an event while a cycle ends.
@@ -380,12 +350,19 @@ class HistorySink(Sink):
 
     def end_cycle(self, now: float) -> None:
         """Write what was collected. What cannot be written now waits in memory."""
-        minutes, self._minutes = self._minutes, []
+        closed, self._minutes = self._minutes, []
         ended, self._closed = (*self._closed, *self._external()), []
         before = self.service.error
         pools = {target.key: target.pool for target in self._source.targets}
-        still_open = self._open if minutes or ended else ()
-        self.service.write_cycle(minutes, self._versions, ended, still_open, pools=pools, now=now)
+        minutes = [
+            replace(
+                minute,
+                plan_version=self._versions.get(minute.tier, ""),
+                pool=pools.get((minute.tier, minute.replica), "mixed"),
+            )
+            for minute in closed
+        ]
+        self.service.write_cycle(minutes, ended, self._open if minutes or ended else (), now)
         if self.service.error is not None and before is None:
             _log.error('history write failed, buffering in memory error="%s"', self.service.error)
         elif before is not None and self.service.error is None:

@@ -5,7 +5,6 @@ Each method is one transaction, committed to the disk before it returns, or noth
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,16 +20,8 @@ from rules.plan.load_bins import BinnedWindow
 from rules.telemetry import arrivals, windows
 from rules.telemetry.arrivals import ADDED, MinuteSums
 
-BUSY_TIMEOUT_SECONDS = 5.0
-
-ROWS_AT_A_TIME = 5_000
-"""Rows that pruning deletes in one transaction, so that a backlog does not hold up a booking."""
-
-PAGES_AT_A_TIME = 8_192
-"""Free pages of 4 KiB that one pruning returns to the disk at most: 32 MiB."""
-
-GRADUAL_STEPS = 24
-"""Number of gradual prunings that delete all rows: one of them deletes this part of the retention."""
+PRUNED_SHARE = 1 / 24
+"""Share (0-1) of a table's retention that one pruning deletes at most. It runs each hour."""
 
 DEMAND_INSERT = (
     f"INSERT INTO demand (start, series, {', '.join(DEMAND_COLUMNS)}) VALUES (?, ?{', ?' * len(DEMAND_COLUMNS)})"
@@ -49,17 +40,15 @@ class HistoryStore(Reader):
     raise HistoryError and has then changed nothing.
     """
 
-    def __init__(self, path: Path | str, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS) -> None:
+    def __init__(self, path: Path | str, busy_timeout_seconds: float = schema.BUSY_TIMEOUT_SECONDS) -> None:
         path = Path(path)
         super().__init__(path, schema.open_writer(path, busy_timeout_seconds))
 
     @staticmethod
-    def open_reader(
-        path: Path | str, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS, *, alone: bool = False
-    ) -> Reader:
+    def open_reader(path: Path | str, *, alone: bool = False) -> Reader:
         """Open the history of a running daemon to read; `alone` if no daemon runs. Raise HistoryOpenError, HistoryError."""
         path = Path(path)
-        return Reader(path, schema.open_reader(path, busy_timeout_seconds, alone=alone))
+        return Reader(path, schema.open_reader(path, alone=alone))
 
     def book(self, minutes: Iterable[ClosedMinute]) -> None:
         """Add closed minutes to all three sums and to the tiers' demand: all of them or, if it raises, none.
@@ -68,8 +57,6 @@ class HistoryStore(Reader):
         rest of a minute in which the agent restarted) adds to that row.
         """
         records = tuple(minutes)
-        if not records:
-            return
         with self._transaction():
             for table in SUMS:
                 rows: dict[tuple[int, SeriesKey, int], list[BinnedWindow]] = {}
@@ -97,8 +84,7 @@ class HistoryStore(Reader):
         for part in slices:
             beyond = part.beyond or beyond
         self._connection.execute(
-            f"INSERT INTO {table.table} (start, series, bin, beyond, body) VALUES (?, ?, ?, ?, ?)"
-            " ON CONFLICT DO UPDATE SET beyond = excluded.beyond, body = excluded.body",
+            f"INSERT OR REPLACE INTO {table.table} (start, series, bin, beyond, body) VALUES (?, ?, ?, ?, ?)",
             (start, series, bin, beyond, codec.encode_window(windows.sum_windows(parts))),
         )
 
@@ -129,8 +115,8 @@ class HistoryStore(Reader):
         """
         with self._transaction():
             self._connection.executemany(
-                "INSERT INTO spans (kind, rule, tier, replica, started_at, ended_at, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
-                " ON CONFLICT DO UPDATE SET ended_at = excluded.ended_at, body = excluded.body",
+                "INSERT OR REPLACE INTO spans (kind, rule, tier, replica, started_at, ended_at, body)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
                 [codec.span_row(span) for span in spans],
             )
 
@@ -145,57 +131,34 @@ class HistoryStore(Reader):
     def keep(self, name: str, value_json: str) -> None:
         """Keep a small JSON text under a name, in place of the former one."""
         with self._transaction():
-            self._connection.execute(
-                "INSERT INTO kept (name, value) VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value",
-                (name, value_json),
-            )
+            self._connection.execute("INSERT OR REPLACE INTO kept (name, value) VALUES (?, ?)", (name, value_json))
 
-    def prune(self, now: float, *, gradually: bool = False) -> int:
-        """Delete the rows whose retention is over at `now` (unix seconds). Return their number.
+    def prune(self, now: float) -> None:
+        """Delete rows whose retention is over at `now` (unix seconds), the oldest first, and series without rows.
 
-        `gradually`: only the oldest, so that a clock that is far ahead for an hour does not empty the history. Kept values
-        stay, and so do open findings and unknown spans.
+        One call deletes at most PRUNED_SHARE of the retention, so that a clock that is far ahead for an hour does not empty
+        the history. Kept values stay, and so do open findings and unknown spans.
         """
-        limits = [(table.table, "start", table.keep_seconds) for table in SUMS]
-        limits += [
+        limits = [
+            *((table.table, "start", table.keep_seconds) for table in SUMS),
             ("demand", "start", KEEP_SECONDS),
             ("spans", "ended_at", KEEP_SECONDS),
             ("events", "t", KEEP_SECONDS),
         ]
-        deleted, last = 0, now - KEEP_SECONDS
-        for table, time_column, keep_seconds in limits:
-            older_than = now - keep_seconds
-            if gradually:
+        last = now - KEEP_SECONDS
+        with self._transaction():
+            for table, time_column, keep_seconds in limits:
                 (oldest,) = self._query(f"SELECT min({time_column}) FROM {table}", ())[0]
-                older_than = min(older_than, (math.inf if oldest is None else oldest) + keep_seconds / GRADUAL_STEPS)
-            deleted += self._delete(table, time_column, older_than)
-            last = min(last, older_than)
-        # A series goes after its last row: its rows begin before the hour after `last` is over.
-        self._delete("series", "last", last - HOURS.seconds)
-        with self._lock, translate_sqlite_errors(self._path):
-            # Each step frees one page, and of a statement without columns `execute` takes only the first step.
-            self._connection.executescript(f"PRAGMA incremental_vacuum({PAGES_AT_A_TIME})")
-        return deleted
-
-    def _delete(self, table: str, time_column: str, older_than: float) -> int:
-        rows = f"SELECT rowid FROM {table} WHERE {time_column} < ? LIMIT {ROWS_AT_A_TIME}"
-        deleted, last = 0, ROWS_AT_A_TIME
-        while last == ROWS_AT_A_TIME:
-            with self._transaction():
-                statement = f"DELETE FROM {table} WHERE rowid IN ({rows})"
-                last = self._connection.execute(statement, (older_than,)).rowcount
-            deleted += last
-        return deleted
+                if oldest is not None:
+                    older_than = min(now - keep_seconds, oldest + keep_seconds * PRUNED_SHARE)
+                    self._connection.execute(f"DELETE FROM {table} WHERE {time_column} < ?", (older_than,))
+                    last = min(last, older_than)
+            # A series goes after its last row: its rows begin before the hour after `last` is over.
+            self._connection.execute("DELETE FROM series WHERE last < ?", (last - HOURS.seconds,))
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with self._lock, translate_sqlite_errors(self._path):
+        """Commit what the block wrote, or nothing of it after an error."""
+        with self._lock, translate_sqlite_errors(self._path), self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._connection.execute("COMMIT")
-            except BaseException:
-                # SQLite rolls back by itself on some failures, a full disk among them.
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
+            yield

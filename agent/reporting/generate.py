@@ -14,6 +14,7 @@ from agent.errors import SizewatchError
 from agent.forecasting.messages import ForecastResponse
 from agent.history import daily_queries
 from agent.history.reader import Reader
+from agent.history.schema import DAY
 from agent.history.store import HistoryStore
 from agent.version import VERSION
 from exporters.render.text import copy_fields
@@ -25,6 +26,7 @@ from exporters.report.next_plan import next_plan_text
 from exporters.report.records import Report
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.evaluator.benchmark_check import check_benchmark
+from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.tier_rules import evaluate_rule
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, TierContext, with_capacity
@@ -87,7 +89,7 @@ def _tier(
     seen = ProductionSummary(context=context, since=since, until=until, versions=versions)
     recent: list[BinnedWindow] = []
     of_plan: list[BinnedWindow] = []
-    for begin, end in daily_queries.pieces(since, until, daily_queries.DAY_SECONDS):
+    for begin, end in daily_queries.pieces(since, until, DAY):
         every = store.bins(tier, begin, end)
         present = every if set(versions) <= {version} else store.bins(tier, begin, end, version)
         hours = load_bins.sum_by_hour(every)
@@ -115,9 +117,9 @@ def _tier(
         step13=checked,
         results=results,
         before=_before(store, context, since, until),
-        findings=tuple(span for span in store.findings(since, tier) if span.started_at < until),
-        unknowns=tuple(span for span in store.unknowns(since, tier) if span.started_at < until),
-        foreign=tuple(alert for alert in store.foreign_alerts(since, tier) if alert.started_at < until),
+        findings=tuple(span for span in store.spans(Finding, since, tier) if span.started_at < until),
+        unknowns=tuple(span for span in store.spans(UnknownSpan, since, tier) if span.started_at < until),
+        foreign=tuple(alert for alert in store.spans(ExternalAlert, since, tier) if alert.started_at < until),
         prewarming=prewarming,
         no_prewarming=NOT_YET if is_forecast else NO_FORECAST,
         events=tuple(event for event in store.events(since) if event.tier in (None, tier) and event.t < until),
@@ -128,14 +130,14 @@ def _before(store: Reader, context: TierContext, since: float, until: float) -> 
     """Return the sum of the preceding time of the same length, for trends."""
     begin = 2 * since - until
     seen = ProductionSummary(context=context, since=begin, until=since)
-    for start, end in daily_queries.pieces(begin, since, daily_queries.DAY_SECONDS):
+    for start, end in daily_queries.pieces(begin, since, DAY):
         seen = seen.add(load_bins.sum_by_hour(store.bins(context.tier, start, end)), (), ())
     return seen.total
 
 
 def _gone(store: Reader, contexts: Container[str], since: float, until: float) -> tuple[str, ...]:
     """Return a remark for each tier that has findings but is no longer monitored."""
-    spans: tuple[Finding | UnknownSpan, ...] = (*store.findings(since), *store.unknowns(since))
+    spans: tuple[Finding | UnknownSpan, ...] = (*store.spans(Finding, since), *store.spans(UnknownSpan, since))
     gone = {span.subject.tier for span in spans if span.started_at < until and span.subject.tier not in contexts}
     return tuple(f"{tier} was watched in this time and is in neither plan nor targets now." for tier in sorted(gone))
 

@@ -158,7 +158,7 @@ def test_a_disk_without_room_for_another_file_is_waited_for_and_ends_nothing(tmp
         keeping = HistoryService(lambda: HistoryStore(disk / "history.db"))
         assert "cannot be made (No space left on device)" in str(keeping.error)
         subprocess.run(["mount", "-o", "remount,nr_inodes=20", str(disk)], check=True)
-        keeping.write_cycle((), {}, (), ())
+        keeping.write_cycle()
         assert keeping.error is None
         keeping.close()
 
@@ -234,7 +234,7 @@ def test_a_file_that_was_cut_short_is_told_and_nothing_is_booked_into_it(tmp_pat
         return
     keeping = HistoryService(lambda: HistoryStore(path))
     closed = ClosedMinute(tier="h100", replica="r0", slice=booking(41).slice)
-    keeping.write_cycle([closed], {}, (), ())
+    keeping.write_cycle([closed])
     assert "SQLITE_CORRUPT" in str(keeping.error)
     assert keeping.waiting_minutes == 1
     keeping.close()

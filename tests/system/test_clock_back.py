@@ -67,7 +67,7 @@ class Life:
             self._book(self.watcher.step(self.now)[1])
 
     def _book(self, closed: tuple[ClosedMinute, ...]) -> None:
-        self.keeping.write_cycle([one for one in closed if one.kept], {}, (), (), now=self.now)
+        self.keeping.write_cycle([one for one in closed if one.kept], now=self.now)
 
     def end(self) -> None:
         self._book(self.watcher.flush())
@@ -262,7 +262,7 @@ def test_what_waits_of_the_way_that_the_clock_had_before_is_kept_beside_what_ano
     with closing(HistoryStore(tmp_path / "history.db")) as store:
         store.book([booking(60, "r0")])
     with closing(HistoryService(lambda: HistoryStore(tmp_path / "history.db"))) as keeping:
-        keeping.write_cycle(waiting, {}, (), (), now=waiting[0].slice.window.end + 30.0)
+        keeping.write_cycle(waiting, now=waiting[0].slice.window.end + 30.0)
         assert len(keeping.store().minutes("h100", 0.0, math.inf)) == 3
 
 
@@ -274,7 +274,7 @@ def test_a_clock_that_goes_back_a_second_with_every_second_cycle_costs_no_minute
         t += -1.0 if number % 2 else 15.0
         watcher.apply_failed_scrape("t", "r", t, Gap.SCRAPE_FAILED)
         ended, closed = watcher.step(t)
-        keeping.write_cycle([one for one in closed if one.kept], {}, ended, (), now=t)
+        keeping.write_cycle([one for one in closed if one.kept], ended, now=t)
     with HistoryStore.open_reader(tmp_path / "h.db") as reader:
         seconds = sum(one.window.expected_seconds for one in reader.minutes("t", 0.0, t + HOUR))
     keeping.close()

@@ -12,19 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from history_samples import START, booking, finished, recorded_minutes
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from history_samples import START, booking, finished
 from numpy.testing import assert_array_equal
 from paths import ROOT
 
 from agent.forecasting.history_input import demand_series
 from agent.forecasting.requests import settled_time
 from agent.history.schema import DAY, DEMAND_COLUMNS, VERSION
-from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
-from rules.evaluator.observation import ClosedMinute
-from rules.plan import load_bins
 from rules.telemetry.arrivals import MinuteDemand
 
 EVER = (0.0, START + 1000 * DAY)
@@ -62,64 +57,6 @@ def test_a_request_that_goes_through_both_pools_arrived_once(store: HistoryStore
     store.book(pools)
     assert requests(store.demand("h100", *EVER)) == [(0, 60.0)]
     assert finished(store.minutes("h100", *EVER)) == 120.0
-
-
-def test_the_daemon_tells_which_pool_a_replica_belongs_to(path: Path) -> None:
-    closed = [ClosedMinute(tier="h100", replica=name, slice=booking(0, name).slice) for name in ("r0", "r1")]
-    keeping = HistoryService(lambda: HistoryStore(path))
-    keeping.write_cycle(closed, {}, (), (), pools={("h100", "r0"): "prefill", ("h100", "r1"): "decode"})
-    keeping.close()
-    with HistoryStore.open_reader(path) as reader:
-        assert requests(reader.demand("h100", *EVER)) == [(0, 60.0)]
-
-
-def test_a_replica_that_was_not_seen_is_told_and_stands_for_by_the_others(store: HistoryStore) -> None:
-    store.book([booking(0, "r0"), booking(0, "r1", covered=0.0), booking(1, "r0", covered=15.0)])
-    first, second = store.demand("h100", *EVER)
-    assert (first.requests, first.covered_seconds, first.expected_seconds) == (120.0, 60.0, 120.0)
-    assert (second.requests, second.covered_seconds, second.expected_seconds) == (None, 15.0, 60.0)
-
-
-def test_minutes_are_asked_for_by_when_they_begin_and_come_oldest_first(store: HistoryStore) -> None:
-    store.book([booking(minute) for minute in (30, 2, 1, 0)])
-    assert requests(store.demand("h100", START + 60, START + 1800)) == [(1, 60.0), (2, 60.0)]
-    assert requests(store.demand("h100", START + 61, START + 1801)) == [(2, 60.0), (30, 60.0)]
-
-
-def test_what_comes_before_the_time_asked_for_is_known_to_tokens_but_not_given(store: HistoryStore) -> None:
-    real = [
-        ClosedMinute(tier="t", plan_version="", slice=load_bins.bin_window(one, None, "r0"))
-        for one in recorded_minutes("steady")
-    ]
-    store.book(real)
-    all_of_it = store.demand("t", 0.0, 1e12)
-    assert len(all_of_it) > 3
-    assert store.demand("t", all_of_it[2].start, 1e12) == all_of_it[2:]
-
-
-@settings(max_examples=8, deadline=None)
-@given(
-    booked=st.lists(
-        st.tuples(
-            st.integers(0, 20), st.sampled_from(["r0", "r1"]), st.integers(1, 900), st.sampled_from([15.0, 60.0])
-        ),
-        min_size=1,
-        max_size=12,
-    ),
-    cut=st.integers(0, 12),
-)
-def test_it_does_not_matter_in_which_turns_minutes_come(
-    tmp_path_factory: pytest.TempPathFactory, booked: list[tuple[int, str, int, float]], cut: int
-) -> None:
-    made = [booking(m, replica, finished=float(n), covered=c) for m, replica, n, c in booked]
-    found = []
-    for turns in ([made], [made[:cut], made[cut:]], [[one] for one in reversed(made)]):
-        with HistoryStore(tmp_path_factory.mktemp("turns") / "history.db") as one:
-            for turn in turns:
-                one.book(turn)
-            found.append(one.demand("h100", *EVER))
-    assert found[0] == found[1] == found[2]
-    assert {one.start for one in found[0]} == {START + 60.0 * m for m, *_ in booked}
 
 
 def test_demand_is_written_with_the_minutes_or_not_at_all(store: HistoryStore) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import history_samples
 import pytest
 
-from agent.history.errors import HistoryError, HistoryOpenError
+from agent.history.errors import HistoryError
 from agent.history.reader import Reader
 from agent.history.store import HistoryStore
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
@@ -46,14 +46,3 @@ def test_a_value_of_another_type_is_damage(path: Path, statement: str) -> None:
     damaged(path, statement)
     with HistoryStore.open_reader(path) as reader, pytest.raises(HistoryError, match="is damaged: demand holds"):
         ASKED[statement](reader)
-
-
-def test_a_file_of_a_format_that_sqlite_does_not_know_is_damage(path: Path) -> None:
-    body = bytearray(path.read_bytes())
-    # The schema's format, at byte 44 of the header (sqlite.org/fileformat2.html, 1.3).
-    body[44:48] = b"\0\0\0\x09"
-    for name in ("-wal", "-shm"):
-        path.with_name(path.name + name).unlink(missing_ok=True)
-    path.write_bytes(body)
-    with pytest.raises(HistoryOpenError, match=r"is no history \(unsupported file format"):
-        HistoryStore(path)

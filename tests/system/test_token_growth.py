@@ -120,7 +120,7 @@ def turns(path: Path, tier: TierContext, each: float | None = None) -> Iterator[
             page = queue.page(t, RPS * (1 + chance), each or longer(t))
             steps.apply_snapshot(tier.tier, f"r{number}", page)
         _, closed = steps.step(t)
-        keeping.write_cycle(closed, {}, (), ())
+        keeping.write_cycle(closed)
         if not closed:
             continue
         asked = build_request(tier, (), Config(), path, t)

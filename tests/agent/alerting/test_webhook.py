@@ -28,6 +28,7 @@ from agent.http_server.credentials import Authenticator, read_tokens
 from agent.http_server.pages import WEBHOOK
 from agent.http_server.server import WebServer
 from exporters.alertmanager.payload import timestamp
+from rules.evaluator.external_alerts import ExternalAlert
 
 NOW = 1_790_000_000.0
 TOKEN = "a-token-of-the-webhook"
@@ -304,7 +305,7 @@ def test_a_daemon_puts_alerts_on_their_tier_keeps_them_and_knows_them_after_a_re
         further(daemon)
         assert daemon.counts.cycle_errors == 0
     with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
-        kept = reader.foreign_alerts(0.0)
+        kept = reader.spans(ExternalAlert, 0.0)
     assert [(one.name, one.ended_at is not None) for one in kept] == [("QueueBacklog", False), ("ApiLatencyHigh", True)]
 
 
@@ -324,7 +325,7 @@ def test_a_hostile_sender_changes_nothing_in_a_daemon(tmp_path: Path) -> None:
         assert (told["cycle_errors"], told["web_errors"]) == (0, 0)
         assert foreign(daemon) == []
     with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
-        assert reader.foreign_alerts(0.0) == ()
+        assert reader.spans(ExternalAlert, 0.0) == ()
 
 
 def test_a_reload_takes_a_new_token_and_switches_the_webhook_off_and_on(tmp_path: Path) -> None:

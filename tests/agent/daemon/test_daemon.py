@@ -41,6 +41,7 @@ from agent.history.reader import Reader
 from agent.history.store import HistoryStore
 from exporters.status.records import AgentStatus
 from rules.evaluator.timeline import TimelineKind
+from rules.verdicts.finding import Finding
 from rules.verdicts.verdict import Subject
 
 DOWN = ("TargetDown", Subject(tier="cpu-small", replica="r0"))
@@ -400,7 +401,7 @@ def test_an_episode_that_was_open_when_the_daemon_stopped_ends_in_its_next_run(t
             began = stepped.steps_until(lambda: _open(stepped.daemon), 5.0, 40)
             assert began is not None
         with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
-            assert {(e.started_at, e.ended_at) for e in reader.findings(0.0)} == {(began, None)}
+            assert {(e.started_at, e.ended_at) for e in reader.spans(Finding, 0.0)} == {(began, None)}
         served[0].act = None
         clock.now += 5.0
         with stepping(path, clock) as stepped:
@@ -408,7 +409,7 @@ def test_an_episode_that_was_open_when_the_daemon_stopped_ends_in_its_next_run(t
             assert found.started_at == began
             assert found.ended_at is not None
     with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
-        assert {(e.rule, e.started_at, e.ended_at is None) for e in reader.findings(0.0)} == {
+        assert {(e.rule, e.started_at, e.ended_at is None) for e in reader.spans(Finding, 0.0)} == {
             ("TargetDown", began, False),
             ("TierDown", began, False),
         }

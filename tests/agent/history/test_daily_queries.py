@@ -30,6 +30,7 @@ from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
 from rules.plan.schema import plan_version
 from rules.telemetry.signals import Gap
+from rules.verdicts.finding import Finding
 from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown, Verdict
 
 WEEK = 168
@@ -175,7 +176,7 @@ def test_a_daemon_that_starts_on_a_week_in_the_trap_tells_it_on_every_page_and_k
 
 def kept(path: Path) -> list[Any]:
     with HistoryStore.open_reader(path) as reader:
-        return [one for one in reader.findings(0.0) if one.rule == "UtilizationTrap"]
+        return [one for one in reader.spans(Finding, 0.0) if one.rule == "UtilizationTrap"]
 
 
 def test_a_reload_keeps_what_the_history_said_and_a_new_plan_begins_its_week_without_ending_the_episode(

@@ -64,7 +64,7 @@ def test_only_the_owner_may_read_the_file_and_its_log_whatever_the_umask(path):
 
 def test_the_file_says_whose_it_is_and_every_commit_goes_to_the_disk(store, path):
     marks = [pragma(path, name) for name in ("application_id", "user_version", "journal_mode", "auto_vacuum")]
-    assert marks == [APPLICATION_ID, VERSION, "wal", 2]
+    assert marks == [APPLICATION_ID, VERSION, "wal", 1]
     assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
 
 
@@ -128,7 +128,7 @@ def test_hours_and_quarters_are_the_sums_of_their_minutes_however_these_came_in(
             rows = {
                 (s.window.start // seconds * seconds, plan, s.replica, s.bin, s.beyond): s.window
                 for plan in ("v1", "v2")
-                for s in ask("h100", *EVER, plan_version=plan)
+                for s in ask("h100", *EVER, plan)
             }
             assert rows == grouped(everything, seconds, replicas)
 
@@ -178,10 +178,10 @@ def test_the_newest_sentence_on_why_it_is_beyond_stays(store):
 def test_tiers_and_plan_versions_are_kept_apart(store):
     store.book([booking(0, plan="v2"), booking(60, plan="v1"), booking(0, tier="mi300", plan="")])
     assert len(store.bins("h100", *EVER)) == 2
-    assert [s.window.start for s in store.bins("h100", *EVER, plan_version="v2")] == [START]
+    assert [s.window.start for s in store.bins("h100", *EVER, plan="v2")] == [START]
     assert store.plan_versions("h100", *EVER) == ("v2", "v1")
     assert store.plan_versions("mi300", *EVER) == ("",)
-    assert store.bins("mi300", *EVER, plan_version="") == store.bins("mi300", *EVER)
+    assert store.bins("mi300", *EVER, plan="") == store.bins("mi300", *EVER)
     assert store.bins("h200", *EVER) == ()
 
 
@@ -252,8 +252,8 @@ BLIND = UnknownSpan(
 
 def test_episodes_and_unknown_spans_come_back_as_they_were(store):
     store.save_episode(OPEN, BLIND, OF_REPLICA)
-    assert store.findings(START) == (OF_REPLICA, OPEN)
-    assert store.unknowns(START) == (BLIND,)
+    assert store.spans(Finding, START) == (OF_REPLICA, OPEN)
+    assert store.spans(UnknownSpan, START) == (BLIND,)
 
 
 def test_an_episode_of_a_release_without_details_is_still_read():
@@ -267,17 +267,17 @@ def test_an_episode_that_ends_takes_the_place_of_the_open_one(store):
     ended = replace(OPEN, ended_at=START + 300.0, worst=replace(VERDICT, observed=VERDICT.expected))
     store.save_episode(ended)
     store.save_episode(replace(BLIND, ended_at=START + 90.0))
-    assert store.findings(START) == (ended,)
-    assert store.unknowns(START) == (replace(BLIND, ended_at=START + 90.0),)
+    assert store.spans(Finding, START) == (ended,)
+    assert store.spans(UnknownSpan, START) == (replace(BLIND, ended_at=START + 90.0),)
 
 
 def test_only_episodes_that_lasted_into_the_time_asked_for_are_given(store):
     ended = replace(OPEN, ended_at=START + 300.0)
     elsewhere = replace(OPEN, subject=Subject(tier="mi300"))
     store.save_episode(ended, elsewhere)
-    assert store.findings(START + 300.0) == (ended, elsewhere)
-    assert store.findings(START + 301.0) == (elsewhere,)
-    assert store.findings(START, tier="h100") == (ended,)
+    assert store.spans(Finding, START + 300.0) == (ended, elsewhere)
+    assert store.spans(Finding, START + 301.0) == (elsewhere,)
+    assert store.spans(Finding, START, tier="h100") == (ended,)
 
 
 def test_events_come_back_in_the_order_of_time(store):
@@ -304,18 +304,18 @@ def test_minutes_go_after_two_days_quarters_after_eight_the_rest_after_thirteen_
     store.book([booking(0), booking(60)])
     store.add_event(old)
     store.save_episode(replace(OPEN, ended_at=START + 61.0), OF_REPLICA)
-    assert store.prune(START + 2 * DAY) == 0
-    assert store.prune(START + 2 * DAY + 1) == 1
+    store.prune(START + 2 * DAY)
+    assert len(store.minutes("h100", *EVER)) == 2
+    store.prune(START + 2 * DAY + 1)
     assert (len(store.minutes("h100", *EVER)), len(store.replica_bins("h100", *EVER))) == (1, 2)
-    assert store.prune(START + 8 * DAY + 1) == 1 + 1
+    store.prune(START + 8 * DAY + 1)
     assert (len(store.replica_bins("h100", *EVER)), len(store.bins("h100", *EVER))) == (1, 2)
-    # An hour, a minute of demand, the event; the episode ended a minute later.
-    assert store.prune(START + 91 * DAY + 1) == 1 + 1 + 1 + 1
-    assert len(store.bins("h100", *EVER)) == 1
-    assert store.events(0.0) == ()
-    assert store.prune(START + 91 * DAY + 1) == 0
-    assert store.prune(START + 100 * DAY) == 1 + 1 + 1
-    assert store.findings(0.0) == (OF_REPLICA,)
+    store.prune(START + 91 * DAY + 1)
+    assert (len(store.bins("h100", *EVER)), len(store.demand("h100", *EVER)), store.events(0.0)) == (1, 1, ())
+    assert len(store.spans(Finding, 0.0)) == 2, "the episode ended a minute later"
+    store.prune(START + 100 * DAY)
+    assert (store.bins("h100", *EVER), store.demand("h100", *EVER)) == ((), ())
+    assert store.spans(Finding, 0.0) == (OF_REPLICA,)
 
 
 def test_a_clock_that_is_years_ahead_for_an_hour_costs_the_oldest_days_alone(store):
@@ -387,7 +387,8 @@ def test_the_file_stops_growing_once_rows_begin_to_go(path, monkeypatch):
     with HistoryStore(path) as store:
         for day in range(7):
             store.book([booking((day * 24 + hour) * 60, f"r{n}") for hour in range(24) for n in range(8)])
-            store.prune(START + (day + 1) * DAY)
+            for hour in range(24):
+                store.prune(START + day * DAY + (hour + 1) * HOUR)
             store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             sizes.append(path.stat().st_size)
     assert sizes[1] > 1.2 * sizes[0]
@@ -417,7 +418,8 @@ def test_the_file_gets_smaller_when_much_is_thrown_away(store, path):
 
     store.book([booking(minute, f"r{replica}") for minute in range(60) for replica in range(40)])
     full = size()
-    assert store.prune(START + 4 * DAY) == 2400
+    store.prune(START + 4 * DAY)
+    assert store.minutes("h100", *EVER) == ()
     assert size() < 0.3 * full
     store.book([booking(minute, "r0") for minute in range(4 * 24 * 60, 4 * 24 * 60 + 60)])
     assert finished(store.bins("h100", *EVER)) == 60.0 * (2400 + 60)

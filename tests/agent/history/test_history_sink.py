@@ -17,7 +17,7 @@ from agent.history.store import HistoryStore
 from rules.evaluator.observation import ClosedMinute, StepResult
 from rules.plan import load_bins
 
-TARGET = SimpleNamespace(key=("t", "r"), pool="decode")
+TARGET = SimpleNamespace(key=("t", "r"), pool="prefill")
 SOURCE: Any = SimpleNamespace(targets=(TARGET,))
 
 
@@ -26,16 +26,18 @@ def closed(number: int, kept: bool = True) -> ClosedMinute:
     return ClosedMinute(tier="t", replica="r", slice=load_bins.bin_window(whole, None, "r"), kept=kept)
 
 
-def test_minutes_are_written_at_the_end_of_a_cycle_with_their_pool_and_no_others(tmp_path: Path) -> None:
+def test_minutes_are_written_at_the_end_of_a_cycle_with_their_plan_and_pool_and_no_others(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     sink = HistorySink(HistoryService(lambda: HistoryStore(path)), SOURCE, {"t": "v1"})
-    sink.accept(StepResult(now=START + 60, minutes=(closed(0),)))
+    sink.accept(StepResult(now=START + 60, minutes=(closed(0), replace(closed(0), tier="unplanned"))))
     sink.accept(StepResult(now=START + 120, minutes=(closed(1), closed(2, kept=False))))
     sink.end_cycle(START + 180)
     sink.end_cycle(START + 240)
     sink.close()
     with HistoryStore.open_reader(path) as reader:
         minutes = reader.minutes("t", 0.0, START + 600, "v1")
+        assert len(reader.minutes("unplanned", 0.0, START + 600, "")) == 1
+        assert reader.requests("t", START, START + 600) == (), "a prefill pool has no arrivals of its own"
     assert [one.window.start for one in minutes] == [START, START + 60]
 
 

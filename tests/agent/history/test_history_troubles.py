@@ -18,6 +18,7 @@ from agent.history.errors import HistoryError, HistoryOpenError
 from agent.history.schema import DAY
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
+from rules.verdicts.finding import Finding
 
 EVER = (0.0, START + 1000 * DAY)
 WRITER = SUPPORT / "history_writer.py"
@@ -150,13 +151,13 @@ def test_a_full_disk_keeps_nothing_of_the_turn_and_it_is_booked_once_there_is_ro
     fill(store)
     service = HistoryService(lambda: store)
     many = [booking(minute, f"r{n}") for minute in range(1, 4) for n in range(40)]
-    service.write_cycle(many, {"h100": "v1"}, (), ())
+    service.write_cycle(many)
     assert service.error.endswith("database or disk is full (SQLITE_FULL)")
     assert service.waiting_minutes == 120
     for ask in (store.minutes, store.replica_bins, store.bins):
         assert finished(ask("h100", *EVER)) == 60.0
     store._connection.execute("PRAGMA max_page_count = 1000000")
-    service.write_cycle((), {}, (), ())
+    service.write_cycle()
     assert (service.waiting_minutes, service.dropped_minutes, service.error) == (0, 0, None)
     for ask in (store.minutes, store.replica_bins, store.bins):
         assert finished(ask("h100", *EVER)) == 121 * 60.0
@@ -186,13 +187,13 @@ def test_a_row_that_does_not_unpack_is_damage_and_is_not_written_over(store, bod
     store.book([booking(0)])
     store._connection.execute("UPDATE hours SET body = ?", (body,))
     for call, arguments in ((store.bins, ("h100", *EVER)), (store.book, ([booking(1)],))):
-        assert "is damaged: hours holds a row that does not unpack" in trouble_of(call, *arguments)
+        assert "is damaged: hours holds Error -" in trouble_of(call, *arguments)
     assert finished(store.minutes("h100", *EVER)) == 60.0
 
 
 def test_an_episode_that_cannot_be_read_is_damage(store):
     store._connection.execute("INSERT INTO spans VALUES ('episode', 'R', 't', '', 1.0, NULL, '{\"rule\": 1}')")
-    assert "is damaged: spans holds" in trouble_of(store.findings, 0.0)
+    assert "is damaged: spans holds" in trouble_of(store.spans, Finding, 0.0)
 
 
 def test_an_error_in_our_own_sql_is_a_defect_and_no_trouble(store, path):

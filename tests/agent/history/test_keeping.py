@@ -22,6 +22,7 @@ from agent.history.service import ALIVE_SECONDS, MOST_WAITING, HistoryService
 from agent.history.store import HistoryStore
 from rules.confidence import Certainty
 from rules.evaluator.observation import ClosedMinute
+from rules.evaluator.timeline import TimelineEvent
 from rules.plan import load_bins
 from rules.plan.schema import plan_version
 from rules.replicas.track import Spans
@@ -30,7 +31,6 @@ from rules.verdicts.finding import Finding, Transition
 from rules.verdicts.verdict import Status, Subject, Verdict
 
 DAY = 86_400.0
-VERSIONS = {"t": "v1"}
 PLAN = load_plan(TESTS / "plans" / "cpu-small.yaml")
 
 
@@ -62,6 +62,10 @@ def finding(ended_at: float | None = None, started_at: float = START, sentence: 
     )
 
 
+def event(t: float) -> TimelineEvent:
+    return TimelineEvent(t=t, kind="start", tier=None, replica=None, text="began")
+
+
 @pytest.fixture(name="path")
 def history_path(tmp_path: Path) -> Path:
     return tmp_path / "history.db"
@@ -78,7 +82,7 @@ def kept(path: Path) -> tuple[int, int, list[str]]:
     """Minutes, episodes and kinds of events in the file."""
     with HistoryStore.open_reader(path) as reader:
         minutes = reader.minutes("t", START - DAY, START + DAY)
-        return len(minutes), len(reader.findings(0.0)), [event.kind for event in reader.events(0.0)]
+        return len(minutes), len(reader.spans(Finding, 0.0)), [event.kind for event in reader.events(0.0)]
 
 
 class Locked:
@@ -94,31 +98,24 @@ class Locked:
 
 
 def test_minutes_episodes_and_events_are_in_the_file_after_the_turn(keeping: HistoryService, path: Path) -> None:
-    keeping.event(START, "start", "began")
-    keeping.write_cycle([closed(0), closed(1)], VERSIONS, [finding(START + 60)], [])
+    keeping.add_events([event(START)])
+    keeping.write_cycle([closed(0), closed(1)], [finding(START + 60)])
     assert kept(path) == (2, 1, ["start"])
     assert (keeping.error, keeping.waiting_minutes) == (None, 0)
-
-
-def test_minutes_are_booked_under_the_plan_version_of_their_tier(keeping: HistoryService, path: Path) -> None:
-    keeping.write_cycle([closed(0), closed(0, "unplanned")], VERSIONS, (), ())
-    with HistoryStore.open_reader(path) as reader:
-        assert len(reader.minutes("t", START, START + 60, "v1")) == 1
-        assert len(reader.minutes("unplanned", START, START + 60, "")) == 1
 
 
 def test_a_locked_file_is_a_trouble_in_words_and_everything_is_written_once_it_is_free(
     keeping: HistoryService, path: Path
 ) -> None:
     lock = Locked(path)
-    keeping.event(START, "start", "began")
+    keeping.add_events([event(START)])
     for minute in range(3):
-        keeping.write_cycle([closed(minute)], VERSIONS, [finding(START + 60, START + minute)], [])
+        keeping.write_cycle([closed(minute)], [finding(START + 60, START + minute)])
         assert keeping.error is not None
         assert "database is locked" in keeping.error
     assert keeping.waiting_minutes == 3
     lock.let_go()
-    keeping.write_cycle((), VERSIONS, (), ())
+    keeping.write_cycle()
     assert kept(path) == (3, 3, ["start"])
     assert (keeping.error, keeping.waiting_minutes, keeping.dropped_minutes) == (None, 0, 0)
 
@@ -135,9 +132,9 @@ def test_minutes_wait_while_the_file_cannot_be_opened(path: Path) -> None:
         return HistoryStore(path)
 
     keeping = HistoryService(opened)
-    keeping.write_cycle([closed(0), closed(1)], VERSIONS, (), ())
+    keeping.write_cycle([closed(0), closed(1)])
     assert (keeping.waiting_minutes, keeping.error) == (2, f"{path}: another program's")
-    keeping.write_cycle([closed(2)], VERSIONS, (), ())
+    keeping.write_cycle([closed(2)])
     keeping.close()
     assert kept(path)[0] == 3
     assert keeping.dropped_minutes == 0
@@ -166,15 +163,15 @@ class Failing(HistoryStore):
 def test_minutes_that_an_earlier_run_booked_are_not_booked_again_after_a_trouble(operation: str, path: Path) -> None:
     """They come late, behind a newer minute that had to wait."""
     with closing(HistoryService(lambda: HistoryStore(path))) as earlier:
-        earlier.write_cycle([closed(minute) for minute in range(3)], VERSIONS, (), (), now=START + 180)
+        earlier.write_cycle([closed(minute) for minute in range(3)], now=START + 180)
     store = Failing(path)
     store.fails = operation
     newer = ClosedMinute(tier="t", replica="other", slice=load_bins.bin_window(window(3), None, "other"))
     with closing(HistoryService(lambda: store)) as later:
-        later.write_cycle([newer], VERSIONS, (), (), now=START + 241)
+        later.write_cycle([newer], now=START + 241)
         assert later.waiting_minutes == 1
-        later.write_cycle([closed(minute) for minute in range(3)], VERSIONS, (), (), now=START + 242)
-        later.write_cycle([closed(3)], VERSIONS, (), (), now=START + 243)
+        later.write_cycle([closed(minute) for minute in range(3)], now=START + 242)
+        later.write_cycle([closed(3)], now=START + 243)
     assert kept(path)[0] == 5
     with HistoryStore.open_reader(path) as reader:
         told = reader.requests("t", START, START + 600)
@@ -185,9 +182,9 @@ def test_a_turn_with_nothing_to_write_does_not_call_a_file_well_that_it_did_not_
     keeping: HistoryService, path: Path
 ) -> None:
     keeping.error = "full: as upkeep found"
-    keeping.write_cycle((), VERSIONS, (), ())
+    keeping.write_cycle()
     assert keeping.error == "full: as upkeep found"
-    keeping.write_cycle([closed(0)], VERSIONS, (), ())
+    keeping.write_cycle([closed(0)])
     assert keeping.error is None
 
 
@@ -202,10 +199,10 @@ def test_a_history_that_cannot_be_opened_yet_is_opened_later_and_gets_what_waite
 
     keeping = HistoryService(opened)
     assert keeping.error == f"{path}: no space"
-    assert keeping.load_previous_run(0.0, START).past == ()
-    keeping.write_cycle([closed(0)], VERSIONS, (), ())
+    assert keeping.load_previous_run(0.0, START).findings == ()
+    keeping.write_cycle([closed(0)])
     assert keeping.error is not None
-    keeping.write_cycle([closed(1)], VERSIONS, (), ())
+    keeping.write_cycle([closed(1)])
     assert keeping.error is None
     assert kept(path)[0] == 2
     keeping.close()
@@ -223,8 +220,8 @@ def test_what_waits_for_a_history_is_bounded(path: Path) -> None:
 
     keeping = HistoryService(full)
     for n in range(MOST_WAITING + 20):
-        keeping.event(START + n, "reload", "x")
-    keeping.write_cycle((), VERSIONS, [finding(START + 60, START + n) for n in range(MOST_WAITING + 5)], ())
+        keeping.add_events([event(START + n)])
+    keeping.write_cycle(ended=[finding(START + 60, START + n) for n in range(MOST_WAITING + 5)])
     assert (len(keeping._waiting), len(keeping._events)) == (MOST_WAITING, MOST_WAITING)
     assert keeping._events[0].t == START + 20, "the oldest are lost"
 
@@ -235,12 +232,12 @@ def test_the_oldest_minutes_are_lost_and_counted_beyond_the_limit(
     monkeypatch.setattr(service, "MOST_BYTES", 10_000)
     lock = Locked(path)
     for minute in range(100):
-        keeping.write_cycle([closed(minute)], VERSIONS, (), ())
+        keeping.write_cycle([closed(minute)])
     waiting = keeping.waiting_minutes
     assert 1 < waiting < 50
     assert keeping.dropped_minutes == 100 - waiting
     lock.let_go()
-    keeping.write_cycle((), VERSIONS, (), ())
+    keeping.write_cycle()
     with HistoryStore.open_reader(path) as reader:
         starts = [minute.window.start for minute in reader.minutes("t", START, START + DAY)]
     assert starts == [START + 60.0 * minute for minute in range(100 - waiting, 100)]
@@ -250,13 +247,13 @@ def test_minutes_that_can_never_be_booked_are_a_defect_once_and_stand_in_nobodys
     keeping: HistoryService, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = Locked(path)
-    keeping.write_cycle([closed(0)], VERSIONS, (), ())
+    keeping.write_cycle([closed(0)])
     lock.let_go()
     with monkeypatch.context() as broken:
         broken.setattr(HistoryStore, "book", lambda *_: {}["defect"])
         with pytest.raises(KeyError):
-            keeping.write_cycle((), VERSIONS, (), ())
-    keeping.write_cycle([closed(1)], VERSIONS, (), ())
+            keeping.write_cycle()
+    keeping.write_cycle([closed(1)])
     assert kept(path)[0] == 1
 
 
@@ -273,8 +270,8 @@ def test_an_episode_that_can_never_be_written_is_a_defect_once_and_stands_in_nob
 
     monkeypatch.setattr(HistoryStore, "save_episode", refuses)
     with pytest.raises(ValueError, match="a defect"):
-        keeping.write_cycle([closed(0)], VERSIONS, [broken], ())
-    keeping.write_cycle([closed(1)], VERSIONS, [finding(START + 60, START + 1)], ())
+        keeping.write_cycle([closed(0)], [broken])
+    keeping.write_cycle([closed(1)], [finding(START + 60, START + 1)])
     assert kept(path)[:2] == (2, 1)
 
 
@@ -282,7 +279,7 @@ def test_closing_tells_what_was_lost_and_lets_the_folder_go(path: Path, caplog: 
     let_go: list[bool] = []
     keeping = HistoryService(lambda: HistoryStore(path, 0.05), lambda: let_go.append(True))
     lock = Locked(path)
-    keeping.write_cycle([closed(0)], VERSIONS, (), ())
+    keeping.write_cycle([closed(0)])
     with caplog.at_level(logging.ERROR):
         keeping.close()
     lock.let_go()
@@ -291,10 +288,10 @@ def test_closing_tells_what_was_lost_and_lets_the_folder_go(path: Path, caplog: 
 
 
 def test_a_daemon_that_starts_anew_finds_what_ended_and_what_did_not(keeping: HistoryService) -> None:
-    keeping.write_cycle([closed(0)], VERSIONS, [finding(START + 60)], [finding(None, START + 5)])
+    keeping.write_cycle([closed(0)], [finding(START + 60)], [finding(None, START + 5)])
     soon = keeping.load_previous_run(START - DAY, START + ALIVE_SECONDS)
-    assert [e.started_at for e in soon.past] == [START]
-    assert [e.started_at for e in soon.unfinished] == [START + 5]
+    assert [e.started_at for e in soon.findings if e.ended_at is not None] == [START]
+    assert [e.started_at for e in soon.findings if e.ended_at is None] == [START + 5]
     assert soon.seen
     assert not keeping.load_previous_run(START - DAY, START + ALIVE_SECONDS + 60).seen
 
@@ -321,7 +318,7 @@ def test_step_13_is_done_once_the_first_seven_days_of_a_plan_version_are_over_an
     done = keep_step13(keeping, START + 7 * DAY)
     assert done is not None
     assert done["cpu-small"].startswith("cpu-small: cannot be judged")
-    keeping.write_cycle([closed(0)], {}, (), ())
+    keeping.write_cycle([closed(0)])
     assert keep_step13(keeping, START + 30 * DAY) == done, "the answer of the first week stays"
     assert step13_events(path) == 1
 
@@ -341,7 +338,7 @@ def test_step_13_rests_on_the_week_since_the_version_was_first_seen(keeping: His
     keep_step13(keeping, START)
     for hour in hours:
         one = load_bins.bin_window(window(60 * hour), VIEW.curve, "r")
-        keeping.write_cycle([ClosedMinute(tier="cpu-small", replica="r", slice=one)], {"cpu-small": VERSION}, (), ())
+        keeping.write_cycle([ClosedMinute(tier="cpu-small", replica="r", slice=one, plan_version=VERSION)])
     keep_step13(keeping, START + 7 * DAY)
     with closing(sqlite3.connect(keeping.store()._path)) as connection:
         (body,) = connection.execute("SELECT value FROM kept WHERE name LIKE 'step13/%'").fetchone()

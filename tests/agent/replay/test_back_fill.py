@@ -28,6 +28,7 @@ from agent.prometheus.errors import StoreError, StoreErrorKind
 from agent.replay.back_fill import fill_demand
 from rules.plan.load_bins import build_tier_context
 from rules.telemetry.arrivals import MinuteDemand, MinuteSums
+from rules.verdicts.finding import Finding
 
 PLAN = TESTS / "plans" / "cpu-small.yaml"
 TIER = "cpu-small"
@@ -172,7 +173,7 @@ def test_the_demand_before_a_start_is_filled_and_the_timeline_tells_it(tmp_path:
         (event,) = [event for event in store.events(0.0) if event.kind == "back_fill"]
         assert event.text.startswith(f"{len(demand)} minutes of demand of the 3h before the start")
         assert len(demand) > 90
-        assert not store.findings(0.0)
+        assert not store.spans(Finding, 0.0)
         assert not store.bins(TIER, 0.0, 4e9)
 
 

@@ -192,7 +192,7 @@ def test_a_restarted_agent_knows_the_budget_from_its_history(tmp_path: Path) -> 
             one = minute(number, slow=18 if number < 60 else 0)
             before = error_budget.add_minute(before, one)
             closed.append(ClosedMinute(tier="t", replica=replica, slice=load_bins.bin_window(one, curve, replica)))
-    keeping.write_cycle(closed, {}, (), ())
+    keeping.write_cycle(closed)
     found = keeping.budget(tier(), now)
     keeping.close()
     assert found is not None

@@ -29,11 +29,13 @@ from agent.history.service import check_tier
 from agent.history.store import HistoryStore
 from rules.confidence import Certainty
 from rules.evaluator import long_rules
+from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.timeline import TimelineKind, parse_start_event
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow
 from rules.plan.schema import plan_version
 from rules.telemetry import windows
+from rules.verdicts.finding import Finding
 from rules.verdicts.verdict import FIRING, Status, Verdict
 
 BEGIN = END - SECONDS
@@ -134,7 +136,7 @@ def test_check_finds_the_drift_and_nothing_in_the_tiers_without_one(past: tuple[
 
 def test_the_rules_over_days_find_the_utilization_trap_in_the_tier_that_is_in_it(past: tuple[Reader, Truth]) -> None:
     store, truth = past
-    trapped = {finding.subject.tier for finding in store.findings(BEGIN) if finding.rule == "UtilizationTrap"}
+    trapped = {finding.subject.tier for finding in store.spans(Finding, BEGIN) if finding.rule == "UtilizationTrap"}
     assert trapped == {tier for tier, told in truth["tiers"].items() if told["utilization_trap"]} == {RAG}
     for name, tier in load_plan(PLAN).tiers.items():
         context = load_bins.build_tier_context(name, tier)
@@ -147,7 +149,7 @@ def test_the_rules_over_days_find_the_utilization_trap_in_the_tier_that_is_in_it
 def test_the_drift_is_an_episode_that_began_while_prompts_grew_and_lasts(past: tuple[Reader, Truth]) -> None:
     store, truth = past
     drift = truth["tiers"][CHAT]["prompt_drift"]
-    found = [e for e in store.findings(BEGIN, CHAT) if e.rule == "WorkloadDrift"]
+    found = [e for e in store.spans(Finding, BEGIN, CHAT) if e.rule == "WorkloadDrift"]
     assert found
     assert drift["begin"] < found[0].started_at < drift["end"]
     assert found[-1].ended_at is None
@@ -157,7 +159,7 @@ def test_the_drift_is_an_episode_that_began_while_prompts_grew_and_lasts(past: t
 def test_the_cascade_is_told_page_by_page_and_before_the_alert_of_others(past: tuple[Reader, Truth]) -> None:
     store, truth = past
     told = truth["tiers"][CODE]["kv_cascade"]
-    (finding,) = (e for e in store.findings(BEGIN) if e.rule == "KvCacheCascade")
+    (finding,) = (e for e in store.spans(Finding, BEGIN) if e.rule == "KvCacheCascade")
     assert finding.subject.replica == f"{CODE}-{told['replica']}"
     assert told["begin"] < finding.started_at < told["alert_at"]
     assert finding.ended_at is not None
@@ -165,7 +167,7 @@ def test_the_cascade_is_told_page_by_page_and_before_the_alert_of_others(past: t
     stages = [t.stage or 0 for t in finding.transitions if t.status in FIRING]
     assert stages == sorted(stages)
     assert stages[0] == 1
-    (alert,) = store.foreign_alerts(BEGIN)
+    (alert,) = store.spans(ExternalAlert, BEGIN)
     assert (alert.tier, alert.replica) == (CODE, finding.subject.replica)
     assert (alert.started_at, alert.ended_at) == (told["alert_at"], told["alert_until"])
     assert alert.diagnosis is not None
