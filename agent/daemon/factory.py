@@ -54,9 +54,9 @@ def assemble(
     with ExitStack() as undone:
         pods: PodSource | None = None
         if config.discovery.kubernetes is not None:
-            from agent.kubernetes.node_pods import has_same_discovery, pods_of
+            from agent.kubernetes.node_pods import pods_of
 
-            if before is not None and has_same_discovery(before.loaded.config, config):
+            if before is not None and before.loaded.config.discovery == config.discovery:
                 pods = before.pods
             elif (pods := pods_of(config, clock)) is not None:
                 undone.callback(pods.close)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -81,10 +81,9 @@ class _TimedTlsConnection(_TimedConnection, HTTPSConnection):
 class HttpClient:
     """Client with one kept connection, for one thread at a time. Every method raises HttpError or ScrapeError."""
 
-    def __init__(self, peer: Peer, socket_options: Sequence[tuple[int, int, int]] | None = None) -> None:
+    def __init__(self, peer: Peer) -> None:
         self.peer = peer
         self.place = place_of(peer.url)
-        self._options = {"socket_options": socket_options} if socket_options is not None else {}
         self._certificates: list[int | None] | None = None
         self._credentials: dict[str, str] = {}
         self._exchange = _Exchange()
@@ -99,7 +98,7 @@ class HttpClient:
         certificates = [path.stat().st_mtime_ns if path.exists() else None for path in files]
         if certificates != self._certificates:
             self.close()
-            self._adapter = _Adapter(self._exchange, **self._options, **tls_options(self.peer))
+            self._adapter = _Adapter(self._exchange, **tls_options(self.peer))
             self._certificates = certificates
 
     @contextmanager

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,23 +29,8 @@ MOST_BYTES = 32 * 1024 * 1024
 MOST_EVENT_BYTES = 2 * 1024 * 1024
 """Limit of an event of a watch. An object in etcd has at most 1.5 MB."""
 
-_UNUSED = frozenset(
-    (
-        *("managedFields", "volumes", "volumeMounts", "volumeDevices", "env", "envFrom", "args", "command", "images"),
-        *("tolerations", "affinity", "topologySpreadConstraints", "securityContext", "lifecycle"),
-        *("livenessProbe", "startupProbe", "readinessProbe"),
-    )
-)
+_UNUSED = {"managedFields", "volumes", "volumeMounts", "env", "envFrom", "args", "command", "tolerations", "affinity"}
 """Keys that are dropped while an answer is parsed: most of a pod's memory."""
-
-_KEEPALIVE = (
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-)
-"""Socket options that end a watch a minute after the server has vanished."""
 
 
 class KubernetesApiError(SizewatchError):
@@ -77,7 +61,7 @@ class KubernetesClient:
 
     def __init__(self, server: Peer) -> None:
         self._server = server
-        self._client = HttpClient(server.model_copy(update={"max_bytes": MOST_BYTES}), socket_options=_KEEPALIVE)
+        self._client = HttpClient(server.model_copy(update={"max_bytes": MOST_BYTES}))
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
         """Return an object or a list. Raise KubernetesApiError."""

@@ -70,6 +70,11 @@ class DiscoveryResult:
     workers: tuple[DiscoveredPod, ...] = ()
     left_out: tuple[ExcludedPod, ...] = ()
 
+    @property
+    def pods(self) -> dict[Key, Pod]:
+        """Return the pods of the targets."""
+        return {target.key: target.pod for target in self.targets}
+
 
 def discover(
     pods: Iterable[Pod],

@@ -57,8 +57,10 @@ def socket_exists(path: str) -> bool:
         return False
 
 
-def read_devices(path: str, timeout_seconds: float = 5.0) -> tuple[Devices, ...]:
+def read_devices(path: str, timeout_seconds: float = 2.0) -> tuple[Devices, ...]:
     """Return all devices of all containers of the node. Raise PodResourcesError."""
+    if not socket_exists(path):
+        raise PodResourcesError(f"there is no socket {path} here")
     if missing := find_missing(KUBERNETES_MODULE):
         raise PodResourcesError(missing)
     # Else its library prints lines of its own; what matters is raised.

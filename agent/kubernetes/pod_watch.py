@@ -18,8 +18,8 @@ from agent.durations import retry_delay
 from agent.kubernetes.api import KubernetesApiError, KubernetesClient
 from agent.kubernetes.pods import Pod, parse_pod
 
-WATCH_SECONDS = 300.0
-"""Minimum duration of a watch; the maximum is twice as long, as in client-go's reflector (minWatchTimeout 5 minutes)."""
+WATCH_SECONDS = 60.0
+"""Minimum duration of a watch; the maximum is twice as long. A server that has vanished is noticed at its end."""
 
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.8, 30.0
 """Retry delays of client-go's reflector (backoff 800 ms to 30 s, factor 2)."""
@@ -68,6 +68,8 @@ class PodWatch:
         self._away_since: float | None = None
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        self.answered = threading.Event()
+        """Set after the first list or the first error."""
         self._thread = threading.Thread(target=self._run, name="pods", daemon=True)
 
     def start(self) -> None:
@@ -168,12 +170,14 @@ class PodWatch:
                 self._away_since = time.monotonic()
                 _log.warning('lost pod watch error="%s"', text)
             self._trouble = text
+        self.answered.set()
 
     def _mark_available(self) -> None:
         with self._lock:
             if self._away_since is not None:
                 _log.info("resumed pod watch")
             self._away_since, self._trouble = None, ""
+        self.answered.set()
 
 
 def _version(data: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ from daemon_runs import PLAN, ask, further, health, looks_around, made, metric, 
 from engine_server import Engine, answers_500, born, engines
 from gpu_samples import readout
 from kube_standin import Kube, Object, pod, serving
+from kubelet_server import ANSWER, kubelet
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.config.load import load
@@ -37,7 +38,6 @@ LWS = "leaderworkerset.sigs.k8s.io/"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon_module, "CLOCK_SECONDS", 0.05)
-    monkeypatch.setattr(node_pods, "ROUND_SECONDS", 0.1)
     monkeypatch.setattr(node_pods, "LIST_SECONDS", CEILING_SECONDS)
 
 
@@ -350,6 +350,23 @@ def test_gpus_of_a_pod_are_those_that_the_exporter_gives_it(tmp_path: Path, kube
             write(tmp_path, cluster(tmp_path, kube)), cycles=3, assemble=partial(assemble, gpu_source=Gpus())
         ) as daemon:
             assert [gpu["gpu"] for gpu in replicas(daemon)["llm/other"]["gpus"]] == ["GPU-b"]
+
+
+def test_a_pod_with_a_claim_is_a_target_as_soon_as_the_kubelet_says_that_it_holds_a_gpu(
+    tmp_path: Path, kube: Kube
+) -> None:
+    with engines(1) as (engine,):
+        claims = serves("vllm-0", engine, gpus=0)
+        claims["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
+        kube.put(claims)
+        keys = cluster(tmp_path, kube, kubernetes={"pod_resources": str(tmp_path / "k.sock")})
+        with running(write(tmp_path, keys)) as daemon:
+            assert replicas(daemon) == {}
+            assert "devices by a claim" in health(daemon)["discovery"]["left_out"][0]
+            with kubelet(tmp_path / "k.sock", lambda *_: ANSWER):
+                assert wait_for(lambda: up(daemon) == {"llm/vllm-0"})
+            looks_around(daemon)
+            assert up(daemon) == {"llm/vllm-0"}, "its devices stay known while the kubelet is away"
 
 
 def test_a_sidecar_is_called_after_its_pod_and_takes_its_pods_gpus(
