@@ -268,10 +268,10 @@ class Filling:
                     rps=rps,
                     in_system=None,
                     bin=place.bin,
-                    beyond=place.reason if place.beyond else "",
+                    beyond=place.beyond,
                 )
             )
-            drawn.setdefault((code, "" if code >= 0 else place.reason), []).append(rps)
+            drawn.setdefault((code, "" if code >= 0 else place.beyond), []).append(rps)
         rows = {}
         for (code, beyond), several in drawn.items():
             window = self._traffic.window(t, HOUR, len(tier.replicas) * len(several) / 100, sum(several) / len(several))

@@ -169,7 +169,7 @@ def _without_load(window: Window) -> Window:
 def _without_sums(window: Window) -> Window:
     """Return a replica's window without what the store adds up."""
     counters = {family: window.counters[family] for family in OWN if family in window.counters}
-    return windows.take_parts(window, counters=counters, gauges=window.gauges, short_seconds=window.short_seconds)
+    return replace(window, counters=counters, histograms={})
 
 
 def _slim(window: Window) -> Window:
@@ -179,10 +179,11 @@ def _slim(window: Window) -> Window:
     """
     of_lengths = window.histograms.get("prompt_tokens_per_request", ())
     means = tuple(Histogram(edges=histograms.NO_GRID, counts=(part.n,), total=part.total) for part in of_lengths)
-    return windows.take_parts(
+    return replace(
         window,
         # One zero for all.
         counters={family: value or 0.0 for family, value in window.counters.items()},
-        histograms={"prompt_tokens_per_request": means} if means else windows.NOTHING,
+        histograms={"prompt_tokens_per_request": means} if means else {},
         gauges={family: gauge for family, gauge in window.gauges.items() if family in COMPARED_GAUGES},
+        short_seconds={},
     )

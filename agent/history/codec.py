@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from agent.history.schema import SumTable
 from rules.evaluator.external_alerts import ExternalAlert
@@ -20,7 +20,6 @@ from rules.plan import load_bins
 from rules.plan.load_bins import APART, BinnedWindow
 from rules.telemetry import arrivals, windows
 from rules.telemetry.arrivals import MinuteSums
-from rules.telemetry.window_record import from_record, to_record
 from rules.telemetry.windows import Window
 from rules.verdicts.finding import ClosedSpan, Finding, UnknownSpan
 
@@ -79,14 +78,23 @@ def bin_code(binned: BinnedWindow) -> int:
     return BEYOND if binned.beyond else NO_BIN
 
 
+_WINDOW = TypeAdapter(Window)
+
+
 def encode_window(window: Window) -> bytes:
-    """Return the body of a row."""
-    return zlib.compress(json.dumps(to_record(window), separators=(",", ":"), allow_nan=False).encode())
+    """Return the body of a row. Python's JSON writes an infinite edge as Infinity."""
+    fields = _WINDOW.dump_python(window, exclude_defaults=True)
+    return zlib.compress(json.dumps(fields, separators=(",", ":"), default=sorted).encode())
 
 
 def decode_window(body: bytes) -> Window:
     """Return the window in the body of a row. Raise ValueError or zlib.error for a damaged body."""
-    return from_record(json.loads(zlib.decompress(body)))
+    try:
+        return _WINDOW.validate_json(zlib.decompress(body))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = "".join(f"{field}: " for field in first["loc"][:1])
+        raise ValueError(f"no window ({place}{first['msg']})") from error
 
 
 def decode_slice(replica: str, bin: int, beyond: str, body: bytes) -> BinnedWindow:

@@ -16,7 +16,6 @@ from agent.history.schema import DEMAND_COLUMNS, HOURS, MINUTES, QUARTERS, SumTa
 from exporters.render.text import quote_external_text
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan.load_bins import BinnedWindow
-from rules.replicas.track import Spans, add_spans
 from rules.telemetry import arrivals
 from rules.telemetry.arrivals import MinuteDemand, MinuteSums
 
@@ -121,15 +120,14 @@ class Reader:
             for start, *values in self._query(statement, (since, until, tier))
         ]
 
-    def list_booked_times(self, tier: str, since: float) -> Spans:
-        """Return the times from `since` on with booked demand of a tier. A tier of prefill pools alone has none."""
+    def list_booked_seconds(self, tier: str, since: float) -> dict[float, float]:
+        """Return the seconds with booked demand of a tier in each minute (unix seconds) after `since`. A tier of prefill
+        pools alone has none."""
         statement = (
-            "SELECT demand.first, demand.last FROM demand CROSS JOIN series ON series.id = demand.series"
-            f" WHERE demand.start > :since - {MINUTES.seconds} AND demand.last > :since AND tier = :tier"
+            "SELECT start, max(demand.last) - min(demand.first) FROM demand"
+            " CROSS JOIN series ON series.id = demand.series WHERE start > ? AND tier = ? GROUP BY start"
         )
-        rows = self._query(statement, {"tier": tier, "since": since})
-        with self._decoding("demand"):
-            return add_spans((), [(max(first, since), last) for first, last in rows])
+        return dict(self._query(statement, (since, tier)))
 
     def spans(self, kind: type[T], since: float, tier: str | None = None) -> tuple[T, ...]:
         """Return the findings, unknown spans or external alerts that lasted into [since, ...), oldest first.

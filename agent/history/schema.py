@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 APPLICATION_ID = 0x535A5748
 """The letters SZWH in the file's header: `file history.db` names it."""
 
-VERSION = 5
+VERSION = 6
 
 DAY = 86_400.0
 

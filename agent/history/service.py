@@ -33,10 +33,9 @@ from rules.evaluator.observation import ClosedMinute, StepResult
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
-from rules.replicas import track
-from rules.replicas.track import Spans
 from rules.resize.production_summary import ProductionSummary
 from rules.resize.workload import list_guardrails, measure_workload
+from rules.telemetry import windows
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
 from rules.telemetry.work import Capacity
@@ -88,7 +87,7 @@ class HistoryService:
         self._waiting: deque[Span] = deque(maxlen=MOST_WAITING)
         self._events: deque[TimelineEvent] = deque(maxlen=MOST_WAITING)
         self._now = -math.inf
-        self._booked: dict[str, Spans] = {}
+        self._booked: dict[str, dict[float, float]] = {}
         """Times of each tier that the history had before this run booked any minute of it."""
         self._daily: tuple[object, dict[str, Capacity | None]] = (None, {})
         self._unwritten: deque[tuple[int, bytes]] = deque()
@@ -164,13 +163,14 @@ class HistoryService:
     def _book(self, records: Sequence[ClosedMinute]) -> None:
         store = self.store()
         for tier in {record.tier for record in records} - self._booked.keys():
-            self._booked[tier] = store.list_booked_times(tier, self._now - DAY)
+            self._booked[tier] = store.list_booked_seconds(tier, self._now - DAY)
         store.book([record for record in records if not self._is_booked(record)])
 
     def _is_booked(self, record: ClosedMinute) -> bool:
-        """Return whether at least half of a minute was booked. A minute that ends after now is of an earlier clock."""
+        """Return whether most of a minute was booked. A minute that ends after now is of an earlier clock."""
         window = record.slice.window
-        return window.end <= self._now and track.is_mostly_covered(self._booked[record.tier], window.start, window.end)
+        seconds = self._booked[record.tier].get(windows.minute_of(window), 0.0)
+        return window.end <= self._now and seconds >= window.span / 2
 
     def _save(self, lasting: Sequence[Finding]) -> None:
         store = self.store()

@@ -90,7 +90,7 @@ class Observation:
 class ClosedMinute:
     """Complete minute of a replica.
 
-    It is not `kept` where most of it was seen before the clock was set back, or where no agent watched. `release` is the
+    It is not `kept` where no agent watched. `release` is the
     engine and the version that its page tells, `precision` the format of weights and KV cache ("fp8/bf16"): of the plan, of
     the page where it tells. Empty is unknown. The history adds `plan_version`, and `pool` of a replica that is not mixed.
     """

@@ -329,13 +329,12 @@ def _close_minute(state: EvaluatorState, replica: ReplicaState, minute: Window, 
     )
     earlier = next(closed_now, None)
     newest = tier_minutes.bin_minute(state.minutes.get(tier, TierMinutes()), minute, replica.name, context, earlier)
-    kept = not (track.is_unwatched(minute) or track.is_mostly_covered(replica.seen_spans, minute.start, minute.end))
     page = replica.track.last
     closed = ClosedMinute(
         tier=tier,
         replica=replica.name,
         slice=newest,
-        kept=kept,
+        kept=not track.is_unwatched(minute),
         release=f"{page.engine} {page.facts.get(ENGINE_VERSION, '')}".rstrip() if page else "",
         precision=_describe_precision(context, page.facts if page else {}),
     )

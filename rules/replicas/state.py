@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 
 from rules.replicas import starts
@@ -11,7 +10,7 @@ from rules.replicas.cascade import step_cascade as advance_cascade
 from rules.replicas.overdue import NO_QUEUE, OverdueTrack, step_overdue
 from rules.replicas.stalls import NO_STALLS, StallTrack, count_held, is_suspended, step_stalls
 from rules.replicas.starts import ReplicaStart
-from rules.replicas.track import ScrapeTrack, Spans, add_spans, is_unwatched, record_failure, record_success
+from rules.replicas.track import ScrapeTrack, record_failure, record_success
 from rules.telemetry import histograms, windows
 from rules.telemetry.gauges import interpolate
 from rules.telemetry.outcomes import HELD, HELD_LOST, OVERDUE, OVERDUE_LEFT
@@ -29,8 +28,7 @@ class ReplicaState:
 
     `stale_seconds` is how long the page did not move although it claims work. `stalls` are its ranks that hold requests and do no
     work, `queue` its overdue requests. `error` is the error of the last
-    scrape, `gpu_problem` that of its GPUs. `slope_gap` is why the cascade has no slope. `seen_spans` are the spans already
-    recorded before the clock jumped, `span_start` is when the clock's present run began.
+    scrape, `gpu_problem` that of its GPUs. `slope_gap` is why the cascade has no slope.
     """
 
     tier: str
@@ -45,8 +43,6 @@ class ReplicaState:
     gpu_problem: str = ""
     slope_gap: Gap = Gap.RESTARTED
     start: ReplicaStart | None = None
-    seen_spans: Spans = ()
-    span_start: float = math.inf
 
 
 def apply_snapshot(
@@ -90,10 +86,8 @@ def apply_snapshot(
         gpu_problem=replica.gpu_problem,
         slope_gap=slope_gap,
         start=start,
-        seen_spans=replica.seen_spans,
-        span_start=replica.span_start,
     )
-    return _begun_anew(replica, before) if window is None else (_add_unwatched(replica, window), window, closed)
+    return _close_of_other_clock(replica, before) if window is None else (replica, window, closed)
 
 
 def apply_failed_scrape(
@@ -105,19 +99,17 @@ def apply_failed_scrape(
     cascade = interrupt_cascade(replica.cascade)
     opened, closed = (replica.open, None) if window is None else _open_minute(replica.open, window)
     replica = replace(replica, track=track, cascade=cascade, open=opened, error=error, slope_gap=reason)
-    return _begun_anew(replica, before) if window is None else (_add_unwatched(replica, window), window, closed)
+    return _close_of_other_clock(replica, before) if window is None else (replica, window, closed)
 
 
-def _begun_anew(replica: ReplicaState, before: float | None) -> tuple[ReplicaState, Window | None, Window | None]:
+def _close_of_other_clock(
+    replica: ReplicaState, before: float | None
+) -> tuple[ReplicaState, Window | None, Window | None]:
     """Return the replica without a window. A clock that went back behind `before` closes the open minute."""
     seen = replica.track.seen
-    if seen is None or (before is not None and seen >= before):
+    if seen is None or before is None or seen >= before or not replica.open:
         return replica, None, None
-    if before is None:
-        return replace(replica, span_start=seen), None, None
-    closed = windows.sum_windows(replica.open) if replica.open else None
-    told = add_spans(replica.seen_spans, ((replica.span_start, before),))
-    return replace(replica, open=(), seen_spans=told, span_start=seen), None, closed
+    return replace(replica, open=()), None, windows.sum_windows(replica.open)
 
 
 def _with(window: Window, extra: Window) -> Window:
@@ -158,14 +150,6 @@ def _open_minute(known: tuple[Window, ...], window: Window) -> tuple[tuple[Windo
     if known and windows.minute_of(window) != windows.minute_of(known[0]):
         return (window,), windows.sum_windows(known)
     return (*known, window), None
-
-
-def _add_unwatched(replica: ReplicaState, window: Window) -> ReplicaState:
-    """Return the replica with the watched span before a window in which nobody scraped. Others change nothing."""
-    if not is_unwatched(window):
-        return replica
-    told = add_spans(replica.seen_spans, ((replica.span_start, window.start),))
-    return replace(replica, seen_spans=told, span_start=window.end)
 
 
 def _follow_cascade(

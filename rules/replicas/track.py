@@ -1,7 +1,7 @@
 """Scrapes of one replica to windows: failed scrapes, restarts and clock jumps. Releases that the replicas of a tier run.
 
 A failed scrape is a gap at once. If the same process answers again, its counters are booked late: a missed scrape loses
-coverage and no requests. Spans of time record what was booked when a clock repeats a time.
+coverage and no requests.
 """
 
 from __future__ import annotations
@@ -88,27 +88,6 @@ def record_failure(track: ScrapeTrack, t: float, reason: Gap = Gap.SCRAPE_FAILED
     window = None if track.seen is None else windows.gap_window(track.seen, t, reason)
     since = t if track.silent_since is None else track.silent_since
     return replace(track, seen=t, misses=misses, silent_since=since), window
-
-
-Spans = tuple[tuple[float, float], ...]
-"""From and to (unix seconds), in order of time; no two touch."""
-
-
-def add_spans(spans: Spans, several: Iterable[tuple[float, float]]) -> Spans:
-    """Add spans of positive length; touching ones become one."""
-    joined: list[tuple[float, float]] = []
-    for begin, end in sorted((*spans, *(one for one in several if one[0] < one[1]))):
-        if joined and begin <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
-        else:
-            joined.append((begin, end))
-    return tuple(joined)
-
-
-def is_mostly_covered(spans: Spans, begin: float, end: float) -> bool:
-    """Return whether at least half of (begin, end] lies in the spans."""
-    inside = sum(max(0.0, min(end, until) - max(begin, since)) for since, until in spans)
-    return 0.0 < inside >= (end - begin) / 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

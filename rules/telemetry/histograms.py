@@ -13,6 +13,27 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, compress, groupby, pairwise
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+_SHARED = {float(number): float(number) for number in range(128)}
+"""Small counts as one object each: most buckets of a minute have one, and a float takes 32 bytes."""
+
+
+def share_counts(counts: tuple[float, ...]) -> tuple[float, ...]:
+    """Return equal counts. Those without observations are one tuple, and small counts one object."""
+    return tuple(map(_SHARED.get, counts, counts)) if any(counts) else _no_counts(len(counts))
+
+
+@lru_cache(maxsize=256)
+def _no_counts(buckets: int) -> tuple[float, ...]:
+    return (0.0,) * buckets
+
+
+@lru_cache(maxsize=256)
+def _share_edges(edges: tuple[float, ...]) -> tuple[float, ...]:
+    return edges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,11 +41,12 @@ class Histogram:
     """Observations by bucket.
 
     `edges` are the rising upper edges; the last is inf. `counts` are per bucket, not cumulative (whole numbers, as
-    floats). `total` is the sum of the observed values in the family's unit, or None if it is unreliable.
+    floats). `total` is the sum of the observed values in the family's unit, or None if it is unreliable. Those that are
+    read from a file share equal edges and counts.
     """
 
-    edges: tuple[float, ...]
-    counts: tuple[float, ...]
+    edges: Annotated[tuple[float, ...], AfterValidator(_share_edges)]
+    counts: Annotated[tuple[float, ...], AfterValidator(share_counts)]
     total: float | None
 
     @property
@@ -36,9 +58,6 @@ def count_requests(parts: Iterable[Histogram]) -> float:
     """Return the number of observations in all parts."""
     return math.fsum(part.n for part in parts)
 
-
-_SHARED = {float(number): float(number) for number in range(128)}
-"""Small counts as one object each: most buckets of a minute have one, and a float takes 32 bytes."""
 
 NO_GRID = (math.inf,)
 """Edges of a histogram without observations, on pages that print no buckets before the first one."""
@@ -75,16 +94,6 @@ def _counts(cumulative: Sequence[float]) -> tuple[float, ...]:
     if min(counts) < 0:
         raise BrokenHistogramError("bucket counts fall")
     return share_counts(counts)
-
-
-def share_counts(counts: tuple[float, ...]) -> tuple[float, ...]:
-    """Return equal counts. Those without observations are one tuple, and small counts one object."""
-    return tuple(map(_SHARED.get, counts, counts)) if any(counts) else _no_counts(len(counts))
-
-
-@lru_cache(maxsize=256)
-def _no_counts(buckets: int) -> tuple[float, ...]:
-    return (0.0,) * buckets
 
 
 def increase(earlier: Cumulative, later: Cumulative) -> Histogram:

@@ -13,8 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
-from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rules.telemetry import histograms
 from rules.telemetry.families import MOST, stem
@@ -109,34 +108,6 @@ class Window:
         if named is not None:
             return named
         return Gap.NOT_EXPOSED if self.covered_seconds > 0 else self.gaps.get(EVERYTHING, Gap.NOT_EXPOSED)
-
-
-NOTHING: Mapping[str, Any] = MappingProxyType({})
-"""Shared empty mapping: an hour of a large tier has many thousand windows."""
-
-
-def take_parts(
-    window: Window,
-    *,
-    counters: Mapping[str, float],
-    histograms: Mapping[str, tuple[Histogram, ...]] = NOTHING,
-    gauges: Mapping[str, GaugeSum] = NOTHING,
-    short_seconds: Mapping[str, float] = NOTHING,
-    gaps: Mapping[str, Gap] | None = None,
-) -> Window:
-    """Return the window with these parts only. `replace` takes longer, and a fleet does this thousands of times a cycle."""
-    return Window(
-        start=window.start,
-        end=window.end,
-        expected_seconds=window.expected_seconds,
-        covered_seconds=window.covered_seconds,
-        counters=counters,
-        histograms=histograms,
-        gauges=gauges,
-        short_seconds=short_seconds,
-        gaps=window.gaps if gaps is None else gaps,
-        sampled=window.sampled,
-    )
 
 
 def gap_window(start: float, end: float, reason: Gap) -> Window:
@@ -274,51 +245,22 @@ def _absences(
     return gaps
 
 
-def explain_missing(several: Sequence[Window], family: str) -> Gap:
-    """Return the gap of a family in the sum of windows, without making the sum. Raise ValueError for no windows."""
-    if len(several) < 2:
-        return sum_windows(several).explain_missing(family)
-    named = max((w.gaps[family] for w in several if family in w.gaps), key=GAP_ORDER.__getitem__, default=None)
-    if named is not None:
-        return named
-    if any(w.covered_seconds > 0 for w in several):
-        return Gap.NOT_EXPOSED
-    whole = (w.gaps[EVERYTHING] for w in several if EVERYTHING in w.gaps)
-    return max(whole, key=GAP_ORDER.__getitem__, default=Gap.NOT_EXPOSED)
-
-
 def sum_families(windows: Iterable[Window], families: Collection[str]) -> Window:
     """Return the sum for some families; a family in parts (`family/part`) has all parts. Raise ValueError for no
     windows. Most rules read two of forty families, and a sum of all costs more than the evaluation."""
-    several = tuple(windows)
-    if len(several) < 2:
-        return sum_windows(select_families(window, families) for window in several)
-    return _sum(several, families)
-
-
-def select_families(window: Window, families: Collection[str]) -> Window:
-    """Return the window reduced to these families."""
-    return replace(
-        window,
-        counters={f: v for f, v in window.counters.items() if f in families or stem(f) in families},
-        histograms={f: parts for f, parts in window.histograms.items() if f in families},
-        gauges={f: gauge for f, gauge in window.gauges.items() if f in families},
-        short_seconds={f: seconds for f, seconds in window.short_seconds.items() if f in families},
-    )
+    return _sum(tuple(windows), families)
 
 
 def sum_windows(windows: Iterable[Window]) -> Window:
     """Return the sum of windows, over time or over replicas. Raise ValueError for no windows."""
     several = tuple(windows)
-    if not several:
-        raise ValueError("no windows to add")
-    if len(several) == 1:
-        return several[0]
-    return _sum(several, None)
+    return several[0] if len(several) == 1 else _sum(several, None)
 
 
 def _sum(several: tuple[Window, ...], families: Collection[str] | None) -> Window:
-    """Return the sum of two windows or more for some families, None for all."""
+    """Return the sum for some families, None for all."""
+    if not several:
+        raise ValueError("no windows to add")
     counters = _collect([w.counters for w in several], families, in_parts=True)
     parts = _collect([w.histograms for w in several], families)
     gauges = _collect([w.gauges for w in several], families)

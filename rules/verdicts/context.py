@@ -16,7 +16,6 @@ from rules.plan.curve import Curve, Expectation
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas.starts import ReplicaStart
 from rules.replicas.state import ReplicaState
-from rules.telemetry import windows
 from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.signals import Gap, SignalValue
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
@@ -258,7 +257,7 @@ def _loaded_seconds(binned: Iterable[BinnedWindow]) -> float:
 
 def worst_gap(binned: Sequence[BinnedWindow], family: str) -> Gap:
     """Return the worst reason for a missing family."""
-    return windows.explain_missing([s.window for s in binned], family)
+    return hold(binned).sum_families(()).explain_missing(family)
 
 
 def expectation_bounds(expected: Expectation) -> tuple[float, float, float]:

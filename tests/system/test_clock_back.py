@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -35,8 +34,6 @@ from rules.evaluator.incident_alerts import TICKET_WAIT_SECONDS, step_incident_a
 from rules.evaluator.incidents import group_incidents
 from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
-from rules.replicas import track
-from rules.replicas.track import Spans
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
@@ -85,13 +82,18 @@ class Life:
         return found["r0"]
 
 
-@contextmanager
-def no_waiting(keeping: HistoryService) -> Iterator[None]:
-    """A file that is locked is given up at once."""
-    connection = keeping.store()._connection
-    connection.execute("PRAGMA busy_timeout = 0")
-    yield
-    connection.execute("PRAGMA busy_timeout = 5000")
+Spans = tuple[tuple[float, float], ...]
+"""From and to (unix seconds), in order of time; no two touch."""
+
+
+def join_spans(several: Iterable[tuple[float, float]]) -> Spans:
+    joined: list[tuple[float, float]] = []
+    for begin, end in sorted(several):
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((begin, end))
+    return tuple(joined)
 
 
 def kept_once(path: Path, tier: str, replicas: tuple[str, ...]) -> dict[str, Spans]:
@@ -105,7 +107,7 @@ def kept_once(path: Path, tier: str, replicas: tuple[str, ...]) -> dict[str, Spa
         of_it = [one.window for one in minutes if one.replica == replica]
         # Of a minute that the clock's edge cuts less than half may be there twice.
         assert max(one.expected_seconds for one in of_it) <= 90.0
-        found[replica] = track.add_spans((), ((one.start, one.end) for one in of_it))
+        found[replica] = join_spans((one.start, one.end) for one in of_it)
         whole = sum(one.expected_seconds for one in of_it)
         assert abs(whole - sum(end - begin for begin, end in found[replica])) <= 60.0
     both = sum(one.window.expected_seconds for one in minutes)
@@ -117,7 +119,7 @@ def kept_once(path: Path, tier: str, replicas: tuple[str, ...]) -> dict[str, Spa
 
 def about(found: Spans, *expected: tuple[float, float]) -> bool:
     """Whether these are the spans, in minutes after BEGIN; an edge of told time, or a restart, may cost half a minute."""
-    joined = track.add_spans((), ((begin, end + 30.0) for begin, end in found))
+    joined = join_spans(((begin, end + 30.0) for begin, end in found))
     ours = [((begin - BEGIN) / 60.0, (end - BEGIN) / 60.0 - 0.5) for begin, end in joined]
     if len(ours) != len(expected):
         return False
@@ -217,20 +219,6 @@ def test_a_clock_that_goes_back_into_the_time_of_the_run_before_books_nothing_tw
     assert about(life.kept(), (0.5, 35.0))
 
 
-def test_a_history_that_was_away_when_the_clock_went_back_gets_every_minute_once(tmp_path: Path) -> None:
-    life = Life(tmp_path)
-    life.cycles(5)
-    with closing(sqlite3.connect(life.path, isolation_level=None)) as other, no_waiting(life.keeping):
-        other.execute("BEGIN IMMEDIATE")
-        life.cycles(10)
-        life.now -= HOUR / 2
-        life.cycles(20)
-        assert life.keeping.waiting_minutes > 40
-        other.execute("ROLLBACK")
-    life.cycles(30)
-    assert about(life.kept(), (-14.5, 35.0))
-
-
 def test_a_process_that_slept_for_hours_keeps_nothing_of_them(tmp_path: Path) -> None:
     life = Life(tmp_path)
     life.cycles(5)
@@ -279,7 +267,6 @@ def test_a_clock_that_goes_back_a_second_with_every_second_cycle_costs_no_minute
         seconds = sum(one.window.expected_seconds for one in reader.minutes("t", 0.0, t + HOUR))
     keeping.close()
     assert 0.95 * (t - START) <= seconds <= 1.1 * (t - START)
-    assert len(watcher.replicas["t", "r"].seen_spans) == 1
 
 
 def test_the_first_week_of_a_plan_begins_anew_where_a_clock_that_was_ahead_kept_its_begin(tmp_path: Path) -> None:
@@ -307,19 +294,6 @@ def test_the_last_hour_of_the_pages_goes_on_by_the_new_time() -> None:
             ledger.record_minutes((minute(number, replica),), contexts, START + 60.0 * (number + 1))
     points = ledger.trend("t")
     assert [point.t for point in points] == [START + 60.0 * (number + 1) for number in range(20)]
-
-
-def test_after_the_told_time_is_reached_again_minutes_are_kept() -> None:
-    watcher = EvaluationSteps({"t": load_bins.build_tier_context("t", None)})
-    t, closed = START, []
-    for number in range(60):
-        t += -600.0 if number == 20 else 30.0
-        watcher.apply_failed_scrape("t", "r", t, Gap.SCRAPE_FAILED)
-        closed += watcher.step(t)[1]
-    ends = [one.slice.window.end for one in closed if one.kept]
-    assert ends == sorted(set(ends))
-    assert any(not one.kept for one in closed)
-    assert ends[-1] > START + 600.0
 
 
 def test_minutes_of_a_time_that_has_yet_to_come_are_no_rule_s_business() -> None:

@@ -37,7 +37,6 @@ def damaged(path: Path, *statements: str) -> None:
 ASKED: dict[str, Callable[[Reader], object]] = {
     "UPDATE demand SET prompt_tokens = 'x'": lambda reader: reader.demand("h100", START, START + 600),
     "UPDATE demand SET requests = x'00ff'": lambda reader: reader.requests("h100", START, START + 600),
-    "UPDATE demand SET first = 'x'": lambda reader: reader.list_booked_times("h100", START),
 }
 
 

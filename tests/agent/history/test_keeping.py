@@ -25,7 +25,6 @@ from rules.evaluator.observation import ClosedMinute
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan import load_bins
 from rules.plan.schema import plan_version
-from rules.replicas.track import Spans
 from rules.telemetry.signals import Gap, Missing
 from rules.verdicts.finding import Finding, Transition
 from rules.verdicts.verdict import Status, Subject, Verdict
@@ -150,9 +149,9 @@ class Failing(HistoryStore):
             self.fails = ""
             raise HistoryError(self._path, "database is locked")
 
-    def list_booked_times(self, tier: str, since: float) -> Spans:
+    def list_booked_seconds(self, tier: str, since: float) -> dict[float, float]:
         self._fail("reading")
-        return super().list_booked_times(tier, since)
+        return super().list_booked_seconds(tier, since)
 
     def book(self, minutes: Iterable[ClosedMinute]) -> None:
         self._fail("booking")

@@ -687,7 +687,7 @@ def test_nothing_but_its_families_changes_a_reading(signal: Signal) -> None:
     for taken in (None, *signal.families):
         gone = {kind: {taken: None} if taken else {} for kind in ("counters", "gauges", "histograms")}
         whole = minute(**{kind: {**ALTERNATIVES[kind], **gone[kind]} for kind in gone})
-        assert value(signal.name, windows.select_families(whole, families_of(signal))) == value(signal.name, whole)
+        assert value(signal.name, windows.sum_families([whole], families_of(signal))) == value(signal.name, whole)
 
 
 # --- counters that count repeats

@@ -1,0 +1,73 @@
+"""Windows as rows of the history: they come back as they were, and share what they had in common."""
+
+from __future__ import annotations
+
+import math
+import zlib
+
+import pytest
+import recorded
+from history_samples import recorded_minutes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.history.codec import decode_window, encode_window
+from rules.telemetry.gauges import GaugeSum
+from rules.telemetry.histograms import Histogram
+from rules.telemetry.signals import Gap
+from rules.telemetry.windows import Window
+
+number = st.floats(allow_nan=False)
+count = st.one_of(st.just(0.0), st.integers(0, 2**60).map(float), st.floats(0, 1e18))
+family = st.text(min_size=1, max_size=12)
+
+
+@st.composite
+def histogram(draw: st.DrawFn) -> Histogram:
+    edges = (*sorted(draw(st.sets(st.floats(allow_nan=False, allow_infinity=False), max_size=6))), math.inf)
+    counts = draw(st.lists(count, min_size=len(edges), max_size=len(edges)))
+    return Histogram(edges=edges, counts=tuple(counts), total=draw(st.none() | number))
+
+
+gauge = st.builds(GaugeSum, integral=number, seconds=number, minimum=number, maximum=number, samples=number)
+window = st.builds(
+    Window,
+    start=number,
+    end=number,
+    expected_seconds=number,
+    covered_seconds=number,
+    counters=st.dictionaries(family, number, max_size=4),
+    histograms=st.dictionaries(family, st.lists(histogram(), max_size=3).map(tuple), max_size=3),
+    gauges=st.dictionaries(family, gauge, max_size=3),
+    short_seconds=st.dictionaries(family, number, max_size=3),
+    gaps=st.dictionaries(family, st.sampled_from(Gap), max_size=3),
+    sampled=st.frozensets(family, max_size=3),
+)
+
+
+@given(window)
+def test_any_window_comes_back_as_it_was(made: Window) -> None:
+    assert decode_window(encode_window(made)) == made
+
+
+def test_every_minute_of_every_recording_comes_back_and_shares_its_edges() -> None:
+    minutes = [minute for name in recorded.names() for minute in recorded_minutes(name)]
+    assert len([minute for minute in minutes if minute.histograms]) > 10
+    read = [decode_window(encode_window(minute)) for minute in minutes]
+    assert read == minutes
+    grids = [part.edges for minute in read for parts in minute.histograms.values() for part in parts]
+    assert len({id(grid) for grid in grids}) == len(set(grids)) < len(grids)
+
+
+@pytest.mark.parametrize(
+    ("record", "place"),
+    [
+        ('{"start":0}', "end: Field required"),
+        ('{"start":"soon"}', "start: Input should be a valid number"),
+        ("[1]", "an object"),
+        ("{", "Invalid JSON"),
+    ],
+)
+def test_another_record_is_refused_with_its_place(record: str, place: str) -> None:
+    with pytest.raises(ValueError, match=place):
+        decode_window(zlib.compress(record.encode()))
