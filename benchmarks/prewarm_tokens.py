@@ -24,12 +24,12 @@ from agent.durations import duration_text, parse_duration
 from agent.forecasting.csv_series import TraceError
 from agent.forecasting.input_series import input_from_csv
 from agent.forecasting.messages import ForecastRequest
-from agent.forecasting.prewarm_value import ValueInputs, simulate_last_week
+from agent.forecasting.prewarm_value import split_last_week
 from agent.forecasting.responses import DemandBins
 from forecast.capacity.prewarm import certainty, late_to_warm, lead_minutes
 from forecast.capacity.simulation import Outcome, outcome, simulate_requests
+from forecast.lead.online import run_past
 from forecast.series.binned import Series
-from rules.plan.replica_count import NO_MARGIN
 
 PEAK_REPLICAS = 40
 SHARES = np.arange(1.0, 0.29, -0.01)
@@ -71,34 +71,22 @@ def _row(file: Path, start: float) -> tuple[str, ...] | None:
         print(f"skipped {name}: it has no tokens", file=sys.stderr)
         return None
     work, requests = (_minutes(one) for one in (given.series, given.requests))
-    lead = lead_minutes(start)
-    past = ValueInputs(
-        rates=work,
-        requests=requests,
-        factors=np.ones(len(work)),
-        end=given.series.end,
-        zone="UTC",
-        bin_minutes=round(given.series.bin_seconds / 60),
-        lead=lead,
-        certainty=certainty(lead),
-        usable_rps=float(np.nanmax(work)) / PEAK_REPLICAS,
-        hold=None,
-        margin=NO_MARGIN,
-        replica_hour=None,
-        currency="",
-    )
-    week = simulate_last_week(past)
-    if week is None or week.requests is None:
+    lead, usable_rps = lead_minutes(start), float(np.nanmax(work)) / PEAK_REPLICAS
+    level, width = certainty(lead), round(given.series.bin_seconds / 60)
+    weeks = [
+        split_last_week(rates, np.ones(len(rates)), run_past(rates, width, lead), level, usable_rps, None)
+        for rates in (work, requests)
+    ]
+    if weeks[0] is None or weeks[1] is None:
         print(f"skipped {name}: {len(work) / 1440:.1f} days are too short", file=sys.stderr)
         return None
-    price = late_to_warm(lead, past.certainty)
-    ours = outcome(week.judged.world, simulate_requests(week.judged.world, week.judged.quantile))
+    judged, by_requests = weeks[0][0], weeks[1][0]
+    price = late_to_warm(lead, level)
+    ours = outcome(judged.world, simulate_requests(judged.world, judged.quantile))
 
     def alone(share: float) -> Outcome:
-        assert week is not None
-        assert week.requests is not None
-        world = replace(week.requests.world, capacity=share * past.usable_rps)
-        return outcome(week.judged.world, simulate_requests(world, week.requests.quantile))
+        world = replace(by_requests.world, capacity=share * usable_rps)
+        return outcome(judged.world, simulate_requests(world, by_requests.quantile))
 
     plain = alone(1.0)
     equal = next(((share, one) for share in SHARES if (one := alone(share)).violated <= ours.violated), None)

@@ -10,17 +10,19 @@ from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
+
 from agent.config.forecast import ForecastConfig
 from agent.config.load import LoadedConfig, build_tier_contexts, find, history_path, load, select_tier
 from agent.errors import ConfigError
 from agent.forecasting.csv_series import read_trace, utc_text
-from agent.forecasting.history_input import demand_series
+from agent.forecasting.history_input import read_demand
 from agent.forecasting.requests import settled_time
 from agent.forecasting.responses import AHEAD_SECONDS, sundays
 from agent.history.store import HistoryStore
 from exporters.documents.prewarm import OLD_SECONDS
 from exporters.render.text import format_duration
-from forecast.series.binned import Array, Series
+from forecast.series.binned import Array, Series, resample, select_bins
 from forecast.series.calendar import event_factors
 from rules.telemetry.work import UNTOLD, CapacityLengths
 
@@ -73,7 +75,9 @@ def input_from_csv(
 def _lengths_of(loaded: LoadedConfig, tier: str | None) -> CapacityLengths:
     """Return the lengths that the capacity of a tier counts, unknown without the tier or its capacity."""
     contexts = build_tier_contexts(loaded)
-    context = contexts.get(tier) if tier is not None else next(iter(contexts.values())) if len(contexts) == 1 else None
+    if tier is None and len(contexts) == 1:
+        (tier,) = contexts
+    context = contexts.get(tier or "")
     return context.capacity.lengths if context is not None and context.capacity is not None else UNTOLD
 
 
@@ -90,19 +94,20 @@ def input_from_history(
     with HistoryStore.open_reader(history_path(loaded)) as reader:
         if notice := reader.simulated_notice():
             print(notice, file=sys.stderr)
-        minutes = reader.demand(tier, until - KEPT_SECONDS, until)
-    known = demand_series(minutes, zone=keys.zone, bin_seconds=width, lengths=lengths)
-    if not known:
+        minutes = read_demand(reader, tier, until - KEPT_SECONDS, until, lengths=lengths, zone=keys.zone)
+    known = np.flatnonzero(np.isfinite(minutes[-1].values))
+    if not len(known):
         raise ConfigError(
             (f"{tier}: the history holds no demand of it yet; `sizewatch run` keeps it, or give --history CSV",)
         )
-    late = until - known[0].end
+    kinds = [resample(select_bins(series, int(known[0]), int(known[-1]) + 1), width) for series in minutes]
+    late = until - kinds[0].end
     notes = (
         (f"the newest demand that was kept is {format_duration(late)} old: is `sizewatch run` running?",)
         if late > OLD_SECONDS
         else ()
     )
-    return _given(tier, known, lengths, keys, utc_text, notes)
+    return _given(tier, kinds, lengths, keys, utc_text, notes)
 
 
 def _given(

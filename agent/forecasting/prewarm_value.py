@@ -9,25 +9,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from agent.forecasting.messages import ForecastRequest
 from exporters.documents.prewarm_value import PrewarmValue, Strategy
 from exporters.render.text import format_duration
 from forecast.capacity.minimum_warm import excess, minimum_warm
 from forecast.capacity.prewarm import late_to_warm
 from forecast.capacity.simulation import (
     Choice,
-    Outcome,
     PolicyComparison,
     SimulatedDemand,
     SimulatedFleet,
     cheapest_reacting,
     compare_policies,
-    outcome,
     simulate_requests,
 )
 from forecast.lead.features import fill_gaps
-from forecast.lead.online import LeadRun, run_past
+from forecast.lead.online import LeadRun
 from forecast.series.binned import DAY_MINUTES, MINUTE_SECONDS, Array
-from forecast.series.calendar import remove_event_effects
 from rules.plan.replica_count import NO_MARGIN, Margin
 
 WEEK_MINUTES = 7 * DAY_MINUTES
@@ -37,43 +35,18 @@ LEAST_MINUTES = DAY_MINUTES
 REACTING = "reacting"
 OURS, PERFECT, STATIC = "pre-warming", "perfect foresight", "static peak"
 WITH_MARGIN = "pre-warming with the margin"
-BY_REQUESTS = "pre-warming by requests"
 SHOWN_UTILISATIONS = (0.5, 0.6, 0.7, 0.8, 0.9)
 
 TOO_SHORT = "it takes two days to learn from and one to try it on"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValueInputs:
-    """Demand per minute up to `end` (unix seconds) and the scaling of a tier, with a `lead` and a `hold` in minutes.
-
-    `rates` are work and may contain NaN, but not only. `requests` are the same minutes as requests, None if work is
-    requests. `factors` are those of known events in the rates. `margin` is that of the
-    recommended counts. `run` is the lead forecast's run of the rates, computed anew without it.
-    """
-
-    rates: Array
-    factors: Array
-    end: float
-    zone: str
-    bin_minutes: int
-    lead: int
-    certainty: float
-    usable_rps: float
-    hold: int | None
-    margin: Margin
-    replica_hour: float | None
-    currency: str
-    requests: Array | None = None
-    run: LeadRun | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Stretch:
-    """Past demand, and the demand quantile that was known in each minute (NaN: none)."""
+    """Past demand, the demand quantile that was known in each minute (NaN: none), and the hold in minutes (None: usual)."""
 
     world: SimulatedDemand
     quantile: Array
+    hold: int | None
 
     @property
     def coverage_ratio(self) -> float | None:
@@ -82,148 +55,120 @@ class Stretch:
         known = np.isfinite(quantile)
         return float((demand <= quantile)[known].mean()) if known.any() else None
 
+    def prewarmed(self, minimum: int, margin: Margin) -> SimulatedFleet:
+        """Return the fleet of our policy with at least `minimum` replicas."""
+        return simulate_requests(self.world, self.quantile, minimum=minimum, hold=self.hold, margin=margin)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastWeekResult:
-    """Last week with quantiles (`judged`), and all known time `before`, on which choices for that week are made.
+    def minimum_warm(self, ratio: float, at_least: int, margin: Margin) -> int:
+        """Return the newsvendor's minimum warm count at this critical ratio, or `at_least` with less than a day.
 
-    `requests` is that week as requests, None if work is requests.
+        The ready replicas have the `margin`, the needed replicas have none: a surge within the margin needs no warm
+        replica.
+        """
+        known = np.isfinite(self.quantile)
+        if known.sum() < LEAST_MINUTES:
+            return minimum_warm(np.empty(0), ratio, at_least=at_least)
+        demand = np.where(known, self.world.demand, np.nan)
+        missing = excess(demand, self.prewarmed(0, margin).ready, self.world.capacity, self.world.lead)
+        return minimum_warm(missing, ratio, at_least=at_least)
+
+
+def split_last_week(
+    rates: Array, factors: Array, run: LeadRun, certainty: float, usable_rps: float, hold: int | None
+) -> tuple[Stretch, Stretch] | None:
+    """Return the last week with quantiles, and all time before, on which choices for that week are made.
+
+    `rates` may contain NaN, but not only. `factors` are those of known events in them, `run` is the lead forecast's run
+    of the rates without these events. None with less than a day.
     """
-
-    judged: Stretch
-    before: Stretch
-    requests: Stretch | None = None
-
-
-def simulate_last_week(past: ValueInputs) -> LastWeekResult | None:
-    """Return the quantiles of the last week and of the time before, or None with less than a day."""
-    if not np.isfinite(past.rates).any():
-        return None
-    quantile = _quantile_of(past, past.rates, past.run)
+    ahead = np.concatenate([factors, np.full(run.lead + 1, factors[-1])])
+    quantile = run.quantile(certainty) * ahead[run.lead : run.lead + len(rates) + 1]
     known = np.flatnonzero(np.isfinite(quantile[:-1]))
-    start = max(1, len(past.rates) - WEEK_MINUTES, int(known[0]) if len(known) else len(past.rates))
-    if len(past.rates) - start < LEAST_MINUTES:
+    start = max(1, len(rates) - WEEK_MINUTES, int(known[0]) if len(known) else len(rates))
+    if len(rates) - start < LEAST_MINUTES:
         return None
+    demand = fill_gaps(rates)
 
-    def stretch(rates: Array, quantile: Array, first: int, end: int) -> Stretch:
-        demand = fill_gaps(rates)
+    def stretch(first: int, end: int) -> Stretch:
         world = SimulatedDemand(
-            demand=demand[first:end], before=float(demand[first - 1]), capacity=past.usable_rps, lead=past.lead
+            demand=demand[first:end], before=float(demand[first - 1]), capacity=usable_rps, lead=run.lead
         )
-        return Stretch(world=world, quantile=quantile[first:end])
+        return Stretch(world=world, quantile=quantile[first:end], hold=hold)
 
-    judged = stretch(past.rates, quantile, start, len(past.rates))
-    before = stretch(past.rates, quantile, 1, start)
-    if past.requests is None:
-        return LastWeekResult(judged=judged, before=before)
-    requests = stretch(past.requests, _quantile_of(past, past.requests, None), start, len(past.rates))
-    return LastWeekResult(judged=judged, before=before, requests=requests)
+    return stretch(start, len(rates)), stretch(1, start)
 
 
-def _quantile_of(past: ValueInputs, rates: Array, run: LeadRun | None) -> Array:
-    """Return the quantile at the lead that was known in each minute, with known events; NaN without a forecast."""
-    usual = remove_event_effects(rates, past.factors)
-    run = run or run_past(usual, past.bin_minutes, past.lead)
-    ahead = np.concatenate([past.factors, np.full(past.lead + 1, past.factors[-1])])
-    quantile: Array = run.quantile(past.certainty) * ahead[past.lead : past.lead + len(usual) + 1]
-    return quantile
-
-
-def worth_lately(past: ValueInputs, week: LastWeekResult, at_least: int, ratio: float | None = None) -> PrewarmValue:
-    """Return the strategies side by side over the judged week.
+def compare_strategies(
+    asked: ForecastRequest,
+    judged: Stretch,
+    before: Stretch,
+    *,
+    certainty: float,
+    at_least: int,
+    ratio: float | None,
+    requests: Array,
+    end: float,
+) -> PrewarmValue:
+    """Return the strategies side by side over the `judged` week up to `end` (unix seconds).
 
     At least `at_least` replicas (the plan's) are warm, or the newsvendor's count at this critical ratio of the time before.
     Strategies are compared without a margin. Pre-warming with the margin stands apart, with the minimum that fits it.
+    `requests` are the rates of the arriving requests up to the same end.
     """
 
     def minimum(margin: Margin) -> int:
-        return at_least if ratio is None else compute_minimum_warm(past, week.before, ratio, at_least, margin)
+        return at_least if ratio is None else before.minimum_warm(ratio, at_least, margin)
 
-    def prewarmed(margin: Margin) -> SimulatedFleet:
-        return simulate_requests(judged.world, judged.quantile, minimum=minimum(margin), hold=past.hold, margin=margin)
-
-    price, judged, equal = late_to_warm(past.lead, past.certainty), week.judged, minimum(NO_MARGIN)
+    price, equal = late_to_warm(judged.world.lead, certainty), minimum(NO_MARGIN)
     found = compare_policies(
         judged.world,
-        prewarmed(NO_MARGIN),
-        with_margin=prewarmed(past.margin),
-        chosen=cheapest_reacting(week.before.world, price, minimum=equal),
+        judged.prewarmed(equal, NO_MARGIN),
+        with_margin=judged.prewarmed(minimum(asked.margin), asked.margin),
+        chosen=cheapest_reacting(before.world, price, minimum=equal),
         late_to_warm=price,
         minimum=equal,
     )
-    by_requests = None
-    if week.requests is not None:
-        one = week.requests
-        fleet = simulate_requests(one.world, one.quantile, minimum=equal, hold=past.hold)
-        by_requests = outcome(judged.world, fleet)
-    return _prewarm_value(past, week, found, by_requests)
-
-
-def compute_minimum_warm(past: ValueInputs, seen: Stretch, ratio: float, at_least: int, margin: Margin) -> int:
-    """Return the newsvendor's minimum warm count at this critical ratio, or `at_least` with less than a day.
-
-    The ready replicas have the `margin`, the needed replicas have none: a surge within the margin needs no warm replica.
-    """
-    world = seen.world
-    known = np.isfinite(seen.quantile)
-    if known.sum() < LEAST_MINUTES:
-        return minimum_warm(np.empty(0), ratio, at_least=at_least)
-    ready = simulate_requests(world, seen.quantile, minimum=0, hold=past.hold, margin=margin).ready
-    found = excess(np.where(known, world.demand, np.nan), ready, past.usable_rps, world.lead)
-    return minimum_warm(found, ratio, at_least=at_least)
-
-
-def _prewarm_value(
-    past: ValueInputs, week: LastWeekResult, found: PolicyComparison, by_requests: Outcome | None
-) -> PrewarmValue:
-    demand = (week.requests or week.judged).world.demand
-    requests, minutes = float(demand.sum() * MINUTE_SECONDS), len(demand)
-    reacting = {f"{REACTING} at {one:.0%}": result for one, result in found.reacting}
+    minutes = len(judged.world.demand)
+    total = float(fill_gaps(requests)[-minutes:].sum() * MINUTE_SECONDS)
     chosen = f"{REACTING} at {found.chosen:.0%}"
-    before = format_duration(len(week.before.world.demand) * MINUTE_SECONDS)
-    shown = (f"{REACTING} at {one:.0%}" for one in SHOWN_UTILISATIONS)
-    named = {
-        STATIC: found.static,
-        **{name: reacting[name] for name in (*shown, chosen)},
-        OURS: found.prewarmed,
-        **({BY_REQUESTS: by_requests} if by_requests is not None else {}),
-        **({WITH_MARGIN: found.with_margin} if past.margin != NO_MARGIN else {}),
-        PERFECT: found.foresight,
-    }
-    strategies = (
-        Strategy(
-            name=name,
-            violation_minutes=one.violated * minutes,
-            late_requests=one.late * requests,
-            replica_hours=one.replica_hours,
-            money=None if past.replica_hour is None else one.replica_hours * past.replica_hour,
-        )
-        for name, one in named.items()
-    )
+    length = format_duration(len(before.world.demand) * MINUTE_SECONDS)
+    reason = f"{found.sentence[0].upper()}{found.sentence[1:]}. The {found.chosen:.0%} was the cheapest of the {length} before."
+    strategies = _strategies(asked, found, minutes, total)
     return PrewarmValue(
-        start=past.end - minutes * MINUTE_SECONDS,
-        end=past.end,
-        zone=past.zone,
-        requests=requests,
-        strategies=tuple(strategies),
+        start=end - minutes * MINUTE_SECONDS,
+        end=end,
+        zone=asked.zone,
+        requests=total,
+        strategies=strategies,
         ours=OURS,
-        with_margin=WITH_MARGIN if WITH_MARGIN in named else "",
+        with_margin=WITH_MARGIN if asked.margin != NO_MARGIN else "",
         perfect=PERFECT,
         reacting=chosen,
         recommended=OURS if found.choice is Choice.PREWARM else chosen,
         short_reason=found.reason,
-        reason=f"{found.sentence[0].upper()}{found.sentence[1:]}. The {found.chosen:.0%} was the cheapest of the {before} before.",
-        covered_ratio=week.judged.coverage_ratio,
-        weighing_sentence=_compare_with_requests(found, by_requests),
-        currency=past.currency,
+        reason=reason,
+        covered_ratio=judged.coverage_ratio,
+        currency=asked.currency,
     )
 
 
-def _compare_with_requests(found: PolicyComparison, by_requests: Outcome | None) -> str:
-    """Return what counting work saved, late requests priced, or "" if work is requests."""
-    cost = by_requests.priced(found.late_to_warm) if by_requests is not None else 0.0
-    saved = 1.0 - found.prewarmed.priced(found.late_to_warm) / cost if cost > 0 else 0.0
-    words = (
-        f"By work it cost {abs(saved):.1%} {'less' if saved >= 0 else 'more'} than by requests, late requests priced."
+def _strategies(asked: ForecastRequest, found: PolicyComparison, minutes: int, requests: float) -> tuple[Strategy, ...]:
+    shown = dict.fromkeys((*SHOWN_UTILISATIONS, found.chosen))
+    reacting = dict(found.reacting)
+    named = {
+        STATIC: found.static,
+        **{f"{REACTING} at {utilisation:.0%}": reacting[utilisation] for utilisation in shown},
+        OURS: found.prewarmed,
+        **({WITH_MARGIN: found.with_margin} if asked.margin != NO_MARGIN else {}),
+        PERFECT: found.foresight,
+    }
+    return tuple(
+        Strategy(
+            name=name,
+            violation_minutes=outcome.violated * minutes,
+            late_requests=outcome.late * requests,
+            replica_hours=outcome.replica_hours,
+            money=None if asked.replica_hour is None else outcome.replica_hours * asked.replica_hour,
+        )
+        for name, outcome in named.items()
     )
-    return words if cost > 0 else ""

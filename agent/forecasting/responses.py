@@ -11,14 +11,10 @@ import numpy as np
 from agent.errors import ConfigError
 from agent.forecasting.messages import ForecastRequest
 from exporters.documents.forecast import ForecastResult
-from exporters.documents.prewarm import Recommendation
-from exporters.documents.prewarm_value import Counted, build_count_text
-from forecast.capacity.prewarm import ScalingDecision, ScheduleStep, schedule
 from forecast.lead.online import KEPT_DAYS
 from forecast.models.bin_forecaster import Forecaster, Path, Quality
 from forecast.models.methods import SAME_AS_NOW
 from forecast.series.binned import (
-    DAY_MINUTES,
     MINUTE_SECONDS,
     Array,
     Series,
@@ -28,12 +24,9 @@ from forecast.series.binned import (
     resample,
 )
 from forecast.series.calendar import event_factors, local_days, public_holidays, remove_event_effects
-from rules.plan.replica_count import replica_count
-from rules.telemetry.work import UNTOLD, Capacity, describe_weighing
 from rules.verdicts.projection import ForecastPoint, Projection
 
 TOO_YOUNG = "too few bins have passed to know how far a forecast is off"
-NO_METHOD = "none yet: what is needed now counts"
 
 NOTHING = 1e-5
 """Requests per second below which nothing is expected: less than one a day."""
@@ -65,9 +58,14 @@ class DemandBins:
     def __init__(self, asked: ForecastRequest, minutes: Series) -> None:
         self._settings = asked.settings
         self.bin_minutes = round(asked.bin_seconds / MINUTE_SECONDS)
-        begun = _from_whole_bin(_by_minute(last_bins(minutes, KEPT_SECONDS)), asked.bin_seconds)
-        self.start, self.rates = begun.start, (begun.values / MINUTE_SECONDS).tolist()
-        self._bins_taken = len(self.rates) // self.bin_minutes
+        kept = last_bins(minutes, KEPT_SECONDS)
+        amounts, width = kept.values, round(kept.bin_seconds / MINUTE_SECONDS)
+        if width > 1:
+            amounts = per_minute(rates(kept), width) * MINUTE_SECONDS
+        # From the start of a whole bin on. Minutes before the series are unknown.
+        early = round((kept.start % asked.bin_seconds) / MINUTE_SECONDS)
+        self.start = kept.start - early * MINUTE_SECONDS
+        self.rates = [*[np.nan] * early, *(amounts / MINUTE_SECONDS).tolist()]
         self._forecaster = self._first_forecaster()
 
     @property
@@ -78,43 +76,33 @@ class DemandBins:
     def take(self, rate: float) -> None:
         """Add the rate (per second) of the next minute; NaN if unknown."""
         self.rates.append(rate)
-        if len(self.rates) // self.bin_minutes > self._bins_taken:
-            self._bins_taken += 1
-            if self._forecaster is None:
-                self._forecaster = self._first_forecaster()
-            else:
-                self._forecaster.step(float(self._bins(first=self._bins_taken - 1).values[0]))
-
-    def refit(self) -> None:
-        """Drop whole days before the kept time and learn the kept time anew."""
-        surplus = max(0, len(self.rates) - round(KEPT_SECONDS / MINUTE_SECONDS)) // DAY_MINUTES * DAY_MINUTES
-        del self.rates[:surplus]
-        self.start += surplus * MINUTE_SECONDS
-        self._bins_taken = len(self.rates) // self.bin_minutes
-        self._forecaster = self._first_forecaster()
+        if len(self.rates) % self.bin_minutes:
+            return
+        if self._forecaster is None:
+            self._forecaster = self._first_forecaster()
+        else:
+            self._forecaster.step(float(self._bins(first=len(self.rates) // self.bin_minutes - 1).values[0]))
 
     def _first_forecaster(self) -> Forecaster | None:
         """Return a forecaster of all whole bins, or None if no bin is known."""
         bins, asked = self._bins(), self._settings
         if not np.isfinite(bins.values).any():
             return None
-        # Public holidays of a year ahead: no process runs longer without a reload or an update.
-        count = len(bins) + round(366 * AHEAD_SECONDS / asked.bin_seconds)
+        # Public holidays of three days ahead: a tier starts anew each day, and forecasts another.
+        count = len(bins) + round(3 * AHEAD_SECONDS / asked.bin_seconds)
         days = tuple(sundays(asked.country, bins, count))
         return Forecaster(bins, ahead_seconds=asked.horizon_seconds, sundays=days)
 
-    def _whole_bins(self, first: int) -> Series:
-        count = len(self.rates) // self.bin_minutes
-        seconds = self.bin_minutes * MINUTE_SECONDS
-        amounts = np.array(self.rates[first * self.bin_minutes : count * self.bin_minutes]) * MINUTE_SECONDS
-        series = Series(
-            start=self.start + first * seconds, bin_seconds=MINUTE_SECONDS, values=amounts, zone=self._settings.zone
-        )
-        return resample(series, seconds)
-
     def _bins(self, first: int = 0) -> Series:
         """Return the whole bins from `first` on, without known events."""
-        bins = self._whole_bins(first)
+        begin, end = first * self.bin_minutes, len(self.rates) // self.bin_minutes * self.bin_minutes
+        minutes = Series(
+            start=self.start + begin * MINUTE_SECONDS,
+            bin_seconds=MINUTE_SECONDS,
+            values=np.array(self.rates[begin:end]) * MINUTE_SECONDS,
+            zone=self._settings.zone,
+        )
+        bins = resample(minutes, self._settings.bin_seconds)
         factors = self.factors(bins.start, bins.bin_seconds, len(bins))
         return replace(bins, values=remove_event_effects(bins.values, factors))
 
@@ -148,22 +136,6 @@ class DemandBins:
             bin_seconds=asked.bin_seconds,
         )
         return found, factors
-
-
-def _by_minute(series: Series) -> Series:
-    """Return the minutes of a series of longer bins, interpolated."""
-    width = round(series.bin_seconds / MINUTE_SECONDS)
-    if width <= 1:
-        return series
-    values = per_minute(rates(series), width) * MINUTE_SECONDS
-    return Series(start=series.start, bin_seconds=MINUTE_SECONDS, values=values, zone=series.zone)
-
-
-def _from_whole_bin(minutes: Series, bin_seconds: float) -> Series:
-    """Return the minutes from the start of a whole bin on. Minutes before the series are unknown."""
-    early = round((minutes.start % bin_seconds) / MINUTE_SECONDS)
-    values = np.concatenate([np.full(early, np.nan), minutes.values])
-    return replace(minutes, start=minutes.start - early * MINUTE_SECONDS, values=values)
 
 
 def build_forecast(
@@ -210,96 +182,4 @@ def points(path: Path, factors: Array) -> tuple[ForecastPoint, ...]:
     return tuple(
         ForecastPoint(t=path.start + place * path.bin_seconds, q50=q50, q95=q95, q99=q99)
         for place, (q50, q95, q99) in enumerate(risen.T.tolist())
-    )
-
-
-def build_recommendation(
-    asked: ForecastRequest,
-    lead_seconds: float,
-    projection: Projection | None,
-    decision: ScalingDecision,
-    *,
-    minimum: int,
-    certainty: float,
-    expected_rps: float | None,
-    event_factor: float,
-    now_requests: float | None,
-    requests: ForecastResult | None,
-    weighed: bool,
-) -> Recommendation:
-    """Return the decision with the demand, the capacity and the record of the forecast behind it."""
-    capacity = decision.capacity
-    ahead = requests.projection.points if requests is not None else ()
-    expected = next((one.q50 for one in reversed(ahead) if one.t <= asked.now + lead_seconds), None)
-    lengths = capacity.lengths if weighed else UNTOLD
-    counted = projection is not None and projection.forecasts > 0
-    return Recommendation(
-        tier=asked.tier,
-        made_at=asked.now,
-        zone=asked.zone,
-        replicas=decision.replicas,
-        decided_by=decision.decided_by,
-        lead_seconds=lead_seconds,
-        lead_source=asked.lead_source,
-        certainty=certainty,
-        quantile_rps=decision.quantile_rps,
-        expected_rps=expected_rps if decision.quantile_rps is not None else None,
-        event_factor=event_factor,
-        for_forecast=decision.for_forecast,
-        held=decision.held,
-        now_rps=decision.now_rps,
-        now_requests=now_requests,
-        expected_requests=expected,
-        weighing=describe_weighing(decision.now_rps, now_requests, lengths, expected),
-        usable_rps=capacity.rps,
-        usable_source=capacity.reason,
-        usable_low=capacity.low or None,
-        usable_high=capacity.high,
-        count=_count_text(asked, decision, minimum),
-        needed_now=decision.needed_now,
-        minimum_warm=minimum,
-        method=NO_METHOD if projection is None else projection.method,
-        coverage=projection.covered / projection.forecasts if projection is not None and counted else None,
-        error_ratio=None if projection is None else projection.error_ratio,
-        naive="" if projection is None else projection.naive,
-    )
-
-
-def _count_text(asked: ForecastRequest, decision: ScalingDecision, minimum: int) -> Counted:
-    """Return the replicas at the demand that they are for, with the counts at the bounds of the capacity."""
-    demand = max(decision.quantile_rps or 0.0, decision.now_rps)
-    counted = replica_count(demand, decision.capacity, asked.margin, minimum=minimum)
-    return build_count_text(replace(counted, replicas=decision.replicas))
-
-
-def build_schedule(
-    asked: ForecastRequest,
-    projection: Projection,
-    factors: Array,
-    capacity: Capacity,
-    *,
-    decided: Recommendation | None,
-    minimum: int,
-    high: bool,
-) -> tuple[ScheduleStep, ...]:
-    """Return the schedule of a day for the 99 % quantile if `high`, else for the 95 % quantile.
-
-    At the time that the recommendation `decided` is for it has at least its count.
-    """
-    first = projection.points[0].t
-    steps = schedule(
-        [point.q99 if high else point.q95 for point in projection.points],
-        start=first,
-        bin_seconds=asked.bin_seconds,
-        capacity_rps=capacity.rps,
-        margin=asked.margin,
-        minimum=minimum,
-        decided=None
-        if decided is None
-        else ScheduleStep(start=decided.target_time, replicas=decided.replicas, demand_rps=decided.count.demand_rps),
-    )
-    bins = {point.t: (point.q50, float(factor)) for point, factor in zip(projection.points, factors, strict=True)}
-    return tuple(
-        step if step.peak is None else replace(step, expected_rps=bins[step.peak][0], event_factor=bins[step.peak][1])
-        for step in steps
     )

@@ -1,43 +1,42 @@
 """Forecast of one tier, kept between requests: bins for the day ahead, minutes for the lead, replicas from both.
 
-`TierForecast` starts from minutes, takes further minutes, refits daily, and answers a request. No I/O and no clock.
+`TierForecast` starts from minutes, takes further minutes and answers a request. No I/O and no clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
 from agent.forecasting import prewarm_value
 from agent.forecasting.messages import ForecastRequest, ForecastResponse
-from agent.forecasting.responses import (
-    AHEAD_SECONDS,
-    SILENT_MINUTES,
-    TOO_YOUNG,
-    DemandBins,
-    build_recommendation,
-    build_schedule,
-)
+from agent.forecasting.responses import SILENT_MINUTES, TOO_YOUNG, DemandBins
 from exporters.documents.forecast import ForecastResult
 from exporters.documents.prewarm import Prewarm, Recommendation, with_next_step, without_old_schedule
-from exporters.documents.prewarm_value import Highest, PrewarmValue
+from exporters.documents.prewarm_value import Highest, PrewarmValue, build_count_text
 from exporters.render.text import format_duration
 from forecast.capacity.minimum_warm import CapacityPrices
-from forecast.capacity.prewarm import Prewarmer, ScalingDecision, certainty, hold_minutes, lead_minutes
-from forecast.lead.online import LeadRun, LiveLeadForecast, run_past
-from forecast.series.binned import (
-    MINUTE_SECONDS,
-    Array,
-    Series,
+from forecast.capacity.prewarm import (
+    Prewarmer,
+    ScalingDecision,
+    ScheduleStep,
+    certainty,
+    hold_minutes,
+    lead_minutes,
+    schedule,
 )
+from forecast.lead.online import LeadRun, LiveLeadForecast, run_past
+from forecast.series.binned import MINUTE_SECONDS, Array, Series
 from forecast.series.calendar import remove_event_effects
+from rules.plan.replica_count import replica_count
+from rules.telemetry.work import UNTOLD, Capacity, describe_weighing
 from rules.verdicts.projection import Projection
 
 HIGHEST_CERTAINTY = 0.999
 """Maximum certainty. A higher quantile would rest on less than fifteen minutes in ten days."""
 
+NO_METHOD = "none yet: what is needed now counts"
 NO_START = "how long a start takes is not known: the plan has no cold_start_seconds, and none was seen yet"
 
 HIGH, HIGHER = 0.95, 0.99
@@ -56,21 +55,23 @@ class TierForecast:
         self.settings = asked.settings
         self._capacity = asked.capacity
         self._work = DemandBins(asked, work)
-        self._requests = DemandBins(asked, requests) if requests is not None else None
+        self._requests = None if requests is None else DemandBins(asked, requests)
+        self._kinds = (self._work,) if self._requests is None else (self._work, self._requests)
+        self.started_at = self.end
         self._lead = lead_minutes(asked.lead_seconds + asked.settling_seconds) if asked.lead_seconds else None
         self._certainty = self._level(asked)
-        self._live, run = None, None
+        self._hold = self._hold_minutes(asked)
+        self._minimum = max(1, asked.minimum_warm)
+        self._live: LiveLeadForecast | None = None
+        self._worth: PrewarmValue | None = None
+        self._decision: ScalingDecision | None = None
+        self._warmer: Prewarmer | None = None
         if self._lead:
             usual, width = self._work.usual(), self._work.bin_minutes
             run = run_past(usual, width, self._lead)
             self._live = LiveLeadForecast(usual, width, self._lead, run)
-        self._hold = self._hold_minutes(asked)
-        self._refitted = self.end
-        self._minimum = max(1, asked.minimum_warm)
-        self._worth: PrewarmValue | None = None
-        self._decision: ScalingDecision | None = None
-        self._warmer: Prewarmer | None = None
-        self._look_back(run)
+            if asked.capacity is not None:
+                self._look_back(asked, asked.capacity, run)
         self._begin_warming(asked.held)
 
     @property
@@ -78,42 +79,28 @@ class TierForecast:
         """Return the end of the minutes, unix seconds."""
         return self._work.end
 
-    def use(self, asked: ForecastRequest) -> None:
-        """Count replicas with the capacity of this request from now on. Its settings must be the same.
+    def follow(self, asked: ForecastRequest, *kinds: Array) -> None:
+        """Take the next minutes of the work and of the requests; NaN if unknown. The settings must be the same.
 
-        The minutes of the hold are counted anew, as by a command that begins with this capacity: both give one count.
+        The first is the newest known minute: its last seconds are booked with the minute after it. After a change of the
+        capacity the minutes of the hold are counted anew, as by a command that begins with it: both give one count.
         """
-        before, self._capacity = self._capacity, asked.capacity
+        for bins, amounts in zip(self._kinds, kinds, strict=True):
+            if np.isfinite(amounts[0]):
+                bins.rates[-1] = float(amounts[0]) / MINUTE_SECONDS
+        before, self._capacity, rate = self._capacity, asked.capacity, self._work.rates[-1]
         if before is not None and asked.capacity is not None and before.rps != asked.capacity.rps:
             self._begin_warming(0)
-
-    def revise(self, work: float, requests: float | None = None) -> None:
-        """Replace the newest minute: its last seconds are booked with the minute after it. NaN if unknown."""
-        for bins, amount in zip(self._kinds, (work, requests), strict=False):
-            if amount is not None and np.isfinite(amount):
-                bins.rates[-1] = float(amount) / MINUTE_SECONDS
-        rate = self._work.rates[-1]
-        if self._warmer is not None and self._decision is not None and self._capacity is not None and np.isfinite(rate):
-            self._decision = self._warmer.revise(self._decision.quantile_rps, rate, self._capacity)
-
-    def add(self, work: Iterable[float], requests: Iterable[float] = ()) -> None:
-        """Add the following minutes; NaN if unknown."""
-        for amount in work:
-            self._take(float(amount) / MINUTE_SECONDS)
-        for amount in requests if self._requests is not None else ():
-            self._kinds[-1].take(float(amount) / MINUTE_SECONDS)
-        if self.end - self._refitted >= AHEAD_SECONDS:
-            self._refitted = self.end
-            for bins in self._kinds:
-                bins.refit()
-            if self._live is not None:
-                self._live.refit()
-            self._look_back()
-            self._begin_warming(self._decision.replicas if self._decision is not None else 0)
-
-    @property
-    def _kinds(self) -> tuple[DemandBins, ...]:
-        return (self._work,) if self._requests is None else (self._work, self._requests)
+        elif self._warmer and self._decision is not None and asked.capacity is not None and np.isfinite(rate):
+            self._decision = self._warmer.revise(self._decision.quantile_rps, rate, asked.capacity)
+        for bins, amounts in zip(self._kinds, kinds, strict=True):
+            for amount in amounts[1:].tolist():
+                bins.take(amount / MINUTE_SECONDS)
+                if bins is self._work:
+                    if self._live is not None:
+                        factor = self._work.factors(self.end - MINUTE_SECONDS, MINUTE_SECONDS, 1)
+                        self._live.step(float(remove_event_effects(np.array(bins.rates[-1:]), factor)[0]))
+                    self._warm()
 
     def respond(self, asked: ForecastRequest) -> ForecastResponse:
         """Return the forecast at the request's `now`. Its settings must be the same."""
@@ -147,41 +134,86 @@ class TierForecast:
             reason=self._reason(asked, seen_until),
         )
         if self._warmer is not None and asked.capacity and asked.lead_seconds and projection and projection.points:
-            high = self._certainty > HIGH
-            steps = build_schedule(
-                asked,
-                projection,
-                factors,
-                asked.capacity,
-                decided=prewarm.recommendation,
-                minimum=self._minimum,
-                high=high,
-            )
-            until = projection.points[0].t + len(projection.points) * asked.bin_seconds
-            prewarm = replace(prewarm, schedule=steps, schedule_certainty=HIGHER if high else HIGH, until=until)
-            prewarm = with_next_step(prewarm, asked.bin_seconds)
+            prewarm = with_next_step(self._with_schedule(prewarm, asked, projection, factors), asked.bin_seconds)
         return without_old_schedule(prewarm, asked.now)
+
+    def _with_schedule(
+        self, prewarm: Prewarm, asked: ForecastRequest, projection: Projection, factors: Array
+    ) -> Prewarm:
+        """Return the report with the schedule of a day. At the time of the recommendation it has at least its count."""
+        assert asked.capacity is not None
+        points, decided = projection.points, prewarm.recommendation
+        is_high = self._certainty > HIGH
+        first = None
+        if decided is not None:
+            first = ScheduleStep(
+                start=decided.target_time, replicas=decided.replicas, demand_rps=decided.count.demand_rps
+            )
+        steps = schedule(
+            [point.q99 if is_high else point.q95 for point in points],
+            start=points[0].t,
+            bin_seconds=asked.bin_seconds,
+            capacity_rps=asked.capacity.rps,
+            margin=asked.margin,
+            minimum=self._minimum,
+            decided=first,
+        )
+        bins = {point.t: (point.q50, float(factor)) for point, factor in zip(points, factors, strict=True)}
+        named = [
+            step
+            if step.peak is None
+            else replace(step, expected_rps=bins[step.peak][0], event_factor=bins[step.peak][1])
+            for step in steps
+        ]
+        until = points[0].t + len(points) * asked.bin_seconds
+        return replace(prewarm, schedule=tuple(named), schedule_certainty=HIGHER if is_high else HIGH, until=until)
 
     def _recommendation(
         self, asked: ForecastRequest, projection: Projection | None, requests: ForecastResult | None
     ) -> Recommendation | None:
-        if self._decision is None or asked.lead_seconds is None:
+        """Return the decision with the demand, the capacity and the record of the forecast behind it."""
+        decision, lead_seconds = self._decision, asked.lead_seconds
+        if decision is None or lead_seconds is None:
             return None
-        event_factor = self._factor_at_lead()
-        expected = self._live.expected if self._live is not None else None
-        return build_recommendation(
-            asked,
-            asked.lead_seconds,
-            projection,
-            self._decision,
-            minimum=self._minimum,
+        capacity, event_factor = decision.capacity, self._factor_at_lead()
+        expected = self._live.expected if self._live is not None and decision.quantile_rps is not None else None
+        ahead = requests.projection.points if requests is not None else ()
+        expected_requests = next((point.q50 for point in reversed(ahead) if point.t <= asked.now + lead_seconds), None)
+        now_requests = self._kinds[-1].now_rps()
+        lengths = UNTOLD if self._requests is None else capacity.lengths
+        demand = max(decision.quantile_rps or 0.0, decision.now_rps)
+        counted = replica_count(demand, capacity, asked.margin, minimum=self._minimum)
+        made = Recommendation(
+            tier=asked.tier,
+            made_at=asked.now,
+            zone=asked.zone,
+            replicas=decision.replicas,
+            decided_by=decision.decided_by,
+            lead_seconds=lead_seconds,
+            lead_source=asked.lead_source,
             certainty=self._certainty,
+            quantile_rps=decision.quantile_rps,
             expected_rps=None if expected is None else expected * event_factor,
             event_factor=event_factor,
-            now_requests=self._kinds[-1].now_rps(),
-            requests=requests,
-            weighed=self._requests is not None,
+            for_forecast=decision.for_forecast,
+            held=decision.held,
+            now_rps=decision.now_rps,
+            now_requests=now_requests,
+            expected_requests=expected_requests,
+            weighing=describe_weighing(decision.now_rps, now_requests, lengths, expected_requests),
+            usable_rps=capacity.rps,
+            usable_source=capacity.reason,
+            usable_low=capacity.low or None,
+            usable_high=capacity.high,
+            count=build_count_text(replace(counted, replicas=decision.replicas)),
+            needed_now=decision.needed_now,
+            minimum_warm=self._minimum,
+            method=NO_METHOD if projection is None else projection.method,
         )
+        if projection is None:
+            return made
+        coverage = projection.covered / projection.forecasts if projection.forecasts > 0 else None
+        return replace(made, coverage=coverage, error_ratio=projection.error_ratio, naive=projection.naive)
 
     def _reason(self, asked: ForecastRequest, seen_until: float | None) -> str:
         """Return why a part is missing, or "" if nothing is."""
@@ -202,13 +234,6 @@ class TierForecast:
         place = int(np.nanargmax(week))
         return Highest(rps=float(week[place]), at=self.end - (len(week) - place) * MINUTE_SECONDS)
 
-    def _take(self, rate: float) -> None:
-        self._work.take(rate)
-        factor = float(self._work.factors(self.end - MINUTE_SECONDS, MINUTE_SECONDS, 1)[0])
-        if self._live is not None:
-            self._live.step(float(remove_event_effects(np.array([rate]), np.array([factor]))[0]))
-        self._warm()
-
     def _factor_at_lead(self) -> float:
         return float(self._work.factors(self.end + (self._lead or 0) * MINUTE_SECONDS, MINUTE_SECONDS, 1)[0])
 
@@ -225,47 +250,33 @@ class TierForecast:
             return None
         return max(hold_minutes(self._lead), round(asked.hold_seconds / MINUTE_SECONDS))
 
-    def _look_back(self, run: LeadRun | None = None) -> None:
-        """Update the worth of pre-warming in the last week, and the minimum that follows from prices."""
-        asked = self.settings
-        if asked.lead_seconds is None or self._capacity is None or self._lead is None:
-            return
-        past = prewarm_value.ValueInputs(
-            rates=np.array(self._work.rates),
-            requests=None if self._requests is None else np.array(self._requests.rates),
-            factors=self._work.factors(self._work.start, MINUTE_SECONDS, len(self._work.rates)),
-            end=self.end,
-            zone=asked.zone,
-            bin_minutes=self._work.bin_minutes,
-            lead=self._lead,
-            certainty=self._certainty,
-            usable_rps=self._capacity.rps,
-            hold=self._hold,
-            margin=asked.margin,
-            replica_hour=asked.replica_hour,
-            currency=asked.currency,
-            run=run,
-        )
-        week = prewarm_value.simulate_last_week(past)
+    def _look_back(self, asked: ForecastRequest, capacity: Capacity, run: LeadRun) -> None:
+        """Set the worth of pre-warming in the last week, and the minimum that follows from prices."""
+        past = self._work
+        factors, rates = past.factors(past.start, MINUTE_SECONDS, len(past.rates)), np.array(past.rates)
+        week = prewarm_value.split_last_week(rates, factors, run, self._certainty, capacity.rps, self._hold)
         if week is None:
             return
-        prices, planned = _prices(asked), max(1, asked.minimum_warm)
-        ratio = None if prices is None else prices.critical_ratio(self._capacity.rps)
+        prices, planned = _prices(asked), self._minimum
+        ratio = None if prices is None else prices.critical_ratio(capacity.rps)
         if ratio is not None:
-            self._minimum = prewarm_value.compute_minimum_warm(past, week.judged, ratio, planned, asked.margin)
-        self._worth = prewarm_value.worth_lately(past, week, planned, ratio)
+            self._minimum = week[0].minimum_warm(ratio, planned, asked.margin)
+        self._worth = prewarm_value.compare_strategies(
+            asked,
+            *week,
+            certainty=self._certainty,
+            at_least=planned,
+            ratio=ratio,
+            requests=np.array(self._kinds[-1].rates),
+            end=self.end,
+        )
 
     def _begin_warming(self, held: int) -> None:
         """Count replicas from now on. Hold the last recommended replicas (`held`) and the needs of the last minutes."""
-        asked = self.settings
-        if asked.lead_seconds is None or self._capacity is None or self._lead is None:
+        if self._capacity is None or self._lead is None:
             return
         hold = self._hold or hold_minutes(self._lead)
-        self._warmer = Prewarmer(
-            minimum=self._minimum,
-            hold=hold,
-            margin=asked.margin,
-        )
+        self._warmer = Prewarmer(minimum=self._minimum, hold=hold, margin=self.settings.margin)
         for rate in self._work.rates[-hold:-1]:
             if np.isfinite(rate):
                 self._warmer.step(None, rate, self._capacity)

@@ -38,8 +38,7 @@ class PrewarmValue:
     `reason` and `short_reason`. `with_margin` names ours with the margin of the recommended counts, "" without a
     margin. No comparison uses it.
 
-    `covered_ratio` (0-1) is the share of minutes with demand within the prepared capacity. `weighing_sentence`
-    says what counting work saved against counting requests, "" if work is requests. Raise ValueError for an
+    `covered_ratio` (0-1) is the share of minutes with demand within the prepared capacity. Raise ValueError for an
     unknown name.
     """
 
@@ -57,7 +56,6 @@ class PrewarmValue:
     covered_ratio: float | None
     currency: str = ""
     with_margin: str = ""
-    weighing_sentence: str = ""
 
     def __post_init__(self) -> None:
         names = [strategy.name for strategy in self.strategies]
@@ -146,9 +144,8 @@ def _share(share: float) -> str:
 
 
 def _advice(worth: PrewarmValue) -> list[str]:
-    said = [f"* cheaper, or as good without a forecast. {worth.sentence}"]
-    said += filter(None, (worth.weighing_sentence, worth.margin_sentence))
-    return [line for text in said for line in wrap(text, "  ", "    ")]
+    said = [f"* cheaper, or as good without a forecast. {worth.sentence}", worth.margin_sentence]
+    return [line for text in said if text for line in wrap(text, "  ", "    ")]
 
 
 def worth_json(worth: PrewarmValue) -> dict[str, Any]:

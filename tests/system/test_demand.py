@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from history_samples import START, booking, finished
 from numpy.testing import assert_array_equal
 from paths import ROOT
 
-from agent.forecasting.history_input import demand_series
+from agent.forecasting.history_input import read_demand
 from agent.forecasting.requests import settled_time
 from agent.history.schema import DAY, DEMAND_COLUMNS, VERSION
 from agent.history.store import HistoryStore
@@ -126,23 +128,12 @@ def minute(place: int, amount: float | None, tokens: float | None = None) -> Min
     )
 
 
-def test_minutes_become_series_from_the_first_known_to_the_last() -> None:
-    (found,) = demand_series(
-        [minute(0, None), minute(1, 5.0, 50.0), minute(3, None), minute(4, 7.0, 70.0), minute(5, None)],
-        zone="Europe/Berlin",
-    )
-    assert (found.start, found.bin_seconds, found.zone) == (START + 60, 60.0, "Europe/Berlin")
-    assert_array_equal(found.values, np.array([5, NAN, NAN, 7]))
-
-
-def test_minutes_become_longer_bins() -> None:
-    (found,) = demand_series([minute(i, float(i)) for i in range(10)], bin_seconds=300.0)
-    assert_array_equal(found.values, np.array([10.0, 35.0]))
-
-
-def test_minutes_of_which_nothing_is_known_make_no_series() -> None:
-    assert demand_series([]) == []
-    assert demand_series([minute(0, None, 5.0)]) == []
+def test_minutes_become_a_series_in_which_what_is_not_known_is_missing() -> None:
+    kept = [minute(0, None), minute(1, 5.0, 50.0), minute(3, None), minute(4, 7.0, 70.0)]
+    reader: Any = SimpleNamespace(demand=lambda *_: kept)
+    (found,) = read_demand(reader, "h100", START, START + 360.0, zone="Europe/Berlin")
+    assert (found.start, found.bin_seconds, found.zone) == (START, 60.0, "Europe/Berlin")
+    assert_array_equal(found.values, np.array([NAN, 5, NAN, NAN, 7, NAN]))
 
 
 def test_a_minute_is_settled_two_intervals_after_its_end() -> None:

@@ -3,40 +3,54 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from forecast_samples import question, series
 
 from agent.forecasting.messages import ForecastResponse
-from agent.forecasting.prewarm_value import ValueInputs, compute_minimum_warm, simulate_last_week, worth_lately
+from agent.forecasting.prewarm_value import Stretch, compare_strategies, split_last_week
 from agent.forecasting.tier_forecast import TierForecast
 from agent.reporting.generate import prewarming_from_response
+from exporters.documents.prewarm_value import PrewarmValue
 from forecast.capacity.minimum_warm import excess, minimum_warm
 from forecast.capacity.simulation import SimulatedDemand, cheapest_reacting, simulate_requests
+from forecast.lead.online import run_past
 from forecast.series.binned import Array
 from rules.catalogue.registry import margin_of
 from rules.plan.money import figure
-from rules.plan.replica_count import NO_MARGIN, Margin
+from rules.plan.replica_count import NO_MARGIN
 
 DAY = 1440
 
 
-def past(rates: Array, margin: Margin = NO_MARGIN, replica_hour: float | None = None, **changes: float) -> ValueInputs:
-    return ValueInputs(
-        rates=rates,
-        factors=np.ones(len(rates)),
-        end=60.0 * len(rates),
-        zone="UTC",
-        bin_minutes=5,
-        lead=3,
-        certainty=changes.get("certainty", 0.99),
-        usable_rps=2.0,
-        hold=None,
-        margin=margin,
-        replica_hour=replica_hour,
-        currency="USD",
-    )
+def split(rates: Array, certainty: float = 0.99) -> tuple[Stretch, Stretch]:
+    """The judged week and the time before."""
+    ones = np.ones(len(rates))
+    week = split_last_week(rates, ones, run_past(rates, 5, 3), certainty, usable_rps=2.0, hold=None)
+    assert week is not None
+    return week
+
+
+def compare(
+    judged: Stretch,
+    before: Stretch,
+    at_least: int = 1,
+    *,
+    ratio: float | None = None,
+    certainty: float = 0.99,
+    **asked: Any,
+) -> PrewarmValue:
+    requests = judged.world.demand
+    given = {
+        "certainty": certainty,
+        "at_least": at_least,
+        "ratio": ratio,
+        "requests": requests,
+        "end": 60.0 * len(requests),
+    }
+    return compare_strategies(question(currency="USD", **asked), judged, before, **given)
 
 
 def days(surges: float, count: int, seed: int) -> Array:
@@ -51,49 +65,45 @@ def test_the_reacting_that_ours_is_compared_with_is_chosen_on_the_time_before_th
     """It was calm and surges began with the judged week: nobody could have chosen to be careful then."""
     calm, wild = days(1.0, 10, 1), days(3.0, 7, 2)
     for before, after in ((calm, wild), (days(3.0, 10, 1), days(1.0, 7, 2))):
-        one = past(np.concatenate([before, after]))
-        week = simulate_last_week(one)
-        assert week is not None
-        assert (len(week.judged.world.demand), len(week.before.world.demand)) == (7 * DAY, 10 * DAY - 1)
+        week = split(np.concatenate([before, after]))
+        assert [len(stretch.world.demand) for stretch in week] == [7 * DAY, 10 * DAY - 1]
         price = 4 / 0.01
         judged = SimulatedDemand(demand=after, before=float(before[-1]), capacity=2.0, lead=3)
         known = SimulatedDemand(demand=before[1:], before=float(before[0]), capacity=2.0, lead=3)
         chosen, hindsight = cheapest_reacting(known, price), cheapest_reacting(judged, price)
         assert chosen != hindsight
-        told = worth_lately(one, week, 1)
+        told = compare(*week)
         assert told.reacting == f"reacting at {chosen:.0%}"
         assert f"The {chosen:.0%} was the cheapest of the 9 d 23 h before." in told.reason
         assert told.recommended in (told.reacting, told.ours)
 
 
 def test_the_minutes_that_stayed_within_what_was_ready_are_counted() -> None:
-    found = simulate_last_week(past(days(1.0, 12, 3)))
-    assert found is not None
-    assert found.judged.coverage_ratio is not None
-    assert 0.97 < found.judged.coverage_ratio <= 1.0
+    judged, _ = split(days(1.0, 12, 3))
+    assert judged.coverage_ratio is not None
+    assert 0.97 < judged.coverage_ratio <= 1.0
 
 
 def test_what_must_stay_warm_is_the_plans_where_too_little_was_said_before() -> None:
     rates = days(1.0, 10, 4)
-    week = simulate_last_week(past(rates[: 3 * DAY + 600]))
-    assert week is not None
-    assert np.isfinite(week.before.quantile).sum() < DAY
-    assert compute_minimum_warm(past(rates), week.before, 0.99, 2, NO_MARGIN) == 2
+    _, before = split(rates[: 3 * DAY + 600])
+    assert np.isfinite(before.quantile).sum() < DAY
+    assert before.minimum_warm(0.99, 2, NO_MARGIN) == 2
 
 
 def test_the_margin_is_a_line_of_its_own_and_all_others_are_compared_without_it() -> None:
     rates = days(1.5, 12, 5)
-    without, with_margin = (past(rates, one, replica_hour=2.0, certainty=0.5) for one in (NO_MARGIN, margin_of()))
-    week = simulate_last_week(without)
-    assert week is not None
-    bare, told = worth_lately(without, week, 1), worth_lately(with_margin, week, 1)
+    judged, before = split(rates, 0.5)
+    bare, told = (
+        compare(judged, before, certainty=0.5, margin=margin, replica_hour=2.0) for margin in (NO_MARGIN, margin_of())
+    )
     assert (bare.with_margin, bare.margin_sentence) == ("", "")
     assert told.with_margin == "pre-warming with the margin"
     roomy = next(one for one in told.strategies if one.name == told.with_margin)
     ours = next(one for one in told.strategies if one.name == told.ours)
     assert tuple(one for one in told.strategies if one is not roomy) == bare.strategies
     assert (told.recommended, told.reason, told.reacting) == (bare.recommended, bare.reason, bare.reacting)
-    counted = simulate_requests(week.judged.world, week.judged.quantile, margin=margin_of()).asked
+    counted = simulate_requests(judged.world, judged.quantile, margin=margin_of()).asked
     assert roomy.replica_hours == pytest.approx(counted.sum() / 60)
     assert roomy.replica_hours > ours.replica_hours / 0.9
     assert roomy.violation_minutes < ours.violation_minutes
@@ -108,20 +118,18 @@ def test_what_the_margin_carries_is_not_kept_warm_a_second_time() -> None:
     """Surges of a half: the margin carries a part of each. In the quiet half of the day the minimum is what is warm."""
     rates = days(1.5, 12, 6)
     rates[np.arange(len(rates)) % DAY < DAY // 2] *= 0.02
-    week = simulate_last_week(past(rates, certainty=0.5))
-    assert week is not None
-    one, margin, ratio = past(rates, margin_of(), certainty=0.5), margin_of(), 0.99
-    bare, roomy = (compute_minimum_warm(one, week.before, ratio, 0, each) for each in (NO_MARGIN, margin))
+    judged, before = split(rates, 0.5)
+    margin, ratio = margin_of(), 0.99
+    bare, roomy = (before.minimum_warm(ratio, 0, each) for each in (NO_MARGIN, margin))
     assert 0 <= roomy < bare
-    world = week.before.world
-    known = np.where(np.isfinite(week.before.quantile), world.demand, np.nan)
-    ready = simulate_requests(world, week.before.quantile, minimum=0, margin=margin).ready
+    world = before.world
+    known = np.where(np.isfinite(before.quantile), world.demand, np.nan)
+    ready = simulate_requests(world, before.quantile, minimum=0, margin=margin).ready
     assert roomy == minimum_warm(excess(known, ready, world.capacity, world.lead), ratio)
 
     # Each strategy keeps the minimum that fits its own counts.
-    told = worth_lately(one, week, 0, ratio)
+    told = compare(judged, before, 0, ratio=ratio, certainty=0.5, margin=margin)
     hours = {strategy.name: strategy.replica_hours for strategy in told.strategies}
-    judged = week.judged
     for name, minimum, each in ((told.ours, bare, NO_MARGIN), (told.with_margin, roomy, margin)):
         fleet = simulate_requests(judged.world, judged.quantile, minimum=minimum, margin=each)
         assert hours[name] == pytest.approx(fleet.asked.sum() / 60)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from forecast_samples import DAY_MINUTES, NOW, SETTLED, amounts, question, rate, series
+from forecast_samples import DAY_MINUTES, NOW, SETTLED, TIER, amounts, keep, question, rate, series
 
 from agent.config.forecast import EventConfig
 from agent.errors import ConfigError
+from agent.forecasting.history_input import HistoryForecasts
 from agent.forecasting.messages import ForecastResponse
 from agent.forecasting.responses import NOTHING
 from agent.forecasting.tier_forecast import HIGHEST_CERTAINTY, TierForecast
@@ -24,6 +26,11 @@ from rules.plan.replica_count import NO_MARGIN
 def answered(minutes: int = 3 * DAY_MINUTES, **changes: Any) -> ForecastResponse:
     asked = question(**changes)
     return TierForecast(asked, series(minutes)).respond(asked)
+
+
+def follow(tier: TierForecast, *minutes: float) -> None:
+    """Add minutes; the newest known one stays as it was booked."""
+    tier.follow(question(), np.array([np.nan, *minutes]))
 
 
 def test_four_days_of_a_daily_wave_are_forecast_and_warmed_for() -> None:
@@ -128,7 +135,7 @@ def test_following_minute_by_minute_says_what_beginning_anew_says_of_the_bins() 
     )
     followed = TierForecast(asked, begun)
     for _, amount in minutes[3 * DAY_MINUTES :]:
-        followed.add([amount])
+        follow(followed, amount)
     later = question(minutes_later=60)
     whole = Series(start=begun.start, bin_seconds=60.0, values=np.array([amount for _, amount in minutes]))
     one, other = followed.respond(later), TierForecast(later, whole).respond(later)
@@ -147,16 +154,21 @@ def test_following_minute_by_minute_says_what_beginning_anew_says_of_the_bins() 
     assert abs(one.prewarm.recommendation.replicas - other.prewarm.recommendation.replicas) <= 1
 
 
-def test_a_day_later_everything_is_learnt_anew_and_what_is_old_is_forgotten() -> None:
-    asked = question()
-    followed = TierForecast(asked, series(3 * DAY_MINUTES))
-    worth = followed.respond(asked).prewarm.worth
-    followed.add([amount for _, amount in amounts(DAY_MINUTES, SETTLED + 86_400)])
-    later = followed.respond(question(minutes_later=DAY_MINUTES))
-    assert later.prewarm.worth is not None
-    assert worth is None or later.prewarm.worth.end > worth.end
-    assert later.forecast is not None
-    assert later.forecast.projection.points[0].t == SETTLED + 86_400
+def test_a_day_later_the_tier_starts_anew_from_the_history_and_until_then_it_follows(tmp_path: Path) -> None:
+    path = keep(tmp_path / "history.db", 4 * DAY_MINUTES, SETTLED + 86_400.0)
+    forecasts = HistoryForecasts()
+    worths, forecasters = [], []
+    for minutes_later in (0, DAY_MINUTES - 1, DAY_MINUTES):
+        found = forecasts.respond(question(path, minutes_later))
+        worths.append(found.prewarm.worth)
+        forecasters.append(forecasts._tiers[TIER])
+    assert forecasters[0] is forecasters[1]
+    assert forecasters[2] is not forecasters[1]
+    assert worths[0] == worths[1]
+    assert worths[2] is not None
+    assert worths[2].end == SETTLED + 86_400.0
+    assert found.forecast is not None
+    assert found.forecast.projection.points[0].t == SETTLED + 86_400
 
 
 def test_little_history_is_an_answer_with_its_own_words() -> None:
@@ -199,11 +211,11 @@ def test_nothing_is_recommended_where_no_replica_can_be_counted() -> None:
 def test_what_was_seen_last_counts_for_ten_minutes_and_then_nothing_is_recommended() -> None:
     asked = question()
     tier = TierForecast(asked, series(600))
-    tier.add([np.nan] * 9)
+    follow(tier, *[np.nan] * 9)
     held = tier.respond(question(minutes_later=9))
     assert held.prewarm.recommendation is not None
     assert held.now_rps == pytest.approx(amounts(1)[-1][1] / 60.0)
-    tier.add([np.nan])
+    follow(tier, np.nan)
     silent = tier.respond(question(minutes_later=10))
     assert silent.now_rps is None
     assert silent.prewarm.recommendation is None
@@ -215,9 +227,9 @@ def test_what_was_seen_last_counts_for_ten_minutes_and_then_nothing_is_recommend
 def test_no_schedule_is_made_of_what_was_seen_an_hour_ago() -> None:
     tier = TierForecast(question(), series(4 * DAY_MINUTES))
     # Each question comes half a minute after its last settled minute.
-    tier.add([np.nan] * 59)
+    follow(tier, *[np.nan] * 59)
     assert tier.respond(question(minutes_later=59)).prewarm.schedule
-    tier.add([np.nan])
+    follow(tier, np.nan)
     old = tier.respond(question(minutes_later=60)).prewarm
     assert (old.schedule, old.until, old.schedule_certainty) == ((), None, None)
     assert old.reason == "the newest demand of the tier is 1 h old: no schedule is made of it"
@@ -311,10 +323,10 @@ def test_a_hold_shorter_than_a_start_is_none() -> None:
     for hold, held in ((0.0, 4), (600.0, 10)):
         asked = question(hold_seconds=hold)
         tier = TierForecast(asked, series(600))
-        tier.add([60.0 * 40.0])
+        follow(tier, 60.0 * 40.0)
         kept = []
         for later in range(2, 15):
-            tier.add([60.0 * 4.0])
+            follow(tier, 60.0 * 4.0)
             found = tier.respond(question(minutes_later=later, hold_seconds=hold)).prewarm.recommendation
             assert found is not None
             kept.append(found.replicas)
