@@ -52,7 +52,7 @@ def _print_engine_page(options: SimpleNamespace, body: bytes, page_name: str) ->
         }
         uses = coverage.explain_families(table, reader.families)
         documents[name] = inspect_json(table.name, page, readings, uses)
-        title = f"{name or page_name}: {table.title}, generation {table.release_line}"
+        title = f"{name or page_name}: {table.title}, generation {table.generation}"
         texts.append(inspect_text(title, page, readings, uses))
     document = {"schema": 1, "holds": holds, "engines": documents} if holds else documents[""]
     print_result(options, document, "\n\n".join(texts))

@@ -29,8 +29,8 @@ from agent.http_client.page import JSON, PageFetcher
 from agent.scrape.exposition import ExpositionSeries, ParsedPage, SeriesReader
 from rules.engines.coverage import version_range
 from rules.engines.reader import SeriesLayout, SeriesName, is_mapped_name, snapshot
-from rules.engines.registry import ENGINES, PROCESS_START, normalize_name
-from rules.engines.several import SeveralEnginesError, find_declared_engine, is_router, split_page
+from rules.engines.registry import ENGINES
+from rules.engines.several import SeveralEnginesError, is_router, split_page
 from rules.engines.table import EngineTable
 from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot
 
@@ -119,7 +119,6 @@ class PageReader:
 
     def _split(self, names: Sequence[SeriesName], families: Iterable[str]) -> tuple[str, dict[str, SeriesLayout]]:
         """Return the label that tells the engines of a page apart, and their layouts. Raise ScrapeError."""
-        plain = [(normalize_name(name), labels) for name, labels in names]
         if is_router(families):
             raise ScrapeError(
                 ScrapeFailure.NOT_ONE_ENGINE, "a router's page (the vLLM production-stack router): no engine"
@@ -130,11 +129,8 @@ class PageReader:
             raise ScrapeError(ScrapeFailure.NOT_ONE_ENGINE, f"{error}: nothing of it is judged") from error
         if layouts:
             return label, layouts
-        declared = find_declared_engine(families, self._engines)
         text = f"not a page of {self._configured}, which is configured for it"
-        if declared is not None and all(name == PROCESS_START or name.startswith("http_") for name, _ in plain):
-            text = f"{declared.title}, but no series yet: the page has HELP and TYPE lines without samples"
-        elif self._configured is None:
+        if self._configured is None:
             known = ", ".join(sorted({e.label for e in self._engines})) or "none"
             text = f"no page of an engine that sizewatch reads ({known})"
         raise ScrapeError(ScrapeFailure.INCONSISTENT, text)

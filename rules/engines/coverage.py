@@ -16,11 +16,6 @@ from rules.engines.table import EngineTable, SourceRow
 from rules.telemetry.families import GPU_NAMES, FamilyKind
 from rules.telemetry.signals import SIGNALS, Signal
 
-SUMMARY = "summary"
-"""Type of a family with a sum and a count, as a histogram has."""
-
-_UNTYPED = frozenset({"untyped", "unknown", ""})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyUse:
@@ -34,19 +29,17 @@ class FamilyUse:
 
 
 def explain_families(engine: EngineTable, families: Mapping[str, str]) -> tuple[FamilyUse, ...]:
-    """Return the use of each family of a page (printed name and type of its TYPE line), in the page's order.
-
-    Both spellings of a counter are accepted: with `_total` (text format) and without (OpenMetrics). Parts of a
-    histogram on a page without TYPE lines are accepted too.
-    """
+    """Return the use of each family of a page (printed name and type of its TYPE line), in the page's order."""
     rows = {printed: _rows_of(engine, printed, type_) for printed, type_ in families.items()}
     won = _winners(engine, rows.values())
+    # Samples that are read but feed no family of ours.
+    facts = (*engine.info, *(sample for _, sample in engine.fact_gauges), PROCESS_START, engine.born)
     uses = []
     for printed, type_ in families.items():
-        names = _spellings(engine, printed, type_)
-        added = [row for row in won if any(re.sub("_(sum|count)$", "", more) in names for more in row.plus)]
+        name, *others = _spellings(engine, printed)
+        added = [row for row in won if any(re.sub("_(sum|count)$", "", more) in (name, *others) for more in row.plus)]
         ours = tuple(dict.fromkeys(row.family for row in (*rows[printed], *added) if row in won))
-        text = ", ".join(ours) or ("facts about the engine" if names[0] in _facts(engine) else "")
+        text = ", ".join(ours) or ("facts about the engine" if name in facts else "")
         uses.append(FamilyUse(name=printed, type=type_, is_read=bool(text), families=ours, text=text))
     return tuple(uses)
 
@@ -57,33 +50,20 @@ def _winners(engine: EngineTable, found: Iterable[Iterable[SourceRow]]) -> tuple
 
 
 def _rows_of(engine: EngineTable, printed: str, type_: str) -> list[SourceRow]:
-    """Return the rows whose source is a family of this printed name and type. Of a name without a type, only a part of a
-    histogram is of a histogram."""
-    bare, *others = _spellings(engine, printed, type_)
-    if type_ not in _UNTYPED:
-        typed = {type_, "histogram" if type_ == SUMMARY else type_}
-        return [row for row in engine.rows if row.source in (bare, *others) and _type(row) in typed]
-    return [
-        row
-        for row in engine.rows
-        if row.source in others or (row.source == bare and _type(row) != FamilyKind.HISTOGRAM)
-    ]
+    """Return the rows of a family. What is a histogram in one release may be a gauge in another."""
+    name, counter, *parts = _spellings(engine, printed)
+    is_histogram = type_ in ("histogram", "summary")
+    names = {True: (name,) if is_histogram else tuple(parts), False: () if is_histogram else (name, counter)}
+    return [row for row in engine.rows if row.source in names[bool(row.part) or row.kind is FamilyKind.HISTOGRAM]]
 
 
-def _spellings(engine: EngineTable, printed: str, type_: str) -> tuple[str, ...]:
+def _spellings(engine: EngineTable, printed: str) -> tuple[str, ...]:
+    """Return the names that a table may have for a family of a page.
+
+    A counter is printed with `_total` (text format) or without (OpenMetrics), a histogram without TYPE lines in parts.
+    """
     name = strip_wrapper_prefix(normalize_name(printed), engine)
-    if type_ == "counter":
-        return name, f"{name}_total"
-    return name, *(name.removesuffix(end) for end in SUFFIXES if type_ in _UNTYPED and name.endswith(end))
-
-
-def _type(row: SourceRow) -> str:
-    return FamilyKind.HISTOGRAM.value if row.part else row.kind.value
-
-
-def _facts(engine: EngineTable) -> tuple[str, ...]:
-    """Return the samples that are read but feed no family of ours."""
-    return (*engine.info, *(sample for _, sample in engine.fact_gauges), PROCESS_START, engine.born)
+    return name, f"{name}_total", *(name.removesuffix(end) for end in SUFFIXES if name.endswith(end))
 
 
 def version_range(engine: EngineTable, families: Mapping[str, str]) -> str:

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from statistics import fmean
 
 from rules.engines.registry import ENGINES, PROCESS_START, normalize_name, select_rows, strip_wrapper_prefix
 from rules.engines.table import EngineTable, LabelAggregation, SourceRow
@@ -33,14 +34,13 @@ PART_OF = (
 SUFFIXES = ("_bucket", "_sum", "_count")
 SeriesName = tuple[str, Mapping[str, str]]
 RANK_FAMILIES = RANK_GAUGES.union(WORK, WORK_EVENTS)
-MOST_SHOWN = 300
 _ByName = Mapping[str, list[tuple[int, Mapping[str, str]]]]
 _Faults = list[tuple[str, str]]
 """(family, fault) of the families that are not used."""
 
 _COMBINE: dict[LabelAggregation, Callable[[list[float]], float]] = {
     LabelAggregation.SUM: sum,
-    LabelAggregation.MEAN: lambda numbers: sum(numbers) / len(numbers),
+    LabelAggregation.MEAN: fmean,
     LabelAggregation.MAX: max,
 }
 
@@ -73,8 +73,7 @@ class SeriesLayout:
 
     `names`: by family, (slot of the update time, names in its label) of series that never disappear. `histograms`: by
     family, the factor of its sum and its parts; no parts means no counts yet. `ranks`: by data-parallel rank and family,
-    where a page has several. `doubts` are problems of families that are
-    used all the same.
+    where a page has several. `doubts` are problems of families that are used all the same.
     """
 
     engine: EngineTable
@@ -106,8 +105,7 @@ def sources(engine: EngineTable) -> frozenset[str]:
             names.update(row.source + suffix for suffix in SUFFIXES)
         else:
             names.update((row.sample, *row.plus))
-    # A row without `zero_with` and the like names no series; "" would match every unnamed series of an unrecognised
-    # page.
+    # A row without `zero_with` has "", which would match every unnamed series.
     return frozenset(names - {""})
 
 
@@ -123,7 +121,9 @@ def compile_layout(series: Sequence[SeriesName], engine: EngineTable) -> SeriesL
     names: dict[str, tuple[tuple[int, int], ...]] = {}
     histograms: dict[str, tuple[float, tuple[HistogramPart, ...]]] = {}
     faults: _Faults = []
-    doubts = _several_models(facts)
+    doubts: list[str] = []
+    if len({name.casefold() for name in facts.get("model", "").split(",")}) > 1:
+        doubts.append(f"model: {facts['model']} are served by this page, and are added up: a tier is one model")
     won = select_rows(engine.rows, lambda row: _on_page(row, by_name))
     for row in won:
         factor, scale = row.factor, fact_slots.get(row.factor_fact)
@@ -185,13 +185,6 @@ def _facts(by_name: _ByName, engine: EngineTable) -> dict[str, str]:
 def to_printable_line(text: str) -> str:
     """Return a fact as one printable line. Labels may hold anything, and facts appear in sentences, names and logs."""
     return text if text.isprintable() else "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
-
-
-def _several_models(facts: Mapping[str, str]) -> list[str]:
-    models = facts.get("model", "")
-    if len({name.casefold() for name in models.split(",")}) < 2:
-        return []
-    return [f"model: {models[:MOST_SHOWN]} are served by this page, and are added up: a tier is one model"]
 
 
 def _read_factor(row: SourceRow, facts: Mapping[str, str], doubts: list[str]) -> float:

@@ -18,9 +18,6 @@ ENGINES: tuple[EngineTable, ...] = tuple(
 )
 """A Dynamo worker that passes its engine's families through is read as that engine, so Dynamo is last."""
 
-BY_NAME: Mapping[str, EngineTable] = {f"{engine.name}/{engine.generation}": engine for engine in ENGINES}
-"""By name and generation: `vllm/v1`."""
-
 PROCESS_START = "process_start_time_seconds"
 """Metric of every Prometheus client about its process, for all engines (not in multiprocess mode)."""
 
@@ -33,10 +30,7 @@ def normalize_name(name: str) -> str:
 
 def strip_wrapper_prefix(name: str, engine: EngineTable) -> str:
     """Return the name without the prefix of Ray or KServe."""
-    for wrapper in engine.wrappers:
-        if name.startswith(wrapper):
-            return name[len(wrapper) :]
-    return name
+    return next((name.removeprefix(prefix) for prefix in engine.wrappers if name.startswith(prefix)), name)
 
 
 def detect_engine(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from rules.engines.reader import SeriesLayout, SeriesName, compile_layout, sources, to_printable_line
+from rules.engines.reader import SeriesLayout, SeriesName, compile_layout, to_printable_line
 from rules.engines.registry import ENGINES, detect_engine, normalize_name, strip_wrapper_prefix
 from rules.engines.table import EngineTable, SourceRow
 
@@ -54,18 +54,6 @@ class SeveralEnginesError(Exception):
 def is_router(families: Iterable[str]) -> bool:
     """Return whether a page is of the vLLM production-stack's router. Other routers print no names of engines."""
     return any(normalize_name(name).startswith(STACK_ROUTER) for name in families)
-
-
-def find_declared_engine(families: Iterable[str], engines: tuple[EngineTable, ...] = ENGINES) -> EngineTable | None:
-    """Return the engine with two names among the HELP and TYPE lines of a page without samples, or None.
-
-    Generations of one engine differ in labels, which such lines do not have. A single name may be of another program."""
-    names = {normalize_name(name) for name in families}
-    for engine in engines:
-        plain = {strip_wrapper_prefix(name, engine) for name in names}
-        if sum(any(name + end in sources(engine) for end in ("", "_total", "_bucket")) for name in plain) > 1:
-            return engine
-    return None
 
 
 def split_page(

@@ -108,14 +108,9 @@ class EngineTable:
     itl_is_per_token: bool = False
 
     @property
-    def release_line(self) -> str:
-        """Return the generation as people write it: V1, 1.3, frontend."""
-        return {"v0": "V0", "v1": "V1"}.get(self.generation, self.generation.removeprefix("v"))
-
-    @property
     def label(self) -> str:
-        """Return the name for people: vLLM V1, TensorRT-LLM 1.3, Dynamo frontend."""
-        return f"{self.title} {self.release_line}"
+        """Return the name for people: vLLM v1, TensorRT-LLM v1.3, Dynamo frontend."""
+        return f"{self.title} {self.generation}"
 
     def explain_missing(self, families: Iterable[str]) -> str:
         """Return the table's reason why one of these families is missing, "" for none."""

@@ -27,9 +27,7 @@ LARGE_FLEET, TINY_FLEET = 3.0, 0.1
 One that carries less than a tenth of the peak was not sized for it: the two are in other units."""
 
 CALIBRATION_GAP = 2.0
-"""Factor between Little's ceiling and the usable rps, beyond which the test's traffic was not production's (guide 8.3).
-
-C_max / SLO is an upper bound, so only a higher one counts. C_max / average latency counts both ways."""
+"""Factor between Little's ceiling and the usable rps, beyond which the test's traffic was not production's (guide 8.3)."""
 
 OPERATING_POINT_TOLERANCE = 0.05
 """A given operating point within this share of the derived one is the same, rounded."""
@@ -200,55 +198,43 @@ def _no_safety_factor(case: Case) -> Found:
     yield "fleet.safety_factor", "info", f"{text}and {most:g} for a new deployment or high variance{asked[1]}"
 
 
-def _gap_to_objective(case: Case) -> Found:
-    objective = case.tier.slo.ttft_p99_seconds
-    if case.point is None or case.point.c_max is None or objective is None:
+def _gaps_of_littles_law(case: Case) -> Found:
+    """Yield C_max / latency that is far from the usable rps (guide 8.3, 8.4, and 9.1, step 7).
+
+    C_max / SLO is an upper bound, so only a higher one counts. C_max / average latency counts both ways.
+    """
+    point = case.point
+    if point is None or point.c_max is None:
         return
-    ceiling = littles_ceiling_rps(case.point.c_max, objective)
-    gap = ceiling / case.point.usable_rps
-    if round(gap, 6) > CALIBRATION_GAP:
-        text = f"C_max / SLO, {ceiling:.4g} rps, is {gap:.3g} times the usable {case.point.usable_rps:.4g} rps"
-        yield "curve", "info", f"{text}; above 2, ask whether the test's prompts and arrivals were production's"
+    times = (
+        ("SLO", case.tier.slo.ttft_p99_seconds, 0.0),
+        ("average latency", _average_seconds(case), 1 / CALIBRATION_GAP),
+    )
+    for what, seconds, least in times:
+        if seconds is None:
+            continue
+        ceiling = littles_ceiling_rps(point.c_max, seconds)
+        gap = ceiling / point.usable_rps
+        if not least <= round(gap, 6) <= CALIBRATION_GAP:
+            text = f"C_max / {what}, {point.c_max:.4g} / {seconds:.3g} s = {ceiling:.4g} rps, is {gap:.3g} times the usable"
+            text += f" {point.usable_rps:.4g} rps; more than 2 x apart, the test's inputs are not production's"
+            yield "curve", "info", f"{text} (guide 8.4): check its lengths, arrivals and concurrency"
 
 
-def _gap_to_average(case: Case) -> Found:
-    """Yield C_max / average latency that is far from the usable rps, above or below (guide 8.4, and 9.1, step 7).
+def _average_seconds(case: Case) -> float | None:
+    """Return the average latency at the operating point: TTFT P50 + TPOT P50 x (mean output tokens - 1).
 
-    Points carry no mean latency. TTFT P50 + TPOT P50 x (mean output tokens - 1) stands for it: the clients timed both.
-    C_max / usable rps would be the mean itself, and equal by definition. A C_max by Little's law is not compared, nor
-    the curve's with a usable rps that is given without one.
+    Points carry no mean latency; the clients timed both medians. C_max / usable rps would be the mean itself, and equal
+    by definition. None for a C_max by Little's law, and for a usable rps that is given without one.
     """
     curve, point = case.curve, case.point
-    if curve is None or curve.is_littles_law or point is None or point.c_max is None:
-        return
-    if point.given and point.given.c_max is None:
-        return
+    if curve is None or curve.is_littles_law or point is None or (point.given and point.given.c_max is None):
+        return None
     ttft, tpot = (curve.value_at(name, point) for name in ("ttft_p50_seconds", "tpot_p50_seconds"))
     outputs = capacity_lengths(case.tier, curve, point).generation_tokens
     if ttft is None or tpot is None or outputs is None or not outputs.is_exact:
-        return
-    seconds = ttft + tpot * max(outputs.low - 1, 0)
-    ceiling = littles_ceiling_rps(point.c_max, seconds)
-    gap = ceiling / point.usable_rps
-    if 1 / CALIBRATION_GAP <= round(gap, 6) <= CALIBRATION_GAP:
-        return
-    text = f"C_max / average latency, {point.c_max:.4g} / {seconds:.3g} s = {ceiling:.4g} rps, is {gap:.3g} times the"
-    text += f" usable {point.usable_rps:.4g} rps; more than 2 x apart, the test's inputs are not production's"
-    yield "curve", "info", f"{text} (guide 8.4): check its lengths, arrivals and concurrency"
-
-
-def _other_configuration(case: Case) -> Found:
-    """Yield a parallelism of the benchmark that the plan does not deploy (guide 9.1, step 7)."""
-    measured, gpu = case.tier.curve and case.tier.curve.measured, case.tier.gpu
-    planned = {
-        "tensor_parallel": gpu.tensor_degree,
-        "pipeline_parallel": gpu.pipeline_parallel or 1,
-        "data_parallel": gpu.model_copies,
-    }
-    for name, degree in planned.items():
-        if (was := getattr(measured, name, None)) not in (None, degree):
-            text = f"was {was}, the plan deploys {degree}: a curve of another parallelism is not this replica's"
-            yield f"curve.measured.{name}", "warning", f"{text}; benchmark the final configuration (guide 9.1, step 7)"
+        return None
+    return ttft + tpot * max(outputs.low - 1, 0)
 
 
 def _short_prompts(case: Case) -> Found:
@@ -326,9 +312,7 @@ CHECKS: tuple[Callable[[Case], Found], ...] = (
     _lengths,
     _fleet_size,
     _no_safety_factor,
-    _gap_to_objective,
-    _gap_to_average,
-    _other_configuration,
+    _gaps_of_littles_law,
     _short_prompts,
     check_guardrails,
     _unsupported_weights,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import partial
+from typing import Literal
 
 from rules.confidence import Certainty
 from rules.plan.mistakes import Case, Found, Severity
@@ -31,15 +31,9 @@ Threshold = Callable[[str], float]
 """Threshold of the catalogue's row Guardrails by its name, or the tier's override."""
 
 
-class GuardrailState(StrEnum):
-    FITS = "fits"
-    MISSING = "missing"
-    NOT_IN_PLAN = "not_in_plan"  # the plan has no guardrails at all: those of the gateway are not known
-    TOO_LOW = "too_low"
-    TOO_HIGH = "too_high"
-    INEFFECTIVE = "ineffective"  # requests exceed it, or the objective is missed before it sheds
-    REFUSES = "refuses"  # more than 1 of 20 planned requests
-    UNKNOWN = "unknown"
+State = Literal["fits", "missing", "not_in_plan", "too_low", "too_high", "ineffective", "refuses", "unknown"]
+"""`not_in_plan`: the plan has no guardrails at all. `ineffective`: requests exceed it, or it sheds after the objective is
+missed. `refuses`: more than 1 of 20 planned requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +48,9 @@ class Guardrail:
     planned: float | None
     low: int | None = None
     high: int | None = None
-    state: GuardrailState
+    state: State
     certainty: Certainty = Certainty.CERTAIN
-    claim: str = ""
+    claim: str
     basis: str
 
     @property
@@ -67,9 +61,7 @@ class Guardrail:
     @property
     def status(self) -> str:
         """Return the status of a verdict: ok, unknown or warning."""
-        if self.state is GuardrailState.FITS:
-            return "ok"
-        return "unknown" if self.state in (GuardrailState.UNKNOWN, GuardrailState.NOT_IN_PLAN) else "warning"
+        return {"fits": "ok", "unknown": "unknown", "not_in_plan": "unknown"}.get(self.state, "warning")
 
     @property
     def sentence(self) -> str:
@@ -77,9 +69,12 @@ class Guardrail:
         head = f"{WORDS[self.key]} {self.planned:,.6g} {self.claim}" if self.planned else f"no {WORDS[self.key]}"
         if self.low is None:
             return f"{head}; {self.basis}"
-        top = "or more" if self.high is None else f"to {self.high:,}" if self.high > self.low else ""
-        verb = "" if self.state is GuardrailState.FITS else "fit" if top else "fits"
-        return f"{head}; {' '.join(filter(None, (f'{self.low:,}', top, verb)))}: {self.basis}"
+        span = f"{self.low:,}"
+        if self.high != self.low:
+            span += " or more" if self.high is None else f" to {self.high:,}"
+        if self.state != "fits":
+            span += " fits" if self.high == self.low else " fit"
+        return f"{head}; {span}: {self.basis}"
 
 
 def judge_guardrails(
@@ -94,7 +89,7 @@ def judge_guardrails(
     if tier.slo.ttft_p99_seconds is not None:
         found.append(_judge_breaker(tier, tier.slo.ttft_p99_seconds, threshold, seen_rps))
     if tier.guardrails is None:
-        return tuple(replace(guardrail, state=GuardrailState.NOT_IN_PLAN) for guardrail in found)
+        found = [replace(guardrail, state="not_in_plan") for guardrail in found]
     return tuple(found)
 
 
@@ -107,36 +102,37 @@ def _judge_limit(tier: TierPlan, key: str, threshold: Threshold, seen: Mapping[s
     if not is_seen:
         value = getattr(workload, quantile, None)
         length, longest = (Reading(value=value, low=value, high=value, n=0.0) if value else None), None
-    refuses, p95 = "", getattr(workload, "p95", None)
-    if planned and p95 and not is_seen and planned < p95:
-        refuses = f"is below the planned P95 of {p95:,.6g} tokens: more than 1 of 20 requests is over it"
+    p95 = getattr(workload, "p95", None)
+    refuses = bool(planned and p95 and not is_seen and planned < p95)
+    state: State = "missing" if planned is None else "fits"
+    claim, proven = "fits", planned is None
+    if refuses:
+        state, claim = (
+            "refuses",
+            f"is below the planned P95 of {p95:,.6g} tokens: more than 1 of 20 requests is over it",
+        )
     if length is None:
-        state, claim = GuardrailState.UNKNOWN, "cannot be compared"
-        if refuses or not planned:
-            state, claim = (GuardrailState.REFUSES, refuses) if refuses else (GuardrailState.MISSING, claim)
+        if state == "fits":
+            state, claim = "unknown", "cannot be compared"
         basis = f"no {quantile.upper()} of {part} is planned or seen"
         return Guardrail(key=key, planned=planned, state=state, claim=claim, basis=basis)
     least, most = threshold("least_headroom"), threshold("most_headroom")
     bottom, top = length.low or 0.0, length.high
     best = bottom if length.value is None or top is None else length.value
     low, high = _whole(least * best), None if top is None else _whole(most * best)
-    proven = planned is None or (top is not None and least * top <= planned <= most * bottom)
-    state, claim = GuardrailState.FITS, "fits"
-    if planned is None:
-        state = GuardrailState.MISSING
-    elif longest is not None and max(longest.low or 0.0, longest.value or 0.0) > planned:
-        state, proven = GuardrailState.INEFFECTIVE, (longest.low or 0.0) >= planned
-        claim = f"is not enforced, or cuts, as P99 is {quantity(longest, 'tokens')}"
-    elif refuses:
-        state, claim = GuardrailState.REFUSES, refuses
-    elif planned < low:
-        state, claim, proven = GuardrailState.TOO_LOW, "is too low", planned < _whole(least * bottom)
-    elif high is not None and planned > high:
-        state, claim, proven = GuardrailState.TOO_HIGH, "is too high", planned > _whole(most * (top or 0.0))
+    if planned is not None and not refuses:
+        if longest is not None and max(longest.low or 0.0, longest.value or 0.0) > planned:
+            state, proven = "ineffective", (longest.low or 0.0) >= planned
+            claim = f"is not enforced, or cuts, as P99 is {quantity(longest, 'tokens')}"
+        elif planned < low:
+            state, claim, proven = "too_low", "is too low", planned < _whole(least * bottom)
+        elif high is not None and planned > high:
+            state, claim, proven = "too_high", "is too high", planned > _whole(most * (top or 0.0))
+        else:
+            proven = top is not None and least * top <= planned <= most * bottom
     span = "" if bottom == top else f" ({quantity(length, 'tokens')})"
-    of = f"{'seen' if is_seen else 'planned'} {quantile.upper()}, {number(best, 'tokens')}{span}"
+    basis = f"{least:g} to {most:g} x the {'seen' if is_seen else 'planned'} {quantile.upper()}, {number(best, 'tokens')}{span}"
     certainty = Certainty.CERTAIN if proven or not is_seen else Certainty.LIKELY
-    basis = f"{least:g} to {most:g} x the {of}"
     return Guardrail(
         key=key, planned=planned, low=low, high=high, state=state, certainty=certainty, claim=claim, basis=basis
     )
@@ -151,21 +147,21 @@ def _judge_breaker(tier: TierPlan, seconds: float, threshold: Threshold, seen_rp
     rates = tier.workload.requests_per_second if tier.workload else None
     peak = (rates.peak if rates else None) or 0.0
     rps = max(peak, seen_rps or 0.0)
+    state: State = "missing" if planned is None else "fits"
+    claim = "fits"
     if not rps:
-        state, basis = GuardrailState.UNKNOWN if planned else GuardrailState.MISSING, "no arrivals are planned or seen"
+        state = "unknown" if planned else state
+        basis = "no arrivals are planned or seen"
         return Guardrail(key=key, planned=planned, state=state, claim="cannot be compared", basis=basis)
     depth = safe_queue_depth(seconds, rps)
     low, high = (max(1, _whole(threshold(name) * depth)) for name in ("low", "high"))
-    state, claim = GuardrailState.FITS, "fits"
-    if planned is None:
-        state = GuardrailState.MISSING
-    elif planned < low:
-        state, claim = GuardrailState.TOO_LOW, f"sheds too early, at {planned / depth:.0%}"
-    elif planned > max(high, threshold("too_deep") * depth):
-        state = GuardrailState.INEFFECTIVE
+    if planned is not None and planned < low:
+        state, claim = "too_low", f"sheds too early, at {planned / depth:.0%}"
+    elif planned is not None and planned > max(high, threshold("too_deep") * depth):
+        state = "ineffective"
         claim = f"is too deep: beyond {depth:,.3g} a violation is guaranteed before any request is shed"
-    elif planned > high:
-        state, claim = GuardrailState.TOO_HIGH, f"is too close to a guaranteed violation, at {planned / depth:.0%}"
+    elif planned is not None and planned > high:
+        state, claim = "too_high", f"is too close to a guaranteed violation, at {planned / depth:.0%}"
     share = f"{threshold('low'):.0%} to {threshold('high'):.0%}"
     origin = "planned peak" if peak == rps else "peak seen"
     basis = f"{share} of {number(seconds, 'seconds')} x {number(rps, 'per_second')}, the {origin}"
@@ -184,7 +180,7 @@ def check_guardrails(case: Case) -> Found:
         known = "; ".join(guardrail.sentence for guardrail in found if guardrail.low is not None)
         yield "guardrails", "info", f"is not in the plan{f'; {known}' if known else ''}"
         return
-    severities: dict[GuardrailState, Severity] = {GuardrailState.MISSING: "info", GuardrailState.REFUSES: "mistake"}
+    severities: dict[str, Severity] = {"missing": "info", "refuses": "mistake"}
     for guardrail in found:
         if guardrail.status == "warning":
             severity = severities.get(guardrail.state, "warning")

@@ -28,13 +28,8 @@ class Price:
 
 def price_of(plan: TierPlan) -> Price:
     """Return the price of the tier's replicas from its plan."""
-    if plan.cost is None:
-        return Price(gpus_per_replica=plan.gpu.per_replica)
-    return Price(
-        gpus_per_replica=plan.gpu.per_replica,
-        gpu_hour_price=plan.cost.gpu_hour_price,
-        currency=plan.cost.currency,
-    )
+    price = {} if plan.cost is None else plan.cost.model_dump(include={"gpu_hour_price", "currency"})
+    return Price(gpus_per_replica=plan.gpu.per_replica, **price)
 
 
 def gpu_hours_a_day(replicas: float, gpus_per_replica: float) -> float:

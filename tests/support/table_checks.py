@@ -11,9 +11,11 @@ from paths import TESTS
 
 from agent.scrape.scrapers import PageReader
 from rules.engines.coverage import FamilyUse, explain_families
-from rules.engines.registry import normalize_name, strip_wrapper_prefix
+from rules.engines.registry import ENGINES, normalize_name, strip_wrapper_prefix
 from rules.engines.table import EngineTable
 from rules.telemetry.families import BY_NAME, stem
+
+TABLES = {f"{engine.name}/{engine.generation}": engine for engine in ENGINES}
 
 
 def uses(engine: EngineTable, text: str) -> dict[str, FamilyUse]:

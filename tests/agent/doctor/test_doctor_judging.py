@@ -186,7 +186,7 @@ def names(body: bytes, **target: Any) -> list[CheckResult]:
 def test_rules_that_a_page_cannot_feed_are_named() -> None:
     old = (TESTS / "pages" / "vllm-0.8.5.prom").read_bytes()
     engine, mute, *_ = names(old, engine_version="0.8.5")
-    assert engine.text.startswith("vLLM V1 (0.8.5 by the configuration, before 0.9.2 by its names): ")
+    assert engine.text.startswith("vLLM v1 (0.8.5 by the configuration, before 0.9.2 by its names): ")
     assert (mute.level, mute.text) == (
         CheckLevel.WARN,
         "TpotDivergence, TpotSloBurn, AvailabilityBurn will say not_exposed",
@@ -196,7 +196,7 @@ def test_rules_that_a_page_cannot_feed_are_named() -> None:
 @pytest.mark.parametrize("name", ["vllm-0.33.0.prom", "vllm-0.33.0.openmetrics.txt"])
 def test_a_page_of_the_newest_known_release_feeds_most_rules(name: str) -> None:
     found, mute, *_ = names((TESTS / "pages" / name).read_bytes())
-    assert found.text.startswith("vLLM V1 (after 0.29.0 by its names): 34 of 40 signals")
+    assert found.text.startswith("vLLM v1 (after 0.29.0 by its names): 34 of 40 signals")
     assert mute.text == "AvailabilityBurn will say not_exposed", "no reason error on this page, and no HTTP answers"
 
 

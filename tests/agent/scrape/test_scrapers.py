@@ -163,33 +163,16 @@ def test_a_page_of_something_that_is_no_engine_says_what_could_have_been_read(
 
 
 @pytest.mark.parametrize(
-    ("page", "title"),
-    [
-        ((TESTS / "cases" / "10-empty" / "headers_only.prom").read_text(), "vLLM"),
-        (
-            '# TYPE vllm:num_requests_running gauge\n# TYPE vllm:cache_config_info gauge\nhttp_requests_total{a="b"} 3\n',
-            "vLLM",
-        ),
-        ("# TYPE sglang:num_running_reqs gauge\n# TYPE sglang:time_to_first_token_seconds histogram\n", "SGLang"),
-        ("# TYPE tgi_queue_size gauge\n# TYPE tgi_batch_current_size gauge\nprocess_start_time_seconds 17\n", "TGI"),
-        ("# TYPE ray_vllm_num_requests_running gauge\n# TYPE ray_vllm_num_requests_waiting gauge\nup 1\n", "vLLM"),
-    ],
-)
-def test_names_of_an_engine_without_samples_are_that_engine_without_series(page: str, title: str) -> None:
-    with pytest.raises(ScrapeError, match=f"inconsistent: {title}, but no series yet"):
-        PageReader().read(page.encode(), 0.0)
-
-
-@pytest.mark.parametrize(
     ("page", "engine"),
     [
+        ((TESTS / "cases" / "10-empty" / "headers_only.prom").read_text(), None),
         ((TESTS / "cases" / "10-empty" / "scalellm.prom").read_text(), None),
         ("# TYPE request_success_total counter\nup 1\n", None),
         ("# TYPE vllm:num_requests_running gauge\n# TYPE vllm:num_requests_waiting gauge\nup 1\n", "sglang"),
         ('# TYPE vllm:num_requests_running gauge\nvllm:prompt_tokens_total{model_name="m"} 1\n', None),
     ],
 )
-def test_names_of_nobody_known_or_not_as_configured_are_no_engine_without_series(page: str, engine: str | None) -> None:
+def test_names_without_samples_or_not_as_configured_are_no_engine(page: str, engine: str | None) -> None:
     with pytest.raises(ScrapeError, match=r"no page of an engine|not a page of sglang"):
         PageReader(engine).read(page.encode(), 0.0)
 

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 from making import PAGES, START
 from paths import SHARED
-from table_checks import unexplained
+from table_checks import TABLES, unexplained
 
 from agent.errors import ScrapeError
 from agent.scrape.scrapers import PageReader
 from rules.engines.coverage import FamilyUse, explain_families, version_range
-from rules.engines.registry import BY_NAME as TABLES
 from rules.engines.registry import ENGINES
 from rules.engines.table import EngineTable
 from rules.telemetry.families import BY_NAME, stem
@@ -165,13 +164,6 @@ def test_a_name_that_another_replaces_is_left_alone_on_that_page_only() -> None:
 def test_what_nobody_knows_is_said_to_be_unknown() -> None:
     (found,) = explain_families(VLLM_V1, {"vllm:request_failure_total": "counter"})
     assert (found.is_read, found.text) == (False, "")
-
-
-def test_a_known_name_of_another_type_is_unknown() -> None:
-    (found,) = explain_families(VLLM_V1, {"vllm:num_preemptions_total": "gauge"})
-    assert not found.is_read
-    (found,) = explain_families(VLLM_V1, {"vllm:iteration_tokens_total": "counter"})
-    assert not found.is_read
 
 
 def test_a_name_without_a_type_is_taken_at_its_word() -> None:

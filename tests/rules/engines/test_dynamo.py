@@ -6,10 +6,9 @@ import re
 
 import pytest
 from making import START, page_text, read
-from table_checks import misread, never_met, openmetrics, unknown, uses, without
+from table_checks import TABLES, misread, never_met, openmetrics, unknown, uses, without
 
 from agent.errors import ScrapeError
-from rules.engines.registry import BY_NAME as TABLES
 from rules.engines.registry import ENGINES, itl_comparable
 from rules.telemetry import windows
 from rules.telemetry.readings import read_all, window_since_start

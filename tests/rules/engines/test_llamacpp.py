@@ -9,13 +9,12 @@ import re
 import pytest
 import recorded
 from making import START, page_text, read
-from table_checks import unexplained
+from table_checks import TABLES, unexplained
 
 from agent.replay.replay import replay
 from agent.scrape.scrapers import PageReader
 from agent.sources.recording import load, scrapes
 from rules.engines.coverage import FamilyUse, explain_families
-from rules.engines.registry import BY_NAME as TABLES
 from rules.telemetry import windows
 from rules.telemetry.families import BY_NAME, stem
 from rules.telemetry.readings import read_all
@@ -193,11 +192,6 @@ def test_every_row_is_met_on_a_page_or_says_where_it_is_declared() -> None:
 def test_the_throughputs_that_reading_empties_are_not_read() -> None:
     for name in ("prompt_tokens_seconds", "predicted_tokens_seconds"):
         assert not uses(page_text(LOADED))[f"llamacpp:{name}"].is_read
-
-
-def test_what_another_type_prints_under_a_known_name_is_unknown() -> None:
-    (found,) = explain_families(LLAMACPP, {"llamacpp:requests_processing": "counter"})
-    assert not found.is_read
 
 
 # --- the recording: 237 requests, 12 at once on 4 slots in the middle

@@ -7,8 +7,8 @@ import re
 import pytest
 from making import START, page_text, read
 from sglang_pages import DOCS, RANKS, REAL, RELEASES, STARTUP, absent, amounts, printed, with_value, without_lines
+from table_checks import TABLES
 
-from rules.engines.registry import BY_NAME as TABLES
 from rules.engines.registry import itl_comparable
 from rules.telemetry import windows
 from rules.telemetry.readings import read_all

@@ -7,12 +7,11 @@ import re
 
 import pytest
 from making import START, page_text, read
-from table_checks import unexplained
+from table_checks import TABLES, unexplained
 
 from agent.errors import ScrapeError
 from agent.scrape.scrapers import PageReader
 from rules.engines.coverage import FamilyUse, explain_families
-from rules.engines.registry import BY_NAME as TABLES
 from rules.telemetry import windows
 from rules.telemetry.families import BY_NAME, stem
 from rules.telemetry.readings import read_all
@@ -194,8 +193,3 @@ def test_every_name_of_its_reference_is_on_the_page() -> None:
     of_requests += " mean_time_per_token_duration queue_duration skipped_tokens success validation_duration"
     names = {f"tgi_batch_{n}" for n in of_batches.split()} | {f"tgi_request_{n}" for n in of_requests.split()}
     assert names | {"tgi_queue_size"} <= set(uses(page_text(PAGE)))
-
-
-def test_a_counter_that_is_a_gauge_is_unknown() -> None:
-    (found,) = explain_families(TGI, {"tgi_request_count": "gauge"})
-    assert not found.is_read

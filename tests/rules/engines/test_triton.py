@@ -8,10 +8,9 @@ import re
 import pytest
 from making import page_text, read
 from paths import SHARED
-from table_checks import misread, never_met, unknown, uses, without
+from table_checks import TABLES, misread, never_met, unknown, uses, without
 
 from agent.errors import ScrapeError
-from rules.engines.registry import BY_NAME as TABLES
 from rules.telemetry.readings import read_all, window_since_start
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 from rules.telemetry.snapshots import Snapshot

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 from making import page_text, read
-from table_checks import misread, never_met, openmetrics, unknown, uses, without
+from table_checks import TABLES, misread, never_met, openmetrics, unknown, uses, without
 
 from agent.errors import ScrapeError
-from rules.engines.registry import BY_NAME as TABLES
 from rules.engines.table import EngineTable
 from rules.telemetry.readings import read_all, window_since_start
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue

@@ -7,12 +7,11 @@ import re
 import pytest
 from making import PAGES, START, page_text, read
 from paths import SHARED
-from table_checks import unexplained
+from table_checks import TABLES, unexplained
 
 from agent.errors import ScrapeError
 from agent.scrape.scrapers import PageReader
 from rules.engines.coverage import FamilyUse, explain_families
-from rules.engines.registry import BY_NAME as TABLES
 from rules.engines.registry import ENGINES, detect_engine
 from rules.telemetry import windows
 from rules.telemetry.families import BY_NAME, stem

@@ -7,8 +7,8 @@ import re
 import pytest
 from making import START, page_text, read
 from paths import SHARED
+from table_checks import TABLES
 
-from rules.engines.registry import BY_NAME as TABLES
 from rules.telemetry import windows
 from rules.telemetry.readings import read_all, window_since_start
 from rules.telemetry.signals import Gap, Missing, Reading
@@ -328,5 +328,5 @@ def test_a_fresh_engine_has_all_its_families_and_no_traffic() -> None:
 
 
 def test_what_vllm_does_not_count_is_declared_with_its_reason() -> None:
-    assert {*VLLM_V1.not_exposed} == {"kv_offload_used_tokens", "adapter_evictions", "expert_balance_sum"}
+    assert {*VLLM_V1.not_exposed} == {"adapter_evictions"}
     assert not {*VLLM_V1.not_exposed} & {row.family for row in VLLM_V1.rows}
