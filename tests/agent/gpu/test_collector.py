@@ -124,6 +124,14 @@ def test_a_pid_file_that_names_no_process_is_told_with_its_name(tmp_path: Path, 
     assert "its GPUs are not known: pid_file" in found.missing
 
 
+def test_a_pid_file_that_is_a_pipe_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pid")
+    with (tmp_path / "pid").open("r+b", buffering=0) as pipe:
+        pipe.write(b"10\n" * 10)
+        with pytest.raises(PidFileError, match="no such file"):
+            read_pid(str(tmp_path / "pid"))
+
+
 def test_a_process_that_uses_no_gpu_is_told(tmp_path: Path) -> None:
     (tmp_path / "pid").write_text("10")
     (found,) = assign_gpus([target("r", "auto", pid_file=tmp_path / "pid")], TWO, lambda pid: frozenset({pid})).values()

@@ -3,6 +3,8 @@
 import pytest
 from nvml_fixture import nvml_library, nvml_state, read_machine  # noqa: F401 (fixtures)
 
+from rules.telemetry.gpu_limits import Impossible
+
 NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, GPU_IS_LOST = 3, 4, 13, 15
 NAMES = ("gpu_gr_engine_active", "gpu_sm_active", "tensor_active", "dram_active")
 OF = " NVIDIA H100 80GB HBM3 (driver 580.95.05)"
@@ -120,6 +122,7 @@ def test_a_little_above_100_percent_is_rounding_and_more_is_a_gap(machine):
     gpu = pass_time(machine, 10.0, 100.5, 102, 40, -1)
     assert activity(gpu) == pytest.approx((1.0, None, 0.4, None))
     assert gpu.gaps["gpu_sm_active"] == "102 % active was given by" + OF
+    assert isinstance(gpu.gaps["gpu_sm_active"], Impossible)
 
 
 def test_a_gpu_that_was_away_begins_anew(machine):

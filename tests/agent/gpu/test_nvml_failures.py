@@ -102,6 +102,10 @@ def test_without_a_driver_there_is_one_problem_and_opening_backs_off(machine, co
     machine.standin.set({"error.nvmlInitWithFlags": None})
     assert len(machine.turn(300.0)) == 1
     assert machine.problems == ()
+    machine.standin.set({"error.nvmlInitWithFlags": code, "error.nvmlEventSetWait_v2": DRIVER_NOT_LOADED})
+    machine.turn()
+    machine.turn()
+    assert machine.problems[0].endswith("no GPU is read, next try after 10 s"), "it begins anew"
 
 
 def test_a_driver_without_a_gpu_is_said_and_tried_again(machine):

@@ -185,6 +185,7 @@ def test_an_instance_that_takes_over_a_number_begins_with_nothing(halves):
     first, _ = read(halves, 60.0)
     assert (first.gpu, first.counters["gpu_fault_events"]) == (other, 0)
     assert "tensor_active" not in {*first.gauges, *first.gaps}
+    assert halves.standin.lent() == 4, "the new one's first sample, the other's two, and the event set"
 
 
 def test_the_same_uuid_in_another_gpu_instance_begins_with_nothing(halves):

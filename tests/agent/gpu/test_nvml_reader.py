@@ -198,6 +198,17 @@ def test_without_driver_sums_polls_fill_the_same_counters_and_are_marked(machine
     assert gpu.gaps == {}
 
 
+def test_polls_do_not_cover_the_time_without_the_gpu(machine):
+    machine.standin.add_gpu(samples=None, energy_mj=None)
+    machine.only()
+    machine.standin.set({"0.gone": 1})
+    assert machine.turn() == ()
+    machine.standin.set({"0.gone": None})
+    machine.only()
+    counters = machine.only().counters
+    assert (counters["gpu_busy_covered_seconds"], counters["gpu_energy_covered_seconds"]) == (15.0, 15.0)
+
+
 def test_samples_that_come_with_a_driver_take_the_place_of_polls(machine):
     machine.standin.add_gpu(samples=None)
     assert machine.only().sampled > POLLED

@@ -91,6 +91,14 @@ def test_polled_power_adds_watts_times_seconds():
     assert (energy.total, energy.covered_seconds) == pytest.approx((2_000.0, 10.0))
 
 
+def test_a_total_that_comes_after_polls_does_not_count_their_time_again():
+    energy = EnergySum()
+    energy.add_total(1_000_000, at=0.0)
+    energy.add_poll(300.0, at=10.0)
+    energy.add_total(7_000_000, at=20.0)
+    assert (energy.total, energy.covered_seconds) == pytest.approx((3_000.0, 10.0))
+
+
 def test_throttling_is_covered_where_every_cause_is_known():
     held = ThrottleSum()
     held.add({"power": 5_000_000_000}, {"board": True}, at=0.0)
