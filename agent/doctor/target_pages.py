@@ -13,8 +13,7 @@ from email.utils import parsedate_to_datetime
 from agent.errors import ScrapeError
 from agent.gpu.owners import GpuAssignment
 from agent.http_client.page import PageFetcher, fetch_page
-from agent.scrape.page_engines import target_of_engine
-from agent.scrape.scrapers import PageReader, Target
+from agent.scrape.scrapers import PageReader, Target, target_of_engine
 from rules.plan.schema import TierPlan
 from rules.telemetry.snapshots import GpuReadout, Snapshot
 

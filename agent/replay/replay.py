@@ -16,8 +16,7 @@ from agent.errors import ScrapeError, ScrapeFailure
 from agent.fleet.tier_readers import AGENTS, build_replica_reader
 from agent.prometheus.api import SampleClient
 from agent.prometheus.errors import StoreError
-from agent.scrape.page_engines import name_replica
-from agent.scrape.scrapers import PageReader
+from agent.scrape.scrapers import PageReader, name_replica
 from agent.sources.past_store import PastQueryClient, group_by_cycle, observe_past
 from agent.sources.recording import RecordedTarget, Recording, Scrape, scrapes
 from rules.engines.registry import ENGINES, itl_comparable

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from agent.config.peer import Peer
@@ -45,7 +44,11 @@ def probe_engine(peer: Peer) -> EngineProbe:
     """Probe one endpoint. Raise ScrapeError if it has no page of an engine."""
     reader = PageReader()
     page = next(iter(reader.read_engines(fetch_page(peer), time.time()).values()))
-    card = _read_model_card(peer)
+    models = peer.model_copy(update={"url": urlunsplit(urlsplit(peer.url)._replace(path=MODELS, query=""))})
+    try:
+        card = dict(json.loads(fetch_page(models, JSON))["data"][0])
+    except (ScrapeError, ValueError, LookupError, TypeError, RecursionError):
+        card = {}
     context = str(card.get("max_model_len") or page.facts.get("max_model_len", ""))
     return EngineProbe(
         url=peer.url,
@@ -55,12 +58,3 @@ def probe_engine(peer: Peer) -> EngineProbe:
         context_tokens=int(context) if context.isdecimal() and len(context) < 10 else None,
         holds=reader.describe_engines(),
     )
-
-
-def _read_model_card(peer: Peer) -> dict[str, Any]:
-    """Return the first model card of the server, empty without a list of models."""
-    url = urlunsplit(urlsplit(peer.url)._replace(path=MODELS, query=""))
-    try:
-        return dict(json.loads(fetch_page(peer.model_copy(update={"url": url}), JSON))["data"][0])
-    except (ScrapeError, ValueError, LookupError, TypeError, RecursionError):
-        return {}

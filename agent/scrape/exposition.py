@@ -1,11 +1,11 @@
 """Reader of the exposition pages of one target: prometheus_client parses each line once, and later pages look it up.
 
-A page that repeats the last page's lines with other numbers is read without looking at single lines. The caller checks
-values (falling buckets, counts that disagree). No engine is special here.
+The caller checks values (falling buckets, counts that disagree). No engine is special here.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,9 +38,9 @@ UNTYPED = "untyped"
 SUFFIXES = ("", "_total", "_bucket", "_count", "_sum", "_created", "_info")
 """Endings of the samples of a family. A family with the sample's full name comes first."""
 
-# float() and the library agree on texts of these bytes. For others (`1_000`, blanks, digits of other scripts) the
-# library decides.
-NUMBER_BYTES = b"0123456789.+-eEINFTYinfaty"
+NUMBER = re.compile(rb" ([+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|NaN|[+-]Inf)$", re.MULTILINE)
+"""Plain number at the end of a line. float() and the library agree on it. For other texts the library decides."""
+
 # Exceptions of the library on invalid lines; not all are ValueError.
 _NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 
@@ -67,12 +67,8 @@ class ParsedPage:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Line without its number: a sample by name (with its series if that is wanted), or a family with its type.
+    """Line without its number: a sample by name (with its series if that is wanted), or a family with its type."""
 
-    `prefix` is the text before the number with its blank, or the whole line without a number.
-    """
-
-    prefix: bytes
     name: str = ""
     type: str = ""
     is_sample: bool = False
@@ -90,69 +86,53 @@ class SeriesReader:
         self._wanted = wanted
         self._known: Mapping[bytes, _Line] = {}
         self._page: list[_Line] = []
-        self._prefixes: tuple[bytes, ...] = ()
+        self._texts: list[bytes] = []
+        self._is_wanted: list[bool] = []
         self._series: tuple[ExpositionSeries, ...] = ()
         self._families: Mapping[str, str] = {}
-        self._is_sample: list[bool] = []
-        self._is_wanted: list[bool] = []
 
     def read(self, body: bytes) -> ParsedPage:
         """Parse a page. Raise ScrapeError (syntax, duplicate, cut_off, too_large) and keep nothing of the page."""
         if not body.endswith(b"\n"):
             text = "the page ends inside a line" if body else "the page is empty"
             raise ScrapeError(ScrapeFailure.CUT_OFF, text)
+        pieces = NUMBER.split(body)
+        if pieces[::2] == self._texts:
+            # The page differs from the last one only in numbers.
+            numbers = compress(map(float, pieces[1::2]), self._is_wanted)
+            return ParsedPage(self._series, tuple(numbers), self._families)
         lines = body.split(b"\n", MOST_LINES + 1)
         if len(lines) > MOST_LINES + 1:
             raise _too_large(f"has more than {MOST_LINES} lines")
         lines.pop()
-        if (values := self._repeated_values(body, lines)) is not None:
-            return ParsedPage(self._series, values, self._families)
         samples = len(lines) - body.count(b"\n#") - body.startswith(b"#")
         if samples > MOST_SERIES:
             raise _too_large(f"has {samples} samples, more than {MOST_SERIES}")
         learned: dict[bytes, _Line] = {}
         page: list[_Line] = []
-        found: list[float] = []
+        values: list[float] = []
         repeatable = True
         for number, line in enumerate(lines, 1):
             fixed = not line or line.startswith(b"#")
-            prefix, value = (line, 0.0) if fixed else _split_number(line)
-            parsed = self._known.get(prefix)
+            key, value = (line, 0.0) if fixed else _split_number(line)
+            parsed, reusable = self._known.get(key), True
             if parsed is None or value is None:
                 parsed, value, reusable = self._parse(line, number)
-                repeatable = repeatable and reusable
-                if reusable and fixed != parsed.is_sample:
-                    learned[prefix] = parsed
-            else:
-                learned[prefix] = parsed
+            if reusable and fixed != parsed.is_sample:
+                learned[key] = parsed
             page.append(parsed)
             if parsed.series is not None:
-                found.append(value)
+                values.append(value)
+                repeatable = repeatable and reusable
         # Known lines are the same objects, so that this looks at their identity.
         if page != self._page:
             self._learn(page)
         self._known, self._page = learned, page
-        self._prefixes = tuple(line.prefix for line in page) if repeatable else ()
-        return ParsedPage(self._series, tuple(found), self._families)
-
-    def _repeated_values(self, body: bytes, lines: list[bytes]) -> tuple[float, ...] | None:
-        """Return the values if the page differs from the last only in plain numbers, else None. It looks at no line.
-
-        Every line loses its known prefix. Fixed lines are then empty, and the others numbers. A line with another prefix
-        stays whole, and breaks the sum of the bytes.
-        """
-        rests = list(map(bytes.removeprefix, lines, self._prefixes))
-        texts = list(compress(rests, self._is_sample))
-        numbers = b"".join(texts)
-        numbers_bytes = len(body) - len(lines) - sum(map(len, self._prefixes))
-        if len(lines) != len(self._prefixes) or sum(map(bool, rests)) != len(texts) or len(numbers) != numbers_bytes:
-            return None
-        try:
-            return (
-                None if numbers.translate(None, NUMBER_BYTES) else tuple(compress(map(float, texts), self._is_wanted))
-            )
-        except ValueError:
-            return None
+        self._texts = pieces[::2] if repeatable else []
+        self._is_wanted = [
+            parsed.series is not None for parsed, line in zip(page, lines, strict=True) if NUMBER.search(line)
+        ]
+        return ParsedPage(self._series, tuple(values), self._families)
 
     def _parse(self, line: bytes, number: int) -> tuple[_Line, float, bool]:
         """Parse a line with prometheus_client. Return its value, and whether another number changes only that.
@@ -165,11 +145,11 @@ class SeriesReader:
             text = line.decode().replace(" -nan(ind)", " NaN")
             family: Metric | None = next(iter(tuple(text_string_to_metric_families(text))), None)
             if family is None:
-                return _Line(line), 0.0, True
+                return _Line(), 0.0, True
             if not family.samples:
                 _, keyword, name, *rest = text.split(None, 3)
                 declared = one_line(name.strip('"')) if keyword == "TYPE" else ""
-                return _Line(line, declared, one_line(rest[0].strip()) if declared else ""), 0.0, True
+                return _Line(declared, one_line(rest[0].strip()) if declared else ""), 0.0, True
             sample = family.samples[0]
             value = float(sample.value)
         except _NOT_UNDERSTOOD as error:
@@ -178,10 +158,10 @@ class SeriesReader:
             raise ScrapeError(ScrapeFailure.SYNTAX, text) from error
         name = sys.intern(one_line(sample.name))
         series = ExpositionSeries(name, _labels(sample.labels, number)) if self._wanted(name) else None
-        prefix, plain = _split_number(line)
+        text_before, plain = _split_number(line)
         same = plain is not None and repr(plain + 0.0) == repr(value + 0.0)
-        reusable = same and sample.timestamp is None and sample.exemplar is None and bool(prefix.strip())
-        return _Line(prefix, name, "", True, series), value, reusable
+        reusable = same and sample.timestamp is None and sample.exemplar is None and bool(text_before.strip())
+        return _Line(name, "", True, series), value, reusable
 
     def _learn(self, page: Sequence[_Line]) -> None:
         """Take the series and families of a page with other lines than the last."""
@@ -191,27 +171,20 @@ class SeriesReader:
                 continue
             first = first_lines.setdefault(line.series, number)
             if first != number:
-                repeated = quote_external_text(line.prefix.decode(), 80)
+                repeated = quote_external_text(line.name, 80)
                 text = f"line {number} repeats the series of line {first}: {repeated}"
                 raise ScrapeError(ScrapeFailure.DUPLICATE, text)
         series, families = tuple(first_lines), _families(page)
-        if len({text for one in series for name, text in one.labels if name in MODEL_LABELS}) > MOST_MODELS:
+        if len({text for sample in series for name, text in sample.labels if name in MODEL_LABELS}) > MOST_MODELS:
             raise _too_large(f"names more than {MOST_MODELS} models")
-        self._is_sample = [line.is_sample for line in page]
-        self._is_wanted = [line.series is not None for line in page if line.is_sample]
         if (series, families) != (self._series, self._families):
             self._series, self._families = series, families
 
 
 def _split_number(line: bytes) -> tuple[bytes, float | None]:
-    """Split a line after its last blank. The second item is the plain number, or None for any other text."""
-    head, blank, tail = line.rpartition(b" ")
-    if not blank or tail.translate(None, NUMBER_BYTES):
-        return head + blank, None
-    try:
-        return head + blank, float(tail)
-    except ValueError:
-        return head + blank, None
+    """Return the text before the plain number at the end of a line, and the number; the line and None without one."""
+    plain = NUMBER.search(line)
+    return (line, None) if plain is None else (line[: plain.start()], float(plain[1]))
 
 
 def _labels(labels: Mapping[str, str], number: int) -> tuple[tuple[str, str], ...]:

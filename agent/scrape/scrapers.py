@@ -1,8 +1,7 @@
 """Scrapers of all targets of a cycle in parallel, and the page readers that make Snapshots.
 
-Each target has its own deadline and backoff. An error of a target affects only that target. `PageReader` caches the
-series reader and the compiled layout between pages. It does no network I/O. An incomplete page, or a page of no known
-engine, raises ScrapeError and changes no cache.
+Each target has its own deadline and backoff. An error of a target affects only that target. An incomplete page, or a
+page of no known engine, changes nothing that `PageReader` keeps between pages.
 """
 
 from __future__ import annotations
@@ -37,11 +36,8 @@ from rules.telemetry.snapshots import ENGINE_VERSION, Snapshot
 WAKE_SECONDS = 0.25
 """Seconds after which an interrupt is noticed."""
 
-FIRST_CYCLE_SECONDS = 3.0
-"""Seconds after which the first cycle closes, so that hung targets delay no readiness."""
-
 CLOSING_SHARE = 0.8
-"""Part of the interval after which a cycle closes. What still runs is taken up by the next one."""
+"""Part of the interval after which a cycle closes. What still runs has failed."""
 
 GRACE_SECONDS = 1.0
 """Seconds beyond a scrape's deadline. DNS lookups ignore the deadline: without a resolver they take half a minute."""
@@ -49,10 +45,13 @@ GRACE_SECONDS = 1.0
 VERSION_SECONDS = 2.0
 """Timeout of the question for the release, which follows a scrape that succeeded."""
 
-MOST_VERSION_BYTES = 4096
-
 VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,59}")
 """Pattern of a release: it becomes a label."""
+
+GONE_SECONDS = 3600.0
+"""Seconds after which an engine that its page no longer tells of is no replica any more: it was scaled down."""
+
+GONE = ScrapeError(ScrapeFailure.INCONSISTENT, "the page of several engines no longer tells of this one")
 
 _log = logging.getLogger(__name__)
 
@@ -180,17 +179,60 @@ class ScrapeResult:
     """
 
     t: float
-    seconds: float
-    snapshot: Snapshot | None
-    error: ScrapeError | None
+    seconds: float = 0.0
+    snapshot: Snapshot | None = None
+    error: ScrapeError | None = None
     engines: Mapping[str, Snapshot] = field(default_factory=dict)
+
+
+def name_replica(replica: str, engine: str) -> str:
+    """Return the replica name of an engine of a target's page."""
+    return f"{replica}/{engine}" if engine else replica
+
+
+def target_of_engine(target: Target, engine: str) -> Target:
+    """Return the target of an engine of a page. Which GPU is whose is not known where there are several."""
+    return replace(target, replica=name_replica(target.replica, engine), gpus=()) if engine else target
+
+
+class PageEngines:
+    """Engines of each page that holds several, with the time of the last page that told of each (unix seconds)."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], dict[str, float]] = {}
+
+    def targets(self, target: Target) -> tuple[Target, ...]:
+        """Return a target, or in its place those of its page's engines."""
+        return tuple(target_of_engine(target, name) for name in self._seen.get(target.key) or ("",))
+
+    def split(
+        self, targets: Iterable[Target], results: Mapping[tuple[str, str], ScrapeResult]
+    ) -> dict[tuple[str, str], ScrapeResult]:
+        """Return the results of all targets by replica. An engine that its page no longer tells of has failed."""
+        before, self._seen = self._seen, {}
+        by_replica = {}
+        for target in targets:
+            result, names = results[target.key], before.get(target.key, {})
+            if result.engines:
+                names = names | dict.fromkeys(result.engines, result.t)
+                names = {name: t for name, t in names.items() if result.t - t < GONE_SECONDS}
+            elif result.snapshot is not None or (result.error and result.error.kind is ScrapeFailure.NOT_ONE_ENGINE):
+                names = {}
+            if not names:
+                by_replica[target.key] = result
+                continue
+            self._seen[target.key] = names
+            for name in names:
+                error = GONE if result.engines and name not in result.engines else result.error
+                alone = replace(result, snapshot=result.engines.get(name), error=error, engines={})
+                by_replica[target_of_engine(target, name).key] = alone
+        return by_replica
 
 
 class _Scraper:
     """Scraper of one target, with a thread of its own: no target waits for another. A daemon thread holds up no exit.
 
-    `running` is the scrape of this cycle or of an earlier one, `is_late` whether that was given up already. It occupies
-    the connection.
+    `running` is its last scrape. While that runs, also after its cycle, it occupies the connection.
     """
 
     def __init__(self, target: Target, fetcher: PageFetcher) -> None:
@@ -200,24 +242,15 @@ class _Scraper:
         self.process: tuple[float | None] | None = None
         self.backoff = Backoff()
         self.running: Future[ScrapeResult] | None = None
-        self.is_late = False
-        self.begun = 0.0
         self._jobs: SimpleQueue[tuple[Future[ScrapeResult], Callable[[], ScrapeResult]] | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
 
-    @property
-    def deadline(self) -> float:
-        """Return the time (of time.monotonic) at which the running scrape has failed."""
-        return self.begun + self.target.peer.timeout_seconds + GRACE_SECONDS
-
-    def start(self, scrape: Callable[[], ScrapeResult]) -> None:
+    def start(self, scrape: Callable[[], ScrapeResult]) -> Future[ScrapeResult]:
         """Start a scrape in the thread: a new one a scrape costs half a millisecond. Raise RuntimeError without a thread."""
-        if self._thread is None:
-            thread = threading.Thread(target=self._work, name="scrape", daemon=True)
-            thread.start()
-            self._thread = thread
-        self.begun, self.is_late, self.running = time.monotonic(), False, Future()
+        if self.running is None:
+            threading.Thread(target=self._work, name="scrape", daemon=True).start()
+        self.running = Future()
         self._jobs.put((self.running, scrape))
+        return self.running
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -237,21 +270,20 @@ StartedScrapes = Mapping[tuple[str, str], Future[ScrapeResult]]
 class Scrapers:
     """Scrapers of all targets of one daemon, for one thread. `clock` returns unix seconds.
 
-    A cycle of `cycle_seconds` closes with what came until then. A scrape that still runs belongs to the next cycle.
+    A cycle of `cycle_seconds` closes with what came until then.
     """
 
     def __init__(
         self,
         targets: Sequence[Target],
         clock: Callable[[], float] = time.time,
-        fetcher: Callable[[Peer], PageFetcher] = PageFetcher,
+        fetcher: Callable[..., PageFetcher] = PageFetcher,
         cycle_seconds: float = float("inf"),
     ) -> None:
         self._clock = clock
         self._cycle_seconds = cycle_seconds
         self._interrupted = threading.Event()
-        # The release is JSON, which a fetcher of pages refuses.
-        self._fetch_json = partial(PageFetcher, accept=JSON) if fetcher is PageFetcher else fetcher
+        self._fetcher = fetcher
         self._scrapers = {t.key: _Scraper(t, fetcher(t.peer)) for t in targets}
         self._cycles = 0
         self._started_at = 0.0
@@ -263,26 +295,24 @@ class Scrapers:
         self._started_at = time.monotonic()
         started = {}
         for key, scraper in self._scrapers.items():
-            if scraper.running is not None and scraper.is_late and scraper.running.done():
-                scraper.running = None
-            if scraper.running is None and scraper.backoff.is_due(self._cycles):
-                scraper.start(partial(self._scrape, scraper))
-            if scraper.running is not None and not scraper.is_late:
-                started[key] = scraper.running
+            is_free = scraper.running is None or scraper.running.done()
+            if is_free and scraper.backoff.is_due(self._cycles):
+                started[key] = scraper.start(partial(self._scrape, scraper))
         return started
 
     def collect_results(self, started: StartedScrapes) -> Mapping[tuple[str, str], ScrapeResult]:
         """Return the result of every target when the last scrape has ended or timed out, or when the cycle closes.
 
-        Without a result yet, snapshot and error of a target are None, as in a skipped cycle.
+        Snapshot and error are None where none was started, or where the cycle was interrupted before its end.
         """
         self._wait_for(started)
         results = {}
         for key, scraper in self._scrapers.items():
-            result = self._result(scraper, started[key]) if key in started else None
-            if result is None:
-                results[key] = ScrapeResult(t=self._clock(), seconds=0.0, snapshot=None, error=None)
+            scrape = started.get(key)
+            if scrape is None or (self._interrupted.is_set() and not scrape.done()):
+                results[key] = ScrapeResult(t=self._clock())
                 continue
+            result = scrape.result() if scrape.done() else self._late_result(scraper)
             if result.error is None:
                 scraper.backoff = scraper.backoff.record_success()
             else:
@@ -291,30 +321,19 @@ class Scrapers:
         return results
 
     def _wait_for(self, started: StartedScrapes) -> None:
-        seconds = CLOSING_SHARE * self._cycle_seconds
-        closing = self._started_at + (min(FIRST_CYCLE_SECONDS, seconds) if self._cycles == 1 else seconds)
-        ends = {scrape: self._scrapers[key].deadline for key, scrape in started.items()}
-        while ends and not self._interrupted.is_set():
-            left = min(closing, max(ends.values())) - time.monotonic()
-            if left <= 0:
+        while not self._interrupted.is_set():
+            running = {key: scrape for key, scrape in started.items() if not scrape.done()}
+            timeouts = (self._scrapers[key].target.peer.timeout_seconds for key in running)
+            seconds = min(max(timeouts, default=0.0) + GRACE_SECONDS, CLOSING_SHARE * self._cycle_seconds)
+            left = self._started_at + seconds - time.monotonic()
+            if not running or left <= 0:
                 return
-            ended, _ = wait(ends, min(left, WAKE_SECONDS))
-            ends = {scrape: end for scrape, end in ends.items() if scrape not in ended}
+            wait(running.values(), min(left, WAKE_SECONDS))
 
-    def _result(self, scraper: _Scraper, scrape: Future[ScrapeResult]) -> ScrapeResult | None:
-        """Return the result, a timeout after the deadline, or None while the scrape may still end in time."""
-        if scrape.done():
-            scraper.running = None
-            return scrape.result()
-        now = time.monotonic()
-        if now < scraper.deadline:
-            return None
-        scraper.is_late = True
-        waited = now - scraper.begun
-        text = (
-            f"{place_of(scraper.target.peer.url)} gave no page in {waited:.0f} s: it is still looked up, read or parsed"
-        )
-        return _failed(self._clock(), waited, ScrapeError(ScrapeFailure.TIMEOUT, text))
+    def _late_result(self, scraper: _Scraper) -> ScrapeResult:
+        waited, place = time.monotonic() - self._started_at, place_of(scraper.target.peer.url)
+        text = f"{place} gave no page in {waited:.0f} s: it is still looked up, read or parsed"
+        return ScrapeResult(t=self._clock(), seconds=waited, error=ScrapeError(ScrapeFailure.TIMEOUT, text))
 
     def interrupt(self) -> None:
         """Close the present cycle with what came. Any thread may call it, before `close`."""
@@ -323,27 +342,26 @@ class Scrapers:
     def _scrape(self, scraper: _Scraper) -> ScrapeResult:
         """Fetch and parse the page of a target, in a thread of its own: a page that is slow to parse is late, as any."""
         start = time.monotonic()
-        t: float | None = None
         try:
             body = scraper.fetcher.fetch()
             t, seconds = self._clock(), time.monotonic() - start
             engines = scraper.reader.read_engines(body, t)
             if len(engines) > 1:
-                return ScrapeResult(t=t, seconds=seconds, snapshot=None, error=None, engines=engines)
+                return ScrapeResult(t=t, seconds=seconds, engines=engines)
             page = next(iter(engines.values()))
             if scraper.process != (page.started_at,):
                 # Another process may be of another release.
                 scraper.process = (page.started_at,)
                 scraper.reader.set_version(self._fetch_version(scraper) or scraper.target.engine_version or "")
                 page = scraper.reader.read(body, t)
-            return ScrapeResult(t=t, seconds=seconds, snapshot=page, error=None)
+            return ScrapeResult(t=t, seconds=seconds, snapshot=page)
         except ScrapeError as error:
             failure = error
         except Exception as error:  # noqa: BLE001 - a defect at one target must not stop the others
             _log.exception("unexpected error of a scrape tier=%s replica=%s", *scraper.target.key)
             text = f"defect in sizewatch: {type(error).__name__}, see its log"
             failure = ScrapeError(ScrapeFailure.INCONSISTENT, text)
-        return _failed(self._clock() if t is None else t, time.monotonic() - start, failure)
+        return ScrapeResult(t=self._clock(), seconds=time.monotonic() - start, error=failure)
 
     def _fetch_version(self, scraper: _Scraper) -> str:
         """Return the release that the engine reports, or "". Its path may be missing behind a proxy, which is no error."""
@@ -353,9 +371,8 @@ class Scrapers:
         page_url = urlsplit(peer.url)
         # Beside the page: a path in front of both is that of a proxy.
         url = urlunsplit(page_url._replace(path=page_url.path.rpartition("/")[0] + path, query=""))
-        seconds = min(peer.timeout_seconds, VERSION_SECONDS)
-        limits = {"url": url, "timeout_seconds": seconds, "max_bytes": MOST_VERSION_BYTES}
-        with closing(self._fetch_json(peer.model_copy(update=limits))) as fetcher:
+        there = {"url": url, "timeout_seconds": min(peer.timeout_seconds, VERSION_SECONDS)}
+        with closing(self._fetcher(peer.model_copy(update=there), JSON)) as fetcher:
             try:
                 version = json.loads(fetcher.fetch())["version"]
                 return version if VERSION.fullmatch(version) else ""
@@ -367,7 +384,3 @@ class Scrapers:
         self._interrupted.set()
         for scraper in self._scrapers.values():
             scraper.close()
-
-
-def _failed(t: float, seconds: float, error: ScrapeError) -> ScrapeResult:
-    return ScrapeResult(t=t, seconds=seconds, snapshot=None, error=error)

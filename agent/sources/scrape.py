@@ -13,8 +13,7 @@ from agent.gpu.collector import ExporterPage, GpuCollector, GpuReader, GpuReadin
 from agent.gpu.owners import GpuAssignment, assign_gpus
 from agent.http_client.page import PageFetcher
 from agent.pipeline.interfaces import Closable, Source
-from agent.scrape.page_engines import PageEngines
-from agent.scrape.scrapers import ScrapeResult, Scrapers, Target
+from agent.scrape.scrapers import PageEngines, ScrapeResult, Scrapers, Target
 from exporters.status.records import ExportScope
 from rules.evaluator.observation import Observation, ReplicaGpus, ReplicaKey, ReplicaScrape
 from rules.telemetry import gpu_windows
@@ -69,12 +68,7 @@ class ScrapeSource(Source):
         readings = self.gpus.read_gpus(now)
         before = {target.key for target in self.targets}
         found = self._scrapers.collect_results(running)
-        results = {
-            key: result
-            for target in self._configured
-            for key, result in self.engines.split(target, found[target.key]).items()
-        }
-        self.engines.retain(found)
+        results = self.engines.split(self._configured, found)
         owners = self.assign_gpus()
         self.gpus.note_owners(owners, now)
         gpus = {key: self._replica_gpus(owned, readings) for key, owned in owners.items()}

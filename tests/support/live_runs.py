@@ -103,7 +103,7 @@ def live_findings(folder: Path, contexts: dict[str, TierContext], times: Sequenc
             )
         )
     silent = RecordedEngine((), clock)
-    scrapers = Scrapers(targets, clock=clock, fetcher=lambda options: engines.get(options.url, silent))
+    scrapers = Scrapers(targets, clock=clock, fetcher=lambda options, accept="": engines.get(options.url, silent))
     parts = scrape_loop(targets, contexts, scrapers, clock)
     try:
         for clock.now in times:

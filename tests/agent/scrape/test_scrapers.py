@@ -240,8 +240,8 @@ def _no_bytes() -> bytes:
 def test_a_defect_in_one_targets_path_costs_that_target_and_is_logged_with_its_traceback(
     fetch: Callable[[], bytes], name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fetcher(options: Peer) -> PageFetcher:
-        return Defective(fetch) if options.url.endswith("broken") else PageFetcher(options)
+    def fetcher(options: Peer, *accept: str) -> PageFetcher:
+        return Defective(fetch) if options.url.endswith("broken") else PageFetcher(options, *accept)
 
     with engines(1) as served:
         sound = targets(served)[0]
@@ -269,8 +269,7 @@ def test_an_engine_that_restarts_behind_the_same_address_is_read_on(three: tuple
     assert outcome.snapshot.started_at > 2e9
 
 
-def test_many_targets_of_one_server_are_all_scraped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrapers_module, "FIRST_CYCLE_SECONDS", CEILING_SECONDS)
+def test_many_targets_of_one_server_are_all_scraped() -> None:
     with engines(1) as served:
         many = [Target(tier="t", replica=f"r{n}", pool="mixed", peer=Peer(url=served[0].url)) for n in range(40)]
         scrapers = Scrapers(many)
@@ -299,7 +298,7 @@ def half_held(count: int) -> Iterator[tuple[Scrapers, threading.Event]]:
     free, at_once = threading.Event(), threading.Event()
     at_once.set()
 
-    def fetcher(options: Peer) -> Any:
+    def fetcher(options: Peer, accept: str = "") -> Any:
         return Held(free if "held" in options.url else at_once, pages()[0])
 
     both = [
@@ -318,8 +317,7 @@ def half_held(count: int) -> Iterator[tuple[Scrapers, threading.Event]]:
 MANY = 32
 
 
-def test_many_hung_targets_cost_the_healthy_ones_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.scrape.scrapers.FIRST_CYCLE_SECONDS", CEILING_SECONDS)
+def test_many_hung_targets_cost_the_healthy_ones_nothing() -> None:
     with half_held(MANY) as (scrapers, free):
         started = scrapers.start_scrapes()
         closer = threading.Thread(
@@ -338,14 +336,18 @@ def test_many_hung_targets_cost_the_healthy_ones_nothing(monkeypatch: pytest.Mon
         free.set()
 
 
-def test_a_scrape_that_runs_when_its_cycle_closes_belongs_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrapers_module, "FIRST_CYCLE_SECONDS", 0.0)
+def test_a_scrape_that_runs_when_its_cycle_closes_has_failed_and_occupies_its_target(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scrapers_module, "CLOSING_SHARE", 0.0)
     with half_held(1) as (scrapers, free):
         started = scrapers.start_scrapes()
         assert wait_for(lambda: started["t", "well0"].done())
-        assert kinds(scrapers.collect_results(started)) == ["left alone", "page"]
+        assert kinds(scrapers.collect_results(started)) == ["timeout", "page"]
+        monkeypatch.undo()
+        assert kinds(run_cycle(scrapers)) == ["left alone", "page"]
         free.set()
-        assert kinds(run_cycle(scrapers)) == ["page", "page"]
+        assert wait_for(lambda: kinds(run_cycle(scrapers)) == ["page", "page"])
 
 
 def test_a_page_that_is_slow_to_parse_costs_its_own_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -492,8 +494,8 @@ def test_the_release_is_asked_for_beside_the_page_of_a_proxy() -> None:
     asked: list[str] = []
 
     class Fetcher(PageFetcher):
-        def __init__(self, options: Peer) -> None:
-            super().__init__(options)
+        def __init__(self, options: Peer, accept: str = "") -> None:
+            super().__init__(options, accept)
             self.url = options.url
 
         def fetch(self) -> bytes:

@@ -15,8 +15,7 @@ from agent.config.files import load_plan
 from agent.config.peer import Peer
 from agent.errors import ScrapeError, ScrapeFailure
 from agent.replay.replay import replay
-from agent.scrape.page_engines import GONE_SECONDS
-from agent.scrape.scrapers import Scrapers, Target
+from agent.scrape.scrapers import GONE_SECONDS, Scrapers, Target
 from agent.sources.recording import load
 from rules.plan.load_bins import build_tier_context
 from rules.verdicts.verdict import Subject, Verdict
@@ -45,7 +44,7 @@ class Sidecar:
     def loop(self, pool: str = "mixed") -> LoopParts:
         options = Peer(url="http://127.0.0.1:1/metrics", timeout_seconds=60.0)
         target = Target(tier="t", replica="a", pool=pool, peer=options)
-        scrapers = Scrapers([target], clock=lambda: self.now, fetcher=lambda options: self)  # type: ignore[arg-type, return-value]
+        scrapers = Scrapers([target], clock=lambda: self.now, fetcher=lambda *options: self)  # type: ignore[arg-type, return-value]
         return scrape_loop([target], {"t": build_tier_context("t", None)}, scrapers, lambda: self.now)
 
     def cycle(self, parts: LoopParts, seconds: float = 15.0) -> None:
