@@ -47,15 +47,12 @@ class HistoryForecasts:
     def __init__(self) -> None:
         self._tiers: dict[str, TierForecast] = {}
 
-    def forget(self, tier: str) -> None:
-        """Restart the tier with the next request."""
-        self._tiers.pop(tier, None)
-
     def respond(self, asked: ForecastRequest) -> ForecastResponse:
-        """Return the response, with a reason if there is no forecast. Raise for defects only."""
-        why = NOTHING_YET
-        # Keep no forecaster that took only a part of the minutes: it would stay a minute late.
-        known = self._tiers.pop(asked.tier, None)
+        """Return the response, with a reason if there is no forecast. Raise for defects only.
+
+        After an error the tier restarts with the next request: a forecaster that took a part of the minutes would stay late.
+        """
+        why, known = NOTHING_YET, self._tiers.pop(asked.tier, None)
         try:
             with HistoryStore.open_reader(Path(asked.history)) as reader:
                 if known is not None and _can_follow(known, asked):
@@ -66,8 +63,9 @@ class HistoryForecasts:
         except SizewatchError as error:
             known, why = None, str(error)
         if known is not None:
+            response = known.respond(asked)
             self._tiers[asked.tier] = known
-            return known.respond(asked)
+            return response
         prewarm = Prewarm(tier=asked.tier, zone=asked.zone, recommendation=None, reason=why)
         return ForecastResponse(
             tier=asked.tier, made_at=asked.now, bin_seconds=asked.bin_seconds, forecast=None, prewarm=prewarm, gap=why

@@ -102,11 +102,9 @@ def input_from_history(
         )
     kinds = [resample(select_bins(series, int(known[0]), int(known[-1]) + 1), width) for series in minutes]
     late = until - kinds[0].end
-    notes = (
-        (f"the newest demand that was kept is {format_duration(late)} old: is `sizewatch run` running?",)
-        if late > OLD_SECONDS
-        else ()
-    )
+    notes: tuple[str, ...] = ()
+    if late > OLD_SECONDS:
+        notes = (f"the newest demand that was kept is {format_duration(late)} old: is `sizewatch run` running?",)
     return _given(tier, kinds, lengths, keys, utc_text, notes)
 
 

@@ -33,7 +33,7 @@ from rules.evaluator.timeline import parse_start_event
 from rules.plan.capacity import stated_capacity
 from rules.plan.load_bins import TierContext
 from rules.replicas.drain import E2E, measure_drain
-from rules.replicas.starts import KEPT_SECONDS, ReplicaStart
+from rules.replicas.starts import KEPT_SECONDS
 from rules.resize.production_summary import RECENT_SECONDS
 from rules.telemetry.windows import Window, sum_families
 from rules.telemetry.work import CapacityLengths
@@ -70,7 +70,9 @@ def forecast_from_history(
     tier, path = context.tier, history_path(loaded)
     events = [event for event in store.events(now - KEPT_SECONDS) if event.tier == tier]
     starts = tuple(start for event in events if (start := parse_start_event(event)) is not None)
-    result = HistoryForecasts().respond(_request(loaded, context, starts, overrides, path, now))
+    result = HistoryForecasts().respond(
+        _overridden(build_request(context, starts, loaded.config, path, now), overrides)
+    )
     decided = result.prewarm.recommendation
     if decided is None:
         return result
@@ -82,20 +84,19 @@ def forecast_from_history(
 def _count_ready(store: Reader, tier: str, now: float) -> int | None:
     """Return the replicas scraped in the newest minute, None if it is too old or the tier is read as sums."""
     recent = store.minutes(tier, now - SILENT_MINUTES * MINUTE_SECONDS, now)
-    newest = max((each.window.start // MINUTE_SECONDS for each in recent), default=0.0)
-    seen = {
-        each.replica for each in recent if each.window.start // MINUTE_SECONDS == newest and each.window.coverage > 0
-    }
+    newest = max((part.window.start // MINUTE_SECONDS for part in recent), default=0.0)
+    last = [part for part in recent if part.window.start // MINUTE_SECONDS == newest]
+    seen = {part.replica for part in last if part.window.coverage > 0}
     return len(seen) if seen and None not in seen else None
 
 
 def _durations(store: Reader, tier: str, now: float) -> Window:
     """Return the E2E histograms of the last week, read day by day."""
-    found = Window(start=now, end=now, expected_seconds=0.0, covered_seconds=0.0)
+    total = Window(start=now, end=now, expected_seconds=0.0, covered_seconds=0.0)
     for begin, end in pieces(now - RECENT_SECONDS, now, DAY):
-        day = (one.window for one in store.bins(tier, begin, end))
-        found = sum_families((found, *day), {E2E})
-    return found
+        day = (part.window for part in store.bins(tier, begin, end))
+        total = sum_families((total, *day), {E2E})
+    return total
 
 
 def prewarm_from_csv(
@@ -106,7 +107,7 @@ def prewarm_from_csv(
     given = input_from_csv(path, loaded, bin_seconds, tier)
     series = given.series
     if loaded is not None:
-        asked = _request(loaded, _context(loaded, tier), (), overrides, path, series.end)
+        asked = _overridden(build_request(_context(loaded, tier), (), loaded.config, path, series.end), overrides)
     else:
         bare = ForecastRequest(
             tier=tier,
@@ -137,70 +138,56 @@ def _context(loaded: LoadedConfig, tier: str) -> TierContext:
     return contexts[tier]
 
 
-def _request(
-    loaded: LoadedConfig,
-    context: TierContext,
-    starts: tuple[ReplicaStart, ...],
-    overrides: PlanOverrides,
-    path: Path,
-    now: float,
+def _overridden(
+    asked: ForecastRequest, overrides: PlanOverrides, lengths: CapacityLengths | None = None
 ) -> ForecastRequest:
-    asked = build_request(context, starts, loaded.config, path, now)
-    return _overridden(asked, overrides, asked.lengths)
-
-
-def _overridden(asked: ForecastRequest, overrides: PlanOverrides, lengths: CapacityLengths) -> ForecastRequest:
-    """Return the request with the arguments in place. `--usable-rps` counts requests of these lengths."""
+    """Return the request with the arguments in place. `--usable-rps` counts requests of these lengths (None: its own)."""
     if overrides.usable_rps is not None:
-        stated = stated_capacity(overrides.usable_rps, "--usable-rps", lengths)
+        stated = stated_capacity(overrides.usable_rps, "--usable-rps", asked.lengths if lengths is None else lengths)
         asked = replace(asked, capacity=stated, no_replicas="")
     if overrides.start_seconds is not None:
         asked = replace(asked, lead_seconds=overrides.start_seconds, lead_source="--start")
     return asked
 
 
-def too_old(found: Prewarm, now: float) -> str:
+def too_old(report: Prewarm, now: float) -> str:
     """Return why no manifest may be made at `now` (unix seconds), or "": a manifest acts, so its trace must be recent."""
-    age = 0.0 if found.as_of is None else now - found.as_of
-    return (
-        f"the trace ended {format_duration(age)} ago: a manifest acts on the demand of today"
-        if age > OLD_SECONDS
-        else ""
-    )
+    if report.as_of is None or now - report.as_of <= OLD_SECONDS:
+        return ""
+    return f"the trace ended {format_duration(now - report.as_of)} ago: a manifest acts on the demand of today"
 
 
 def manifest(result: ForecastResponse, options: SimpleNamespace) -> str:
     """Return the manifest of the command's options. Raise SizewatchError if it cannot be written."""
-    found = result.prewarm
-    one = found.recommendation
-    if one is None:
-        raise SizewatchError(f"{result.tier}: no manifest without a recommendation: {found.reason}")
-    highest = max([one.replicas, *(step.replicas for step in found.schedule)])
+    report, decided = result.prewarm, result.prewarm.recommendation
+    if decided is None:
+        raise SizewatchError(f"{result.tier}: no manifest without a recommendation: {report.reason}")
+    highest = max([decided.replicas, *(step.replicas for step in report.schedule)])
     try:
         scaling = Scaling(
             tier=result.tier,
             namespace=options.namespace,
             workload=options.workload,
-            minimum_warm=one.minimum_warm,
+            minimum_warm=decided.minimum_warm,
             maximum=options.maximum or 2 * highest,
-            zone=found.zone,
+            zone=report.zone,
             prometheus=options.prometheus,
-            lead_seconds=one.lead_seconds,
+            lead_seconds=decided.lead_seconds,
             hold_seconds=HOLD_SECONDS,
-            recommended=one.replicas,
-            schedule=slots_of(((step.start, step.replicas) for step in found.schedule), found.zone),
+            recommended=decided.replicas,
+            schedule=slots_of(((step.start, step.replicas) for step in report.schedule), report.zone),
             token=options.token,
-            note=_note(found),
-            drain=found.drain,
+            note=_note(report),
+            drain=report.drain,
         )
         return manifest_text(scaling, options.format)
     except ValueError as error:
         raise SizewatchError(f"{result.tier}: {error}") from error
 
 
-def _note(found: Prewarm) -> str:
+def _note(report: Prewarm) -> str:
     """Return the certainty of the schedule and the age of its demand."""
-    if found.schedule_certainty is None or found.seen_until is None:
+    if report.schedule_certainty is None or report.seen_until is None:
         return ""
-    sure = f"enough with {found.schedule_certainty:.0%} certainty, of demand up to {format_rfc3339(found.seen_until)}"
+    sure = f"enough with {report.schedule_certainty:.0%} certainty, of demand up to {format_rfc3339(report.seen_until)}"
     return f"schedule of the day that follows, repeated every day: {sure}"

@@ -121,8 +121,10 @@ class DemandBins:
 
     def forecast(self, asked: ForecastRequest) -> tuple[ForecastResult | None, Array]:
         """Return the forecast of a day from the last whole bin on, and the factors of known events in it."""
-        path = self._forecaster.path(round(AHEAD_SECONDS / asked.bin_seconds)) if self._forecaster is not None else None
-        if self._forecaster is None or path is None:
+        if self._forecaster is None:
+            return None, np.ones(0)
+        path = self._forecaster.path(round(AHEAD_SECONDS / asked.bin_seconds))
+        if path is None:
             return None, np.ones(0)
         factors = self.factors(path.start, path.bin_seconds, path.quantiles.shape[1])
         found = build_forecast(

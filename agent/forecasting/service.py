@@ -86,11 +86,11 @@ class ForecastService:
         begin, memory = self._monotonic(), FORECAST_MEMORY_BYTES + MEMORY_BYTES_A_TIER * max(0, len(requests) - 1)
         with self._running:
             with self._lock:
-                self._tiers = {one.tier: self._tiers.get(one.tier) or _TierState() for one in requests}
-            for one in requests:
-                tier = self._tiers[one.tier]
+                self._tiers = {request.tier: self._tiers.get(request.tier) or _TierState() for request in requests}
+            for request in requests:
+                tier = self._tiers[request.tier]
                 if not self._stopped and self._monotonic() >= tier.retry_at:
-                    events.append(self._update(one, tier, memory))
+                    events.append(self._update(request, tier, memory))
         self._seconds = self._monotonic() - begin
         return tuple(event for event in events if event is not None)
 
@@ -116,12 +116,14 @@ class ForecastService:
             self._memory_bytes = result.memory_bytes
             missed, tier.failures, tier.retry_at = tier.failures, 0, 0.0
             before, tier.trouble = tier.trouble, ""
-        several = "question was" if missed == 1 else "questions were"
-        return _event(asked, f"forecasting works again; {missed} {several} not answered") if before else None
+        return _event(asked, f"forecasting works again; failures before: {missed}") if before else None
 
     def _ask(self, asked: ForecastRequest, memory_bytes: int) -> ForecastResponse:
         try:
-            child = self._running_child(memory_bytes)
+            with self._lock:
+                if self._stopped:
+                    raise WorkerError(WorkerFailure.START, "is not begun: the daemon ends")
+                self._child = child = self._child or WorkerProcess(memory_bytes)
             result: ForecastResponse = child.call(self._answer, asked, seconds=self._question_seconds)
         except WorkerError as error:
             if error.fault is WorkerFailure.ERROR:
@@ -129,14 +131,6 @@ class ForecastService:
             self._child = None
             raise WorkerError(error.fault, f"the forecasting process {error}") from error
         return result
-
-    def _running_child(self, memory_bytes: int) -> WorkerProcess:
-        with self._lock:
-            if self._stopped:
-                raise WorkerError(WorkerFailure.START, "is not begun: the daemon ends")
-            if self._child is None:
-                self._child = WorkerProcess(memory_bytes)
-            return self._child
 
     def _record_failure(self, asked: ForecastRequest, tier: _TierState, error: WorkerError) -> TimelineEvent | None:
         text = str(error)
@@ -172,8 +166,8 @@ class ForecastService:
         newest = projections[-1] if projections else None
         valid = result.forecast is not None and newest is not None and bool(newest[0].points_until(now))
         due = next((pair for pair in reversed(projections) if _is_due(pair[0], now)), None)
-        at_lead = [_point_at(one, now + one.horizon_seconds) for one in newest] if valid and newest else [None, None]
-        for_now = [_point_at(one, now) for one in due] if due else [None, None]
+        at_lead = [_point_at(made, now + made.horizon_seconds) for made in newest] if valid and newest else [None, None]
+        for_now = [_point_at(made, now) for made in due] if due else [None, None]
         return ForecastStatus(
             forecast=result.forecast if valid else None,
             prewarm=without_old_schedule(replace(result.prewarm, recommendation=recommendation), now),

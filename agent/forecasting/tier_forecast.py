@@ -60,7 +60,10 @@ class TierForecast:
         self.started_at = self.end
         self._lead = lead_minutes(asked.lead_seconds + asked.settling_seconds) if asked.lead_seconds else None
         self._certainty = self._level(asked)
-        self._hold = self._hold_minutes(asked)
+        # Long enough that a replica serves before it is released.
+        self._hold: int | None = None
+        if asked.hold_seconds is not None and self._lead is not None:
+            self._hold = max(hold_minutes(self._lead), round(asked.hold_seconds / MINUTE_SECONDS))
         self._minimum = max(1, asked.minimum_warm)
         self._live: LiveLeadForecast | None = None
         self._worth: PrewarmValue | None = None
@@ -93,14 +96,15 @@ class TierForecast:
             self._begin_warming(0)
         elif self._warmer and self._decision is not None and asked.capacity is not None and np.isfinite(rate):
             self._decision = self._warmer.revise(self._decision.quantile_rps, rate, asked.capacity)
-        for bins, amounts in zip(self._kinds, kinds, strict=True):
-            for amount in amounts[1:].tolist():
-                bins.take(amount / MINUTE_SECONDS)
-                if bins is self._work:
-                    if self._live is not None:
-                        factor = self._work.factors(self.end - MINUTE_SECONDS, MINUTE_SECONDS, 1)
-                        self._live.step(float(remove_event_effects(np.array(bins.rates[-1:]), factor)[0]))
-                    self._warm()
+        for amount in kinds[0][1:].tolist():
+            self._work.take(amount / MINUTE_SECONDS)
+            if self._live is not None:
+                factor = self._work.factors(self.end - MINUTE_SECONDS, MINUTE_SECONDS, 1)
+                self._live.step(float(remove_event_effects(np.array(self._work.rates[-1:]), factor)[0]))
+            self._warm()
+        if self._requests is not None:
+            for amount in kinds[1][1:].tolist():
+                self._requests.take(amount / MINUTE_SECONDS)
 
     def respond(self, asked: ForecastRequest) -> ForecastResponse:
         """Return the forecast at the request's `now`. Its settings must be the same."""
@@ -243,12 +247,6 @@ class TierForecast:
         if prices is not None and self._capacity is not None:
             return min(certainty(lead, prices.late_to_warm(self._capacity.rps)), HIGHEST_CERTAINTY)
         return certainty(lead) if asked.certainty is None else asked.certainty
-
-    def _hold_minutes(self, asked: ForecastRequest) -> int | None:
-        """Return the hold in minutes: long enough that a replica serves before it is released."""
-        if asked.hold_seconds is None or self._lead is None:
-            return None
-        return max(hold_minutes(self._lead), round(asked.hold_seconds / MINUTE_SECONDS))
 
     def _look_back(self, asked: ForecastRequest, capacity: Capacity, run: LeadRun) -> None:
         """Set the worth of pre-warming in the last week, and the minimum that follows from prices."""

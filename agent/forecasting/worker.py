@@ -18,13 +18,8 @@ if TYPE_CHECKING:
 
 
 def answer_request(asked: ForecastRequest) -> ForecastResponse:
-    """Return the forecast. After an error the tier's forecaster restarts with the next request."""
-    forecasts = _forecasts()
-    try:
-        return replace(forecasts.respond(asked), memory_bytes=_memory_bytes())
-    except Exception:
-        forecasts.forget(asked.tier)
-        raise
+    """Return the forecast."""
+    return replace(_forecasts().respond(asked), memory_bytes=_memory_bytes())
 
 
 @cache

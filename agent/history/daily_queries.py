@@ -90,15 +90,15 @@ def read_capacity(
     tier, hour = context.tier, now // HOUR_SECONDS * HOUR_SECONDS
     # An overload is of the engines: a new version of the plan does not end it.
     hours = store.bins(tier, hour - LOOK_BACK_SECONDS + HOUR_SECONDS, now)
-    recent = [one.window for one in hours if one.window.end > hour - HOUR_SECONDS]
+    recent = [part.window for part in hours if part.window.end > hour - HOUR_SECONDS]
     if recent:
         daily = bound_by_lengths(daily, context, windows.sum_families(recent, WORK_FAMILIES))
-    ends = {(one.window.middle // HOUR_SECONDS + 1) * HOUR_SECONDS for one in hours if is_saturated(one, context)}
+    ends = {(part.window.middle // HOUR_SECONDS + 1) * HOUR_SECONDS for part in hours if is_saturated(part, context)}
     for end in sorted(ends, reverse=True):
         quarters = store.replica_bins(tier, end - 2 * HOUR_SECONDS, end)
         bounded = bound_by_overload(daily, context, quarters, is_present=end > hour)
         if bounded is not None:
-            later = (one for one in hours if one.window.middle > end and not one.outside)
+            later = (part for part in hours if part.window.middle > end and not part.outside)
             return lift_to_carried(bounded, daily, later)
     return daily
 

@@ -109,7 +109,7 @@ def test_a_killed_process_costs_one_forecast(history: Path) -> None:
         assert forecasts.health().failures == {"died": 1}
         keep(history, 1, SETTLED + 120.0)
         (again,) = forecasts.run([question(history, minutes_later=2)])
-        assert again.text == "forecasting works again; 1 question was not answered"
+        assert again.text == "forecasting works again; failures before: 1"
         assert forecasts.pid not in (None, first)
         fresh = shown(forecasts, 2)
         assert fresh.trouble == ""
