@@ -163,11 +163,7 @@ class HttpClient:
             yield part
         self._exchange.check()
         if response.raw.length_remaining:
-            raise self.cut_off(f"{size} of the announced bytes arrived")
-
-    def cut_off(self, text: str) -> HttpError:
-        """Return the error for an incomplete body."""
-        return HttpError(ScrapeFailure.CUT_OFF, self.place, f": {text}")
+            raise HttpError(ScrapeFailure.CUT_OFF, self.place, f": {size} of the announced bytes arrived")
 
     def abort(self) -> None:
         """End the present exchange at once, and refuse all later ones. Any thread may call it."""

@@ -1,4 +1,4 @@
-"""Fetcher of a page of metrics, or of JSON: the page is complete, or an error."""
+"""Fetcher of a page of metrics, or of JSON."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PageFetcher:
         self.date = ""
 
     def fetch(self) -> bytes:
-        """Return one complete page, not yet parsed. Raise ScrapeError."""
+        """Return one page, not yet parsed: all that was announced. Raise ScrapeError."""
         client = self._client
         with client.exchange("GET", client.peer.url, {"Accept": self._accept}) as response:
             self.date = response.headers.get("Date", "")
@@ -43,11 +43,8 @@ class PageFetcher:
                 raise status_error(client.place, response.status_code)
             content_type = response.headers.get("Content-Type", "")
             body = client.read(response)
-        if self._accept == METRICS:
-            if wrong := wrong_content(client.place, content_type, body[:100]):
-                raise wrong
-            if not body.endswith(b"\n"):
-                raise client.cut_off("the page ends inside a line" if body else "the page is empty")
+        if self._accept == METRICS and (wrong := wrong_content(client.place, content_type, body[:100])):
+            raise wrong
         return body
 
     def close(self) -> None:

@@ -22,7 +22,8 @@ from agent.errors import ConfigError, ScrapeError, ScrapeFailure
 from agent.http_client import client as client_module
 from agent.http_client.client import HttpClient
 from agent.http_client.errors import HttpError
-from agent.http_client.page import PageFetcher
+from agent.http_client.page import PageFetcher, fetch_page
+from agent.scrape.exposition import SeriesReader
 
 PAGE = b"# TYPE x gauge\nx 12\n"
 SOON = 0.3
@@ -291,7 +292,10 @@ def test_a_page_of_just_the_limit_is_read(serve: Serve) -> None:
     ],
 )
 def test_a_page_cut_off_is_never_taken_for_a_whole_one(serve: Serve, result: Answer) -> None:
-    assert failure(serve(result).url).kind is ScrapeFailure.CUT_OFF
+    peer = Peer(url=serve(result).url, timeout_seconds=CEILING_SECONDS)
+    with pytest.raises(ScrapeError) as caught:
+        SeriesReader(lambda name: True).read(fetch_page(peer))
+    assert caught.value.kind is ScrapeFailure.CUT_OFF
 
 
 def test_a_page_in_chunks_is_read_whole_and_the_connection_kept(serve: Serve) -> None:
