@@ -20,7 +20,6 @@ from rules.methods.evidence import (
     exact_reading,
     explain_not_lasting,
     is_significant_share,
-    quantile,
     sees_repeated_lookups,
     sum_counters_beside,
 )
@@ -200,7 +199,7 @@ def _report_tail(of: BenchmarkComparison, tail: Tail, status: Status, certainty:
     case, allowed, whole = of.case, of.case.limit("allowed_share"), tail.whole
     if status is Status.OK and whole.best <= allowed * whole.n:
         certainty = certain_if(whole.high <= allowed * whole.n)
-    observed = quantile(hold(of.binned).sum_parts(case.rule.family), 0.99) or Missing(gap=Gap.NO_TRAFFIC)
+    observed = histograms.quantile(hold(of.binned).sum_parts(case.rule.family), 0.99) or Missing(gap=Gap.NO_TRAFFIC)
     lower, middle, upper = tail.expected
     expected = Reading(value=middle, low=lower, high=upper, n=float(tail.fewest))
     word, factor = case.rule.signal.partition("_")[0].upper(), f"{case.limit('factor'):g} x"

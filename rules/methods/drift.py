@@ -20,12 +20,11 @@ from rules.methods.evidence import (
     exceeds_limit,
     is_significant_quantile,
     judge_where_requests_end,
-    quantile,
 )
 from rules.methods.load import PeakComparison, find_busiest_periods
 from rules.plan.capacity import benchmarked_mean
 from rules.plan.load_bins import BinnedWindow
-from rules.telemetry.histograms import Histogram, count_requests
+from rules.telemetry.histograms import Histogram, count_requests, quantile
 from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.wording import number, quantity
 from rules.telemetry.work import mean_length

@@ -83,12 +83,6 @@ def sum_counters_beside(binned: Iterable[BinnedWindow], family: str, *others: st
     return [math.fsum(counters.get(name, 0.0) for counters in known) for name in (family, *others)]
 
 
-def quantile(parts: tuple[Histogram, ...], q: float) -> Reading | None:
-    """Return the quantile (0-1) between the edges of its bucket. Return None without observations."""
-    found = histograms.quantile(parts, q)
-    return None if found is None else Reading(value=found.value, low=found.low, high=found.high, n=found.n)
-
-
 def is_significant_share(k: float, n: float, requests: float, allowed: float, confidence: float) -> bool:
     """Return whether the lower bound (Clopper and Pearson) of the share k / n exceeds `allowed`.
 

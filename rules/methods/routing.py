@@ -289,7 +289,7 @@ class TierPair:
         """Return whether the median here is slower by the factor `unequal`, by the edges of its bucket."""
         for family in LATENCIES:
             mine, theirs = (histograms.quantile(total.histograms.get(family, ()), 0.5) for total in self.total)
-            if mine and theirs and theirs.high is not None and mine.low >= unequal * theirs.high:
+            if mine and theirs and theirs.high is not None and (mine.low or 0.0) >= unequal * theirs.high:
                 return True
         return False
 

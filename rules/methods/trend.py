@@ -183,7 +183,7 @@ def _compare_quantile(
         return "", False
     sure = histograms.share_above(last, factor * before.high)
     is_proven = is_significant_share(sure.low, sure.n, sure.n, 1 - q, CONFIDENCE)
-    was, now = (spread(found.low, found.high, "seconds") for found in (before, after))
+    was, now = (spread(found.low or 0.0, found.high, "seconds") for found in (before, after))
     return f"P{q * 100:g} was {was}, is {now}", is_proven
 
 

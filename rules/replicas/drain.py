@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from rules.telemetry import histograms
-from rules.telemetry.histograms import Quantile
+from rules.telemetry.signals import Reading
 from rules.telemetry.windows import Window
 
 E2E = "e2e_seconds"
@@ -27,7 +27,7 @@ SHUTDOWN_MARGIN_SECONDS = 20
 class DrainTime:
     """Seconds within which 99 % of requests end, by their E2E quantile."""
 
-    e2e_p99: Quantile
+    e2e_p99: Reading
 
     @property
     def seconds(self) -> int:

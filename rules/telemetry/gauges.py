@@ -170,7 +170,7 @@ def _shortest(parts: Mapping[str, tuple[Histogram, ...]]) -> float:
     """Return the lower bound of the seconds that nine of ten requests took. A request observed at a scrape stays at
     least that long."""
     found = quantile(parts.get("e2e_seconds", ()), 0.1)
-    return found.low if found else 0.0
+    return (found.low if found else None) or 0.0
 
 
 def _is_refuted(shown: float, finished: GaugeSum) -> bool:

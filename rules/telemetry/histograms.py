@@ -1,7 +1,6 @@
 """Histograms: increases, sums, quantiles and shares above a threshold, each with certain bounds and an estimate.
 
-An engine upgrade can change the bucket edges. Each grid of edges then stays a separate part and no bucket is split.
-Questions are answered over all parts together.
+An engine upgrade can change the bucket edges. Sums then keep the edges that all have, and no bucket is split.
 """
 
 from __future__ import annotations
@@ -12,10 +11,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, compress, groupby, pairwise
+from itertools import accumulate, compress, pairwise
 from typing import Annotated
 
 from pydantic import AfterValidator
+
+from rules.telemetry.signals import Reading
 
 _SHARED = {float(number): float(number) for number in range(128)}
 """Small counts as one object each: most buckets of a minute have one, and a float takes 32 bytes."""
@@ -84,11 +85,6 @@ def check_cumulative(edges: tuple[float, ...], cumulative: tuple[float, ...], co
     return None
 
 
-def from_cumulative(edges: tuple[float, ...], cumulative: Sequence[float], total: float | None) -> Histogram:
-    """Return a histogram from cumulative bucket counts. Raise BrokenHistogramError if a count falls."""
-    return Histogram(edges=edges, counts=_counts(cumulative), total=total)
-
-
 def _counts(cumulative: Sequence[float]) -> tuple[float, ...]:
     counts = (cumulative[0], *map(operator.sub, cumulative[1:], cumulative))
     if min(counts) < 0:
@@ -145,18 +141,24 @@ EMPTY = Cumulative(NO_GRID, (0.0,), 0.0)
 
 
 def sum_histograms(parts: Iterable[Histogram]) -> tuple[Histogram, ...]:
-    """Return one sum per grid of equal edges, in the order of the edges. Any grouping of the input gives the same
-    parts."""
+    """Return the sum as one part, or none without parts.
+
+    Different grids, as after an upgrade, are added on the edges that all have. So any grouping gives the same sum.
+    """
     several = list(parts)
-    if several and not [part for part in several if part.edges is not several[0].edges]:
-        # Pages of one layout share the object of their edges, and hashing it costs more than the sum.
-        return (_add_equal(several),)
-    grids: dict[tuple[float, ...], list[Histogram]] = {}
-    for part in several:
-        grids.setdefault(part.edges, []).append(part)
-    if len(grids) > 1 and NO_GRID in grids and not any(part.n for part in grids[NO_GRID]):
-        del grids[NO_GRID]
-    return tuple(_add_equal(grids[edges]) for edges in sorted(grids))
+    if not several or not [part for part in several if part.edges is not several[0].edges]:
+        # Pages of one layout share the object of their edges, and comparing it costs more than the sum.
+        return (_add_equal(several),) if several else ()
+    seen = [part for part in several if part.n] or [part for part in several if part.edges != NO_GRID] or several[:1]
+    common = set(seen[0].edges).intersection(*[part.edges for part in seen])
+    edges = tuple(sorted(common))
+    return (_add_equal([part if part.edges == edges else _coarsen(part, edges) for part in seen]),)
+
+
+def _coarsen(part: Histogram, edges: tuple[float, ...]) -> Histogram:
+    """Return the histogram with some of its edges, the last one among them."""
+    below = [math.fsum(part.counts[: bisect_right(part.edges, edge)]) for edge in edges]
+    return Histogram(edges=edges, counts=_counts(below), total=part.total)
 
 
 def _add_equal(same: list[Histogram]) -> Histogram:
@@ -170,22 +172,11 @@ def _add_equal(same: list[Histogram]) -> Histogram:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quantile:
-    """Position of a quantile of the observed requests: certainly in (low, high], with the best estimate `value`."""
-
-    value: float | None
-    low: float
-    high: float | None
-    n: float
-
-
-def quantile(parts: tuple[Histogram, ...], q: float) -> Quantile | None:
+def quantile(parts: tuple[Histogram, ...], q: float) -> Reading | None:
     """Return the nearest-rank quantile (rank ceil(q n)) of the observations. Return None without observations.
 
-    With one grid, the bounds are the edges of the bucket that holds the rank; `high` is None in the last bucket. With
-    several grids, they are the widest edges that are certain over all of them. No quantity here is negative: the first
-    bucket begins at 0 and includes a quantile of 0.
+    The bounds are the edges of the bucket that holds the rank; `high` is None in the last bucket. No quantity here is
+    negative: the first bucket begins at 0 and includes a quantile of 0.
 
     `value` lies strictly inside the bucket; it is None above the last edge. In a tail bucket it is the point where the
     estimate of `share_above` leaves 1 - q. A P99 and the share of requests above a limit therefore never contradict
@@ -196,20 +187,17 @@ def quantile(parts: tuple[Histogram, ...], q: float) -> Quantile | None:
         return None
     # Rounded first: 0.07 x 100 is 7, but a double gives 7.000000000000001.
     rank = max(1.0, math.ceil(round(q * n, 6)))
-    low, high = _one_grid(parts[0], rank) if len(parts) == 1 else _many_grids(parts, rank)
-    value = None if high is None else _estimate(parts, q, rank, (low, high))
-    return Quantile(value=value, low=low, high=high, n=n)
+    low, high = _find_bucket(parts[0], rank)
+    value = None if high is None else _estimate(parts[0], q, rank, (low, high))
+    return Reading(value=value, low=low, high=high, n=n)
 
 
 TAIL = 0.9
 """Quantile above which a bucket is assumed to fall by a constant factor, as tails do. The middle of a distribution does
 not."""
 
-HALVINGS = 40
-"""Bisection steps between two edges, enough for the precision of a double."""
 
-
-def _one_grid(part: Histogram, rank: float) -> tuple[float, float | None]:
+def _find_bucket(part: Histogram, rank: float) -> tuple[float, float | None]:
     """Return the edges of the bucket that holds the rank."""
     # A page may claim counts that are not whole: the rank is then above the sum of all buckets.
     place = min(bisect_left(tuple(accumulate(part.counts)), rank), len(part.edges) - 1)
@@ -217,56 +205,24 @@ def _one_grid(part: Histogram, rank: float) -> tuple[float, float | None]:
     return part.edges[place - 1] if place else 0.0, edge if math.isfinite(edge) else None
 
 
-def _many_grids(parts: tuple[Histogram, ...], rank: float) -> tuple[float, float | None]:
-    """Return the widest edges that certainly contain the rank, for any distribution inside the buckets of each grid."""
-    low, high = 0.0, None
-    for edge in sorted({edge for part in parts for edge in part.edges if math.isfinite(edge)}):
-        if _possibly_at_most(parts, edge) < rank:
-            low = edge
-        if high is None and _surely_at_most(parts, edge) >= rank:
-            high = edge
-    return low, high
+def _count_at_most(part: Histogram, x: float) -> float:
+    return math.fsum(part.counts[: bisect_right(part.edges, x)])
 
 
-def _surely_at_most(parts: tuple[Histogram, ...], x: float) -> float:
-    return math.fsum(c for part in parts for edge, c in zip(part.edges, part.counts, strict=True) if edge <= x)
-
-
-def _possibly_at_most(parts: tuple[Histogram, ...], x: float) -> float:
-    """Return the observations possibly at or below x: every bucket with a lower edge below x."""
-    return math.fsum(
-        c for part in parts for lower, c in zip((-math.inf, *part.edges[:-1]), part.counts, strict=True) if lower < x
-    )
-
-
-def _estimate(parts: tuple[Histogram, ...], q: float, rank: float, ends: tuple[float, float]) -> float:
+def _estimate(part: Histogram, q: float, rank: float, ends: tuple[float, float]) -> float:
     """Return the best estimate between the edges that hold the rank. The lower edge of the first bucket may equal its
     upper one (0)."""
     low, high = ends
     if high <= low:
         return high
-    n, below, upto = math.fsum(part.n for part in parts), _surely_at_most(parts, low), _surely_at_most(parts, high)
-    found = _in_tail(parts, round((1 - q) * n, 6), ends) if upto >= TAIL * n else None
-    if found is not None and low < found < high:
-        return found
+    n, below, upto = part.n, _count_at_most(part, low), _count_at_most(part, high)
+    left = round((1 - q) * n, 6)
+    at_low, at_high = n - below, max(n - upto, min(NOTHING_SEEN, n - below))
+    if upto >= TAIL * n and at_high < left < at_low:
+        found = low + (high - low) * math.log(at_low / left) / math.log(at_low / at_high)
+        if low < found < high:
+            return found
     return low + (high - low) * (rank - 0.5 - below) / (upto - below)
-
-
-def _in_tail(parts: tuple[Histogram, ...], left: float, ends: tuple[float, float]) -> float | None:
-    """Return the point where `share_above` leaves `left` observations. Return None if no such point lies between these
-    edges."""
-    low, high = ends
-    if len(parts) > 1:
-        for _ in range(HALVINGS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if share_above(parts, middle).best > left else (low, middle)
-        return high
-    n = parts[0].n
-    at_low = n - _surely_at_most(parts, low)
-    at_high = max(n - _surely_at_most(parts, high), min(NOTHING_SEEN, at_low))
-    if not at_high < left < at_low:
-        return None
-    return low + (high - low) * math.log(at_low / left) / math.log(at_low / at_high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,30 +284,14 @@ def mean(parts: tuple[Histogram, ...]) -> float | None:
     return math.fsum(part.total for part in parts if part.total is not None) / n
 
 
-STEEPEST = 6.0
-"""Bound of ln g in `draw`: g to 400 puts all values of a bucket at one of its edges."""
-
-
 def draw(parts: tuple[Histogram, ...], mean: float | None, count: int) -> tuple[tuple[int, ...], int]:
-    """Return `count` rising whole numbers, and how many are above the last edge, where they get that edge.
+    """Return `count` rising whole numbers with this mean, and how many are above the last edge, where they get that edge.
 
-    Each bucket has its share. Inside a bucket, values rise as low + t^g (high - low), with one g for all buckets, so
-    that their mean is `mean`: buckets of lengths are a factor of 2 to 2.5 wide. Without buckets, all have the mean.
+    They are the quantiles at equal steps, all multiplied alike. Without buckets, all have the mean.
     """
     if not parts:
         return (max(1, round(mean or 0)),) * count, 0
     found = [q for number in range(count) if (q := quantile(parts, (number + 0.5) / count))]
-    places: list[tuple[float, float, float]] = []
-    for (low, high), group in groupby((q.low, q.high) for q in found):
-        size = len(list(group))
-        places += [(low, low if high is None else high, (rank + 0.5) / size) for rank in range(size)]
-
-    def lengths(bend: float) -> list[int]:
-        # Above the lower edge of the bucket, and at most at the upper one.
-        return [math.floor(low + place ** math.exp(bend) * (high - low)) + (high > low) for low, high, place in places]
-
-    flat, steep = -STEEPEST, STEEPEST
-    for _ in range(HALVINGS if mean is not None else 0):
-        middle = (flat + steep) / 2
-        flat, steep = (middle, steep) if sum(lengths(middle)) > (mean or 0) * count else (flat, middle)
-    return tuple(sorted(lengths((flat + steep) / 2))), sum(q.high is None for q in found)
+    values = [(q.low or 0.0) if q.value is None else q.value for q in found]
+    scale = 1.0 if mean is None else mean * count / math.fsum(values)
+    return tuple(sorted(max(1, round(value * scale)) for value in values)), sum(q.high is None for q in found)

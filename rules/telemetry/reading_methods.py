@@ -27,9 +27,7 @@ def quantile(window: Window, family: str, q: float) -> SignalValue:
     if family not in window.histograms:
         return Missing(gap=window.explain_missing(family))
     found = histograms.quantile(window.histograms[family], q)
-    if found is None:
-        return gap_for_empty_family(window, family)
-    return Reading(value=found.value, low=found.low, high=found.high, n=found.n)
+    return gap_for_empty_family(window, family) if found is None else found
 
 
 def gap_for_empty_family(window: Window, family: str, text: str = "") -> Missing:

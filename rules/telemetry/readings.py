@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from rules.telemetry.derived import DERIVED, PlanFacts
 from rules.telemetry.gauges import GaugeSum
-from rules.telemetry.histograms import from_cumulative
+from rules.telemetry.histograms import EMPTY, increase
 from rules.telemetry.reading_methods import BRACKETS, bracketed, mean_level, ratio, total_level, total_rate
 from rules.telemetry.signals import SIGNALS, Gap, Signal, SignalKind, SignalValue
 from rules.telemetry.snapshots import Snapshot
@@ -57,7 +57,7 @@ def window_since_start(page: Snapshot) -> Window:
         else page.t - UNKNOWN_LIFETIME_SECONDS
     )
     span = page.t - start
-    parts = {family: (from_cumulative(c.edges, c.counts, c.total),) for family, c in page.histograms.items()}
+    parts = {family: (increase(EMPTY, c),) for family, c in page.histograms.items()}
     gauges = {
         family: GaugeSum(integral=value * span, seconds=span, minimum=value, maximum=value, samples=1)
         for family, value in page.gauges.items()

@@ -12,7 +12,7 @@ import yaml
 from exporters.autoscaling.manifests import ObjectReference, Scaling, manifest_text
 from exporters.autoscaling.schedule import ScheduleSlot
 from rules.replicas.drain import DrainTime
-from rules.telemetry.histograms import Quantile
+from rules.telemetry.signals import Reading
 
 WORKDAYS = (0, 1, 2, 3, 4)
 ALL_DAYS = tuple(range(7))
@@ -40,7 +40,7 @@ CHAT = Scaling(
     schedule=SCHEDULE,
 )
 UNSCHEDULED = replace(CHAT, schedule=())
-DRAINED = replace(CHAT, drain=DrainTime(e2e_p99=Quantile(value=37.5, low=30.0, high=40.0, n=5000.0)))
+DRAINED = replace(CHAT, drain=DrainTime(e2e_p99=Reading(value=37.5, low=30.0, high=40.0, n=5000.0)))
 
 NIGHTSHIFT = (
     ScheduleSlot(start=time(23, 50), weekdays=(4, 6), replicas=9),

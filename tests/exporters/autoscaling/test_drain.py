@@ -10,7 +10,7 @@ from scaling_samples import CHAT, DRAINED, objects
 
 from exporters.autoscaling.manifests import FORMATS, Scaling, manifest_text
 from rules.replicas.drain import DrainTime
-from rules.telemetry.histograms import Quantile
+from rules.telemetry.signals import Reading
 
 
 def scale_down(scaling: Scaling) -> dict[str, Any]:
@@ -19,9 +19,7 @@ def scale_down(scaling: Scaling) -> dict[str, Any]:
 
 
 def drained(seconds: float) -> Scaling:
-    return replace(
-        CHAT, hold_seconds=60.0, drain=DrainTime(e2e_p99=Quantile(value=1.0, low=0.5, high=seconds, n=500.0))
-    )
+    return replace(CHAT, hold_seconds=60.0, drain=DrainTime(e2e_p99=Reading(value=1.0, low=0.5, high=seconds, n=500.0)))
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -25,7 +25,7 @@ from exporters.documents.prewarm import (
 from exporters.documents.prewarm_value import Counted, Highest, PrewarmValue, Strategy, worth_json, worth_lines
 from forecast.capacity.prewarm import DecisionBasis, ScheduleStep, merge_steps
 from rules.replicas.drain import DrainTime
-from rules.telemetry.histograms import Quantile
+from rules.telemetry.signals import Reading
 
 NOON = datetime(2026, 11, 23, 13, 1, 33, tzinfo=UTC).timestamp()
 MIDNIGHT = datetime(2026, 11, 22, 23, 0, tzinfo=UTC).timestamp()
@@ -106,7 +106,7 @@ REPORT = Prewarm(
 
 
 def test_it_says_what_scaling_down_takes() -> None:
-    drain = DrainTime(e2e_p99=Quantile(value=19.6, low=15.0, high=20.0, n=5000.0))
+    drain = DrainTime(e2e_p99=Reading(value=19.6, low=15.0, high=20.0, n=5000.0))
     text = " ".join(prewarm_text(replace(REPORT, drain=drain)).split())
     assert "scale down 99% of requests end within 20 s; terminationGracePeriodSeconds 55 (15 s preStop" in text
     assert prewarm_json(replace(REPORT, drain=drain))["drain"]["grace_seconds"] == 55

@@ -14,13 +14,6 @@ def requests(short: float, long: float) -> tuple[Histogram, ...]:
     return seen({150.0: short, 400.0: long}, TOKEN_EDGES)
 
 
-def test_a_quantile_lies_between_the_edges_of_its_bucket() -> None:
-    found = evidence.quantile(requests(94, 6), 0.95)
-    assert found is not None
-    assert (found.low, found.high, found.n) == (200.0, 500.0, 100)
-    assert evidence.quantile((), 0.95) is None
-
-
 def test_longer_counts_only_buckets_that_lie_wholly_above_the_limit() -> None:
     assert evidence.exceeds_limit(requests(94, 6), 0.95, 200.0, LimitSide.LONGER)
     assert not evidence.exceeds_limit(requests(94, 6), 0.95, 201.0, LimitSide.LONGER)
