@@ -1,7 +1,4 @@
-"""Checks of causes that make a tier slower than its benchmark, or short of KV cache.
-
-A check returns the fact that supports or excludes its cause, None where data lack.
-"""
+"""Checks of causes: each returns the fact that supports or excludes its cause, None where data lack."""
 
 from __future__ import annotations
 
@@ -13,10 +10,13 @@ from rules.catalogue.registry import BY_NAME as CATALOGUE
 from rules.causes.context import FIRST_TOKEN, FROM_ARRIVAL, MOST_LATE, NOT_ASKED, USERS, CauseContext, CauseResult
 from rules.confidence import Certainty
 from rules.methods import routing
+from rules.methods.burn_rate import judge_availability
 from rules.methods.load import offered_load
 from rules.plan.capacity import benchmarked_mean
 from rules.plan.curve import CERTAIN_REQUESTS
 from rules.telemetry import histograms, windows
+from rules.telemetry.gauges import STEP_FAMILY
+from rules.telemetry.outcomes import HELD, READ, outcomes
 from rules.telemetry.reading_methods import lookup_share, mean_level, ratio, replica_rate
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
@@ -39,25 +39,20 @@ ENOUGH_REQUESTS = 20.0
 LOST = 2 * NOTICEABLE
 """Loss of prefix hits (0-1) that is larger than changes between minutes."""
 
+NEARLY_ALL = 0.9
+"""Share of the failures that proves a fault of one replica."""
+
 MOST = 0.5
 """Share of the late requests, or of the time of whole requests, that proves a cause; requests that wait at a replica."""
 
 HELD_BY = (("thermal", "heat", True), ("hardware", "the board", True), ("power", "the power limit", False))
 """Reasons of throttling, in words, and whether the reason alone proves slower GPUs: they usually run at their power limit."""
 
-WHOLE = "e2e_seconds"
-
-COVERED = "gpu_throttled_covered_seconds"
-
 NOTHING_THERE = frozenset({Gap.NOT_EXPOSED, Gap.NO_TRAFFIC})
 """Reasons for a missing family that mean that the engine does not do what the family counts."""
 
 EVICTIONS = ("preemptions", "requests_finished")
 HIT_RATE = ("prefix_hit_tokens", "prefix_queried_tokens")
-
-
-SAME_PROMPTS = frozenset({*HIT_RATE, "prompt_tokens", "requests_finished", "prompt_tokens_per_request"})
-"""Families that compare the hits of slow minutes with those before."""
 
 
 def check_prefix_hits(context: CauseContext) -> CauseResult | None:
@@ -100,17 +95,14 @@ def _find_lost_hits(context: CauseContext) -> str:
     is_other = context.rule.method in USERS and context.rule.family not in FROM_ARRIVAL
     if minutes is None or not minutes.before or is_other:
         return ""
-    slow, before = (
-        windows.sum_families(several, SAME_PROMPTS)
-        for several in ((one.window for one, _ in minutes.slow), minutes.before)
-    )
-    now, then = (
-        found.value if isinstance(found := lookup_share(window, *HIT_RATE), Reading) else None
-        for window in (slow, before)
-    )
-    if now is None or then is None or now >= then - LOST or not _has_same_prompts(slow, before):
+    families = {*HIT_RATE, "prompt_tokens", "requests_finished", "prompt_tokens_per_request"}
+    slow = windows.sum_families([minute.window for minute, _ in minutes.slow], families)
+    before = windows.sum_families(minutes.before, families)
+    now, then = (lookup_share(window, *HIT_RATE) for window in (slow, before))
+    if isinstance(now, Missing) or isinstance(then, Missing) or not _has_same_prompts(slow, before):
         return ""
-    return f"{now:.0%} in the slow minutes, {then:.0%} before"
+    late, usual = now.value or 0.0, then.value or 0.0
+    return f"{late:.0%} in the slow minutes, {usual:.0%} before" if late < usual - LOST else ""
 
 
 def _has_same_prompts(now: Window, before: Window) -> bool:
@@ -121,8 +113,10 @@ def _has_same_prompts(now: Window, before: Window) -> bool:
     return bool(later and earlier) and 1 / LONGER <= (later or 0.0) / (earlier or 1.0) <= LONGER
 
 
-def check_longer(family: str, key: str) -> Callable[[CauseContext], CauseResult | None]:
+def check_longer(key: str) -> Callable[[CauseContext], CauseResult | None]:
     """Return the check for a P95 length above that of the plan, or without it for a mean above the benchmark's."""
+
+    family = f"{key}_per_request"
 
     def examine(context: CauseContext) -> CauseResult | None:
         planned = getattr(context.workload, key) if context.workload else None
@@ -173,9 +167,9 @@ def check_adapters(context: CauseContext) -> CauseResult | None:
     planned = context.context.plan.lora if context.context.plan else None
     if isinstance(served, Missing):
         return CauseResult(supported=False, text="none are served") if served.gap in NOTHING_THERE else None
-    text = f"{number(served.value or 0.0, '')} LoRA adapters are served at a time on average"
-    wanted = "the plan has none" if planned is None else "the plan has them"
-    return CauseResult(supported=planned is None and bool(served.high), text=f"{text}, {wanted}")
+    text = f"{number(served.value or 0.0, '')} LoRA adapters are served at a time on average, the plan has "
+    text += "none" if planned is None else "them"
+    return CauseResult(supported=planned is None and bool(served.high), text=text)
 
 
 def check_speculation(context: CauseContext) -> CauseResult | None:
@@ -296,8 +290,8 @@ def _measure_part(context: CauseContext, family: str, where: str) -> CauseResult
 
     None for a rule without an objective, or without histograms.
     """
-    if context.rule.family == WHOLE:
-        whole, part = (histograms.mean(context.total.histograms.get(name, ())) for name in (WHOLE, family))
+    if context.rule.family == "e2e_seconds":
+        whole, part = (histograms.mean(context.total.histograms.get(name, ())) for name in ("e2e_seconds", family))
         if not whole or part is None:
             return None
         text = f"{part / whole:.0%} of the time of requests is spent {where}"
@@ -317,12 +311,88 @@ def _measure_part(context: CauseContext, family: str, where: str) -> CauseResult
 
 def check_throttling_cause(context: CauseContext) -> CauseResult | None:
     """Check the shares of time in which clocks were held down. Reasons that prove it come first."""
-    shares = [
-        (ratio(context.total, f"gpu_throttled_{what}_seconds", COVERED), word, proof) for what, word, proof in HELD_BY
-    ]
-    known = [(share.value or 0.0, word, proof) for share, word, proof in shares if isinstance(share, Reading)]
+    known = []
+    for what, word, proof in HELD_BY:
+        held = ratio(context.total, f"gpu_throttled_{what}_seconds", "gpu_throttled_covered_seconds")
+        known += [(held.value or 0.0, word, proof)] if isinstance(held, Reading) else []
     if not known:
         return None
     share, word, proof = max(known, key=lambda one: (one[0] > NOTICEABLE and one[2], one[0]))
     text = f"clocks were held down by {word} {share:.0%} of the time"
     return CauseResult(supported=share > NOTICEABLE, proven=proof, text=text)
+
+
+def check_one_replica(context: CauseContext) -> CauseResult | None:
+    """Check for one replica with nearly all failures while others serve."""
+    groups = hold(one for one in context.binned if one.replica is not None).by_replica
+    sums = {name: outcomes(group.sum_families(READ)) for name, group in groups.items()}
+    each = {name: one for name, one in sums.items() if not isinstance(one, Missing)}
+    failing = context.rule.method is judge_availability
+    wrong = {name: found.failed if failing else found.no_room + found.bad for name, found in each.items()}
+    total = sum(wrong.values())
+    if len(each) < 2 or total <= 0:
+        return NOT_ASKED
+    worst = max(wrong, key=wrong.__getitem__)
+    share = wrong[worst] / (each[worst].accepted_requests if failing else each[worst].all_requests)
+    text = f"{worst}, {share:.0%} of its requests, {total - wrong[worst]:,.0f} at the other {len(each) - 1}"
+    return CauseResult(supported=wrong[worst] >= NEARLY_ALL * total, text=text)
+
+
+def check_engine_steps(context: CauseContext) -> CauseResult | None:
+    """Check for an engine that fails or holds requests and takes no step, while its front end serves the page."""
+    dead: set[str] = set()
+    failed = held = 0.0
+    for one in context.binned:
+        found, holds = outcomes(one.window), one.window.gauges.get(HELD)
+        is_still = one.window.counters.get(STEP_FAMILY) == 0
+        fails = found.failed if is_still and not isinstance(found, Missing) else 0.0
+        if fails > 0 or holds:
+            dead.add(one.replica or context.context.tier)
+            failed, held = failed + fails, max(held, holds.maximum if holds else 0.0)
+    if not dead:
+        return NOT_ASKED
+    count = f"{failed:,.0f} failed" if failed else f"it holds {held:,.0f} requests"
+    text = f"{', '.join(sorted(dead))} takes no step while its front end answers ({count}): its worker is dead or hangs"
+    return CauseResult(supported=True, text=text)
+
+
+def check_transfers(context: CauseContext) -> CauseResult | None:
+    """Check for failed KV transfers: the request fails, or its prompt is computed again."""
+    count, found = context.total.counters.get("kv_transfer_failures"), outcomes(context.total)
+    if count is None or isinstance(found, Missing):
+        return NOT_ASKED
+    failing = context.rule.method is judge_availability
+    of, word = (found.failed, "failed") if failing else (found.accepted_requests, "were taken on")
+    text = f"{count:,.0f} KV transfers failed while {of:,.0f} requests {word}"
+    return CauseResult(supported=count >= 1 and count > NOTICEABLE * of, text=text)
+
+
+def check_restarts(context: CauseContext) -> CauseResult | None:
+    """Check for engine restarts, which fail the requests in the system."""
+    count = context.total.counters.get("restarts", 0.0)
+    return CauseResult(supported=count >= 1, proven=False, text=f"{count:,.0f} restarts of engines in that time")
+
+
+def check_hardware_faults(context: CauseContext) -> CauseResult | None:
+    """Check for GPU faults. Proof: most requests failed on the faulty replicas since the fault."""
+    first: dict[str | None, float] = {}
+    count = 0.0
+    for one in context.binned:
+        some = sum(one.window.counters.get(name, 0.0) for name in ("gpu_fault_events", "gpu_ecc_uncorrectable_errors"))
+        if some > 0:
+            count += some
+            first[one.replica] = min(one.window.start, first.get(one.replica, math.inf))
+    failed = [(one, found.failed) for one in context.binned if not isinstance(found := outcomes(one.window), Missing)]
+    after = math.fsum(some for one, some in failed if one.window.end > first.get(one.replica, math.inf))
+    proven = after > math.fsum(some for _, some in failed) / 2
+    text = f"{count:,.0f} faults of GPUs in that time, {after:,.0f} requests failed on their replicas since"
+    return CauseResult(supported=count >= 1 and after > 0, proven=proven, text=text)
+
+
+def check_client_errors(context: CauseContext) -> CauseResult | None:
+    """Check for refused requests that cannot be served: more replicas would refuse them too."""
+    found = outcomes(context.total)
+    if isinstance(found, Missing) or found.bad + found.no_room <= 0:
+        return NOT_ASKED
+    text = f"{found.bad:,.0f} answered 4xx, {found.no_room:,.0f} refused for want of room"
+    return CauseResult(supported=found.bad > found.no_room, text=text)

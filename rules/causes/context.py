@@ -11,13 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
-from rules.methods.availability import judge_cascade
-from rules.methods.bands import judge_band, judge_event_ratio, judge_excess
-from rules.methods.burn_rate import judge_availability, judge_burn, judge_refused
-from rules.methods.divergence import judge_mean, judge_tail
-from rules.methods.load import judge_beyond
-from rules.methods.representative import judge_representative
-from rules.methods.trend import judge_trend
+from rules.methods.burn_rate import judge_burn
+from rules.methods.divergence import judge_tail
 from rules.plan.curve import Curve
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.plan.schema import Workload
@@ -26,24 +21,11 @@ from rules.telemetry.histograms import Share
 from rules.telemetry.windows import Window
 from rules.verdicts.error_budget import OBJECTIVES, empty_budget
 from rules.verdicts.held_windows import HeldWindows, hold
-from rules.verdicts.rule import Method, Rule
+from rules.verdicts.rule import Rule
 
 USERS = frozenset({judge_burn})
 """Methods for latencies above the objective, at any load."""
 
-LATENCY = frozenset({judge_tail}) | USERS
-SLOW = LATENCY | frozenset({judge_representative})
-"""Methods for latencies above the benchmark or the objective."""
-
-PRESSURE = frozenset({judge_cascade, judge_event_ratio, judge_excess, judge_beyond, judge_trend})
-EITHER = SLOW | PRESSURE
-FAILING, TURNED_AWAY = frozenset({judge_availability}), frozenset({judge_refused})
-UNSERVED = FAILING | TURNED_AWAY
-HITS = frozenset({judge_mean, judge_band})
-OF_ONE_FAMILY = LATENCY | HITS
-"""Methods whose rules are about one family. A check lists the families that it explains."""
-
-PREFIX_HITS = ("prefix_hit_ratio",)
 FIRST_TOKEN = "ttft_seconds"
 FROM_ARRIVAL = (FIRST_TOKEN, "e2e_seconds")
 """Latencies that begin with the arrival, so queue and prefill are parts of them."""
@@ -103,20 +85,6 @@ READ = frozenset(
 """Families of the sum that checks read."""
 
 
-@dataclass(frozen=True, slots=True)
-class CauseCheck:
-    """Check of a cause, and the methods and families of the rules that it can explain. `claim` are other words for it."""
-
-    cause: str
-    examine: Examine
-    methods: frozenset[Method]
-    families: tuple[str, ...] = OBJECTIVES
-    claim: str = ""
-
-    def explains(self, rule: Rule) -> bool:
-        return rule.method in self.methods and (rule.method not in OF_ONE_FAMILY or rule.family in self.families)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowMinutes:
     """Slow binned windows with their late requests, and the windows before them that were not slow."""
@@ -131,7 +99,8 @@ def find_slow_minutes(context: CauseContext) -> SlowMinutes | None:
     Late is later than the objective, or than the benchmark allows at this load. Before is earlier than the middle slow
     minute, because some minute is always slow by chance.
     """
-    limit = _read_limit(context) if context.rule.method in USERS else None
+    objectives = dict(zip(OBJECTIVES, empty_budget(context.context).objectives, strict=True))
+    limit = objectives.get(context.rule.family) if context.rule.method in USERS else None
     if context.rule.method is not judge_tail and limit is None:
         return None
     factor = context.rule.limit("factor", context.context.limits) if limit is None else 1.0
@@ -155,26 +124,18 @@ def find_slow_minutes(context: CauseContext) -> SlowMinutes | None:
 def prove_when_slow(examine: Examine) -> Examine:
     """Return a check that proves a cause only if the minutes of most late requests show it on their own."""
 
-    def is_shown(context: CauseContext, one: BinnedWindow) -> bool:
-        result = examine(replace(context, binned=(one,), total=one.window))
-        return result is not None and result.supported
-
     def examine_slow(context: CauseContext) -> CauseResult | None:
         result = examine(context)
         minutes = context.slow_minutes if result is not None and result.supported and result.proven else None
         if result is None or minutes is None:
             return result
-        total = math.fsum(late for _, late in minutes.slow)
-        shown = math.fsum(late for one, late in minutes.slow if is_shown(context, one))
-        return replace(result, proven=shown >= MOST_LATE * total)
+        shown = 0.0
+        for minute, late in minutes.slow:
+            alone = examine(replace(context, binned=(minute,), total=minute.window))
+            shown += late if alone is not None and alone.supported else 0.0
+        return replace(result, proven=shown >= MOST_LATE * math.fsum(late for _, late in minutes.slow))
 
     return examine_slow
-
-
-def _read_limit(context: CauseContext) -> float | None:
-    """Return the objective of the rule's family in seconds, None without one."""
-    objectives = dict(zip(OBJECTIVES, empty_budget(context.context).objectives, strict=True))
-    return objectives.get(context.rule.family)
 
 
 def _list_late(

@@ -6,33 +6,24 @@ Proven causes come first, then suspicions, each in the order of SUSPECTS. A slow
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rules.catalogue.registry import BY_NAME
-from rules.causes import checks, error_checks
-from rules.causes.context import (
-    EITHER,
-    FAILING,
-    FROM_ARRIVAL,
-    HITS,
-    LATENCY,
-    OF_ONE_FAMILY,
-    PREFIX_HITS,
-    PRESSURE,
-    READ,
-    SLOW,
-    TURNED_AWAY,
-    UNSERVED,
-    USERS,
-    CauseCheck,
-    CauseContext,
-    prove_when_slow,
-)
+from rules.causes import checks
+from rules.causes.context import FROM_ARRIVAL, READ, USERS, CauseContext, Examine, prove_when_slow
 from rules.confidence import Certainty
-from rules.methods.divergence import judge_tail
+from rules.methods.availability import judge_cascade
+from rules.methods.bands import judge_band, judge_event_ratio, judge_excess
+from rules.methods.burn_rate import judge_availability, judge_refused
+from rules.methods.divergence import judge_mean, judge_tail
 from rules.methods.evidence import certain_if
+from rules.methods.load import judge_beyond
+from rules.methods.representative import judge_representative
+from rules.methods.trend import judge_trend
 from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.verdicts.error_budget import OBJECTIVES
 from rules.verdicts.held_windows import hold
+from rules.verdicts.rule import Method, Rule
 from rules.verdicts.verdict import FIRING, Cause, Verdict
 
 MACHINE = "the machine is slower than the benchmarked one (neighbours, clocks): load, queue, lengths and cache do not explain it"
@@ -42,26 +33,54 @@ UNMEASURED = (
     "without a benchmark both are possible"
 )
 
+LATENCY = frozenset({judge_tail}) | USERS
+SLOW = LATENCY | frozenset({judge_representative})
+"""Methods for latencies above the benchmark or the objective."""
 
-PROMPTS = checks.check_longer("prompt_tokens_per_request", "prompt_tokens")
-OUTPUTS = checks.check_longer("generation_tokens_per_request", "generation_tokens")
+PRESSURE = frozenset({judge_cascade, judge_event_ratio, judge_excess, judge_beyond, judge_trend})
+EITHER = SLOW | PRESSURE
+FAILING, TURNED_AWAY = frozenset({judge_availability}), frozenset({judge_refused})
+UNSERVED = FAILING | TURNED_AWAY
+HITS = frozenset({judge_mean, judge_band})
+OF_ONE_FAMILY = LATENCY | HITS
+"""Methods whose rules are about one family. A check lists the families that it explains."""
+
+PREFIX_HITS = ("prefix_hit_ratio",)
+
+
+@dataclass(frozen=True, slots=True)
+class CauseCheck:
+    """Check of a cause, and the methods and families of the rules that it can explain. `claim` are other words for it."""
+
+    cause: str
+    examine: Examine
+    methods: frozenset[Method]
+    families: tuple[str, ...] = OBJECTIVES
+    claim: str = ""
+
+    def explains(self, rule: Rule) -> bool:
+        return rule.method in self.methods and (rule.method not in OF_ONE_FAMILY or rule.family in self.families)
+
+
 ROUTED = (*PREFIX_HITS, *FROM_ARRIVAL)
 CACHED = (*PREFIX_HITS, "ttft_seconds", "tpot_seconds")
 
 SUSPECTS: tuple[CauseCheck, ...] = (
-    CauseCheck("engine stopped", error_checks.check_engine_steps, FAILING | USERS, FROM_ARRIVAL),
-    CauseCheck("one replica", error_checks.check_one_replica, UNSERVED),
-    CauseCheck("hardware faults", error_checks.check_hardware_faults, FAILING),
-    CauseCheck("restarts", error_checks.check_restarts, FAILING),
-    CauseCheck("client requests", error_checks.check_client_errors, TURNED_AWAY),
+    CauseCheck("engine stopped", checks.check_engine_steps, FAILING | USERS, FROM_ARRIVAL),
+    CauseCheck("one replica", checks.check_one_replica, UNSERVED),
+    CauseCheck("hardware faults", checks.check_hardware_faults, FAILING),
+    CauseCheck("restarts", checks.check_restarts, FAILING),
+    CauseCheck("client requests", checks.check_client_errors, TURNED_AWAY),
     CauseCheck("evictions", checks.check_evictions, HITS, PREFIX_HITS),
     CauseCheck("cold cache", checks.check_cold_cache, OF_ONE_FAMILY, ROUTED),
     CauseCheck("routing", checks.check_routing, OF_ONE_FAMILY, ROUTED),
     CauseCheck("prefix hits", checks.check_prefix_hits, EITHER, claim="fewer prefix hits"),
     CauseCheck("benchmark", checks.check_repeated_prompts, OF_ONE_FAMILY, CACHED),
     CauseCheck("adapters held back", prove_when_slow(checks.check_held_back), SLOW, FROM_ARRIVAL),
-    CauseCheck("prompt lengths", PROMPTS, EITHER, claim="prompts are longer than planned"),
-    CauseCheck("output lengths", OUTPUTS, EITHER, claim="outputs are longer than planned"),
+    CauseCheck("prompt lengths", checks.check_longer("prompt_tokens"), EITHER, claim="prompts are longer than planned"),
+    CauseCheck(
+        "output lengths", checks.check_longer("generation_tokens"), EITHER, claim="outputs are longer than planned"
+    ),
     CauseCheck("adapters", checks.check_adapters, SLOW),
     CauseCheck("speculation", checks.check_speculation, SLOW),
     CauseCheck("throttling", prove_when_slow(checks.check_throttling_cause), LATENCY),
@@ -69,7 +88,7 @@ SUSPECTS: tuple[CauseCheck, ...] = (
     CauseCheck("evictions", prove_when_slow(checks.check_evictions), SLOW),
     CauseCheck("queueing", checks.check_queueing_cause, SLOW, FROM_ARRIVAL),
     CauseCheck("prefill", checks.check_prefill_cause, USERS, FROM_ARRIVAL),
-    CauseCheck("failed transfers", error_checks.check_transfers, LATENCY | FAILING, FROM_ARRIVAL),
+    CauseCheck("failed transfers", checks.check_transfers, LATENCY | FAILING, FROM_ARRIVAL),
     CauseCheck("benchmark", checks.check_benchmark, SLOW),
 )
 """Causes in the order of a sentence. A new cause is a check and a row."""

@@ -7,7 +7,7 @@ worse (DESIGN 3.24). Latencies are the benchmark's. To add a limit: a row of `_l
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rules.catalogue.registry import BY_NAME as RULES
@@ -22,12 +22,18 @@ from rules.plan.replica_count import ROUNDING, ReplicaCount, replica_count, size
 from rules.resize.fleet_cost import FleetCost, tokens_per_hour
 from rules.resize.limits import KV
 from rules.resize.production_curve import SloStatus
-from rules.resize.production_summary import ProductionSummary
+from rules.resize.production_summary import RATE_SECONDS, ProductionSummary, Rate
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
-from rules.telemetry.work import Capacity, CapacitySource, work_per_request
+from rules.telemetry.windows import HOUR_SECONDS
+from rules.telemetry.work import UNTOLD, Capacity, CapacityLengths, CapacitySource, work_per_request
+from rules.verdicts.context import SEPARATE
 from rules.verdicts.finding import Finding
-from rules.what_if.observed_peak import NO_PEAK, ObservedPeak, count_present_replicas, find_peak
-from rules.what_if.pools import TWO_POOLS
+
+NO_PEAK = "no peak was seen and the plan has none: say with --rps for which load"
+TWO_POOLS = "it serves prefill and decode apart: give replicas of both, such as --instances 2+6"
+
+FIRST_STRETCHES = round(HOUR_SECONDS / RATE_SECONDS)
+"""Stretches of five minutes with known arrivals below which the third busiest is no peak yet: an hour of them."""
 
 SLO, GIVEN = "slo", "planned_operating_point"
 """Names of limits without a signal."""
@@ -40,6 +46,20 @@ NAMES = (
 
 RESTARTS = 0.05
 """Replicas by which an hour's mean may exceed a whole number, or miss it: a restart takes minutes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedPeak:
+    """Peak of the whole tier's arrivals in rps: when (unix seconds, None: never seen), and its source.
+
+    `work` is that of one request then, in requests of the capacity's lengths. `highest` is the busiest single stretch.
+    """
+
+    rps: float
+    at: float | None
+    source: str
+    work: float = 1.0
+    highest: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,8 +275,46 @@ def _list_limits(
     load: SignalValue = Missing(gap=Gap.NOT_IN_PLAN, text="the benchmark did not measure it")
     reason = ""
     if context.curve is not None and (index >= 0 or crosses):
-        is_met = crosses and index < len(context.curve.points) - 1
         reached = (context.curve.rps_at_point(index) if index >= 0 else 0.0) / benchmarked
-        load = Reading(value=reached if is_met else None, low=None if is_met else reached, high=None, n=0.0)
-        reason = f"the benchmark {'meets' if is_met else 'keeps'} it at {reached:.3g} rps a replica"
+        load, verb = Reading(value=None, low=reached, high=None, n=0.0), "keeps"
+        if crosses and index < len(context.curve.points) - 1:
+            load, verb = Reading(value=reached, low=None, high=None, n=0.0), "meets"
+        reason = f"the benchmark {verb} it at {reached:.3g} rps a replica"
     yield CapacityLimit(name=KV, rps=load, source=CapacitySource.BENCHMARK, reason=reason, objective=ceiling)
+
+
+def find_peak(seen: ProductionSummary) -> ObservedPeak | None:
+    """Return the peak of production or of the plan, None without either.
+
+    The third busiest five minutes count, so that one burst is no peak. In the first hour the busiest minute counts. What
+    arrives now counts where it is more.
+    """
+    plan, capacity = seen.context.plan, seen.context.capacity
+    lengths, third = capacity.lengths if capacity else UNTOLD, "reached in three stretches of five minutes"
+    if len(seen.rates) >= FIRST_STRETCHES:
+        peak = _pick_third(seen.rates, lengths, third)
+    else:
+        peak = _pick_third([seen.busiest], lengths, "the busiest minute: an hour was not seen yet")
+    planned = plan.workload.requests_per_second if plan and plan.workload else None
+    if peak is None:
+        known = planned.peak if planned else None
+        return ObservedPeak(rps=known, at=None, source="the plan's peak: none was seen") if known else None
+    arriving = _pick_third([seen.present], lengths, "what arrives now, more than any peak before")
+    return arriving if arriving and arriving.rps * arriving.work > peak.rps * peak.work else peak
+
+
+def _pick_third(rates: Sequence[Rate | None], lengths: CapacityLengths, source: str) -> ObservedPeak | None:
+    """Return the stretch with the third most work, or the least of fewer. A request without tokens is its own work."""
+    known = [(rate.work(lengths) or rate.rps, rate.rps, rate.start) for rate in rates if rate and rate.rps > 0]
+    if not known:
+        return None
+    work, rps, at = sorted(known, reverse=True)[min(SEPARATE, len(known)) - 1]
+    return ObservedPeak(rps=rps, at=at, source=source, work=work / rps, highest=max(row[1] for row in known))
+
+
+def count_present_replicas(seen: ProductionSummary) -> float | None:
+    """Return the mean replicas of the last hour that was seen, None if that hour is not the present one."""
+    last = seen.hours[-1] if seen.hours else None
+    if last is None or last.span <= 0 or last.end <= seen.until - HOUR_SECONDS:
+        return None
+    return last.covered_seconds / last.span

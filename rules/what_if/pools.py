@@ -12,10 +12,9 @@ from rules.plan.money import price_of
 from rules.plan.replica_count import ReplicaCount, replica_count
 from rules.resize.fleet_cost import FleetCost
 from rules.resize.production_summary import ProductionSummary
-from rules.what_if.observed_peak import NO_PEAK, find_peak
+from rules.what_if.answer import NO_PEAK, TWO_POOLS, find_peak
 
 ONE_POOL = "its replicas serve whole requests: give one number of them"
-TWO_POOLS = "it serves prefill and decode apart: give replicas of both, such as --instances 2+6"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

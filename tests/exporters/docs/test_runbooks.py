@@ -25,8 +25,7 @@ from exporters.docs.runbooks import (
     runbooks_page,
 )
 from rules.catalogue.registry import BY_NAME, RULES
-from rules.causes.context import LATENCY
-from rules.causes.explain import SUSPECTS
+from rules.causes.explain import LATENCY, SUSPECTS
 from rules.thresholds import Threshold
 from rules.verdicts.rule import Rule, Severity
 
