@@ -77,7 +77,7 @@ def run(options: SimpleNamespace) -> int:
             why = str(error)
         else:
             print_result(options, pools_json(pools), pools_text(pools))
-            return FINE if pools.first.utilization <= 1 else FINDING
+            return FINE if max(pool.utilization for pool in pools.pools) <= 1 else FINDING
     if why:
         print(f"sizewatch whatif: {tier} in the last {duration_text(options.since)}: {why}", file=sys.stderr)
         return CANNOT_JUDGE

@@ -49,7 +49,8 @@ def pools_text(found: PoolsWhatIf) -> str:
 
 
 def _told_of_pools(found: PoolsWhatIf) -> tuple[str, list[tuple[str, str]]]:
-    first, have, told = found.first, "+".join(str(one.replicas) for one in found.pools), found.summary
+    first = max(found.pools, key=lambda pool: pool.utilization)
+    have, told = "+".join(str(one.replicas) for one in found.pools), found.summary
     claim = f"{have} replicas at {number(found.rps, 'per_second')}: the {first.pool} pool "
     claim += (
         f"{'fills first' if first.utilization <= 1 else 'is full'}, {first.utilization:.0%} used. The tier takes up to "

@@ -68,7 +68,8 @@ def headline(found: WhatIf, zone: str) -> str:
     each, size = number(found.asked.rps, "per_second"), replicas(found.asked.replicas)
     text = f"{found.seen.context.tier} with {size} at {number(found.rps, 'per_second')} ({each} a replica)"
     text += f": the SLO {HOLDS[found.asked.kept]}"
-    if found.is_burning:
+    is_burning = found.burns.cover(found.asked.replicas, found.rps)
+    if is_burning:
         first = found.burns.findings[0]
         since = format_local(first.started_at, zone, "%a %d %b %H:%M")
         text = f"{RULES[first.rule].title} is open at this size since {since} ({zone}): {text}"
@@ -82,7 +83,7 @@ def headline(found: WhatIf, zone: str) -> str:
     if load.headroom < 0:
         return f"{text}; {met}, at {at} already."
     # What is broken at this load does not break at a higher one.
-    return f"{text}." if found.is_burning else f"{text}; {met}, at {at} ({load.headroom:+.0%})."
+    return f"{text}." if is_burning else f"{text}; {met}, at {at} ({load.headroom:+.0%})."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,9 +32,6 @@ from rules.verdicts.finding import Finding
 NO_PEAK = "no peak was seen and the plan has none: say with --rps for which load"
 TWO_POOLS = "it serves prefill and decode apart: give replicas of both, such as --instances 2+6"
 
-FIRST_STRETCHES = round(HOUR_SECONDS / RATE_SECONDS)
-"""Stretches of five minutes with known arrivals below which the third busiest is no peak yet: an hour of them."""
-
 SLO, GIVEN = "slo", "planned_operating_point"
 """Names of limits without a signal."""
 
@@ -137,11 +134,6 @@ class WhatIf:
     def first_limit(self) -> CapacityLimit | None:
         """Return the limit at the lowest load, None without a known one."""
         return next((one for one in self.limits if one.best is not None), None)
-
-    @property
-    def is_burning(self) -> bool:
-        """Return whether a finding of the SLO is open at the asked size and load."""
-        return self.burns.cover(self.asked.replicas, self.rps)
 
 
 def check_capacity(capacity: Capacity | None, work_rps: float) -> SloStatus:
@@ -291,7 +283,7 @@ def find_peak(seen: ProductionSummary) -> ObservedPeak | None:
     """
     plan, capacity = seen.context.plan, seen.context.capacity
     lengths, third = capacity.lengths if capacity else UNTOLD, "reached in three stretches of five minutes"
-    if len(seen.rates) >= FIRST_STRETCHES:
+    if len(seen.rates) * RATE_SECONDS >= HOUR_SECONDS:
         peak = _pick_third(seen.rates, lengths, third)
     else:
         peak = _pick_third([seen.busiest], lengths, "the busiest minute: an hour was not seen yet")

@@ -38,15 +38,11 @@ class PoolsWhatIf:
     pools: tuple[PoolWhatIf, ...]
 
     @property
-    def first(self) -> PoolWhatIf:
-        return max(self.pools, key=lambda one: one.utilization)
-
-    @property
     def summary(self) -> Mapping[str, str | float]:
         """Return the first full pool, the load of the tier that fills it, and the guide's P:D ratio (6.5)."""
         prefill, decode = (one.utilization * one.replicas for one in self.pools)
-        most = self.rps / self.first.utilization
-        return {"first_pool": self.first.pool, "most_rps": most, "wanted_ratio": prefill / decode}
+        first = max(self.pools, key=lambda pool: pool.utilization)
+        return {"first_pool": first.pool, "most_rps": self.rps / first.utilization, "wanted_ratio": prefill / decode}
 
 
 def answer_pools(seen: ProductionSummary, instances: tuple[int, ...], asked_rps: float | None) -> PoolsWhatIf:

@@ -232,7 +232,7 @@ def test_the_peak_is_the_stretch_of_most_work() -> None:
 def test_an_open_finding_breaks_this_size_and_smaller_ones_at_this_load() -> None:
     asked = {n: answer_question(WEEK_SEEN, n, None, [burn()]) for n in (9, 10, 11)}
     assert [asked[n].asked.kept for n in (9, 10)] == [SloStatus.BROKEN] * 2
-    assert (asked[10].is_burning, asked[11].is_burning) == (True, False)
+    assert [asked[n].burns.cover(n, asked[n].rps) for n in (10, 11)] == [True, False]
     assert asked[11].asked.kept in FINE
     assert asked[11].one_lost is not None
     assert asked[11].one_lost.kept is SloStatus.BROKEN
