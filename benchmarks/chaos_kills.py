@@ -95,13 +95,13 @@ def _tell(end: int) -> None:
 
     book = HistoryStore.book
 
-    def told_book(self: HistoryStore, minutes: Iterable[object]) -> None:
+    def told_book(self: HistoryStore, minutes: Iterable[object] = (), *others: object, **named: object) -> None:
         bookings = tuple(minutes)
         amount = sum(one.slice.window.counters.get(FINISHED, 0.0) for one in bookings)  # type: ignore[attr-defined]
         parts = group_demand(bookings).values()  # type: ignore[arg-type]
         served = sum(part.completed for minute in parts for part in minute)
         os.write(end, f"begin {amount!r} {served!r}\n".encode())
-        book(self, bookings)  # type: ignore[arg-type]
+        book(self, bookings, *others, **named)  # type: ignore[arg-type]
         os.write(end, b"done\n")
 
     HistoryStore.book = told_book  # type: ignore[method-assign,assignment]

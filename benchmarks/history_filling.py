@@ -193,7 +193,7 @@ class Filling:
                     self._spread(tier, kind)
                 self._hours(tier)
                 self._demand(tier)
-            self._store.save_episode(*self._episodes(tier))
+            self._store.book(spans=self._episodes(tier))
 
     def minute(self, t: float) -> list[ClosedMinute]:
         """A minute of the whole fleet."""

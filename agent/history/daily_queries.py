@@ -133,9 +133,8 @@ def measured_views(
     `daily` are the estimates of the last midnight, read here by default.
     """
     known = read_daily_capacities(store, contexts, versions, now) if daily is None else daily
-    return {
-        tier: with_capacity(context, read_capacity(store, context, versions[tier], now, known.get(tier)))
-        if tier in versions
-        else context
-        for tier, context in contexts.items()
-    }
+    measured = dict(contexts)
+    for tier in contexts.keys() & versions.keys():
+        capacity = read_capacity(store, contexts[tier], versions[tier], now, known.get(tier))
+        measured[tier] = with_capacity(contexts[tier], capacity)
+    return measured

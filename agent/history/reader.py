@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import zlib
@@ -10,9 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from agent.history import codec
-from agent.history.errors import MOST_QUOTED, HistoryError, translate_sqlite_errors
-from agent.history.schema import DEMAND_COLUMNS, HOURS, MINUTES, QUARTERS, SumTable
+from agent.history import codec, schema
+from agent.history.errors import (
+    MOST_QUOTED,
+    HistoryError,
+    HistoryFormatError,
+    HistoryOpenError,
+    translate_sqlite_errors,
+)
+from agent.history.schema import DEMAND_COLUMNS, HOURS, MINUTES, QUARTERS, VERSION, SumTable
 from exporters.render.text import quote_external_text
 from rules.evaluator.timeline import TimelineEvent
 from rules.plan.load_bins import BinnedWindow
@@ -27,7 +34,7 @@ NOTE = "SIMULATED: made-up traffic, engines, GPUs and prices (sizewatch demo --h
 class Reader:
     """Queries of one history file. Safe to call from several threads; each call waits for the one before it.
 
-    Made by `HistoryStore.open_reader`, or as the reading half of a store. Every method may raise HistoryError. Times are unix
+    Made by `open_reader`, or as the reading half of a store. Every method may raise HistoryError. Times are unix
     seconds; a span is [since, until).
     """
 
@@ -35,6 +42,26 @@ class Reader:
         self._path = path
         self._connection = connection
         self._lock = threading.RLock()
+
+    @staticmethod
+    def open_reader(path: Path | str, *, alone: bool = False) -> Reader:
+        """Open a history, beside a writing process or without one. Raise HistoryOpenError, HistoryError.
+
+        `alone`: no process writes, and no file is made beside the history.
+        """
+        path = Path(path)
+        if not path.exists():
+            raise HistoryOpenError(path, "does not exist; `sizewatch run` makes it, or give the path that it uses")
+        if not os.access(path, os.R_OK):
+            raise HistoryOpenError(path, "may not be read by this user; run as the user that `sizewatch run` runs as")
+        with schema.connect(path, "ro&immutable=1" if alone else "ro") as connection:
+            version = schema.read_format(connection, path)
+            if version == 0:
+                raise HistoryOpenError(path, "is empty; `sizewatch run` fills it")
+            if version != VERSION:
+                text = f"is of format {version}, this sizewatch reads {VERSION}; `sizewatch run` renames it and begins a new one"
+                raise HistoryFormatError(path, text)
+            return Reader(path, connection)
 
     def close(self) -> None:
         """Close the file. A second call does nothing."""

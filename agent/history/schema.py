@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from agent.history.errors import HistoryError, HistoryFormatError, HistoryOpenError, translate_sqlite_errors
+from agent.history.errors import HistoryError, HistoryOpenError, translate_sqlite_errors
 from rules.telemetry.arrivals import ADDED
 
 _log = logging.getLogger(__name__)
@@ -29,9 +29,6 @@ VERSION = 6
 DAY = 86_400.0
 
 BUSY_TIMEOUT_SECONDS = 5.0
-
-WAL_BYTES = 16 * 1024 * 1024
-"""Size of the write-ahead log after a checkpoint. A slow reader can make it grow beyond for a while."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +85,8 @@ def open_writer(path: Path, busy_timeout_seconds: float) -> sqlite3.Connection:
     A file of another format gets the time (UTC) at the end of its name first, and the new one an event that says so.
     """
     _create_file(path)
-    with _connect(path, "rw", busy_timeout_seconds) as connection:
-        version = _read_format(connection, path)
+    with connect(path, "rw", busy_timeout_seconds) as connection:
+        version = read_format(connection, path)
         if version not in (0, VERSION):
             # The log goes into the file. SQLite refuses that while another process has it open.
             connection.execute("PRAGMA journal_mode = DELETE")
@@ -116,26 +113,8 @@ def open_writer(path: Path, busy_timeout_seconds: float) -> sqlite3.Connection:
         if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
             raise HistoryOpenError(path, "lies on a file system without shared memory; use a local disk")
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
-        return connection
-
-
-def open_reader(path: Path, *, alone: bool = False) -> sqlite3.Connection:
-    """Open a connection that only reads, beside a writing process or without one. Raise HistoryOpenError, HistoryError.
-
-    `alone`: no process writes, and no file is made beside the history.
-    """
-    if not path.exists():
-        raise HistoryOpenError(path, "does not exist; `sizewatch run` makes it, or give the path that it uses")
-    if not os.access(path, os.R_OK):
-        raise HistoryOpenError(path, "may not be read by this user; run as the user that `sizewatch run` runs as")
-    with _connect(path, "ro&immutable=1" if alone else "ro") as connection:
-        version = _read_format(connection, path)
-        if version == 0:
-            raise HistoryOpenError(path, "is empty; `sizewatch run` fills it")
-        if version != VERSION:
-            text = f"is of format {version}, this sizewatch reads {VERSION}; `sizewatch run` renames it and begins a new one"
-            raise HistoryFormatError(path, text)
+        # Of the write-ahead log after a checkpoint, in bytes. A slow reader can make it grow beyond for a while.
+        connection.execute("PRAGMA journal_size_limit = 16777216")
         return connection
 
 
@@ -160,7 +139,7 @@ def _create_file(path: Path) -> None:
 
 
 @contextmanager
-def _connect(path: Path, mode: str, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS) -> Iterator[sqlite3.Connection]:
+def connect(path: Path, mode: str, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS) -> Iterator[sqlite3.Connection]:
     """Open a connection that outlives the block. Close it on an error in the block."""
     with translate_sqlite_errors(path):
         connection = sqlite3.connect(
@@ -177,7 +156,7 @@ def _connect(path: Path, mode: str, busy_timeout_seconds: float = BUSY_TIMEOUT_S
             raise
 
 
-def _read_format(connection: sqlite3.Connection, path: Path) -> int:
+def read_format(connection: sqlite3.Connection, path: Path) -> int:
     """Return the format of our file, 0 of an empty one. Raise HistoryOpenError for any other file."""
     application, version, tables = connection.execute(
         "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master)"

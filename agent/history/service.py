@@ -25,7 +25,7 @@ from agent.history.reader import Reader
 from agent.history.schema import DAY
 from agent.history.store import HistoryStore
 from agent.pipeline.interfaces import Sink, Source
-from exporters.documents.check import check_json, headline
+from exporters.documents.check import headline
 from rules.evaluator import long_rules
 from rules.evaluator.benchmark_check import FIRST_WEEK_SECONDS, Step13, check_benchmark
 from rules.evaluator.external_alerts import ExternalAlert
@@ -46,9 +46,6 @@ from rules.verdicts.verdict import RuleResult
 
 MOST_BYTES = 16 * 1024 * 1024
 """Three hours of some 90 replicas, at about 1 kB a minute of a real engine (a Window in memory takes 9 to 14 kB)."""
-
-MOST_WAITING = 1000
-"""Maximum number of spans and of events that wait for a history that cannot be written. Older ones are lost."""
 
 ALIVE_SECONDS = 3600.0
 """Time in seconds for which an earlier run counts as interrupted after its last minute: its findings go on."""
@@ -84,8 +81,7 @@ class HistoryService:
         self._release = release
         self._store: HistoryStore | None = None
         self._opening = threading.Lock()
-        self._waiting: deque[Span] = deque(maxlen=MOST_WAITING)
-        self._events: deque[TimelineEvent] = deque(maxlen=MOST_WAITING)
+        self._events: deque[TimelineEvent] = deque()
         self._now = -math.inf
         self._booked: dict[str, dict[float, float]] = {}
         """Times of each tier that the history had before this run booked any minute of it."""
@@ -115,77 +111,60 @@ class HistoryService:
         still_open: Sequence[Finding] = (),
         now: float = -math.inf,
     ) -> None:
-        """Book closed minutes, and save spans and events.
+        """Write closed minutes, spans and events in one transaction.
 
         `now` (unix seconds) decides which minutes were booked before; without it all are new. What cannot be written waits
-        for the next cycle. A defect is raised, and its rows are lost.
+        for the next cycle. Beyond MOST_BYTES the oldest cycles are lost, and their minutes counted. A defect is raised, and
+        its rows are lost.
         """
         if now < self._now:
             # The clock went back: read again what is booked.
             self._booked = {}
         self._now = now
-        self._waiting.extend(ended)
-        if self._store is not None and not (minutes or self._unwritten or self._waiting or self._events or still_open):
+        # Another thread may add events.
+        events = [self._events.popleft() for _ in range(len(self._events))]
+        cycle = tuple(minutes), (*ended, *still_open), tuple(events)
+        if self._store is not None and not (self._unwritten or any(cycle)):
             return
         try:
-            self._book_all(minutes)
-            self._save(still_open)
+            while self._unwritten:
+                count, body = self._unwritten.popleft()
+                try:
+                    self._write(*pickle.loads(zlib.decompress(body)))
+                except HistoryError:
+                    self._unwritten.appendleft((count, body))
+                    raise
+            self._write(*cycle)
+            if self.error is not None:
+                _log.info("history write recovered")
             self.error = None
         except HistoryError as error:
+            if self.error is None:
+                _log.error('history write failed, buffering in memory error="%s"', error)
             self.error = str(error)
+            if any(cycle):
+                self._unwritten.append((len(minutes), zlib.compress(pickle.dumps(cycle))))
+            while sum(len(body) for _, body in self._unwritten) > MOST_BYTES:
+                self.dropped_minutes += self._unwritten.popleft()[0]
 
     @property
     def waiting_minutes(self) -> int:
         """Return the number of minutes that wait to be written."""
         return sum(count for count, _ in self._unwritten)
 
-    def _book_all(self, records: Sequence[ClosedMinute]) -> None:
-        """Book the cycles that wait, oldest first, then `records`. What cannot be booked waits; a defect is lost.
-
-        Beyond MOST_BYTES the oldest cycles are lost, and counted.
-        """
-        try:
-            while self._unwritten:
-                count, body = self._unwritten.popleft()
-                try:
-                    self._book(pickle.loads(zlib.decompress(body)))
-                except HistoryError:
-                    self._unwritten.appendleft((count, body))
-                    raise
-            self._book(records)
-        except HistoryError:
-            if records:
-                self._unwritten.append((len(records), zlib.compress(pickle.dumps(records))))
-            while sum(len(body) for _, body in self._unwritten) > MOST_BYTES:
-                self.dropped_minutes += self._unwritten.popleft()[0]
-            raise
-
-    def _book(self, records: Sequence[ClosedMinute]) -> None:
+    def _write(
+        self, minutes: tuple[ClosedMinute, ...], spans: tuple[Span, ...], events: tuple[TimelineEvent, ...]
+    ) -> None:
         store = self.store()
-        for tier in {record.tier for record in records} - self._booked.keys():
+        for tier in {minute.tier for minute in minutes} - self._booked.keys():
             self._booked[tier] = store.list_booked_seconds(tier, self._now - DAY)
-        store.book([record for record in records if not self._is_booked(record)])
+        store.book([minute for minute in minutes if not self._is_booked(minute)], spans, events)
 
     def _is_booked(self, record: ClosedMinute) -> bool:
         """Return whether most of a minute was booked. A minute that ends after now is of an earlier clock."""
         window = record.slice.window
         seconds = self._booked[record.tier].get(windows.minute_of(window), 0.0)
         return window.end <= self._now and seconds >= window.span / 2
-
-    def _save(self, lasting: Sequence[Finding]) -> None:
-        store = self.store()
-        # Another thread may add events.
-        spans = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        events = [self._events.popleft() for _ in range(len(self._events))]
-        try:
-            if spans or lasting:
-                store.save_episode(*spans, *lasting)
-            if events:
-                store.add_event(*events)
-        except HistoryError:
-            self._waiting.extendleft(reversed(spans))
-            self._events.extendleft(reversed(events))
-            raise
 
     def add_events(self, events: Iterable[TimelineEvent]) -> None:
         """Add events that explain numbers later. They are written with the next cycle. Any thread may call it."""
@@ -269,9 +248,8 @@ class HistoryService:
 
     def close(self) -> None:
         """Close the file. What still waits is lost, and logged."""
-        lost = self.waiting_minutes + len(self._waiting) + len(self._events)
-        if lost:
-            _log.error('lost unwritten history records=%d error="%s"', lost, self.error)
+        if self._unwritten or self._events:
+            _log.error('lost unwritten history minutes=%d error="%s"', self.waiting_minutes, self.error)
         try:
             if self._store is not None:
                 self._store.close()
@@ -282,22 +260,21 @@ class HistoryService:
 def _first_week(store: HistoryStore, context: TierContext, version: str, now: float) -> str | None:
     """Return the kept sentence of Step 13. Check now if the first week of this plan version is over, else return None.
 
-    A value that a clock kept which was more than an hour ahead is replaced: its week was none.
+    A begin that a clock kept which was more than an hour ahead is replaced: its week was none.
     """
     seen_name, result_name = f"first-seen/{context.tier}/{version}", f"step13/{context.tier}/{version}"
-    kept = json.loads(store.read_value(result_name) or "null")
-    if kept is not None and kept.get("t", now) <= now + ALIVE_SECONDS:
-        return str(kept["sentence"])
+    kept = store.read_value(result_name)
+    if kept is not None:
+        return str(json.loads(kept))
     first = json.loads(store.read_value(seen_name) or "null")
     if first is None or first > now + ALIVE_SECONDS:
         store.keep(seen_name, json.dumps(now))
         return None
     if now - first < FIRST_WEEK_SECONDS:
         return None
-    result = check_tier(store, context, version, first, now)
-    sentence = headline(result)
-    store.keep(result_name, json.dumps({"sentence": sentence, "t": now, **check_json([result])}))
-    store.add_event(TimelineEvent(t=now, kind="step13", tier=context.tier, replica=None, text=sentence))
+    sentence = headline(check_tier(store, context, version, first, now))
+    store.keep(result_name, json.dumps(sentence))
+    store.book(events=[TimelineEvent(t=now, kind="step13", tier=context.tier, replica=None, text=sentence)])
     return sentence
 
 
@@ -344,7 +321,6 @@ class HistorySink(Sink):
         self.service.add_events(result.events)
         if result.observation is not None or result.closed:
             self._open = result.open
-        # Not `+=`: another thread may publish an event while a cycle ends.
         self._minutes.extend(minute for minute in result.minutes if minute.kept)
         self._closed.extend(result.closed)
 
@@ -352,7 +328,6 @@ class HistorySink(Sink):
         """Write what was collected. What cannot be written now waits in memory."""
         closed, self._minutes = self._minutes, []
         ended, self._closed = (*self._closed, *self._external()), []
-        before = self.service.error
         pools = {target.key: target.pool for target in self._source.targets}
         minutes = [
             replace(
@@ -363,10 +338,6 @@ class HistorySink(Sink):
             for minute in closed
         ]
         self.service.write_cycle(minutes, ended, self._open if minutes or ended else (), now)
-        if self.service.error is not None and before is None:
-            _log.error('history write failed, buffering in memory error="%s"', self.service.error)
-        elif before is not None and self.service.error is None:
-            _log.info("history write recovered")
 
     def close(self) -> None:
         """Close the history. What still waits is lost, and logged."""

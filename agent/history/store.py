@@ -44,17 +44,17 @@ class HistoryStore(Reader):
         path = Path(path)
         super().__init__(path, schema.open_writer(path, busy_timeout_seconds))
 
-    @staticmethod
-    def open_reader(path: Path | str, *, alone: bool = False) -> Reader:
-        """Open the history of a running daemon to read; `alone` if no daemon runs. Raise HistoryOpenError, HistoryError."""
-        path = Path(path)
-        return Reader(path, schema.open_reader(path, alone=alone))
-
-    def book(self, minutes: Iterable[ClosedMinute]) -> None:
-        """Add closed minutes to all three sums and to the tiers' demand: all of them or, if it raises, none.
+    def book(
+        self,
+        minutes: Iterable[ClosedMinute] = (),
+        spans: Iterable[Span] = (),
+        events: Iterable[TimelineEvent] = (),
+    ) -> None:
+        """Add closed minutes to all three sums and to the tiers' demand, spans and events: all or, if it raises, none.
 
         A minute that is booked twice counts twice. A window of a minute that already has a row (it came late, or it is the
-        rest of a minute in which the agent restarted) adds to that row.
+        rest of a minute in which the agent restarted) adds to that row. A span takes the place of what was saved of it
+        before: it is known by rule (an alert by its name and labels), subject and start.
         """
         records = tuple(minutes)
         with self._transaction():
@@ -66,6 +66,15 @@ class HistoryStore(Reader):
                     self._add_slices(table, start, self._series_id(series, start), bin, slices)
             for (tier, _), parts in codec.group_demand(records).items():
                 self._insert_demand(tier, arrivals.add(parts), DEMAND_ADD)
+            self._connection.executemany(
+                "INSERT OR REPLACE INTO spans (kind, rule, tier, replica, started_at, ended_at, body)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                [codec.span_row(span) for span in spans],
+            )
+            self._connection.executemany(
+                "INSERT INTO events (t, kind, tier, replica, text) VALUES (?, ?, ?, ?, ?)",
+                [(event.t, event.kind, event.tier, event.replica, event.text) for event in events],
+            )
 
     def fill_demand(self, tier: str, minutes: Iterable[MinuteSums]) -> int:
         """Add the demand of the minutes that have none. Return their number."""
@@ -106,27 +115,6 @@ class HistoryStore(Reader):
         )
         row = self._connection.execute(f"SELECT id FROM series WHERE ({columns}) = (?, ?, ?, ?, ?)", key).fetchone()
         return int(row[0])
-
-    def save_episode(self, *spans: Span) -> None:
-        """Save findings, unknown spans and external alerts, open or ended. Replace what was saved of them before.
-
-        They are known by rule (an alert by its name and labels), subject and start. Open ones are kept until they are
-        saved as ended, whatever their age.
-        """
-        with self._transaction():
-            self._connection.executemany(
-                "INSERT OR REPLACE INTO spans (kind, rule, tier, replica, started_at, ended_at, body)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                [codec.span_row(span) for span in spans],
-            )
-
-    def add_event(self, *events: TimelineEvent) -> None:
-        """Add events, in the order given."""
-        with self._transaction():
-            self._connection.executemany(
-                "INSERT INTO events (t, kind, tier, replica, text) VALUES (?, ?, ?, ?, ?)",
-                [(event.t, event.kind, event.tier, event.replica, event.text) for event in events],
-            )
 
     def keep(self, name: str, value_json: str) -> None:
         """Keep a small JSON text under a name, in place of the former one."""

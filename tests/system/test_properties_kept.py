@@ -23,7 +23,7 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "h.db"
     with closing(HistoryStore(path)) as store:
         store.book(history_samples.booking(minute) for minute in range(5))
-        store.add_event(TimelineEvent(t=START, kind=TimelineKind.START, tier="h100", replica=None, text="text"))
+        store.book(events=[TimelineEvent(t=START, kind=TimelineKind.START, tier="h100", replica=None, text="text")])
     return path
 
 

@@ -227,10 +227,12 @@ def _fill_weeks(
     store: HistoryStore, tiers: list[WatchedTier], begin: float, end: float, progress: Callable[[float], None]
 ) -> None:
     outage = find_outage(begin, end)
-    store.add_event(
-        _event(begin, TimelineKind.START, f"sizewatch {VERSION} began to watch"),
-        _event(outage[0], TimelineKind.STOP, "sizewatch ended in order"),
-        _event(outage[1], TimelineKind.START, f"sizewatch {VERSION} began to watch"),
+    store.book(
+        events=[
+            _event(begin, TimelineKind.START, f"sizewatch {VERSION} began to watch"),
+            _event(outage[0], TimelineKind.STOP, "sizewatch ended in order"),
+            _event(outage[1], TimelineKind.START, f"sizewatch {VERSION} began to watch"),
+        ]
     )
     service, hour = HistoryService(lambda: store), begin
     while hour < end:
@@ -251,7 +253,7 @@ def _fill_weeks(
             _judge_days(store, service, tiers, until)
         hour = until
         progress((hour - begin) / (end - begin))
-    store.save_episode(*(rule.finding for tier in tiers for rule in tier.rules.values() if rule.finding is not None))
+    store.book(spans=(rule.finding for tier in tiers for rule in tier.rules.values() if rule.finding is not None))
 
 
 def _judge_days(store: HistoryStore, service: HistoryService, tiers: list[WatchedTier], now: float) -> None:
@@ -265,8 +267,7 @@ def _judge_days(store: HistoryStore, service: HistoryService, tiers: list[Watche
         for result in (*long_rules.long_only_results(days), *causes):
             tier.rules[result.rule], ended = finding.step_rule_state(tier.rules.get(result.rule), result)
             tier.spans += (span for span in ended if isinstance(span, Finding))
-        store.save_episode(*tier.spans)
-        store.add_event(*sorted(tier.events, key=lambda event: event.t))
+        store.book(spans=tier.spans, events=sorted(tier.events, key=lambda event: event.t))
         tier.spans, tier.events = [], []
 
 

@@ -275,7 +275,7 @@ def test_ready_replicas_are_those_of_the_newest_minute(
     with HistoryStore(tmp_path / "data" / "history.db") as store:
         if burning:
             episode = finding("TtftSloBurn", 0.0, None)
-            store.save_episode(replace(episode, subject=Subject(tier="cpu-small", replica=None), started_at=begin))
+            store.book(spans=[replace(episode, subject=Subject(tier="cpu-small", replica=None), started_at=begin)])
         for place, replicas in enumerate(seen):
             window = Window(
                 start=begin + 60 * place,

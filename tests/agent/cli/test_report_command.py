@@ -95,8 +95,10 @@ def test_a_plan_changed_on_wednesday_keeps_the_versions_apart(tmp_path: Path) ->
     with HistoryStore(path) as store:
         book(store, plan(), hours(68))
         book(store, changed, hours(100, first=68))
-        store.add_event(
-            TimelineEvent(t=START + 68 * HOUR, kind=TimelineKind.PLAN, tier="t", replica=None, text="another plan")
+        store.book(
+            events=[
+                TimelineEvent(t=START + 68 * HOUR, kind=TimelineKind.PLAN, tier="t", replica=None, text="another plan")
+            ]
         )
     found = tier_of(path, asked(changed, since=START, until=START + WEEK))
     assert found.quality.remarks == (
@@ -118,7 +120,7 @@ def test_a_tier_that_nobody_watches_any_more_is_named(tmp_path: Path) -> None:
     path = history(tmp_path, hours(24))
     with HistoryStore(path) as store:
         gone = finding("KvCacheCascade", 2, 3)
-        store.save_episode(replace(gone, subject=replace(gone.subject, tier="old")))
+        store.book(spans=[replace(gone, subject=replace(gone.subject, tier="old"))])
     found, _ = report(told(path, asked(plan(), since=START, until=START + WEEK)))
     assert found.remarks == ("old was watched in this time and is in neither plan nor targets now.",)
 

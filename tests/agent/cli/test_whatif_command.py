@@ -90,8 +90,8 @@ def saved(folder: Path, ended_at: float | None = None) -> str:
     """The config of a week whose TTFT burn began before its last hour."""
     config = configured(folder, recent(24))
     with HistoryStore(folder / "history.db") as store:
-        store.save_episode(
-            replace(finding("TtftSloBurn", 0.0, None), started_at=time.time() - 2 * HOUR, ended_at=ended_at)
+        store.book(
+            spans=[replace(finding("TtftSloBurn", 0.0, None), started_at=time.time() - 2 * HOUR, ended_at=ended_at)]
         )
     return config
 

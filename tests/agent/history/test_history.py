@@ -251,7 +251,7 @@ BLIND = UnknownSpan(
 
 
 def test_episodes_and_unknown_spans_come_back_as_they_were(store):
-    store.save_episode(OPEN, BLIND, OF_REPLICA)
+    store.book(spans=[OPEN, BLIND, OF_REPLICA])
     assert store.spans(Finding, START) == (OF_REPLICA, OPEN)
     assert store.spans(UnknownSpan, START) == (BLIND,)
 
@@ -263,10 +263,10 @@ def test_an_episode_of_a_release_without_details_is_still_read():
 
 
 def test_an_episode_that_ends_takes_the_place_of_the_open_one(store):
-    store.save_episode(OPEN, BLIND)
+    store.book(spans=[OPEN, BLIND])
     ended = replace(OPEN, ended_at=START + 300.0, worst=replace(VERDICT, observed=VERDICT.expected))
-    store.save_episode(ended)
-    store.save_episode(replace(BLIND, ended_at=START + 90.0))
+    store.book(spans=[ended])
+    store.book(spans=[replace(BLIND, ended_at=START + 90.0)])
     assert store.spans(Finding, START) == (ended,)
     assert store.spans(UnknownSpan, START) == (replace(BLIND, ended_at=START + 90.0),)
 
@@ -274,7 +274,7 @@ def test_an_episode_that_ends_takes_the_place_of_the_open_one(store):
 def test_only_episodes_that_lasted_into_the_time_asked_for_are_given(store):
     ended = replace(OPEN, ended_at=START + 300.0)
     elsewhere = replace(OPEN, subject=Subject(tier="mi300"))
-    store.save_episode(ended, elsewhere)
+    store.book(spans=[ended, elsewhere])
     assert store.spans(Finding, START + 300.0) == (ended, elsewhere)
     assert store.spans(Finding, START + 301.0) == (elsewhere,)
     assert store.spans(Finding, START, tier="h100") == (ended,)
@@ -283,7 +283,7 @@ def test_only_episodes_that_lasted_into_the_time_asked_for_are_given(store):
 def test_events_come_back_in_the_order_of_time(store):
     late = TimelineEvent(t=START + 9.5, kind="restart", tier="h100", replica="r0", text="started again")
     early = TimelineEvent(t=START, kind="plan", tier=None, replica=None, text="plan v2")
-    store.add_event(late, early)
+    store.book(events=[late, early])
     assert store.events(START) == (early, late)
     assert store.events(START + 1) == (late,)
 
@@ -302,8 +302,8 @@ def test_a_kept_value_is_replaced_by_the_next_of_its_name(store):
 def test_minutes_go_after_two_days_quarters_after_eight_the_rest_after_thirteen_weeks(store):
     old = TimelineEvent(t=START, kind="restart", tier="h100", replica="r0", text="")
     store.book([booking(0), booking(60)])
-    store.add_event(old)
-    store.save_episode(replace(OPEN, ended_at=START + 61.0), OF_REPLICA)
+    store.book(events=[old])
+    store.book(spans=[replace(OPEN, ended_at=START + 61.0), OF_REPLICA])
     store.prune(START + 2 * DAY)
     assert len(store.minutes("h100", *EVER)) == 2
     store.prune(START + 2 * DAY + 1)
@@ -320,8 +320,10 @@ def test_minutes_go_after_two_days_quarters_after_eight_the_rest_after_thirteen_
 
 def test_a_clock_that_is_years_ahead_for_an_hour_costs_the_oldest_days_alone(store):
     store.book([booking(day * 24 * 60 + hour * 60) for day in range(10) for hour in (0, 12)])
-    store.add_event(
-        *(TimelineEvent(t=START + day * DAY, kind="restart", tier="h100", replica="r0", text="") for day in range(10))
+    store.book(
+        events=(
+            TimelineEvent(t=START + day * DAY, kind="restart", tier="h100", replica="r0", text="") for day in range(10)
+        )
     )
     years = START + 2000 * DAY
     keeping = HistoryService(lambda: store)

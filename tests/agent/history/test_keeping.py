@@ -9,7 +9,6 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from history_samples import START, window
@@ -17,9 +16,11 @@ from paths import TESTS
 
 from agent.config.files import load_plan
 from agent.history import service
+from agent.history.codec import Span
 from agent.history.errors import HistoryError, HistoryOpenError
-from agent.history.service import ALIVE_SECONDS, MOST_WAITING, HistoryService
+from agent.history.service import ALIVE_SECONDS, HistoryService, check_tier
 from agent.history.store import HistoryStore
+from exporters.documents.check import check_json, headline
 from rules.confidence import Certainty
 from rules.evaluator.observation import ClosedMinute
 from rules.evaluator.timeline import TimelineEvent
@@ -153,9 +154,11 @@ class Failing(HistoryStore):
         self._fail("reading")
         return super().list_booked_seconds(tier, since)
 
-    def book(self, minutes: Iterable[ClosedMinute]) -> None:
+    def book(
+        self, minutes: Iterable[ClosedMinute] = (), spans: Iterable[Span] = (), events: Iterable[TimelineEvent] = ()
+    ) -> None:
         self._fail("booking")
-        super().book(minutes)
+        super().book(minutes, spans, events)
 
 
 @pytest.mark.parametrize("operation", ["reading", "booking"])
@@ -213,18 +216,6 @@ def test_a_file_that_is_no_history_is_a_matter_for_a_person_and_the_folder_is_le
         HistoryService(lambda: HistoryStore(tmp_path / "history.db"))
 
 
-def test_what_waits_for_a_history_is_bounded(path: Path) -> None:
-    def full() -> HistoryStore:
-        raise HistoryError(path, "no space")
-
-    keeping = HistoryService(full)
-    for n in range(MOST_WAITING + 20):
-        keeping.add_events([event(START + n)])
-    keeping.write_cycle(ended=[finding(START + 60, START + n) for n in range(MOST_WAITING + 5)])
-    assert (len(keeping._waiting), len(keeping._events)) == (MOST_WAITING, MOST_WAITING)
-    assert keeping._events[0].t == START + 20, "the oldest are lost"
-
-
 def test_the_oldest_minutes_are_lost_and_counted_beyond_the_limit(
     keeping: HistoryService, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,29 +240,11 @@ def test_minutes_that_can_never_be_booked_are_a_defect_once_and_stand_in_nobodys
     keeping.write_cycle([closed(0)])
     lock.let_go()
     with monkeypatch.context() as broken:
-        broken.setattr(HistoryStore, "book", lambda *_: {}["defect"])
+        broken.setattr(HistoryStore, "book", lambda *_, **__: {}["defect"])
         with pytest.raises(KeyError):
             keeping.write_cycle()
     keeping.write_cycle([closed(1)])
     assert kept(path)[0] == 1
-
-
-def test_an_episode_that_can_never_be_written_is_a_defect_once_and_stands_in_nobodys_way(
-    keeping: HistoryService, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save = HistoryStore.save_episode
-    broken = finding(START + 60, sentence="broken")
-
-    def refuses(self: HistoryStore, *several: Any) -> None:
-        if broken in several:
-            raise ValueError("a defect")
-        save(self, *several)
-
-    monkeypatch.setattr(HistoryStore, "save_episode", refuses)
-    with pytest.raises(ValueError, match="a defect"):
-        keeping.write_cycle([closed(0)], [broken])
-    keeping.write_cycle([closed(1)], [finding(START + 60, START + 1)])
-    assert kept(path)[:2] == (2, 1)
 
 
 def test_closing_tells_what_was_lost_and_lets_the_folder_go(path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -283,7 +256,7 @@ def test_closing_tells_what_was_lost_and_lets_the_folder_go(path: Path, caplog: 
         keeping.close()
     lock.let_go()
     assert let_go == [True]
-    assert "lost unwritten history records=1" in caplog.text
+    assert "lost unwritten history minutes=1" in caplog.text
 
 
 def test_a_daemon_that_starts_anew_finds_what_ended_and_what_did_not(keeping: HistoryService) -> None:
@@ -341,8 +314,9 @@ def test_step_13_rests_on_the_week_since_the_version_was_first_seen(keeping: His
     keep_step13(keeping, START + 7 * DAY)
     with closing(sqlite3.connect(keeping.store()._path)) as connection:
         (body,) = connection.execute("SELECT value FROM kept WHERE name LIKE 'step13/%'").fetchone()
-    result = json.loads(body)
-    (tier,) = result["tiers"]
+    result = check_tier(keeping.store(), VIEW, VERSION, START, START + 7 * DAY)
+    assert json.loads(body) == headline(result)
+    (tier,) = check_json([result])["tiers"]
     assert tier["requests"] == 60.0 * len([h for h in hours if 0 <= h < 24 * 7])
     assert math.isclose(tier["highest_rps"], 1.0)
 

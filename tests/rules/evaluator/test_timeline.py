@@ -269,6 +269,6 @@ def test_an_empty_history_is_said_in_words(tmp_path: Path, capsys: pytest.Captur
         0,
         "Nothing happened, as far as is known.\n",
     )
-    store.save_episode(replace(alert(after=time.time() - T), tier="away"))
+    store.book(spans=[replace(alert(after=time.time() - T), tier="away")])
     store.close()
     assert "away  foreign alert: ApiLatencyHigh" in run(capsys, "-c", str(tmp_path / "sizewatch.yaml"))[1]

@@ -101,8 +101,11 @@ def test_an_upgrade_while_the_agent_was_away_is_found_by_the_history(tmp_path: P
     fleet = Fleet()
     fleet.turn(a="0.32.0", b="0.32.0")
     with HistoryStore(tmp_path / "history.db") as store:
-        store.add_event(
-            *fleet.events, TimelineEvent(t=T, kind="release", tier="t", replica="a", text="text of another form")
+        store.book(
+            events=[
+                *fleet.events,
+                TimelineEvent(t=T, kind="release", tier="t", replica="a", text="text of another form"),
+            ]
         )
     later = Fleet()
     later.t += 3600

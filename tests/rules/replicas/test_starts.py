@@ -302,7 +302,7 @@ def test_starts_of_a_tier_that_is_watched_no_more_bring_it_not_back(tmp_path: Pa
     folder.mkdir()
     start = ReplicaStart(replica="r0", seen_at=time.time(), started_at=time.time() - 60, ready_at=time.time() - 5)
     with HistoryStore(folder / "history.db") as store:
-        store.add_event(timeline.start_event("gold", start), timeline.start_event("cpu-small", start))
+        store.book(events=[timeline.start_event("gold", start), timeline.start_event("cpu-small", start)])
     with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
         assert start in daemon.loop.state.starts("cpu-small")
         assert "gold" not in daemon.loop.state.minutes
