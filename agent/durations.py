@@ -18,8 +18,7 @@ def parse_duration(text: str) -> float:
     """Return the duration in seconds. Raise ValueError for anything but a number with one unit."""
     found = re.fullmatch(PATTERN.strip("^$"), text, re.ASCII)
     if found is None:
-        shown = text if len(text) <= 40 else f"{text[:37]}..."
-        raise ValueError(f"must be {EXPECTED}, not '{shown}'")
+        raise ValueError(f"must be {EXPECTED}, not {text[:40]!a}")
     unit = found[2]
     return round(float(text.removesuffix(unit)) * UNITS_SECONDS[unit], 6)
 

@@ -10,7 +10,7 @@ import click
 
 from agent.cli.arguments import CANNOT_JUDGE, CONFIG, FINDING, FINE, FORMAT, print_result, since_option, tier_option
 from agent.cli.loading import load_config, open_history
-from agent.config.load import build_tier_contexts, plan_versions, unknown_tier_error
+from agent.config.load import build_tier_contexts, plan_versions, select_tier
 from agent.durations import duration_text
 from agent.history.daily_queries import measured_views
 from agent.history.schema import HOURS, MINUTES
@@ -32,8 +32,8 @@ def run(options: SimpleNamespace) -> int:
         print(f"sizewatch check: {mistake}", file=sys.stderr)
     seconds = min(options.since, HOURS.keep_seconds)
     contexts, versions = build_tier_contexts(loaded), plan_versions(loaded)
-    if tier is not None and tier not in contexts:
-        raise unknown_tier_error(tier, contexts)
+    if tier is not None:
+        select_tier(loaded, tier)
     now = time.time()
     with open_history(loaded) as store:
         measured = measured_views(store, contexts, versions, now)

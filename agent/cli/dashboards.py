@@ -73,7 +73,7 @@ def _push(options: SimpleNamespace) -> int:
     """Save every dashboard. An error means exit code 2; dashboards saved before it stay."""
     if options.bearer_token_file is None and options.username is None:
         raise GrafanaError("--token-file: give it, or --username and --password-file instead")
-    client = HttpClient(Peer.of(url=options.url, timeout_seconds=TIMEOUT_SECONDS, **ways_in(options)))
+    client = HttpClient(Peer.read(dict(url=options.url, timeout_seconds=TIMEOUT_SECONDS, **ways_in(options))))
     client.load()
     url = place_of(options.url).rstrip("/")
     folders = _ask(client, list[Folder], f"{url}/api/folders?limit={MOST_FOLDERS}")

@@ -93,7 +93,7 @@ def run(options: SimpleNamespace) -> int:
 def read_page_body(options: SimpleNamespace, page: str) -> bytes:
     """Return a live or saved page. Raise ScrapeError or RecordingError."""
     if "://" in page:
-        return fetch_page(Peer.of(url=page, **ways_in(options)))
+        return fetch_page(Peer.read(dict(url=page, **ways_in(options))))
     try:
         with Path(page).open("rb") as file:
             body = file.read(DEFAULT_MAX_BYTES + 1)

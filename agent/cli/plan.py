@@ -58,7 +58,7 @@ def run_init(options: SimpleNamespace) -> int:
     failed: list[str] = []
     for url in dict.fromkeys(options.url):
         try:
-            running.append(probe_engine(Peer.of(url=url, **ways_in(options))))
+            running.append(probe_engine(Peer.read(dict(url=url, **ways_in(options)))))
         except ScrapeError as error:
             failed.append(str(error))
     if not running:

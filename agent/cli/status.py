@@ -24,7 +24,7 @@ from agent.cli.arguments import (
     ways_in,
 )
 from agent.cli.loading import load_config, open_history
-from agent.config.load import build_tier_contexts, unknown_tier_error
+from agent.config.load import select_tier
 from agent.config.peer import Peer
 from agent.config.web import page_url, read_web_file
 from agent.errors import ScrapeError
@@ -88,7 +88,9 @@ def _target(options: SimpleNamespace) -> Peer:
             options.ca_file = options.ca_file or tls.cert_file
             if options.username is None:
                 options.bearer_token_file = options.bearer_token_file or web.bearer_token_file
-    return Peer.of(url=f"{page}api/status", timeout_seconds=TIMEOUT_SECONDS, max_bytes=MOST_BYTES, **ways_in(options))
+    return Peer.read(
+        dict(url=f"{page}api/status", timeout_seconds=TIMEOUT_SECONDS, max_bytes=MOST_BYTES, **ways_in(options))
+    )
 
 
 def parameters_timeline() -> tuple[click.Parameter, ...]:
@@ -104,10 +106,9 @@ def run_timeline(options: SimpleNamespace) -> int:
     with open_history(loaded) as store:
         findings, alerts = store.spans(Finding, since, tier), store.spans(ExternalAlert, since)
         events = store.events(since)
-    tiers = build_tier_contexts(loaded)
-    known = {*tiers, *(finding.subject.tier for finding in findings), *(event.tier for event in events)}
-    if tier is not None and tier not in known:
-        raise unknown_tier_error(tier, tiers)
+    # The history has tiers of earlier configurations too.
+    if tier is not None and tier not in {*(f.subject.tier for f in findings), *(event.tier for event in events)}:
+        select_tier(loaded, tier)
     entries = list_entries(group_incidents(findings, now=now), alerts, events, since, tier)
     print_result(options, timeline_json(entries, since, now), timeline_text(entries, now, options.findings))
     return FINE

@@ -9,9 +9,8 @@ from pydantic import Field
 
 from agent.config.peer import PeerKeys, Url
 from agent.config.sections import ConfigSection, repeats
-from agent.config.values import EnvironmentFileName, Seconds, Text, Timeout, duration_range
+from agent.config.values import Entries, EnvironmentFileName, Seconds, Text, Timeout, duration_range
 from exporters.alertmanager.payload import OWN_LABELS, AlertSettings
-from rules.plan.schema import Plan
 from rules.plan.validation import Contradictions
 
 Resend = Annotated[Seconds, duration_range(1.0, 300.0)]
@@ -35,7 +34,7 @@ class AlertingConfig(ConfigSection):
     """Alert delivery, on one path for the installation, and reception of external alerts."""
 
     path: Literal["rules", "posts"] = Field("rules", description="rules: Prometheus alerts; posts: this agent posts.")
-    alertmanagers: Annotated[tuple[Alertmanager, ...], Field(strict=False)] = Field((), description="For path posts.")
+    alertmanagers: Entries[Alertmanager] = Field((), description="For path posts.")
     resend_seconds: Resend = Field(60.0, description="How often an alert is posted again; it ends after four times.")
     external_labels: dict[str, Text] = Field({}, description="Labels that every posted alert gets, such as cluster.")
     external_url: Url | None = Field(None, description="The status page's address for people, linked from alerts.")
@@ -44,15 +43,10 @@ class AlertingConfig(ConfigSection):
 
     def settings(self) -> AlertSettings:
         """Return the settings of posted alerts."""
-        return AlertSettings(
-            resend_seconds=self.resend_seconds,
-            external_labels=self.external_labels,
-            external_url=self.external_url,
-            runbooks=self.runbook_url,
-        )
+        same = self.model_dump(include={"resend_seconds", "external_labels", "external_url"})
+        return AlertSettings(**same, runbooks=self.runbook_url)
 
-    def contradictions(self, plan: Plan | None) -> Contradictions:
-        """Yield a path without its Alertmanagers, an Alertmanager that is named twice, and wrong labels."""
+    def _contradictions(self) -> Contradictions:
         if self.path == "posts" and not self.alertmanagers:
             yield ("alertmanagers",), "is missing; path posts needs the url of at least one Alertmanager"
         if self.path == "rules" and self.alertmanagers:

@@ -1,12 +1,12 @@
 """Keys of `sizewatch.yaml` with units, defaults and meaning: the root, `logging` and `thresholds`.
 
-Each other section has a module. After a new key, run `sizewatch render` to update `docs/config.schema.json` and
-`docs/configuration.md`. A contradiction between keys is found in `contradictions` of the section that holds them all.
+Each other section has a module. After a new key, run `sizewatch render`. A contradiction between keys is found in
+`_contradictions` of the section that holds them all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,21 +15,19 @@ from pydantic import AfterValidator, Field
 from agent.config.alerting import AlertingConfig
 from agent.config.discovery import Discovery
 from agent.config.forecast import ForecastConfig
-from agent.config.peer import Peer, PeerKeys
-from agent.config.report import WRITING_ROLES, ReportConfig
-from agent.config.sections import ConfigSection, unknown_key_text
+from agent.config.peer import Peer
+from agent.config.report import ReportConfig
+from agent.config.sections import ConfigSection, unknown_name_text
 from agent.config.store import FleetConfig, StoreConfig, TierSource
-from agent.config.targets import GpusConfig, TargetKeys, Targets
-from agent.config.values import FileName, Name, Seconds, Timeout, duration_range
+from agent.config.targets import GpusConfig, TargetKeys, find_shared
+from agent.config.values import Entries, FileName, Name, Seconds, Timeout, duration_range
 from agent.config.web import Web
 from agent.durations import duration_text
 from rules.catalogue.registry import CATALOGUE
 from rules.gpu_sources.exporter import GpuExporter
+from rules.gpu_sources.registry import BY_NAME
 from rules.plan.schema import Plan
 from rules.plan.validation import Contradictions, refuse
-from rules.thresholds import CatalogueRow
-
-DEFAULT_TIMEOUT_SECONDS = 10.0
 
 Interval = Annotated[Seconds, duration_range(0.5, 60.0)]
 """Seconds, at most a minute: verdicts and history are per minute."""
@@ -43,42 +41,34 @@ AT_MOST_ONE = frozenset({"allowed_share", "busiest_hours", "fullest_hours", "med
 """Thresholds that are a share of a count."""
 
 ORDERED = (
-    *(("warning", "critical"), ("critical_below", "below"), ("above", "critical_above")),
-    *(("low", "high"), ("least_headroom", "most_headroom")),
+    ("warning", "critical"),
+    *(("critical_below", "below"), ("above", "critical_above"), ("low", "high"), ("least_headroom", "most_headroom")),
 )
 """Pairs of limits; the first must not exceed the second."""
 
 
-ThresholdNumbers = dict[str, dict[str, dict[str, Annotated[float, Field(ge=0)]]]]
+def wrong_thresholds(rules: Mapping[str, Mapping[str, float]]) -> Contradictions:
+    """Yield the problems of a tier's thresholds, by rule."""
+    for rule, numbers in rules.items():
+        if rule not in CATALOGUE:
+            yield (rule,), unknown_name_text(rule, tuple(CATALOGUE), "a rule")
+            continue
+        limits = {name: numbers.get(name, row.value) for name, row in CATALOGUE[rule].thresholds.items()}
+        for name, value in numbers.items():
+            if name not in limits:
+                yield (rule, name), unknown_name_text(name, tuple(limits), f"a threshold of {rule}")
+            elif name in NEVER_ZERO and value == 0:
+                yield (rule, name), "must be above 0"
+            elif name in AT_MOST_ONE and value > 1:
+                yield (rule, name), f"is a share: must be at most 1, not {value:g}"
+        for lower, upper in ORDERED:
+            if lower in limits and upper in limits and limits[lower] > limits[upper]:
+                yield (rule,), f"{lower} ({limits[lower]}) must not be above {upper} ({limits[upper]})"
 
 
-def wrong_thresholds(rule: CatalogueRow, numbers: Mapping[str, float]) -> Iterator[tuple[str, str]]:
-    """Yield each problem of the rule's thresholds: name ("" for several) and reason."""
-    for name, value in numbers.items():
-        if name not in rule.thresholds:
-            yield name, unknown_key_text(name, tuple(rule.thresholds), f"a threshold of {rule.name}")
-        elif name in NEVER_ZERO and value == 0:
-            yield name, "must be above 0"
-        elif name in AT_MOST_ONE and value > 1:
-            yield name, f"is a share: must be at most 1, not {value:g}"
-    limits = {key: numbers.get(key, row.value) for key, row in rule.thresholds.items()}
-    for lower, upper in ORDERED:
-        if lower in limits and upper in limits and limits[lower] > limits[upper]:
-            yield "", f"{lower} ({limits[lower]}) must not be above {upper} ({limits[upper]})"
-
-
-def _find_wrong_thresholds(thresholds: ThresholdNumbers) -> Contradictions:
-    for tier, rules in thresholds.items():
-        for name, numbers in rules.items():
-            if name not in CATALOGUE:
-                yield (tier, name), unknown_key_text(name, tuple(CATALOGUE), "a rule")
-                continue
-            for threshold, why in wrong_thresholds(CATALOGUE[name], numbers):
-                yield (tier, name, *filter(None, (threshold,))), why
-
-
-Thresholds = Annotated[
-    ThresholdNumbers, AfterValidator(lambda numbers: refuse(_find_wrong_thresholds(numbers)) or numbers)
+TierThresholds = Annotated[
+    dict[str, dict[str, Annotated[float, Field(ge=0)]]],
+    AfterValidator(lambda rules: refuse(wrong_thresholds(rules)) or rules),
 ]
 
 
@@ -95,14 +85,16 @@ class Config(ConfigSection):
     scrape_interval_seconds: Interval = Field(15.0, description="Time between two scrapes of a target.")
     scrape_timeout_seconds: Timeout | None = Field(None, description="Default 10s, at most the interval; a cycle closes at 0.8 of it.")
     data_dir: FileName | None = Field(None, description="Of the history; default sizewatch-data, role node: none.")
-    targets: Targets = Field((), description="The engines to watch.")
+    targets: Entries[TargetKeys] = Field((), description="The engines to watch.")
     discovery: Discovery = Discovery()
     tier_verdicts: bool = Field(True, description="Role node: judge whole tiers too; false where role fleet does.")
     tiers: dict[Name, TierSource] = Field({}, description="Role fleet: where each tier's series stand in the store.")
     fleet: FleetConfig = FleetConfig()
     store: StoreConfig | None = None
     gpus: GpusConfig = GpusConfig()
-    thresholds: Thresholds = Field({}, description="By tier, rule and threshold: numbers in place of the catalogue's.")
+    thresholds: dict[str, TierThresholds] = Field(
+        {}, description="By tier, rule and threshold, in place of the catalogue's."
+    )
     web: Web = Web()
     alerting: AlertingConfig = AlertingConfig()
     forecast: ForecastConfig = ForecastConfig()
@@ -117,7 +109,7 @@ class Config(ConfigSection):
     @property
     def report_folder(self) -> Path | None:
         """Return the folder of weekly reports, or None if no reports are written."""
-        if self.role not in WRITING_ROLES or not self.data_dir or not self.report.enabled:
+        if self.role == "node" or not self.data_dir or not self.report.enabled:
             return None
         return Path(self.report.directory) if self.report.directory else Path(self.data_dir) / "reports"
 
@@ -132,13 +124,9 @@ class Config(ConfigSection):
         late = self.fleet.delay_seconds if self.role == "fleet" else 0.0
         return late + 2 * self.cycle_seconds
 
-    def contradictions(self, plan: Plan | None) -> Contradictions:
-        """Yield what sections say against each other, the role and the plan."""
-        yield from self._late_timeouts()
+    def _contradictions(self) -> Contradictions:
+        yield from find_shared(self.targets)
         yield from self._keys_of_other_roles()
-        yield from self._unknown_tiers(plan)
-
-    def _late_timeouts(self) -> Contradictions:
         why = f"must not exceed scrape_interval ({duration_text(self.scrape_interval_seconds)})"
         if (self.scrape_timeout_seconds or 0.0) > self.scrape_interval_seconds:
             yield ("scrape_timeout",), why
@@ -165,8 +153,13 @@ class Config(ConfigSection):
         section = getattr(self, key)
         return bool(section.model_fields_set if isinstance(section, ConfigSection) else section)
 
-    def _unknown_tiers(self, plan: Plan | None) -> Contradictions:
-        """Yield tiers that no target and no plan has. Without a plan, pods name their tiers."""
+    def plan_contradictions(self, plan: Plan | None) -> Contradictions:
+        """Yield pools that the plan lacks, and tiers that no target and no plan has. Without a plan, pods name tiers."""
+        for place, target in enumerate(self.targets):
+            pools = plan.tiers[target.tier].pools if plan and target.tier in plan.tiers else ()
+            if pools and target.pool not in pools:
+                text = f"must be {' or '.join(pools)}, as the plan says of tier {target.tier}, not {target.pool}"
+                yield ("targets", place, "pool"), text
         pods = self.discovery.kubernetes
         if plan is None and (self.plan or pods):
             return
@@ -175,30 +168,18 @@ class Config(ConfigSection):
         costs = (("forecast", "late_request_cost", tier) for tier in self.forecast.late_request_cost)
         for path in (*(("thresholds", tier) for tier in self.thresholds), *costs):
             if path[-1] not in known:
-                yield path, unknown_key_text(path[-1], tuple(known), "a tier of targets or plan")
+                yield path, unknown_name_text(path[-1], tuple(known), "a tier of targets or plan")
 
     @property
     def gpu_exporter(self) -> tuple[GpuExporter, Peer] | None:
         """Return the configured GPU exporter and its address, or None for another source."""
-        if self.gpus.exporter is None:
+        connection = {"dcgm": self.gpus.dcgm, "amd": self.gpus.amd}.get(self.gpus.source)
+        if connection is None:
             return None
-        exporter, connection = self.gpus.exporter
-        return exporter, connection.to_peer(timeout_seconds=self.timeout_seconds(), max_bytes=connection.max_bytes)
-
-    def peers(self) -> Iterator[tuple[str, PeerKeys]]:
-        """Yield the key and the section of every server of the configuration."""
-        yield from ((f"targets[{place}]", target) for place, target in enumerate(self.targets))
-        if self.gpus.exporter is not None:
-            yield f"gpus.{self.gpus.source}", self.gpus.exporter[1]
-        for place, alertmanager in enumerate(self.alerting.alertmanagers):
-            yield f"alerting.alertmanagers[{place}]", alertmanager
-        if self.store is not None:
-            yield "store", self.store
-        kubernetes = self.discovery.kubernetes
-        if kubernetes is not None and kubernetes.api is not None:
-            yield "discovery.kubernetes.api", kubernetes.api.peer
+        peer = connection.to_peer(timeout_seconds=self.timeout_seconds(), max_bytes=connection.max_bytes)
+        return BY_NAME[self.gpus.source], peer
 
     def timeout_seconds(self, target: TargetKeys | None = None) -> float:
         """Return the time limit of one scrape in seconds."""
         given = (target and target.scrape_timeout_seconds) or self.scrape_timeout_seconds
-        return given or min(DEFAULT_TIMEOUT_SECONDS, self.scrape_interval_seconds)
+        return given or min(10.0, self.scrape_interval_seconds)

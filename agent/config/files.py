@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel
 
-from agent.config.sections import repeats
+from agent.config.sections import ConfigSection, list_values, repeats
 from agent.errors import ConfigError
 from exporters.render.text import one_line
 from rules.plan.schema import InvalidPlanError, Plan, parse_plan
@@ -20,9 +19,6 @@ from rules.plan.validation import path_text
 
 MAX_BYTES = 1024 * 1024
 """Maximum size of a file: a ConfigMap holds no more."""
-
-LONGEST_NAME = 500
-"""Maximum characters of a file's name in a message."""
 
 MOST_VALUES = 200_000
 """Maximum number of values with aliases written out: a few bytes can say billions."""
@@ -42,11 +38,12 @@ def read_document(path: Path) -> Any:
         if len(content) > MAX_BYTES:
             raise ValueError(f"is larger than {MAX_BYTES} bytes: is this the right file?")
         text = content.decode("utf-8-sig")
-        if not text.strip():
-            raise ValueError("is empty")
         if path.suffix.lower() == ".json":
             return json.loads(text, object_pairs_hook=_unique)
-        return _read_yaml(text)
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        _check_node(root, (), count())
+        return loader.construct_document(root) if root else None
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
         problem = "there is no such file" if missing else f"cannot be read: {error.strerror}"
@@ -54,18 +51,15 @@ def read_document(path: Path) -> Any:
         problem = "is not a text file in UTF-8"
     except RecursionError:
         problem = "is nested too deeply"
-    except yaml.YAMLError as error:
-        mark, words = (
-            getattr(error, "problem_mark", None),
-            (getattr(error, "context", ""), getattr(error, "problem", "")),
-        )
-        said = _QUOTED.sub(lambda quote: quote[1] or "something", ", ".join(filter(None, words)))
-        problem = f"is not YAML: {said or 'a character may not stand in a text file'}"
-        problem += f" (line {mark.line + 1})" if mark else ""
+    except yaml.MarkedYAMLError as error:
+        words = ", ".join(filter(None, (error.context, error.problem)))
+        problem = f"is not YAML: {_QUOTED.sub(lambda quote: quote[1] or 'something', words)}"
+        problem += f" (line {error.problem_mark.line + 1})" if error.problem_mark else ""
+    except yaml.YAMLError:
+        problem = "is not YAML: a character may not stand in a text file"
     except (ValueError, OverflowError) as error:
         problem = f"is not JSON: {error}" if isinstance(error, json.JSONDecodeError) else str(error)
-    # A configuration can name any characters as its plan file, and any number of them.
-    raise ConfigError((f"{one_line(str(path))[:LONGEST_NAME]}: {problem}",))
+    raise ConfigError((f"{one_line(str(path))[:500]}: {problem}",))
 
 
 def name_file(path: Path | str, problems: Iterable[str]) -> tuple[str, ...]:
@@ -82,32 +76,18 @@ def load_plan(path: Path) -> Plan:
         raise ConfigError(name_file(path, error.problems)) from None
 
 
-def named_files(part: object, left_out: frozenset[str], place: str = "") -> Iterator[tuple[str, str]]:
+def named_files(section: ConfigSection | None, left_out: frozenset[str] = frozenset()) -> Iterator[tuple[str, str]]:
     """Yield key and path of every file that a section names: keys in `_file` but those of `left_out`, and in `_files`."""
-    key = place.rpartition(".")[2]
-    if isinstance(part, BaseModel):
-        part = part.model_dump()
-    if isinstance(part, Mapping):
-        for name, value in part.items():
-            yield from named_files(value, left_out, f"{place}.{name}".removeprefix("."))
-    elif isinstance(part, list | tuple):
-        for number, entry in enumerate(part):
-            yield from named_files(entry, left_out, f"{place}[{number}]")
-    elif isinstance(part, str) and ("_files." in place or (key.endswith("_file") and key not in left_out)):
-        yield place, part
+    for place, value in list_values(section):
+        key = place.rpartition(".")[2]
+        if isinstance(value, str) and ("_files." in place or (key.endswith("_file") and key not in left_out)):
+            yield place, value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     for place, _ in repeats(key for key, _ in pairs):
         raise ValueError(f"{path_text((pairs[place][0],))}: is given twice")
     return dict(pairs)
-
-
-def _read_yaml(text: str) -> Any:
-    loader = yaml.SafeLoader(text)
-    root = loader.get_single_node()
-    _check_node(root, (), count())
-    return loader.construct_document(root) if root else None
 
 
 def _check_node(node: yaml.Node | None, path: tuple[str | int, ...], counted: Iterator[int]) -> None:

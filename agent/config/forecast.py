@@ -1,7 +1,4 @@
-"""Section `forecast`: known future traffic, and the value types of calendars.
-
-Only the forecast itself can check a subdivision of a country.
-"""
+"""Section `forecast`: known future traffic. Only the forecast itself can check a subdivision of a country."""
 
 from __future__ import annotations
 
@@ -12,20 +9,18 @@ from itertools import islice
 from typing import Annotated
 from zoneinfo import ZoneInfo, available_timezones
 
-from pydantic import AfterValidator, BeforeValidator, Field, NaiveDatetime, WithJsonSchema
+from pydantic import AfterValidator, Field, NaiveDatetime, WithJsonSchema
 
 from agent.config.sections import ConfigSection, repeats
-from agent.config.values import Name, Seconds, Text, duration_range
+from agent.config.values import Entries, Name, Seconds, Text, duration_range, full_match
 from agent.durations import duration_text
-from rules.plan.schema import Plan
 from rules.plan.validation import Contradictions, validation_error
 from rules.problems import find_close_name
 
 DAY_SECONDS = 86_400.0
 
-YEARS = range(2000, 2200)
-"""Valid years. A rule is expanded from its start, so an early start is slow; no calendar goes beyond 9999."""
-
+# A rule is expanded from its start, so an early start is slow; no calendar goes beyond 9999.
+EARLIEST, LATEST = datetime(2000, 1, 1), datetime(2200, 1, 1)
 MOST_A_DAY = 24
 """Maximum number of occurrences per day: each is expanded, and bins are minutes long."""
 
@@ -33,53 +28,43 @@ _RULE_TEXT = re.compile(r"(RRULE:)?(?!.*INTERVAL=[0-])[A-Z]+=[A-Z0-9,+-]+(;[A-Z]
 _A_DAY_OR_MORE = re.compile("FREQ=(YEARLY|MONTHLY|WEEKLY|DAILY)(;|$)")
 
 
-def _zone(value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise validation_error("must be a time zone such as Europe/Berlin or UTC")
+def _zone(value: str) -> str:
     try:
         ZoneInfo(value)
     except (KeyError, ValueError, OSError):
         close = find_close_name(value, available_timezones())
-        hint = f"; did you mean {close}?" if close else " such as Europe/Berlin"
-        raise validation_error(f"is no time zone{hint}") from None
+        hint = f"did you mean {close}?" if close else "write Europe/Berlin or UTC"
+        raise validation_error(f"is no time zone; {hint}") from None
     return value
 
 
-Zone = Annotated[str, BeforeValidator(_zone), WithJsonSchema({"type": "string", "title": "time zone", "minLength": 1})]
+Zone = Annotated[str, Field(min_length=1, title="time zone"), AfterValidator(_zone)]
 
 
-def _country(value: object) -> str:
-    hint = "; YAML reads a bare NO as false: write 'NO'" if value is False else ""
-    match = re.fullmatch(r"([A-Z]{2})(-[\w .'-]+)?", value) if isinstance(value, str) else None
-    if match is None:
-        raise validation_error(f"must be a country by ISO 3166 such as DE, or a part of one such as DE-BY{hint}")
+def _country(value: str) -> str:
     # 8 MiB that only an agent with holidays needs.
     import holidays
 
     known = holidays.list_supported_countries(include_aliases=False)
-    if match[1] not in known:
-        meant = "GB" if match[1] == "UK" else find_close_name(match[1], known)
-        raise validation_error(f"{match[1]} is no country of ISO 3166" + (f"; did you mean {meant}?" if meant else ""))
-    return match[0]
+    if value[:2] not in known:
+        raise validation_error(f"{value[:2]} is no country of ISO 3166 (the United Kingdom is GB)")
+    return value
 
 
-Country = Annotated[
-    str,
-    BeforeValidator(_country),
-    WithJsonSchema({"type": "string", "title": "country", "pattern": r"^[A-Z]{2}(-.+)?$"}),
-]
-
+# YAML reads a bare NO as false.
+_COUNTRY = full_match(r"[A-Z]{2}(-[\w .'-]+)?", "must be a country by ISO 3166 such as 'NO', or a part such as DE-BY")
+Country = Annotated[str, Field(pattern="^[A-Z]{2}(-.+)?$", title="country"), AfterValidator(_country), _COUNTRY]
 
 LocalTime = Annotated[
     NaiveDatetime,
-    Field(strict=False, ge=datetime(YEARS[0], 1, 1), lt=datetime(YEARS[-1] + 1, 1, 1)),
+    Field(strict=False, ge=EARLIEST, lt=LATEST),
     WithJsonSchema({"type": "string", "title": "day or time", "pattern": r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?)?$"}),
 ]
 """Time without a zone, by the clock in `forecast.zone`. YAML itself parses an unquoted time."""
 
 
-def _recurrence(value: object) -> str:
-    text = value.upper() if isinstance(value, str) else ""
+def _recurrence(value: str) -> str:
+    text = value.upper()
     names = re.findall(r"(\w+)=", text)
     is_doubtful = len(set(names)) < len(names) or {"COUNT", "UNTIL"} <= set(names)
     if is_doubtful or not _RULE_TEXT.fullmatch(text) or not _A_DAY_OR_MORE.search(text):
@@ -88,7 +73,7 @@ def _recurrence(value: object) -> str:
     from dateutil.rrule import rrule, rrulestr
 
     try:
-        rule = rrulestr(text, dtstart=datetime(YEARS[0], 1, 1))
+        rule = rrulestr(text, dtstart=EARLIEST)
         assert isinstance(rule, rrule)
         # dateutil looks for the month 13 until the year 9999; in 28 years every date of the calendar comes.
         bounded = rule.replace(until=datetime(2028, 1, 1), count=None)
@@ -101,27 +86,15 @@ def _recurrence(value: object) -> str:
     return text
 
 
-Recurrence = Annotated[
-    str,
-    BeforeValidator(_recurrence),
-    WithJsonSchema({"type": "string", "title": "recurrence rule", "pattern": "FREQ="}),
-]
+Recurrence = Annotated[str, AfterValidator(_recurrence), Field(title="recurrence rule")]
 """RRULE of RFC 5545; `start` sets its beginning."""
 
 Length = Annotated[Seconds, duration_range(60.0, 92 * DAY_SECONDS)]
 Hold = Annotated[Seconds, duration_range(0.0, DAY_SECONDS)]
 
 
-def _bin(seconds: float) -> float:
-    if seconds % 60 or 3600 % seconds:
-        why = "must be whole minutes that an hour holds a whole number of, such as 2m, 5m or 15m"
-        raise validation_error(f"{why}, not {duration_text(seconds)}")
-    return seconds
-
-
 # Single minutes would give too many bins for a day ahead.
-Bin = Annotated[Seconds, AfterValidator(_bin), duration_range(120.0, 3600.0)]
-"""Bin width in seconds."""
+Bin = Annotated[Seconds, duration_range(120.0, 3600.0)]
 
 
 class EventConfig(ConfigSection):
@@ -141,7 +114,7 @@ class ForecastConfig(ConfigSection):
     enabled: bool = Field(True, description="Forecast in a process of its own, wherever a history is kept.")
     zone: Zone = Field("UTC", description="The clock that the users live by; days and weeks are cut by it.")
     country: Country | None = Field(None, description="Whose holidays count as Sundays: DE, or DE-BY; default none.")
-    events: Annotated[tuple[EventConfig, ...], Field(strict=False)] = Field((), description="Known events.")
+    events: Entries[EventConfig] = Field((), description="Known events.")
     bin_seconds: Bin = Field(300.0, description="The traffic is forecast in sums over so long.")
     quantile: Annotated[float, Field(ge=0.5, le=0.999)] | None = Field(
         None, description="Share of the time with enough capacity; default: by price (docs/prewarming.md)."
@@ -149,12 +122,12 @@ class ForecastConfig(ConfigSection):
     late_request_cost: dict[Text, Annotated[float, Field(gt=0)]] = Field(
         {}, description="By tier: what a request costs that no replica has room for, in the plan's currency."
     )
-    scale_down_hold_seconds: Hold | None = Field(
-        None, description="How long a replica is unneeded before it goes; default and least: a lead and a minute."
-    )
+    scale_down_hold_seconds: Hold | None = Field(None, description="Time unneeded before it goes; least: lead and 1m.")
 
-    def contradictions(self, plan: Plan | None) -> Contradictions:
-        """Yield events of one name."""
+    def _contradictions(self) -> Contradictions:
+        if self.bin_seconds % 60 or 3600 % self.bin_seconds:
+            why = "must be whole minutes that an hour holds a whole number of, such as 2m, 5m or 15m"
+            yield ("bin",), f"{why}, not {duration_text(self.bin_seconds)}"
         for place, before in repeats(event.name for event in self.events):
             text = f"is that of events[{before}]; a time that comes again is one event with a recurrence"
             yield ("events", place, "name"), text

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agent.config.config import Config, Role
 from agent.config.files import load_plan, name_file, read_document
-from agent.config.sections import is_text
 from agent.config.values import DURATION
 from agent.config.weaknesses import mistakes, weaknesses
 from agent.durations import duration_text
@@ -24,12 +23,11 @@ from rules.engines.registry import itl_comparable
 from rules.plan.checks import check_plan
 from rules.plan.load_bins import TierContext, build_tier_context
 from rules.plan.schema import Plan, plan_version
+from rules.plan.validation import path_text
+from rules.problems import cap_problems
 
-SCHEMA_ID = "urn:sizewatch:config:1"
 SEARCHED = ("sizewatch.yaml", "/etc/sizewatch/sizewatch.yaml")
 """Default paths of the configuration, in search order."""
-
-DEFAULT_DATA_DIR = "sizewatch-data"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,16 +68,18 @@ def parse_config(
     if isinstance(data, Mapping):
         data = {**data, "role": role} if role else dict(data)
         if data.get("role") != "node" and data.get("data_dir") is None:
-            data["data_dir"] = DEFAULT_DATA_DIR
-    context = {"folder": folder, "environment": os.environ if environment is None else environment, "plan": plan}
-    return Config.read(data, context)
+            data["data_dir"] = "sizewatch-data"
+    config = Config.read(data, {"folder": folder, "environment": os.environ if environment is None else environment})
+    problems = cap_problems(f"{path_text(place)}: {text}" for place, text in config.plan_contradictions(plan))
+    if problems:
+        raise ConfigError(problems)
+    return config
 
 
 def find(given: Path | str | None) -> Path:
     """Return the given configuration file, or the first of SEARCHED that exists. Raise ConfigError without one.
 
-    A file of the working folder that another user owns is refused too. It could send our files as a token to any
-    address.
+    Another user's file of the working folder is refused: it could send our files as a token to any address.
     """
     if given:
         return Path(given)
@@ -101,8 +101,8 @@ def load(path: Path, *, role: Role | None = None, environment: Mapping[str, str]
     data = read_document(path)
     problems: tuple[str, ...] = ()
     plan, named = None, data.get("plan") if isinstance(data, Mapping) else None
-    # Read before the configuration is valid, so that problems of both are told.
-    if is_text(named) and named and "${" not in named:
+    # Before the configuration is valid, so that problems of both are told.
+    if isinstance(named, str) and named and "${" not in named:
         try:
             plan = load_plan(path.parent / named)
         except ConfigError as bad:
@@ -125,7 +125,7 @@ def load(path: Path, *, role: Role | None = None, environment: Mapping[str, str]
 
 def config_schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of a configuration. Contradictions between keys are checked by `load` only."""
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID}
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "urn:sizewatch:config:1"}
     schema = Config.model_json_schema()
     for section in (schema, *schema["$defs"].values()):
         for key in section.get("properties", {}).values():
@@ -139,16 +139,12 @@ def build_tier_contexts(loaded: LoadedConfig) -> dict[str, TierContext]:
     planned = dict(loaded.plan.tiers) if loaded.plan else {}
     engines = {tier: source.engine for tier, source in loaded.config.tiers.items()}
     engines |= {target.tier: target.engine for target in loaded.config.targets}
-    pools: dict[str, dict[str, str]] = {}
-    for target in loaded.config.targets:
-        pools.setdefault(target.tier, {})[target.name] = target.pool
     contexts = {}
     for name in sorted(planned.keys() | engines.keys()):
         tier = planned.get(name)
-        engine = engines.get(name) or (tier.engine if tier else None)
-        contexts[name] = build_tier_context(
-            name, tier, itl_comparable(engine), loaded.config.thresholds.get(name), pools.get(name, {})
-        )
+        comparable = itl_comparable(engines.get(name) or (tier.engine if tier else None))
+        pools = {target.name: target.pool for target in loaded.config.targets if target.tier == name}
+        contexts[name] = build_tier_context(name, tier, comparable, loaded.config.thresholds.get(name), pools)
     return contexts
 
 
@@ -160,16 +156,12 @@ def plan_versions(loaded: LoadedConfig) -> dict[str, str]:
 def select_tier(loaded: LoadedConfig, tier: str | None) -> str:
     """Return the given tier, or the only one. Raise ConfigError."""
     tiers = sorted(build_tier_contexts(loaded))
-    if tier is None and len(tiers) != 1:
-        raise ConfigError((f"say with --tier which one; there are {', '.join(tiers) or 'none'}",))
-    if tier is not None and tier not in tiers:
-        raise unknown_tier_error(tier, tiers)
-    return tier or tiers[0]
-
-
-def unknown_tier_error(tier: str, known: Iterable[str]) -> ConfigError:
-    """Return the error for a tier that is not configured."""
-    return ConfigError((f"there is no tier {tier}; there are {', '.join(sorted(known)) or 'none'}",))
+    if tier is None and len(tiers) == 1:
+        return tiers[0]
+    if tier is None or tier not in tiers:
+        problem = f"there is no tier {tier}" if tier else "say with --tier which one"
+        raise ConfigError((f"{problem}; there are {', '.join(tiers) or 'none'}",))
+    return tier
 
 
 def history_path(loaded: LoadedConfig) -> Path:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from ipaddress import ip_address
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema
+from pydantic import AfterValidator, Field, WithJsonSchema
 
-from agent.config.sections import ConfigSection, is_text, problems_of
+from agent.config.sections import ConfigSection
 from agent.config.values import EnvironmentFileName, Text
-from agent.errors import ConfigError
-from rules.plan.schema import Plan
 from rules.plan.validation import Contradictions, validation_error
 
 DEFAULT_MAX_BYTES = 16 * 1024 * 1024
@@ -21,27 +19,25 @@ DEFAULT_MAX_BYTES = 16 * 1024 * 1024
 _HOST = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
 
-def _url(value: object) -> str:
+def _url(value: str) -> str:
     """Return a valid address. Problems omit it: it may hold a password."""
-    text = value if is_text(value) else ""
     try:
-        parts = urlsplit(text)
+        parts = urlsplit(value)
         host, _ = parts.hostname or "", parts.port
         # Errors of the client's libraries quote the whole address.
         is_host = bool(ip_address(host)) if ":" in host else _HOST.fullmatch(host.encode("idna").decode())
-        is_sound = parts.scheme in ("http", "https") and is_host and not re.search(r"[\s\x00-\x1f]|\$\{|\][^:/]", text)
+        is_sound = parts.scheme in ("http", "https") and is_host and not re.search(r"[\s\x00-\x1f]|\$\{|\][^:/]", value)
     except ValueError:
         is_sound = False
-    if "@" in re.split(r"[/?#]", text.partition("://")[2] or text, maxsplit=1)[0]:
+    if "@" in re.split(r"[/?#]", value.partition("://")[2] or value, maxsplit=1)[0]:
         raise validation_error("must hold no user or password; put them into basic_auth: {username, password_file}")
     if not is_sound:
-        raise validation_error(
-            "must be an http:// or https:// address such as http://127.0.0.1:8000/metrics, without ${...}"
-        )
-    return text
+        example = "http://127.0.0.1:8000/metrics"
+        raise validation_error(f"must be an http:// or https:// address such as {example}, without ${{...}}")
+    return value
 
 
-Url = Annotated[str, BeforeValidator(_url), WithJsonSchema({"type": "string", "title": "address", "format": "uri"})]
+Url = Annotated[str, AfterValidator(_url), WithJsonSchema({"type": "string", "title": "address", "format": "uri"})]
 
 
 class BasicAuth(ConfigSection):
@@ -69,13 +65,7 @@ class PeerKeys(ConfigSection):
         """Return the server with these limits of `Peer`."""
         return Peer(**{name: getattr(self, name) for name in PeerKeys.model_fields}, **limits)
 
-    @property
-    def sends_credentials(self) -> bool:
-        """Return whether a request carries a secret."""
-        return bool(self.bearer_token_file or self.basic_auth)
-
-    def contradictions(self, plan: Plan | None) -> Contradictions:
-        """Yield two logins at once, and TLS options that cannot be used."""
+    def _contradictions(self) -> Contradictions:
         if self.bearer_token_file and self.basic_auth:
             yield ("basic_auth",), "is given beside bearer_token_file; a request carries only one of them"
         if self.tls and self.url.lower().startswith("http://"):
@@ -93,11 +83,3 @@ class Peer(PeerKeys):
     timeout_seconds: Annotated[float, Field(gt=0)] = 10.0
     max_bytes: Annotated[int, Field(gt=0)] = DEFAULT_MAX_BYTES
     header_files: dict[Text, EnvironmentFileName] = {}
-
-    @classmethod
-    def of(cls, **fields: Any) -> Self:
-        """Return the peer of what a user gave on the command line. Raise ConfigError with every problem."""
-        try:
-            return cls(**fields)
-        except ValidationError as error:
-            raise ConfigError(problems_of(error, cls)) from None

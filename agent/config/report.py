@@ -7,37 +7,26 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field, WithJsonSchema
+from pydantic import Field
 
 from agent.config.forecast import Zone
 from agent.config.sections import ConfigSection, repeats
-from agent.config.values import EnvironmentFileName, FileName, Seconds, duration_range, full_match
-from rules.plan.schema import Plan
+from agent.config.values import Entries, EnvironmentFileName, FileName, Seconds, duration_range, full_match
 from rules.plan.validation import Contradictions
 
-HOUR, DAY = 3600.0, 86_400.0
-
-LONGEST = 91 * DAY
-"""Longest report in seconds: the retention of the history."""
-
-WRITING_ROLES = ("standalone", "fleet")
-"""Roles with the history a report needs."""
+DAY = 86_400.0
 
 Weekday = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 WEEKDAYS: tuple[str, ...] = get_args(Weekday)
 Part = Literal["report", "markdown", "json", "plan"]
 
-
-# YAML 1.1 reads an unquoted 07:00 as a base-60 number.
-_TIME = 'must be a time of the day such as "07:00", in quotes'
-At = Annotated[
-    str,
-    full_match("([01][0-9]|2[0-3]):[0-5][0-9]", _TIME),
-    WithJsonSchema({"type": "string", "title": "time of the day", "pattern": "^([01][0-9]|2[0-3]):[0-5][0-9]$"}),
-]
+# YAML 1.1 reads an unquoted 17:00 as a base-60 number.
+_TIME = full_match("([01][0-9]|2[0-3]):[0-5][0-9]", 'must be a time of the day such as "07:00", in quotes')
+At = Annotated[str, Field(pattern="^([01][0-9]|2[0-3]):[0-5][0-9]$", title="time of the day"), _TIME]
 Variable = Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_]*$", title="environment variable")]
 Name = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$", title="name")]
-Since = Annotated[Seconds, duration_range(HOUR, LONGEST)]
+Since = Annotated[Seconds, duration_range(3600.0, 91 * DAY)]
+"""Seconds, at most the retention of the history."""
 RetryFor = Annotated[Seconds, duration_range(60.0, 7 * DAY)]
 
 
@@ -45,19 +34,16 @@ class Destination(ConfigSection):
     """Each entry is a recipient of the report. Its address is a secret, in a file or an environment variable."""
 
     name: Name = Field(description="What it is called on pages, in metrics and in the log.")
-    url_file: EnvironmentFileName | None = Field(
-        None, description="File that holds its address, as Apprise writes them, such as mailtos://..."
-    )
+    url_file: EnvironmentFileName | None = Field(None, description="File that holds its address as an Apprise URL.")
     url_env: Variable | None = Field(None, description="Environment variable that holds it instead.")
-    attached: Annotated[tuple[Part, ...], Field(strict=False)] = Field(
+    attached: Entries[Part] = Field(
         ("report",),
         alias="with",
         description="What goes along, where the service takes attachments: report (HTML), markdown, json, plan.",
         json_schema_extra={"default": ["report"]},
     )
 
-    def contradictions(self, plan: Plan | None) -> Contradictions:
-        """Yield that there is no address, or two."""
+    def _contradictions(self) -> Contradictions:
         if (self.url_file is None) == (self.url_env is None):
             yield (), "needs url_file or url_env, one of them: where its address is read from"
 
@@ -73,9 +59,8 @@ class ReportConfig(ConfigSection):
     directory: FileName | None = Field(None, description="Where reports stand, by date; default reports in data_dir.")
     keep: Annotated[int, Field(ge=1, le=1000)] = Field(26, description="How many are kept; the oldest go.")
     retry_seconds: RetryFor = Field(DAY, alias="retry_for", description="How long a failed delivery is tried again.")
-    deliver: Annotated[tuple[Destination, ...], Field(strict=False)] = Field((), description="To whom it is sent.")
+    deliver: Entries[Destination] = Field((), description="To whom it is sent.")
 
-    def contradictions(self, plan: Plan | None) -> Contradictions:
-        """Yield destinations of one name."""
+    def _contradictions(self) -> Contradictions:
         for place, before in repeats(entry.name for entry in self.deliver):
             yield ("deliver", place, "name"), f"is that of deliver[{before}]; give each its own name"

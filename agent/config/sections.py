@@ -1,21 +1,19 @@
-"""Sections of a configuration file as pydantic models, and their problems: one sentence each, beginning with the path.
+"""Sections of a configuration file as pydantic models. Types of values are in `agent.config.values`.
 
-Validation opens no file. The validation context of a file holds `folder`, which its relative files are in,
-`environment` for ${NAME} in file and object names, and `plan`. Without a context, code sets a section by the names of
-its fields. No problem quotes text of the file that may be a secret. Types of values are in `agent.config.values`.
+Validation opens no file. The validation context of a file holds `folder`, which its relative files are in, and
+`environment` for ${NAME} in file and object names. Without a context, code sets a section by the names of its fields.
+A problem begins with its path, and quotes no text of the file that may be a secret.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from typing import Any, Self, TypeGuard
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from agent.errors import ConfigError
-from rules.plan import validation
-from rules.plan.schema import Plan
-from rules.plan.validation import Contradictions, refuse
+from rules.plan.validation import Contradictions, problems_of, refuse
 from rules.problems import find_close_name
 
 MOST_COMPARED = 100
@@ -37,33 +35,38 @@ class ConfigSection(BaseModel):
         alias_generator=lambda name: name.removesuffix("_seconds"),
     )
 
-    def contradictions(self, plan: Plan | None) -> Contradictions:
-        """Yield the problems that valid values of this section have together, or with the plan."""
+    def _contradictions(self) -> Contradictions:
+        """Yield the problems that valid values of this section have together."""
         yield from ()
 
     @model_validator(mode="after")
-    def _refuse_contradictions(self, info: ValidationInfo) -> Self:
-        refuse(self.contradictions((info.context or {}).get("plan")))
+    def _refuse_contradictions(self) -> Self:
+        refuse(self._contradictions())
         return self
 
     @classmethod
-    def read(cls, data: object, context: Mapping[str, Any]) -> Self:
-        """Return the section in the data of a file. Raise ConfigError with every problem, in the order of its keys."""
+    def read(cls, data: object, context: Mapping[str, Any] | None = None) -> Self:
+        """Return the section in the data of a file, or in fields by name. Raise ConfigError with every problem."""
         try:
-            return cls.model_validate(data, context=context, by_alias=True, by_name=False)
+            return cls.model_validate(data, context=context, by_alias=True, by_name=context is None)
         except ValidationError as error:
             raise ConfigError(problems_of(error, cls)) from None
 
 
-def problems_of(error: ValidationError, model: type[BaseModel]) -> tuple[str, ...]:
-    """Return every problem in the order of the schema's keys."""
-    problems = validation.problems_of(error, model)
-    whole = ("plan: must be a mapping", "configuration: must be a mapping")
-    key = ("is not a key of a plan", "is not a key of the configuration")
-    return tuple(printable(problem).replace(*whole, 1).replace(*key, 1) for problem in problems)
+def list_values(part: object, place: str = "") -> Iterator[tuple[str, object]]:
+    """Yield path and value of everything in a section, the section itself first."""
+    yield place, part
+    entries: Iterable[tuple[str, object]] = ()
+    if isinstance(part, BaseModel | Mapping):
+        fields = part.items() if isinstance(part, Mapping) else part
+        entries = ((f"{place}.{name}".removeprefix("."), value) for name, value in fields)
+    elif isinstance(part, list | tuple):
+        entries = ((f"{place}[{number}]", value) for number, value in enumerate(part))
+    for inner, value in entries:
+        yield from list_values(value, inner)
 
 
-def unknown_key_text(name: str, known: tuple[str, ...], what: str) -> str:
+def unknown_name_text(name: str, known: tuple[str, ...], what: str) -> str:
     """Return the problem text for an unknown `name`, with the closest or all known names."""
     known = known[:MOST_COMPARED]
     close = find_close_name(name, known)
@@ -76,13 +79,3 @@ def repeats(names: Iterable[Hashable]) -> Iterator[tuple[int, int]]:
     for place, name in enumerate(names):
         if first.setdefault(name, place) != place:
             yield place, first[name]
-
-
-def printable(text: str) -> str:
-    """Escape lone surrogates, which cannot be encoded."""
-    return text.encode(errors="backslashreplace").decode()
-
-
-def is_text(value: object) -> TypeGuard[str]:
-    """Return whether the value is valid text; YAML and JSON can hold lone surrogates ("\\ud800")."""
-    return isinstance(value, str) and value == printable(value) and "\0" not in value

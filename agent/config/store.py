@@ -5,52 +5,38 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, Field
 
 from agent.config.peer import Peer, Url
 from agent.config.sections import ConfigSection
 from agent.config.targets import EngineName
 from agent.config.values import EnvironmentFileName, Seconds, Timeout, duration_range, full_match
-from rules.plan.schema import Plan
 from rules.plan.validation import Contradictions, validation_error
-
-MOST_BYTES = 64 * 1024 * 1024
-MOST_SAMPLES = 2_000_000
-"""Sample limit of one query: about the content of MOST_BYTES (20-30 bytes of JSON each), and 1 s of CPU of this agent.
-
-Prometheus itself limits the samples that a query reads to 50,000,000 (--query.max-samples)."""
 
 _MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*\s*(=~|!~|!=|=)\s*"(?:[^"\\\n]|\\.)*"'
 
-_MATCHERS = re.compile(rf"\s*{_MATCHER}(\s*,\s*{_MATCHER})*\s*,?\s*")
-_LABEL = r"^[a-zA-Z_][a-zA-Z0-9_]*$"
 
-
-def _matchers(value: object) -> object:
+def _matchers(value: str) -> str:
     """Validate label matchers strictly: they are part of every query."""
-    if not isinstance(value, str) or not _MATCHERS.fullmatch(value):
+    if not re.fullmatch(rf"\s*{_MATCHER}(\s*,\s*{_MATCHER})*\s*,?\s*", value):
         raise validation_error('must be label matchers as between { and }, such as job="vllm",cluster=~"a|b"')
     return value.strip().rstrip(",").rstrip()
 
 
-def _base(value: object) -> object:
-    if isinstance(value, str) and re.search(r"[?#]|/api/v1(/|$)", value):
+def _base(value: str) -> str:
+    if re.search(r"[?#]|/api/v1(/|$)", value):
         raise validation_error("must be the store's base address, without a query and without /api/v1")
     return value
 
 
-Matchers = Annotated[str, BeforeValidator(_matchers), WithJsonSchema({"type": "string", "title": "label matchers"})]
-Label = Annotated[str, Field(pattern=_LABEL), WithJsonSchema({"type": "string", "title": "label", "pattern": _LABEL})]
+Matchers = Annotated[str, AfterValidator(_matchers), Field(title="label matchers")]
+Label = Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$", title="label")]
 Cycle = Annotated[Seconds, duration_range(5.0, 300.0)]
 Delay = Annotated[Seconds, duration_range(0.0, 600.0)]
 BackFill = Annotated[Seconds, duration_range(0.0, 91 * 86_400.0)]
 
-OrgId = Annotated[
-    str,
-    full_match("[!-~]([ -~]*[!-~])?", "must be printable ASCII without blanks around it, as a header carries"),
-    WithJsonSchema({"type": "string", "minLength": 1}),
-]
-
+_ORG_ID = full_match("[!-~]([ -~]*[!-~])?", "must be printable ASCII without blanks around it, as a header carries")
+OrgId = Annotated[str, Field(min_length=1), _ORG_ID]
 _HEADER = (
     "(?i)(?!(accept|accept-encoding|authorization|connection|content-(length|type)|host|transfer-encoding|user-agent"
     "|x-scope-orgid)$)[a-z0-9!#$%&'*+.^_`|~-]+"
@@ -70,7 +56,7 @@ class TierSource(ConfigSection):
     """Location of a tier's series in the store. Without an entry: the node agents' series of the tier."""
 
     source: Literal["agents", "engines"] = Field(
-        "agents", alias="from", description="agents: the series of role node; engines: the engines' own."
+        "agents", alias="from", description="agents: of role node; engines: their own."
     )
     selector: Matchers | None = Field(None, description="Label matchers of its series; from agents beside tier=...")
     replica_label: Label = Field("instance", description="From engines: the label of a replica, such as pod.")
@@ -78,8 +64,7 @@ class TierSource(ConfigSection):
     engine: EngineName | None = Field(None, description="From engines: its name, such as vllm; default the plan's.")
     gpus: GpuSource | None = Field(None, description="From engines: where their GPUs are told of.")
 
-    def contradictions(self, plan: Plan | None) -> Contradictions:
-        """Yield keys that the source does not use, or lacks."""
+    def _contradictions(self) -> Contradictions:
         if self.source == "agents" and self.gpus:
             yield ("gpus",), "is for from: engines; agents tell of GPUs themselves"
         if self.source == "engines" and not self.selector:
@@ -98,18 +83,18 @@ class FleetConfig(ConfigSection):
 class StoreConfig(Peer):
     """A Prometheus-compatible store: Prometheus, Thanos, Mimir, VictoriaMetrics."""
 
-    url: Annotated[Url, BeforeValidator(_base)] = Field(
-        description="Its Prometheus API, such as http://prometheus:9090 or http://vmselect:8481/select/0/prometheus."
+    url: Annotated[Url, AfterValidator(_base)] = Field(
+        description="Its Prometheus API, such as http://prometheus:9090."
     )
     timeout_seconds: Timeout = Field(10.0, description="For one query.")
-    most_samples: Annotated[int, Field(ge=1000, le=50_000_000)] = Field(
-        MOST_SAMPLES, description="An answer with more samples is refused."
+    # About the samples in max_bytes, with 20 to 30 bytes of JSON each, and 1 s of CPU of this agent.
+    most_samples: int = Field(2_000_000, ge=1000, le=50_000_000, description="An answer with more samples is refused.")
+    max_bytes: int = Field(
+        64 * 1024 * 1024,
+        ge=65536,
+        alias="max_answer_bytes",
+        description="A larger answer, after decompression, is refused.",
     )
-    max_bytes: Annotated[int, Field(ge=65536)] = Field(
-        MOST_BYTES, alias="max_answer_bytes", description="A larger answer, after decompression, is refused."
-    )
-    partial_answers: Literal["refuse", "take"] = Field(
-        "refuse", description="An answer that lacks a part of the store. refuse: a gap; take: judge by too little."
-    )
+    partial_answers: Literal["refuse", "take"] = Field("refuse", description="Answers without a part of the store.")
     org_id: OrgId | None = Field(None, description="Tenant, sent as X-Scope-OrgID; a|b of several.")
     header_files: dict[HeaderName, EnvironmentFileName] = Field({}, description="Further headers: files by name.")

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
 from agent.config.peer import PeerKeys, Url
-from agent.config.sections import ConfigSection, repeats, unknown_key_text
-from agent.config.values import EnvironmentFileName, Name, Timeout
+from agent.config.sections import ConfigSection, repeats, unknown_name_text
+from agent.config.values import EnvironmentFileName, Name, Timeout, names_or_numbers
 from rules.engines.registry import ENGINES
-from rules.gpu_sources.exporter import GpuExporter
 from rules.gpu_sources.registry import BY_NAME
-from rules.plan.schema import Plan
-from rules.plan.validation import Contradictions, refuse, validation_error
+from rules.plan.validation import Contradictions, validation_error
 
 MAX_PAGE_BYTES = 2 * 1024 * 1024
 """Twelve times the largest page of an engine that we know. Thirty such pages at once fit into a node agent's memory."""
@@ -24,29 +21,11 @@ MAX_PAGE_BYTES = 2 * 1024 * 1024
 def _engine(value: str) -> str:
     known = tuple(dict.fromkeys(engine.name for engine in ENGINES))
     if value not in known:
-        raise validation_error(unknown_key_text(value, known, "an engine whose pages can be read"))
+        raise validation_error(unknown_name_text(value, known, "an engine whose pages can be read"))
     return value
 
 
 EngineName = Annotated[Name, AfterValidator(_engine)]
-
-
-def _gpus(value: object) -> object:
-    """Return auto, or a list of indexes and UUIDs, as `nvidia-smi -L` lists both."""
-    if value == "auto":
-        return value
-    if not isinstance(value, list | tuple) or not value or not all(map(_is_gpu, value)):
-        raise validation_error("must be auto or a list of GPUs, by UUID or index (`nvidia-smi -L` lists both)")
-    return tuple(value)
-
-
-def _is_gpu(gpu: object) -> bool:
-    if isinstance(gpu, str):
-        return re.fullmatch(r"[A-Za-z0-9][\w.:/#-]*", gpu) is not None
-    return type(gpu) is int and 0 <= gpu < 1024
-
-
-GpuList = Annotated[tuple[str | int, ...] | Literal["auto"], BeforeValidator(_gpus)]
 
 
 class Connection(PeerKeys):
@@ -58,6 +37,11 @@ class Connection(PeerKeys):
     )
 
 
+_GPUS = "must be auto or a list of GPUs, by UUID or index (`nvidia-smi -L` lists both)"
+_GPU = names_or_numbers(r"[A-Za-z0-9][\w.:/#-]*", _GPUS, or_text="auto")
+GpuList = Annotated[tuple[str | int, ...] | Literal["auto"], _GPU, Field(title="auto or list of GPUs")]
+
+
 class TargetKeys(Connection):
     """Each entry is one engine instance."""
 
@@ -67,9 +51,7 @@ class TargetKeys(Connection):
     engine: EngineName | None = Field(None, description="Such as vllm; default: recognised from the page.")
     engine_version: Name | None = Field(None, description="Its release, where it does not tell it (vLLM does).")
     scrape_timeout_seconds: Timeout | None = Field(None, description="Of this target alone; default as above.")
-    gpus: GpuList = Field(
-        "auto", title="auto or list of GPUs", description="GPUs it owns, by UUID or index; auto: found by process id."
-    )
+    gpus: GpuList = Field("auto", description="GPUs it owns, by UUID or index; auto: found by process id.")
     pid_file: EnvironmentFileName | None = Field(None, description="File with the engine's process id, for gpus: auto.")
 
     @property
@@ -77,32 +59,22 @@ class TargetKeys(Connection):
         """Return the replica name."""
         return self.replica or default_replica(self.url)
 
-    def contradictions(self, plan: Plan | None) -> Contradictions:
-        """Yield a pool that the plan lacks, and a pid_file without use."""
-        yield from super().contradictions(plan)
-        pools = plan.tiers[self.tier].pools if plan and self.tier in plan.tiers else ()
-        if pools and self.pool not in pools:
-            text = f"must be {' or '.join(pools)}, as the plan says of tier {self.tier}, not {self.pool}"
-            yield ("pool",), text
+    def _contradictions(self) -> Contradictions:
+        yield from super()._contradictions()
         if self.pid_file and self.gpus != "auto":
             yield ("pid_file",), "has no use beside a list of gpus; it is for gpus: auto"
 
 
 def find_shared(targets: tuple[TargetKeys, ...]) -> Contradictions:
-    """Yield each name and GPU that two targets have. The path begins with the target's place."""
+    """Yield each name and GPU that two targets have."""
     for place, before in repeats((target.tier, target.name) for target in targets):
         name, tier = targets[place].name, targets[place].tier
-        yield (place,), f"is replica {name} of tier {tier}, as targets[{before}] is; give each its own name"
+        yield ("targets", place), f"is replica {name} of tier {tier}, as targets[{before}] is; give each its own name"
     owners = [(place, gpu) for place, target in enumerate(targets) if target.gpus != "auto" for gpu in target.gpus]
     for again, before in repeats(gpu for _, gpu in owners):
         place, gpu = owners[again]
         text = f"GPU {gpu} already belongs to targets[{owners[before][0]}]; one GPU has one replica"
-        yield (place, "gpus"), text
-
-
-Targets = Annotated[
-    tuple[TargetKeys, ...], Field(strict=False), AfterValidator(lambda targets: refuse(find_shared(targets)) or targets)
-]
+        yield ("targets", place, "gpus"), text
 
 
 class GpusConfig(ConfigSection):
@@ -110,14 +82,7 @@ class GpusConfig(ConfigSection):
     dcgm: Connection | None = Field(None, description="A dcgm-exporter, for source dcgm.")
     amd: Connection | None = Field(None, description="An AMD device-metrics-exporter, for source amd.")
 
-    @property
-    def exporter(self) -> tuple[GpuExporter, Connection] | None:
-        """Return the configured GPU exporter and its connection, or None for another source."""
-        connection = {"dcgm": self.dcgm, "amd": self.amd}.get(self.source)
-        return (BY_NAME[self.source], connection) if connection is not None else None
-
-    def contradictions(self, plan: Plan | None) -> Contradictions:
-        """Yield an exporter that is missing, or that the source does not use."""
+    def _contradictions(self) -> Contradictions:
         for name, exporter in BY_NAME.items():
             given = getattr(self, name) is not None
             if self.source == name and not given:

@@ -1,18 +1,20 @@
-"""Types of the values of a configuration: names, durations and files."""
+"""Types of the values of a configuration: names, durations, files and lists."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 
-from agent.config.sections import is_text
-from agent.durations import EXPECTED, PATTERN, duration_text, parse_duration
+from agent.durations import PATTERN, duration_text, parse_duration
 from exporters.render.text import one_line
 from rules.plan.validation import validation_error
+
+DURATION = "duration"
+"""Title of a duration in the JSON Schema."""
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
@@ -28,17 +30,18 @@ def full_match(pattern: str, problem: str) -> BeforeValidator:
     return BeforeValidator(read)
 
 
-Text = Annotated[str, Field(min_length=1)]
+def names_or_numbers(pattern: str, problem: str, or_text: str | None = None) -> BeforeValidator:
+    """Return a validator of `or_text`, or of a list of names and whole numbers that match the pattern."""
 
+    def read(value: Any) -> object:
+        if value == or_text:
+            return value
+        is_list = isinstance(value, list | tuple) and value
+        if not is_list or not all(type(entry) in (str, int) and re.fullmatch(pattern, str(entry)) for entry in value):
+            raise validation_error(problem)
+        return tuple(value)
 
-def _name(value: str) -> str:
-    if value != one_line(value) or value != value.strip():
-        raise validation_error("must be one line without control characters and without blanks around it")
-    return value
-
-
-Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_name)]
-"""Display name on pages, in labels and in logs."""
+    return BeforeValidator(read)
 
 
 def duration_range(low: float, high: float) -> BeforeValidator:
@@ -47,10 +50,8 @@ def duration_range(low: float, high: float) -> BeforeValidator:
     def read(value: object, info: ValidationInfo) -> float:
         if info.context is None and isinstance(value, float):
             return value
-        if not isinstance(value, str):
-            raise validation_error(f"must be {EXPECTED}" + (f", not {value}" if type(value) in (int, float) else ""))
         try:
-            seconds = parse_duration(value)
+            seconds = parse_duration(str(value))
         except ValueError as error:
             raise validation_error(str(error)) from None
         if not low <= seconds <= high:
@@ -58,13 +59,6 @@ def duration_range(low: float, high: float) -> BeforeValidator:
         return seconds
 
     return BeforeValidator(read)
-
-
-DURATION = "duration"
-"""Title of a duration in the JSON Schema."""
-Seconds = Annotated[float, WithJsonSchema({"type": "string", "title": DURATION, "pattern": PATTERN})]
-"""Seconds, written as a duration. Add `duration_range`."""
-Timeout = Annotated[Seconds, duration_range(0.1, 60.0)]
 
 
 def expand(text: str, environment: Mapping[str, str]) -> str:
@@ -75,8 +69,14 @@ def expand(text: str, environment: Mapping[str, str]) -> str:
     return _VARIABLE.sub(lambda match: environment[match[1]], text)
 
 
-def _file(value: object, info: ValidationInfo, expands: bool) -> str:
-    if not is_text(value) or not value:
+def _name(value: str) -> str:
+    if value != one_line(value) or value != value.strip():
+        raise validation_error("must be one line without control characters and without blanks around it")
+    return value
+
+
+def _file(value: str, info: ValidationInfo, expands: bool) -> str:
+    if "\0" in value:
         raise validation_error("must be the name of a file or folder")
     if info.context is None:
         return value
@@ -85,7 +85,15 @@ def _file(value: object, info: ValidationInfo, expands: bool) -> str:
     return str(info.context["folder"] / expand(value, info.context["environment"]))
 
 
-_FILE = WithJsonSchema({"type": "string", "title": "file", "minLength": 1})
-FileName = Annotated[str, BeforeValidator(partial(_file, expands=False)), _FILE]
-EnvironmentFileName = Annotated[str, BeforeValidator(partial(_file, expands=True)), _FILE]
+T = TypeVar("T")
+Entries = Annotated[tuple[T, ...], Field(strict=False)]
+"""List in a file."""
+Text = Annotated[str, Field(min_length=1)]
+Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_name)]
+"""Display name on pages, in labels and in logs."""
+Seconds = Annotated[float, WithJsonSchema({"type": "string", "title": DURATION, "pattern": PATTERN})]
+"""Seconds, written as a duration. Add `duration_range`."""
+Timeout = Annotated[Seconds, duration_range(0.1, 60.0)]
+FileName = Annotated[str, Field(min_length=1, title="file"), AfterValidator(partial(_file, expands=False))]
+EnvironmentFileName = Annotated[str, Field(min_length=1, title="file"), AfterValidator(partial(_file, expands=True))]
 """File name that may hold ${NAME}, such as systemd's ${CREDENTIALS_DIRECTORY}."""

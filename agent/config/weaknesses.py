@@ -12,8 +12,8 @@ from itertools import chain
 from urllib.parse import urlsplit
 
 from agent.config.config import Config
-from agent.config.sections import repeats, unknown_key_text
-from agent.config.store import StoreConfig
+from agent.config.peer import PeerKeys
+from agent.config.sections import list_values, repeats, unknown_name_text
 from agent.config.targets import default_replica
 from agent.config.web import find_web_file
 from rules.plan.schema import Plan
@@ -22,19 +22,13 @@ from rules.problems import cap_problems
 
 def mistakes(config: Config, plan: Plan | None) -> tuple[str, ...]:
     """Return every grave mistake: a target is watched under a wrong description."""
-    return cap_problems(chain(_unplanned(config, plan), _watched_twice(config), _other_engine(config, plan)))
+    return cap_problems(chain(_unplanned(config, plan), _watched_twice(config)))
 
 
 def weaknesses(config: Config, plan: Plan | None) -> tuple[str, ...]:
     """Return every weakness."""
-    return cap_problems(
-        chain(
-            _not_watched(config, plan),
-            _pods_of_any_namespace(config),
-            _weak_connections(config),
-            _open_to_others(config),
-        )
-    )
+    unwatched, mixed = _not_watched(config, plan), _pods_of_any_namespace(config)
+    return cap_problems(chain(unwatched, mixed, _weak_connections(config), _open_to_others(config)))
 
 
 def is_loopback(host: str) -> bool:
@@ -56,25 +50,17 @@ def _unplanned(config: Config, plan: Plan | None) -> Iterator[str]:
     named += [(f"tiers.{tier}", tier) for tier in config.tiers]
     for path, tier in named:
         if tier not in plan.tiers:
-            why = unknown_key_text(tier, tuple(plan.tiers), "a tier of the plan")
+            why = unknown_name_text(tier, tuple(plan.tiers), "a tier of the plan")
             yield f"{path}: is watched and compared with nothing: {tier} {why}"
 
 
 def _watched_twice(config: Config) -> Iterator[str]:
     pages = (urlsplit(target.url)._replace(netloc=default_replica(target.url)) for target in config.targets)
     for place, before in repeats(pages):
-        tier = config.targets[before].tier
-        whose = f", of tier {tier}" if tier != config.targets[place].tier else ""
-        text = f"is that of targets[{before}]{whose}; what one engine does is counted twice"
+        text = (
+            f"is that of targets[{before}] (tier {config.targets[before].tier}); what one engine does is counted twice"
+        )
         yield f"targets[{place}].url: {text}: write the address of another replica, or remove the entry"
-
-
-def _other_engine(config: Config, plan: Plan | None) -> Iterator[str]:
-    for place, target in enumerate(config.targets):
-        tier = plan.tiers.get(target.tier) if plan else None
-        if tier and target.engine and target.engine != tier.engine:
-            text = f"is {target.engine}, the plan's tier {target.tier} was measured with {tier.engine}"
-            yield f"targets[{place}].engine: {text}: move the target to a tier of its own, or correct one of the two"
 
 
 def _not_watched(config: Config, plan: Plan | None) -> Iterator[str]:
@@ -97,12 +83,16 @@ def _pods_of_any_namespace(config: Config) -> Iterator[str]:
 
 def _weak_connections(config: Config) -> Iterator[str]:
     """Yield servers whose certificate is not checked, and credentials that anyone on the way can read."""
-    for path, peer in config.peers():
+    for path, peer in list_values(config):
+        if not isinstance(peer, PeerKeys):
+            continue
         if peer.tls and peer.tls.insecure_skip_verify:
             yield f"{path}.tls.insecure_skip_verify: anyone on the way can answer for it; use ca_file"
-        parts = urlsplit(peer.url)
-        sends_credentials = peer.sends_credentials or (isinstance(peer, StoreConfig) and peer.header_files)
-        if sends_credentials and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        url, secrets = (
+            urlsplit(peer.url),
+            (peer.bearer_token_file, peer.basic_auth, getattr(peer, "header_files", None)),
+        )
+        if any(secrets) and url.scheme == "http" and not is_loopback(url.hostname or ""):
             yield f"{path}.url: credentials go to another machine without TLS; use https://"
 
 

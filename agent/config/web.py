@@ -11,35 +11,28 @@ import socket
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, Field
 
 from agent.config.files import name_file, read_document
-from agent.config.sections import ConfigSection, is_text
-from agent.config.values import EnvironmentFileName, FileName, Text, full_match
+from agent.config.sections import ConfigSection
+from agent.config.values import Entries, EnvironmentFileName, FileName, Text, full_match
 from agent.errors import ConfigError
-from rules.plan.schema import Plan
 from rules.plan.validation import Contradictions, validation_error
 
-BCRYPT_HASH = r"\$2[aby]\$(0[4-9]|1[0-9])\$[./A-Za-z0-9]{53}"
-"""bcrypt with a cost of at most 19: each further one doubles the time of a check, and 19 takes half a minute."""
+# A cost of 19 takes half a minute a check, each further one doubles it.
+_HASH = full_match(
+    r"\$2[aby]\$(0[4-9]|1[0-9])\$[./A-Za-z0-9]{53}", "must be a bcrypt hash, which `htpasswd -nBC 10 NAME` prints"
+)
 
 
-def split_listen(value: str) -> tuple[str, int]:
-    """Return host (empty: every address) and port of a valid HOST:PORT, :PORT or [IPV6]:PORT."""
-    host, _, port = value.rpartition(":")
-    return host.strip("[]"), int(port)
+def _listen(value: str) -> str:
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]\0]*):([0-9]{1,5})", value)
+    if match is None or not 1 <= int(match[2]) <= 65535:
+        raise validation_error("must be HOST:PORT such as 127.0.0.1:19095, [::1]:19095 or :19095, with port 1 to 65535")
+    return value
 
 
-def _listen(value: object) -> str:
-    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):([0-9]{1,5})", value if is_text(value) else "")
-    if match is None:
-        raise validation_error("must be HOST:PORT such as 127.0.0.1:19095, [::1]:19095 or :19095")
-    if not 1 <= int(match[2]) <= 65535:
-        raise validation_error(f"must have a port from 1 to 65535, not {match[2]}")
-    return match[0]
-
-
-Listen = Annotated[str, BeforeValidator(_listen), WithJsonSchema({"type": "string", "title": "host:port"})]
+Listen = Annotated[str, AfterValidator(_listen), Field(title="host:port")]
 
 
 class Web(ConfigSection):
@@ -48,17 +41,16 @@ class Web(ConfigSection):
     listen: Listen = Field("127.0.0.1:19095", description="Address to listen on; ':19095' is every address.")
     probe_listen: Listen | None = Field(None, description="Second address, without TLS: /healthz and /readyz alone.")
     config_file: EnvironmentFileName | None = Field(
-        None, description="Web configuration file of Prometheus' exporter-toolkit: TLS and users."
+        None, description="TLS and users, in the format of Prometheus' exporter-toolkit."
     )
     bearer_token_file: EnvironmentFileName | None = Field(None, description="File with the token a reader must send.")
-    hosts: Annotated[tuple[Text, ...], Field(strict=False)] = Field(
-        (), description="Names that browsers know a loopback address without credentials by, beside localhost."
-    )
+    hosts: Entries[Text] = Field((), description="Names of a loopback address in browsers, beside localhost.")
 
     @property
     def address(self) -> tuple[str, int]:
         """Return host (empty: every address) and port."""
-        return split_listen(self.listen)
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port)
 
 
 class TlsServerConfig(ConfigSection):
@@ -70,8 +62,7 @@ class TlsServerConfig(ConfigSection):
     client_ca_file: FileName | None = None
     min_version: Literal["TLS12", "TLS13"] = "TLS12"
 
-    def contradictions(self, plan: Plan | None) -> Contradictions:
-        """Yield clients that are verified without a CA, and a CA that verifies none."""
+    def _contradictions(self) -> Contradictions:
         if (self.client_auth_type == "NoClientCert") != (self.client_ca_file is None):
             yield (), "client_ca_file goes with a client_auth_type that verifies, and the other way round"
 
@@ -80,9 +71,7 @@ class WebFile(ConfigSection):
     """Web configuration file. `basic_auth_users` holds the bcrypt hash of each user's password."""
 
     tls_server_config: TlsServerConfig | None = None
-    basic_auth_users: dict[
-        Text, Annotated[str, full_match(BCRYPT_HASH, "must be a bcrypt hash, which `htpasswd -nBC 10 NAME` prints")]
-    ] = {}
+    basic_auth_users: dict[Text, Annotated[str, _HASH]] = {}
 
 
 def read_web_file(path: str | None) -> WebFile:
@@ -96,8 +85,7 @@ def read_web_file(path: str | None) -> WebFile:
     try:
         return WebFile.read(data, {"folder": Path(path).parent, "environment": {}})
     except ConfigError as error:
-        text = str(error).replace("is not a key of the configuration", "is not supported")
-        raise ConfigError(name_file(f"web.config_file: {path}", text.split("\n"))) from None
+        raise ConfigError(name_file(f"web.config_file: {path}", error.problems)) from None
 
 
 def find_web_file(path: str | None) -> WebFile:
@@ -118,5 +106,5 @@ def page_url(web: Web, port: int) -> str:
 
 def bind_address(listen: str) -> tuple[str, int]:
     """Return host and port to bind. Every address is both families where the machine has both."""
-    host, port = split_listen(listen)
-    return host or ("::" if socket.has_dualstack_ipv6() else "0.0.0.0"), port
+    host, _, port = listen.rpartition(":")
+    return host.strip("[]") or ("::" if socket.has_dualstack_ipv6() else "0.0.0.0"), int(port)

@@ -14,7 +14,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from agent.config.discovery import Kubernetes
-from agent.config.sections import unknown_key_text
+from agent.config.sections import unknown_name_text
 from agent.kubernetes.pod_tier import ExcludedPodError, TierCandidates, tier_of
 from agent.kubernetes.pods import LWS, Pod, Port
 from rules.engines.registry import ENGINES
@@ -199,6 +199,6 @@ def _engine(pod: Pod) -> str | None:
     engine = pod.own.get("engine")
     names = tuple(dict.fromkeys(table.name for table in ENGINES))
     if engine is not None and engine not in names:
-        text = unknown_key_text(engine, names, "an engine whose pages can be read")
+        text = unknown_name_text(engine, names, "an engine whose pages can be read")
         raise ExcludedPodError(f"its sizewatch.io/engine: {text}")
     return engine

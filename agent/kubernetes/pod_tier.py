@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from agent.config.discovery import PodTier
-from agent.config.sections import unknown_key_text
+from agent.config.sections import unknown_name_text
 from agent.kubernetes.pods import Pod
 from exporters.render.text import quote_external_text
 from rules.plan.schema import TierPlan
@@ -76,7 +76,7 @@ def _tier_by_label(pod: Pod, known: TierCandidates) -> str | None:
     if not _TIER_NAME.fullmatch(tier):
         raise ExcludedPodError("its sizewatch.io/tier is no name of a tier (at most 63 letters, digits, dots, _ and -)")
     if known.tiers is not None and tier not in {*known.tiers, *(entry.tier for entry in known.entries)}:
-        text = unknown_key_text(tier, tuple(known.tiers), "a tier of the plan")
+        text = unknown_name_text(tier, tuple(known.tiers), "a tier of the plan")
         raise ExcludedPodError(f"its sizewatch.io/tier: {text}")
     return tier
 

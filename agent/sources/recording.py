@@ -20,9 +20,9 @@ import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
 
 from agent.config import files
-from agent.config.sections import problems_of
 from agent.errors import RecordingError
 from exporters.render.text import one_line, quote_external_text
+from rules.plan.validation import problems_of
 
 LATEST_SECONDS = 1e11
 """Upper bound of a plausible time in seconds (year 5138). Larger values are invalid or milliseconds."""

@@ -1,6 +1,6 @@
 """Problems of an invalid file: pydantic's messages in the words of a file, each with the path of its place first.
 
-Contradictions between valid values come from the sections themselves (`contradictions`), which `refuse` raises.
+Contradictions between valid values come from the sections themselves (`_contradictions` in a configuration), which `refuse` raises.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LONGEST_KEY = 80
 _EMPTY = "is empty: fill in this line (`plan init` marks it FILL IN), or delete it"
 _SAID = {
     "missing": "is missing",
-    "extra_forbidden": "is not a key of a plan",
+    "extra_forbidden": "is not a key",
     "too_short": "must not be empty",
     "string_too_short": "must not be empty",
     "dict_type": "must be a mapping of keys to values",
@@ -60,7 +60,7 @@ def refuse(problems: Contradictions) -> None:
 
 
 def path_text(path: Sequence[str | int]) -> str:
-    """Return the path of a place in a plan: `tiers.h100.curve.points[0].completed_rps`; `plan` for the whole."""
+    """Return the path of a place in a file: `tiers.h100.curve.points[0].completed_rps`; `file` for the whole."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -69,7 +69,7 @@ def path_text(path: Sequence[str | int]) -> str:
             text += f".{part}"
         else:
             text += f"[{json.dumps(part[:_LONGEST_KEY])}]"
-    return text.removeprefix(".") or "plan"
+    return text.removeprefix(".") or "file"
 
 
 def problems_of(error: ValidationError, model: type[BaseModel]) -> tuple[str, ...]:

@@ -101,5 +101,5 @@ def test_the_words_of_an_alertmanager_are_not_quoted() -> None:
 def test_an_address_that_nothing_can_be_asked_at_is_refused_before_the_first_turn(url: str) -> None:
     """It was a defect in every turn, told with its traceback."""
     with pytest.raises(ConfigError, match=r"must be an http:// or https:// address") as caught:
-        Peer.of(url=f"{url}?key=abcd-1234-secret")
+        Peer.read({"url": f"{url}?key=abcd-1234-secret"})
     assert "secret" not in str(caught.value)

@@ -85,19 +85,13 @@ NO_DURATION = "must be a number with its unit, such as 500ms, 15s, 5m, 1h, 7d or
     ("keys", "expected"),
     [
         ({"zone": "Europe/Berln"}, "zone: is no time zone; did you mean Europe/Berlin?"),
-        ({"zone": "../passwd"}, "zone: is no time zone such as Europe/Berlin"),
-        ({"zone": 1}, "zone: must be a time zone such as Europe/Berlin or UTC"),
-        ({"zone": ""}, "zone: must be a time zone such as Europe/Berlin or UTC"),
-        ({"country": "Germany"}, "country: must be a country by ISO 3166 such as DE, or a part of one such as DE-BY"),
+        ({"zone": "../passwd"}, "zone: is no time zone; write Europe/Berlin or UTC"),
+        ({"zone": 1}, "zone: must be a valid string"),
+        ({"zone": ""}, "zone: must not be empty"),
+        ({"country": "Germany"}, "country: must be a country by ISO 3166 such as 'NO', or a part such as DE-BY"),
         ({"country": "XQ"}, "country: XQ is no country of ISO 3166"),
-        ({"country": "UK"}, "country: UK is no country of ISO 3166; did you mean GB?"),
-        (
-            {"country": False},
-            (
-                "country: must be a country by ISO 3166 such as DE, or a part of one such as DE-BY; "
-                "YAML reads a bare NO as false: write 'NO'"
-            ),
-        ),
+        ({"country": "UK"}, "country: UK is no country of ISO 3166 (the United Kingdom is GB)"),
+        ({"country": False}, "country: must be a country by ISO 3166 such as 'NO', or a part such as DE-BY"),
         (
             {"bin": "7m"},
             "bin: must be whole minutes that an hour holds a whole number of, such as 2m, 5m or 15m, not 7m",
@@ -107,7 +101,7 @@ NO_DURATION = "must be a number with its unit, such as 500ms, 15s, 5m, 1h, 7d or
             "bin: must be whole minutes that an hour holds a whole number of, such as 2m, 5m or 15m, not 150s",
         ),
         ({"bin": "30s"}, "bin: must be from 2m to 1h, not 30s"),
-        ({"bin": 300}, f"bin: {NO_DURATION} 300"),
+        ({"bin": 300}, f"bin: {NO_DURATION} '300'"),
         ({"quantile": 99}, "quantile: must be at most 0.999"),
         ({"quantile": 0.3}, "quantile: must be at least 0.5"),
         ({"scale_down_hold": "2d"}, "scale_down_hold: must be from 0ms to 1d, not 2d"),
@@ -117,8 +111,8 @@ NO_DURATION = "must be a number with its unit, such as 500ms, 15s, 5m, 1h, 7d or
             {"late_request_cost": {"cpu-smal": 1.0}},
             "late_request_cost.cpu-smal: is not a tier of targets or plan; did you mean",
         ),
-        ({"lead": "5m"}, "lead: is not a key of the configuration"),
-        ({"event": []}, "event: is not a key of the configuration"),
+        ({"lead": "5m"}, "lead: is not a key"),
+        ({"event": []}, "event: is not a key"),
         ({"events": [{**SALE, "start": "9999-12-31"}]}, "events[0].start: must be less than 2200-01-01"),
         (
             {"events": [{**SALE, "recurrence": "FREQ=DAILY;BYHOUR=8,9;BYMINUTE=0,1,2,3,4,5,6,7,8,9,10,11,12"}]},
@@ -127,7 +121,7 @@ NO_DURATION = "must be a number with its unit, such as 500ms, 15s, 5m, 1h, 7d or
         ({"events": SALE}, "events: must be a list"),
         (
             {"events": [{**SALE, "starts": "x"}]},
-            "events[0].starts: is not a key of the configuration",
+            "events[0].starts: is not a key",
         ),
         ({"events": [{"name": "sale"}]}, "events[0].start: is missing"),
         ({"events": [{**SALE, "name": ""}]}, "events[0].name: must not be empty"),
@@ -187,10 +181,7 @@ NO_DURATION = "must be a number with its unit, such as 500ms, 15s, 5m, 1h, 7d or
             {"events": [{**SALE, "recurrence": "FREQ=DAILY;COUNT=2;UNTIL=20261231"}]},
             "events[0].recurrence: must be a recurrence rule such as",
         ),
-        (
-            {"events": [{**SALE, "recurrence": 7}]},
-            "events[0].recurrence: must be a recurrence rule such as FREQ=WEEKLY",
-        ),
+        ({"events": [{**SALE, "recurrence": 7}]}, "events[0].recurrence: must be a valid string"),
     ],
 )
 def test_what_is_wrong_is_said_once_with_its_path(keys: dict[str, Any], expected: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from agent.config import files, sections, targets
+from agent.config import files, sections
 from agent.config.load import build_tier_contexts, load
 from agent.errors import ConfigError
 from rules.plan.load_bins import build_tier_context
@@ -93,9 +93,9 @@ def test_a_plan_of_many_wrong_tiers_is_told_as_far_as_anybody_reads(tmp_path: Pa
     assert len(suggestions) <= MOST_PROBLEMS
 
 
-def test_repeated_gpus_are_found_without_comparing_each_with_each() -> None:
+def test_repeated_names_are_found_without_comparing_each_with_each() -> None:
     keys = [Counting(f"key{n}") for n in range(MANY)]
-    assert targets._gpus(keys) == tuple(keys)
+    assert list(sections.repeats([*keys, keys[1]])) == [(MANY, 1)]
     # Beside each repeated key, only keys of one place in the table are compared.
     assert Counting.compared < 20 * MANY
 

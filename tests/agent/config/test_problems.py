@@ -21,7 +21,7 @@ def limited(rule: Rule, threshold: str, value: float) -> TierContext:
 
 def allowed(rule: Rule) -> list[tuple[str, float]]:
     every = [(name, value) for name in rule.thresholds for value in ODD]
-    return [(name, value) for name, value in every if not list(wrong_thresholds(rule, {name: value}))]
+    return [(name, value) for name, value in every if not list(wrong_thresholds({rule.name: {name: value}}))]
 
 
 @pytest.mark.parametrize("rule", tier_minutes.LIVE, ids=lambda rule: rule.name)

@@ -628,7 +628,14 @@ def test_a_ca_file_that_is_missing_or_holds_no_certificate_is_named(serve: Serve
 
 def test_every_mistake_in_an_address_and_its_limits_is_reported_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        Peer.of(url="ftp://me:s3cret@host/metrics", timeout_seconds=0.0, max_bytes=-1, basic_auth={"username": "me"})
+        Peer.read(
+            {
+                "url": "ftp://me:s3cret@host/metrics",
+                "timeout_seconds": 0.0,
+                "max_bytes": -1,
+                "basic_auth": {"username": "me"},
+            }
+        )
     fields = [problem.partition(":")[0] for problem in caught.value.problems]
     assert fields == ["url", "basic_auth.password_file", "timeout_seconds", "max_bytes"]
     assert "s3cret" not in str(caught.value)
@@ -637,4 +644,4 @@ def test_every_mistake_in_an_address_and_its_limits_is_reported_at_once() -> Non
 @pytest.mark.parametrize("url", ["http://", "http://host:many/metrics", "//host/metrics", "host:8000/metrics"])
 def test_an_address_that_is_none_is_a_mistake(url: str) -> None:
     with pytest.raises(ConfigError, match="url: "):
-        Peer.of(url=url)
+        Peer.read({"url": url})

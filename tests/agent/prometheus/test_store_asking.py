@@ -187,7 +187,7 @@ def test_a_secret_that_the_other_side_repeats_stays_out_of_every_message(server:
 )
 def test_options_that_cannot_be_meant_are_all_named(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words) as raised:
-        StoreConfig.of(**{"url": "http://127.0.0.1:9090", **options})
+        StoreConfig.read({"url": "http://127.0.0.1:9090", **options})
     assert "c4n4ry" not in str(raised.value)
 
 

@@ -8,7 +8,7 @@ import pytest
 from gpu_pages import MADE_PAGES, SHARED_PAGES, SHARED_PAGES_FOLDER, families, page_path, page_text, series
 from table_checks import UNREAD, why_unread
 
-from agent.config.targets import GpusConfig
+from agent.config.load import parse_config
 from rules.engines.coverage import FamilyUse
 from rules.gpu_sources.exporter import GpuExporter, explain_families
 from rules.gpu_sources.registry import BY_NAME, EXPORTERS, detect_exporter
@@ -118,10 +118,11 @@ def test_our_own_pages_say_that_their_values_are_made_up(name: str) -> None:
 
 def test_every_exporter_has_its_key_in_the_configuration() -> None:
     for exporter in EXPORTERS:
-        keys = GpusConfig.model_validate({"source": exporter.name, exporter.name: {"url": "http://x:1/metrics"}})
-        assert keys.exporter is not None
-        assert (keys.exporter[0], keys.exporter[1].url) == (exporter, "http://x:1/metrics")
-    assert GpusConfig().exporter is None
+        gpus = {"source": exporter.name, exporter.name: {"url": "http://x:1/metrics"}}
+        configured = parse_config({"gpus": gpus}).gpu_exporter
+        assert configured is not None
+        assert (configured[0], configured[1].url) == (exporter, "http://x:1/metrics")
+    assert parse_config({}).gpu_exporter is None
 
 
 def test_every_page_of_a_gpu_exporter_in_shared_is_listed_here() -> None:

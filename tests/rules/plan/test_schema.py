@@ -67,7 +67,7 @@ def test_ten_mistakes_are_named_with_their_places_in_one_go() -> None:
     assert problems(load("ten-mistakes")) == (
         f"{tier}.gpu.per_replica: must be a valid integer",
         f"{tier}.slo.tpot_p99_seconds: must be a valid number",
-        f"{tier}.slo.ttft_p99_second: is not a key of a plan; did you mean ttft_p99_seconds?",
+        f"{tier}.slo.ttft_p99_second: is not a key; did you mean ttft_p99_seconds?",
         f"{tier}.pools: must be [mixed] or [prefill, decode], each once",
         f"{tier}.workload.prompt_tokens.p99: must be at least p95 (3800), but is 720",
         f"{tier}.workload.requests_per_second.peak: must be at least average (160), but is 65",
@@ -81,8 +81,8 @@ def test_ten_mistakes_are_named_with_their_places_in_one_go() -> None:
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (None, "plan: must be a mapping of keys to values"),
-        ([], "plan: must be a mapping of keys to values"),
+        (None, "file: must be a mapping of keys to values"),
+        ([], "file: must be a mapping of keys to values"),
         ({"schema": 2, "tiers": {}}, "schema: must be 1"),
         ({"tiers": {}}, "schema: is missing"),
         ({"schema": 1, "tiers": {}}, "tiers: must not be empty"),
@@ -134,7 +134,7 @@ def test_ten_mistakes_are_named_with_their_places_in_one_go() -> None:
         (bare(workload={"streaming": "yes"}), "tiers.t.workload.streaming: must be a valid boolean"),
         (bare(curve={"points": []}), "tiers.t.curve.points: must not be empty"),
         (bare(guardrails={5: 1}), "tiers.t.guardrails[5]: Keys should be strings"),
-        (bare(fleeet={}), "tiers.t.fleeet: is not a key of a plan; did you mean fleet?"),
+        (bare(fleeet={}), "tiers.t.fleeet: is not a key; did you mean fleet?"),
         (
             bare(curve={"points": [{"completed_rps": 1, "ttft_p50_seconds": 2, "ttft_p99_seconds": 1}]}),
             "tiers.t.curve.points[0].ttft_p99_seconds: must be at least ttft_p50_seconds (2), but is 1",
@@ -174,7 +174,7 @@ def test_contradictions_are_told_beside_other_mistakes() -> None:
     data = bare(cold_start_seconds=-1, workload={"requests_per_second": {"average": 3, "peak": 2}, "colour": "red"})
     assert problems(data) == (
         "tiers.t.workload.requests_per_second.peak: must be at least average (3), but is 2",
-        "tiers.t.workload.colour: is not a key of a plan",
+        "tiers.t.workload.colour: is not a key",
         "tiers.t.cold_start_seconds: must be greater than 0",
     )
 
@@ -232,7 +232,7 @@ def _problems_or_none(data: object) -> tuple[str, ...] | None:
 def test_a_path_reads_like_the_file() -> None:
     assert path_text(("tiers", "h100", "curve", "points", 0)) == "tiers.h100.curve.points[0]"
     assert path_text(("tiers", "my tier")) == 'tiers["my tier"]'
-    assert path_text(()) == "plan"
+    assert path_text(()) == "file"
 
 
 def test_the_published_schema_is_the_one_the_program_uses() -> None:
