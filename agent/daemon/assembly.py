@@ -1,7 +1,4 @@
-"""Assembly of the daemon from a configuration, and its change at a reload.
-
-`agent.daemon.factory` makes one.
-"""
+"""Assembly of the daemon from a configuration by `agent.daemon.factory`, and its change at a reload."""
 
 from __future__ import annotations
 
@@ -56,10 +53,9 @@ class Assembly:
 
     def upkeep(self, now: float) -> None:
         """Run the hourly work on the history and set its results. Keep the previous results if the history fails."""
-        if self.history is not None:
-            self.read_history(now)
-            with self.loop.memory:
-                self.loop.state.set_long_term_results(self.long_results)
+        self.read_history(now)
+        with self.loop.memory:
+            self.loop.state.set_long_term_results(self.long_results)
 
     def read_history(self, now: float) -> None:
         """Read the first-week sentences, capacities and results of the rules over days."""
@@ -80,13 +76,6 @@ class Assembly:
             with self.loop.memory:
                 self.loop.evaluator.set_capacities(measured or {})
 
-    @property
-    def no_forecasts(self) -> str:
-        """Return the reason why there is no forecast, or ""."""
-        if self.loaded.config.history_path is None:
-            return "not exposed: this agent keeps no history"
-        return "forecasting is off (forecast.enabled: false)" if self.forecasts is None else ""
-
     def forecast(self, now: float) -> None:
         """Forecast every watched tier and set the projections for the rules. Block until the forecasts are done."""
         self.measure_capacities(now)
@@ -94,17 +83,14 @@ class Assembly:
             return
         from agent.forecasting.requests import build_request
 
-        path = self.loaded.config.history_path
+        config, path = self.loaded.config, self.loaded.config.history_path
         assert path is not None
         contexts = self.loop.monitored_contexts()
         with self.loop.memory:
             starts = {tier: self.loop.state.starts(tier) for tier in contexts}
         filled = self.back_fill.minutes if self.back_fill is not None else 0
-        questions = [
-            build_request(context, starts[tier], self.loaded.config, path, now, filled)
-            for tier, context in contexts.items()
-        ]
-        events = self.forecasts.run(questions)
+        requests = [build_request(context, starts[t], config, path, now, filled) for t, context in contexts.items()]
+        events = self.forecasts.run(requests)
         with self.loop.memory:
             for event in events:
                 self.event(event.t, event.kind, event.text, event.tier)

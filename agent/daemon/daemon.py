@@ -29,7 +29,7 @@ from agent.version import VERSION
 from exporters.status.records import AgentHealth, AgentStatus
 
 CLOCK_SECONDS = 5.0
-"""Interval of the clock check in seconds."""
+"""Interval in seconds of the check of the clock, followed files and pods."""
 
 _log = logging.getLogger(__name__)
 
@@ -157,20 +157,14 @@ class Daemon:
             self.jobs.schedule(self.loaded.config.cycle_seconds)
             ends.callback(lambda: self.assembly.interrupt())
             self._ends = ends.pop_all()
-        _log.info(
-            'started version=%s watching="%s" interval_seconds=%g role=%s%s',
-            VERSION,
-            self.loop.source.describe(),
-            self.loaded.config.cycle_seconds,
-            self.loaded.config.role,
-            f" status_page={self.web.url}" if self.web is not None else "",
-        )
+        config, page = self.loaded.config, f" status_page={self.web.url}" if self.web is not None else ""
+        started = f'watching="{self.loop.source.describe()}" interval_seconds={config.cycle_seconds:g} role={config.role}{page}'
+        _log.info("started version=%s %s", VERSION, started)
 
     def _receive(self) -> None:
         """Connect the web server to the active webhook and reports."""
         if self.web is not None:
-            alerting = self.assembly.alerting
-            receiver = alerting.receiver if alerting is not None else None
+            receiver = self.assembly.alerting.receiver if self.assembly.alerting is not None else None
             self.web.pages.receiver = receiver.receive if receiver is not None else None
             self.web.pages.reports = self.loaded.config.report_folder
 

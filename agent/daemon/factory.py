@@ -85,8 +85,7 @@ def assemble(
             _add_history(assembly, config.history_path, before, clock(), undone)
         if before is None:
             _resume(assembly, clock())
-            assembly.read_history(clock())
-            assembly.loop.state.set_long_term_results(assembly.long_results)
+            assembly.upkeep(clock())
         elif before.given is not given or assembly.history is None:
             # New pods are no reason to read weeks of history again.
             assembly.read_history(clock())

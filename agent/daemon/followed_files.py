@@ -15,8 +15,6 @@ from agent.config.web import Web, find_web_file
 MARK = "..data"
 """Link in a folder that Kubernetes mounts. The kubelet writes a new folder and moves the link to it (atomic writer)."""
 
-NOT_SECRET = frozenset({"pid_file"})
-
 
 def digest_files(loaded: LoadedConfig, web: Web) -> dict[Path, str]:
     """Return a digest of the plan, of every file with a secret or a certificate of the pages and of the webhook, and of the
@@ -26,7 +24,7 @@ def digest_files(loaded: LoadedConfig, web: Web) -> dict[Path, str]:
     if any((folder / MARK).is_symlink() for folder in loaded.path.absolute().parents):
         paths.append(str(loaded.path))
     for section in (web, find_web_file(web.config_file), loaded.config.alerting.receiver):
-        paths += [path for _, path in named_files(section, NOT_SECRET)]
+        paths += [path for _, path in named_files(section)]
     return {Path(path): _digest(Path(path)) for path in paths}
 
 

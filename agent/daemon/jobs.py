@@ -22,9 +22,6 @@ SECONDS = {UPKEEP: 3600.0, FORECAST: 60.0, REPORT: 60.0, BACK_FILL: 600.0}
 """Intervals in seconds. The forecast itself changes once a bin; a lead is a few minutes, so replicas are counted more often.
 A back-fill that stopped at an error of the store continues after its interval."""
 
-JUMP_SECONDS = 5.0
-"""Clock change in seconds, against monotonic time, that counts as a jump (clock set, or machine slept)."""
-
 _log = logging.getLogger(__name__)
 
 
@@ -88,7 +85,8 @@ class DaemonJobs:
     def follow_clock(self) -> None:
         """Reschedule after a clock jump; call regularly. A clock set back by an hour would stop cycles for an hour."""
         jump = clock_offset() - self._clock_offset
-        if abs(jump) > JUMP_SECONDS:
+        # The clock was set, or the machine slept.
+        if abs(jump) > 5.0:
             _log.warning("clock jumped, cycles rescheduled jump_seconds=%.0f", jump)
             self._clock_offset += jump
             self.schedule(self._cycle_seconds)

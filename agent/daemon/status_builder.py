@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from agent.daemon.assembly import Assembly
 from agent.gpu.collector import UNREAD_SECONDS
 from agent.http_client.errors import place_of
-from agent.pipeline.runtime_state import ReplicaRuntime
+from agent.pipeline.runtime_state import ReplicaRuntime, RuntimeState
 from agent.scrape.scrapers import Target
 from agent.version import VERSION
 from exporters.status.records import (
@@ -21,14 +22,14 @@ from exporters.status.records import (
 )
 from forecast.capacity.cold_start import cold_start
 from rules.evaluator.alert_severity import list_open_burns
-from rules.evaluator.observation import ReplicaKey
 from rules.evaluator.state import EvaluatorState
 from rules.telemetry import windows
 from rules.telemetry.snapshots import ENGINE_VERSION, GpuReadout
 from rules.telemetry.windows import Window
 from rules.verdicts.error_budget import count_observed_seconds
 
-RECENT_SECONDS = 300.0
+if TYPE_CHECKING:
+    from agent.kubernetes.discovery import DiscoveredPod
 
 _UNSEEN = ReplicaRuntime()
 
@@ -83,23 +84,20 @@ def _tier(name: str, parts: Assembly, now: float) -> TierStatus:
     plan = loop.evaluator.tier(name).plan
     start = cold_start(loop.state.starts(name), plan.cold_start_seconds if plan else None)
     ready = sum(runtime.replicas.get(target.key, _UNSEEN).is_up for target in targets)
-    forecast = ForecastStatus(cold_start=start, ready=ready, gap=parts.no_forecasts)
     if parts.forecasts is not None:
         forecast = parts.forecasts.status(name, start, ready, now)
+    else:
+        is_off = parts.history is not None
+        gap = "forecasting is off (forecast.enabled: false)" if is_off else "not exposed: this agent keeps no history"
+        forecast = ForecastStatus(cold_start=start, ready=ready, gap=gap)
     return TierStatus(
         context=loop.evaluator.tier(name),
         recent=_recent(loop.state, name, now),
         results=tuple(state.result for state in rules),
         findings=tuple(sorted((*opened, *past), key=lambda e: -e.started_at)),
         trend=runtime.trend(name),
-        replicas=tuple(
-            _replica(target, loop.state, runtime.replicas.get(target.key, _UNSEEN), now) for target in targets
-        ),
-        parts=tuple(
-            _part(worker.key, worker.pool, runtime.replicas.get(worker.key, _UNSEEN), now)
-            for worker in parts.workers()
-            if worker.tier == name
-        ),
+        replicas=tuple(_replica(target, loop.state, runtime, now) for target in targets),
+        parts=tuple(_part(worker, runtime, now) for worker in parts.workers() if worker.tier == name),
         export_scope=loop.source.export_scope(name),
         step13=parts.step13.get(name),
         forecast=replace(forecast, is_burning=bool(list_open_burns(opened))),
@@ -111,11 +109,12 @@ def _recent(state: EvaluatorState, tier: str, now: float) -> Window | None:
     """Return the sum of the windows of the last five minutes, including the open minute."""
     closed = [s.window for s in state.minutes[tier].binned] if tier in state.minutes else []
     still_open = [window for (t, _), replica in state.replicas.items() if t == tier for window in replica.open]
-    recent = [window for window in (*closed, *still_open) if window.end > now - RECENT_SECONDS]
+    recent = [window for window in (*closed, *still_open) if window.end > now - 300.0]
     return windows.sum_windows(recent) if recent else None
 
 
-def _replica(target: Target, evaluation: EvaluatorState, entry: ReplicaRuntime, now: float) -> ReplicaStatus:
+def _replica(target: Target, evaluation: EvaluatorState, runtime: RuntimeState, now: float) -> ReplicaStatus:
+    entry = runtime.replicas.get(target.key, _UNSEEN)
     state = evaluation.replicas.get(target.key)
     page = state.track.last if state else None
     facts = page.facts if page else {}
@@ -140,12 +139,13 @@ def _replica(target: Target, evaluation: EvaluatorState, entry: ReplicaRuntime, 
     )
 
 
-def _part(key: ReplicaKey, pool: str, entry: ReplicaRuntime, now: float) -> ReplicaStatus:
+def _part(worker: DiscoveredPod, runtime: RuntimeState, now: float) -> ReplicaStatus:
     """Return the part of a replica on this machine that has GPUs here and is scraped on another one."""
+    entry = runtime.replicas.get(worker.key, _UNSEEN)
     return ReplicaStatus(
-        tier=key[0],
-        pool=pool,
-        name=key[1],
+        tier=worker.tier,
+        pool=worker.pool,
+        name=worker.key[1],
         totals=_UNSEEN.sums.window(),
         problems=tuple(filter(None, (entry.gpus.missing,))),
         gpus=tuple(_gpu(readout, entry, now) for readout in entry.gpus.readouts),

@@ -84,7 +84,8 @@ class NodePods(PodSource):
 
     def __init__(self, keys: Kubernetes, clock: Callable[[], float]) -> None:
         super().__init__(keys, clock)
-        self._watch = PodWatch(KubernetesClient(keys.api.to_peer() if keys.api is not None else endpoint_from_pod()), keys)
+        peer = keys.api.to_peer() if keys.api is not None else endpoint_from_pod()
+        self._watch = PodWatch(KubernetesClient(peer), keys)
         self._owned: Mapping[Key, GpuAssignment] = {}
         self._logged: frozenset[str] = frozenset()
         self._devices: tuple[pod_resources.Devices, ...] | str = ""
