@@ -248,7 +248,7 @@ def test_a_plan_that_is_not_valid_otherwise_is_refused_with_its_problems(tmp_pat
     assert sentence.splitlines() == [
         f"{path}: is no valid plan, and nothing was written",
         f"{path}: tiers.a.fleet.instances: must be a valid integer",
-        f"{path}: tiers.a.oops: is not a key; did you mean pools?",
+        f"{path}: tiers.a.oops: is not a key; did you mean loop?",
     ]
 
 
