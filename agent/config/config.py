@@ -83,7 +83,9 @@ class Config(ConfigSection):
     role: Role = Field("standalone", description="standalone: all; node: judge, keep nothing; fleet: judge by a store.")
     plan: FileName | None = Field(None, description="The sizing plan; without it nothing can be compared with a plan.")
     scrape_interval_seconds: Interval = Field(15.0, description="Time between two scrapes of a target.")
-    scrape_timeout_seconds: Timeout | None = Field(None, description="Default 10s, at most the interval; a cycle closes at 0.8 of it.")
+    scrape_timeout_seconds: Timeout | None = Field(
+        None, description="Default 10s, at most the interval; a cycle closes at 0.8 of it."
+    )
     data_dir: FileName | None = Field(None, description="Of the history; default sizewatch-data, role node: none.")
     targets: Entries[TargetKeys] = Field((), description="The engines to watch.")
     discovery: Discovery = Discovery()
