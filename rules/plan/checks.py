@@ -237,6 +237,20 @@ def _average_seconds(case: Case) -> float | None:
     return ttft + tpot * max(outputs.low - 1, 0)
 
 
+def _other_configuration(case: Case) -> Found:
+    """Yield a parallelism of the benchmark that the plan does not deploy (guide 9.1, step 7)."""
+    measured, gpu = case.tier.curve and case.tier.curve.measured, case.tier.gpu
+    planned = {
+        "tensor_parallel": gpu.tensor_degree,
+        "pipeline_parallel": gpu.pipeline_parallel or 1,
+        "data_parallel": gpu.model_copies,
+    }
+    for name, degree in planned.items():
+        if (was := getattr(measured, name, None)) not in (None, degree):
+            text = f"was {was}, the plan deploys {degree}: a curve of another parallelism is not this replica's"
+            yield f"curve.measured.{name}", "warning", f"{text}; benchmark the final configuration (guide 9.1, step 7)"
+
+
 def _short_prompts(case: Case) -> Found:
     prompts = case.tier.workload.prompt_tokens if case.tier.workload else None
     usual = (prompts.p50 or prompts.mean) if prompts else None
@@ -313,6 +327,7 @@ CHECKS: tuple[Callable[[Case], Found], ...] = (
     _fleet_size,
     _no_safety_factor,
     _gaps_of_littles_law,
+    _other_configuration,
     _short_prompts,
     check_guardrails,
     _unsupported_weights,

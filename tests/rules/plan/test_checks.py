@@ -262,6 +262,22 @@ def test_each_sweep_of_one_machine_is_told_for_what_it_is_worth() -> None:
     assert "found up to 80% of its prompt tokens in the prefix cache" in warnings("cpu-small-cached")
 
 
+@pytest.mark.parametrize(
+    ("measured", "paths"),
+    [
+        ({"tensor_parallel": 4, "pipeline_parallel": 1, "data_parallel": 2}, []),
+        ({"tensor_parallel": 8}, ["tensor_parallel"]),
+        ({"pipeline_parallel": 2, "data_parallel": 1}, ["pipeline_parallel", "data_parallel"]),
+        ({"engine_version": "0.32.0"}, []),
+    ],
+)
+def test_a_curve_of_another_parallelism_is_told(measured: dict[str, Any], paths: list[str]) -> None:
+    curve = {"loop": "open", "gpu_utilization_kind": "sm_active", "points": [point(2, 1), point(4, 4)]}
+    gpus = {"product": "A", "per_replica": 8, "tensor_parallel": 4, "interconnect": "nvlink"}
+    told = found(gpu=gpus, curve={**curve, "measured": measured})
+    assert [(one.path, one.severity) for one in told] == [(f"tiers.t.curve.measured.{key}", "warning") for key in paths]
+
+
 def test_provenance_is_no_part_of_the_plan_s_version() -> None:
     tier = plan_of("cpu-small").tiers["cpu-small"]
     assert tier.curve is not None
