@@ -39,8 +39,6 @@ LEAD_QUANTILE = 0.95
 ENOUGH = 20
 """From so many starts on a P95 by nearest rank is something else than the slowest one; fewer say nothing of one in twenty."""
 
-SAME_SECONDS = windows.RESTART_TOLERANCE_SECONDS
-
 
 class Timing(StrEnum):
     """Timed part of a cold start. Only `POD` is the whole; kinds are never mixed."""
@@ -179,7 +177,7 @@ def _same(one: ReplicaStart, other: ReplicaStart) -> bool:
     if one.replica != other.replica:
         return False
     if one.started_at is not None and other.started_at is not None:
-        return abs(one.started_at - other.started_at) <= SAME_SECONDS
+        return abs(one.started_at - other.started_at) <= windows.RESTART_TOLERANCE_SECONDS
     return one.seen_at == other.seen_at
 
 

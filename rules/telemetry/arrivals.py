@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from rules.telemetry.outcomes import FAILED, HTTP_FAILED, NO_ROOM, count_gone, failed_bounds
 from rules.telemetry.windows import MINUTE_SECONDS, NET_CHANGE, Window
@@ -221,14 +221,11 @@ def list_demand(minutes: Iterable[MinuteSums]) -> tuple[MinuteDemand, ...]:
         prompts = _asked(one.prompt_tokens, prompts, completed, one)
         generated = _asked(one.generation_tokens, generated, completed, one)
         found.append(
-            MinuteDemand(
-                start=one.start,
-                requests=_whole(one, max(0.0, one.requests), one.requests_seconds),
+            replace(
+                demand_from_requests(one),
                 prompt_tokens=_whole(one, prompts, one.prompt_seconds),
                 generation_tokens=_whole(one, generated, one.generation_seconds),
                 waiting=_waiting(one),
-                covered_seconds=one.covered_seconds,
-                expected_seconds=one.expected_seconds,
                 computed=_computed(one),
             )
         )

@@ -15,7 +15,6 @@ from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import Snapshot
 
 IN_SYSTEM = ("requests_running", "requests_waiting")
-_IN_SYSTEM = frozenset(IN_SYSTEM)
 
 IN_SYSTEM_BY_LITTLE = "requests_in_system"
 """Requests in the system by Little's law, for windows without usable gauges. Its extremes are the bounds of the
@@ -112,7 +111,7 @@ def sum_gauges(
 
 def tells_in_system(page: Snapshot) -> bool:
     """Return whether a page has both gauges of the requests in the system."""
-    return page.gauges.keys() >= _IN_SYSTEM
+    return page.gauges.keys() >= set(IN_SYSTEM)
 
 
 def interpolate(before: float, value: float, dt: float) -> GaugeSum:
@@ -145,25 +144,18 @@ def _estimate_in_system(
     included.
     """
     dt = later.t - earlier.t
-    spent = _seconds_in_system(parts)
-    if spent is None or not (tells_in_system(earlier) and tells_in_system(later)):
+    whole = next(iter(parts.get("e2e_seconds", ())), None)
+    if whole is None or not whole.n or not (tells_in_system(earlier) and tells_in_system(later)):
         return None
-    requests, seconds, longest = spent
+    requests, seconds = whole.n, whole.total
+    if seconds is None:
+        return None
+    longest = max(edge for edge, count in zip(whole.edges, whole.counts, strict=True) if count > 0)
     first, last = [math.fsum([page.gauges[name] for name in IN_SYSTEM]) for page in (earlier, later)]
     before = min(seconds, first * longest) if first else 0.0
     return GaugeSum(
         integral=seconds, seconds=dt, minimum=(seconds - before) / dt, maximum=seconds / dt + last, samples=requests
     )
-
-
-def _seconds_in_system(parts: Mapping[str, tuple[Histogram, ...]]) -> tuple[float, float, float] | None:
-    """Return the finished requests, the sum of their seconds in the system, and the longest possible stay."""
-    whole = parts.get("e2e_seconds", ())
-    requests = math.fsum(one.n for one in whole)
-    if requests <= 0 or any(one.total is None for one in whole):
-        return None
-    longest = max(edge for one in whole for edge, count in zip(one.edges, one.counts, strict=True) if count > 0)
-    return requests, math.fsum(one.total or 0.0 for one in whole), longest
 
 
 def _shortest(parts: Mapping[str, tuple[Histogram, ...]]) -> float:

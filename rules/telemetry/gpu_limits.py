@@ -29,8 +29,9 @@ def check_level(name: str, value: float) -> Impossible | None:
     row = BY_NAME.get(name)
     if row is None or row.kind is FamilyKind.COUNTER:
         return None
-    least, most = row.least, row.most
-    return None if least <= value <= most else Impossible(f"{value:.3g} is outside {least:g} to {most:g}: cannot be")
+    if row.least <= value <= row.most:
+        return None
+    return Impossible(f"{value:.3g} is outside {row.least:g} to {row.most:g}: cannot be")
 
 
 def drop_impossible(readout: GpuReadout) -> GpuReadout:

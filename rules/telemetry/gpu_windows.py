@@ -72,6 +72,7 @@ def diff_readouts(earlier: GpuReadout, later: GpuReadout) -> Window | None:
         for name, value in later.gauges.items()
         if dt <= (GAUGE_HOLD_SECONDS if name in ACTIVITY else LEVEL_SECONDS)
     }
+    gaps = {n: Gap.IMPOSSIBLE if isinstance(text, Impossible) else Gap.NOT_EXPOSED for n, text in later.gaps.items()}
     unseen = (name for name in later.gauges if name not in gauges)
     fell = (name for name in later.counters if name in earlier.counters and name not in counters)
     return Window(
@@ -81,16 +82,12 @@ def diff_readouts(earlier: GpuReadout, later: GpuReadout) -> Window | None:
         covered_seconds=0.0,
         counters=counters,
         gauges=gauges,
-        gaps={name: _gap(text) for name, text in later.gaps.items()}
+        gaps=gaps
         | dict.fromkeys(fell, Gap.RESTARTED)
         | dict.fromkeys(impossible, Gap.IMPOSSIBLE)
         | dict.fromkeys(unseen, Gap.NOT_SCRAPED),
         sampled=later.sampled,
     )
-
-
-def _gap(text: str) -> Gap:
-    return Gap.IMPOSSIBLE if isinstance(text, Impossible) else Gap.NOT_EXPOSED
 
 
 def _codes_not_yet_seen(earlier: GpuReadout, later: GpuReadout) -> dict[str, float]:
@@ -133,11 +130,6 @@ def utilization(window: Window) -> SignalValue:
     return next((reading for reading in found if isinstance(reading, Reading)), found[1])
 
 
-def memory_utilization(window: Window) -> SignalValue:
-    """Return used by installed memory (0-1), from means over the window."""
-    return level_ratio(window, "gpu_memory_used_bytes", "gpu_memory_total_bytes")
-
-
 def level_ratio(window: Window, part: str, whole: str) -> SignalValue:
     """Return the ratio (0-1) of two gauges, from means over the window. The observed extremes are the bounds."""
     used, total = window.gauges.get(part), window.gauges.get(whole)
@@ -168,34 +160,27 @@ def throttled(window: Window) -> SignalValue:
     return max(known, key=lambda one: one.value or 0.0) if known else found[0]
 
 
-def _summed_rate(window: Window, families: tuple[str, ...]) -> tuple[float, float] | Missing:
-    """Return the sum of the families per covered replica-second, and their sum."""
-    rates = [replica_rate(window, family) for family in families]
-    if None in rates:
-        return Missing(gap=window.explain_missing(families[rates.index(None)]))
-    return math.fsum(rate or 0.0 for rate in rates), math.fsum(window.counters[family] for family in families)
-
-
-def energy(window: Window, gpus: float | None, *tokens: str) -> SignalValue:
+def energy(window: Window, gpus: float | None, tokens: str) -> SignalValue:
     """Return joules per token: mean power of a GPU x GPUs of a replica / tokens per second of a replica."""
-    watts, made = power(window), _summed_rate(window, tokens)
-    if isinstance(made, Missing):
-        return made
+    watts, rate = power(window), replica_rate(window, tokens)
+    if rate is None:
+        return Missing(gap=window.explain_missing(tokens))
     if isinstance(watts, Missing) or gpus is None:
         return watts if isinstance(watts, Missing) else Missing(gap=Gap.NOT_IN_PLAN)
-    rate, count = made
     if not rate:
-        return gap_for_empty_family(window, tokens[0])
-    return replace(watts, n=count).map(lambda each: each * gpus / rate)
+        return gap_for_empty_family(window, tokens)
+    return replace(watts, n=window.counters[tokens]).map(lambda each: each * gpus / rate)
 
 
 def share_of_peak(window: Window, peak: float | None, *families: str) -> SignalValue:
     """Return an engine's estimates per GPU and second by the peak of the GPU's product."""
-    found = _summed_rate(window, families)
-    if isinstance(found, Missing):
-        return found
-    if not found[0]:
+    rates = {family: replica_rate(window, family) for family in families}
+    for family, rate in rates.items():
+        if rate is None:
+            return Missing(gap=window.explain_missing(family))
+    total = math.fsum(rate or 0.0 for rate in rates.values())
+    if not total:
         return Missing(gap=Gap.NOT_EXPOSED, text="nothing was estimated: no traffic, or no --enable-mfu-metrics")
     if peak is None:
         return Missing(gap=Gap.NOT_IN_PLAN, text="no peak is known for the plan's GPU product and precision")
-    return Reading(value=found[0] / peak, low=None, high=None, n=found[1])
+    return Reading(value=total / peak, low=None, high=None, n=math.fsum(window.counters[f] for f in families))

@@ -181,9 +181,6 @@ def bracketed(window: Window, family: str, q: float) -> SignalValue:
     return Reading(value=None, low=below.low if below else 0.0, high=above.high, n=above.n)
 
 
-NO_SECOND_TOKEN = "no request generated a second token"
-
-
 def tpot_mean(window: Window) -> SignalValue:
     """Return the mean decode time per token after the first, from the families that the engine exposes.
 
@@ -205,7 +202,7 @@ def tpot_mean(window: Window) -> SignalValue:
     if tokens is None:
         return CONTRADICTED
     if tokens <= 1:
-        return Missing(gap=Gap.NO_TRAFFIC, text=NO_SECOND_TOKEN)
+        return Missing(gap=Gap.NO_TRAFFIC, text="no request generated a second token")
     seconds, exact = decode
     value = seconds / (tokens - 1)
     bound = value if exact else None

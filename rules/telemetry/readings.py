@@ -51,11 +51,9 @@ UNKNOWN_LIFETIME_SECONDS = 1.0
 
 def window_since_start(page: Snapshot) -> Window:
     """Return the counters and histograms of a page as increases since its process started. Keep its gauges."""
-    start = (
-        page.started_at
-        if page.started_at is not None and page.started_at < page.t
-        else page.t - UNKNOWN_LIFETIME_SECONDS
-    )
+    start = page.started_at
+    if start is None or start >= page.t:
+        start = page.t - UNKNOWN_LIFETIME_SECONDS
     span = page.t - start
     parts = {family: (increase(EMPTY, c),) for family, c in page.histograms.items()}
     gauges = {

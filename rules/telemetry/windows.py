@@ -130,7 +130,8 @@ def diff_snapshots(earlier: Snapshot, later: Snapshot) -> Window:
     if dt <= 0:
         raise ValueError(f"scrapes out of order: {later.t} after {earlier.t}")
     if is_restart(earlier, later):
-        return _after_restart(earlier, later)
+        restart = gap_window(earlier.t, later.t, Gap.RESTARTED)
+        return replace(restart, counters={"restarts": 1.0, **cold_start(later)})
     if later.counters.get("restarts", 0.0) > earlier.counters.get("restarts", 0.0):
         return _told_restart(earlier, later)
     counters = {f: v - earlier.counters[f] for f, v in later.counters.items() if v >= earlier.counters.get(f, math.inf)}
@@ -172,10 +173,6 @@ def is_restart(earlier: Snapshot, later: Snapshot) -> bool:
     fell = [family for family, now in after.items() if now < before.get(family, now)]
     grew = sum(1 for family, now in after.items() if now > before.get(family, now))
     return STEP_FAMILY in fell or len(fell) > grew
-
-
-def _after_restart(earlier: Snapshot, later: Snapshot) -> Window:
-    return replace(gap_window(earlier.t, later.t, Gap.RESTARTED), counters={"restarts": 1.0, **cold_start(later)})
 
 
 def _told_restart(earlier: Snapshot, later: Snapshot) -> Window:

@@ -94,7 +94,9 @@ def test_memory_in_use_above_what_is_installed_costs_both() -> None:
     found = gpu_windows.diff_readouts(readout("GPU-0"), replace(drop_impossible(gpu), t=T + 15))
     assert found is not None
     assert found.gaps == dict.fromkeys(gpu.gauges, Gap.IMPOSSIBLE)
-    assert gpu_windows.memory_utilization(found) == Missing(gap=Gap.IMPOSSIBLE)
+    assert gpu_windows.level_ratio(found, "gpu_memory_used_bytes", "gpu_memory_total_bytes") == Missing(
+        gap=Gap.IMPOSSIBLE
+    )
 
 
 def test_what_is_possible_stays_as_it_is() -> None:
