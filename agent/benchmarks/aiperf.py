@@ -12,18 +12,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, model_validator
 
-from agent.benchmarks.run_model import TRACE, BenchmarkRun, Moment, Tally, file_places, unusable
-
-TIMES = {
-    "latency": "request_latency",
-    "ttft": "time_to_first_token",
-    "tpot": "inter_token_latency",
-    "itl": "inter_chunk_latency",
-}
-"""Metric by field of a run."""
-
-UNSTEADY = ("fixed_schedule", "user_centric")
-"""Arrival patterns (`input_config.phases[].type`, newer files) without a steady rate of single requests."""
+from agent.benchmarks.run_model import TRACE, BenchmarkRun, Moment, Tally, file_places
 
 
 class ErrorKind(BaseModel):
@@ -73,10 +62,13 @@ class ProfileRun(BenchmarkRun):
         models=tuple(
             f"input_config/{place}" for place in ("endpoint/model_names", "endpoint/model", "model_names", "model")
         ),
-        **TIMES,
+        latency="request_latency",
+        ttft="time_to_first_token",
+        tpot="inter_token_latency",
+        itl="inter_chunk_latency",
     )
     tool: ClassVar[str] = "aiperf"
-    milliseconds: ClassVar[tuple[str, ...]] = tuple(TIMES)
+    milliseconds: ClassVar[tuple[str, ...]] = ("latency", "ttft", "tpot", "itl")
 
     started_at: Time = None
     ended_at: Time = None
@@ -89,7 +81,7 @@ class ProfileRun(BenchmarkRun):
     def _by_name(cls, data: Any) -> Any:
         """Return the data with phases by name."""
         if data.get("was_cancelled"):
-            raise unusable("is of a run that was cancelled")
+            raise ValueError("is of a run that was cancelled")
         config = data.get("input_config")
         phases = config.get("phases") if isinstance(config, dict) else None
         if isinstance(phases, list):
@@ -104,7 +96,8 @@ class ProfileRun(BenchmarkRun):
         self.model = names[0] if len(names) == 1 and isinstance(names[0], str) else ""
         # The list has an entry per kind of error, not per request (PEERS 3.2, item 6).
         self.failed = self.failed or sum(kind.count for kind in self.errors)
-        if self.pattern in UNSTEADY:
+        if self.pattern in ("fixed_schedule", "user_centric"):
+            # No steady rate of single requests.
             self.requested_rps = self.clients = None
             self.remarks.append(TRACE.format(kind=f"of pattern {self.pattern}"))
         else:

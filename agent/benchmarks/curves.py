@@ -1,6 +1,7 @@
-"""Benchmark curve from the measured loads of one or several result files.
+"""Benchmark curve from the measured loads of one or several result files, and the remarks on it.
 
-Selects, pools, sorts and rounds the loads. It does no I/O. Reasons to leave out a load are in `_select`.
+Selects, pools, sorts and rounds the loads. It does no I/O. Reasons to leave out a load are in `_select`. Remarks cover
+what only the importer knows; `rules.plan.checks` covers every plan.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from agent.benchmarks.points import LATENCIES
 from agent.benchmarks.run_model import BenchmarkRun
 from agent.errors import BenchmarkError
 from rules.plan.curve import LIMITED
 from rules.plan.mistakes import FEW_FOR_A_P99
-from rules.plan.schema import LITTLES_LAW, BenchmarkCurve, Point, Provenance
+from rules.plan.schema import LITTLES_LAW, BenchmarkCurve, Point, Provenance, TierPlan, same_model
 from rules.telemetry.windows import group_by
 
 SIGNIFICANT = 4
 """Significant digits: no sweep repeats itself within 0.05 %."""
+
+LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", *LIMITED[1:])
 
 DIGITS_OF_FEW = dict.fromkeys(LATENCIES, 3) | dict.fromkeys(LIMITED, 2)
 """Significant digits of latencies of fewer than FEW_FOR_A_P99 requests: a P99 is the slowest request, a median's error is
@@ -28,6 +30,9 @@ at least a tenth."""
 
 SETUP = ("engine_version", "tensor_parallel", "pipeline_parallel", "data_parallel", "max_num_seqs", "kv_tokens")
 """Fields of a setup that the curve keeps."""
+
+SERVER_SIDE = ("gpu_utilization", "kv_utilization", "prefix_hit_ratio", "eviction_rate")
+"""Fields a client cannot measure. speculative_acceptance is expected only for tiers with speculation."""
 
 
 class ImportRemark(NamedTuple):
@@ -189,3 +194,47 @@ def pool_points(points: Sequence[Point]) -> Point:
 
 def round_significant(value: float, digits: int = SIGNIFICANT) -> float:
     return float(f"{value:.{digits}g}")
+
+
+def remarks_of(imported: ImportedCurve, tier: TierPlan | None = None, *, observed: bool = False) -> list[ImportRemark]:
+    """Return all remarks, those of the files first. With a tier, what it needs of a curve counts.
+
+    `observed`: telemetry was read, so fields that are still missing were not in it.
+    """
+    remarks = [*(note for load in imported.loads for note in load.notes), *imported.remarks]
+    points, measured = imported.curve.points, imported.curve.measured
+    if len(points) == 1:
+        text = (
+            "one load is no curve: nothing is known between loads; measure at least one well below and one at the SLO"
+        )
+        remarks.append(ImportRemark("", text))
+    server_side = (*SERVER_SIDE, "speculative_acceptance") if tier is not None and tier.speculation else SERVER_SIDE
+    missing = [name for name in LATENCIES if all(getattr(point, name) is None for point in points)]
+    if imported.curve.loop is None:
+        missing.append("loop (write curve.loop if you know it)")
+    if measured is None or measured.engine_version is None:
+        missing.append("engine_version (give it with --measured engine_version=RELEASE, so that an upgrade is seen)")
+    unseen = [name for name in server_side if all(getattr(point, name) is None for point in points)]
+    if unseen:
+        hint = "" if observed else " (a client cannot see them: add them with -c FILE)"
+        missing.append(", ".join(unseen) + hint)
+    if missing:
+        remarks.append(ImportRemark("", f"not told and left out: {', '.join(missing)}"))
+    return remarks
+
+
+def differences(imported: ImportedCurve, tier: TierPlan) -> list[tuple[str, str, str]]:
+    """Return the differences from the tier, each value once: place of the first run, measured value, planned value.
+
+    They refuse the import: another setup has another capacity.
+    """
+    places: dict[tuple[str, str], str] = {}
+    key = "tensor_parallel" if tier.gpu.tensor_parallel else "per_replica"
+    for run in (run for load in imported.loads for run in load.runs):
+        if run.model and not same_model(run.model, tier.model):
+            places.setdefault((f"the model {run.model}", f"model is {tier.model}"), run.location)
+        degree = run.setup.tensor_parallel
+        if degree is not None and degree != tier.gpu.tensor_degree:
+            planned = f"gpu.{key} is {getattr(tier.gpu, key)}"
+            places.setdefault((f"a tensor parallel degree of {degree}", planned), run.location)
+    return [(place, *difference) for difference, place in places.items()]

@@ -35,7 +35,10 @@ def read_all_results(paths: Sequence[Path]) -> tuple[list[BenchmarkRun], list[No
     for path in paths:
         try:
             for location, data in decode_file(path):
-                for run in _format_of(location, data).read_all(location, data, others):
+                model = next((model for model in FORMATS if model.recognises(data)), None)
+                if model is None:
+                    raise NotAResultError(location, f"is no benchmark result that sizewatch reads ({', '.join(NAMES)})")
+                for run in model.read_all(location, data, others):
                     run.source = str(path)
                     try:
                         set_point(run)
@@ -50,13 +53,6 @@ def read_all_results(paths: Sequence[Path]) -> tuple[list[BenchmarkRun], list[No
         first, *more = [error for error in others if CONTRADICTION in error.text] or others[:1]
         raise NotAResultError(first.path, "; ".join([first.text, *map(str, more)]))
     return runs, others
-
-
-def _format_of(location: str, data: Mapping[str, Any]) -> type[BenchmarkRun]:
-    model = next((model for model in FORMATS if model.recognises(data)), None)
-    if model is None:
-        raise NotAResultError(location, f"is no benchmark result that sizewatch reads ({', '.join(NAMES)})")
-    return model
 
 
 def decode_file(path: Path) -> list[tuple[str, Mapping[str, Any]]]:

@@ -13,13 +13,8 @@ from typing import Any, ClassVar, Self
 
 from pydantic import model_validator
 
-from agent.benchmarks.run_model import TRACE, BenchmarkRun, Measured, Text, file_places, unusable
+from agent.benchmarks.run_model import TRACE, BenchmarkRun, Measured, Text, file_places
 from agent.errors import NotAResultError
-
-
-def _strategy(*keys: str) -> tuple[str, ...]:
-    """Return the places of a value of how requests were sent."""
-    return tuple(f"{place}/strategy/{key}" for place in ("config", "args") for key in keys)
 
 
 class EntryRun(BenchmarkRun):
@@ -40,8 +35,11 @@ class EntryRun(BenchmarkRun):
         model=("config/backend/model", "worker/backend_model"),
         prompt_tokens="metrics/prompt_token_count/successful",
         generation_tokens="metrics/output_token_count/successful",
-        kind=_strategy("type_", "kind"),
-        **{name: _strategy(name) for name in ("rate", "streams", "max_concurrency")},
+        kind=tuple(f"{place}/strategy/{key}" for place in ("config", "args") for key in ("type_", "kind")),
+        **{
+            name: (f"config/strategy/{name}", f"args/strategy/{name}")
+            for name in ("rate", "streams", "max_concurrency")
+        },
     )
     tool: ClassVar[str] = "guidellm"
     milliseconds: ClassVar[tuple[str, ...]] = ("ttft", "tpot")
@@ -58,7 +56,7 @@ class EntryRun(BenchmarkRun):
         if kind in ("constant", "poisson"):
             self.requested_rps = self.rate
             if self.requested_rps is None:
-                raise unusable("has a strategy without its rate")
+                raise ValueError("has a strategy without its rate")
         elif kind in closed:
             self.clients = closed[kind]
             # Throughput without a limit sends all requests at once.

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import model_validator
 
-from agent.benchmarks.run_model import NOTHING, BenchmarkRun, Distribution, Measured, file_places, unusable
+from agent.benchmarks.run_model import NOTHING, BenchmarkRun, Distribution, Measured, file_places
 
 
 class StageRun(BenchmarkRun):
@@ -50,8 +50,7 @@ class StageRun(BenchmarkRun):
         load, successes = data["load_summary"], data["successes"]
         of_server = successes.get("throughput") is None and successes.get("rate") is not None
         if of_server or (load.get("requested_rate") is None and load.get("concurrency") is None):
-            text = "is the server's side of a stage, or a summary of stages that have no load in common"
-            raise unusable(f"{text}: give stage_N_lifecycle_metrics.json")
+            raise ValueError("is the server's side or a summary of stages: give stage_N_lifecycle_metrics.json")
         return data
 
     @model_validator(mode="after")

@@ -1,7 +1,7 @@
 """Editor that replaces a curve in a plan file and keeps all other lines byte for byte.
 
 Only whole lines of YAML are replaced: dumping it would lose comments, order and quoting. The edited text is parsed
-again and must differ in that curve alone, else the file stays unchanged. JSON is written anew.
+again and must differ in that curve alone, else the file stays unchanged.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from exporters.documents.plan_files import YamlIndentation, curve_lines
 from rules.plan.schema import BenchmarkCurve, InvalidPlanError, Plan, parse_plan
 
 CURVE = "curve"
-
-BY_HAND = "paste the curve that `sizewatch plan import` prints without --into"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,16 +70,14 @@ def replace_curve(
     """
     wanted = _unshared(plan.data)
     wanted["tiers"][tier][CURVE] = curve.model_dump(mode="json", exclude_defaults=True)
-    if plan.path.suffix.lower() == ".json":
-        text = json.dumps(wanted, indent=2, ensure_ascii=False) + "\n"
-    else:
-        text, edited = "", None
-        with suppress(yaml.YAMLError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
-            text = _with_lines(plan.text, tier, curve, head, notes)
-            edited = _unshared(yaml.safe_load(text))
-        if edited != wanted:
-            place = f"tiers.{tier} is in braces, or shares parts with other places of the file"
-            raise ConfigError((f"{plan.path}: {place}, so it cannot be edited safely; {BY_HAND}",))
+    text, edited = "", None
+    with suppress(yaml.YAMLError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
+        text = _with_lines(plan.text, tier, curve, head, notes)
+        edited = _unshared(yaml.safe_load(text))
+    if edited != wanted:
+        why = f"tiers.{tier} is in braces, or shares parts with other places of the file, so it cannot be edited safely"
+        hint = "paste the curve that `sizewatch plan import` prints without --into"
+        raise ConfigError((f"{plan.path}: {why}; {hint}",))
     try:
         return text, parse_plan(wanted)
     except InvalidPlanError as error:
@@ -120,8 +116,7 @@ def _with_lines(
         lists_indented=re.search(r"^( *)[^\s#-].*:\s*\n\1- ", text, re.MULTILINE) is None,
     )
     top, *block = curve_lines(curve, layout, head=head, notes=notes)
-    line_end = "\r" if "\r\n" in text else ""
-    return "\n".join([*lines[:first], *(each + line_end for each in (" " * margin + top, *block)), *lines[following:]])
+    return "\n".join([*lines[:first], " " * margin + top, *block, *lines[following:]])
 
 
 def _entry(mapping: Any, key: str) -> tuple[Any, Any]:

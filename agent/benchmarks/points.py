@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from agent.benchmarks.run_model import CONTRADICTION, NOTHING, BenchmarkRun
 from agent.errors import NotAResultError
 from exporters.render.text import copy_fields
-from rules.plan.curve import LIMITED
 from rules.plan.schema import Point
 from rules.plan.validation import PROBLEMS, problems_of
 from rules.telemetry.contradictions import OF_MEANS, at_once_contradiction, find_contradictions
@@ -29,8 +28,6 @@ START_SHARE = 0.01
 
 CHUNKED = 0.1
 """Ratio of median gap to TPOT below which a chunk has several tokens (PEERS 3.2, item 5: 0.04 ms of 3.5 to 16 ms)."""
-
-LATENCIES = ("ttft_p50_seconds", "ttft_p99_seconds", "tpot_p50_seconds", *LIMITED[1:])
 
 
 def set_point(run: BenchmarkRun) -> None:
@@ -123,27 +120,20 @@ def sent_rps(run: BenchmarkRun) -> float | None:
 
 
 def _remarks(run: BenchmarkRun, sent: float | None) -> Iterator[str]:
-    if run.burst:
-        text = f"{run.sent} requests were sent as fast as possible: a queue that drains is no load"
-        yield f"{text}, so its latencies are left out"
-    else:
-        if run.point.censored:
-            yield f"the generator sent {sent:.4g} of {run.requested_rps:.4g} requested rps: the server is at least this bad"
-        elif run.requested_rps and run.completed_rps < GENERATOR_LIMITED * run.requested_rps:
-            why = "the file does not show whether the generator was the limit"
-            if sent is not None:
-                why = "the generator kept up, so there is a backlog, or the run was short"
-            yield f"completed {run.completed_rps:.4g} of {run.requested_rps:.4g} requested rps; {why}"
-        yield from _tail_remarks(run)
-    if lost := run.failed + run.cut_off:
-        yield f"{lost} of {run.sent} requests failed or were under way at the end, and are not in the latencies"
-
-
-def _tail_remarks(run: BenchmarkRun) -> Iterator[str]:
-    """Yield the limits of this run's P99; nothing if the file has no P99.
+    """Yield what a reader of the point must know.
 
     The probability that all n requests are below the true P99 is 0.99^n, at most 5 % from 299 requests on.
     """
+    if run.burst:
+        text = f"{run.sent} requests were sent as fast as possible: a queue that drains is no load"
+        yield f"{text}, so its latencies are left out"
+    elif run.point.censored:
+        yield f"the generator sent {sent:.4g} of {run.requested_rps:.4g} requested rps: the server is at least this bad"
+    elif run.requested_rps and run.completed_rps < GENERATOR_LIMITED * run.requested_rps:
+        why = "the file does not show whether the generator was the limit"
+        if sent is not None:
+            why = "the generator kept up, so there is a backlog, or the run was short"
+        yield f"completed {run.completed_rps:.4g} of {run.requested_rps:.4g} requested rps; {why}"
     if any(each.p99 is not None for each in (run.ttft, run.tpot, run.itl, run.latency)) and run.requests < FEW_FOR_P99:
         text = f"P99 of {run.requests} requests rests on the slowest few"
         yield f"{text}: the true P99 is above all of them with a probability of {0.99**run.requests:.0%}"
@@ -151,3 +141,5 @@ def _tail_remarks(run: BenchmarkRun) -> Iterator[str]:
         yield f"closed loop: TTFT P99 is that of the start burst, {run.clients:.4g} of {run.requests} requests"
     if run.itl.p99 is not None and (run.itl.p50 or 0) < CHUNKED * (run.tpot.p50 or 0):
         yield "several tokens came in one chunk, so ITL counts gaps of nearly 0 s: compare TPOT"
+    if lost := run.failed + run.cut_off:
+        yield f"{lost} of {run.sent} requests failed or were under way at the end, and are not in the latencies"

@@ -20,7 +20,6 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from agent.errors import NotAResultError
 from rules.plan.schema import Point, Provenance
@@ -67,13 +66,6 @@ Distribution = Annotated[Statistics, BeforeValidator(lambda v: {} if v is None e
 NOTHING = Statistics()
 UNKNOWN = Provenance()
 
-UNUSABLE = "unusable"
-
-
-def unusable(text: str) -> PydanticCustomError:
-    """Return the error that a model raises for a whole run: a sentence about the load without its subject."""
-    return PydanticCustomError(UNUSABLE, "{text}", {"text": text})
-
 
 def file_places(**places: str | tuple[str, ...]) -> ConfigDict:
     """Return the configuration of a model whose fields have these places in a file, such as `successes/count`.
@@ -99,8 +91,6 @@ class BenchmarkRun(BaseModel):
     chunks, `tpot` is per request. Times of day are unix seconds. `source` is the file as named, `location` the file and
     the place in it. `agent.benchmarks.points` works out the `point`. `remarks` are for readers of the curve.
     """
-
-    model_config = file_places()
 
     tool: ClassVar[str]
     """Name of the tool."""
@@ -166,7 +156,10 @@ class BenchmarkRun(BaseModel):
         except ValidationError as error:
             wrong = error.errors(include_url=False)[0]
             text = wrong["msg"]
-            if wrong["type"] != UNUSABLE:
+            if not wrong["loc"] and wrong["type"] == "value_error":
+                # A sentence of the model about the whole run.
+                text = str(wrong["ctx"]["error"])
+            else:
                 what = "is missing" if wrong["type"] == "missing" else text[0].lower() + text[1:]
                 end = f", {CONTRADICTION}" if wrong["type"] == "greater_than_equal" else ""
                 text = f"has a wrong value: {path_text(wrong['loc'])}: {what}{end}"

@@ -10,10 +10,7 @@ from typing import Any, ClassVar
 
 from pydantic import model_validator
 
-from agent.benchmarks.vllm_bench import VllmRun
-
-SERVER = ("version", "tp_size", "pp_size", "dp_size", "max_running_requests")
-"""Keys of `server_info`, written where the server is SGLang, that vLLM's reader takes from metadata."""
+from agent.benchmarks.vllm_bench import SETUP, VllmRun
 
 
 class SglangRun(VllmRun):
@@ -29,7 +26,8 @@ class SglangRun(VllmRun):
         server = server if isinstance(server, dict) else {}
         names = (server.get("served_model_name"), server.get("model_path"))
         values = {
-            **{key: server[key] for key in SERVER if key in server},
+            # Written where the server is SGLang. vLLM's reader takes them from metadata.
+            **{key: server[key] for keys in SETUP.values() for key in keys if key in server},
             **{key.replace("e2e_latency", "e2el"): value for key, value in data.items()},
             "model_id": next((name for name in names if isinstance(name, str)), ""),
             "mean_concurrency": data.get("concurrency"),

@@ -81,9 +81,8 @@ def _read_store(loaded: LoadedConfig, tier: str, start: float, end: float) -> di
     replicas: defaultdict[str, list[Window]] = defaultdict(list)
     tracks: defaultdict[str, ScrapeTrack] = defaultdict(ScrapeTrack)
     with closing(StoreApi(loaded.config.store)) as api:
-        reader = build_replica_reader(
-            tier, loaded.config.tiers.get(tier, AGENTS), build_tier_contexts(loaded)[tier], api
-        )
+        source = loaded.config.tiers.get(tier, AGENTS)
+        reader = build_replica_reader(tier, source, build_tier_contexts(loaded)[tier], api)
         pages = reader.ask(start - BEYOND_SECONDS, end + BEYOND_SECONDS)
     for page, gpus in ((each.page, each.gpus) for each in pages):
         track = tracks[page.replica]

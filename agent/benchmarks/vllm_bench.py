@@ -14,18 +14,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, model_validator
 
-from agent.benchmarks.run_model import (
-    BenchmarkRun,
-    Count,
-    Measured,
-    Moment,
-    Numbers,
-    Statistics,
-    Tally,
-    Text,
-    file_places,
-    unusable,
-)
+from agent.benchmarks.run_model import BenchmarkRun, Count, Measured, Moment, Numbers, Statistics, Tally, file_places
 
 SETUP = {
     "engine_version": ("engine_version", "vllm_version", "sglang_version", "version"),
@@ -77,7 +66,7 @@ class VllmRun(BenchmarkRun):
     reported_failed: Count | None = None
     num_prompts: Tally = 0
     unlimited: bool = False
-    ramp: Text = ""
+    ramp: str | None = None
     ended_at: Annotated[Moment, BeforeValidator(_date)] = None
     input_tokens: Measured = None
     output_tokens: Measured = None
@@ -92,7 +81,7 @@ class VllmRun(BenchmarkRun):
         Refuse a warm-up run, which `vllm bench sweep` numbers -1.
         """
         if data.get("run_number") == -1:
-            raise unusable("is a warm-up run (run_number -1)")
+            raise ValueError("is a warm-up run (run_number -1)")
         times = {
             field: {name: data.get(f"{name}_{word}_ms") for name in ("mean", "median", "p99")}
             for field, word in TIMES.items()
@@ -105,7 +94,7 @@ class VllmRun(BenchmarkRun):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if self.ramp:
-            raise unusable("ramps its rate up; a point of a curve is one steady load")
+            raise ValueError("ramps its rate up; a point of a curve is one steady load")
         self.failed = max(self.num_prompts - self.requests, 0)
         if self.reported_failed is not None:
             self.failed = self.reported_failed
@@ -134,9 +123,8 @@ class VllmRun(BenchmarkRun):
     def recognises(cls, data: Mapping[str, Any]) -> bool:
         """Return whether the flat keys are vLLM's. SGLang's bench_serving, derived from it, has no model_id."""
         flat = all(key in data for key in ("request_throughput", "completed", "model_id"))
-        return (
-            flat and ("backend" in data or "endpoint_type" in data) and not isinstance(data["request_throughput"], dict)
-        )
+        marked = "backend" in data or "endpoint_type" in data
+        return flat and marked and not isinstance(data["request_throughput"], dict)
 
 
 def setup_of(data: Mapping[str, Any]) -> dict[str, str | int]:

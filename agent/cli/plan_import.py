@@ -14,8 +14,7 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
-from agent.benchmarks.curve_remarks import differences, remarks_of
-from agent.benchmarks.curves import SETUP, ImportedCurve, ImportRemark, curve_of
+from agent.benchmarks.curves import SETUP, ImportedCurve, ImportRemark, curve_of, differences, remarks_of
 from agent.benchmarks.formats import read_all_results
 from agent.benchmarks.plan_edit import PlanFile, chosen_tier, open_plan, replace_curve, write
 from agent.benchmarks.run_model import CONTRADICTION
@@ -130,7 +129,7 @@ def _put(options: SimpleNamespace, imported: ImportedCurve, plan: PlanFile, name
     remarks = remarks_of(imported, tier, observed=options.config is not None)
     if tier.operating_point is not None and tier.operating_point.source == "production":
         outranked = "operating_point is what production measured before this benchmark, and outranks it: delete it"
-        remarks = (*remarks, ImportRemark(source=str(options.into), text=outranked))
+        remarks.append(ImportRemark(source=str(options.into), text=outranked))
     state = "written" if write(plan, text) else "already as it was"
     findings = check_plan(Plan(schema=1, tiers={name: tier}), CATALOGUE)
     for finding in findings:

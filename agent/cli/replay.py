@@ -44,7 +44,7 @@ LONGEST_SECONDS = 91 * 86_400.0
 """Longest range in seconds: the retention of the history."""
 
 TIMEOUT_SECONDS = 60.0
-"""Query timeout in seconds. No cycle waits for it, and pieces are large."""
+"""Query timeout in seconds. No cycle waits for it."""
 
 
 def parameters() -> tuple[click.Parameter, ...]:
@@ -146,7 +146,6 @@ def open_store(options: SimpleNamespace) -> tuple[LoadedConfig, StoreApi]:
     """Return the tiers and the store of the configuration, or of an address and a plan. Raise ConfigError."""
     # On demand: it imports the HTTP client, which a command on a recording does not need.
     from agent.prometheus.api import StoreApi
-    from agent.sources.past_store import MOST_SAMPLES
 
     if options.since is None:
         raise ConfigError(("--from is missing",))
@@ -164,5 +163,4 @@ def open_store(options: SimpleNamespace) -> tuple[LoadedConfig, StoreApi]:
         raise ConfigError((f"{loaded.path}: store: is missing",))
     if not loaded.config.tiers and not (loaded.plan and loaded.plan.tiers):
         raise ConfigError(("there is no tier: give a plan, or tiers: in the configuration",))
-    most = min(loaded.config.store.most_samples, MOST_SAMPLES)
-    return loaded, StoreApi(loaded.config.store.model_copy(update={"most_samples": most}))
+    return loaded, StoreApi(loaded.config.store)

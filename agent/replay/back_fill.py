@@ -56,9 +56,6 @@ FAMILIES = frozenset(
 )
 """Counters that `rules.telemetry.arrivals` reads."""
 
-NAME = "sizewatch_name"
-"""Label with the name of a sum, because a rate has none."""
-
 Series = tuple[str, tuple[tuple[str, str], ...]]
 """Name and labels of a sum."""
 
@@ -88,23 +85,19 @@ class BackFill:
         """Fill all days and return a summary, or "" if nothing was filled. After an error the next call continues."""
         if self._ended.is_set():
             return ""
-        filled = 0
         try:
-            for minutes in fill_demand(self._loaded, self._api, self._history.store(), self._begin, self._until):
-                filled += minutes
-                if self._ended.is_set():
-                    return ""
+            self.minutes = sum(fill_demand(self._loaded, self._api, self._history.store(), self._begin, self._until))
         except SizewatchError as error:
             if not self._ended.is_set():
                 _log.warning('demand back-fill paused error="%s"', error)
             return ""
         self._ended.set()
-        self.minutes = filled
         span = duration_text(round(self._until - self._begin))
-        return f"{filled} minutes of demand of the {span} before the start were filled from the store" if filled else ""
+        text = f"{self.minutes} minutes of demand of the {span} before the start were filled from the store"
+        return text if self.minutes else ""
 
     def close(self) -> None:
-        """Stop between two queries, and in a query. Filled days stay."""
+        """End the present query and all later ones. Filled days stay."""
         self._ended.set()
         self._api.interrupt()
 
@@ -151,7 +144,7 @@ def _read_rates(
         matchers = f'{names.TIER}="{quote_value(tier)}",{names.POOL}!="prefill",{source.selector or ""}'
         families = sorted(FAMILIES & names.FAMILY.keys())
         # Of two agents with the same replica one counts.
-        queries = [_rate_query(family, names.FAMILY[family].name, matchers, AGENT, ()) for family in families]
+        queries = {family: _rate_query(names.FAMILY[family].name, matchers, AGENT, ()) for family in families}
         minutes = _query_minutes(api, queries, begin, end)
         return {t: {name: value for (name, _), value in values.items()} for t, values in minutes.items()}
     pools = f'{source.pool_label}!="prefill",' if source.pool_label else ""
@@ -162,13 +155,13 @@ def _read_rates(
     for name in candidates:
         engines = engines_of(name)
         minutes = _query_minutes(api, _engine_queries(engines, matchers), begin, end)
-        if rates := dict(_rates_by_family(minutes, engines)):
+        if rates := _rates_by_family(minutes, engines):
             return rates
     return {}
 
 
-def _engine_queries(engines: tuple[EngineTable, ...], matchers: str) -> list[str]:
-    """Return the queries of the rows of these engines, and of the series by which an engine is detected."""
+def _engine_queries(engines: tuple[EngineTable, ...], matchers: str) -> dict[str, str]:
+    """Return the queries of the rows of these engines, and of the series by which an engine is detected, by name."""
     rows = [row for engine in engines for row in engine.rows if row.family in FAMILIES]
     labels = {label for row in rows for label in (row.by, *row.where, *row.unless)}
     samples = {name for row in rows for name in (row.sample, *row.plus, row.zero_with)}
@@ -177,38 +170,37 @@ def _engine_queries(engines: tuple[EngineTable, ...], matchers: str) -> list[str
         samples |= set(engine.signatures)
     repeats = sorted({label for engine in engines for label in engine.repeats})
     by = [stored for label in sorted(labels - {""}) for stored in (label, EXPORTED + label)]
-    return [
-        _rate_query(name, source_names_regex((name,), engines), matchers, repeats, by)
-        for name in sorted(samples - {""})
-    ]
+    stored_names = {name: source_names_regex((name,), engines) for name in sorted(samples - {""})}
+    return {name: _rate_query(stored, matchers, repeats, by) for name, stored in stored_names.items()}
 
 
-def _rate_query(name: str, stored: str, matchers: str, repeats: Iterable[str], by: Iterable[str]) -> str:
+def _rate_query(stored: str, matchers: str, repeats: Iterable[str], by: Iterable[str]) -> str:
     """Return the PromQL for the rate of a series over the replicas. `stored` is a pattern of its stored names."""
     each = f'rate({{__name__=~"{stored}",{matchers}}}[{WIDTH_SECONDS:.0f}s])'
-    total = f"sum by ({', '.join(by)}) (max without ({', '.join(repeats)}) ({each}))"
-    return f'label_replace({total}, "{NAME}", "{name}", "", "")'
+    return f"sum by ({', '.join(by)}) (max without ({', '.join(repeats)}) ({each}))"
 
 
-def _query_minutes(api: StoreApi, queries: Iterable[str], begin: float, end: float) -> dict[float, dict[Series, float]]:
+def _query_minutes(
+    api: StoreApi, queries: Mapping[str, str], begin: float, end: float
+) -> dict[float, dict[Series, float]]:
     """Return the rates of each minute by series, with the minutes on both sides that show a gap."""
     late, edge = (MINUTE_SECONDS + WIDTH_SECONDS) / 2, EDGE_MINUTES * MINUTE_SECONDS
     first, last = begin - edge + late, end + edge - MINUTE_SECONDS + late
     minutes: dict[float, dict[Series, float]] = {}
-    for found in api.query_range(" or ".join(queries), first, last, MINUTE_SECONDS):
-        # A label of the page comes after the same label of the scrape.
-        ordered = sorted(found.labels.items(), key=lambda label: label[0].startswith(EXPORTED))
-        labels = {key.removeprefix(EXPORTED): value for key, value in ordered}
-        series = labels.pop(NAME, ""), tuple(sorted(labels.items()))
-        for t, value in zip(found.times, found.values, strict=True):
-            minutes.setdefault(t - late, {})[series] = value
+    for name, query in queries.items():
+        for found in api.query_range(query, first, last, MINUTE_SECONDS):
+            # A label of the page comes after the same label of the scrape.
+            ordered = sorted(found.labels.items(), key=lambda label: label[0].startswith(EXPORTED))
+            labels = {key.removeprefix(EXPORTED): value for key, value in ordered}
+            for t, value in zip(found.times, found.values, strict=True):
+                minutes.setdefault(t - late, {})[name, tuple(sorted(labels.items()))] = value
     return minutes
 
 
 def _rates_by_family(
     minutes: Mapping[float, Mapping[Series, float]], engines: tuple[EngineTable, ...]
-) -> Iterator[tuple[float, Rates]]:
-    """Yield the rates of each minute by family. The table of an engine adds them up as it does the counters of a page."""
+) -> dict[float, Rates]:
+    """Return the rates of each minute by family. The table of an engine adds them up as it does the counters of a page."""
 
     @cache
     def layout_of(series: tuple[Series, ...]) -> SeriesLayout | None:
@@ -216,8 +208,10 @@ def _rates_by_family(
         engine = detect_engine(named, engines)
         return compile_layout(named, engine) if engine is not None else None
 
+    rates: dict[float, Rates] = {}
     for start, values in minutes.items():
         series = tuple(sorted(values))
         if (layout := layout_of(series)) is not None:
             counters = snapshot(layout, [values[name] for name in series], start).counters
-            yield start, {family: rate for family, rate in counters.items() if family in FAMILIES}
+            rates[start] = {family: rate for family, rate in counters.items() if family in FAMILIES}
+    return rates

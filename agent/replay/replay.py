@@ -13,12 +13,11 @@ from functools import cached_property
 
 from agent.config.load import LoadedConfig, build_tier_contexts
 from agent.errors import ScrapeError, ScrapeFailure
-from agent.fleet.tier_readers import AGENTS, build_replica_reader
-from agent.prometheus.api import SampleClient
-from agent.prometheus.errors import StoreError
+from agent.fleet.tier_readers import AGENTS, TierReader, TierReaderKey, build_replica_reader
+from agent.prometheus.api import StoreApi
 from agent.scrape.scrapers import PageReader, name_replica
-from agent.sources.past_store import PastQueryClient, group_by_cycle, observe_past
 from agent.sources.recording import RecordedTarget, Recording, Scrape, scrapes
+from agent.sources.store import StoreSource, group_by_cycle
 from rules.engines.registry import ENGINES, itl_comparable
 from rules.evaluator import long_rules
 from rules.evaluator.observation import Observation, ReplicaScrape
@@ -37,6 +36,9 @@ DEFAULT_STEP_SECONDS = 60.0
 _LABELS = {(engine.name, engine.generation): engine.label for engine in ENGINES}
 # Agents report no generation.
 _LABELS |= {(engine.name, ""): engine.title for engine in ENGINES}
+
+CYCLE_SECONDS = 60.0
+"""Cycle of a past store in seconds. A silent replica is noticed within this time, as in role fleet."""
 
 DAYS_ARE_NEEDED = "a recording is judged by its minutes, this needs days of history"
 
@@ -177,22 +179,27 @@ def _read(target: RecordedTarget, reader: PageReader, scrape: Scrape, problems: 
     return [ReplicaScrape(tier=target.tier, replica=target.replica, t=scrape.t, error=error_text, no_engine=no_engine)]
 
 
-def replay_store(loaded: LoadedConfig, api: SampleClient, since: float, until: float, step_seconds: float) -> Replay:
+def replay_store(loaded: LoadedConfig, api: StoreApi, since: float, until: float, step_seconds: float) -> Replay:
     """Evaluate (since, until] (unix seconds) of a store: all tiers of the configuration and its plan.
 
     Missing data is a gap. If the store fails, the replay ends there with `cut_short` set."""
     contexts = build_tier_contexts(loaded)
-    past = PastQueryClient(api, until)
     tiers = loaded.config.tiers
-    readers = [build_replica_reader(tier, tiers.get(tier, AGENTS), contexts[tier], past) for tier in contexts]
+    readers: dict[TierReaderKey, TierReader] = {
+        (None, tier): build_replica_reader(tier, tiers.get(tier, AGENTS), contexts[tier], api) for tier in contexts
+    }
+    source = StoreSource(readers=readers, api=api, agent_tiers=frozenset(), delay_seconds=0.0, begin=since)
     run = Replay(" and ".join(contexts), contexts, step_seconds)
-    try:
-        for observation in observe_past(readers, since, until):
-            run.evaluate(observation)
-    except StoreError as error:
+    t = since
+    while t < until and source.failed is None:
+        t = min(until, t + CYCLE_SECONDS)
+        for observation in source.observe(t):
+            if source.failed is None and (observation.scrapes or observation.unavailable or observation.removed):
+                run.evaluate(observation)
+    if source.failed is not None:
         reached = since if math.isnan(run.end) else run.end
         begin, end = (datetime.fromtimestamp(t).astimezone().isoformat(" ", "seconds") for t in (reached, until))
-        run.cut_short = f"{error}; the replay ends at {begin} instead of {end}"
+        run.cut_short = f"{source.failed}; the replay ends at {begin} instead of {end}"
     else:
         missing = [tier for tier in contexts if tier not in run.engines]
         run.problems += [f"{tier}: the store has nothing of it in that time" for tier in missing]

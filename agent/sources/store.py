@@ -5,9 +5,10 @@ A store that is unavailable, slow or partial hides only the queried tiers; known
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
-from typing import Any
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
 
 from agent.config.load import LoadedConfig
 from agent.config.peer import Peer
@@ -37,21 +38,21 @@ from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
 from rules.telemetry.wording import format_count
 
-STEP_SECONDS = 15.0
-"""Evaluation step in seconds within one response, as if pages were scraped. It dates the start of findings."""
-
 MOST_BEHIND_SECONDS = 3600.0
 """Maximum span in seconds of a query. After a longer outage of the store the time before is a gap."""
 
 MOST_NAMED = 5
 """Maximum number of replicas named in a sentence."""
 
+Item = TypeVar("Item")
+
 
 class StoreSource(Source):
     """Tiers of a store, for one thread.
 
     `readers` maps each tier and the options of its reader to the reader. Node agents export the `agent_tiers`. What was
-    read goes on from the source of the configuration `before`.
+    read goes on from the source of the configuration `before`. Nothing up to `begin` (unix seconds) is read. `failed` is
+    the last error of the store.
     """
 
     def __init__(
@@ -62,13 +63,16 @@ class StoreSource(Source):
         agent_tiers: frozenset[str],
         delay_seconds: float,
         before: StoreSource | None = None,
+        begin: float = -math.inf,
     ) -> None:
         self.readers = dict(readers)
         self.api = api
         self.agent_tiers = agent_tiers
         self.errors: Mapping[str, str] = {}
+        self.failed: SizewatchError | None = None
         self._readers = tuple(readers.values())
         self._delay = delay_seconds
+        self._begin = begin
         self._interrupted = False
         self._targets: tuple[Target, ...] = before.targets if before is not None else ()
         self._read_until: dict[str, float] = dict(before._read_until) if before is not None else {}
@@ -87,21 +91,13 @@ class StoreSource(Source):
         return frozenset(reader.tier for reader in self._readers)
 
     def observe(self, now: float) -> Iterator[Observation]:
-        """Yield an observation per step of samples, then one with the sums of the store and the replicas that are gone.
+        """Yield an observation per cycle of scrapes, then one with the sums of the store and the replicas that are gone.
 
         Yield no more after `interrupt`: what was not waited for is no failure of the store.
         """
         with collector_resting():
             until = now - self._delay
             pages, unavailable = self._read(until)
-            if self._interrupted:
-                return
-            aggregated = frozenset(reader.tier for reader in self._readers if reader.sums)
-            self._windows = {}
-            for step, group in groupby(pages, key=lambda page: page.page.t // STEP_SECONDS):
-                end = min(until, (step + 1) * STEP_SECONDS)
-                yield observation_of(tuple(group), end, dict(unavailable), aggregated=aggregated, partial=True)
-            sums = {reader.tier: self._aggregate(reader, until, unavailable) for reader in self._readers if reader.sums}
             if self._interrupted:
                 return
             # A failed query is no evidence that a replica is gone.
@@ -111,6 +107,22 @@ class StoreSource(Source):
                 if self._read_until.get(reader.tier) == until
             }
             pools = {reader.tier: reader.pages.pools for reader in self._readers}
+            aggregated = frozenset(reader.tier for reader in self._readers if reader.sums)
+            # Every replica had a page or a missed scrape in this cycle.
+            seen = partial(Observation, aggregated=aggregated, pools=pools, partial=True)
+            self._windows = {}
+            for cycle in group_by_cycle(pages, lambda page: (page.tier, page.page.replica)):
+                yield seen(
+                    now=cycle[-1].page.t,
+                    scrapes=tuple(page.to_scrape() for page in cycle),
+                    gpus={
+                        (of.tier, of.page.replica): ReplicaGpus(readouts=of.page.gpus) for of in cycle if of.page.gpus
+                    },
+                    unavailable=dict(unavailable),
+                )
+            sums = {reader.tier: self._aggregate(reader, until, unavailable) for reader in self._readers if reader.sums}
+            if self._interrupted:
+                return
             peer = Peer(url=self.api.place)
             self._targets = tuple(
                 Target(tier=tier, replica=name, pool=pool, peer=peer)
@@ -118,15 +130,11 @@ class StoreSource(Source):
                 for name, pool in sorted(replicas.items())
             )
             self.errors = unavailable
-            yield Observation(
+            yield seen(
                 now=until,
-                aggregated=aggregated,
                 aggregates=sums,
                 unavailable=unavailable,
                 removed=frozenset((tier, name) for tier, names in gone.items() for name in names),
-                pools=pools,
-                # Every replica had a page or a missed scrape in this cycle.
-                partial=True,
                 events=tuple(_gone_event(until, tier, sorted(names)) for tier, names in gone.items() if names),
             )
 
@@ -144,9 +152,9 @@ class StoreSource(Source):
             known = min(self._read_until.get(reader.tier, until - GONE_SECONDS), until)
             since = max(known, until - MOST_BEHIND_SECONDS)
             try:
-                found, silence = read_tier(reader, since - OVERLAP_SECONDS, until)
+                found, silence = read_tier(reader, max(since - OVERLAP_SECONDS, self._begin), until)
             except SizewatchError as error:
-                unavailable[reader.tier] = str(error)
+                self.failed, unavailable[reader.tier] = error, str(error)
                 continue
             self._read_until[reader.tier] = until
             if silence:
@@ -202,13 +210,16 @@ def _gone_event(t: float, tier: str, names: Sequence[str]) -> TimelineEvent:
     return TimelineEvent(t=t, kind=TimelineKind.GONE, tier=tier, replica=None, text=text)
 
 
-def observation_of(
-    pages: Sequence[ReplicaPage], now: float, unavailable: Mapping[str, str], **facts: Any
-) -> Observation:
-    """Return the observation of stored pages at `now` (unix seconds), with further facts of it."""
-    gpus = {(one.tier, one.page.replica): ReplicaGpus(readouts=one.page.gpus) for one in pages if one.page.gpus}
-    scrapes = tuple(page.to_scrape() for page in pages)
-    return Observation(now=now, scrapes=scrapes, gpus=gpus, unavailable=unavailable, **facts)
+def group_by_cycle(items: Iterable[Item], key: Callable[[Item], Hashable]) -> Iterator[tuple[Item, ...]]:
+    """Yield the scrapes of each cycle. The second of a target begins the next cycle: all replicas close a minute at once."""
+    cycle: dict[Hashable, Item] = {}
+    for item in items:
+        if key(item) in cycle:
+            yield tuple(cycle.values())
+            cycle = {}
+        cycle[key(item)] = item
+    if cycle:
+        yield tuple(cycle.values())
 
 
 def build_store_source(

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from paths import TESTS
 from result_files import read_results
 
-from agent.benchmarks.curve_remarks import remarks_of
-from agent.benchmarks.curves import ImportedCurve, curve_of, pool_points, round_significant
+from agent.benchmarks.curves import ImportedCurve, curve_of, pool_points, remarks_of, round_significant
 from agent.benchmarks.run_model import BenchmarkRun, Statistics
 from agent.benchmarks.vllm_bench import VllmRun
 from agent.errors import BenchmarkError

@@ -124,10 +124,10 @@ def test_answers_that_were_not_streamed_have_no_latency_but_their_own(tmp_path: 
 
 def test_the_servers_file_and_a_summary_are_refused_with_the_reason(tmp_path: Path) -> None:
     server = {"load_summary": {}, "successes": {"count": 10938, "rate": 91.0, "queue_len": {"mean": 0}}, "failures": {}}
-    assert refusal(tmp_path, server).startswith("is the server's side of a stage, or a summary")
+    assert refusal(tmp_path, server).startswith("is the server's side or a summary")
     averaged = stage()
     averaged["load_summary"] = {"count": 38717, "schedule_delay": None}
-    assert refusal(tmp_path, averaged).startswith("is the server's side of a stage, or a summary")
+    assert refusal(tmp_path, averaged).startswith("is the server's side or a summary")
 
 
 def test_failed_stages_and_values_that_cannot_be_are_refused(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_the_knee_of_an_h100_sweep_lies_before_its_first_censored_stage() -> Non
 
 def test_the_real_servers_files_and_summaries_are_refused() -> None:
     for path in sorted((SWEEPS / "vllm" / "results").glob("*_prometheus_metrics.json")):
-        with pytest.raises(BenchmarkError, match="is the server's side of a stage, or"):
+        with pytest.raises(BenchmarkError, match="is the server's side or"):
             read_results(path)
     if not SWEEPS.is_dir():
         pytest.skip(f"no {SWEEPS}: the H100 sweeps are not part of the project")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import yaml
 
-from agent.benchmarks import plan_edit
 from agent.benchmarks.plan_edit import chosen_tier, open_plan, replace_curve, write
 from agent.config.files import load_plan
 from agent.errors import ConfigError
@@ -190,16 +188,14 @@ def test_the_files_own_indentation_is_used(tmp_path: Path) -> None:
     assert found.endswith("schema: 1\n")
 
 
-def test_line_ends_of_windows_a_mark_and_a_missing_last_line_end_stay(tmp_path: Path) -> None:
-    text = PLAN.rstrip().replace("\n", "\r\n")
+def test_a_mark_and_a_missing_last_line_end_stay(tmp_path: Path) -> None:
     path = plan_in(tmp_path)
-    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    path.write_bytes(b"\xef\xbb\xbf" + PLAN.rstrip().encode())
     for tier in ("big", "small"):
         plan = open_plan(path)
         assert write(plan, replace_curve(plan, tier, CURVE)[0])
     data = path.read_bytes()
     assert data.startswith(b"\xef\xbb\xbf# The plan")
-    assert data.count(b"\n") == data.count(b"\r\n")
     assert not data.endswith(b"\n")
     assert load_plan(path).tiers["big"].curve == CURVE
 
@@ -212,6 +208,7 @@ def test_characters_beyond_the_first_plane_do_not_shift_the_place(tmp_path: Path
 
 HEAD = "schema: 1\ntiers:\n"
 BODY = "model: m\n    engine: e\n    gpu: {product: A, per_replica: 1}\n    slo: {ttft_p99_seconds: 2}\n"
+BY_HAND = "paste the curve that `sizewatch plan import` prints without --into"
 FLOW = "{model: m, engine: e, gpu: {product: A, per_replica: 1}, slo: {ttft_p99_seconds: 2}}"
 
 
@@ -220,6 +217,7 @@ FLOW = "{model: m, engine: e, gpu: {product: A, per_replica: 1}, slo: {ttft_p99_
     [
         f"{HEAD}  a: {FLOW}\n",
         f"schema: 1\ntiers: {{a: {FLOW}}}\n",
+        '{"schema": 1, "tiers": {"a": {"model": "m", "engine": "e"}}}',
         f"{HEAD}  b: &b\n    {BODY}  a: *b\n",
         f"{HEAD}  a: &a\n    {BODY}  b: *a\n",
         f"{HEAD}  a: &a\n    {BODY}  b:\n    <<: *a\n    cold_start_seconds: 9\n",
@@ -231,7 +229,7 @@ FLOW = "{model: m, engine: e, gpu: {product: A, per_replica: 1}, slo: {ttft_p99_
 def test_what_cannot_be_edited_safely_is_said_and_stays(tmp_path: Path, text: str) -> None:
     path = plan_in(tmp_path, text)
     place = "tiers.a is in braces, or shares parts with other places of the file"
-    assert refused(path) == f"{path}: {place}, so it cannot be edited safely; {plan_edit.BY_HAND}"
+    assert refused(path) == f"{path}: {place}, so it cannot be edited safely; {BY_HAND}"
 
 
 def test_a_tier_that_takes_its_parts_from_another_gets_its_own_curve(tmp_path: Path) -> None:
@@ -245,10 +243,10 @@ def test_a_tier_that_takes_its_parts_from_another_gets_its_own_curve(tmp_path: P
 def test_a_plan_that_is_not_valid_otherwise_is_refused_with_its_problems(tmp_path: Path) -> None:
     path = plan_in(tmp_path, f"{HEAD}  a:\n    {BODY}    fleet: {{instances: none}}\n    oops: 1\n")
     sentence = refused(path)
-    assert sentence.splitlines() == [
+    assert [line.partition("; did you mean")[0] for line in sentence.splitlines()] == [
         f"{path}: is no valid plan, and nothing was written",
         f"{path}: tiers.a.fleet.instances: must be a valid integer",
-        f"{path}: tiers.a.oops: is not a key; did you mean loop?",
+        f"{path}: tiers.a.oops: is not a key",
     ]
 
 
@@ -288,21 +286,6 @@ def test_the_tier_is_the_one_asked_for_or_the_only_one(tmp_path: Path) -> None:
     assert chosen_tier(open_plan(plan_in(tmp_path, f"{HEAD}  a:\n    {BODY}")), None) == "a"
     with pytest.raises(ConfigError, match=r"has no tier a; it has a$"):
         chosen_tier(open_plan(plan_in(tmp_path, f"{HEAD}  a: 3\n")), None)
-
-
-def json_plan(**more: Any) -> dict[str, Any]:
-    tier = {"model": "é", "engine": "e", "gpu": {"product": "A", "per_replica": 1}, "slo": {"ttft_p99_seconds": 2}}
-    return {"schema": 1, "tiers": {"a": {**tier, **more}}}
-
-
-@pytest.mark.parametrize("more", [{}, {"curve": OTHER.model_dump()}, {"cold_start_seconds": 3}])
-def test_a_json_plan_keeps_its_order(tmp_path: Path, more: dict[str, Any]) -> None:
-    path = plan_in(tmp_path, json.dumps(json_plan(**more)), "plan.json")
-    found = edited(path, "a").text
-    curve = {"loop": "open", "source": ["r.json"], "points": [{"completed_rps": 1.5, "requested_rps": 2.0}]}
-    assert found == json.dumps(json_plan(**{**more, "curve": curve}), indent=2, ensure_ascii=False) + "\n"
-    path.write_text(found)
-    assert edited(path, "a").text == found
 
 
 def test_writing_keeps_the_mode_follows_links_and_leaves_no_other_file(tmp_path: Path) -> None:

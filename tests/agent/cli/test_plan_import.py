@@ -350,7 +350,7 @@ def test_a_mixed_folder_of_inference_perf_is_a_curve(capsys: Captured) -> None:
     assert run(*sorted(folder.glob("*.json"))) == 0
     out, err = capsys.readouterr()
     assert len(yaml.safe_load(out)["curve"]["points"]) == 7
-    assert "stage_0_prometheus_metrics.json: is the server's side of a stage" in err
+    assert "stage_0_prometheus_metrics.json: is the server's side or a summary of stages" in err
     assert "8 more remarks of this kind" in err
 
 
