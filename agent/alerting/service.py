@@ -40,13 +40,11 @@ KEPT_SECONDS = 86_400.0
 class ExternalAlertStore:
     """External alerts by identity and start, for the cycle thread only. `left_out` counts the alerts beyond MOST.
 
-    It goes on when the configuration changes, and so do `incident_alerts`, the alerts of the incidents. `watched_since` is
-    the time of the first update, when the agent began to watch (unix seconds).
+    It goes on when the configuration changes, and so do `incident_alerts`, the alerts of the incidents.
     """
 
     def __init__(self) -> None:
         self.left_out = 0
-        self.watched_since: float | None = None
         self.incident_alerts: tuple[IncidentAlert, ...] = ()
         self._alerts: dict[tuple[str, float], ExternalAlert] = {}
 
@@ -69,7 +67,6 @@ class ExternalAlertStore:
         fleet: Callable[[], AlertTargets],
     ) -> tuple[ExternalAlert, ...]:
         """Add the received alerts and attach the finding that explains each. Return the new and changed alerts."""
-        self.watched_since = self.watched_since or now
         before = dict(self._alerts)
         targets = fleet() if arrived else AlertTargets(tiers=frozenset(), replicas={})
         for alert in arrived:
@@ -85,7 +82,7 @@ class ExternalAlertStore:
         changed = []
         for key, alert in tuple(self._alerts.items()):
             if alert.ended_at is None or now - alert.ended_at <= AFTERMATH_SECONDS:
-                alert = attach_finding(alert, findings, now, self.watched_since)
+                alert = attach_finding(alert, findings, now)
             if alert.ended_at is None and now - alert.heard_at > SILENT_SECONDS:
                 alert = replace(alert, ended_at=alert.heard_at)
             self._alerts[key] = alert

@@ -87,14 +87,14 @@ class Assembly:
         assert path is not None
         contexts = self.loop.monitored_contexts()
         with self.loop.memory:
-            starts = {tier: self.loop.state.starts(tier) for tier in contexts}
+            starts = {tier: self.loop.state.of_tier(tier).starts for tier in contexts}
         filled = self.back_fill.minutes if self.back_fill is not None else 0
         requests = [build_request(context, starts[t], config, path, now, filled) for t, context in contexts.items()]
         events = self.forecasts.run(requests)
         with self.loop.memory:
             for event in events:
                 self.event(event.t, event.kind, event.text, event.tier)
-            self.loop.state.set_projections(self.forecasts.projections())
+            self.loop.state.projections = self.forecasts.projections()
 
     def read_error_budgets(self, tiers: Container[str], now: float) -> dict[str, Budget]:
         """Return the error budgets of three days that the history has of these tiers."""
@@ -138,7 +138,7 @@ class Assembly:
                 loop.state.restore_error_budget(tier, budget)
             self.step13 = {tier: text for tier, text in before.step13.items() if tier not in changed} | self.step13
             if self.forecasts is None:
-                loop.state.set_projections({})
+                loop.state.projections = {}
             self.event(now, "reload", f"{reason}: {len(source.targets)} targets")
             for tier in sorted(changed & before.versions.keys()):
                 text = f"the plan of {tier} changed from version {before.versions[tier]} to {self.versions[tier]}"

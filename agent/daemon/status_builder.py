@@ -82,7 +82,7 @@ def _tier(name: str, parts: Assembly, now: float) -> TierStatus:
     past = [e for e in runtime.past if e.subject.tier == name and (e.ended_at or now) > now - DAY_SECONDS]
     targets = [target for target in loop.source.targets if target.tier == name]
     plan = loop.evaluator.tier(name).plan
-    start = cold_start(loop.state.starts(name), plan.cold_start_seconds if plan else None)
+    start = cold_start(loop.state.of_tier(name).starts, plan.cold_start_seconds if plan else None)
     ready = sum(runtime.replicas.get(target.key, _UNSEEN).is_up for target in targets)
     if parts.forecasts is not None:
         forecast = parts.forecasts.status(name, start, ready, now)

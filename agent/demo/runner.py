@@ -49,7 +49,7 @@ class DemoConsole(Sink):
             head = f"{severity.upper()} {worst.rule} in {worst.subject}{stage}{''.join(rest)}"
             print(f"{minutes:3}:{seconds:02}  {head}\n        {worst.sentence_with_suspect()}", flush=True)
             for action in worst.actions[:1]:
-                print(f"        do: {action.text}", flush=True)
+                print(f"        do: {action}", flush=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -294,7 +294,8 @@ def check_tier(store: Reader, context: TierContext, version: str, since: float, 
     recent = now - MINUTES_BELOW_SECONDS
     if not binned and not store.minutes(tier, recent, now, version):
         others = store.minutes(tier, recent, now)
-        result = result.wait_for_plan(max(minute.window.end for minute in others)) if others else result
+        if others:
+            result = replace(result, results=(), new_since=max(minute.window.end for minute in others))
     return replace(result, guardrails=list_guardrails(summary, measure_workload(summary)))
 
 

@@ -98,8 +98,10 @@ class EvaluationLoop:
             if event.tier is None or event.tier not in self.source.tiers:
                 continue
             start, release = timeline.parse_start_event(event), timeline.parse_release_event(event)
-            self.state.restore_starts(event.tier, (start,) if start is not None else ())
-            self.state.restore_releases(event.tier, (release,) if release is not None else ())
+            if start is not None:
+                self.state.add_start(event.tier, start)
+            if release is not None:
+                self.state.add_release(event.tier, release)
 
     def monitored_contexts(self) -> dict[str, TierContext]:
         return {tier: self.evaluator.tier(tier) for tier in sorted(self.source.tiers)}

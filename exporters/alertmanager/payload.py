@@ -90,17 +90,17 @@ def present(
 
 
 def _posted(alert: IncidentAlert, now: float, settings: AlertSettings, waiting: float | None) -> AlertPayload:
-    key, severity = alert.key, SEVERITIES[alert.loudness.value]
+    severity = SEVERITIES[alert.loudness.value]
     labels = {
-        "alertname": alert_name(key.rule),
-        **_where(key.subject),
+        "alertname": alert_name(alert.rule),
+        **_where(alert.subject),
         "severity": severity,
         "loudness": alert.loudness.value,
     }
     # The clock may have been set back. Alertmanager rejects an alert that ends before it begins.
     began, ended = min(alert.since, now), alert.resolved_at
     body = _body(labels, _annotations(alert, settings, waiting), began, ended and min(ended, now), now, settings)
-    return AlertPayload(title=f"{key.rule} of {key.subject} ({severity})", firing=ended is None, body=body)
+    return AlertPayload(title=f"{alert.rule} of {alert.subject} ({severity})", firing=ended is None, body=body)
 
 
 def _where(subject: Subject) -> dict[str, str]:
@@ -149,12 +149,12 @@ def _annotations(alert: IncidentAlert, settings: AlertSettings, waiting: float |
         "incident": incident.id,
         "root": f"{incident.root.rule} of {incident.root.subject}",
         "causes": "\n".join(causes),
-        "actions": "\n".join(action.text for action in verdict.actions),
+        "actions": "\n".join(verdict.actions),
         "stage": stage,
         "queue": queue,
         "held_back": held,
-        "replicas": ", ".join(incident.impact.replicas),
-        "runbook_url": settings.runbook(verdict.actions[0].runbook if verdict.actions else verdict.rule),
+        "replicas": ", ".join(incident.replicas),
+        "runbook_url": settings.runbook(verdict.rule),
         "status_url": settings.status_page(incident.tier),
     }
 

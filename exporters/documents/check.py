@@ -50,8 +50,7 @@ def result_words(one: Step13) -> str:
         return f"new plan since {since}: no minute under it is over; is the daemon up?"
     if one.is_learning:
         return learning_words(one.seen_seconds)
-    # Without a curve there is no bin.
-    return HEADS[one.status] if one.bins or one.status not in FIRING else NO_BENCHMARK
+    return NO_BENCHMARK if one.unvisited is None and one.status in FIRING else HEADS[one.status]
 
 
 def headline(one: Step13) -> str:
@@ -63,13 +62,12 @@ def _tier(one: Step13, since_words: str, asked_seconds: float, incidents: Sequen
     short = one.seen_seconds < FULL_COVERAGE * asked_seconds
     seen = f"{format_duration(one.seen_seconds)} seen of {since_words}" if short else since_words
     lines = [f"{one.tier}: {result_words(one)} ({seen}, {one.requests:,.0f} requests)", f"  {_reach(one)}"]
-    told = () if one.new_since is not None else one.results
-    for result in sorted(told, key=lambda a: (isinstance(a, Unknown), not _fires(a))):
+    for result in sorted(one.results, key=lambda a: (isinstance(a, Unknown), not _fires(a))):
         lines += _wrapped(_line(result), 2, 12)
         if _fires(result) and not isinstance(result, Unknown):
             said = [f"incident: {about.sentence}" for about in _incidents_of(result.rule, one.tier, incidents)[-1:]]
             said += [*result.details, *(f"cause: {'; '.join(c.evidence)}" for c in result.causes)]
-            said += [*(f"do: {a.text}" for a in result.actions[:1]), f"runbook: {_page(result.rule)}"]
+            said += [*(f"do: {action}" for action in result.actions[:1]), f"runbook: {_page(result.rule)}"]
             lines += [line for text in said for line in _wrapped(text, 12, 14)]
     if one.unvisited:
         lines += _wrapped(f"load not reached: {', '.join(one.unvisited)} a replica", 2, 4)
@@ -130,7 +128,7 @@ def _tier_json(one: Step13, incidents: Sequence[Incident]) -> dict[str, Any]:
         "capacity_rps": one.capacity.rps if one.capacity else None,
         "capacity_source": one.capacity.source.value if one.capacity else None,
         "highest_share_of_usable": one.highest_share,
-        "load_not_reached": list(one.unvisited),
+        "load_not_reached": list(one.unvisited or ()),
         "answers": [_answer_json(result) for result in one.results],
         "guardrails": [
             copy_fields(line, "key", "planned", "low", "high", "state", "status", "certainty", "sentence")

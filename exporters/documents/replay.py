@@ -13,7 +13,7 @@ from typing import Any
 
 from exporters.render.text import copy_fields, describe_gap, runbook_url
 from rules.engines.coverage import engine_signals
-from rules.evaluator.incidents import Impact, Incident, group_incidents
+from rules.evaluator.incidents import Incident, group_incidents
 from rules.plan.load_bins import TierContext
 from rules.telemetry.derived import PlanFacts
 from rules.telemetry.readings import read, read_all
@@ -65,13 +65,13 @@ def incident_json(incident: Incident) -> dict[str, Any]:
             for one in incident.findings
         ],
         **copy_fields(incident, "sentence", "action", "relief"),
-        "impact": impact_json(incident.impact),
+        "impact": impact_json(incident),
     }
 
 
-def impact_json(impact: Impact) -> dict[str, Any]:
+def impact_json(incident: Incident) -> dict[str, Any]:
     """Return what users feel, which replicas are concerned, and what idles. Unknown parts are None."""
-    missed = impact.missed
+    missed = incident.missed
     return {
         "missed": None
         if missed is None
@@ -81,8 +81,8 @@ def impact_json(impact: Impact) -> dict[str, Any]:
             "share": reading_json(missed.share),
             "requests": None if missed.share.value is None else round(missed.share.value * missed.share.n),
         },
-        "replicas": list(impact.replicas),
-        "idle": None if impact.idle is None else asdict(impact.idle),
+        "replicas": list(incident.replicas),
+        "idle": None if incident.idle is None else asdict(incident.idle),
     }
 
 
@@ -114,7 +114,7 @@ def explanation_json(verdict: Verdict) -> dict[str, Any]:
         **copy_fields(verdict, "unit", "sentence"),
         "details": list(verdict.details),
         "causes": [asdict(cause) for cause in verdict.causes],
-        "actions": [asdict(action) for action in verdict.actions],
+        "actions": [{"text": action, "runbook": verdict.rule} for action in verdict.actions],
     }
 
 
@@ -255,7 +255,7 @@ def _finding_lines(finding: Finding, origin: float, is_of_cut_minute: bool) -> l
     for cause in worst.causes:
         lines.append(_wrapped(f"cause ({cause.certainty.value}): {'; '.join(cause.evidence)}", "    "))
         lines.extend(_wrapped(text, "      ") for text in cause.against)
-    lines.extend(_wrapped(f"do: {action.text}", "    ") for action in worst.actions[:3])
+    lines.extend(_wrapped(f"do: {action}", "    ") for action in worst.actions[:3])
     lines.append(f"    runbook: {runbook_url(finding.rule)}")
     return lines
 

@@ -182,10 +182,10 @@ def _incident_alerts(status: AgentStatus) -> dict[tuple[str, ...], tuple[float, 
     """
     found: dict[tuple[str, ...], tuple[float, Incident]] = {}
     for alert in (one for alerts in status.incident_alerts.values() for one in alerts):
-        labels = (*_subject(alert.key.subject, alert.key.rule), alert.loudness.value)
+        labels = (*_subject(alert.subject, alert.rule), alert.loudness.value)
         known = found.get(labels, (0.0, alert.incident))
         found[labels] = max(known, (float(1 + len(held_back(alert))), alert.incident), key=lambda one: one[0])
-        if alert.key.rule == TIER_DOWN:
+        if alert.rule == TIER_DOWN:
             down = (one for one in alert.incident.findings if one.rule == TARGET_DOWN and one.ended_at is None)
             ticket = Severity.TICKET.value
             found.update(((*_subject(one.subject, one.rule), ticket), (1.0, alert.incident)) for one in down)

@@ -58,7 +58,7 @@ def list_incidents(past: TierPast) -> tuple[ReportIncident, ...]:
 
 
 def _report_incident(one: Incident) -> ReportIncident:
-    missed, idle = one.impact.missed, one.impact.idle
+    missed, idle = one.missed, one.idle
     return row_from(
         ReportIncident,
         one,
@@ -72,7 +72,7 @@ def _report_incident(one: Incident) -> ReportIncident:
         missed=describe_missed(missed),
         missed_share=missed.share.value if missed is not None else None,
         requests=missed.share.n if missed is not None else None,
-        replicas=one.impact.replicas,
+        replicas=one.replicas,
         idle_replicas=idle.replicas if idle is not None else None,
         idle_cost_per_day=idle.cost_per_day if idle is not None else None,
     )

@@ -12,12 +12,12 @@ from exporters.render.text import Tone, copy_fields
 from exporters.status.records import TierStatus
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
-from rules.evaluator.incidents import Impact, Incident
+from rules.evaluator.incidents import Incident
 from rules.telemetry.signals import Gap
 from rules.telemetry.wording import split_claim
 from rules.verdicts.finding import Finding, severity_of, severity_words
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import FIRING, SEVERITY, Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import FIRING, SEVERITY, IdleReplicas, MissedObjective, Status, Subject, Unknown, Verdict
 
 LACKING = frozenset({Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED})
 """Gap reasons that last until the plan or the engine changes. Other gaps pass or need attention."""
@@ -67,8 +67,8 @@ class ActiveFinding:
 class ActiveIncident:
     """Open incident. `root` may have ended; `symptoms` are the other active findings, in the order of their begin.
 
-    `worst` is the worst of the active ones. `findings` are all of the incident, also ended ones. `started_at` and `impact`
-    are None and `findings` empty if a rule fires whose finding is not known yet.
+    `worst` is the worst of the active ones. `findings` are all of the incident, also ended ones. `started_at` is None
+    and `findings` are empty if a rule fires whose finding is not known yet.
     """
 
     id: str
@@ -78,7 +78,9 @@ class ActiveIncident:
     sentence: str
     relief: str = ""
     started_at: float | None = None
-    impact: Impact | None = None
+    missed: MissedObjective | None = None
+    replicas: tuple[str, ...] = ()
+    idle: IdleReplicas | None = None
     findings: tuple[Finding, ...] = ()
 
 
@@ -118,7 +120,7 @@ def _active(incident: Incident, members: list[ActiveFinding]) -> ActiveIncident:
     first = next((one for one in members if (one.verdict.rule, one.verdict.subject) == root), None)
     others = tuple(one for one in members if one is not first)
     return ActiveIncident(
-        **copy_fields(incident, "id", "sentence", "relief", "started_at", "impact", "findings"),
+        **copy_fields(incident, "id", "sentence", "relief", "started_at", "missed", "replicas", "idle", "findings"),
         root=first or _active_finding(incident.verdict, incident.root),
         symptoms=others,
         worst=min((one for one in members if not one.is_note), key=rank),

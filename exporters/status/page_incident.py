@@ -116,26 +116,23 @@ def _impact(incident: ActiveIncident) -> str:
 
 def _describe_impact(incident: ActiveIncident) -> Iterator[str]:
     """Yield what users feel, on which replicas, and the money that idles."""
-    impact = incident.impact
-    if impact is None:
-        return
-    if impact.missed is not None:
-        requests, last = f"{impact.missed.share.n:,.0f} requests", f"last {format_duration(IMPACT_SECONDS)}"
-        missed = describe_missed(impact.missed).replace("of requests", f"of {requests}", 1)
-        most = impact.missed.share.high or 0.0
+    if incident.missed is not None:
+        requests, last = f"{incident.missed.share.n:,.0f} requests", f"last {format_duration(IMPACT_SECONDS)}"
+        missed = describe_missed(incident.missed).replace("of requests", f"of {requests}", 1)
+        most = incident.missed.share.high or 0.0
         # Beside a finding that users feel, "none was missed" would deny it: these requests are of closed minutes.
         none = "" if _is_felt(incident) else f"no objective was missed by {requests}"
         bound = f"up to {number(most, 'ratio')} of {requests} may have missed an objective" if most else none
         if missed or bound:
             yield f"{missed or bound} ({last})"
-    if impact.replicas:
-        names = ", ".join(impact.replicas[:REPLICAS_NAMED])
-        more = len(impact.replicas) - REPLICAS_NAMED
+    if incident.replicas:
+        names = ", ".join(incident.replicas[:REPLICAS_NAMED])
+        more = len(incident.replicas) - REPLICAS_NAMED
         yield f"on {names} and {more} more" if more > 0 else f"on {names}"
-    if impact.idle is not None:
-        cost = impact.idle.cost_per_day
-        price = f", {amount(cost, impact.idle.currency)} a day" if cost is not None else ""
-        yield f"{impact.idle.replicas:.1f} replicas idle{price}"
+    if incident.idle is not None:
+        cost = incident.idle.cost_per_day
+        price = f", {amount(cost, incident.idle.currency)} a day" if cost is not None else ""
+        yield f"{incident.idle.replicas:.1f} replicas idle{price}"
 
 
 def _is_felt(incident: ActiveIncident) -> bool:
@@ -153,12 +150,10 @@ def _first_suspect(incident: ActiveIncident) -> str:
 def _action(incident: ActiveIncident) -> str:
     """Return what helps users at once, then the root's first action: the root may only need a new plan."""
     verdict, relief = incident.root.verdict, incident.relief
-    action = verdict.actions[0] if verdict.actions else None
-    runbook = action.runbook if action else verdict.rule
     told = [("At once", relief)] if relief else []
-    told += [("Then" if told else "Do first", action.text)] if action else []
+    told += [("Then" if told else "Do first", action) for action in verdict.actions[:1]]
     todo = "".join(f"<span><b>{word}:</b> {escape(text)}</span>" for word, text in told)
-    return f'<p class="action">{todo}<span class="runbook">Runbook: {_runbook_link(runbook)}</span></p>'
+    return f'<p class="action">{todo}<span class="runbook">Runbook: {_runbook_link(verdict.rule)}</span></p>'
 
 
 def _runbook_link(rule: str) -> str:

@@ -149,8 +149,8 @@ def _gpu(gpu: GpuStatus) -> dict[str, Any]:
 
 def _alert(alert: IncidentAlert) -> dict[str, Any]:
     return {
-        "rule": alert.key.rule,
-        **copy_fields(alert.key.subject, "tier", "replica"),
+        "rule": alert.rule,
+        **copy_fields(alert.subject, "tier", "replica"),
         "loudness": alert.loudness.value,
         "since": alert.since,
         "sentence": alert.incident.sentence,

@@ -13,7 +13,7 @@ from rules.catalogue.thresholds import (
 from rules.methods.bands import judge_excess
 from rules.methods.demand import judge_batch
 from rules.methods.divergence import judge_mean, judge_tail
-from rules.methods.load import beyond_so_far, judge_beyond
+from rules.methods.load import judge_beyond
 from rules.telemetry.windows import HOUR_SECONDS
 from rules.thresholds import Threshold
 from rules.verdicts.rule import Rule, Severity
@@ -114,7 +114,6 @@ ROWS: tuple[Rule, ...] = (
         name="LoadBeyondBenchmark",
         stage=41,
         method=judge_beyond,
-        interim=beyond_so_far,
         thresholds={
             "minutes": Threshold(3, "minutes", "DESIGN 3.3: three separate minutes"),
             "share": Threshold(0.5, "ratio", "most of the last quarter of the hold (DESIGN 3.3)"),

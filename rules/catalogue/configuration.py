@@ -19,7 +19,7 @@ from rules.methods.pools import judge_imbalance
 from rules.methods.routing import judge_replicas, judge_tiers
 from rules.telemetry.windows import HOUR_SECONDS
 from rules.thresholds import Threshold
-from rules.verdicts.rule import Condition, Rule, Severity
+from rules.verdicts.rule import Rule, Severity
 
 CAPABILITY = "compute capability"
 
@@ -35,7 +35,7 @@ ROWS: tuple[Rule, ...] = (
         signal="prefix_hit_ratio",
         family="prefix_hit_ratio",
         needs="workload.prefix_hit_ratio",
-        condition=Condition.SERVING,
+        serving_only=True,
         about="Prefix cache hit rate",
         title="Prefix cache hit rate low",
         meaning="The plan knows that prompts share prefixes, and the cache does not find them: routing sends them astray, or the "
@@ -118,7 +118,7 @@ ROWS: tuple[Rule, ...] = (
             "minimum_requests": Threshold(200, "rounds", "so many rounds make an acceptance"),
         },
         signal="speculative_acceptance",
-        condition=Condition.SERVING,
+        serving_only=True,
         about="Speculative acceptance",
         title="Speculative acceptance low",
         meaning="The draft model no longer guesses what the target model says: rounds are spent on tokens that are thrown away.",

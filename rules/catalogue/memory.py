@@ -7,7 +7,7 @@ from rules.methods.availability import judge_cascade
 from rules.methods.bands import judge_band, judge_event_ratio
 from rules.methods.utilization import judge_empty_cache
 from rules.thresholds import Threshold
-from rules.verdicts.rule import Condition, Rule, Scope, Severity
+from rules.verdicts.rule import Rule, Scope, Severity
 
 ROWS: tuple[Rule, ...] = (
     Rule(
@@ -16,7 +16,7 @@ ROWS: tuple[Rule, ...] = (
         loudness=Severity.REPORT,
         thresholds={"below": Threshold(0.70, "ratio", "guide 9.3: below 70 % is over-provisioned on memory")},
         signal="gpu_memory_utilization",
-        condition=Condition.SERVING,
+        serving_only=True,
         about="GPU memory use",
         title="GPU memory underused",
         meaning="The GPUs have more memory than this model and its KV cache use: a smaller GPU, or a larger cache, would "

@@ -15,7 +15,7 @@ from rules.methods.bands import judge_band
 from rules.methods.trend import judge_trend
 from rules.methods.utilization import judge_empty_queue, judge_falling, judge_headroom, judge_trap
 from rules.thresholds import Threshold
-from rules.verdicts.rule import Condition, Rule, Severity
+from rules.verdicts.rule import Rule, Severity
 
 ROWS: tuple[Rule, ...] = (
     Rule(
@@ -24,7 +24,7 @@ ROWS: tuple[Rule, ...] = (
         loudness=Severity.REPORT,
         thresholds={"below": Threshold(0.60, "ratio", "guide 9.3: 60-85 % during active serving")},
         signal="gpu_utilization",
-        condition=Condition.SERVING,
+        serving_only=True,
         about="GPU utilisation while serving",
         title="GPU utilisation low while serving",
         meaning="The GPUs wait although requests are served: batches are too small, or decode is bound by memory bandwidth.",

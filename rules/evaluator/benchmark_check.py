@@ -5,9 +5,10 @@ It evaluates the live rules over sums by load bin. A bin that production never r
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rules.catalogue import benchmark
 from rules.catalogue.registry import RULES
@@ -18,12 +19,11 @@ from rules.plan.curve import Curve
 from rules.plan.guardrails import Guardrail
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry.reading_methods import FULL_COVERAGE
-from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
 from rules.telemetry.work import Capacity
 from rules.verdicts.context import SEPARATE
-from rules.verdicts.held_windows import watched_seconds
-from rules.verdicts.verdict import FIRING, RuleResult, Status, Unknown, Verdict
+from rules.verdicts.held_windows import hold
+from rules.verdicts.verdict import FIRING, RuleResult, Status, Verdict
 
 FIRST_WEEK_SECONDS = 7 * 86400.0
 """Age of a plan version in seconds at which the result is stored: "within the first week of production traffic"."""
@@ -53,25 +53,13 @@ CONFIRMING = frozenset({benchmark.BATCH_WORK.name, *(rule.name for rule in RULES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BinReached:
-    """Load bin of the curve (completed requests per second and replica) and its requests, or `load_not_reached`."""
-
-    lower_rps: float
-    upper_rps: float
-    requests: SignalValue
-
-    def __str__(self) -> str:
-        return f"{self.lower_rps:.3g} to {self.upper_rps:.3g} rps"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Step13:
     """Result of step 13 for one tier.
 
-    `highest_rps` is the highest load of a replica, `usable_rps` its planned and `capacity` its present capacity. `bins`
-    are those of the curve by load. `seen_seconds` is the time with data. `guardrails` are told beside the result, and do
-    not change it. `new_since` is the end of the newest minute (unix seconds) where all were recorded under another plan,
-    else None.
+    `highest_rps` is the highest load of a replica, `usable_rps` its planned and `capacity` its present capacity. `unvisited`
+    describes the load bins without a request, None without a curve. `seen_seconds` is the time with data. `guardrails` do
+    not change the result. `new_since` is the end of the newest minute (unix seconds) where all were recorded under another
+    plan, else None: there are no results then.
     """
 
     tier: str
@@ -80,28 +68,16 @@ class Step13:
     highest_rps: float | None
     usable_rps: float | None
     capacity: Capacity | None = None
-    bins: tuple[BinReached, ...] = ()
+    unvisited: tuple[str, ...] | None = None
     seen_seconds: float = 0.0
     guardrails: tuple[Guardrail, ...] = ()
     new_since: float | None = None
-
-    def wait_for_plan(self, since: float) -> Step13:
-        """Return a result that waits for the first minute under a new plan: replicas were seen, so no scrape failed."""
-        few, text = Gap.TOO_FEW_REQUESTS, "no minute was recorded under this plan"
-        waiting = [replace(one, reason=few, text=text) for one in self.results if isinstance(one, Unknown)]
-        told = [one for one in self.results if not isinstance(one, Unknown)]
-        return replace(self, results=(*told, *waiting), new_since=since)
 
     @property
     def highest_share(self) -> float | None:
         if self.highest_rps is None or not self.usable_rps:
             return None
         return self.highest_rps / self.usable_rps
-
-    @property
-    def unvisited(self) -> tuple[str, ...]:
-        """Return descriptions of the bins whose load was not reached."""
-        return tuple(str(one) for one in self.bins if isinstance(one.requests, Missing))
 
     @property
     def status(self) -> Status:
@@ -140,8 +116,8 @@ def check_benchmark(
         highest_rps=max((s.rps for s in binned if s.rps is not None), default=None),
         usable_rps=context.capacity.planned_rps if context.capacity else None,
         capacity=context.capacity,
-        bins=_bins(context.curve, binned) if context.curve is not None else (),
-        seen_seconds=watched_seconds(binned),
+        unvisited=_list_unvisited(context.curve, binned) if context.curve is not None else None,
+        seen_seconds=hold(binned).watched_seconds,
     )
 
 
@@ -149,16 +125,9 @@ def _requests(binned: Sequence[BinnedWindow]) -> float:
     return math.fsum(s.window.counters.get("requests_finished", 0.0) for s in binned)
 
 
-def _bins(curve: Curve, binned: Sequence[BinnedWindow]) -> tuple[BinReached, ...]:
+def _list_unvisited(curve: Curve, binned: Sequence[BinnedWindow]) -> tuple[str, ...]:
+    """Return descriptions of the load bins that no request reached (completed requests per second and replica)."""
     rates = [0.0, *(point.completed_rps for point in curve.points)]
-    return tuple(
-        BinReached(lower_rps=rates[bin], upper_rps=rates[bin + 1], requests=_seen([s for s in binned if s.bin == bin]))
-        for bin in range(len(curve.points))
-    )
-
-
-def _seen(binned: Sequence[BinnedWindow]) -> SignalValue:
-    requests = _requests(binned)
-    if requests <= 0:
-        return Missing(gap=Gap.LOAD_NOT_REACHED)
-    return Reading(value=requests, low=requests, high=requests, n=requests)
+    visited = {one.bin for one in binned if _requests([one]) > 0}
+    bins = enumerate(itertools.pairwise(rates))
+    return tuple(f"{lower:.3g} to {upper:.3g} rps" for bin, (lower, upper) in bins if bin not in visited)

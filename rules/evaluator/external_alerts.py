@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -15,16 +15,13 @@ from rules.verdicts.verdict import SEVERITY, Subject
 AFTERMATH_SECONDS = 900.0
 """Maximum seconds between a finding's end and an alert that it explains: rates over 5 to 15 minutes lag."""
 
-FIRST_LOOK_SECONDS = 900.0
-"""Seconds after the agent's start in which a rule's first verdict may be about something that began before it."""
-
 OURS = ("source", "sizewatch")
 """Label of alerts that sizewatch itself sent. Taking them in would be a loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """Finding that explains an external alert. `certain` says whether it was certain at any time so far."""
+    """Finding that explains an external alert, and whether it was `certain` at any time so far."""
 
     rule: str
     subject: Subject
@@ -87,72 +84,49 @@ def assign_tier(alert: ExternalAlert, fleet: AlertTargets) -> ExternalAlert:
 
 
 _SLOW = frozenset(rule.name for rule in RULES if 0 < rule.stage <= BY_NAME["E2eSloBurn"].stage)
-_FAILS = (
-    "AvailabilityBurn",
-    "RequestsRefused",
-    "TierDown",
-    "TargetDown",
-    "EngineStalled",
-    "TelemetryStale",
-    "GpuXid",
-    "GpuEccErrors",
-    "KvCacheCascade",
-    "LoadBeyondBenchmark",
+_FAILS = frozenset(
+    {
+        *("AvailabilityBurn", "RequestsRefused", "TierDown", "TargetDown", "EngineStalled", "TelemetryStale"),
+        *("GpuXid", "GpuEccErrors", "KvCacheCascade", "LoadBeyondBenchmark"),
+    }
 )
 
-SYMPTOMS: tuple[tuple[str, tuple[str, ...], frozenset[str]], ...] = (
-    (
-        "latency",
-        (
-            "latency",
-            "ttft",
-            "tpot",
-            "intertoken",
-            "slow",
-            "duration",
-            "responsetime",
-            "timeout",
-            "queue",
-            "slo",
-            "p99",
-            "p95",
-        ),
-        _SLOW,
-    ),
-    ("error", ("error", "5xx", "unavailable", "failure", "failing", "down", "unhealthy"), frozenset(_FAILS)),
+SYMPTOMS = (
+    ("latency", "latency|ttft|tpot|intertoken|slow|duration|responsetime|timeout|queue|slo|p99|p95", _SLOW),
+    ("error", "error|5xx|unavailable|failure|failing|down|unhealthy", _FAILS),
 )
 """Symptom, words in an alert's name or summary that show it, and rules that can explain it."""
 
 
-def attach_finding(
-    alert: ExternalAlert, findings: Iterable[Finding], now: float, watched_since: float = -math.inf
-) -> ExternalAlert:
+def attach_finding(alert: ExternalAlert, findings: Iterable[Finding], now: float) -> ExternalAlert:
     """Attach the finding that explains an alert best: certain before likely, then the worst, then the first.
 
-    An earlier explanation stays if none is found now. A finding that began after the alert explains nothing. One that was
-    there when the agent began to watch, at unix seconds `watched_since`, may have begun earlier.
+    An earlier explanation stays if none is found now. A finding that began after the alert explains nothing.
     """
     symptom = _symptom(alert)
     if alert.tier is None or symptom is None:
         return alert
     word, rules = symptom
-    found = [e for e in findings if e.rule in rules and _same_place(alert, e) and _meet(alert, e, now, watched_since)]
-    if not found:
+    explaining = [e for e in findings if e.rule in rules and _same_place(alert, e) and _meet(alert, e, now)]
+    if not explaining:
         return alert
-    best = min(found, key=lambda e: (not _certain(e), -SEVERITY[e.worst.status], -(e.worst.stage or 0), e.started_at))
+    best = min(
+        explaining,
+        key=lambda e: (not e.certain_transitions, -SEVERITY[e.worst.status], -(e.worst.stage or 0), e.started_at),
+    )
     diagnosis = Diagnosis(
         rule=best.rule,
         subject=best.subject,
         began_at=best.started_at,
-        certain=_certain(best),
+        certain=bool(best.certain_transitions),
         sentence=f"this {word} alert: {_said(alert, best)}",
     )
     return replace(alert, diagnosis=diagnosis)
 
 
 def _symptom(alert: ExternalAlert) -> tuple[str, frozenset[str]] | None:
-    text = f"{alert.name} {alert.summary}".lower().replace(" ", "").replace("_", "").replace("-", "")
-    return next(((word, rules) for word, marks, rules in SYMPTOMS if any(mark in text for mark in marks)), None)
+    text = re.sub("[ _-]", "", f"{alert.name} {alert.summary}".lower())
+    return next(((word, rules) for word, marks, rules in SYMPTOMS if re.search(marks, text)), None)
 
 
 def _same_place(alert: ExternalAlert, finding: Finding) -> bool:
@@ -160,37 +134,22 @@ def _same_place(alert: ExternalAlert, finding: Finding) -> bool:
     return finding.subject.tier == alert.tier and (not both or alert.replica == finding.subject.replica)
 
 
-def _meet(alert: ExternalAlert, finding: Finding, now: float, watched_since: float) -> bool:
-    alert_end = now if alert.ended_at is None else alert.ended_at
-    episode_end = now if finding.ended_at is None else finding.ended_at
-    since_start = finding.from_first_verdict and finding.started_at <= watched_since + FIRST_LOOK_SECONDS
-    latest = alert_end if since_start else alert.started_at
-    return finding.started_at <= latest and alert.started_at <= episode_end + AFTERMATH_SECONDS
-
-
-def _certain(finding: Finding) -> bool:
-    return bool(finding.certain_transitions)
+def _meet(alert: ExternalAlert, finding: Finding, now: float) -> bool:
+    ended_at = now if finding.ended_at is None else finding.ended_at
+    return finding.started_at <= alert.started_at <= ended_at + AFTERMATH_SECONDS
 
 
 def _said(alert: ExternalAlert, finding: Finding) -> str:
     rule, stage = BY_NAME.get(finding.rule), finding.worst.stage
     where = f" of {finding.subject.replica}" if finding.subject.replica else ""
     what = f"{rule.title if rule else finding.rule}{where}{f', stage {stage}' if stage else ''}"
-    doubt = "" if _certain(finding) else " (likely)"
-    over = finding.ended_at is not None and finding.ended_at < alert.started_at
-    ended = f" and ended {_length(alert.started_at - (finding.ended_at or 0.0))} before it" if over else ""
-    return f"{what}{doubt}, {_began(alert.started_at - finding.started_at)}{ended}"
-
-
-def _began(lead_seconds: float) -> str:
-    if lead_seconds < 0:
-        return "there when sizewatch began to watch"
-    return "began at the same time" if lead_seconds < 1 else f"began {_length(lead_seconds)} earlier"
+    doubt = "" if finding.certain_transitions else " (likely)"
+    lead_seconds, lag_seconds = alert.started_at - finding.started_at, alert.started_at - finding.end
+    began = "began at the same time" if lead_seconds < 1 else f"began {_length(lead_seconds)} earlier"
+    return f"{what}{doubt}, {began}" + (f" and ended {_length(lag_seconds)} before it" if lag_seconds > 0 else "")
 
 
 def _length(seconds: float) -> str:
-    for size, noun in ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second")):
-        if seconds >= size or size == 1.0:
-            number = round(seconds / size)
-            return format_count(number, noun)
-    raise AssertionError("a second is the smallest")
+    units = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"))
+    size, noun = next((unit for unit in units if seconds >= unit[0]), (1.0, "second"))
+    return format_count(round(seconds / size), noun)

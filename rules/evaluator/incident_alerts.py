@@ -42,22 +42,15 @@ FindingKey = tuple[str, Subject, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlertKey:
-    """Identity of an alert. It does not change while the alert lasts."""
-
-    rule: str
-    subject: Subject
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentAlert:
     """Alert of an incident from `since` (unix seconds) to `resolved_at`, None while it fires.
 
-    `key` names the finding that was the most upstream one when the alert was first sent. It does not change while the
-    alert lasts; `incident` has the present root. `members` are the findings that keep the alert firing.
+    `rule` and `subject` are of the finding that was the most upstream one when the alert was first sent. They do not change
+    while the alert lasts; `incident` has the present root. `members` are the findings that keep the alert firing.
     """
 
-    key: AlertKey
+    rule: str
+    subject: Subject
     loudness: Severity
     since: float
     resolved_at: float | None
@@ -88,18 +81,16 @@ def step_incident_alerts(
     before, known_incidents = list(previous), tuple(incidents)
     found = []
     for one in (alert for incident in known_incidents for alert in _alerts(incident, now)):
-        known = [
-            old
-            for old in before
-            if old.resolved_at is None and old.loudness is one.loudness and old.members & one.members
-        ]
-        first = min(known, key=lambda old: (old.since, old.key.rule), default=one)
+        firing = (old for old in before if old.resolved_at is None and old.loudness is one.loudness)
+        first = min(
+            (old for old in firing if old.members & one.members), key=lambda old: (old.since, old.rule), default=one
+        )
         before = [old for old in before if old is not first]
-        found.append(replace(one, key=first.key, since=first.since))
+        found.append(replace(one, rule=first.rule, subject=first.subject, since=first.since))
     told = {(one.incident.id, one.loudness) for one in found}
     before = [_continue(old, known_incidents, told, now) for old in before]
-    keys = {(one.key, one.loudness) for one in found}
-    found += [old for old in before if (old.key, old.loudness) not in keys]
+    identities = {(one.rule, one.subject, one.loudness) for one in found}
+    found += [old for old in before if (old.rule, old.subject, old.loudness) not in identities]
     return tuple(one for one in found if one.resolved_at is None or now - one.resolved_at <= RESOLVED_KEPT_SECONDS)
 
 
@@ -108,7 +99,9 @@ def _continue(
 ) -> IncidentAlert:
     """Return an alert that no incident gives now: resolved, or still firing where the clock was set back before its wait."""
     lasting = (
-        one for one in incidents if any(_key(member) in old.members for member in one.findings if _lasts(member))
+        one
+        for one in incidents
+        if any(_key(member) in old.members for member in one.findings if member.ended_at is None)
     )
     incident = next((one for one in lasting if (one.id, old.loudness) not in told), None)
     if old.resolved_at is not None or incident is None:
@@ -120,10 +113,6 @@ def _key(finding: Finding) -> FindingKey:
     return finding.rule, finding.subject, finding.started_at
 
 
-def _lasts(finding: Finding) -> bool:
-    return finding.ended_at is None
-
-
 def held_back(alert: IncidentAlert) -> tuple[str, ...]:
     """Return the rules whose own alerts this one replaces, in the order of their findings, without the root."""
     incident = alert.incident
@@ -132,7 +121,7 @@ def held_back(alert: IncidentAlert) -> tuple[str, ...]:
         for one in incident.findings
         if _loud_from(one, Severity.TICKET) is not None and (one.ended_at is None or incident.ended_at is not None)
     )
-    return tuple(rule for rule in dict.fromkeys(told) if rule not in (alert.key.rule, incident.root.rule))
+    return tuple(rule for rule in dict.fromkeys(told) if rule not in (alert.rule, incident.root.rule))
 
 
 def is_lasting(alert: IncidentAlert) -> bool:
@@ -140,7 +129,7 @@ def is_lasting(alert: IncidentAlert) -> bool:
 
     A finding that got milder keeps its alert: it is not over.
     """
-    return any(_lasts(one) and _key(one) in alert.members for one in alert.incident.findings)
+    return any(one.ended_at is None and _key(one) in alert.members for one in alert.incident.findings)
 
 
 def _alerts(incident: Incident, now: float) -> Iterator[IncidentAlert]:
@@ -195,7 +184,8 @@ def _alert(incident: Incident, loudness: Severity, span: _LoudSpan, now: float) 
     # An end in the future is of a clock that was set back since: it is over.
     fires = math.isinf(span.end) or now - KEEP_SECONDS < span.end <= now + AHEAD_SECONDS
     return IncidentAlert(
-        key=AlertKey(rule=root.rule, subject=root.subject),
+        rule=root.rule,
+        subject=root.subject,
         loudness=loudness,
         since=span.start,
         resolved_at=None if fires else span.end,

@@ -64,24 +64,13 @@ _LATENCY_ROOTS = frozenset({*BURNS, "AvailabilityBurn"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Impact:
-    """Cost of an incident: the share of requests that missed an objective, named replicas, and idle paid replicas.
-
-    `missed` is the worst that an active finding carries, of any finding after the end.
-    """
-
-    missed: MissedObjective | None
-    replicas: tuple[str, ...]
-    idle: IdleReplicas | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
     """Findings that share one root. `findings` are in the order of their begin; times are unix seconds.
 
     `severity` is the loudest of the certain findings, else REPORT: what is only likely sends no alert. `ended_at` is None
     while a finding lasts. `verdict` is the root's newest one that fires. `sentence` has at most MOST_WORDS words; `action`
     is the root's first. `relief` is what helps users at once, "" if that is the action: the root may only need a new plan.
+    `missed` and `idle` are the worst that an active finding carries, of any finding after the end.
     """
 
     id: str
@@ -92,7 +81,9 @@ class Incident:
     ended_at: float | None
     findings: tuple[Finding, ...]
     verdict: Verdict
-    impact: Impact
+    missed: MissedObjective | None
+    replicas: tuple[str, ...]
+    idle: IdleReplicas | None
     sentence: str
     action: str
     relief: str
@@ -188,13 +179,15 @@ def _incident(
     ended_at = max(ends) if len(ends) == len(findings) else None
     verdicts = {id(one): _newest_verdict(one, newest) for one in findings}
     active = [one for one in findings if one.ended_at is None] or findings
-    impact = _measure_impact(findings, [verdicts[id(one)] for one in active])
+    lasting = [verdicts[id(one)] for one in active]
+    missed = _select_missed(findings, lasting)
+    idle = [one.idle for one in lasting if one.idle is not None]
     verdict = verdicts[id(root)]
     when = describe_period(first.started_at, root.ended_at if ended_at is None else ended_at, now)
-    action = verdict.actions[0].text if verdict.actions else ""
+    action = next(iter(verdict.actions), "")
     relief = _select_relief(findings, verdicts)
     lasts = ended_at is not None or root.ended_at is None
-    effect = _describe_effect([verdicts[id(one)] for one in active], root) if lasts else _describe_rest(active)
+    effect = _describe_effect(lasting, root) if lasts else _describe_rest(active)
     return Incident(
         id=f"{first.subject}/{first.rule}/{first.started_at:.0f}",
         tier=first.subject.tier,
@@ -204,8 +197,10 @@ def _incident(
         ended_at=ended_at,
         findings=tuple(findings),
         verdict=verdict,
-        impact=impact,
-        sentence=_sentence(verdict, when, effect, impact),
+        missed=missed,
+        replicas=tuple(sorted({one.subject.replica for one in findings if one.subject.replica is not None})),
+        idle=max(idle, key=lambda one: one.replicas, default=None),
+        sentence=_sentence(verdict, when, effect, missed),
         action=action,
         relief="" if relief == action else relief,
     )
@@ -227,28 +222,23 @@ def _select_relief(findings: Iterable[Finding], verdicts: Mapping[int, Verdict])
     """Return the first action of the most upstream rule that pages, "" without one. It stays while findings come and go."""
     paging = (one for one in findings if one.rule in BY_NAME and BY_NAME[one.rule].loudness is Severity.PAGE)
     first = min(paging, key=lambda one: stage_of(one.rule), default=None)
-    return next((action.text for action in verdicts[id(first)].actions), "") if first is not None else ""
+    return next(iter(verdicts[id(first)].actions), "") if first is not None else ""
 
 
-def _measure_impact(findings: Sequence[Finding], verdicts: Sequence[Verdict]) -> Impact:
-    """Return the cost of an incident. A note has none that it caused, and requests that no replica took are not known."""
+def _select_missed(findings: Sequence[Finding], verdicts: Iterable[Verdict]) -> MissedObjective | None:
+    """Return the largest share of missed requests. A note caused none, and requests that no replica took are not known."""
     silent = all(one.rule in BY_NAME and BY_NAME[one.rule].loudness is Severity.REPORT for one in findings)
     down = any(one.rule == "TierDown" for one in findings)
     known = (one.missed for one in verdicts if one.missed is not None)
     missed = [] if silent else [one for one in known if not down or one.share.value]
-    idle = [one.idle for one in verdicts if one.idle is not None]
-    return Impact(
-        missed=max(missed, key=lambda one: (one.share.value or 0.0, one.share.n), default=None),
-        replicas=tuple(sorted({one.subject.replica for one in findings if one.subject.replica is not None})),
-        idle=max(idle, key=lambda one: one.replicas, default=None),
-    )
+    return max(missed, key=lambda one: (one.share.value or 0.0, one.share.n), default=None)
 
 
-def _sentence(verdict: Verdict, when: str, effect: str, impact: Impact) -> str:
+def _sentence(verdict: Verdict, when: str, effect: str, missed: MissedObjective | None) -> str:
     """Return the root's claim, the time, the effect and the share of missed requests, as far as MOST_WORDS allow."""
-    missed = "" if verdict.rule in _LATENCY_ROOTS else describe_missed(impact.missed)
+    share = "" if verdict.rule in _LATENCY_ROOTS else describe_missed(missed)
     head = f"{split_claim(verdict.sentence)[0]} {when}"
-    tails = (", ".join(filter(None, (effect, missed))), missed, effect)
+    tails = (", ".join(filter(None, (effect, share))), share, effect)
     whole = (f"{head}; {tail}" for tail in tails if tail)
     return next((one for one in whole if len(one.split()) <= MOST_WORDS), head)
 

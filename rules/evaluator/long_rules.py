@@ -21,22 +21,16 @@ WEEK_SECONDS = 7 * 86_400.0
 
 LONG = tuple(rule for rule in RULES if not rule.per_scrape and rule.window_seconds > LIVE_SECONDS)
 
-ALSO_WEEKLY = frozenset({"NoHeadroom"})
-"""Rules over minutes that are also evaluated over the hours of a week, to find a peak that is full every day."""
+WEEKLY = replace(BY_NAME["NoHeadroom"], window_seconds=WEEK_SECONDS, minimum_seconds=0.9 * WEEK_SECONDS)
+"""Rule over minutes that is also evaluated over the hours of a week, to find a peak that is full every day."""
 
-WEEKLY = tuple(
-    replace(rule, window_seconds=WEEK_SECONDS, minimum_seconds=0.9 * WEEK_SECONDS)
-    for rule in RULES
-    if rule.name in ALSO_WEEKLY
-)
-
-ASKED = (*LONG, *WEEKLY)
+ASKED = (*LONG, WEEKLY)
 
 LOOK_BACK_SECONDS = max(rule.window_seconds for rule in ASKED) + 86_400.0
 """Time in seconds before now of the hours to read: a day more than any rule's window, to know whether data reach back."""
 
-OF_THE_CURVE = frozenset({"fleet_utilization"})
-"""Signals based on the benchmark curve. Only hours under the present plan count: an older one had another capacity."""
+OF_THE_CURVE = "fleet_utilization"
+"""Signal of the benchmark curve. Only hours under the present plan count: an older one had another capacity."""
 
 _HISTOGRAMS = frozenset(rule.family for rule in ASKED)
 
@@ -72,7 +66,7 @@ def evaluate_long_rules(
     every = sum_slim_hours(hours)
     present = every if of_plan is None else sum_slim_hours(of_plan)
     return tuple(
-        _judged(rule, present if rule.signal in OF_THE_CURVE else every, context, now, until) for rule in ASKED
+        _judged(rule, present if rule.signal == OF_THE_CURVE else every, context, now, until) for rule in ASKED
     )
 
 

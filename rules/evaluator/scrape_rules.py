@@ -59,7 +59,8 @@ def evaluate_replica_rules(
         )
         for rule in REPLICA_RULES
     )
-    return tuple(_explained(case, context, recent) for case in cases)
+    results = map(ask, cases)
+    return tuple(explain.add_causes(one, context, recent) if isinstance(one, Verdict) else one for one in results)
 
 
 def evaluate_tier_availability(
@@ -85,8 +86,3 @@ def ask(case: RuleContext) -> RuleResult:
     if case.rule.reads_windows and not case.binned and not case.rule.per_scrape:
         return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     return case.rule.method(case)
-
-
-def _explained(case: RuleContext, context: TierContext, recent: Sequence[BinnedWindow]) -> RuleResult:
-    result = ask(case)
-    return explain.add_causes(result, context, recent) if isinstance(result, Verdict) else result

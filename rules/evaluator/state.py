@@ -9,7 +9,7 @@ from rules.evaluator import long_rules, tier_minutes
 from rules.evaluator.observation import ClosedMinute, ReplicaKey
 from rules.evaluator.tier_minutes import TierMinutes
 from rules.plan.load_bins import TierContext
-from rules.replicas.starts import ReplicaStart
+from rules.replicas.starts import ReplicaStart, add_start
 from rules.replicas.state import ReplicaState
 from rules.replicas.track import ReplicaRelease
 from rules.telemetry.readings import read
@@ -62,48 +62,36 @@ class EvaluatorState:
         means = [value for window in found if isinstance(value := read(BY_NAME["requests_waiting"], window), Reading)]
         return sum(one.value or 0.0 for one in means) if means else None
 
-    def is_aggregated(self, tier: str) -> bool:
-        """Return whether a store adds up the tier's minutes."""
-        return tier in self.minutes and self.minutes[tier].each is not None
-
     def set_aggregated(self, tiers: Set[str]) -> None:
         """Change the tiers that a store began or ceased to add up."""
         for tier in (*self.minutes, *sorted(tiers - self.minutes.keys())):
-            minutes = self.minutes.get(tier, TierMinutes())
+            minutes = self.of_tier(tier)
             if (minutes.each is not None) != (tier in tiers):
                 self.minutes[tier] = replace(minutes, each=() if tier in tiers else None)
 
-    def starts(self, tier: str) -> tuple[ReplicaStart, ...]:
-        """Return the known starts of a tier's replicas, oldest first."""
-        return self.minutes.get(tier, TierMinutes()).starts
+    def of_tier(self, tier: str) -> TierMinutes:
+        """Return the minutes of a tier, without any if it has closed none."""
+        return self.minutes.get(tier, TierMinutes())
 
-    def restore_starts(self, tier: str, starts: Iterable[ReplicaStart]) -> None:
-        """Add starts of a tier, also from an earlier run. A known start adds nothing."""
-        for start in starts:
-            self.minutes[tier] = tier_minutes.add_start(self.minutes.get(tier, TierMinutes()), start)
+    def add_start(self, tier: str, start: ReplicaStart) -> bool:
+        """Add a start of a replica, also from an earlier run. Return whether it was not known."""
+        before = self.of_tier(tier)
+        self.minutes[tier] = replace(before, starts=add_start(before.starts, start))
+        return self.minutes[tier].starts is not before.starts
 
-    def releases(self, tier: str) -> tuple[ReplicaRelease, ...]:
-        """Return the known releases of a tier's replicas, oldest first."""
-        return self.minutes.get(tier, TierMinutes()).releases
-
-    def restore_releases(self, tier: str, releases: Iterable[ReplicaRelease]) -> None:
-        """Add releases of a tier, also from an earlier run. A known one adds nothing."""
-        for release in releases:
-            self.minutes[tier] = tier_minutes.add_release(self.minutes.get(tier, TierMinutes()), release)
+    def add_release(self, tier: str, release: ReplicaRelease) -> None:
+        """Add a release of a replica, also from an earlier run. A known release adds nothing."""
+        self.minutes[tier] = tier_minutes.add_release(self.of_tier(tier), release)
 
     def restore_error_budget(self, tier: str, budget: Budget) -> None:
         """Replace a tier's error budget by the one that the history has."""
-        self.minutes[tier] = replace(self.minutes.get(tier, TierMinutes()), budget=budget)
+        self.minutes[tier] = replace(self.of_tier(tier), budget=budget)
 
     def set_long_term_results(self, results: Iterable[RuleResult]) -> None:
         """Set results of rules over days. The next step evaluates them; they last until they are replaced."""
         fresh = tuple(results)
         self.long_term |= {(result.rule, result.subject): result for result in fresh}
         self.new_results = (*self.new_results, *long_rules.long_only_results(fresh))
-
-    def set_projections(self, projections: Mapping[str, Projection]) -> None:
-        """Replace the forecasts by tier. The next step evaluates them."""
-        self.projections = dict(projections)
 
     def pop_closed_minutes(self) -> tuple[ClosedMinute, ...]:
         """Return the minutes that were closed since the last call."""

@@ -20,16 +20,16 @@ from rules.evaluator.observation import (
     TierAggregate,
 )
 from rules.evaluator.scrape_rules import (
+    UNKNOWN_TOO_LONG,
     cascade_limits,
     evaluate_replica_rules,
     evaluate_tier_availability,
     evaluate_unknowns,
 )
-from rules.evaluator.state import EvaluatorState, RuleKey
-from rules.evaluator.tier_minutes import TierMinutes
+from rules.evaluator.state import EvaluatorState
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.plan import load_bins
-from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.plan.load_bins import TierContext
 from rules.replicas import track
 from rules.replicas.cascade import CascadeThresholds
 from rules.replicas.stalls import is_stopped
@@ -42,9 +42,6 @@ from rules.telemetry.windows import Window
 from rules.verdicts import error_budget, finding
 from rules.verdicts.finding import ClosedSpan, Finding, RuleState
 from rules.verdicts.verdict import FIRING, MissedObjective, RuleResult, Unknown, Verdict
-
-SELF_RULES = frozenset({"UnknownTooLong"})
-"""Rules about missing evaluation. They are evaluated also while a tier is unavailable."""
 
 DEFECT = "defect in sizewatch, see its log"
 
@@ -108,7 +105,7 @@ class Evaluator:
         defects: dict[ReplicaKey, Exception] = {}
         closed = (one for one in state.closed_minutes if one.replica != AGGREGATE)
         for tier, group in windows.group_by(closed, lambda one: one.tier).items():
-            before, binned = state.minutes.get(tier, TierMinutes()), [one.slice for one in group]
+            before, binned = state.of_tier(tier), [one.slice for one in group]
             try:
                 state.minutes[tier] = tier_minutes.add_minutes(before, binned, self.tier(tier), state.now)
             except Exception as defect:  # noqa: BLE001 - a defect at one tier must not stop the others
@@ -145,15 +142,8 @@ class Evaluator:
         if scrape.snapshot is None:
             return self._apply_failure(state, scrape)
         if before.track.last is not None and windows.is_restart(before.track.last, scrape.snapshot):
-            events.append(
-                TimelineEvent(
-                    t=scrape.snapshot.t,
-                    kind=TimelineKind.RESTART,
-                    tier=scrape.tier,
-                    replica=scrape.replica,
-                    text="the engine restarted",
-                )
-            )
+            t, kind, text = scrape.snapshot.t, TimelineKind.RESTART, "the engine restarted"
+            events.append(TimelineEvent(t=t, kind=kind, tier=scrape.tier, replica=scrape.replica, text=text))
         limits = self._cascade_limits(scrape.tier)
         replica, window, minute = apply_snapshot(before, scrape.snapshot, limits, scrape.gpu_window)
         if replica.start is not None and replica.start is not before.start:
@@ -211,11 +201,10 @@ class Evaluator:
         serving = {replica.tier for replica, page in pages if not is_stopped(replica.stalls, page)}
         for replica_key, replica in state.replicas.items():
             if replica_key in scraped and replica.tier not in unavailable:
-                context = self.tier(replica.tier)
-                recent = _recent_windows(state, replica, context, now)
+                context, minutes = self.tier(replica.tier), state.of_tier(replica.tier)
+                recent = tier_minutes.recent_windows(minutes, replica, context, now)
                 answers = replica.tier in answering, replica.tier in serving
-                starts = state.starts(replica.tier)
-                results.extend(evaluate_replica_rules(replica, context, now, recent, *answers, starts))
+                results.extend(evaluate_replica_rules(replica, context, now, recent, *answers, minutes.starts))
         results.extend(self._evaluate_availability(state, now, unavailable))
         results.extend(_unknown_results(state, now, unavailable))
         results.extend(self._evaluate_tiers(state, now, unavailable))
@@ -224,17 +213,14 @@ class Evaluator:
         results = list(_add_impact(state, results, now))
         closed = [one for gone in state.removed_rules.values() for one in finding.close_rule_state(gone, now)]
         state.removed_rules = {}
-        before: dict[RuleKey, Finding | None] = {}
+        before = {(one.rule, one.subject): one for one in state.open_findings()}
         for result in results:
             key = (result.rule, result.subject)
-            previous = state.rules.get(key)
-            state.rules[key], ended = finding.step_rule_state(previous, result)
+            state.rules[key], ended = finding.step_rule_state(state.rules.get(key), result)
             closed.extend(ended)
-            if state.rules[key].finding is not None:
-                before.setdefault(key, previous.finding if previous is not None else None)
-        after = ((known, state.rules[key].finding) for key, known in before.items())
-        changed = tuple(one for known, one in after if one is not None and finding.has_changed(known, one))
-        return tuple(closed), changed
+        now_open = state.open_findings()
+        changed = (one for one in now_open if finding.has_changed(before.get((one.rule, one.subject)), one))
+        return tuple(closed), tuple(changed)
 
     def _evaluate_availability(
         self, state: EvaluatorState, now: float, unavailable: Mapping[str, str]
@@ -272,20 +258,10 @@ class Evaluator:
         state.due_tiers.clear()
 
 
-def _recent_windows(
-    state: EvaluatorState, replica: ReplicaState, context: TierContext, now: float
-) -> tuple[BinnedWindow, ...]:
-    """Return the last minutes of a replica in a cascade, which explain it."""
-    if replica.cascade.stage == 0:
-        return ()
-    return tier_minutes.recent_windows(state.minutes.get(replica.tier, TierMinutes()), replica, context, now)
-
-
 def _unknown_results(state: EvaluatorState, now: float, unavailable: Mapping[str, str]) -> Iterator[RuleResult]:
     for rule, subject in state.rules:
-        if subject.tier in unavailable and rule not in SELF_RULES:
-            text = unavailable[subject.tier]
-            yield Unknown(t=now, rule=rule, subject=subject, reason=Gap.STALE, text=text)
+        if subject.tier in unavailable and rule != UNKNOWN_TOO_LONG.name:
+            yield Unknown(t=now, rule=rule, subject=subject, reason=Gap.STALE, text=unavailable[subject.tier])
 
 
 def _add_impact(state: EvaluatorState, results: Iterable[RuleResult], now: float) -> Iterator[RuleResult]:
@@ -303,32 +279,30 @@ def _add_impact(state: EvaluatorState, results: Iterable[RuleResult], now: float
 
 def _add_start(state: EvaluatorState, tier: str, start: ReplicaStart, now: float) -> Iterator[TimelineEvent]:
     """Add a start. Yield its event, which restores it after a restart of the agent, unless the start is old."""
-    known = state.starts(tier)
-    state.restore_starts(tier, (start,))
-    if state.starts(tier) is not known and start.t > now - KEPT_SECONDS:
+    if state.add_start(tier, start) and start.t > now - KEPT_SECONDS:
         yield timeline.start_event(tier, start)
 
 
 def _add_release(state: EvaluatorState, scrape: ReplicaScrape, page: Snapshot) -> Iterator[TimelineEvent]:
     """Add the release that a page tells. Yield its event if it is another than was known of the replica."""
     live = (name for tier, name in state.replicas if tier == scrape.tier)
-    found = track.detect_release(state.releases(scrape.tier), scrape.replica, page, live)
+    found = track.detect_release(state.of_tier(scrape.tier).releases, scrape.replica, page, live)
     if found is not None:
-        state.restore_releases(scrape.tier, (found,))
+        state.add_release(scrape.tier, found)
         yield timeline.release_event(scrape.tier, found)
 
 
 def _close_minute(state: EvaluatorState, replica: ReplicaState, minute: Window, context: TierContext) -> None:
     """Close a complete minute of a replica. A tier that a store adds up takes its minutes from there."""
     tier = replica.tier
-    if state.is_aggregated(tier):
+    if state.of_tier(tier).each is not None:
         return
     # One that this step closed already is not in the tier's minutes yet.
     closed_now = (
         one.slice for one in reversed(state.closed_minutes) if (one.tier, one.replica) == (tier, replica.name)
     )
     earlier = next(closed_now, None)
-    newest = tier_minutes.bin_minute(state.minutes.get(tier, TierMinutes()), minute, replica.name, context, earlier)
+    newest = tier_minutes.bin_minute(state.of_tier(tier), minute, replica.name, context, earlier)
     page = replica.track.last
     closed = ClosedMinute(
         tier=tier,
@@ -358,7 +332,7 @@ def _close_open_minute(state: EvaluatorState, replica: ReplicaState, context: Ti
 
 def add_aggregate(state: EvaluatorState, tier: str, aggregate: TierAggregate, context: TierContext) -> None:
     """Add a minute of a tier that a store adds up."""
-    before = state.minutes.get(tier, TierMinutes())
+    before = state.of_tier(tier)
     state.minutes[tier] = tier_minutes.add_minutes(before, aggregate.groups, context, state.now, aggregate.each)
     precision = _describe_precision(context, {})
     state.closed_minutes += (

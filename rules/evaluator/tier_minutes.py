@@ -10,7 +10,6 @@ from itertools import chain
 from rules.catalogue.registry import RULES
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, TierContext
-from rules.replicas import starts
 from rules.replicas.starts import ReplicaStart
 from rules.replicas.state import ReplicaState
 from rules.replicas.track import ReplicaRelease
@@ -36,14 +35,6 @@ Rules that look back further read no others, and these are most of a minute's me
 LENGTHS = frozenset({"prompt_tokens_per_request", "generation_tokens_per_request"})
 LEVELS = frozenset({"requests_running", "requests_waiting", "engine_startup_seconds"})
 
-LOCALITY = frozenset(
-    {
-        *("prefix_queried_tokens", "prefix_hit_tokens", "requests_finished", "preemptions", "restarts"),
-        *("prompt_tokens", "generation_tokens"),
-    }
-)
-"""Counters of a replica's older minute that rules on prefix locality and pools read, beside LENGTHS."""
-
 AHEAD_SECONDS = 600.0
 """Maximum seconds that a minute may lie ahead. Replicas close minutes in different cycles; more is a wrong clock."""
 
@@ -65,13 +56,6 @@ class TierMinutes:
     budget: Budget = field(default_factory=Budget)
     starts: tuple[ReplicaStart, ...] = ()
     releases: tuple[ReplicaRelease, ...] = ()
-
-
-def add_minute(
-    minutes: TierMinutes, minute: Window, replica: str, context: TierContext, watched: float | None = None
-) -> TierMinutes:
-    """Add one closed minute of a replica, as `bin_minute` and `add_minutes` do."""
-    return add_minutes(minutes, (bin_minute(minutes, minute, replica, context),), context, watched)
 
 
 def bin_minute(
@@ -101,12 +85,14 @@ def add_minutes(
     """
     if not binned and not each:
         return minutes
-    now, since, until = _reach(max(one.window.end for one in (*binned, *(each or ()))), watched)
+    end = max(one.window.end for one in (*binned, *(each or ())))
+    # A minute far from the evaluation's own time has a wrong clock, and makes no other minute old.
+    now = end if watched is None or abs(end - watched) <= AHEAD_SECONDS else watched
     budget = _budget(minutes, context)
     for one in binned:
         budget = error_budget.add_minute(budget, one.window)
-    earlier = _age_batches(minutes.binned.batches, False, since, until, now)
-    earlier_each = _age_batches(minutes.each or (), True, since, until, now)
+    earlier = _age_batches(minutes.binned.batches, LEVELS, now)
+    earlier_each = _age_batches(minutes.each or (), frozenset(), now)
     return replace(
         minutes,
         binned=HeldWindows.of_batches((*earlier, HeldWindows(binned))),
@@ -115,35 +101,17 @@ def add_minutes(
     )
 
 
-def _age_batches(
-    batches: Iterable[HeldWindows], is_each: bool, since: float, until: float, now: float
-) -> Iterator[HeldWindows]:
-    """Yield the windows that end between `since` and `until`, the older ones without what no rule reads."""
+def _age_batches(batches: Iterable[HeldWindows], levels: frozenset[str], now: float) -> Iterator[HeldWindows]:
+    """Yield the windows that rules look back on at `now`, the older ones without what no rule reads."""
+    since, until = now - LONGEST - windows.MINUTE_SECONDS, now + AHEAD_SECONDS
     for batch in filter(None, (select_ending(batch, since, until) for batch in batches)):
         is_new = batch.ends[0] > now - RECENT_SECONDS
-        yield (
-            batch if is_new or batch.once(_is_aged, is_each) else HeldWindows(_age(one, now, is_each) for one in batch)
-        )
+        yield batch if is_new or batch.once(_is_aged, levels) else HeldWindows(_age(one, levels, now) for one in batch)
 
 
-def _is_aged(batch: HeldWindows, is_each: bool) -> bool:
+def _is_aged(batch: HeldWindows, levels: frozenset[str]) -> bool:
     """Return whether all windows have only what rules read of older ones."""
-    return all(_age(one, math.inf, is_each) is one for one in batch)
-
-
-def _reach(end: float, watched: float | None) -> tuple[float, float, float]:
-    """Return the present time when a minute ends at `end`, and between which times kept minutes end.
-
-    A minute far from the evaluation's own time has a wrong clock, and makes no other minute old.
-    """
-    now = end if watched is None or abs(end - watched) <= AHEAD_SECONDS else watched
-    return now, now - LONGEST - windows.MINUTE_SECONDS, now + AHEAD_SECONDS
-
-
-def add_start(minutes: TierMinutes, start: ReplicaStart) -> TierMinutes:
-    """Add a start of a replica. Return the same object if the start is known."""
-    known = starts.add_start(minutes.starts, start)
-    return minutes if known is minutes.starts else replace(minutes, starts=known)
+    return all(_age(one, levels, math.inf) is one for one in batch)
 
 
 MOST_RELEASES = 500
@@ -152,26 +120,19 @@ MOST_RELEASES = 500
 
 def add_release(minutes: TierMinutes, release: ReplicaRelease) -> TierMinutes:
     """Add the release of a replica; a known one adds nothing. The oldest that are not part of a change go first."""
-    if release in minutes.releases:
-        return minutes
-    records = sorted((*minutes.releases, release), key=lambda one: one.t)
-    spare = len(records) - MOST_RELEASES
-    if spare > 0:
-        plain = [one for one in records if not one.before][:spare]
-        records = [one for one in records if one not in plain][-MOST_RELEASES:]
-    return replace(minutes, releases=tuple(records))
+    records = sorted({*minutes.releases, release}, key=lambda known: (bool(known.before), known.t))[-MOST_RELEASES:]
+    return replace(minutes, releases=tuple(sorted(records, key=lambda known: known.t)))
 
 
-def _age(one: BinnedWindow, now: float, is_each: bool) -> BinnedWindow:
-    """Drop the parts of an older window that no rule reads; of `each` replica, that no comparing rule reads."""
-    window, levels = one.window, frozenset[str]() if is_each else LEVELS
-    slim = window.histograms.keys() <= LENGTHS and window.gauges.keys() <= levels
-    if window.end > now - RECENT_SECONDS or slim:
+def _age(one: BinnedWindow, levels: frozenset[str], now: float) -> BinnedWindow:
+    """Drop the parts of an older window that no rule reads, but for the gauges `levels`."""
+    window = one.window
+    is_slim = window.histograms.keys() <= LENGTHS and window.gauges.keys() <= levels
+    if window.end > now - RECENT_SECONDS or is_slim:
         return one
-    counters = {family: value for family, value in window.counters.items() if not is_each or family in LOCALITY}
     parts = {family: part for family, part in window.histograms.items() if family in LENGTHS}
     gauges = {family: gauge for family, gauge in window.gauges.items() if family in levels}
-    return replace(one, window=replace(window, counters=counters, histograms=parts, gauges=gauges))
+    return replace(one, window=replace(window, histograms=parts, gauges=gauges))
 
 
 def _budget(minutes: TierMinutes, context: TierContext) -> Budget:
@@ -182,25 +143,25 @@ def _budget(minutes: TierMinutes, context: TierContext) -> Budget:
 
 def rebin_minutes(minutes: TierMinutes, context: TierContext) -> TierMinutes:
     """Bin the minutes by another curve, after the plan changed."""
-    anew = TierMinutes(starts=minutes.starts, releases=minutes.releases)
+    kept = replace(minutes, budget=_budget(minutes, context), binned=HeldWindows())
     if minutes.each is not None:
         # Sums by the loads of another curve cannot be taken apart.
-        return replace(anew, each=(), budget=_budget(minutes, context))
+        return replace(kept, each=())
     newest: dict[str | None, BinnedWindow] = {}
     binned = []
     for one in minutes.binned:
         again = load_bins.bin_window(one.window, context.curve, one.replica)
         newest[one.replica] = load_bins.mark_backlog(again, newest.get(one.replica))
         binned.append(newest[one.replica])
-    same = minutes.budget.objectives == error_budget.empty_budget(context).objectives
-    anew = add_minutes(anew, binned, context)
-    return replace(anew, budget=minutes.budget) if same else anew
+    return replace(kept, binned=HeldWindows(binned))
 
 
 def recent_windows(
     minutes: TierMinutes, replica: ReplicaState, context: TierContext, now: float
 ) -> tuple[BinnedWindow, ...]:
-    """Return the last minutes of one replica, including the open one."""
+    """Return the last minutes of a replica in a cascade, which explain it, including the open one."""
+    if replica.cascade.stage == 0:
+        return ()
     of_each = minutes.binned.batches if minutes.each is None else minutes.each
     recent = chain.from_iterable(select_ending(batch, now - EXPLAINED_SECONDS) for batch in of_each)
     closed = [s for s in recent if s.replica == replica.name]

@@ -15,14 +15,14 @@ from rules.methods.routing import judge_tiers
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas.starts import ReplicaStart
 from rules.telemetry import windows
+from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.signals import Gap, Reading
 from rules.verdicts.context import (
     SEPARATE,
     RuleContext,
     TierWindows,
+    needed_words,
     read_plan_value,
-    too_many_holes,
-    too_short,
 )
 from rules.verdicts.error_budget import Budget
 from rules.verdicts.held_windows import HeldWindows, hold, select_ending
@@ -33,18 +33,13 @@ from rules.verdicts.verdict import RuleResult, Status, Subject, Unknown, Verdict
 COMPARING = next(rule for rule in LIVE if rule.method is judge_tiers)
 """The rule that reads the windows of other tiers."""
 
-OF_EACH = frozenset(
-    {
-        *("LoadBeyondBenchmark", "QueueGrowing", "PrefixRoutingBroken", "PdRatioOff", "ExpertImbalance"),
-        "ReplicaImbalance",
-    }
-)
+SELDOM = frozenset({"PrefixRoutingBroken", "ReplicaImbalance"})
+OF_EACH = SELDOM | {"LoadBeyondBenchmark", "QueueGrowing", "PdRatioOff", "ExpertImbalance"}
 """Rules that compare the replicas of a tier with each other. They cannot use sums over replicas."""
 
 EACH_POOL = frozenset({"NoHeadroom", "DemandExceedsCapacity", "WorkloadDrift"})
 """Rules that read prefill and decode pools one by one. Sums over replicas do not tell pools apart."""
 
-SELDOM = frozenset({"PrefixRoutingBroken", "ReplicaImbalance"})
 SELDOM_SECONDS = 300.0
 """Interval in seconds of the SELDOM rules in an aggregated tier. They read an hour of every replica's minutes, and a cache
 takes longer to fill."""
@@ -92,13 +87,13 @@ def evaluate_rule(
         projection=projection,
         starts=starts,
     )
-    short = too_short(rule, held) if held else ""
-    if short:
-        interim = rule.interim(case) if rule.interim is not None else ""
-        return case.unknown(Gap.TOO_FEW_REQUESTS, interim or short, rule.minimum_seconds - held.span_seconds)
+    if held and held.span_seconds < rule.minimum_seconds:
+        text, wait = needed_words(rule, held.span_seconds), rule.minimum_seconds - held.span_seconds
+        return case.unknown(Gap.TOO_FEW_REQUESTS, text, wait)
     result = ask(case)
-    if isinstance(result, Verdict) and result.status is Status.OK and (holes := too_many_holes(rule, held)):
-        return case.unknown(Gap.TOO_FEW_REQUESTS, holes)
+    is_ok = isinstance(result, Verdict) and result.status is Status.OK
+    if is_ok and held.watched_seconds < FULL_COVERAGE * rule.minimum_seconds:
+        return case.unknown(Gap.TOO_FEW_REQUESTS, needed_words(rule, held.watched_seconds))
     return result
 
 
@@ -106,10 +101,7 @@ def compared_tiers(
     minutes: Mapping[str, TierMinutes], contexts: Mapping[str, TierContext], now: float
 ) -> dict[str, TierWindows]:
     """Return what rules that compare tiers read of each. The tiers share it, as each is compared with all others."""
-    return {
-        name: TierWindows(context=contexts[name], binned=_hold(one.binned.batches, COMPARING, now))
-        for name, one in minutes.items()
-    }
+    return {name: (contexts[name], _hold(one.binned.batches, COMPARING, now)) for name, one in minutes.items()}
 
 
 def evaluate_tier_rules(
@@ -128,7 +120,7 @@ def evaluate_tier_rules(
     fleet = fleet or {}
     holds: dict[tuple[bool, float], HeldWindows] = {}
     if context.tier in fleet:
-        holds[False, COMPARING.window_seconds] = fleet[context.tier].binned
+        holds[False, COMPARING.window_seconds] = fleet[context.tier][1]
     results = []
     compared = OF_EACH if context.serves_whole_requests else OF_EACH | EACH_POOL
     for rule in LIVE:
@@ -159,7 +151,7 @@ def _judged(
         text = f"the plan has no {rule.needs}"
         return Unknown(t=now, rule=rule.name, subject=subject, reason=Gap.NOT_IN_PLAN, text=text)
     if not hold:
-        text, wait = too_short(rule, hold), rule.minimum_seconds
+        text, wait = needed_words(rule, 0.0), rule.minimum_seconds
         few = Gap.TOO_FEW_REQUESTS
         return Unknown(t=now, rule=rule.name, subject=subject, reason=few, text=text, wait_seconds=wait)
     result = evaluate_rule(

@@ -88,14 +88,11 @@ def list_entries(
     For one tier: entries of the tier, its replicas and the whole installation.
     """
     found = [*_of_incidents(incidents), *map(_of_foreign, foreign), *map(_of_event, join_releases(events))]
-    kept = [e for e in found if _reaches(e, since) and (tier is None or e.tier in (None, tier))]
+    reaching = (e for e in found if e.t >= since or (e.lasts and (e.ended_at is None or e.ended_at >= since)))
+    kept = [e for e in reaching if tier is None or e.tier in (None, tier)]
     return tuple(
         sorted(kept, key=lambda e: (e.t, e.tier or "", e.kind != TimelineKind.INCIDENT, e.replica or "", e.text))
     )
-
-
-def _reaches(entry: TimelineEntry, since: float) -> bool:
-    return entry.t >= since or (entry.lasts and (entry.ended_at is None or entry.ended_at >= since))
 
 
 def _of_incidents(incidents: Iterable[Incident]) -> Iterator[TimelineEntry]:

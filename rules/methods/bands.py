@@ -26,12 +26,10 @@ from rules.verdicts.context import (
     is_persistent,
     read_plan_value,
     select_comparable,
-    supports_certain,
     too_early,
     worst_gap,
 )
-from rules.verdicts.held_windows import HeldWindows, hold, watched_seconds
-from rules.verdicts.rule import Condition
+from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.verdict import SEVERITY, RuleResult, Status, Unknown, Verdict
 
 LIKELY_PERIODS = 2
@@ -92,7 +90,7 @@ def judge_band(case: RuleContext) -> RuleResult:
     if not any(one.window.covered_seconds > 0 for one in case.binned):
         return case.unknown(worst_gap(case.binned, windows.EVERYTHING), "nothing was seen in this time")
     held = hold(case.binned)
-    counted = held if case.rule.condition is Condition.ANY else held.select(_select_loaded)
+    counted = held.select(_select_loaded) if case.rule.serving_only else held
     if not counted:
         return case.unknown(Gap.NO_TRAFFIC, "no minute with traffic")
     found = _read_signal(case, counted)
@@ -331,7 +329,7 @@ def judge_excess(case: RuleContext) -> RuleResult:
             continue
         finished = count_events(one.binned).finished
         planned += finished * max(wanted.lower, wanted.upper)
-        supported += finished if supports_certain(wanted, case.limit("supported_requests")) else 0.0
+        supported += finished if wanted.requests >= case.limit("supported_requests") else 0.0
         used.extend(one.binned)
     if not used:
         return case.unknown(Gap.NOT_IN_PLAN, f"the benchmark has no {case.rule.signal} at this load")
@@ -383,7 +381,7 @@ def judge_faults(case: RuleContext) -> RuleResult:
     count = total.counters[family]
     status = Status.WARNING if count >= case.limit("events") else Status.OK
     where = sorted({one.replica for one in case.binned if one.window.counters.get(family) and one.replica})
-    minutes = math.ceil(watched_seconds(case.binned) / windows.MINUTE_SECONDS)
+    minutes = math.ceil(hold(case.binned).watched_seconds / windows.MINUTE_SECONDS)
     sentence = f"{case.rule.about}: {count:.0f} in {minutes:d} min"
     sentence += f" on {join_names(where)}" if where and status is not Status.OK else ""
     observed, expected = exact_reading(count, count), exact_reading(0.0, count)

@@ -35,11 +35,9 @@ from rules.verdicts.context import (
     LIKELY_CONFIDENCE,
     BenchmarkComparison,
     RuleContext,
-    expectation_bounds,
     is_persistent,
     read_plan_value,
     select_comparable,
-    supports_certain,
     too_early,
     worst_gap,
 )
@@ -170,13 +168,13 @@ def _sum_tail(
             continue
         over = histograms.share_above(parts, expected.interpolated * factor)
         independent = over.n if per_request else min(over.n, load.counter("requests_finished"))
-        is_sure = supports_certain(expected, supported)
+        is_sure = expected.requests >= supported
         sure = histograms.share_above(parts, expected.upper * factor) if is_sure else NOTHING
         rows.append((expected, over, sure, independent))
     whole, sure = _add_shares(over for _, over, *_ in rows), _add_shares(part for *_, part, _ in rows)
     if whole.n <= 0:
         return None
-    bounds = ([over.n / whole.n * end for end in expectation_bounds(expected)] for expected, over, *_ in rows)
+    bounds = ([over.n / whole.n * end for end in expected.bounds] for expected, over, *_ in rows)
     return Tail(
         whole=whole,
         sure=sure,
@@ -267,10 +265,10 @@ def _measure_mean(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Di
     if weight <= 0 or weight < ENOUGH_SEEN * full:
         return None
     observed = math.fsum(mean.weight * mean.value for mean in seen) / weight
-    bounds = [[mean.weight * end for end in expectation_bounds(mean.expected)] for mean in seen]
+    bounds = [[mean.weight * end for end in mean.expected.bounds] for mean in seen]
     lower, expected, upper = (math.fsum(column) / weight for column in zip(*bounds, strict=True))
     supported = case.limit("supported_requests")
-    well = math.fsum(mean.weight for mean in seen if supports_certain(mean.expected, supported) and not mean.weak)
+    well = math.fsum(mean.weight for mean in seen if mean.expected.requests >= supported and not mean.weak)
     points = case.limit("points")
     is_seen = not any(mean.weak for mean in seen) and well >= weight / 2 and weight >= FULL_COVERAGE * full
     beyond = observed < lower - points

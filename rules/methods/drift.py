@@ -29,7 +29,7 @@ from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.wording import number, quantity
 from rules.telemetry.work import mean_length
 from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, is_persistent, read_plan_value, too_early, worst_gap
-from rules.verdicts.held_windows import hold, scraped_by_the_minute
+from rules.verdicts.held_windows import hold
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 Length = tuple[str, str, str]
@@ -158,7 +158,7 @@ def _compare_mean(case: RuleContext, row: Length, benchmarked: float) -> tuple[f
         return value > benchmarked * factor if side is LimitSide.LONGER else value < benchmarked / factor
 
     last = mean(case.last_quarter(case.binned))
-    begins = scraped_by_the_minute(case.binned) and last is not None and is_beyond(last)
+    begins = hold(case.binned).is_scraped_by_the_minute and last is not None and is_beyond(last)
     if not is_beyond(length) and not begins:
         return finished, None
     each = [mean(group) for group in case.periods(case.binned)]

@@ -28,7 +28,7 @@ from rules.verdicts.context import (
     find_growing_queues,
     part_seen,
 )
-from rules.verdicts.held_windows import HeldWindows, hold, scraped_by_the_minute, watched_seconds
+from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.rule import LatencyPattern
 from rules.verdicts.verdict import RuleResult, Status
 
@@ -157,25 +157,20 @@ def judge_beyond(case: RuleContext) -> RuleResult:
         sentence, certainty = f"{claim}; {LOAD_WORDS[pattern]}", certain_if(bool(proven))
         details = (*details, load)
         return case.verdict(Status.WARNING, certainty, observed, expected, sentence, details=details, pattern=pattern)
-    if scraped_by_the_minute(case.binned):
+    if hold(case.binned).is_scraped_by_the_minute:
         if early := _explain_too_early(case, overloads, math.inf):
             return case.unknown(Gap.TOO_FEW_REQUESTS, early)
         last = case.last_quarter(case.binned)
         unplaced = [one for one in last if one.rps is not None and one.bin is None and not one.outside]
-        if watched_seconds(unplaced) > watched_seconds(last) / 2:
+        if hold(unplaced).watched_seconds > hold(last).watched_seconds / 2:
             text = "scrapes are too far apart to tell how many requests were in the system"
             return case.unknown(Gap.NOT_SCRAPED, text)
     sentence = f"At most {most} a replica; the benchmark goes to {top}"
     if overloads:
-        longest = max(overloads, key=lambda one: watched_seconds(one.beyond))
+        longest = max(overloads, key=lambda one: hold(one.beyond).watched_seconds)
         end = "too short for a finding" if longest.lasting else "over by now"
         sentence, details = f"Beyond the benchmark for {longest.part_seen}; {end}", (longest.text,)
     return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence, details=details)
-
-
-def beyond_so_far(case: RuleContext) -> str:
-    """Return the load beyond the benchmark in a time that is too short for a result, in words. Return "" without any."""
-    return _explain_too_early(case, _find_overloads(case), math.inf)
 
 
 def _explain_too_early(case: RuleContext, overloads: Sequence[ReplicaOverload], needed: float) -> str:
@@ -183,7 +178,7 @@ def _explain_too_early(case: RuleContext, overloads: Sequence[ReplicaOverload], 
     lasting = [one for one in overloads if one.lasting]
     if not lasting or any(len(case.periods(one.binned)) >= needed for one in lasting):
         return ""
-    longest = max(lasting, key=lambda one: watched_seconds(one.beyond))
+    longest = max(lasting, key=lambda one: hold(one.beyond).watched_seconds)
     return f"beyond for {longest.part_seen}: too early to say ({longest.text})"
 
 

@@ -304,9 +304,9 @@ def judge_tiers(case: RuleContext) -> RuleResult:
     if model is None:
         return case.unknown(Gap.NOT_IN_PLAN, "the plan does not say which model this tier serves")
     others = {
-        name: tier
-        for name, tier in case.fleet.items()
-        if name != case.context.tier and tier.context.plan and tier.context.plan.model == model
+        name: (context, held)
+        for name, (context, held) in case.fleet.items()
+        if name != case.context.tier and context.plan and context.plan.model == model
     }
     if not others:
         sentence = f"No other tier of {model} is watched"
@@ -328,7 +328,7 @@ def judge_tiers(case: RuleContext) -> RuleResult:
     sentence = f"Each replica of {slow} gets {own:.3g} rps, of {pair.fast} {other:.3g} rps; {pair.words}"
     status, certain = Status.OK, True
     if unrouted:
-        points = [operating_point(plan) for plan in (case.context.plan, others[pair.fast].context.plan) if plan]
+        points = [operating_point(plan) for plan in (case.context.plan, others[pair.fast][0].plan) if plan]
         have_knees = all(point is not None and point.knee_reached for point in points)
         status, certain = Status.WARNING, have_knees or pair.is_slower(unequal)
     elif routed:
@@ -342,7 +342,8 @@ def judge_tiers(case: RuleContext) -> RuleResult:
 
 def _compare(case: RuleContext, name: str, tier: TierWindows) -> TierPair | None:
     """Return this tier beside another, None without enough common minutes or a measure of their speeds."""
-    mine, theirs = hold(case.binned).once(_sum_minutes), tier.binned.once(_sum_minutes)
+    their_context, held = tier
+    mine, theirs = hold(case.binned).once(_sum_minutes), held.once(_sum_minutes)
     common = [(mine[minute], theirs[minute]) for minute in sorted(mine.keys() & theirs.keys())]
     minutes = tuple(sums for sums in common if any(_read_rates(sums)))[-SEPARATE:]
     if len(minutes) < SEPARATE:
@@ -351,7 +352,7 @@ def _compare(case: RuleContext, name: str, tier: TierWindows) -> TierPair | None
     if min(both.counters.get(FINISHED, 0.0) for both in total) < case.limit("minimum_requests"):
         return None
     own, other = (
-        context.capacity.planned_rps if context.capacity else None for context in (case.context, tier.context)
+        context.capacity.planned_rps if context.capacity else None for context in (case.context, their_context)
     )
     planned = f"usable are {own:.3g} and {other:.3g} by the plan" if own and other else ""
     faster, words = (other / own, planned) if own and other else _compare_latencies(total)

@@ -27,7 +27,7 @@ from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.telemetry.windows import DAY_SECONDS, MINUTE_SECONDS, Window
 from rules.telemetry.wording import format_count, number
 from rules.verdicts.context import SEPARATE, RuleContext, is_persistent, too_early
-from rules.verdicts.held_windows import watched_seconds
+from rules.verdicts.held_windows import hold
 from rules.verdicts.verdict import IdleReplicas, RuleResult, Status, Unknown
 
 POLLED = "gpu_utilization_sampled"
@@ -104,7 +104,7 @@ def judge_trap(case: RuleContext) -> RuleResult:
         return _explain_unread(case, used)
     full = hours_of_fullest(hours, "kv_utilization", case.limit("fullest_hours"))
     idle = find_idle(case.context, hours, _read_margin(case))
-    days = watched_seconds(case.binned) / DAY_SECONDS
+    days = hold(case.binned).watched_seconds / DAY_SECONDS
     summary = f"fleet utilisation is {number(used.value, 'ratio')} over {days:.1f} days"
     details = [_describe_need(case, idle)]
     status, certain = Status.OK, True
@@ -265,7 +265,7 @@ def judge_headroom(case: RuleContext) -> RuleResult:
         early = too_early(case, case.binned, last, by_period, lambda value: value > limit)
         if early is not None:
             return early
-    when = f"over {watched_seconds(case.binned) / MINUTE_SECONDS:.0f} min"
+    when = f"over {hold(case.binned).watched_seconds / MINUTE_SECONDS:.0f} min"
     when = f"in the busiest {len(judged)} of {len(each)} hours" if weekly else when
     details, expected = [when], range_reading(0.0, limit, used.n)
     claim, healthy = f"Fleet utilisation is {number(used.value, 'ratio')}", f"up to {limit * 100:g}% leaves headroom"

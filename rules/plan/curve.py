@@ -61,6 +61,11 @@ class Expectation:
     upper: float
     requests: int
 
+    @property
+    def bounds(self) -> tuple[float, float, float]:
+        """Return the lower end, the best value and the upper end."""
+        return min(self.lower, self.upper), self.interpolated, max(self.lower, self.upper)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatingPoint:

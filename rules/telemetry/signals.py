@@ -19,7 +19,6 @@ class Gap(StrEnum):
     NO_TRAFFIC = "no_traffic"
     TOO_FEW_REQUESTS = "too_few_requests"
     NOT_IN_PLAN = "not_in_plan"
-    LOAD_NOT_REACHED = "load_not_reached"
     OUTSIDE_BENCHMARK = "outside_benchmark"
     NOT_EXPOSED = "not_exposed"
     STALE = "stale"

@@ -1,30 +1,26 @@
-"""Context of a rule, the part of it that compares with the benchmark, and persistence of a finding.
-
-A finding persists in the last quarter of the hold and in separate minutes (hours over a week). A result needs enough
-seen time; otherwise it is unknown.
-"""
+"""Context of a rule, the part of it that compares with the benchmark, and persistence of a finding."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TypeVar
 
 from rules.confidence import Certainty
-from rules.plan.curve import Curve, Expectation
+from rules.plan.curve import Curve
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas.starts import ReplicaStart
 from rules.replicas.state import ReplicaState
-from rules.telemetry.reading_methods import FULL_COVERAGE
 from rules.telemetry.signals import Gap, SignalValue
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
 from rules.verdicts.error_budget import Budget
 from rules.verdicts.finding import RuleState
-from rules.verdicts.held_windows import HeldWindows, hold, scraped_by_the_minute, watched_seconds
+from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.projection import Projection
 from rules.verdicts.rule import LatencyPattern, Rule
-from rules.verdicts.verdict import Action, IdleReplicas, Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import IdleReplicas, Status, Subject, Unknown, Verdict
 
 SEPARATE = 3
 """Minutes (hours over a week) that must show the finding on their own: a burst is one event (DESIGN 3.3)."""
@@ -32,16 +28,9 @@ SEPARATE = 3
 LIKELY_CONFIDENCE = 0.95
 """One-sided confidence that a `likely` finding is no chance: 1 % of few requests is easily exceeded (DESIGN, words)."""
 
-PERIOD_WORDS = {MINUTE_SECONDS: "minutes", HOUR_SECONDS: "hours"}
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierWindows:
-    """Tier in rules that compare tiers: its context and its binned windows of the same hold."""
-
-    context: TierContext
-    binned: HeldWindows
-
+TierWindows = tuple[TierContext, HeldWindows]
+"""Tier in rules that compare tiers: its context and its binned windows of the same hold."""
 
 NO_BUDGET = Budget()
 """Shared by all contexts without one: a fleet makes thousands of contexts a cycle."""
@@ -71,8 +60,6 @@ class RuleContext:
     others_answer: bool = False
     others_serve: bool = False
     states: tuple[RuleState, ...] = ()
-    _late: tuple[float, float] | None = field(init=False, repr=False, compare=False, default=None)
-    """When the last quarter begins, and the newest period: asked for by every replica of a tier, by few rules."""
 
     @property
     def subject(self) -> Subject:
@@ -80,7 +67,7 @@ class RuleContext:
 
     @property
     def periods_word(self) -> str:
-        return PERIOD_WORDS.get(self.period_seconds, "periods")
+        return "minutes" if self.period_seconds <= MINUTE_SECONDS else "hours"
 
     def limit(self, name: str) -> float:
         return self.rule.limit(name, self.context.limits)
@@ -128,19 +115,16 @@ class RuleContext:
             sentence=sentence,
             details=tuple(filter(None, details)),
             stage=stage,
-            actions=tuple([Action(text=text, runbook=self.rule.name) for text in advised]),
+            actions=advised,
             idle=idle,
             is_forecast=is_forecast,
         )
 
     def last_quarter(self, binned: Iterable[BinnedWindow]) -> HeldWindows:
         """Return the windows wholly in the last quarter of the hold; in a short hold those of its newest period."""
-        if self._late is None:
-            held = hold(self.binned)
-            newest = max(held.periods(self.period_seconds), default=math.inf)
-            object.__setattr__(self, "_late", (self.now - (self.now - held.start) / 4, newest))
-        assert self._late is not None
-        return hold(binned).since(*self._late, self.period_seconds)
+        held = hold(self.binned)
+        newest = max(held.periods(self.period_seconds), default=math.inf)
+        return hold(binned).since(self.now - (self.now - held.start) / 4, newest, self.period_seconds)
 
     def periods(self, binned: Iterable[BinnedWindow]) -> tuple[HeldWindows, ...]:
         """Return the windows by minute (hour), oldest first."""
@@ -177,16 +161,19 @@ def too_early(
     `each` has the result of each period of `binned`, None if it has none. Enough periods without the finding prove that
     it does not persist, unless they rest on one or two scrapes.
     """
-    known = sum(1 for part in each if part is not None)
-    of_minutes = case.period_seconds <= MINUTE_SECONDS
-    enough = known >= SEPARATE and not (of_minutes and scraped_by_the_minute(binned))
-    shown = sum(1 for part in each if part is not None and exceeds(part))
-    if enough or shown >= SEPARATE or last is None or not exceeds(last):
+    if last is None or not exceeds(last):
         return None
-    pairs = zip(case.periods(binned), each, strict=True)
-    so = [one for group, part in pairs if part is not None and exceeds(part) for one in group]
-    text = f"{case.rule.title} for {part_seen(so, binned)}: too early to say"
-    return case.unknown(Gap.TOO_FEW_REQUESTS, text, (SEPARATE - shown) * case.period_seconds)
+    of_minutes = case.period_seconds <= MINUTE_SECONDS
+    is_enough = len([part for part in each if part is not None]) >= SEPARATE
+    if is_enough and not (of_minutes and hold(binned).is_scraped_by_the_minute):
+        return None
+    shown = [
+        group for group, part in zip(case.periods(binned), each, strict=True) if part is not None and exceeds(part)
+    ]
+    if len(shown) >= SEPARATE:
+        return None
+    text = f"{case.rule.title} for {part_seen(chain.from_iterable(shown), binned)}: too early to say"
+    return case.unknown(Gap.TOO_FEW_REQUESTS, text, (SEPARATE - len(shown)) * case.period_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,13 +229,8 @@ def select_comparable(
 
 
 def find_growing_queues(case: RuleContext) -> Mapping[str | None, str]:
-    """Return replicas whose queue grew over the whole hold, with the numbers. Sums over replicas or a week do not show
-    it.
-    """
-    if case.period_seconds > MINUTE_SECONDS:
-        return {}
-    found = hold(case.binned).find_growing_queues(case.now)
-    return {name: text for name, text in found.items() if name is not None}
+    """Return replicas whose queue grew over the whole hold, with the numbers. Sums over a week do not show it."""
+    return hold(case.binned).find_growing_queues(case.now) if case.period_seconds <= MINUTE_SECONDS else {}
 
 
 def _loaded_seconds(binned: Iterable[BinnedWindow]) -> float:
@@ -260,34 +242,15 @@ def worst_gap(binned: Sequence[BinnedWindow], family: str) -> Gap:
     return hold(binned).sum_families(()).explain_missing(family)
 
 
-def expectation_bounds(expected: Expectation) -> tuple[float, float, float]:
-    """Return lower end, best value and upper end of an expectation."""
-    return min(expected.lower, expected.upper), expected.interpolated, max(expected.lower, expected.upper)
-
-
-def supports_certain(expected: Expectation, needed: float) -> bool:
-    """Return whether the `needed` requests stand behind both points (DESIGN 3.3)."""
-    return expected.requests >= needed
-
-
-def too_short(rule: Rule, held: HeldWindows) -> str:
-    """Return in words how far the windows fall short of the rule's minimum, or ""."""
-    return _needed(rule, held.span_seconds) if held.span_seconds < rule.minimum_seconds else ""
-
-
-def too_many_holes(rule: Rule, held: HeldWindows) -> str:
-    """Return in words how far the seen time falls short of the rule's minimum, or ""."""
-    return _needed(rule, held.watched_seconds) if held.watched_seconds < FULL_COVERAGE * rule.minimum_seconds else ""
-
-
-def _needed(rule: Rule, seconds: float) -> str:
+def needed_words(rule: Rule, seconds: float) -> str:
+    """Return how much of the rule's minimum was seen."""
     # Rounded down: 59.9995 s are not the 60 s that are needed.
     return f"{math.floor(seconds)} s seen, {rule.minimum_seconds:.0f} s are needed"
 
 
 def part_seen(part: Iterable[BinnedWindow], whole: Iterable[BinnedWindow]) -> str:
     """Return how long something was so, of what was watched: "2 of 2 minutes seen", "3 of 150 hours seen"."""
-    some, every = watched_seconds(part), watched_seconds(whole)
-    size, word = (HOUR_SECONDS, "hour") if some >= HOUR_SECONDS else (MINUTE_SECONDS, "minute")
-    first, last = max(1, round(some / size)), max(1, round(every / size))
+    seconds = hold(part).watched_seconds, hold(whole).watched_seconds
+    size, word = (HOUR_SECONDS, "hour") if seconds[0] >= HOUR_SECONDS else (MINUTE_SECONDS, "minute")
+    first, last = (max(1, round(some / size)) for some in seconds)
     return f"{first} of {last:,} {word}{'' if last == 1 else 's'} seen"

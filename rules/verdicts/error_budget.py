@@ -80,16 +80,9 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlowRequestCount:
-    """Of `n` requests `low` surely broke the objective, `high` at most, `best` by the best estimate.
+class SlowRequestCount(histograms.Share):
+    """Requests that broke the objective, of all. Output events are scaled to requests. `seconds` of the time were seen."""
 
-    Output events are scaled to the requests that they belong to. `seconds` of the time were seen.
-    """
-
-    n: float
-    low: float
-    best: float
-    high: float
     seconds: float
 
 

@@ -14,8 +14,7 @@ from rules.telemetry.signals import Gap
 from rules.verdicts.verdict import FIRING, SEVERITY, RuleResult, Status, Subject, Unknown, Verdict
 
 MOST_TRANSITIONS = 200
-"""Changes that are kept of one episode, half of them its first and half its latest: one that flaps for weeks is written to
-the history every minute."""
+"""Changes that are kept of one episode, its first and the newest: one that flaps for weeks is written every minute."""
 
 LIKELY = "likely"
 """Word for a finding that was never certain."""
@@ -39,10 +38,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Finding of a rule with its `worst` verdict (by status, certainty, stage); `ended_at` is None while it lasts.
-
-    `from_first_verdict`: it is the rule's first verdict about the subject, so that it may have begun earlier.
-    """
+    """Finding of a rule with its `worst` verdict (by status, certainty, stage); `ended_at` is None while it lasts."""
 
     rule: str
     subject: Subject
@@ -50,7 +46,6 @@ class Finding:
     ended_at: float | None = None
     worst: Verdict
     transitions: tuple[Transition, ...]
-    from_first_verdict: bool = False
 
     @property
     def end(self) -> float:
@@ -100,13 +95,8 @@ def step_rule_state(previous: RuleState | None, result: RuleResult) -> tuple[Rul
     if isinstance(result, Unknown):
         if unknown is None or unknown.reason is not result.reason:
             ended = (_ended(unknown, result.t),) if unknown is not None else ()
-            unknown = UnknownSpan(
-                rule=result.rule,
-                subject=result.subject,
-                reason=result.reason,
-                text=result.text,
-                started_at=result.t,
-            )
+            rule, subject, reason = result.rule, result.subject, result.reason
+            unknown = UnknownSpan(rule=rule, subject=subject, reason=reason, text=result.text, started_at=result.t)
         elif unknown.text != result.text:
             unknown = replace(unknown, text=result.text)
         judged_at = previous.evaluated_at if previous else None
@@ -116,8 +106,7 @@ def step_rule_state(previous: RuleState | None, result: RuleResult) -> tuple[Rul
     if unknown is not None:
         ended = (_ended(unknown, result.t),)
     if result.status in FIRING:
-        first = previous is None or previous.evaluated_at is None
-        return RuleState(result=result, finding=_extend(finding, result, first), evaluated_at=result.t), ended
+        return RuleState(result=result, finding=_extend(finding, result), evaluated_at=result.t), ended
     if finding is not None:
         last = Transition(t=result.t, status=result.status, stage=result.stage, certainty=result.certainty)
         closed = replace(finding, transitions=(*finding.transitions, last))
@@ -129,12 +118,8 @@ def has_changed(before: Finding | None, now: Finding) -> bool:
     """Return whether a finding began, or became worse in status, stage or severity."""
     if before is None or before.started_at != now.started_at:
         return True
-    known, found = before.worst, now.worst
-    return (known.status, known.stage, severity_of(known, before)) != (
-        found.status,
-        found.stage,
-        severity_of(found, now),
-    )
+    known, new = ((one.worst.status, one.worst.stage, severity_of(one.worst, one)) for one in (before, now))
+    return known != new
 
 
 def severity_of(verdict: Verdict, finding: Finding | None) -> Status | None:
@@ -164,30 +149,18 @@ def _ended(span: T, t: float) -> T:
     return replace(span, ended_at=max(t, span.started_at))
 
 
-def _extend(finding: Finding | None, verdict: Verdict, first: bool) -> Finding:
+def _extend(finding: Finding | None, verdict: Verdict) -> Finding:
     change = Transition(t=verdict.t, status=verdict.status, stage=verdict.stage, certainty=verdict.certainty)
     if finding is None:
-        return Finding(
-            rule=verdict.rule,
-            subject=verdict.subject,
-            started_at=verdict.t,
-            worst=verdict,
-            transitions=(change,),
-            from_first_verdict=first,
-        )
+        rule, subject = verdict.rule, verdict.subject
+        return Finding(rule=rule, subject=subject, started_at=verdict.t, worst=verdict, transitions=(change,))
     last = finding.transitions[-1]
-    same = (last.status, last.stage, last.certainty) == (change.status, change.stage, change.certainty)
+    is_change = replace(last, t=change.t) != change
     return replace(
         finding,
         worst=verdict if _badness(verdict) >= _badness(finding.worst) else finding.worst,
-        transitions=finding.transitions if same else _bounded((*finding.transitions, change)),
+        transitions=(*finding.transitions[: MOST_TRANSITIONS - 1], change) if is_change else finding.transitions,
     )
-
-
-def _bounded(transitions: tuple[Transition, ...]) -> tuple[Transition, ...]:
-    """Drop a transition of the middle if there are too many."""
-    half = MOST_TRANSITIONS // 2
-    return transitions if len(transitions) <= MOST_TRANSITIONS else (*transitions[:half], *transitions[-half:])
 
 
 def _badness(verdict: Verdict) -> tuple[int, bool, int]:

@@ -14,13 +14,6 @@ Method = Callable[[Any], RuleResult]
 """Function that evaluates a rule: `RuleContext` in, result out. The context holds a rule, so its type is not named here."""
 
 
-class Condition(StrEnum):
-    """Minutes of the hold that count."""
-
-    ANY = "any"
-    SERVING = "serving"  # with requests in the system or finished
-
-
 class LatencyPattern(StrEnum):
     """What makes requests wait."""
 
@@ -47,10 +40,9 @@ class Rule(CatalogueRow):
 
     The default hold is 15 minutes, evaluated from three minutes on. `loudness` is the label of its alerts, by default a
     ticket. `family` and `signal` name what is read from windows and from the curve. `per_request`: each request is
-    observed once. An observation that is made many times a request is not independent, and counts as one. `condition`
-    selects minutes. `needs` is a dotted path below the tier of the plan: without it the result is not_in_plan. `about`
-    names the reading in sentences. `interim` describes what a hold that is still too short shows already, "" for nothing.
-    `reads_windows`: without any window the result is scrape_failed.
+    observed once. An observation that is made many times a request is not independent, and counts as one. `serving_only`:
+    minutes without a request count for nothing. `needs` is a dotted path below the tier of the plan: without it the result
+    is not_in_plan. `about` names the reading in sentences. `reads_windows`: without any window the result is scrape_failed.
     `levers` are the actions of each pattern, in place of all of them.
     `stage` is how far downstream the rule lies: a finding near in time of a rule with a lower one explains it. Rules of one
     stage do not explain each other. 0 is a note that explains nothing and is not explained.
@@ -66,11 +58,10 @@ class Rule(CatalogueRow):
     unit: str = "ratio"
     family: str = ""
     per_request: bool = True
-    condition: Condition = Condition.ANY
+    serving_only: bool = False
     needs: str = ""
     about: str = ""
     reads_windows: bool = True
-    interim: Callable[[Any], str] | None = None
     title: str
     meaning: str
     actions: tuple[str, ...]

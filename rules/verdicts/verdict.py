@@ -44,14 +44,6 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
-    """Recommended action and the runbook heading that explains it."""
-
-    text: str
-    runbook: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MissedObjective:
     """Share of a tier's requests that missed an objective; `share.n` is the number of requests.
 
@@ -99,16 +91,15 @@ class Verdict:
     details: tuple[str, ...] = ()
     stage: int | None = None
     causes: tuple[Cause, ...] = ()
-    actions: tuple[Action, ...] = ()
+    actions: tuple[str, ...] = ()
     missed: MissedObjective | None = None
     idle: IdleReplicas | None = None
     is_forecast: bool = False
 
     def sentence_with_suspect(self) -> str:
         """Return the sentence and the first suspect, for surfaces that do not list the causes."""
-        suspect = self.causes[0].evidence[0] if self.causes and self.causes[0].evidence else ""
-        # Verdicts of older histories have the suspect in the sentence.
-        return self.sentence if suspect in self.sentence else f"{self.sentence}. First suspect: {suspect}"
+        suspect = next((cause.evidence[0] for cause in self.causes[:1] if cause.evidence), "")
+        return f"{self.sentence}. First suspect: {suspect}" if suspect else self.sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

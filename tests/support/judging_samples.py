@@ -102,12 +102,19 @@ def minute(
     return Window(**{**span, **whole, **more})
 
 
+def add_minute(
+    kept: tier_minutes.TierMinutes, minute: Window, replica: str, context: TierContext
+) -> tier_minutes.TierMinutes:
+    """Add one closed minute of a replica."""
+    return tier_minutes.add_minutes(kept, (tier_minutes.bin_minute(kept, minute, replica, context),), context)
+
+
 def minutes(context: TierContext, replicas: Mapping[str, Iterable[Window]]) -> tier_minutes.TierMinutes:
     """The minutes of several replicas, booked in the order of time."""
     booked = tier_minutes.TierMinutes()
     every = [(window, name) for name, windows in replicas.items() for window in windows]
     for window, name in sorted(every, key=lambda pair: pair[0].end):
-        booked = tier_minutes.add_minute(booked, window, name, context)
+        booked = add_minute(booked, window, name, context)
     return booked
 
 

@@ -55,7 +55,7 @@ def result_faults(result: Verdict | Unknown) -> tuple[str, ...]:
         found = sentence_faults(result.text)
     else:
         evidence = (text for cause in result.causes for text in (*cause.evidence, *cause.against))
-        facts = (*result.details, *evidence, *(action.text for action in result.actions))
+        facts = (*result.details, *evidence, *result.actions)
         found = chain(sentence_faults(result.sentence), *map(fact_faults, facts))
     return tuple(f"{result.rule}: {fault}" for fault in found)
 

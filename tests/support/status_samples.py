@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 import yaml
+from judging_samples import add_minute
 from paths import TESTS
 
 from exporters.status.records import AgentHealth, AgentStatus, GpuStatus, ReplicaStatus, TierStatus, TrendPoint
@@ -163,7 +164,7 @@ def judged(context: TierContext, hours: Mapping[str, list[Window]]) -> tuple[Rul
     minutes = tier_minutes.TierMinutes()
     for number in range(MINUTES):
         for name, hour in hours.items():
-            minutes = tier_minutes.add_minute(minutes, hour[number], name, context)
+            minutes = add_minute(minutes, hour[number], name, context)
     return tier_rules.evaluate_tier_rules(minutes, context, NOW)
 
 

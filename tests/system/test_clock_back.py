@@ -13,6 +13,7 @@ from daemon_runs import configuration, write
 from engine_server import engines
 from evaluation_steps import EvaluationSteps
 from history_samples import booking
+from judging_samples import add_minute
 from making import START, snapshot, window
 from stored_recordings import agent_samples
 from test_finding import result
@@ -300,8 +301,8 @@ def test_minutes_of_a_time_that_has_yet_to_come_are_no_rule_s_business() -> None
     context = load_bins.build_tier_context("t", None)
     minutes = tier_minutes.TierMinutes()
     for number in range(70):
-        minutes = tier_minutes.add_minute(minutes, window(START + 60.0 * number), "r", context)
-    minutes = tier_minutes.add_minute(minutes, window(START), "r", context)
+        minutes = add_minute(minutes, window(START + 60.0 * number), "r", context)
+    minutes = add_minute(minutes, window(START), "r", context)
     assert max(one.window.end for one in minutes.binned) <= START + 60.0 + tier_minutes.AHEAD_SECONDS
 
 

@@ -166,7 +166,7 @@ def test_after_a_reload_an_alert_keeps_the_name_it_was_sent_with() -> None:
     post(before, 90.0, first, later)
     after = service(before)
     post(after, 100.0, later)
-    assert [alert.key.rule for alert in after.foreign.incident_alerts] == ["TpotDivergence"]
+    assert [alert.rule for alert in after.foreign.incident_alerts] == ["TpotDivergence"]
 
 
 def post(alerting: AlertingService, now: float, *rules: RuleState) -> None:

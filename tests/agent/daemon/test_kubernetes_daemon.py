@@ -233,10 +233,10 @@ def test_a_pod_that_starts_is_no_target_that_is_down_and_its_start_is_timed_by_i
             assert 'state="starting"} 1.0' in ask(daemon, "metrics").decode()
             engine.act = None
             assert wait_for(lambda: up(daemon) == {"llm/a"})
-            assert daemon.loop.state.starts("cpu-small") == (), "its pod is not Ready yet"
+            assert daemon.loop.state.of_tier("cpu-small").starts == (), "its pod is not Ready yet"
             kube.put(serves("a", engine, made=asked, started=asked + 20, became_ready=asked + 45))
-            assert wait_for(lambda: daemon.loop.state.starts("cpu-small"))
-            (start,) = daemon.loop.state.starts("cpu-small")
+            assert wait_for(lambda: daemon.loop.state.of_tier("cpu-small").starts)
+            (start,) = daemon.loop.state.of_tier("cpu-small").starts
             assert (start.timing, start.lead_seconds) == ("pod", 45.0)
             (text,) = wait_for(
                 lambda: [one["text"] for one in status(daemon)["timeline"] if "asked for" in one["text"]]
@@ -268,7 +268,7 @@ def test_a_pod_of_a_statefulset_that_is_made_anew_under_its_name_starts_and_is_n
             )
             engine.pages, engine.act = tuple(other), None
             kube.put(serves("vllm-0", engine, became_ready=asked + 9, **again))
-            timed = wait_for(lambda: [x for x in daemon.loop.state.starts("cpu-small") if x.timing == "pod"])
+            timed = wait_for(lambda: [x for x in daemon.loop.state.of_tier("cpu-small").starts if x.timing == "pod"])
             assert [x.seconds.value for x in timed] == [9.0]
 
 
@@ -286,13 +286,13 @@ def test_how_a_tier_starts_is_known_when_its_only_pod_was_another(tmp_path: Path
         kube.put(serves("a", engine, ready=False, made=asked, started=asked + 10))
         with running(write(tmp_path, cluster(tmp_path, kube))) as daemon:
             kube.put(serves("a", engine, made=asked, started=asked + 10, became_ready=asked + 30))
-            assert wait_for(lambda: daemon.loop.state.starts("cpu-small"))
+            assert wait_for(lambda: daemon.loop.state.of_tier("cpu-small").starts)
             kube.delete("a")
             assert wait_for(lambda: not replicas(daemon))
-            assert len(daemon.loop.state.starts("cpu-small")) == 1
+            assert len(daemon.loop.state.of_tier("cpu-small").starts) == 1
             kube.put(serves("c", engine))
             assert wait_for(lambda: up(daemon) == {"llm/c"})
-            assert "llm/a" in {start.replica for start in daemon.loop.state.starts("cpu-small")}
+            assert "llm/a" in {start.replica for start in daemon.loop.state.of_tier("cpu-small").starts}
 
 
 class Gpus:

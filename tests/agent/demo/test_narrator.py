@@ -12,7 +12,7 @@ from rules.confidence import Certainty
 from rules.evaluator.observation import StepResult
 from rules.telemetry.signals import Gap, Missing
 from rules.verdicts.finding import Finding, Transition
-from rules.verdicts.verdict import Action, Status, Subject, Verdict
+from rules.verdicts.verdict import Status, Subject, Verdict
 
 T = 1_800_000_000.0
 SENTENCE = "KV cache 97% full and 5 requests waiting. First suspect: prompts are longer than planned"
@@ -30,7 +30,7 @@ def finding(rule: str = "KvCacheCascade", stage: int = 1) -> Finding:
         unit="ratio",
         sentence=SENTENCE,
         stage=stage,
-        actions=(Action(text="Shed or reroute load now", runbook=rule),),
+        actions=("Shed or reroute load now",),
     )
     change = Transition(t=worst.t, status=worst.status, stage=stage, certainty=worst.certainty)
     return Finding(

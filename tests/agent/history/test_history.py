@@ -24,7 +24,7 @@ from rules.evaluator.timeline import TimelineEvent
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.verdicts.finding import Finding, Transition, UnknownSpan
-from rules.verdicts.verdict import Action, Cause, Status, Subject, Verdict
+from rules.verdicts.verdict import Cause, Status, Subject, Verdict
 
 HOUR = 3600.0
 EVER = (0.0, START + 1000 * DAY)
@@ -229,7 +229,7 @@ VERDICT = Verdict(
     causes=(
         Cause(cause="cold cache", certainty=Certainty.LIKELY, evidence=("hit rate 0.1",), against=("no restart",)),
     ),
-    actions=(Action(text="Look at the router", runbook="TtftDivergence"),),
+    actions=("Look at the router",),
 )
 OPEN = Finding(
     rule="TtftDivergence",

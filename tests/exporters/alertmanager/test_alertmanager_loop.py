@@ -47,7 +47,7 @@ def _pages(daemon: Daemon) -> bool:
     """Whether its cascade pages."""
     status = daemon.status()
     assert status is not None
-    return any(one.key.rule == CASCADE for alerts in status.incident_alerts.values() for one in alerts)
+    return any(one.rule == CASCADE for alerts in status.incident_alerts.values() for one in alerts)
 
 
 def fingerprints(several: list[dict[str, Any]]) -> set[str]:

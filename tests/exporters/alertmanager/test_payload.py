@@ -23,7 +23,7 @@ from rules.evaluator.external_alerts import Diagnosis, ExternalAlert
 from rules.evaluator.incident_alerts import KEEP_SECONDS, IncidentAlert, step_incident_alerts
 from rules.evaluator.incidents import group_incidents
 from rules.verdicts.finding import Finding, Transition
-from rules.verdicts.verdict import Action, Cause, Status, Verdict
+from rules.verdicts.verdict import Cause, Status, Verdict
 
 T = 1_790_000_000.0
 SETTINGS = AlertSettings(resend_seconds=60)
@@ -36,7 +36,7 @@ CAUSE = Cause(
 def cascade(sentence: str = "The KV cache fills", stage: int = 3, ended_at: float | None = None) -> Finding:
     """A cascade of one replica that pages, with a first suspect and two actions."""
     made = finding(PAGE, T, ended_at, tier="t", replica="a")
-    actions = tuple(Action(text=text, runbook=PAGE) for text in ("Shed load", "Add one"))
+    actions = ("Shed load", "Add one")
     worst = replace(made.worst, sentence=f"{sentence}; more", stage=stage, causes=(CAUSE,), actions=actions)
     return replace(made, worst=worst, transitions=tuple(replace(one, stage=stage) for one in made.transitions))
 

@@ -11,7 +11,7 @@ from exporters.documents.replay import WIDTH, not_exposed_text, replay_json, rep
 from rules.confidence import Certainty
 from rules.telemetry.signals import Gap, Missing
 from rules.verdicts.finding import ClosedSpan, Finding, RuleState, Transition, UnknownSpan
-from rules.verdicts.verdict import Action, Cause, RuleResult, Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import Cause, RuleResult, Status, Subject, Unknown, Verdict
 
 MISSING = Missing(gap=Gap.NOT_IN_PLAN)
 SUSPECT = Cause(cause="c", certainty=Certainty.CERTAIN, evidence=("first", "second"), against=("but",))
@@ -76,7 +76,7 @@ def test_a_recording_without_a_scrape_says_so() -> None:
 
 
 def test_an_episode_says_what_when_how_sure_why_and_what_to_do() -> None:
-    actions = tuple(Action(text=f"action {n}", runbook="KvEviction") for n in range(5))
+    actions = tuple(f"action {n}" for n in range(5))
     assert text((finding(START + 300, causes=(SUSPECT,), actions=actions),)) == [
         "name: 1:06:40 of t",
         "",

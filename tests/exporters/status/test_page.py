@@ -50,7 +50,7 @@ from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.work import CapacitySource
 from rules.verdicts.finding import Finding, Transition
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import FIRING, Action, Cause, MissedObjective, Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import FIRING, Cause, MissedObjective, Status, Subject, Unknown, Verdict
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 
@@ -114,8 +114,8 @@ def test_every_tier_and_every_firing_sentence_stands_on_the_page() -> None:
         for one in list_active_incidents(tier, status.incidents[tier.name])[:INCIDENTS_SHOWN]
     ):
         action, worst = one.root.verdict.actions[0], one.worst.verdict
-        assert action.text in page.text
-        assert f"Runbook: {action.runbook}" in page.text
+        assert action in page.text
+        assert f"Runbook: {one.root.verdict.rule}" in page.text
         assert f"{worst.status.value}, {worst.certainty.value}" in page.text
 
 
@@ -589,12 +589,12 @@ def test_findings_of_one_cause_are_one_card_with_its_symptoms_folded() -> None:
 def test_an_incident_that_pages_says_what_helps_at_once_before_the_action_of_its_root() -> None:
     tier = explained_tier()
     root, symptom = tier.findings
-    relief = Action(text="Shed load", runbook="TtftSloBurn")
+    relief = "Shed load"
     burn = replace(symptom.worst, rule="TtftSloBurn", status=Status.CRITICAL, actions=(relief,))
     page = replace(symptom, rule="TtftSloBurn", worst=burn)
     text = read(with_tiers(replace(tier, findings=(root, page), results=(root.worst, burn)))).text
-    assert f"At once: Shed load Then: {root.worst.actions[0].text} Runbook:" in text
-    assert f"Do first: {root.worst.actions[0].text}" in read(with_tiers(tier)).text
+    assert f"At once: Shed load Then: {root.worst.actions[0]} Runbook:" in text
+    assert f"Do first: {root.worst.actions[0]}" in read(with_tiers(tier)).text
 
 
 def test_an_incident_whose_root_has_ended_keeps_its_card_until_its_symptoms_end() -> None:

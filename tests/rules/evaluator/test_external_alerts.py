@@ -125,34 +125,6 @@ def test_an_episode_that_overlaps_or_ended_shortly_before_explains(
     assert (said is None) if words is None else str(said).endswith(words)
 
 
-def test_a_finding_that_was_there_at_the_agents_start_may_have_begun_before_the_alert() -> None:
-    first, later = make_finding(300), replace(make_finding(300), from_first_verdict=False)
-    assert first.from_first_verdict
-
-    def text(found: Finding, watched_since: float) -> str | None:
-        done = attach_finding(HERE, [found], T + 600, watched_since)
-        return done.diagnosis.sentence if done.diagnosis else None
-
-    assert str(text(first, T + 290)).endswith("KV cache cascade of a0, there when sizewatch began to watch")
-    assert text(later, T + 290) is None
-    assert text(first, T - AFTERMATH_SECONDS) is None
-    assert text(make_finding(700), T + 690) is None
-
-
-def test_only_a_rules_first_verdict_about_a_subject_may_have_begun_before() -> None:
-    fine, _ = finding.step_rule_state(None, result(OK, CERTAIN, t=T))
-    begun, _ = finding.step_rule_state(fine, result(CRITICAL, CERTAIN, t=T + 15))
-    assert begun.finding is not None
-    assert not begun.finding.from_first_verdict
-
-
-def test_the_agent_watches_from_its_first_turn() -> None:
-    seen = Memory()
-    seen.turn(after=0)
-    seen.turn(after=60)
-    assert seen.foreign.watched_since == T
-
-
 @pytest.mark.parametrize(
     ("one", "found"),
     [

@@ -45,7 +45,7 @@ def alerts(
 
 
 def told(found: Iterable[IncidentAlert]) -> list[Told]:
-    return [(one.key.rule, one.loudness.value, one.since, one.resolved_at) for one in found]
+    return [(one.rule, one.loudness.value, one.since, one.resolved_at) for one in found]
 
 
 def story(findings: Iterable[Finding], until: float, every: float = 15.0) -> list[Told]:
@@ -238,7 +238,7 @@ def test_a_tier_that_dies_in_an_incident_is_a_page_of_its_own_until_it_answers()
     known: tuple[IncidentAlert, ...] = ()
     for now in (2990.0, 3000.0, 3015.0, 3600.0):
         known = alerts([cascade, tail, died, slower], now, known)
-        pages = {one.key.rule for one in known if one.loudness is Severity.PAGE and one.resolved_at is None}
+        pages = {one.rule for one in known if one.loudness is Severity.PAGE and one.resolved_at is None}
         assert pages == {"KvCacheCascade", *(["TierDown"] if now >= 3000.0 else [])}
     failing = finding("AvailabilityBurn", 3060.0)
     known = alerts([cascade, tail, died, slower, failing], 3700.0, known)
@@ -249,4 +249,4 @@ def test_a_tier_that_dies_of_its_incident_is_the_same_page() -> None:
     cascade, died = finding("KvCacheCascade", 0.0, 400.0), finding("TierDown", 300.0)
     slower = finding("AvailabilityBurn", 250.0)
     (page,) = (one for one in alerts([cascade, slower, died], 310.0) if one.loudness is Severity.PAGE)
-    assert page.key.rule == "KvCacheCascade"
+    assert page.rule == "KvCacheCascade"

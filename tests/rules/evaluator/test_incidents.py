@@ -16,7 +16,7 @@ from rules.evaluator.incidents import APART_SECONDS, NEAR_SECONDS, SHARP_SECONDS
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.verdicts.finding import Finding, Transition
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import Action, Cause, IdleReplicas, MissedObjective, Status, Subject, Verdict
+from rules.verdicts.verdict import Cause, IdleReplicas, MissedObjective, Status, Subject, Verdict
 
 NOTHING = Missing(gap=Gap.NO_TRAFFIC)
 
@@ -42,7 +42,7 @@ def finding(
         expected=NOTHING,
         unit="ratio",
         sentence=f"{rule} is seen",
-        actions=(Action(text=f"mend {rule}", runbook=rule),),
+        actions=(f"mend {rule}",),
     )
     changes = (Transition(t=start, status=status, stage=None, certainty=certainty),)
     return Finding(rule=rule, subject=subject, started_at=start, ended_at=end, worst=verdict, transitions=changes)
@@ -303,7 +303,7 @@ def test_the_sentence_says_the_claim_the_time_the_effect_and_what_users_feel() -
         "Prompts are 4x longer than planned since 10:23; requests are preempted, "
         "56.0% of requests miss the 2 s TTFT objective"
     )
-    assert incident.impact.missed == missed(0.56)
+    assert incident.missed == missed(0.56)
 
 
 def test_a_sentence_leaves_out_the_effect_first_and_then_the_share_where_words_run_out() -> None:
@@ -344,9 +344,9 @@ def idle(replicas: float) -> IdleReplicas:
 def test_impact_names_the_replicas_and_the_idle_money() -> None:
     trap = felt(finding("UtilizationTrap", 0.0), missed(0.5))
     (incident,) = group_incidents([replace(trap, worst=replace(trap.worst, idle=idle(2.5)))])
-    assert (incident.impact.idle, incident.impact.replicas) == (idle(2.5), ())
-    assert incident.impact.missed is None, "a note is not the cause of what users feel"
-    assert group_incidents([finding("TargetDown", 0.0, replica="b")])[0].impact.replicas == ("b",)
+    assert (incident.idle, incident.replicas) == (idle(2.5), ())
+    assert incident.missed is None, "a note is not the cause of what users feel"
+    assert group_incidents([finding("TargetDown", 0.0, replica="b")])[0].replicas == ("b",)
 
 
 def test_impact_is_the_worst_of_what_lasts_and_in_the_end_the_worst_of_all() -> None:
@@ -356,8 +356,8 @@ def test_impact_is_the_worst_of_what_lasts_and_in_the_end_the_worst_of_all() -> 
         replace(one, worst=replace(one.worst, idle=idle(share * 10))) for one, share in zip(found, ends, strict=True)
     ]
     for known, share in ((found, 0.3), ([replace(one, ended_at=80.0) for one in found], 0.9)):
-        impact = group_incidents(known)[0].impact
-        assert (impact.missed, impact.idle) == (missed(share), idle(share * 10))
+        incident = group_incidents(known)[0]
+        assert (incident.missed, incident.idle) == (missed(share), idle(share * 10))
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ def test_impact_is_the_worst_of_what_lasts_and_in_the_end_the_worst_of_all() -> 
 )
 def test_of_a_tier_that_is_down_no_missed_request_is_no_impact(rule: str, share: float, known: bool) -> None:
     (incident,) = group_incidents([felt(finding(rule, 0.0), missed(share))])
-    assert incident.impact.missed == (missed(share) if known else None)
+    assert incident.missed == (missed(share) if known else None)
 
 
 @pytest.mark.parametrize("root", ["TtftSloBurn", "TpotSloBurn", "AvailabilityBurn"])
@@ -375,7 +375,7 @@ def test_a_root_about_latency_says_its_share_itself(root: str) -> None:
 
 
 def test_relief_is_of_the_rule_that_pages_and_the_action_of_the_root() -> None:
-    plan, shed = (Action(text=text, runbook="TtftSloBurn") for text in ("Plan again", "Shed load"))
+    plan, shed = "Plan again", "Shed load"
     drift, burn = finding("WorkloadDrift", 0.0), finding("TtftSloBurn", 600.0)
     drift = replace(drift, worst=replace(drift.worst, actions=(plan,)))
     burn = replace(burn, worst=replace(burn.worst, actions=(shed,)))

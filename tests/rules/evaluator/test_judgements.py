@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from judging_samples import START, answered, context, each, gauge, minute, seen, unknown
+from judging_samples import START, add_minute, answered, context, each, gauge, minute, seen, unknown
 
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.evaluator import tier_minutes
@@ -104,7 +104,7 @@ def test_the_hold_is_the_rules_window_and_no_more() -> None:
         assert "0.0%" in found.sentence
     kept = tier_minutes.TierMinutes()
     for window in each(70, minute):
-        kept = tier_minutes.add_minute(kept, window, "a", WHOLE)
+        kept = add_minute(kept, window, "a", WHOLE)
     assert len(kept.binned) == tier_minutes.LONGEST / 60 + 1
 
 
@@ -114,9 +114,7 @@ def test_findings_over_a_week_must_show_in_three_separate_hours() -> None:
     def hours(slow: tuple[int, ...]) -> Status:
         made = [minute(60 * n, seconds=3600.0, slow=1000.0 if n in slow else 0.0) for n in range(8)]
         placed = tuple(
-            one
-            for window in made
-            for one in tier_minutes.add_minute(tier_minutes.TierMinutes(), window, "", WHOLE).binned
+            one for window in made for one in add_minute(tier_minutes.TierMinutes(), window, "", WHOLE).binned
         )
         found = evaluate_rule(rule, WHOLE, placed, START + 8 * 3600, 3600.0)
         assert isinstance(found, Verdict)

@@ -283,14 +283,14 @@ def test_the_newest_forecast_is_judged_until_it_is_outlived() -> None:
     watcher = EvaluationSteps({"t": context()})
     watched(watcher, end=150)
     assert unknown(watcher, "ForecastDegraded") == (Gap.TOO_FEW_REQUESTS, "no forecast is made yet")
-    watcher.set_projections({"t": projection(START + 150)})
+    watcher.state.projections = {"t": projection(START + 150)}
     watched(watcher, start=165, end=225)
     assert rule_state(watcher, "ForecastDegraded").status is Status.OK
     watched(watcher, start=240, end=900)
     reason, text = unknown(watcher, "ForecastDegraded")
     assert reason is Gap.STALE
     assert text.startswith("the forecast was made 12 min ago")
-    watcher.set_projections({})
+    watcher.state.projections = {}
     watched(watcher, start=915, end=975)
     assert unknown(watcher, "ForecastDegraded")[1] == "no forecast is made yet"
 
@@ -299,7 +299,7 @@ def test_forecasts_go_on_with_another_configuration_for_tiers_that_are_still_wat
     before = EvaluationSteps({"t": context()})
     watched(before, end=60)
     kept = projection(START + 60)
-    before.set_projections({"t": kept, "u": replace(kept, tier="u")})
+    before.state.projections = {"t": kept, "u": replace(kept, tier="u")}
     after = EvaluationSteps({"t": context()})
     after.take_state(before, {("t", "a")})
     assert after.projections == {"t": kept}

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from judging_samples import START, context, each, gauge, minute, minutes, seen
+from judging_samples import START, add_minute, context, each, gauge, minute, minutes, seen
 
 from rules.catalogue.registry import BY_NAME
 from rules.evaluator import tier_minutes, tier_rules
@@ -76,7 +76,7 @@ def test_old_minutes_keep_their_lengths_and_none_of_their_latencies() -> None:
     kept = tier_minutes.TierMinutes()
     for number in range(20):
         levels = {"kv_utilization": gauge(0.5)}
-        kept = tier_minutes.add_minute(kept, minute(number, histograms=lengths, gauges=levels), "a", of)
+        kept = add_minute(kept, minute(number, histograms=lengths, gauges=levels), "a", of)
     old, new = kept.binned[0], kept.binned[-1]
     assert set(old.window.histograms) == tier_minutes.LENGTHS
     assert set(old.window.gauges) == {"requests_running", "requests_waiting"}

@@ -39,7 +39,7 @@ def test_requests_held_back_for_a_tenth_of_the_objective_are_pressure() -> None:
         "at most 2 adapters ran at once, 2 fit; "
         "how often adapters are loaded is not exposed"
     )
-    assert found.actions[0].text.startswith("Give adapters more places")
+    assert found.actions[0].startswith("Give adapters more places")
 
 
 def test_less_than_that_is_not_known_to_be_healthy_for_nobody_counts_loads() -> None:

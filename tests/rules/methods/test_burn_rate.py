@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging_samples import FAST, SLOW, START, context, each, seen, unknown, verdict
+from judging_samples import FAST, SLOW, START, add_minute, context, each, seen, unknown, verdict
 from judging_samples import minute as minute_of_two
 
 from rules.catalogue.registry import BY_NAME
@@ -65,7 +65,7 @@ def answered(
     by = seen_by or tier()
     kept = tier_minutes.TierMinutes(budget=error_budget.restore_budget(by, past or [], []))
     for one in several:
-        kept = tier_minutes.add_minute(kept, one, "a", by)
+        kept = add_minute(kept, one, "a", by)
     now = several[-1].end
     return next(a for a in tier_rules.evaluate_tier_rules(kept, by, now) if a.rule == rule)
 
@@ -197,7 +197,7 @@ def test_a_restart_of_the_agent_costs_no_page() -> None:
     before = [load_bins.bin_window(minute(n, slow=36), None, "a") for n in range(-40, 0)]
     kept = tier_minutes.TierMinutes(budget=error_budget.restore_budget(tier(), hours({})[:-1], before))
     for one in several:
-        kept = tier_minutes.add_minute(kept, one, "a", tier())
+        kept = add_minute(kept, one, "a", tier())
     (found,) = (a for a in tier_rules.evaluate_tier_rules(kept, tier(), START + 1200) if a.rule == TTFT)
     assert isinstance(found, Verdict)
     assert (found.status, found.certainty) == (Status.CRITICAL, CERTAIN)

@@ -62,7 +62,7 @@ def test_longer_prompts_are_told_with_their_factor() -> None:
     assert said(found) == (Status.WARNING, Certainty.CERTAIN)
     assert explain(found) == ("Prompts are at least 1.2x as long as planned: P95 200 to 500 tokens, 160 planned")
     assert (found.observed.low, found.expected.value) == (200.0, 160)  # type: ignore[union-attr]
-    assert found.actions[0].text.startswith("Size the tier again")
+    assert found.actions[0].startswith("Size the tier again")
 
 
 def test_longer_outputs_and_both_are_named() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judging_samples import START, context, each, minute, unknown, verdict
+from judging_samples import START, add_minute, context, each, minute, unknown, verdict
 from prose import explain
 
 from agent.scrape.scrapers import PageReader
@@ -136,7 +136,7 @@ def judged(pages: list[tuple[float, float]]) -> RuleResult:
         page = reader.read(PAGE.format(served=served, errors=errors).encode(), t)
         replica, _, closed = apply_snapshot(replica, page, cascade_limits(by))
         if closed is not None:
-            kept = tier_minutes.add_minute(kept, closed, "a", by)
+            kept = add_minute(kept, closed, "a", by)
     return next(a for a in tier_rules.evaluate_tier_rules(kept, by, t) if a.rule == BURN)
 
 

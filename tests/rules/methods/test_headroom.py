@@ -35,7 +35,7 @@ def test_a_quarter_of_an_hour_above_ninety_percent_leaves_no_headroom_and_one_mo
         "over 15 min; "
         "1 more cost 60 USD a day"
     )
-    assert found.actions[0].text == "Add a replica of this tier"
+    assert found.actions[0] == "Add a replica of this tier"
 
 
 @pytest.mark.parametrize(("rps", "status"), [(5.38, Status.OK), (5.42, Status.WARNING), (7.0, Status.WARNING)])

@@ -58,7 +58,7 @@ def test_one_start_beyond_the_planned_lead_is_late_for_it_was_measured() -> None
         "the plan is for the whole start"
     )
     assert found.observed == Reading(value=40.1, low=40.1, high=None, n=1.0)
-    assert found.actions[0].text.startswith("Raise cold_start_seconds")
+    assert found.actions[0].startswith("Raise cold_start_seconds")
 
 
 def test_a_quick_start_hides_no_late_one() -> None:
@@ -159,7 +159,7 @@ def test_a_lead_below_the_p95_of_all_known_starts_is_a_verdict_also_days_after_t
     )
     assert isinstance(found.observed, Reading)
     assert (round(found.observed.value or 0.0, 3), found.observed.n) == (50.6, 3.0)
-    assert found.actions[0].text.startswith("Raise cold_start_seconds")
+    assert found.actions[0].startswith("Raise cold_start_seconds")
     fine = with_starts(known(30.0, 40.0))
     assert isinstance(fine, Verdict)
     assert said(fine) == (Status.OK, Certainty.LIKELY)

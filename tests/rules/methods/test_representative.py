@@ -40,7 +40,7 @@ def test_more_than_twice_is_not_and_is_certain_against_both_points_around_the_lo
     assert found.observed == Reading(
         value=pytest.approx(6.2 / 3), low=pytest.approx(6.2 / 3), high=pytest.approx(6.2 / 3), n=1080
     )
-    assert found.actions[0].text.startswith("Compare prompt and output lengths")
+    assert found.actions[0].startswith("Compare prompt and output lengths")
 
 
 def test_beyond_the_middle_of_the_bin_but_not_beyond_its_slower_end_is_likely() -> None:

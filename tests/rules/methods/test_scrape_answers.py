@@ -82,7 +82,7 @@ def test_a_target_is_down_after_three_misses() -> None:
     down = verdict("TargetDown", replica(misses=3), now=START + 60)
     assert (down.status, down.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert down.sentence == "No usable metrics page for 45 s; 3 scrapes in a row failed: timeout"
-    assert down.actions[0].runbook == "TargetDown"
+    assert len(down.actions) >= 2
 
 
 def started(seconds: float, *, asked: bool) -> ReplicaStart:

@@ -110,7 +110,7 @@ def test_a_dead_core_is_likely_at_once_and_certain_after_a_minute(dead: Rank) ->
     found = stalled(steps)
     assert isinstance(found, Verdict)
     assert f"it holds {dead.running} running and {dead.waiting} waiting requests" in found.sentence
-    assert not any("shed" in action.text for action in found.actions)
+    assert not any("shed" in action for action in found.actions)
 
 
 def test_a_queue_that_grows_in_a_dead_core_is_the_same() -> None:

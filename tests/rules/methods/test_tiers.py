@@ -24,7 +24,6 @@ from rules.plan.load_bins import build_tier_context as view_of
 from rules.plan.schema import parse_plan
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window, gap_window
-from rules.verdicts.context import TierWindows
 from rules.verdicts.finding import Finding
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
@@ -64,9 +63,7 @@ def judged(
         contexts[0].tier: minutes(contexts[0], {f"f{n}": each(count, fast) for n in range(replicas)}),
         contexts[1].tier: minutes(contexts[1], {"s": each(count, slow)}),
     }
-    fleet = {
-        each_view.tier: TierWindows(context=each_view, binned=booked[each_view.tier].binned) for each_view in contexts
-    }
+    fleet = {each_view.tier: (each_view, booked[each_view.tier].binned) for each_view in contexts}
     own = contexts[about]
     results = tier_rules.evaluate_tier_rules(booked[own.tier], own, START + 60 * count, fleet)
     return next(a for a in results if a.rule == RULE)

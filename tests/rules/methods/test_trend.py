@@ -112,7 +112,7 @@ def test_pegged_with_rising_ttft_is_saturated() -> None:
     found = verdict(GPU, PLANLESS, each(15, lambda n: pegged(n, rising(n))))
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence == ("GPUs of a are pegged at 99.0% while TTFT rises; P50 was 50 to 100 ms, is 260 to 520 ms")
-    assert found.actions[0].text.startswith("Chunked prefill")
+    assert found.actions[0].startswith("Chunked prefill")
 
 
 def test_pegged_with_stable_ttft_is_healthy_and_says_so() -> None:

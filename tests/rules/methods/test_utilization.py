@@ -24,7 +24,7 @@ def test_a_week_below_forty_percent_is_the_trap_and_is_told_in_money_with_the_in
     found = verdict("UtilizationTrap", context(), trap())
     assert (found.status, found.certainty) == (Status.WARNING, Certainty.CERTAIN)
     assert found.sentence == "Fleet utilisation is 20.0% over 7.0 days; 3.0 of 4.0 replicas are surplus, 180 USD a day"
-    assert [action.text.split()[0] for action in found.actions] == ["Share", "Fill", "Scale", "Trim", "Route"]
+    assert [action.split()[0] for action in found.actions] == ["Share", "Fill", "Scale", "Trim", "Route"]
 
 
 def test_six_and_a_half_days_are_not_yet_a_trap() -> None:

@@ -7,7 +7,7 @@ from rules.plan.load_bins import bin_window
 from rules.plan.load_bins import build_tier_context as view_of
 from rules.telemetry.windows import sum_windows
 from rules.telemetry.work import MeanTokens
-from rules.verdicts.held_windows import hold, scraped_by_the_minute, seldom_scraped
+from rules.verdicts.held_windows import hold
 
 
 def test_a_tier_without_a_plan_has_neither_curve_nor_objectives() -> None:
@@ -71,10 +71,10 @@ def test_what_rests_on_one_sample_a_minute_is_told_by_the_engine_s_gauges_alone(
     usual = minute(0)
     polled = replace(usual, gauges={**usual.gauges, "gpu_gr_engine_active": replace(gauge(0.5), samples=1)})
     once = replace(usual, gauges={name: replace(one, samples=1) for name, one in usual.gauges.items()})
-    assert not scraped_by_the_minute([bin_window(polled, None, "a")])
-    assert scraped_by_the_minute([bin_window(once, None, "a")])
-    assert not seldom_scraped([bin_window(once, None, "a")])
-    assert seldom_scraped([bin_window(minute(0, seconds=120.0, end=usual.start + 120.0), None, "a")])
+    assert not hold([bin_window(polled, None, "a")]).is_scraped_by_the_minute
+    assert hold([bin_window(once, None, "a")]).is_scraped_by_the_minute
+    assert not hold([bin_window(once, None, "a")]).is_seldom_scraped
+    assert hold([bin_window(minute(0, seconds=120.0, end=usual.start + 120.0), None, "a")]).is_seldom_scraped
 
 
 def test_a_sum_of_one_bin_keeps_its_bin() -> None:

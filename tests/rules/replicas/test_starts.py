@@ -15,6 +15,7 @@ from engine_server import born, engines, pages
 from evaluation_steps import EvaluationSteps
 from hypothesis import given
 from hypothesis import strategies as st
+from judging_samples import add_minute
 from making import START, snapshot
 from waiting import wait_for
 
@@ -26,6 +27,7 @@ from exporters.documents.timeline import line
 from rules.confidence import nearest_rank
 from rules.evaluator import tier_minutes, timeline
 from rules.evaluator.scrape_rules import cascade_limits
+from rules.evaluator.state import EvaluatorState
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.plan.load_bins import build_tier_context
 from rules.replicas import starts
@@ -240,7 +242,7 @@ def watched(name: str) -> Iterator[tuple[str, ReplicaStart]]:
             watcher.apply_failed_scrape(target.tier, target.replica, scrape.t)
         else:
             watcher.apply_snapshot(target.tier, target.replica, seen)
-    return ((tier, start) for tier in watcher.minutes for start in watcher.starts(tier))
+    return ((tier, start) for tier in watcher.minutes for start in watcher.of_tier(tier).starts)
 
 
 def test_the_recorded_restarts_took_what_the_stopwatch_said() -> None:
@@ -271,11 +273,13 @@ def test_tiers_are_never_put_together() -> None:
 
 def test_starts_outlive_minutes_and_another_plan() -> None:
     start = found(*RESTARTED)
-    kept = tier_minutes.add_start(tier_minutes.TierMinutes(), start)
-    assert tier_minutes.add_start(kept, start) is kept
+    state = EvaluatorState()
+    assert state.add_start("t", start)
+    assert not state.add_start("t", start), "it is known"
+    kept = state.of_tier("t")
     assert tier_minutes.rebin_minutes(kept, VIEW).starts == (start,)
     replica = walk(told(240, 80, 211), told(255, 80, 211), told(360, 80, 211))
-    assert tier_minutes.add_minute(kept, replica.open[0], "r2", VIEW).starts == (start,)
+    assert add_minute(kept, replica.open[0], "r2", VIEW).starts == (start,)
 
 
 def test_an_agent_that_starts_anew_knows_the_starts_and_books_none_twice(tmp_path: Path) -> None:
@@ -285,12 +289,12 @@ def test_an_agent_that_starts_anew_knows_the_starts_and_books_none_twice(tmp_pat
         path = write(tmp_path, configuration(served))
         for _ in range(2):
             with running(path) as daemon:
-                known = wait_for(lambda: daemon.loop.state.starts("cpu-small"))
+                known = wait_for(lambda: daemon.loop.state.of_tier("cpu-small").starts)
                 assert [(s.replica, s.started_at) for s in known] == [("r0", pytest.approx(shift))]
                 assert daemon.counts.cycle_errors == daemon.loop.defects == 0
         served[0].pages = tuple(born(body, shift + 600) for body in pages())
         with running(path) as daemon:
-            assert wait_for(lambda: len(daemon.loop.state.starts("cpu-small")) == 2)
+            assert wait_for(lambda: len(daemon.loop.state.of_tier("cpu-small").starts) == 2)
     with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as store:
         events = [event for event in store.events(0.0) if event.kind == TimelineKind.COLD_START]
     assert [(event.tier, event.replica) for event in events] == [("cpu-small", "r0")] * 2
@@ -304,7 +308,7 @@ def test_starts_of_a_tier_that_is_watched_no_more_bring_it_not_back(tmp_path: Pa
     with HistoryStore(folder / "history.db") as store:
         store.book(events=[timeline.start_event("gold", start), timeline.start_event("cpu-small", start)])
     with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
-        assert start in daemon.loop.state.starts("cpu-small")
+        assert start in daemon.loop.state.of_tier("cpu-small").starts
         assert "gold" not in daemon.loop.state.minutes
 
 
@@ -312,7 +316,7 @@ def test_the_start_of_a_process_that_runs_for_months_is_known_and_booked_not_eac
     with engines() as served:
         served[0].pages = tuple(born(body, time.time() - 40 * 86_400) for body in pages())
         with running(write(tmp_path, configuration(served))) as daemon:
-            (known,) = wait_for(lambda: daemon.loop.state.starts("cpu-small"))
+            (known,) = wait_for(lambda: daemon.loop.state.of_tier("cpu-small").starts)
     assert known.lead_seconds == pytest.approx(40)
     with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as store:
         assert [event for event in store.events(0.0) if event.kind == TimelineKind.COLD_START] == []
