@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from agent.alerting.delivery import AlertDelivery, AlertmanagerClient
 from agent.alerting.webhook import WebhookReceiver
-from agent.config.alerting import AlertingConfig as Keys
+from agent.config.notifications import AlertingConfig as Keys
 from agent.config.targets import default_replica
 from agent.http_server.credentials import Authenticator, read_tokens
 from agent.pipeline.interfaces import Sink

@@ -21,9 +21,9 @@ import click
 from agent.cli import plan
 from agent.cli import run as run_command
 from agent.cli.arguments import CANNOT_JUDGE, FINE, PATH, flag, option
-from agent.config.discovery import PORTS
 from agent.config.load import load
 from agent.config.peer import Peer
+from agent.config.targets import PORTS
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure
 from agent.gpu.owners import PROC
 from agent.http_client.page import JSON, fetch_page

@@ -12,14 +12,12 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from agent.config.alerting import AlertingConfig
-from agent.config.discovery import Discovery
 from agent.config.forecast import ForecastConfig
+from agent.config.notifications import AlertingConfig, ReportConfig
 from agent.config.peer import Peer
-from agent.config.report import ReportConfig
 from agent.config.sections import ConfigSection, unknown_name_text
 from agent.config.store import FleetConfig, StoreConfig, TierSource
-from agent.config.targets import GpusConfig, TargetKeys, find_shared
+from agent.config.targets import Discovery, GpusConfig, TargetKeys, find_shared
 from agent.config.values import Entries, FileName, Name, Seconds, Timeout, duration_range
 from agent.config.web import Web
 from agent.durations import duration_text

@@ -90,6 +90,8 @@ Recurrence = Annotated[str, AfterValidator(_recurrence), Field(title="recurrence
 """RRULE of RFC 5545; `start` sets its beginning."""
 
 Length = Annotated[Seconds, duration_range(60.0, 92 * DAY_SECONDS)]
+Quantile = Annotated[float, Field(ge=0.5, le=0.999)]
+Cost = Annotated[float, Field(gt=0)]
 Hold = Annotated[Seconds, duration_range(0.0, DAY_SECONDS)]
 
 
@@ -116,11 +118,9 @@ class ForecastConfig(ConfigSection):
     country: Country | None = Field(None, description="Whose holidays count as Sundays: DE, or DE-BY; default none.")
     events: Entries[EventConfig] = Field((), description="Known events.")
     bin_seconds: Bin = Field(300.0, description="The traffic is forecast in sums over so long.")
-    quantile: Annotated[float, Field(ge=0.5, le=0.999)] | None = Field(
-        None, description="Share of the time with enough capacity; default: by price (docs/prewarming.md)."
-    )
-    late_request_cost: dict[Text, Annotated[float, Field(gt=0)]] = Field(
-        {}, description="By tier: what a request costs that no replica has room for, in the plan's currency."
+    quantile: Quantile | None = Field(None, description="Share of the time with enough capacity; default: by price.")
+    late_request_cost: dict[Text, Cost] = Field(
+        {}, description="By tier, in the plan's currency: a request without room."
     )
     scale_down_hold_seconds: Hold | None = Field(None, description="Time unneeded before it goes; least: lead and 1m.")
 

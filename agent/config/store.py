@@ -90,10 +90,7 @@ class StoreConfig(Peer):
     # About the samples in max_bytes, with 20 to 30 bytes of JSON each, and 1 s of CPU of this agent.
     most_samples: int = Field(2_000_000, ge=1000, le=50_000_000, description="An answer with more samples is refused.")
     max_bytes: int = Field(
-        64 * 1024 * 1024,
-        ge=65536,
-        alias="max_answer_bytes",
-        description="A larger answer, after decompression, is refused.",
+        64 * 1024 * 1024, ge=65536, alias="max_answer_bytes", description="Limit of an unpacked answer."
     )
     partial_answers: Literal["refuse", "take"] = Field("refuse", description="Answers without a part of the store.")
     org_id: OrgId | None = Field(None, description="Tenant, sent as X-Scope-OrgID; a|b of several.")

@@ -1,12 +1,11 @@
 """Grave mistakes and weaknesses of a usable configuration, which `run` logs and `doctor` shows.
 
-Each sentence begins with its path. A daemon runs despite mistakes: its other targets are watched.
+Each sentence begins with its path. A daemon runs despite them.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Iterator
 from itertools import chain
 from urllib.parse import urlsplit
@@ -27,8 +26,7 @@ def mistakes(config: Config, plan: Plan | None) -> tuple[str, ...]:
 
 def weaknesses(config: Config, plan: Plan | None) -> tuple[str, ...]:
     """Return every weakness."""
-    unwatched, mixed = _not_watched(config, plan), _pods_of_any_namespace(config)
-    return cap_problems(chain(unwatched, mixed, _weak_connections(config), _open_to_others(config)))
+    return cap_problems(chain(_not_watched(config, plan), _weak_connections(config), _open_to_others(config)))
 
 
 def is_loopback(host: str) -> bool:
@@ -73,12 +71,6 @@ def _not_watched(config: Config, plan: Plan | None) -> Iterator[str]:
         watched = {target.tier for target in config.targets}
         for tier in filter(lambda tier: tier not in watched, plan.tiers):
             yield f"targets: none is of the plan's tier {tier}; nothing of it is watched here"
-
-
-def _pods_of_any_namespace(config: Config) -> Iterator[str]:
-    for name, tier in config.tiers.items():
-        if tier.replica_label == "pod" and not re.search(r'(^|,)\s*namespace\s*=\s*"', tier.selector or ""):
-            yield f'tiers.{name}.selector: pods of one name in two namespaces are one replica; add namespace="..."'
 
 
 def _weak_connections(config: Config) -> Iterator[str]:

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 
-from agent.config.alerting import AlertingConfig
 from agent.config.load import LoadedConfig, build_tier_contexts
+from agent.config.notifications import AlertingConfig
 from agent.config.peer import Peer
 from agent.doctor.check_result import CheckResult, fail, ok, warn
 from agent.errors import ConfigError, ScrapeError

@@ -13,8 +13,8 @@ import re
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
-from agent.config.discovery import Kubernetes
 from agent.config.sections import unknown_name_text
+from agent.config.targets import Kubernetes
 from agent.kubernetes.pod_tier import ExcludedPodError, TierCandidates, tier_of
 from agent.kubernetes.pods import LWS, Pod, Port
 from rules.engines.registry import ENGINES

@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from agent.config.config import Config
-from agent.config.discovery import Kubernetes
 from agent.config.load import LoadedConfig
-from agent.config.targets import TargetKeys
+from agent.config.targets import Kubernetes, TargetKeys
 from agent.gpu.owners import GpuAssignment, assign_gpus
 from agent.kubernetes import pod_gpus, pod_resources
 from agent.kubernetes.api import KubernetesClient, endpoint_from_pod

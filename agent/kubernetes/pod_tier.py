@@ -9,8 +9,8 @@ import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
-from agent.config.discovery import PodTier
 from agent.config.sections import unknown_name_text
+from agent.config.targets import PodTier
 from agent.kubernetes.pods import Pod
 from exporters.render.text import quote_external_text
 from rules.plan.schema import TierPlan

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agent.config.discovery import Kubernetes
+from agent.config.targets import Kubernetes
 from agent.durations import retry_delay
 from agent.kubernetes.api import KubernetesApiError, KubernetesClient
 from agent.kubernetes.pods import Pod, parse_pod

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from apprise import Apprise, AppriseAsset, AppriseAttachment, NotifyFormat
 
-from agent.config.report import Destination
+from agent.config.notifications import Destination
 from agent.errors import SizewatchError
 from exporters.report.build import message
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.config.load import LoadedConfig
-from agent.config.report import Destination
+from agent.config.notifications import Destination
 from agent.errors import SizewatchError
 from agent.reporting import storage
 from agent.worker.process import MIB, WorkerError, WorkerProcess

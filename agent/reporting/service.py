@@ -14,7 +14,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from agent.config.load import LoadedConfig
-from agent.config.report import WEEKDAYS, Destination
+from agent.config.notifications import WEEKDAYS, Destination
 from agent.durations import retry_delay
 from agent.reporting import storage
 from agent.reporting.jobs import JobRunner

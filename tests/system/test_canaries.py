@@ -31,8 +31,8 @@ from engine_server import engines
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.cli.main import main
-from agent.config.alerting import Alertmanager
 from agent.config.config import Config
+from agent.config.notifications import Alertmanager
 from agent.config.targets import Connection
 
 MINED = re.compile(r"(_file$|^url_env$|^header_files$)")

@@ -111,28 +111,6 @@ def test_what_weakens_a_store_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("selector", "label", "weak"),
-    [
-        ('job="vllm"', "pod", True),
-        ('job="vllm",namespace=~"a|b"', "pod", True),
-        ('job="vllm",kube_namespace="a"', "pod", True),
-        ('job="vllm", namespace="a"', "pod", False),
-        ('namespace="a",job="vllm"', "pod", False),
-        ('job="vllm"', "instance", False),
-    ],
-)
-def test_pods_of_any_namespace_told_apart_by_their_names_alone_are_warned_of(
-    selector: str, label: str, weak: bool
-) -> None:
-    tier = {"from": "engines", "selector": selector, "replica_label": label}
-    config = parse_config(
-        {"role": "fleet", "store": {"url": "http://127.0.0.1:1"}, "tiers": {"t": tier}}, environment={}
-    )
-    told = [text for text in weaknesses(config, None) if text.startswith("tiers.t.selector: pods of one name")]
-    assert bool(told) is weak
-
-
-@pytest.mark.parametrize(
     ("keys", "said"),
     [
         ({"role": "fleet"}, "store: is missing"),

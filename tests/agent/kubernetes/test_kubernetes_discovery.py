@@ -9,8 +9,8 @@ import yaml
 from kube_standin import Object, pod
 from paths import TESTS
 
-from agent.config.discovery import Kubernetes, PodTier
 from agent.config.load import parse_config
+from agent.config.targets import Kubernetes, PodTier
 from agent.errors import ConfigError
 from agent.kubernetes.discovery import MOST_TARGETS, DiscoveryResult, discover
 from agent.kubernetes.pod_tier import TierCandidates, find_open_tiers
