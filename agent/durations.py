@@ -16,10 +16,10 @@ EXPECTED = "a number with its unit, such as 500ms, 15s, 5m, 1h, 7d or 13w"
 
 def parse_duration(text: str) -> float:
     """Return the duration in seconds. Raise ValueError for anything but a number with one unit."""
-    found = re.fullmatch(PATTERN.strip("^$"), text, re.ASCII)
-    if found is None:
+    duration = re.fullmatch(PATTERN.strip("^$"), text, re.ASCII)
+    if duration is None:
         raise ValueError(f"must be {EXPECTED}, not {text[:40]!a}")
-    unit = found[2]
+    unit = duration[2]
     return round(float(text.removesuffix(unit)) * UNITS_SECONDS[unit], 6)
 
 

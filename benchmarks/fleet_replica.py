@@ -119,10 +119,10 @@ def exported(
     engine: str | None = None,
 ) -> Iterator[tuple[float, bytes]]:
     """The agent's own page after each of the engine's, with its time; `gpus` all belong to the replica."""
-    key = (context.tier, replica)
+    key = (context.name, replica)
     scrapers = _Pages(pages, key, engine)
     target = Target(
-        tier=context.tier,
+        tier=context.name,
         replica=replica,
         pool="mixed",
         peer=Peer(url="http://127.0.0.1:1"),
@@ -130,7 +130,7 @@ def exported(
     )
     source = ScrapeSource([target], scrapers, gpus or GpuCollector(None), clock=lambda: scrapers.now)
     runtime = RuntimeState()
-    loop = EvaluationLoop(source=source, tiers={context.tier: context}, sinks=(runtime,), clock=lambda: scrapers.now)
+    loop = EvaluationLoop(source=source, tiers={context.name: context}, sinks=(runtime,), clock=lambda: scrapers.now)
     parts = bare_assembly(loop, runtime, "node")
     while scrapers.turn_page():
         loop.run_cycle()

@@ -88,8 +88,8 @@ def _solve(tail: Callable[[float], float], target: float, high: float) -> float:
     """
 
     def off(place: float) -> float:
-        found = tail(place)
-        return math.log(found / target) if found > 0 else _NONE
+        number_of = tail(place)
+        return math.log(number_of / target) if number_of > 0 else _NONE
 
     low, below, above, raised = 0.0, _NONE, off(high), None
     for step in range(_STEPS):
@@ -98,11 +98,11 @@ def _solve(tail: Callable[[float], float], target: float, high: float) -> float:
         middle = (low * above - high * below) / (above - below)
         if not low < middle < high or step % _HALVED == 0:
             middle = (low + high) / 2
-        found = off(middle)
-        if found < 0:
-            low, below, above, raised = middle, found, above / 2 if raised is True else above, True
+        value = off(middle)
+        if value < 0:
+            low, below, above, raised = middle, value, above / 2 if raised is True else above, True
         else:
-            high, above, below, raised = middle, found, below / 2 if raised is False else below, False
+            high, above, below, raised = middle, value, below / 2 if raised is False else below, False
     return low
 
 

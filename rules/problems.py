@@ -14,9 +14,9 @@ FURTHER = "further problems are not told"
 
 def cap_problems(problems: Iterable[str]) -> tuple[str, ...]:
     """Return the first MOST_PROBLEMS, with FURTHER in place of the rest. The rest is not computed."""
-    several = tuple(islice(problems, MOST_PROBLEMS + 2))
-    told = tuple(problem for problem in several if not problem.endswith(FURTHER))
-    return (*told[:MOST_PROBLEMS], FURTHER) if len(told) < len(several) or len(told) > MOST_PROBLEMS else told
+    texts = tuple(islice(problems, MOST_PROBLEMS + 2))
+    rows = tuple(problem for problem in texts if not problem.endswith(FURTHER))
+    return (*rows[:MOST_PROBLEMS], FURTHER) if len(rows) < len(texts) or len(rows) > MOST_PROBLEMS else rows
 
 
 def find_close_name(word: str, known: Iterable[str]) -> str:

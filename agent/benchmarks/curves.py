@@ -101,7 +101,14 @@ def _select(measured: Sequence[BenchmarkRun]) -> tuple[list[BenchmarkRun], list[
     remarks: list[ImportRemark] = []
     has_place = {id(run): run.point.requested_rps or run.point.concurrency for run in measured}
     for run in measured:
-        same = next((other for other in kept if (other.point, other.loop) == (run.point, run.loop)), None)
+        same = next(
+            (
+                benchmark_run
+                for benchmark_run in kept
+                if (benchmark_run.point, benchmark_run.loop) == (run.point, run.loop)
+            ),
+            None,
+        )
         if same is not None:
             text = f"holds the same measurement as {same.location}; it is taken once"
             remarks.append(ImportRemark(run.location, text))
@@ -117,8 +124,8 @@ def _only(measured: Sequence[BenchmarkRun], name: str) -> Any:
     """Return the one value of a field, or None if no run tells it. Raise BenchmarkError with a file for each value."""
     first = {value: run for run in reversed(measured) if (value := getattr(run, name))}
     if len(first) > 1:
-        (value, run), *others = reversed(first.items())
-        listed = ", ".join(f"{other.location} {each}" for each, other in others)
+        (value, run), *rest = reversed(first.items())
+        listed = ", ".join(f"{benchmark_run.location} {each}" for each, benchmark_run in rest)
         raise BenchmarkError(run.location, f"is of {name} {value}, {listed}: a curve is of one {name}")
     return next(iter(first), None)
 
@@ -154,8 +161,8 @@ def _provenance(measured: Sequence[BenchmarkRun]) -> tuple[Provenance | None, li
 def _pool(runs: tuple[BenchmarkRun, ...]) -> MeasuredLoad:
     notes = [ImportRemark(run.location, text) for run in runs for text in run.remarks]
     if len(runs) > 1:
-        others = ", ".join(run.location for run in runs[1:])
-        text = f"has the same load as {others}: one point, requests added up, of the P99s the largest"
+        rest = ", ".join(run.location for run in runs[1:])
+        text = f"has the same load as {rest}: one point, requests added up, of the P99s the largest"
         notes.append(ImportRemark(runs[0].location, text))
     point = pool_points([run.point for run in runs])
     few = point.requests is not None and point.requests < FEW_FOR_A_P99

@@ -31,28 +31,28 @@ def read_all_results(paths: Sequence[Path]) -> tuple[list[BenchmarkRun], list[No
     and reason for an unreadable file.
     """
     runs: list[BenchmarkRun] = []
-    others: list[NotAResultError] = []
+    errors: list[NotAResultError] = []
     for path in paths:
         try:
             for location, data in decode_file(path):
                 model = next((model for model in FORMATS if model.recognises(data)), None)
                 if model is None:
                     raise NotAResultError(location, f"is no benchmark result that sizewatch reads ({', '.join(NAMES)})")
-                for run in model.read_all(location, data, others):
+                for run in model.read_all(location, data, errors):
                     run.source = str(path)
                     try:
                         set_point(run)
                         runs.append(run)
                     except NotAResultError as error:
-                        others.append(error)
+                        errors.append(error)
         except NotAResultError as error:
-            others.append(error)
-    if not runs and not others:
+            errors.append(error)
+    if not runs and not errors:
         raise BenchmarkError(paths[0], "holds no benchmark")
     if not runs:
-        first, *more = [error for error in others if CONTRADICTION in error.text] or others[:1]
+        first, *more = [error for error in errors if CONTRADICTION in error.text] or errors[:1]
         raise NotAResultError(first.path, "; ".join([first.text, *map(str, more)]))
-    return runs, others
+    return runs, errors
 
 
 def decode_file(path: Path) -> list[tuple[str, Mapping[str, Any]]]:

@@ -80,7 +80,7 @@ class EntryRun(BenchmarkRun):
         return isinstance(metrics, dict) and "requests_per_second" in metrics
 
     @classmethod
-    def read_all(cls, location: str, data: Mapping[str, Any], others: list[NotAResultError]) -> list[Self]:
+    def read_all(cls, location: str, data: Mapping[str, Any], errors: list[NotAResultError]) -> list[Self]:
         """Return the runs of a report. Beside open loops, a closed one has none.
 
         GuideLLM's sweep begins with one client and then all requests at once, to find the rates between. One client has
@@ -88,7 +88,7 @@ class EntryRun(BenchmarkRun):
         """
         runs = []
         for index, entry in enumerate(data["benchmarks"]):
-            runs += super().read_all(f"{location}: benchmarks[{index}]", entry, others)
+            runs += super().read_all(f"{location}: benchmarks[{index}]", entry, errors)
         if any(run.loop == "open" for run in runs):
             for run in (run for run in runs if run.loop == "closed"):
                 run.loop, run.burst = None, run.clients != 1

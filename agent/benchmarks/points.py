@@ -39,8 +39,8 @@ def set_point(run: BenchmarkRun) -> None:
     None and it keeps only the throughput.
     """
     if not run.requests:
-        many = f"none of {run.sent} requests" if run.sent else "no request"
-        raise NotAResultError(run.location, f"is of a failed run: {many} succeeded")
+        is_multiple = f"none of {run.sent} requests" if run.sent else "no request"
+        raise NotAResultError(run.location, f"is of a failed run: {is_multiple} succeeded")
     for count, what in ((run.failed, "failed"), (run.cut_off, "were cut off")):
         if count > run.requests:
             raise NotAResultError(run.location, f"is of a failed run: {count} of {run.sent} requests {what}")
@@ -81,11 +81,11 @@ def _drop_contradictions(run: BenchmarkRun) -> Iterator[str]:
     """Clear the times of answers that were not streamed, with a remark. Raise NotAResultError for other contradictions."""
     tokens, e2e, clients = run.generation_tokens.mean, run.latency.mean, None if run.burst else run.clients
     tpot = run.tpot.mean or run.tpot.p50
-    found = [
+    contradictions = [
         *find_contradictions(ttft=run.ttft.mean, e2e=e2e, tpot=tpot, tokens=tokens),
         *find_contradictions(ttft=run.ttft.p99, e2e=run.latency.p99, of="P99"),
     ]
-    texts = [entry.text for entry in found if not entry.not_streamed]
+    texts = [entry.text for entry in contradictions if not entry.not_streamed]
     if run.ttft.mean is not None and tpot and tokens:
         e2e = e2e or run.ttft.mean + tpot * max(0.0, tokens - 1)
     steady = run.requests if run.loop == "closed" and not (run.failed or run.cut_off) else None
@@ -97,9 +97,9 @@ def _drop_contradictions(run: BenchmarkRun) -> Iterator[str]:
         )
     if texts:
         raise NotAResultError(run.location, f"tells what excludes each other: {'; '.join(texts)}, {CONTRADICTION}")
-    if found:
+    if contradictions:
         run.ttft = run.tpot = run.itl = NOTHING
-        yield f"{found[0].text}, {CONTRADICTION}; TTFT, TPOT and ITL are left out"
+        yield f"{contradictions[0].text}, {CONTRADICTION}; TTFT, TPOT and ITL are left out"
 
 
 def sent_rps(run: BenchmarkRun) -> float | None:

@@ -146,7 +146,7 @@ class BenchmarkRun(BaseModel):
         """Return whether a document is this tool's."""
 
     @classmethod
-    def read_all(cls, location: str, data: Mapping[str, Any], others: list[NotAResultError]) -> list[Self]:
+    def read_all(cls, location: str, data: Mapping[str, Any], errors: list[NotAResultError]) -> list[Self]:
         """Return the runs of a document.
 
         Append an error to `others` for each that is left out, with the place of its first wrong value.
@@ -163,7 +163,7 @@ class BenchmarkRun(BaseModel):
                 what = "is missing" if wrong["type"] == "missing" else text[0].lower() + text[1:]
                 end = f", {CONTRADICTION}" if wrong["type"] == "greater_than_equal" else ""
                 text = f"has a wrong value: {path_text(wrong['loc'])}: {what}{end}"
-            others.append(NotAResultError(location, text))
+            errors.append(NotAResultError(location, text))
             return []
 
     def set_loop(self) -> None:

@@ -109,11 +109,11 @@ WAYS_IN = (
 )
 
 
-def connection_options(whose: str = "the address") -> tuple[click.Option, ...]:
+def connection_options(owner: str = "the address") -> tuple[click.Option, ...]:
     """Return the connection options."""
     return tuple(
         option(
-            f"--{name.replace('_', '-')}", metavar, text.format(whose=whose), click.Path() if metavar == "FILE" else str
+            f"--{name.replace('_', '-')}", metavar, text.format(whose=owner), click.Path() if metavar == "FILE" else str
         )
         for name, metavar, text in WAYS_IN
     )

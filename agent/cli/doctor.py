@@ -21,12 +21,12 @@ def parameters() -> tuple[click.Parameter, ...]:
 
 def run(options: SimpleNamespace) -> int:
     loaded = _loaded(options.config)
-    found = run_checks(loaded)
+    results = run_checks(loaded)
     if options.format == "json":
-        print(json.dumps({"schema": 1, "findings": [asdict(finding) for finding in found]}, indent=2))
+        print(json.dumps({"schema": 1, "findings": [asdict(finding) for finding in results]}, indent=2))
     else:
-        print(format_text(found))
-    return BAD_INPUT if isinstance(loaded, ConfigError) else exit_code(found)
+        print(format_text(results))
+    return BAD_INPUT if isinstance(loaded, ConfigError) else exit_code(results)
 
 
 def _loaded(given: str | None) -> LoadedConfig | ConfigError:

@@ -75,8 +75,8 @@ def run(options: SimpleNamespace) -> int:
 
 
 def _imported(options: SimpleNamespace, tier: str | None) -> ImportedCurve:
-    runs, others = read_all_results(options.files)
-    remarks = [ImportRemark(source=str(error.path), text=f"{error.text}; left out") for error in others]
+    runs, errors = read_all_results(options.files)
+    remarks = [ImportRemark(source=str(error.path), text=f"{error.text}; left out") for error in errors]
     kind = None
     if options.config is not None:
         # On demand: it imports the HTTP client, which no other part of `sizewatch plan` needs.
@@ -101,14 +101,14 @@ def _with_measured(imported: ImportedCurve, given: Sequence[str]) -> ImportedCur
     if not given:
         return imported
     known = imported.curve.measured
-    found: dict[str, Any] = known.model_dump(exclude_none=True) if known else {}
+    mapping: dict[str, Any] = known.model_dump(exclude_none=True) if known else {}
     for pair in given:
         key, _, value = pair.partition("=")
         if key not in MEASURED or not value:
             raise ConfigError((f"--measured {pair}: must be KEY=VALUE with a key of {', '.join(MEASURED)}",))
-        found[key] = int(value) if value.isdecimal() and key not in ("engine_version", "measured_on") else value
+        mapping[key] = int(value) if value.isdecimal() and key not in ("engine_version", "measured_on") else value
     try:
-        measured = Provenance.model_validate(found)
+        measured = Provenance.model_validate(mapping)
     except ValidationError as error:
         raise ConfigError(tuple(f"--measured {problem}" for problem in problems_of(error, Provenance))) from None
     return replace(imported, curve=imported.curve.model_copy(update={"measured": measured}))
@@ -151,7 +151,7 @@ def _put(options: SimpleNamespace, imported: ImportedCurve, plan: PlanFile, name
 def _comments(imported: ImportedCurve) -> tuple[list[str], list[list[str]]]:
     """Return the comments on the curve and on each point. Remarks on every load appear once."""
     texts = [list(dict.fromkeys(note.text for note in load.notes)) for load in imported.loads]
-    common = [text for text in texts[0] if len(texts) > 1 and all(text in other for other in texts[1:])]
+    common = [text for text in texts[0] if len(texts) > 1 and all(text in rows for rows in texts[1:])]
     notes = [_about_point(load.notes, common) for load in imported.loads]
     return [WRITTEN, *(f"Every point: {text}." for text in common)], notes
 
@@ -169,8 +169,8 @@ def _tell(remarks: Sequence[ImportRemark]) -> int:
     alike: dict[str, list[ImportRemark]] = {}
     for remark in sorted(remarks, key=lambda remark: CONTRADICTION not in remark.text):
         alike.setdefault(_NUMBER.sub("0", remark.text), []).append(remark)
-    for first, *others in alike.values():
+    for first, *rest in alike.values():
         place = f"{first.source}: " if first.source else ""
-        more = f"; {format_count(len(others), 'more remark')} of this kind" if others else ""
+        more = f"; {format_count(len(rest), 'more remark')} of this kind" if rest else ""
         print(f"sizewatch plan: {place}{first.text}{more}", file=sys.stderr)
     return FINDING if any(CONTRADICTION in remark.text for remark in remarks) else FINE

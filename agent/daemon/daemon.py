@@ -135,7 +135,7 @@ class Daemon:
     def _look_around(self) -> None:
         """Take up changes of the plan, of a mounted configuration, of secrets and of pods."""
         digests = digest_files(self.loaded, self._web_options)
-        if self.surroundings.reloads and any(self._digests.get(path) != found for path, found in digests.items()):
+        if self.surroundings.reloads and any(self._digests.get(path) != text for path, text in digests.items()):
             _log.info("plan or secrets changed, reloading")
             self._reloading = True
             return
@@ -226,8 +226,8 @@ class Daemon:
             self.counts.cycle_errors += is_defect
             text = f"defect in sizewatch: {type(error).__name__}, see its log" if is_defect else str(error)
             self.counts.config_trouble = text.replace("\n", "; ")
-            text = 'configuration reload failed, previous configuration active error="%s"'
-            _log.error(text, self.counts.config_trouble, exc_info=is_defect)
+            trouble = self.counts.config_trouble
+            _log.error('configuration reload failed, previous stays active error="%s"', trouble, exc_info=is_defect)
             return
         self._digests = digest_files(fresh, self._web_options) | self._digests
         self.counts.config_reloads += 1

@@ -69,4 +69,4 @@ class Player:
         scrape, moved = self._tracks[name].scrape_at(now - self._begin)
         if scrape.body is None or not moved:
             return scrape.body
-        return _START_TIMES.sub(lambda found: found[1] + b" %r" % (float(found[2]) + moved), scrape.body)
+        return _START_TIMES.sub(lambda match: match[1] + b" %r" % (float(match[2]) + moved), scrape.body)

@@ -19,13 +19,13 @@ def check_config(loaded: LoadedConfig) -> Iterator[CheckResult]:
     """Report grave mistakes, what is watched, and weaknesses."""
     for mistake in loaded.mistakes:
         yield fail("config", mistake, CORRECT)
-    config, every = loaded.config, duration_text(loaded.config.cycle_seconds)
+    config, text = loaded.config, duration_text(loaded.config.cycle_seconds)
     if config.role == "fleet":
         tiers = format_count(len(build_tier_contexts(loaded)), "tier")
-        watched = f"{tiers} of a store, which is asked every {every}"
+        watched = f"{tiers} of a store, which is asked every {text}"
     else:
         tiers = format_count(len({target.tier for target in config.targets}), "tier")
-        watched = f"{format_count(len(config.targets), 'target')} in {tiers}, scraped every {every}"
+        watched = f"{format_count(len(config.targets), 'target')} in {tiers}, scraped every {text}"
     yield ok("config", f"{loaded.path}: role {config.role}, {watched}")
     for warning in loaded.warnings:
         yield warn("config", warning, "correct it, or leave it knowingly")

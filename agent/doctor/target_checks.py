@@ -213,9 +213,9 @@ def _compare_gpus(check: str, page: TargetPage, tier: TierPlan) -> Iterator[Chec
         text = f"owns {len(gpus)} GPUs, the plan says {planned} a replica"
         yield fail(check, text, "correct gpus, or plan with the number that it runs on")
     plain = _plain_product(tier.gpu.product)
-    others = {products[gpu] for gpu in gpus if products[gpu] and _plain_product(products[gpu]) != plain}
-    if others:
-        text = f"runs on {', '.join(sorted(others))}, the plan was measured on {tier.gpu.product}"
+    texts = {products[gpu] for gpu in gpus if products[gpu] and _plain_product(products[gpu]) != plain}
+    if texts:
+        text = f"runs on {', '.join(sorted(texts))}, the plan was measured on {tier.gpu.product}"
         yield fail(check, text, "move the target to the tier of its hardware, or correct the plan's gpu.product")
 
 

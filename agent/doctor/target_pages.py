@@ -88,12 +88,12 @@ def _read_target(target: Target, clock: Callable[[], float]) -> tuple[TargetPage
 def _find_difference(target: Target, reader: PageReader, first: Snapshot, clock: Callable[[], float]) -> str:
     for _ in range(FURTHER_PAGES):
         try:
-            other = reader.read(fetch_page(target.peer), clock())
+            snapshot = reader.read(fetch_page(target.peer), clock())
         except ScrapeError:
             return ""
-        if first.facts.get("model") != other.facts.get("model"):
+        if first.facts.get("model") != snapshot.facts.get("model"):
             return "its model changes from one answer to the next"
-        if abs((first.started_at or 0.0) - (other.started_at or 0.0)) > 1.0:
+        if abs((first.started_at or 0.0) - (snapshot.started_at or 0.0)) > 1.0:
             return "the time at which it started changes from one answer to the next"
     return ""
 

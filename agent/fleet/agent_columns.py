@@ -22,13 +22,13 @@ _KINDS = {family.name: family.kind for family in FAMILIES}
 
 
 def _samples() -> dict[str, tuple[str, str]]:
-    found: dict[str, tuple[str, str]] = {}
+    mapping: dict[str, tuple[str, str]] = {}
     for family, metric in names.FAMILY.items():
         if metric.kind is FamilyKind.HISTOGRAM:
-            found |= {f"{metric.name}_bucket": (family, "bucket"), f"{metric.name}_sum": (family, "sum")}
+            mapping |= {f"{metric.name}_bucket": (family, "bucket"), f"{metric.name}_sum": (family, "sum")}
         else:
-            found[metric.name] = (family, "")
-    return found
+            mapping[metric.name] = (family, "")
+    return mapping
 
 
 SAMPLES: Mapping[str, tuple[str, str]] = _samples()
@@ -54,27 +54,27 @@ class SeriesColumns:
         self._of_gpus: dict[str, list[tuple[str, bool, Sequence[float]]]] = {}
         buckets: dict[str, dict[float, Sequence[float]]] = {}
         totals: dict[str, Sequence[float]] = {}
-        for name, several in by_name.items():
+        for name, series in by_name.items():
             family, part = SAMPLES.get(name, ("", ""))
             if not family:
                 continue
             is_gauge = _KINDS[family] is FamilyKind.GAUGE
-            for one in several:
-                column = self._aligned(one)
+            for matrix_series in series:
+                column = self._aligned(matrix_series)
                 if not is_gauge and column and math.isnan(column[0]):
                     column = _from_nothing(column)
                 if part == "bucket":
-                    buckets.setdefault(family, {})[_edge(one.labels.get("le", ""))] = column
+                    buckets.setdefault(family, {})[_edge(matrix_series.labels.get("le", ""))] = column
                 elif part == "sum":
                     totals[family] = column
                 else:
-                    self._take(family, one.labels, column)
+                    self._take(family, matrix_series.labels, column)
         self._histograms = {
             family: _HistogramColumns(
-                edges := _grid(tuple(sorted(found))), tuple(found[e] for e in edges), totals.get(family)
+                edges := _grid(tuple(sorted(mapping))), tuple(mapping[e] for e in edges), totals.get(family)
             )
-            for family, found in buckets.items()
-            if not any(math.isnan(edge) for edge in found)
+            for family, mapping in buckets.items()
+            if not any(math.isnan(edge) for edge in mapping)
         }
         self._products = {s.labels.get(names.GPU, ""): s.labels.get("product", "") for s in by_name.get(GPU_INFO, ())}
 
@@ -87,16 +87,16 @@ class SeriesColumns:
         else:
             self._plain.append((full, gauge, column))
 
-    def _aligned(self, one: MatrixSeries) -> Sequence[float]:
-        if one.times == self.times:
-            return one.values
-        known = dict(zip(one.times, one.values, strict=True))
+    def _aligned(self, series: MatrixSeries) -> Sequence[float]:
+        if series.times == self.times:
+            return series.values
+        known = dict(zip(series.times, series.values, strict=True))
         return [known.get(t, math.nan) for t in self.times]
 
     def column(self, name: str) -> Sequence[float]:
         """Return the values of a series that exists once per replica."""
-        several = self._by_name.get(name, ())
-        return self._aligned(several[0]) if several else (math.nan,) * len(self.times)
+        series = self._by_name.get(name, ())
+        return self._aligned(series[0]) if series else (math.nan,) * len(self.times)
 
     def snapshot(self, place: int, t: float, facts: Mapping[str, str]) -> Snapshot:
         """Return the page at one of the times."""
@@ -131,12 +131,12 @@ class SeriesColumns:
                     t=t,
                     gpu=gpu,
                     product=self._products.get(gpu, ""),
-                    counters={f: c[place] for f, gauge, c in several if not gauge and math.isfinite(c[place])},
-                    gauges={f: c[place] for f, gauge, c in several if gauge and math.isfinite(c[place])},
-                    sampled=frozenset(f for f, _, _ in several if f == "gpu_utilization_sampled"),
+                    counters={f: c[place] for f, gauge, c in rows if not gauge and math.isfinite(c[place])},
+                    gauges={f: c[place] for f, gauge, c in rows if gauge and math.isfinite(c[place])},
+                    sampled=frozenset(f for f, _, _ in rows if f == "gpu_utilization_sampled"),
                 )
             )
-            for gpu, several in sorted(self._of_gpus.items())
+            for gpu, rows in sorted(self._of_gpus.items())
         )
 
 

@@ -138,11 +138,11 @@ class _Seen:
     @property
     def scrape_times(self) -> tuple[float, ...]:
         """Return the times at which the agent was scraped."""
-        return tuple(sorted({t for one in self.by_name.get(_UP, ()) for t in one.times}))
+        return tuple(sorted({t for series in self.by_name.get(_UP, ()) for t in series.times}))
 
     @property
     def newest_time(self) -> float:
-        return max((s.times[-1] for several in self.by_name.values() for s in several), default=-math.inf)
+        return max((s.times[-1] for series in self.by_name.values() for s in series), default=-math.inf)
 
 
 @dataclass(slots=True)
@@ -161,9 +161,9 @@ class AgentPages:
     def __init__(self) -> None:
         self._replicas: defaultdict[str, _ReplicaState] = defaultdict(_ReplicaState)
 
-    def pages(self, several: Iterable[MatrixSeries]) -> Iterator[StoredPage]:
+    def pages(self, series: Iterable[MatrixSeries]) -> Iterator[StoredPage]:
         """Yield the new pages of a response, replica by replica, each in order of time."""
-        for (replica, pool), seen in _by_replica(several).items():
+        for (replica, pool), seen in _by_replica(series).items():
             # One text for all minutes of a replica: an hour of thousands is kept.
             yield from self._pages_of(sys.intern(replica), sys.intern(pool), seen)
 
@@ -192,20 +192,20 @@ class AgentPages:
             yield StoredPage(t=scraped, replica=replica, pool=pool, snapshot=page, gpus=read.gpus(place, scraped))
 
 
-def _by_replica(several: Iterable[MatrixSeries]) -> dict[tuple[str, str], _Seen]:
+def _by_replica(series: Iterable[MatrixSeries]) -> dict[tuple[str, str], _Seen]:
     """Return the series by replica. Of several agents the last one counts; GPUs on other nodes come from their agents."""
     agents: dict[tuple[str, str], dict[tuple[str | None, ...], _Seen]] = {}
-    for one in several:
-        get = one.labels.get
+    for matrix_series in series:
+        get = matrix_series.labels.get
         replica = get(names.REPLICA)
-        if replica is None or not one.times:
+        if replica is None or not matrix_series.times:
             continue
         of_replica = agents.setdefault((replica, get(names.POOL, "mixed")), {})
         agent = tuple(map(get, AGENT))
         seen = of_replica.get(agent)
         if seen is None:
             seen = of_replica[agent] = _Seen()
-        seen.by_name.setdefault(get("__name__", ""), []).append(one)
+        seen.by_name.setdefault(get("__name__", ""), []).append(matrix_series)
     return {key: _joined(list(group.values())) for key, group in agents.items()}
 
 
@@ -214,23 +214,23 @@ def _joined(agents: list[_Seen]) -> _Seen:
     if len(agents) == 1:
         return agents[0]
     first = max(agents, key=lambda seen: (_UP in seen.by_name, seen.newest_time))
-    own = {one.labels[names.GPU] for several in first.by_name.values() for one in several if names.GPU in one.labels}
-    for other in agents:
-        for name, several in other.by_name.items() if other is not first else ():
-            for one in several:
-                if one.labels.get(names.GPU, "") not in ("", *own):
-                    first.by_name.setdefault(name, []).append(_carried(one, first.scrape_times))
+    own = {series.labels[names.GPU] for rows in first.by_name.values() for series in rows if names.GPU in series.labels}
+    for agent in agents:
+        for name, series in agent.by_name.items() if agent is not first else ():
+            for matrix_series in series:
+                if matrix_series.labels.get(names.GPU, "") not in ("", *own):
+                    first.by_name.setdefault(name, []).append(_carried(matrix_series, first.scrape_times))
     return first
 
 
-def _carried(one: MatrixSeries, times: tuple[float, ...]) -> MatrixSeries:
+def _carried(series: MatrixSeries, times: tuple[float, ...]) -> MatrixSeries:
     """Return another agent's series at the given times: its last sample before each, if that is not old."""
-    found = []
+    rows = []
     for t in times:
-        place = bisect_right(one.times, t) - 1
-        if place >= 0 and t - one.times[place] <= CARRIED_SECONDS:
-            found.append((t, one.values[place]))
-    return MatrixSeries(one.labels, tuple(t for t, _ in found), tuple(value for _, value in found))
+        place = bisect_right(series.times, t) - 1
+        if place >= 0 and t - series.times[place] <= CARRIED_SECONDS:
+            rows.append((t, series.values[place]))
+    return MatrixSeries(series.labels, tuple(t for t, _ in rows), tuple(value for _, value in rows))
 
 
 def _facts(seen: _Seen) -> dict[str, str]:
@@ -240,6 +240,6 @@ def _facts(seen: _Seen) -> dict[str, str]:
     labels = info.labels
     release = labels.get("engine_version", "")
     # A release, or words on the releases that the page's names allow.
-    told = "engine_versions" if " " in release else ENGINE_VERSION
-    facts = {"model": labels.get(names.MODEL, ""), told: release}
+    text = "engine_versions" if " " in release else ENGINE_VERSION
+    facts = {"model": labels.get(names.MODEL, ""), text: release}
     return {name: value for name, value in facts.items() if value} | {"engine": labels.get("engine", "")}

@@ -42,7 +42,7 @@ def engine_selector(engine: str | None, matchers: str) -> str:
     """
     engines = engines_of(engine)
     more = f",{matchers}" if matchers else ""
-    stems = {name for one in engines for name in sources(one)}
+    stems = {name for table in engines for name in sources(table)}
     return f'{{__name__=~"{source_names_regex(stems | {PROCESS_START, UP}, engines)}"{more}}}'
 
 
@@ -53,12 +53,12 @@ def replica_count_query(matchers: str, replica_label: str) -> str:
 
 def engines_of(engine: str | None) -> tuple[EngineTable, ...]:
     """Return all generations of an engine, without a name of all engines."""
-    return tuple(one for one in ENGINES if engine in (None, one.name))
+    return tuple(table for table in ENGINES if engine in (None, table.name))
 
 
 def source_names_regex(stems: Iterable[str], engines: Iterable[EngineTable]) -> str:
     """Return a quoted regular expression of these names in all spellings of these engines."""
-    wrappers = sorted({wrapper for one in engines for wrapper in one.wrappers})
+    wrappers = sorted({wrapper for engine in engines for wrapper in engine.wrappers})
     before = f"({'|'.join(wrappers)})?" if wrappers else ""
     return f"{before}({'|'.join(_grouped(sorted(stems)))})"
 
@@ -71,7 +71,7 @@ def _grouped(stems: Iterable[str], between: str = "[:_]") -> Iterator[str]:
         groups.setdefault(head, []).append(rest)
     for head, rests in groups.items():
         longer = tuple(_grouped((rest for rest in rests if rest), "_"))
-        more = f"{between}({'|'.join(longer)})" if len(longer) > 1 else "".join(between + one for one in longer)
+        more = f"{between}({'|'.join(longer)})" if len(longer) > 1 else "".join(between + text for text in longer)
         yield re.escape(head) + (f"({more})?" if more and "" in rests else more)
 
 
@@ -91,15 +91,15 @@ class EnginePages:
         self._last: dict[str, float] = {}
         self._known: dict[str, bool] = {}
 
-    def pages(self, several: Iterable[MatrixSeries]) -> Iterator[StoredPage]:
+    def pages(self, matrix_series: Iterable[MatrixSeries]) -> Iterator[StoredPage]:
         """Yield the new pages of a response, replica by replica, each in order of time."""
         grouped: dict[str, list[MatrixSeries]] = {}
         if self._gpus is not None:
-            several = self._gpus.take(several)
-        for one in several:
-            replica = one.labels.get(self._replica)
-            if replica and one.times:
-                grouped.setdefault(replica, []).append(one)
+            matrix_series = self._gpus.take(matrix_series)
+        for candidate in matrix_series:
+            replica = candidate.labels.get(self._replica)
+            if replica and candidate.times:
+                grouped.setdefault(replica, []).append(candidate)
         for replica, series in sorted(grouped.items()):
             for page in self._new_pages(replica, series, self._last.get(replica, -math.inf)):
                 self._last[replica] = page.t
@@ -113,14 +113,14 @@ class EnginePages:
         if self._gpus is not None:
             self._gpus.forget(replicas)
 
-    def _new_pages(self, replica: str, several: Sequence[MatrixSeries], since: float) -> Iterator[StoredPage]:
-        pool = next((s.labels[self._pool] for s in several if self._pool and self._pool in s.labels), "mixed")
-        ups = [s for s in several if s.labels.get("__name__") == UP]
+    def _new_pages(self, replica: str, matrix_series: Sequence[MatrixSeries], since: float) -> Iterator[StoredPage]:
+        pool = next((s.labels[self._pool] for s in matrix_series if self._pool and self._pool in s.labels), "mixed")
+        ups = [s for s in matrix_series if s.labels.get("__name__") == UP]
         down = {t for s in ups for t, value in zip(s.times, s.values, strict=True) if not value}
         target = _of_the_target(ups)
         # One order for all replicas of a release, whose pages then share a layout.
         scraped = sorted(
-            ((_name(series, target), series) for series in several if self._means_something(series)), key=_order
+            ((_name(series, target), series) for series in matrix_series if self._means_something(series)), key=_order
         )
         rows: dict[float, list[tuple[Name, float]]] = {t: [] for t in down}
         for name, series in scraped:
@@ -131,8 +131,8 @@ class EnginePages:
             if t > since:
                 yield self._page(replica, pool, t, () if t in down else rows[t])
 
-    def _means_something(self, one: MatrixSeries) -> bool:
-        name = one.labels.get("__name__", "")
+    def _means_something(self, series: MatrixSeries) -> bool:
+        name = series.labels.get("__name__", "")
         known = self._known.get(name)
         if known is None:
             known = self._known[name] = name != UP and is_mapped_name(name, self._engines)
@@ -169,15 +169,15 @@ def _order(named: tuple[Name, MatrixSeries]) -> tuple[str, float, tuple[tuple[st
 
 def _of_the_target(ups: Sequence[MatrixSeries]) -> frozenset[str]:
     """Return the labels of the target, which are those of `up`."""
-    return frozenset(name for one in ups for name in one.labels if name != "__name__") or OF_THE_TARGET
+    return frozenset(name for up in ups for name in up.labels if name != "__name__") or OF_THE_TARGET
 
 
-def _name(one: MatrixSeries, of_the_target: frozenset[str]) -> Name:
+def _name(series: MatrixSeries, of_the_target: frozenset[str]) -> Name:
     """Return the series with the labels of its page. Replicas of one release differ only in target labels."""
-    own = {k: v for k, v in one.labels.items() if k != "__name__" and k not in of_the_target}
+    own = {k: v for k, v in series.labels.items() if k != "__name__" and k not in of_the_target}
     moved = {k.removeprefix(EXPORTED): v for k, v in own.items() if k.removeprefix(EXPORTED) in of_the_target}
     kept = {k: v for k, v in own.items() if k.removeprefix(EXPORTED) not in of_the_target}
-    return one.labels.get("__name__", ""), tuple(sorted((kept | moved).items()))
+    return series.labels.get("__name__", ""), tuple(sorted((kept | moved).items()))
 
 
 def exporter_selector(exporter: GpuExporter, matchers: str) -> str:
@@ -205,33 +205,33 @@ class GpuPages:
         self._label = replica_label
         self._replicas: defaultdict[str, _Replica] = defaultdict(_Replica)
 
-    def take(self, several: Iterable[MatrixSeries]) -> list[MatrixSeries]:
+    def take(self, series: Iterable[MatrixSeries]) -> list[MatrixSeries]:
         """Add the new readouts of a response. Return the series that are not the exporter's."""
         scrapes: dict[tuple[str, float], dict[str, list[Sample]]] = {}
-        others = []
-        for one in several:
-            if not self._exporter.wanted(one.labels.get("__name__", "")):
-                others.append(one)
+        rest = []
+        for matrix_series in series:
+            if not self._exporter.wanted(matrix_series.labels.get("__name__", "")):
+                rest.append(matrix_series)
                 continue
-            replica, scraped = one.labels.get(self._label), one.labels.get("instance", "")
-            for t, value in zip(one.times, one.values, strict=True):
+            replica, scraped = matrix_series.labels.get(self._label), matrix_series.labels.get("instance", "")
+            for t, value in zip(matrix_series.times, matrix_series.values, strict=True):
                 if replica and t > self._replicas[replica].until.get(scraped, -math.inf):
-                    sample = (one.labels.get("__name__", ""), one.labels, value)
+                    sample = (matrix_series.labels.get("__name__", ""), matrix_series.labels, value)
                     scrapes.setdefault((replica, t), {}).setdefault(scraped, []).append(sample)
         for (replica, t), by_exporter in sorted(scrapes.items()):
             for scraped, samples in by_exporter.items():
                 known = self._replicas[replica]
                 known.until[scraped] = t
                 self._read(known, samples, t)
-        return others
+        return rest
 
     def pop_readouts_until(self, replica: str, t: float) -> tuple[GpuReadout, ...]:
         """Return and remove the newest readout of each GPU of a replica up to `t` (unix seconds)."""
         known = self._replicas.get(replica)
         if known is None:
             return ()
-        newest = {one.gpu: one for one in known.ahead if one.t <= t}
-        known.ahead = [one for one in known.ahead if one.t > t]
+        newest = {readout.gpu: readout for readout in known.ahead if readout.t <= t}
+        known.ahead = [readout for readout in known.ahead if readout.t > t]
         return tuple(newest.values())
 
     def forget(self, replicas: set[str]) -> None:
@@ -245,5 +245,12 @@ class GpuPages:
         last = known.last.get(gpus)
         if self._exporter.keeps_values and last is not None and same_refresh(last, page):
             return
-        known.last = {gpus: page, **{other: one for other, one in known.last.items() if set(other).isdisjoint(gpus)}}
+        known.last = {
+            gpus: page,
+            **{
+                texts: gpu_exporter_page
+                for texts, gpu_exporter_page in known.last.items()
+                if set(texts).isdisjoint(gpus)
+            },
+        }
         known.ahead += known.changes.apply_page(page)

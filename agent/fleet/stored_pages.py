@@ -49,7 +49,7 @@ def _no_scrape(t: float, replica: str, pool: str) -> StoredPage:
 class PageReaderProtocol(Protocol):
     """Parser of stored series into pages: `agent.fleet.agent_series`, `agent.fleet.engine_series`."""
 
-    def pages(self, several: Iterable[MatrixSeries]) -> Iterator[StoredPage]: ...
+    def pages(self, series: Iterable[MatrixSeries]) -> Iterator[StoredPage]: ...
 
     def forget(self, replicas: set[str]) -> None: ...
 
@@ -108,8 +108,8 @@ class TierPages:
         """Return the new pages of a response in order of time, with the missing scrapes."""
         pages = list(self._reader.pages(series))
         usual = self._intervals(pages)
-        found = [one for page in pages for one in self._add_page(page, usual)]
-        return tuple(sorted(found, key=lambda one: one.page.t))
+        replica_pages = [replica_page for page in pages for replica_page in self._add_page(page, usual)]
+        return tuple(sorted(replica_pages, key=lambda replica_page: replica_page.page.t))
 
     def _intervals(self, pages: Iterable[StoredPage]) -> dict[str, float]:
         """Return the scrape interval of each new replica with enough pages."""
@@ -171,11 +171,11 @@ class TierPages:
         yield ReplicaPage(tier=self.tier, page=page, gpus=self._of_gpus(known, page))
 
     def _of_gpus(self, known: _Known, page: StoredPage) -> Window | None:
-        several = []
+        rows = []
         for readout in page.gpus:
             before = known.gpus.get(readout.gpu)
             window = gpu_windows.diff_readouts(before, readout) if before is not None else None
             if window is not None:
-                several.append(window)
+                rows.append(window)
             known.gpus[readout.gpu] = readout
-        return gpu_windows.sum_gpus(several)
+        return gpu_windows.sum_gpus(rows)

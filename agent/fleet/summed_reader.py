@@ -56,10 +56,10 @@ class SummedReader:
 
     def ask(self, since: float, until: float) -> tuple[ReplicaPage, ...]:
         """Return the newest page of every replica at `until`, with some series only. Raise StoreError."""
-        found = self._api.query(self._sums.replica_query(self._edges), until)
+        samples = self._api.query(self._sums.replica_query(self._edges), until)
         self._span = (self._until, until) if self._until is not None else None
         self._until = until
-        return self.pages.take([MatrixSeries(sample.labels, (until,), (sample.value,)) for sample in found])
+        return self.pages.take([MatrixSeries(sample.labels, (until,), (sample.value,)) for sample in samples])
 
     def minute(
         self, seen: Mapping[str, Window], context: TierContext, before: Mapping[str | None, BinnedWindow]
@@ -97,8 +97,8 @@ class SummedReader:
             return []
         results = self._query(self._sums.queries([_names(members) for members in grouped]), self._span)
         self._learn_edges(results)
-        found = group_sums(results, *self._span)
-        return [self._whole(members, found.get(place, []), self._span) for place, members in enumerate(grouped)]
+        groups = group_sums(results, *self._span)
+        return [self._whole(members, groups.get(place, []), self._span) for place, members in enumerate(grouped)]
 
     def _query(self, queries: Iterable[str], span: tuple[float, float]) -> list[MatrixSeries]:
         """Return the series at both ends of a span."""

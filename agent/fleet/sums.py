@@ -211,10 +211,10 @@ class GroupSums:
 ByName = dict[str, list[MatrixSeries]]
 
 
-def group_sums(several: Iterable[MatrixSeries], start: float, end: float) -> dict[int, list[GroupSums]]:
+def group_sums(matrix_series: Iterable[MatrixSeries], start: float, end: float) -> dict[int, list[GroupSums]]:
     """Return the parts of each group from `start` to `end` (unix seconds). Other series are ignored."""
     lots: dict[str, dict[str, ByName]] = {}
-    for series in several:
+    for series in matrix_series:
         lot, _, what = series.labels.get(PART, "").rpartition(".")
         by_name = lots.setdefault(lot, {}).setdefault(what, {})
         by_name.setdefault(series.labels.get("__name__", ""), []).append(series)
@@ -227,12 +227,14 @@ def group_sums(several: Iterable[MatrixSeries], start: float, end: float) -> dic
 
 def _lot_sums(parts: Mapping[str, ByName], start: float, end: float) -> GroupSums:
     sums, counted = parts.get(SUMS, {}), parts.get(COUNTED, {})
-    mixed = frozenset(_family(name) for name, several in counted.items() if not _alike(several))
-    increase = _increase({name: several for name, several in sums.items() if _family(name) not in mixed}, start, end)
+    mixed = frozenset(_family(name) for name, matrix_series in counted.items() if not _alike(matrix_series))
+    increase = _increase(
+        {name: matrix_series for name, matrix_series in sums.items() if _family(name) not in mixed}, start, end
+    )
     gauges = {}
     for name in LEVEL_NAMES & sums.keys():
         series = [parts.get(what, {}).get(name, []) for what in (SUMS, COUNTED, *LEVELS)]
-        gauge = _gauge([several[0] for several in series if several], end - start)
+        gauge = _gauge([matrix_series[0] for matrix_series in series if matrix_series], end - start)
         if gauge is not None:
             gauges[_family(name)] = gauge
     window = replace(
@@ -256,25 +258,27 @@ def _family(name: str) -> str:
     return SAMPLES.get(name, ("", ""))[0]
 
 
-def _alike(several: Sequence[MatrixSeries]) -> bool:
+def _alike(matrix_series: Sequence[MatrixSeries]) -> bool:
     """Return whether every edge has the same number of series, at both ends."""
-    return all(len({series.values[place] for series in several}) <= 1 for place in (0, -1))
+    return all(len({series.values[place] for series in matrix_series}) <= 1 for place in (0, -1))
 
 
-def _gauge(several: Sequence[MatrixSeries], seconds: float) -> GaugeSum | None:
+def _gauge(matrix_series: Sequence[MatrixSeries], seconds: float) -> GaugeSum | None:
     """Return the gauge of a group from its sum, number of GPUs, minimum and maximum. None if the number is unknown."""
-    if len(several) != 4 or several[0].times != several[1].times or min(several[1].values) <= 0:
+    if len(matrix_series) != 4 or matrix_series[0].times != matrix_series[1].times or min(matrix_series[1].values) <= 0:
         return None
-    sums, gpus, least, most = (series.values for series in several)
+    sums, gpus, least, most = (series.values for series in matrix_series)
     covered = seconds * min(gpus)
     level = math.fsum(total / count for total, count in zip(sums, gpus, strict=True)) / len(gpus)
     return GaugeSum(integral=level * covered, seconds=covered, minimum=min(least), maximum=max(most), samples=min(gpus))
 
 
-def sum_by_replica(several: Iterable[MatrixSeries], family: str, start: float, end: float) -> tuple[Histogram, ...]:
+def sum_by_replica(
+    matrix_series: Iterable[MatrixSeries], family: str, start: float, end: float
+) -> tuple[Histogram, ...]:
     """Return the sum of a histogram's increases by replica, one for each bucket grid."""
     grouped: dict[str, ByName] = {}
-    for series in several:
+    for series in matrix_series:
         by_name = grouped.setdefault(series.labels.get(names.REPLICA, ""), {})
         by_name.setdefault(series.labels.get("__name__", ""), []).append(series)
     increases = (_increase(by_name, start, end) for by_name in grouped.values())

@@ -80,12 +80,12 @@ class ReplicaReader:
             end = min(until, at + PIECE_SECONDS)
             self._take(at - OVERLAP_SECONDS if at > since else at, end)
             at = end
-        found, self._taken = tuple(self._taken), []
+        pages, self._taken = tuple(self._taken), []
         count = len(self.pages.pools)
         if self._most is not None and count > self._most:
             _log.warning("tier larger than measured tier=%s replicas=%d limit=%d", self.tier, count, self._most)
             self._most = None
-        return found
+        return pages
 
     def minute(
         self, seen: Mapping[str, Window], context: TierContext, before: Mapping[str | None, BinnedWindow]
@@ -95,7 +95,9 @@ class ReplicaReader:
 
     def _take(self, since: float, until: float) -> None:
         try:
-            found = [one for asked in self._selectors for one in self._api.query_samples(asked, since, until)]
+            series = [
+                sample for selector in self._selectors for sample in self._api.query_samples(selector, since, until)
+            ]
         except StoreError as error:
             if error.kind not in TOO_LARGE or until - since <= LEAST_SECONDS:
                 raise
@@ -103,7 +105,7 @@ class ReplicaReader:
             self._take(since, middle)
             self._take(middle - OVERLAP_SECONDS, until)
         else:
-            self._taken += self.pages.take(found)
+            self._taken += self.pages.take(series)
 
 
 class AdaptiveReader:
@@ -154,13 +156,13 @@ def read_tier(reader: TierReader, since: float, until: float) -> tuple[tuple[Rep
 
     Raise StoreError.
     """
-    found = reader.ask(since, until)
+    pages = reader.ask(since, until)
     absent, silent_since = reader.pages.missing_scrapes(until), reader.pages.all_silent_since
     if silent_since is None:
-        return (*found, *absent), ""
+        return (*pages, *absent), ""
     if math.isfinite(silent_since):
-        return found, f"the store has had no sample of the tier for {until - silent_since:.0f} s"
-    return found, "the store has no sample of the tier"
+        return pages, f"the store has had no sample of the tier for {until - silent_since:.0f} s"
+    return pages, "the store has no sample of the tier"
 
 
 def build_tier_reader(

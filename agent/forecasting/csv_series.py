@@ -69,7 +69,7 @@ class Trace:
         means: dict[str, MeanTokens] = {}
         for name, series in self.tokens.items():
             known = np.isfinite(self.requests.values) & np.isfinite(series.values)
-            requests, tokens = (float(one.values[known].sum()) for one in (self.requests, series))
+            requests, tokens = (float(candidate.values[known].sum()) for candidate in (self.requests, series))
             if requests > 0 and tokens > 0:
                 means[name] = MeanTokens(low=tokens / requests, high=tokens / requests)
         return CapacityLengths(prompt_tokens=means.get(TOKENS[0]), generation_tokens=means.get(TOKENS[1]))
@@ -79,7 +79,7 @@ class Trace:
         columns = [self.tokens[name].values.tolist() if name in self.tokens else None for name in TOKENS]
         values = self.requests.values.copy()
         for place, requests in enumerate(values.tolist()):
-            prompts, outputs = (None if one is None or isnan(one[place]) else one[place] for one in columns)
+            prompts, outputs = (None if column is None or isnan(column[place]) else column[place] for column in columns)
             if isfinite(requests):
                 values[place] = weigh(requests, prompts, outputs, None, lengths, n=requests).total.value
         return replace(self.requests, values=values)
@@ -109,11 +109,11 @@ def read_trace(path: Path | str, *, zone: str = "UTC", bin_seconds: float | None
     notes = [f"the column '{quote_external_text(name, 60)}' is not read" for name in unread]
     notes += [f"the column '{name}' is empty" for name in amounts if name not in series]
     if bin_seconds is not None and bin_seconds < own:
-        asked, kept = duration_text(bin_seconds), duration_text(own)
-        notes.append(f"bins of {asked} were asked for; the file's own are {kept} and are kept")
+        words, kept = duration_text(bin_seconds), duration_text(own)
+        notes.append(f"bins of {words} were asked for; the file's own are {kept} and are kept")
     elif bin_seconds is not None and bin_seconds != own:
         try:
-            series = {name: resample(one, bin_seconds) for name, one in series.items()}
+            series = {name: resample(candidate, bin_seconds) for name, candidate in series.items()}
         except ValueError:
             text = f"has bins of {duration_text(own)}, of which no whole number makes {duration_text(bin_seconds)}"
             raise TraceError(path, f"{text}; ask for a multiple") from None

@@ -47,42 +47,47 @@ class HistoryForecasts:
     def __init__(self) -> None:
         self._tiers: dict[str, TierForecast] = {}
 
-    def respond(self, asked: ForecastRequest) -> ForecastResponse:
+    def respond(self, request: ForecastRequest) -> ForecastResponse:
         """Return the response, with a reason if there is no forecast. Raise for defects only.
 
         After an error the tier restarts with the next request: a forecaster that took a part of the minutes would stay late.
         """
-        why, known = NOTHING_YET, self._tiers.pop(asked.tier, None)
+        why, known = NOTHING_YET, self._tiers.pop(request.tier, None)
         try:
-            with HistoryStore.open_reader(Path(asked.history)) as reader:
-                if known is not None and _can_follow(known, asked):
-                    minutes = _read(reader, asked, known.end - MINUTE_SECONDS)
-                    known.follow(asked, *(series.values for series in minutes))
+            with HistoryStore.open_reader(Path(request.history)) as reader:
+                if known is not None and _can_follow(known, request):
+                    minutes = _read(reader, request, known.end - MINUTE_SECONDS)
+                    known.follow(request, *(series.values for series in minutes))
                 else:
-                    known = _start(asked, reader)
+                    known = _start(request, reader)
         except SizewatchError as error:
             known, why = None, str(error)
         if known is not None:
-            response = known.respond(asked)
-            self._tiers[asked.tier] = known
+            response = known.respond(request)
+            self._tiers[request.tier] = known
             return response
-        prewarm = Prewarm(tier=asked.tier, zone=asked.zone, recommendation=None, reason=why)
+        prewarm = Prewarm(tier=request.tier, zone=request.zone, recommendation=None, reason=why)
         return ForecastResponse(
-            tier=asked.tier, made_at=asked.now, bin_seconds=asked.bin_seconds, forecast=None, prewarm=prewarm, gap=why
+            tier=request.tier,
+            made_at=request.now,
+            bin_seconds=request.bin_seconds,
+            forecast=None,
+            prewarm=prewarm,
+            gap=why,
         )
 
 
-def _can_follow(known: TierForecast, asked: ForecastRequest) -> bool:
-    is_in_time = known.end <= asked.settled_until < known.started_at + AHEAD_SECONDS
-    return is_in_time and known.settings == asked.settings
+def _can_follow(known: TierForecast, request: ForecastRequest) -> bool:
+    is_in_time = known.end <= request.settled_until < known.started_at + AHEAD_SECONDS
+    return is_in_time and known.settings == request.settings
 
 
-def _start(asked: ForecastRequest, reader: Reader) -> TierForecast | None:
+def _start(request: ForecastRequest, reader: Reader) -> TierForecast | None:
     """Return a forecaster that starts with the first known minute, None if there is none."""
-    kinds = _read(reader, asked, asked.settled_until - KEPT_SECONDS - asked.bin_seconds)
+    kinds = _read(reader, request, request.settled_until - KEPT_SECONDS - request.bin_seconds)
     known = np.flatnonzero(np.isfinite(kinds[-1].values))
-    return TierForecast(asked, *(select_bins(series, int(known[0])) for series in kinds)) if len(known) else None
+    return TierForecast(request, *(select_bins(series, int(known[0])) for series in kinds)) if len(known) else None
 
 
-def _read(reader: Reader, asked: ForecastRequest, since: float) -> list[Series]:
-    return read_demand(reader, asked.tier, since, asked.settled_until, lengths=asked.lengths, zone=asked.zone)
+def _read(reader: Reader, request: ForecastRequest, since: float) -> list[Series]:
+    return read_demand(reader, request.tier, since, request.settled_until, lengths=request.lengths, zone=request.zone)

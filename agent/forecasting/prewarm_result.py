@@ -67,7 +67,7 @@ def forecast_from_history(
     store: Reader, loaded: LoadedConfig, context: TierContext, overrides: PlanOverrides, now: float
 ) -> ForecastResponse:
     """Return the forecast and the decision with the capacity of a context. Raise ConfigError or HistoryError."""
-    tier, path = context.tier, history_path(loaded)
+    tier, path = context.name, history_path(loaded)
     events = [event for event in store.events(now - KEPT_SECONDS) if event.tier == tier]
     starts = tuple(start for event in events if (start := parse_start_event(event)) is not None)
     result = HistoryForecasts().respond(
@@ -107,7 +107,7 @@ def prewarm_from_csv(
     given = input_from_csv(path, loaded, bin_seconds, tier)
     series = given.series
     if loaded is not None:
-        asked = _overridden(build_request(_context(loaded, tier), (), loaded.config, path, series.end), overrides)
+        request = _overridden(build_request(_context(loaded, tier), (), loaded.config, path, series.end), overrides)
     else:
         bare = ForecastRequest(
             tier=tier,
@@ -119,12 +119,12 @@ def prewarm_from_csv(
             margin=margin_of(),
             no_replicas="without a configuration say with --usable-rps what one replica carries",
         )
-        asked = _overridden(bare, overrides, given.lengths)
-    asked = replace(asked, bin_seconds=series.bin_seconds, settled_until=series.end, settling_seconds=0.0)
+        request = _overridden(bare, overrides, given.lengths)
+    request = replace(request, bin_seconds=series.bin_seconds, settled_until=series.end, settling_seconds=0.0)
     if series.bin_seconds % MINUTE_SECONDS:
         raise SizewatchError(f"{path}: bins of {series.bin_seconds:g} s are no whole minutes: give --bin 1m or longer")
     try:
-        result = TierForecast(asked, series, given.requests).respond(asked)
+        result = TierForecast(request, series, given.requests).respond(request)
     except ValueError as error:
         raise SizewatchError(f"{path}: {error}") from error
     return replace(result, prewarm=replace(result.prewarm, as_of=series.end))
@@ -139,15 +139,15 @@ def _context(loaded: LoadedConfig, tier: str) -> TierContext:
 
 
 def _overridden(
-    asked: ForecastRequest, overrides: PlanOverrides, lengths: CapacityLengths | None = None
+    request: ForecastRequest, overrides: PlanOverrides, lengths: CapacityLengths | None = None
 ) -> ForecastRequest:
     """Return the request with the arguments in place. `--usable-rps` counts requests of these lengths (None: its own)."""
     if overrides.usable_rps is not None:
-        stated = stated_capacity(overrides.usable_rps, "--usable-rps", asked.lengths if lengths is None else lengths)
-        asked = replace(asked, capacity=stated, no_replicas="")
+        stated = stated_capacity(overrides.usable_rps, "--usable-rps", request.lengths if lengths is None else lengths)
+        request = replace(request, capacity=stated, no_replicas="")
     if overrides.start_seconds is not None:
-        asked = replace(asked, lead_seconds=overrides.start_seconds, lead_source="--start")
-    return asked
+        request = replace(request, lead_seconds=overrides.start_seconds, lead_source="--start")
+    return request
 
 
 def too_old(report: Prewarm, now: float) -> str:

@@ -99,7 +99,7 @@ def split_last_week(
 
 
 def compare_strategies(
-    asked: ForecastRequest,
+    request: ForecastRequest,
     judged: Stretch,
     before: Stretch,
     *,
@@ -120,47 +120,52 @@ def compare_strategies(
         return at_least if ratio is None else before.minimum_warm(ratio, at_least, margin)
 
     price, equal = late_to_warm(judged.world.lead, certainty), minimum(NO_MARGIN)
-    found = compare_policies(
+    comparison = compare_policies(
         judged.world,
         judged.prewarmed(equal, NO_MARGIN),
-        with_margin=judged.prewarmed(minimum(asked.margin), asked.margin),
+        with_margin=judged.prewarmed(minimum(request.margin), request.margin),
         chosen=cheapest_reacting(before.world, price, minimum=equal),
         late_to_warm=price,
         minimum=equal,
     )
     minutes = len(judged.world.demand)
     total = float(fill_gaps(requests)[-minutes:].sum() * MINUTE_SECONDS)
-    chosen = f"{REACTING} at {found.chosen:.0%}"
+    chosen = f"{REACTING} at {comparison.chosen:.0%}"
     length = format_duration(len(before.world.demand) * MINUTE_SECONDS)
-    reason = f"{found.sentence[0].upper()}{found.sentence[1:]}. The {found.chosen:.0%} was the cheapest of the {length} before."
-    strategies = _strategies(asked, found, minutes, total)
+    sentence = comparison.sentence
+    reason = (
+        f"{sentence[0].upper()}{sentence[1:]}. The {comparison.chosen:.0%} was the cheapest of the {length} before."
+    )
+    strategies = _strategies(request, comparison, minutes, total)
     return PrewarmValue(
         start=end - minutes * MINUTE_SECONDS,
         end=end,
-        zone=asked.zone,
+        zone=request.zone,
         requests=total,
         strategies=strategies,
         ours=OURS,
-        with_margin=WITH_MARGIN if asked.margin != NO_MARGIN else "",
+        with_margin=WITH_MARGIN if request.margin != NO_MARGIN else "",
         perfect=PERFECT,
         reacting=chosen,
-        recommended=OURS if found.choice is Choice.PREWARM else chosen,
-        short_reason=found.reason,
+        recommended=OURS if comparison.choice is Choice.PREWARM else chosen,
+        short_reason=comparison.reason,
         reason=reason,
         covered_ratio=judged.coverage_ratio,
-        currency=asked.currency,
+        currency=request.currency,
     )
 
 
-def _strategies(asked: ForecastRequest, found: PolicyComparison, minutes: int, requests: float) -> tuple[Strategy, ...]:
-    shown = dict.fromkeys((*SHOWN_UTILISATIONS, found.chosen))
-    reacting = dict(found.reacting)
+def _strategies(
+    request: ForecastRequest, comparison: PolicyComparison, minutes: int, requests: float
+) -> tuple[Strategy, ...]:
+    shown = dict.fromkeys((*SHOWN_UTILISATIONS, comparison.chosen))
+    reacting = dict(comparison.reacting)
     named = {
-        STATIC: found.static,
+        STATIC: comparison.static,
         **{f"{REACTING} at {utilisation:.0%}": reacting[utilisation] for utilisation in shown},
-        OURS: found.prewarmed,
-        **({WITH_MARGIN: found.with_margin} if asked.margin != NO_MARGIN else {}),
-        PERFECT: found.foresight,
+        OURS: comparison.prewarmed,
+        **({WITH_MARGIN: comparison.with_margin} if request.margin != NO_MARGIN else {}),
+        PERFECT: comparison.foresight,
     }
     return tuple(
         Strategy(
@@ -168,7 +173,7 @@ def _strategies(asked: ForecastRequest, found: PolicyComparison, minutes: int, r
             violation_minutes=outcome.violated * minutes,
             late_requests=outcome.late * requests,
             replica_hours=outcome.replica_hours,
-            money=None if asked.replica_hour is None else outcome.replica_hours * asked.replica_hour,
+            money=None if request.replica_hour is None else outcome.replica_hours * request.replica_hour,
         )
         for name, outcome in named.items()
     )

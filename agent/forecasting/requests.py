@@ -35,11 +35,11 @@ def build_request(
     `filled` is the number of its minutes that a back-fill added before the daemon's start.
     """
     plan, keys = context.plan, config.forecast
-    found = cold_start(starts, plan.cold_start_seconds if plan else None)
-    late = keys.late_request_cost.get(context.tier)
+    request = cold_start(starts, plan.cold_start_seconds if plan else None)
+    late = keys.late_request_cost.get(context.name)
     price = plan.cost.gpu_hour_price * plan.gpu.per_replica if plan and plan.cost else None
     return ForecastRequest(
-        tier=context.tier,
+        tier=context.name,
         now=now,
         settled_until=settled_time(now, config.settling_seconds),
         history=str(history.absolute()),
@@ -49,8 +49,8 @@ def build_request(
         certainty=keys.quantile,
         country=keys.country,
         events=keys.events,
-        lead_seconds=found.p95_seconds if found else None,
-        lead_source=found.sentence if found else "",
+        lead_seconds=request.p95_seconds if request else None,
+        lead_source=request.sentence if request else "",
         capacity=None if _no_replicas(context) else context.capacity,
         margin=margin_of(context.limits),
         no_replicas=_no_replicas(context),

@@ -55,15 +55,15 @@ class DemandBins:
     for unusable bins, ConfigError for a country without known holidays.
     """
 
-    def __init__(self, asked: ForecastRequest, minutes: Series) -> None:
-        self._settings = asked.settings
-        self.bin_minutes = round(asked.bin_seconds / MINUTE_SECONDS)
+    def __init__(self, request: ForecastRequest, minutes: Series) -> None:
+        self._settings = request.settings
+        self.bin_minutes = round(request.bin_seconds / MINUTE_SECONDS)
         kept = last_bins(minutes, KEPT_SECONDS)
         amounts, width = kept.values, round(kept.bin_seconds / MINUTE_SECONDS)
         if width > 1:
             amounts = per_minute(rates(kept), width) * MINUTE_SECONDS
         # From the start of a whole bin on. Minutes before the series are unknown.
-        early = round((kept.start % asked.bin_seconds) / MINUTE_SECONDS)
+        early = round((kept.start % request.bin_seconds) / MINUTE_SECONDS)
         self.start = kept.start - early * MINUTE_SECONDS
         self.rates = [*[np.nan] * early, *(amounts / MINUTE_SECONDS).tolist()]
         self._forecaster = self._first_forecaster()
@@ -85,13 +85,13 @@ class DemandBins:
 
     def _first_forecaster(self) -> Forecaster | None:
         """Return a forecaster of all whole bins, or None if no bin is known."""
-        bins, asked = self._bins(), self._settings
+        bins, request = self._bins(), self._settings
         if not np.isfinite(bins.values).any():
             return None
         # Public holidays of three days ahead: a tier starts anew each day, and forecasts another.
-        count = len(bins) + round(3 * AHEAD_SECONDS / asked.bin_seconds)
-        days = tuple(sundays(asked.country, bins, count))
-        return Forecaster(bins, ahead_seconds=asked.horizon_seconds, sundays=days)
+        count = len(bins) + round(3 * AHEAD_SECONDS / request.bin_seconds)
+        days = tuple(sundays(request.country, bins, count))
+        return Forecaster(bins, ahead_seconds=request.horizon_seconds, sundays=days)
 
     def _bins(self, first: int = 0) -> Series:
         """Return the whole bins from `first` on, without known events."""
@@ -119,25 +119,25 @@ class DemandBins:
         """Return the demand of the last known minute, or None if it is too old."""
         return next((rate for rate in reversed(self.rates[-SILENT_MINUTES:]) if np.isfinite(rate)), None)
 
-    def forecast(self, asked: ForecastRequest) -> tuple[ForecastResult | None, Array]:
+    def forecast(self, request: ForecastRequest) -> tuple[ForecastResult | None, Array]:
         """Return the forecast of a day from the last whole bin on, and the factors of known events in it."""
         if self._forecaster is None:
             return None, np.ones(0)
-        path = self._forecaster.path(round(AHEAD_SECONDS / asked.bin_seconds))
+        path = self._forecaster.path(round(AHEAD_SECONDS / request.bin_seconds))
         if path is None:
             return None, np.ones(0)
         factors = self.factors(path.start, path.bin_seconds, path.quantiles.shape[1])
-        found = build_forecast(
-            asked.tier,
+        rows = build_forecast(
+            request.tier,
             path,
             factors,
             self._forecaster.quality(),
-            made_at=asked.now,
-            horizon_seconds=asked.horizon_seconds,
-            zone=asked.zone,
-            bin_seconds=asked.bin_seconds,
+            made_at=request.now,
+            horizon_seconds=request.horizon_seconds,
+            zone=request.zone,
+            bin_seconds=request.bin_seconds,
         )
-        return found, factors
+        return rows, factors
 
 
 def build_forecast(

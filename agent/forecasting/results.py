@@ -44,7 +44,7 @@ def forecast_now(tier: str, given: InputSeries, horizon_seconds: float) -> Forec
     forecaster = Forecaster(usual, ahead_seconds=horizon_seconds, sundays=given.sundays)
     path = forecaster.path(bins)
     ahead = factors[len(series) :]
-    found = build_forecast(
+    forecast = build_forecast(
         tier,
         path,
         ahead if path is None else ahead[: path.quantiles.shape[1]],
@@ -54,34 +54,34 @@ def forecast_now(tier: str, given: InputSeries, horizon_seconds: float) -> Forec
         zone=series.zone,
         bin_seconds=series.bin_seconds,
     )
-    return replace(found, notes=(*given.notes, *found.notes))
+    return replace(forecast, notes=(*given.notes, *forecast.notes))
 
 
 def backtest_report(name: str, walk: BacktestRun, notes: tuple[str, ...] = ()) -> Backtest:
     """Return the scores of all methods. `notes` precede those of the walk."""
     series = walk.window.series
-    found = score_walk(walk)
+    scoreds = score_walk(walk)
     return Backtest(
         name=name,
         zone=series.zone,
         bin_seconds=series.bin_seconds,
         start=series.time(walk.window.test),
         end=series.end,
-        scores=tuple(_score(one) for one in found),
-        naive=tuple({one.horizon_seconds / 60: one.naive for one in found}.items()),
+        scores=tuple(_score(scored) for scored in scoreds),
+        naive=tuple({scored.horizon_seconds / 60: scored.naive for scored in scoreds}.items()),
         notes=(*notes, *walk.notes),
     )
 
 
-def _score(one: Scored) -> MethodScore:
-    low, high = one.interval("coverage") or (None, None)
+def _score(scored: Scored) -> MethodScore:
+    low, high = scored.interval("coverage") or (None, None)
     return MethodScore(
-        method=one.method,
-        horizon_minutes=one.horizon_seconds / 60,
-        targets=one.targets,
+        method=scored.method,
+        horizon_minutes=scored.horizon_seconds / 60,
+        targets=scored.targets,
         coverage_low=low,
         coverage_high=high,
-        **one.values,
+        **scored.values,
     )
 
 

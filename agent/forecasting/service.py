@@ -94,20 +94,20 @@ class ForecastService:
         self._seconds = self._monotonic() - begin
         return tuple(event for event in events if event is not None)
 
-    def _update(self, asked: ForecastRequest, tier: _TierState, memory_bytes: int) -> TimelineEvent | None:
+    def _update(self, request: ForecastRequest, tier: _TierState, memory_bytes: int) -> TimelineEvent | None:
         # A new process must hold the replicas that may still be starting.
-        held = _recommendation(tier.result, asked.now)
+        held = _recommendation(tier.result, request.now)
         try:
-            result = self._ask(replace(asked, held=0 if held is None else held.replicas), memory_bytes)
+            result = self._ask(replace(request, held=0 if held is None else held.replicas), memory_bytes)
         except WorkerError as error:
-            return None if self._stopped else self._record_failure(asked, tier, error)
+            return None if self._stopped else self._record_failure(request, tier, error)
         with self._lock:
             self._runs += 1
             tier.result = result
             if result.forecast is not None:
                 work, requests = (
-                    _reliable_part(found.projection, asked.bin_seconds)
-                    for found in (result.forecast, result.requests or result.forecast)
+                    _reliable_part(forecast.projection, request.bin_seconds)
+                    for forecast in (result.forecast, result.requests or result.forecast)
                 )
                 tier.projections.append((work, requests))
                 # Those before the last one that was made at least one lead ago serve nothing.
@@ -116,15 +116,15 @@ class ForecastService:
             self._memory_bytes = result.memory_bytes
             missed, tier.failures, tier.retry_at = tier.failures, 0, 0.0
             before, tier.trouble = tier.trouble, ""
-        return _event(asked, f"forecasting works again; failures before: {missed}") if before else None
+        return _event(request, f"forecasting works again; failures before: {missed}") if before else None
 
-    def _ask(self, asked: ForecastRequest, memory_bytes: int) -> ForecastResponse:
+    def _ask(self, request: ForecastRequest, memory_bytes: int) -> ForecastResponse:
         try:
             with self._lock:
                 if self._stopped:
                     raise WorkerError(WorkerFailure.START, "is not begun: the daemon ends")
                 self._child = child = self._child or WorkerProcess(memory_bytes)
-            result: ForecastResponse = child.call(self._answer, asked, seconds=self._question_seconds)
+            result: ForecastResponse = child.call(self._answer, request, seconds=self._question_seconds)
         except WorkerError as error:
             if error.fault is WorkerFailure.ERROR:
                 raise WorkerError(error.fault, f"the forecast failed: {error}", error.trace) from error
@@ -132,7 +132,7 @@ class ForecastService:
             raise WorkerError(error.fault, f"the forecasting process {error}") from error
         return result
 
-    def _record_failure(self, asked: ForecastRequest, tier: _TierState, error: WorkerError) -> TimelineEvent | None:
+    def _record_failure(self, request: ForecastRequest, tier: _TierState, error: WorkerError) -> TimelineEvent | None:
         text = str(error)
         with self._lock:
             self._failures[error.fault.value] += 1
@@ -141,9 +141,9 @@ class ForecastService:
                 pause = retry_delay(tier.failures - 1, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
                 tier.retry_at = self._monotonic() + pause
             fresh, tier.trouble = not tier.trouble, text
-        _log.warning('forecast failed tier=%s error="%s"%s', asked.tier, text, error.trace and f"\n{error.trace}")
+        _log.warning('forecast failed tier=%s error="%s"%s', request.tier, text, error.trace and f"\n{error.trace}")
         kept = "; the forecast before it stays until it is outlived" if tier.result is not None else ""
-        return _event(asked, text + kept) if fresh else None
+        return _event(request, text + kept) if fresh else None
 
     def projections(self) -> dict[str, Projection]:
         """Return the newest projection of each tier, outdated projections included."""
@@ -161,8 +161,8 @@ class ForecastService:
                 cold_start=cold_start, ready=ready, gap=trouble or "no forecast is made yet", trouble=trouble
             )
         fresh = _is_fresh(result, now)
-        found = _recommendation(result, now)
-        recommendation = replace(found, ready=ready) if found is not None else None
+        outcome_value = _recommendation(result, now)
+        recommendation = replace(outcome_value, ready=ready) if outcome_value is not None else None
         newest = projections[-1] if projections else None
         valid = result.forecast is not None and newest is not None and bool(newest[0].points_until(now))
         due = next((pair for pair in reversed(projections) if _is_due(pair[0], now)), None)
@@ -226,12 +226,12 @@ def _recommendation(result: ForecastResponse | None, now: float) -> Recommendati
 
 def _is_fresh(result: ForecastResponse, now: float) -> bool:
     """Return whether the counts are valid: until one bin after the time that they are for."""
-    found = result.prewarm.recommendation
-    return now <= (result.made_at if found is None else found.target_time) + result.bin_seconds
+    recommendation = result.prewarm.recommendation
+    return now <= (result.made_at if recommendation is None else recommendation.target_time) + result.bin_seconds
 
 
-def _event(asked: ForecastRequest, text: str) -> TimelineEvent:
-    return TimelineEvent(t=asked.now, kind=TimelineKind.FORECAST, tier=asked.tier, replica=None, text=text)
+def _event(request: ForecastRequest, text: str) -> TimelineEvent:
+    return TimelineEvent(t=request.now, kind=TimelineKind.FORECAST, tier=request.tier, replica=None, text=text)
 
 
 def _reliable_part(whole: Projection, bin_seconds: float) -> Projection:

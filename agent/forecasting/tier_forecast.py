@@ -51,20 +51,20 @@ class TierForecast:
     Raises ValueError for unusable bins, ConfigError for a country without known holidays.
     """
 
-    def __init__(self, asked: ForecastRequest, work: Series, requests: Series | None = None) -> None:
-        self.settings = asked.settings
-        self._capacity = asked.capacity
-        self._work = DemandBins(asked, work)
-        self._requests = None if requests is None else DemandBins(asked, requests)
+    def __init__(self, request: ForecastRequest, work: Series, requests: Series | None = None) -> None:
+        self.settings = request.settings
+        self._capacity = request.capacity
+        self._work = DemandBins(request, work)
+        self._requests = None if requests is None else DemandBins(request, requests)
         self._kinds = (self._work,) if self._requests is None else (self._work, self._requests)
         self.started_at = self.end
-        self._lead = lead_minutes(asked.lead_seconds + asked.settling_seconds) if asked.lead_seconds else None
-        self._certainty = self._level(asked)
+        self._lead = lead_minutes(request.lead_seconds + request.settling_seconds) if request.lead_seconds else None
+        self._certainty = self._level(request)
         # Long enough that a replica serves before it is released.
         self._hold: int | None = None
-        if asked.hold_seconds is not None and self._lead is not None:
-            self._hold = max(hold_minutes(self._lead), round(asked.hold_seconds / MINUTE_SECONDS))
-        self._minimum = max(1, asked.minimum_warm)
+        if request.hold_seconds is not None and self._lead is not None:
+            self._hold = max(hold_minutes(self._lead), round(request.hold_seconds / MINUTE_SECONDS))
+        self._minimum = max(1, request.minimum_warm)
         self._live: LiveLeadForecast | None = None
         self._worth: PrewarmValue | None = None
         self._decision: ScalingDecision | None = None
@@ -73,16 +73,16 @@ class TierForecast:
             usual, width = self._work.usual(), self._work.bin_minutes
             run = run_past(usual, width, self._lead)
             self._live = LiveLeadForecast(usual, width, self._lead, run)
-            if asked.capacity is not None:
-                self._look_back(asked, asked.capacity, run)
-        self._begin_warming(asked.held)
+            if request.capacity is not None:
+                self._look_back(request, request.capacity, run)
+        self._begin_warming(request.held)
 
     @property
     def end(self) -> float:
         """Return the end of the minutes, unix seconds."""
         return self._work.end
 
-    def follow(self, asked: ForecastRequest, *kinds: Array) -> None:
+    def follow(self, request: ForecastRequest, *kinds: Array) -> None:
         """Take the next minutes of the work and of the requests; NaN if unknown. The settings must be the same.
 
         The first is the newest known minute: its last seconds are booked with the minute after it. After a change of the
@@ -91,11 +91,11 @@ class TierForecast:
         for bins, amounts in zip(self._kinds, kinds, strict=True):
             if np.isfinite(amounts[0]):
                 bins.rates[-1] = float(amounts[0]) / MINUTE_SECONDS
-        before, self._capacity, rate = self._capacity, asked.capacity, self._work.rates[-1]
-        if before is not None and asked.capacity is not None and before.rps != asked.capacity.rps:
+        before, self._capacity, rate = self._capacity, request.capacity, self._work.rates[-1]
+        if before is not None and request.capacity is not None and before.rps != request.capacity.rps:
             self._begin_warming(0)
-        elif self._warmer and self._decision is not None and asked.capacity is not None and np.isfinite(rate):
-            self._decision = self._warmer.revise(self._decision.quantile_rps, rate, asked.capacity)
+        elif self._warmer and self._decision is not None and request.capacity is not None and np.isfinite(rate):
+            self._decision = self._warmer.revise(self._decision.quantile_rps, rate, request.capacity)
         for amount in kinds[0][1:].tolist():
             self._work.take(amount / MINUTE_SECONDS)
             if self._live is not None:
@@ -106,16 +106,16 @@ class TierForecast:
             for amount in kinds[1][1:].tolist():
                 self._requests.take(amount / MINUTE_SECONDS)
 
-    def respond(self, asked: ForecastRequest) -> ForecastResponse:
+    def respond(self, request: ForecastRequest) -> ForecastResponse:
         """Return the forecast at the request's `now`. Its settings must be the same."""
-        forecast, factors = self._work.forecast(asked)
-        requests = self._requests.forecast(asked)[0] if self._requests is not None else None
+        forecast, factors = self._work.forecast(request)
+        requests = self._requests.forecast(request)[0] if self._requests is not None else None
         return ForecastResponse(
-            tier=asked.tier,
-            made_at=asked.now,
-            bin_seconds=asked.bin_seconds,
+            tier=request.tier,
+            made_at=request.now,
+            bin_seconds=request.bin_seconds,
             forecast=forecast,
-            prewarm=self._prewarm(asked, forecast.projection if forecast is not None else None, factors, requests),
+            prewarm=self._prewarm(request, forecast.projection if forecast is not None else None, factors, requests),
             now_rps=self._work.now_rps(),
             requests=requests,
             now_requests=self._kinds[-1].now_rps(),
@@ -124,28 +124,28 @@ class TierForecast:
         )
 
     def _prewarm(
-        self, asked: ForecastRequest, projection: Projection | None, factors: Array, requests: ForecastResult | None
+        self, request: ForecastRequest, projection: Projection | None, factors: Array, requests: ForecastResult | None
     ) -> Prewarm:
         known = np.flatnonzero(np.isfinite(self._work.rates))
         seen_until = self._work.start + (int(known[-1]) + 1) * MINUTE_SECONDS if len(known) else None
         prewarm = Prewarm(
-            tier=asked.tier,
-            zone=asked.zone,
-            recommendation=self._recommendation(asked, projection, requests),
+            tier=request.tier,
+            zone=request.zone,
+            recommendation=self._recommendation(request, projection, requests),
             seen_until=seen_until,
             highest=self._highest_minute(),
             worth=self._worth,
-            reason=self._reason(asked, seen_until),
+            reason=self._reason(request, seen_until),
         )
-        if self._warmer is not None and asked.capacity and asked.lead_seconds and projection and projection.points:
-            prewarm = with_next_step(self._with_schedule(prewarm, asked, projection, factors), asked.bin_seconds)
-        return without_old_schedule(prewarm, asked.now)
+        if self._warmer is not None and request.capacity and request.lead_seconds and projection and projection.points:
+            prewarm = with_next_step(self._with_schedule(prewarm, request, projection, factors), request.bin_seconds)
+        return without_old_schedule(prewarm, request.now)
 
     def _with_schedule(
-        self, prewarm: Prewarm, asked: ForecastRequest, projection: Projection, factors: Array
+        self, prewarm: Prewarm, request: ForecastRequest, projection: Projection, factors: Array
     ) -> Prewarm:
         """Return the report with the schedule of a day. At the time of the recommendation it has at least its count."""
-        assert asked.capacity is not None
+        assert request.capacity is not None
         points, decided = projection.points, prewarm.recommendation
         is_high = self._certainty > HIGH
         first = None
@@ -156,9 +156,9 @@ class TierForecast:
         steps = schedule(
             [point.q99 if is_high else point.q95 for point in points],
             start=points[0].t,
-            bin_seconds=asked.bin_seconds,
-            capacity_rps=asked.capacity.rps,
-            margin=asked.margin,
+            bin_seconds=request.bin_seconds,
+            capacity_rps=request.capacity.rps,
+            margin=request.margin,
             minimum=self._minimum,
             decided=first,
         )
@@ -169,32 +169,34 @@ class TierForecast:
             else replace(step, expected_rps=bins[step.peak][0], event_factor=bins[step.peak][1])
             for step in steps
         ]
-        until = points[0].t + len(points) * asked.bin_seconds
+        until = points[0].t + len(points) * request.bin_seconds
         return replace(prewarm, schedule=tuple(named), schedule_certainty=HIGHER if is_high else HIGH, until=until)
 
     def _recommendation(
-        self, asked: ForecastRequest, projection: Projection | None, requests: ForecastResult | None
+        self, request: ForecastRequest, projection: Projection | None, requests: ForecastResult | None
     ) -> Recommendation | None:
         """Return the decision with the demand, the capacity and the record of the forecast behind it."""
-        decision, lead_seconds = self._decision, asked.lead_seconds
+        decision, lead_seconds = self._decision, request.lead_seconds
         if decision is None or lead_seconds is None:
             return None
         capacity, event_factor = decision.capacity, self._factor_at_lead()
         expected = self._live.expected if self._live is not None and decision.quantile_rps is not None else None
         ahead = requests.projection.points if requests is not None else ()
-        expected_requests = next((point.q50 for point in reversed(ahead) if point.t <= asked.now + lead_seconds), None)
+        expected_requests = next(
+            (point.q50 for point in reversed(ahead) if point.t <= request.now + lead_seconds), None
+        )
         now_requests = self._kinds[-1].now_rps()
         lengths = UNTOLD if self._requests is None else capacity.lengths
         demand = max(decision.quantile_rps or 0.0, decision.now_rps)
-        counted = replica_count(demand, capacity, asked.margin, minimum=self._minimum)
+        counted = replica_count(demand, capacity, request.margin, minimum=self._minimum)
         made = Recommendation(
-            tier=asked.tier,
-            made_at=asked.now,
-            zone=asked.zone,
+            tier=request.tier,
+            made_at=request.now,
+            zone=request.zone,
             replicas=decision.replicas,
             decided_by=decision.decided_by,
             lead_seconds=lead_seconds,
-            lead_source=asked.lead_source,
+            lead_source=request.lead_source,
             certainty=self._certainty,
             quantile_rps=decision.quantile_rps,
             expected_rps=None if expected is None else expected * event_factor,
@@ -219,14 +221,14 @@ class TierForecast:
         coverage = projection.covered / projection.forecasts if projection.forecasts > 0 else None
         return replace(made, coverage=coverage, error_ratio=projection.error_ratio, naive=projection.naive)
 
-    def _reason(self, asked: ForecastRequest, seen_until: float | None) -> str:
+    def _reason(self, request: ForecastRequest, seen_until: float | None) -> str:
         """Return why a part is missing, or "" if nothing is."""
-        if asked.no_replicas:
-            return asked.no_replicas
-        if asked.lead_seconds is None:
+        if request.no_replicas:
+            return request.no_replicas
+        if request.lead_seconds is None:
             return NO_START
         if self._work.now_rps() is None:
-            age = "is not known" if seen_until is None else f"is {format_duration(asked.now - seen_until)} old"
+            age = "is not known" if seen_until is None else f"is {format_duration(request.now - seen_until)} old"
             return f"the newest demand of the tier {age}; after {SILENT_MINUTES} min nothing is recommended"
         return "" if self._worth is not None else prewarm_value.TOO_SHORT
 
@@ -241,26 +243,26 @@ class TierForecast:
     def _factor_at_lead(self) -> float:
         return float(self._work.factors(self.end + (self._lead or 0) * MINUTE_SECONDS, MINUTE_SECONDS, 1)[0])
 
-    def _level(self, asked: ForecastRequest) -> float:
+    def _level(self, request: ForecastRequest) -> float:
         """Return the required certainty: by both prices, else as configured, else by the lead alone."""
-        lead, prices = self._lead or lead_minutes(asked.horizon_seconds), _prices(asked)
+        lead, prices = self._lead or lead_minutes(request.horizon_seconds), _prices(request)
         if prices is not None and self._capacity is not None:
             return min(certainty(lead, prices.late_to_warm(self._capacity.rps)), HIGHEST_CERTAINTY)
-        return certainty(lead) if asked.certainty is None else asked.certainty
+        return certainty(lead) if request.certainty is None else request.certainty
 
-    def _look_back(self, asked: ForecastRequest, capacity: Capacity, run: LeadRun) -> None:
+    def _look_back(self, request: ForecastRequest, capacity: Capacity, run: LeadRun) -> None:
         """Set the worth of pre-warming in the last week, and the minimum that follows from prices."""
         past = self._work
         factors, rates = past.factors(past.start, MINUTE_SECONDS, len(past.rates)), np.array(past.rates)
         week = prewarm_value.split_last_week(rates, factors, run, self._certainty, capacity.rps, self._hold)
         if week is None:
             return
-        prices, planned = _prices(asked), self._minimum
+        prices, planned = _prices(request), self._minimum
         ratio = None if prices is None else prices.critical_ratio(capacity.rps)
         if ratio is not None:
-            self._minimum = week[0].minimum_warm(ratio, planned, asked.margin)
+            self._minimum = week[0].minimum_warm(ratio, planned, request.margin)
         self._worth = prewarm_value.compare_strategies(
-            asked,
+            request,
             *week,
             certainty=self._certainty,
             at_least=planned,
@@ -294,7 +296,7 @@ class TierForecast:
         self._decision = self._warmer.step(quantile, rate, self._capacity)
 
 
-def _prices(asked: ForecastRequest) -> CapacityPrices | None:
-    if asked.late_request is None or asked.replica_hour is None:
+def _prices(request: ForecastRequest) -> CapacityPrices | None:
+    if request.late_request is None or request.replica_hour is None:
         return None
-    return CapacityPrices(replica_hour=asked.replica_hour, late_request=asked.late_request)
+    return CapacityPrices(replica_hour=request.replica_hour, late_request=request.late_request)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from agent.forecasting.history_input import HistoryForecasts
 
 
-def answer_request(asked: ForecastRequest) -> ForecastResponse:
+def answer_request(request: ForecastRequest) -> ForecastResponse:
     """Return the forecast."""
-    return replace(_forecasts().respond(asked), memory_bytes=_memory_bytes())
+    return replace(_forecasts().respond(request), memory_bytes=_memory_bytes())
 
 
 @cache

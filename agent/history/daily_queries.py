@@ -47,10 +47,10 @@ def choose_period(store: Reader, tiers: Iterable[str], seconds: float, now: floa
 def evaluate_days(store: Reader, context: TierContext, version: str, now: float) -> tuple[RuleResult, ...]:
     """Return the results of the rules over days for a tier with this plan version. Raise HistoryError."""
     since = now - long_rules.LOOK_BACK_SECONDS
-    others = set(store.plan_versions(context.tier, since, now)) - {version}
-    every = _hours(store, context.tier, since, now, None)
-    of_plan = _hours(store, context.tier, since, now, version) if others else every
-    return long_rules.evaluate_long_rules(context, every, now, of_plan)
+    texts = set(store.plan_versions(context.name, since, now)) - {version}
+    binneds = _hours(store, context.name, since, now, None)
+    of_plan = _hours(store, context.name, since, now, version) if texts else binneds
+    return long_rules.evaluate_long_rules(context, binneds, now, of_plan)
 
 
 def _hours(store: Reader, tier: str, since: float, until: float, version: str | None) -> tuple[BinnedWindow, ...]:
@@ -72,8 +72,8 @@ def read_production(store: Reader, context: TierContext, since: float, until: fl
     """Return what was seen in [since, until) (unix seconds, from a full hour on) under any plan. Raise HistoryError."""
     seen = ProductionSummary(context=context, since=since, until=until)
     for begin, end in pieces(since, until, DAY):
-        hours = sum_by_hour(store.bins(context.tier, begin, end))
-        seen = seen.add(hours, (), store.demand(context.tier, begin, end))
+        hours = sum_by_hour(store.bins(context.name, begin, end))
+        seen = seen.add(hours, (), store.demand(context.name, begin, end))
     return seen
 
 
@@ -87,7 +87,7 @@ def read_capacity(
     """
     if daily is None or not context.serves_whole_requests:
         return daily
-    tier, hour = context.tier, now // HOUR_SECONDS * HOUR_SECONDS
+    tier, hour = context.name, now // HOUR_SECONDS * HOUR_SECONDS
     # An overload is of the engines: a new version of the plan does not end it.
     hours = store.bins(tier, hour - LOOK_BACK_SECONDS + HOUR_SECONDS, now)
     recent = [part.window for part in hours if part.window.end > hour - HOUR_SECONDS]

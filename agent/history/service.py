@@ -196,7 +196,7 @@ class HistoryService:
         None if the history cannot be read.
         """
         with self._note_error():
-            store, tier, cut = self.store(), context.tier, (now - HOUR_SECONDS) // HOUR_SECONDS * HOUR_SECONDS
+            store, tier, cut = self.store(), context.name, (now - HOUR_SECONDS) // HOUR_SECONDS * HOUR_SECONDS
             hours = load_bins.sum_by_hour(store.bins(tier, now - error_budget.KEPT_SECONDS, cut))
             pieces = daily_queries.pieces(cut, now, PIECE_OF_MINUTES_SECONDS)
             minutes = (minute for begin, end in pieces for minute in store.minutes(tier, begin, end))
@@ -262,7 +262,7 @@ def _first_week(store: HistoryStore, context: TierContext, version: str, now: fl
 
     A begin that a clock kept which was more than an hour ahead is replaced: its week was none.
     """
-    seen_name, result_name = f"first-seen/{context.tier}/{version}", f"step13/{context.tier}/{version}"
+    seen_name, result_name = f"first-seen/{context.name}/{version}", f"step13/{context.name}/{version}"
     kept = store.read_value(result_name)
     if kept is not None:
         return str(json.loads(kept))
@@ -274,7 +274,7 @@ def _first_week(store: HistoryStore, context: TierContext, version: str, now: fl
         return None
     sentence = headline(check_tier(store, context, version, first, now))
     store.keep(result_name, json.dumps(sentence))
-    store.book(events=[TimelineEvent(t=now, kind="step13", tier=context.tier, replica=None, text=sentence)])
+    store.book(events=[TimelineEvent(t=now, kind="step13", tier=context.name, replica=None, text=sentence)])
     return sentence
 
 
@@ -283,7 +283,7 @@ def check_tier(store: Reader, context: TierContext, version: str, since: float, 
 
     Raise HistoryError.
     """
-    tier = context.tier
+    tier = context.name
     binned = store.bins(tier, since, now, version) if now - since >= MINUTES_BELOW_SECONDS else ()
     begin, period = min((hour.window.start for hour in binned), default=since), HOUR_SECONDS
     if now - begin < MINUTES_BELOW_SECONDS:
@@ -293,9 +293,9 @@ def check_tier(store: Reader, context: TierContext, version: str, since: float, 
     result = check_benchmark(context, binned, now, period)
     recent = now - MINUTES_BELOW_SECONDS
     if not binned and not store.minutes(tier, recent, now, version):
-        others = store.minutes(tier, recent, now)
-        if others:
-            result = replace(result, results=(), new_since=max(minute.window.end for minute in others))
+        binneds = store.minutes(tier, recent, now)
+        if binneds:
+            result = replace(result, results=(), new_since=max(minute.window.end for minute in binneds))
     return replace(result, guardrails=list_guardrails(summary, measure_workload(summary)))
 
 

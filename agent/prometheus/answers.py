@@ -60,16 +60,16 @@ class ApiResponse:
 def parse_answer(place: str, body: bytes) -> ApiResponse:
     """Parse a response body. Raise StoreError if it is not a response of the API."""
     try:
-        found = orjson.loads(body)
+        answer = orjson.loads(body)
     except ValueError:
         _wrong(place, "answered something else than JSON: is this the address of a Prometheus server?")
-    if not isinstance(found, dict) or found.get("status") not in ("success", "error"):
+    if not isinstance(answer, dict) or answer.get("status") not in ("success", "error"):
         _wrong(place, "answered JSON that is not Prometheus'")
-    if found["status"] == "error":
-        return ApiResponse(place, None, error=str(found.get("error", "")))
+    if answer["status"] == "error":
+        return ApiResponse(place, None, error=str(answer.get("error", "")))
     # Without escapes, DEL and non-ASCII letters, no label can contain a control character.
     return ApiResponse(
-        place, found.get("data"), _partial(found), odd=b"\\" in body or b"\x7f" in body or not body.isascii()
+        place, answer.get("data"), _partial(answer), odd=b"\\" in body or b"\x7f" in body or not body.isascii()
     )
 
 
@@ -81,12 +81,12 @@ def vector(given: ApiResponse, most_samples: int) -> tuple[InstantSample, ...]:
         _wrong(given.place, "did not answer as Prometheus does: no vector of samples")
     if len(result) > most_samples:
         raise _too_many(given.place, most_samples)
-    found = []
+    instant_samples = []
     for entry in result:
         labels, (times, values) = _labels(given, entry), _numbers(given.place, entry, "value")
         if times and values[0] == values[0]:
-            found.append(InstantSample(labels, values[0]))
-    return tuple(found)
+            instant_samples.append(InstantSample(labels, values[0]))
+    return tuple(instant_samples)
 
 
 @collector_resting()
@@ -97,7 +97,7 @@ def matrix(
     kind, result = _result(given)
     if kind != "matrix" or not isinstance(result, list):
         _wrong(given.place, "did not answer as Prometheus does: no matrix of samples")
-    left, found = most_samples, []
+    left, matrix_series = most_samples, []
     for entry in result:
         labels, (times, values) = _labels(given, entry), _numbers(given.place, entry, "values")
         left -= len(times)
@@ -105,10 +105,10 @@ def matrix(
             raise _too_many(given.place, most_samples)
         times, values = _select(given.place, times, values, span)
         if times:
-            found.append(MatrixSeries(labels, times, values))
-    if len({tuple(series.labels.items()) for series in found}) < len(found):
+            matrix_series.append(MatrixSeries(labels, times, values))
+    if len({tuple(series.labels.items()) for series in matrix_series}) < len(matrix_series):
         _wrong(given.place, "sent a series twice")
-    return tuple(found)
+    return tuple(matrix_series)
 
 
 def _too_many(place: str, most_samples: int) -> StoreError:
@@ -120,12 +120,12 @@ def _wrong(place: str, text: str) -> NoReturn:
     raise StoreError(StoreErrorKind.WRONG_ANSWER, place, text) from None
 
 
-def _partial(found: Mapping[str, Any]) -> str:
+def _partial(mapping: Mapping[str, Any]) -> str:
     """Return the reason why a response is partial, else empty. `infos` of Prometheus concern only the query."""
-    if found.get("warnings"):
+    if mapping.get("warnings"):
         # Of Thanos, Mimir and Prometheus.
         return "answered with a warning, so not with all it should hold"
-    return "answered without some of its parts (isPartial)" if found.get("isPartial") else ""
+    return "answered without some of its parts (isPartial)" if mapping.get("isPartial") else ""
 
 
 def _result(given: ApiResponse) -> tuple[object, Any]:
@@ -167,9 +167,9 @@ def _select(
     ordered = all(map(operator.lt, times, times[1:]))
     if ordered and times and start < times[0] and times[-1] <= end and not any(map(math.isnan, values)):
         return times, values
-    found: dict[float, float] = {}
+    rows: dict[float, float] = {}
     for t, value in sorted(zip(times, values, strict=True)):
-        if start < t <= end and value == value and found.setdefault(t, value) != value:
+        if start < t <= end and value == value and rows.setdefault(t, value) != value:
             text = "holds two values of one series at one time: several write it; tell their series apart or deduplicate them"
             _wrong(place, text)
-    return tuple(found), tuple(found.values())
+    return tuple(rows), tuple(rows.values())

@@ -125,7 +125,7 @@ class StoreApi:
             raise StoreError(self._last.kind, self.place, f"{self._last.text} (not asked again for {seconds} s)")
         self.counts.queries += 1
         try:
-            found = parse(self._send(f"{self.place}/api/v1/{name}", form))
+            t = parse(self._send(f"{self.place}/api/v1/{name}", form))
         except StoreError as error:
             self.counts.troubles[error.kind] += 1
             self._slow = self._slow + 1 if error.kind is StoreErrorKind.SLOW else 0
@@ -137,7 +137,7 @@ class StoreApi:
         finally:
             self.counts.seconds += self._clock() - began
         self._slow, self._backoff, self._last = 0, self._backoff.record_success(), None
-        return found
+        return t
 
     def _send(self, url: str, form: Mapping[str, str]) -> ApiResponse:
         """Send a query as a POST of a form, so that a long query fits. Return its response with data."""

@@ -188,11 +188,11 @@ def _query_minutes(
     first, last = begin - edge + late, end + edge - MINUTE_SECONDS + late
     minutes: dict[float, dict[Series, float]] = {}
     for name, query in queries.items():
-        for found in api.query_range(query, first, last, MINUTE_SECONDS):
+        for series in api.query_range(query, first, last, MINUTE_SECONDS):
             # A label of the page comes after the same label of the scrape.
-            ordered = sorted(found.labels.items(), key=lambda label: label[0].startswith(EXPORTED))
+            ordered = sorted(series.labels.items(), key=lambda label: label[0].startswith(EXPORTED))
             labels = {key.removeprefix(EXPORTED): value for key, value in ordered}
-            for t, value in zip(found.times, found.values, strict=True):
+            for t, value in zip(series.times, series.values, strict=True):
                 minutes.setdefault(t - late, {})[name, tuple(sorted(labels.items()))] = value
     return minutes
 

@@ -76,7 +76,7 @@ def query_report_inputs(
 def _tier(
     store: Reader, loaded: LoadedConfig, context: TierContext, version: str, since: float, until: float
 ) -> TierPast:
-    tier = context.tier
+    tier = context.name
     measured = version and context.serves_whole_requests
     days = tuple(daily_queries.read_capacity_days(store, tier, version, until)) if measured else ()
     daily = capacity_now(context, days)
@@ -90,17 +90,17 @@ def _tier(
     recent: list[BinnedWindow] = []
     of_plan: list[BinnedWindow] = []
     for begin, end in daily_queries.pieces(since, until, DAY):
-        every = store.bins(tier, begin, end)
-        present = every if set(versions) <= {version} else store.bins(tier, begin, end, version)
-        hours = load_bins.sum_by_hour(every)
+        binneds = store.bins(tier, begin, end)
+        present = binneds if set(versions) <= {version} else store.bins(tier, begin, end, version)
+        hours = load_bins.sum_by_hour(binneds)
         # By load bin while `ProductionSummary` uses bins, else by hour.
         of_present_plan = present
         if end <= until - RECENT_SECONDS:
-            of_present_plan = hours if present is every else load_bins.sum_by_hour(present)
+            of_present_plan = hours if present is binneds else load_bins.sum_by_hour(present)
         seen = seen.add(hours, of_present_plan, store.requests(tier, begin, end))
         # Older problems are no reason to re-size now.
         if begin >= until - RECENT_SECONDS:
-            recent += every
+            recent += binneds
             of_plan += present
     checked = check_benchmark(context, of_plan, until)
     results = (
@@ -131,7 +131,7 @@ def _before(store: Reader, context: TierContext, since: float, until: float) -> 
     begin = 2 * since - until
     seen = ProductionSummary(context=context, since=begin, until=since)
     for start, end in daily_queries.pieces(begin, since, DAY):
-        seen = seen.add(load_bins.sum_by_hour(store.bins(context.tier, start, end)), (), ())
+        seen = seen.add(load_bins.sum_by_hour(store.bins(context.name, start, end)), (), ())
     return seen.total
 
 

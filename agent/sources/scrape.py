@@ -54,7 +54,7 @@ class ScrapeSource(Source):
     @property
     def targets(self) -> tuple[Target, ...]:
         """Return the targets, with the engines of a page that holds several in its place."""
-        return tuple(one for target in self._configured for one in self.engines.targets(target))
+        return tuple(candidate for target in self._configured for candidate in self.engines.targets(target))
 
     @property
     def tiers(self) -> frozenset[str]:
@@ -67,8 +67,8 @@ class ScrapeSource(Source):
         # Read the GPUs during the scrapes: the waits for a hung driver and a hung target then overlap.
         readings = self.gpus.read_gpus(now)
         before = {target.key for target in self.targets}
-        found = self._scrapers.collect_results(running)
-        results = self.engines.split(self._configured, found)
+        observations = self._scrapers.collect_results(running)
+        results = self.engines.split(self._configured, observations)
         owners = self.assign_gpus()
         self.gpus.note_owners(owners, now)
         gpus = {key: self._replica_gpus(owned, readings) for key, owned in owners.items()}
@@ -86,7 +86,7 @@ class ScrapeSource(Source):
             gpu_problems=readings.problems,
             removed=frozenset(before - results.keys()),
             # The engines of a shared page are replicas that the configuration does not name.
-            pools=pools if results.keys() != found.keys() else {},
+            pools=pools if results.keys() != observations.keys() else {},
         )
 
     def assign_gpus(self) -> dict[ReplicaKey, GpuAssignment]:

@@ -152,32 +152,32 @@ class StoreSource(Source):
             known = min(self._read_until.get(reader.tier, until - GONE_SECONDS), until)
             since = max(known, until - MOST_BEHIND_SECONDS)
             try:
-                found, silence = read_tier(reader, max(since - OVERLAP_SECONDS, self._begin), until)
+                replica_pages, silence = read_tier(reader, max(since - OVERLAP_SECONDS, self._begin), until)
             except SizewatchError as error:
                 self.failed, unavailable[reader.tier] = error, str(error)
                 continue
             self._read_until[reader.tier] = until
             if silence:
                 unavailable[reader.tier] = silence
-            pages += found
+            pages += replica_pages
         return sorted(pages, key=lambda page: page.page.t), unavailable
 
     def _aggregate(self, reader: TierReader, until: float, unavailable: dict[str, str]) -> TierAggregate:
         """Query the sums of a tier. A failure makes the tier unavailable, and its minute a gap."""
         tier = reader.tier
-        found = {name: window for (of, name), window in self._windows.items() if of == tier}
-        if tier in unavailable or not found:
+        mapping = {name: window for (of, name), window in self._windows.items() if of == tier}
+        if tier in unavailable or not mapping:
             return TierAggregate(groups=(), each=())
         known = self._last_minutes.get(tier, {})
         since = until - load_bins.AFTER_SECONDS - RECENT_SECONDS
-        before = {name: one for name, one in known.items() if since < one.window.end <= until + AHEAD_SECONDS}
+        before = {name: binned for name, binned in known.items() if since < binned.window.end <= until + AHEAD_SECONDS}
         try:
-            groups, each = reader.minute(found, self._contexts[tier], before)
+            groups, each = reader.minute(mapping, self._contexts[tier], before)
         except SizewatchError as error:
             unavailable[tier] = str(error)
-            missing = (windows.gap_window(w.start, w.end, Gap.SCRAPE_FAILED) for w in found.values())
+            missing = (windows.gap_window(w.start, w.end, Gap.SCRAPE_FAILED) for w in mapping.values())
             return TierAggregate(groups=(load_bins.bin_window(windows.sum_windows(missing), None, None),), each=())
-        self._last_minutes[tier] = before | {one.replica: one for one in each}
+        self._last_minutes[tier] = before | {binned.replica: binned for binned in each}
         return TierAggregate(groups=groups, each=each)
 
     def describe(self) -> str:

@@ -79,13 +79,13 @@ def present(
     `waiting` holds the requests in the queues of each tier.
     """
     posted: dict[str, AlertPayload] = {}
-    for one in (
+    for payload in (
         *(_posted(alert, now, settings, waiting.get(alert.incident.tier)) for alert in alerts),
         *_of_foreign(foreign, now, settings),
     ):
         # Two foreign alerts may share an explanation: a firing alert stands for both.
-        if one.title not in posted or one.firing:
-            posted[one.title] = one
+        if payload.title not in posted or payload.firing:
+            posted[payload.title] = payload
     return tuple(posted.values())
 
 
@@ -161,8 +161,8 @@ def _annotations(alert: IncidentAlert, settings: AlertSettings, waiting: float |
 
 def _stage(incident: Incident) -> str:
     """Return the present stage of a cascade, or the highest one after its end."""
-    active = [one.transitions[-1].stage or 0 for one in incident.findings if one.ended_at is None]
-    stage = max(active or (one.worst.stage or 0 for one in incident.findings))
+    active = [finding.transitions[-1].stage or 0 for finding in incident.findings if finding.ended_at is None]
+    stage = max(active or (finding.worst.stage or 0 for finding in incident.findings))
     return f"{stage} of {max(STAGES)}, {STAGES[stage]}" if stage else ""
 
 

@@ -37,7 +37,7 @@ def _section(context: click.Context) -> Iterator[str]:
     yield context.command.help or ""
     parameters = list_parameters(context)
     if not isinstance(context.command, click.Group):
-        yield f"```\n{' '.join([context.command_path, *(_usage(context, one) for one in parameters)])}\n```"
+        yield f"```\n{' '.join([context.command_path, *(_usage(context, parameter) for parameter in parameters)])}\n```"
     yield _table(context, parameters)
     yield context.command.epilog or ""
 
@@ -56,10 +56,14 @@ def list_contexts(command: click.Command, parent: click.Context | None = None) -
 def list_parameters(context: click.Context) -> list[click.Parameter]:
     """Return the parameters of a command, without those that the command line has for every command."""
     root = context.find_root()
-    every = root.command.get_params(root)
+    parameters = root.command.get_params(root)
     if context is root:
-        return every
-    return [parameter for parameter in context.command.params if all(parameter.opts != one.opts for one in every)]
+        return parameters
+    return [
+        parameter
+        for parameter in context.command.params
+        if all(parameter.opts != candidate.opts for candidate in parameters)
+    ]
 
 
 def _usage(context: click.Context, parameter: click.Parameter) -> str:

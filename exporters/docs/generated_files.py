@@ -81,7 +81,7 @@ def public_surface(inputs: RenderInputs) -> dict[str, list[str]]:
         for option in parameter.opts
         if option.startswith("--")
     ]
-    found = {
+    mapping = {
         "commands": [*(context.command_path for context in contexts), *options],
         "configuration": list(schema_keys(inputs.config_schema)),
         "gaps": [gap.value for gap in Gap],
@@ -91,7 +91,7 @@ def public_surface(inputs: RenderInputs) -> dict[str, list[str]]:
         "rules": [rule.name for rule in RULES],
         "signals": [signal.name for signal in SIGNALS],
     }
-    return {kind: sorted(set(listed)) for kind, listed in found.items()}
+    return {kind: sorted(set(listed)) for kind, listed in mapping.items()}
 
 
 def surface_text(current: Mapping[str, list[str]], present: str) -> str:
@@ -112,12 +112,12 @@ def schema_keys(schema: Mapping[str, Any]) -> Iterator[str]:
     def walk(part: Mapping[str, Any], place: str, above: tuple[str, ...]) -> Iterator[str]:
         inner = (*part.get("anyOf", ()), part.get("items"), part.get("additionalProperties"))
         inner += tuple(part.get("patternProperties", {}).values())
-        for one in (part, *(one for one in inner if isinstance(one, dict))):
-            name = one.get("$ref", "").rpartition("/")[2]
+        for mapping in (part, *(by_key for by_key in inner if isinstance(by_key, dict))):
+            name = mapping.get("$ref", "").rpartition("/")[2]
             if name and name not in above:
                 yield from walk(schema["$defs"][name], place, (*above, name))
-            elif one is not part:
-                yield from walk(one, place, above)
+            elif mapping is not part:
+                yield from walk(mapping, place, above)
         for name, value in part.get("properties", {}).items():
             yield f"{place}{name}"
             yield from walk(value, f"{place}{name}.", above)

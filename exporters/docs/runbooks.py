@@ -103,7 +103,8 @@ def fill_runbooks(page: str) -> str:
     page = CAUSES.sub(lambda _: f"<!-- generated: causes -->\n{stages()}\n<!-- end -->", page)
     page = OVERVIEW.sub(lambda _: f"<!-- generated: overview -->\n{overview()}\n<!-- end -->", page)
     return BLOCK.sub(
-        lambda found: f"<!-- generated: thresholds {found[1]} -->\n{block(known[found[1]])}\n<!-- end -->", page
+        lambda candidate: f"<!-- generated: thresholds {candidate[1]} -->\n{block(known[candidate[1]])}\n<!-- end -->",
+        page,
     )
 
 
@@ -160,7 +161,7 @@ _RULE = re.compile(rf"\b({'|'.join(rule.name for rule in RULES)})\b")
 
 def runbook_page(name: str) -> bytes | None:
     """Return the page of a rule's runbook in UTF-8, or None if there is no such rule."""
-    rule = next((one for one in RULES if one.name == name), None)
+    rule = next((candidate for candidate in RULES if candidate.name == name), None)
     if rule is None:
         return None
     head = f"<p>{escape(rule.title)}. Severity {rule.loudness.value}: {LOUDNESS[rule.loudness]}.</p>"
@@ -175,7 +176,7 @@ def runbooks_page() -> bytes:
 
 def runbook_text(name: str, width: int) -> str:
     """Return a rule's runbook for a terminal of so many columns. Raise StopIteration for an unknown rule."""
-    rule = next(one for one in RULES if one.name == name)
+    rule = next(candidate for candidate in RULES if candidate.name == name)
     lines = [name, *wrap(f"{rule.title}. Severity {rule.loudness.value}: {LOUDNESS[rule.loudness]}.", width=width)]
     return "\n".join((*lines, "", _terminal_lines(_sections().get(name, ""), width)))
 
@@ -201,7 +202,7 @@ def rules_text(width: int) -> str:
     lines = ["`sizewatch explain RULE` prints the runbook of a rule."]
     for severity, meaning in LOUDNESS.items():
         lines += ["", *wrap(f"{severity.value}: {meaning}", width=width)]
-        lines += [f"  {one.name:{longest}}  {one.title}" for one in RULES if one.loudness is severity]
+        lines += [f"  {rule.name:{longest}}  {rule.title}" for rule in RULES if rule.loudness is severity]
     return "\n".join(lines)
 
 

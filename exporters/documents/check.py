@@ -40,45 +40,49 @@ def check_text(
 
     A verdict that fires names its newest incident.
     """
-    return "\n\n".join("\n".join(_tier(one, since_words, asked_seconds, incidents)) for one in tiers)
+    return "\n\n".join("\n".join(_tier(tier, since_words, asked_seconds, incidents)) for tier in tiers)
 
 
-def result_words(one: Step13) -> str:
+def result_words(step13: Step13) -> str:
     """Return the result in words: a confirmation, a difference, or why there is none yet."""
-    if one.new_since is not None:
-        since = format_local(one.new_since, "UTC", "%H:%M UTC")
+    if step13.new_since is not None:
+        since = format_local(step13.new_since, "UTC", "%H:%M UTC")
         return f"new plan since {since}: no minute under it is over; is the daemon up?"
-    if one.is_learning:
-        return learning_words(one.seen_seconds)
-    return NO_BENCHMARK if one.unvisited is None and one.status in FIRING else HEADS[one.status]
+    if step13.is_learning:
+        return learning_words(step13.seen_seconds)
+    return NO_BENCHMARK if step13.unvisited is None and step13.status in FIRING else HEADS[step13.status]
 
 
-def headline(one: Step13) -> str:
+def headline(step13: Step13) -> str:
     """Return the tier, its result and the reach of the load in a sentence."""
-    return f"{one.tier}: {result_words(one)}; {_reach(one)}"
+    return f"{step13.tier}: {result_words(step13)}; {_reach(step13)}"
 
 
-def _tier(one: Step13, since_words: str, asked_seconds: float, incidents: Sequence[Incident]) -> list[str]:
-    short = one.seen_seconds < FULL_COVERAGE * asked_seconds
-    seen = f"{format_duration(one.seen_seconds)} seen of {since_words}" if short else since_words
-    lines = [f"{one.tier}: {result_words(one)} ({seen}, {one.requests:,.0f} requests)", f"  {_reach(one)}"]
-    for result in sorted(one.results, key=lambda a: (isinstance(a, Unknown), not _fires(a))):
+def _tier(step13: Step13, since_words: str, asked_seconds: float, incidents: Sequence[Incident]) -> list[str]:
+    short = step13.seen_seconds < FULL_COVERAGE * asked_seconds
+    seen = f"{format_duration(step13.seen_seconds)} seen of {since_words}" if short else since_words
+    lines = [f"{step13.tier}: {result_words(step13)} ({seen}, {step13.requests:,.0f} requests)", f"  {_reach(step13)}"]
+    for result in sorted(step13.results, key=lambda a: (isinstance(a, Unknown), not _fires(a))):
         lines += _wrapped(_line(result), 2, 12)
         if _fires(result) and not isinstance(result, Unknown):
-            said = [f"incident: {about.sentence}" for about in _incidents_of(result.rule, one.tier, incidents)[-1:]]
-            said += [*result.details, *(f"cause: {'; '.join(c.evidence)}" for c in result.causes)]
-            said += [*(f"do: {action}" for action in result.actions[:1]), f"runbook: {_page(result.rule)}"]
-            lines += [line for text in said for line in _wrapped(text, 12, 14)]
-    if one.unvisited:
-        lines += _wrapped(f"load not reached: {', '.join(one.unvisited)} a replica", 2, 4)
-    for line in one.guardrails:
+            texts = [f"incident: {about.sentence}" for about in _incidents_of(result.rule, step13.tier, incidents)[-1:]]
+            texts += [*result.details, *(f"cause: {'; '.join(c.evidence)}" for c in result.causes)]
+            texts += [*(f"do: {action}" for action in result.actions[:1]), f"runbook: {_page(result.rule)}"]
+            lines += [line for text in texts for line in _wrapped(text, 12, 14)]
+    if step13.unvisited:
+        lines += _wrapped(f"load not reached: {', '.join(step13.unvisited)} a replica", 2, 4)
+    for line in step13.guardrails:
         sure = "" if line.status == Status.UNKNOWN else f", {line.certainty.value}"
         lines += _wrapped(f"{line.status:9} {line.key}{sure}: {line.sentence}", 2, 12)
     return lines
 
 
 def _incidents_of(rule: str, tier: str, incidents: Iterable[Incident]) -> list[Incident]:
-    return [one for one in incidents if one.tier == tier and any(finding.rule == rule for finding in one.findings)]
+    return [
+        incident
+        for incident in incidents
+        if incident.tier == tier and any(finding.rule == rule for finding in incident.findings)
+    ]
 
 
 def _wrapped(text: str, first: int, then: int) -> list[str]:
@@ -99,14 +103,14 @@ def _line(result: RuleResult) -> str:
     return f"{result.status.value:9} {result.rule}, {result.certainty.value}: {result.sentence}"
 
 
-def _reach(one: Step13) -> str:
-    if one.highest_rps is None:
+def _reach(step13: Step13) -> str:
+    if step13.highest_rps is None:
         return "no load was seen"
-    if one.highest_share is None:
-        return f"highest load reached: {number(one.highest_rps, 'per_second')} a replica; the plan has no usable rps"
-    text = f"highest load reached: {number(one.highest_rps, 'per_second')} a replica, {one.highest_share:.0%} of the "
-    text += f"{number(one.usable_rps or 0, 'per_second')} that the plan calls usable"
-    now = one.capacity
+    if step13.highest_share is None:
+        return f"highest load reached: {number(step13.highest_rps, 'per_second')} a replica; the plan has no usable rps"
+    text = f"highest load reached: {number(step13.highest_rps, 'per_second')} a replica, {step13.highest_share:.0%} of the "
+    text += f"{number(step13.usable_rps or 0, 'per_second')} that the plan calls usable"
+    now = step13.capacity
     if now is None or now.source is not CapacitySource.PRODUCTION or now.rps == now.planned_rps:
         return text
     return f"{text}; a replica takes {number(now.rps, 'per_second')} now: {now.reason}"
@@ -114,27 +118,27 @@ def _reach(one: Step13) -> str:
 
 def check_json(tiers: Iterable[Step13], incidents: Sequence[Incident] = ()) -> dict[str, Any]:
     """Return the check as JSON, with the incidents of each tier."""
-    return {"schema": 1, "tiers": [_tier_json(one, incidents) for one in tiers]}
+    return {"schema": 1, "tiers": [_tier_json(tier, incidents) for tier in tiers]}
 
 
-def _tier_json(one: Step13, incidents: Sequence[Incident]) -> dict[str, Any]:
+def _tier_json(step13: Step13, incidents: Sequence[Incident]) -> dict[str, Any]:
     return {
-        "tier": one.tier,
-        "status": one.status.value,
-        "learning": one.is_learning,
-        "seen_seconds": one.seen_seconds,
+        "tier": step13.tier,
+        "status": step13.status.value,
+        "learning": step13.is_learning,
+        "seen_seconds": step13.seen_seconds,
         "needed_seconds": LEARNING_SECONDS,
-        **copy_fields(one, "requests", "highest_rps", "usable_rps"),
-        "capacity_rps": one.capacity.rps if one.capacity else None,
-        "capacity_source": one.capacity.source.value if one.capacity else None,
-        "highest_share_of_usable": one.highest_share,
-        "load_not_reached": list(one.unvisited or ()),
-        "answers": [_answer_json(result) for result in one.results],
+        **copy_fields(step13, "requests", "highest_rps", "usable_rps"),
+        "capacity_rps": step13.capacity.rps if step13.capacity else None,
+        "capacity_source": step13.capacity.source.value if step13.capacity else None,
+        "highest_share_of_usable": step13.highest_share,
+        "load_not_reached": list(step13.unvisited or ()),
+        "answers": [_answer_json(result) for result in step13.results],
         "guardrails": [
             copy_fields(line, "key", "planned", "low", "high", "state", "status", "certainty", "sentence")
-            for line in one.guardrails
+            for line in step13.guardrails
         ],
-        "incidents": [incident_json(about) for about in incidents if about.tier == one.tier],
+        "incidents": [incident_json(about) for about in incidents if about.tier == step13.tier],
     }
 
 

@@ -43,13 +43,13 @@ class ForecastResult:
 
 def forecast_text(forecast: ForecastResult) -> str:
     """Return head, table and recent accuracy. With many bins, show the highest of every block."""
-    one = forecast.projection
-    made = f"made {_time(one.made_at, forecast.zone)} ({forecast.zone}) by {one.method}"
-    lines = [f"{one.tier}: expected requests per second, {made}"]
+    projection = forecast.projection
+    made = f"made {_time(projection.made_at, forecast.zone)} ({forecast.zone}) by {projection.method}"
+    lines = [f"{projection.tier}: expected requests per second, {made}"]
     for note in forecast.notes:
         lines += wrap(note, "  ", "    ")
-    lines += ["", *_table(forecast), "", f"  lead      {format_duration(one.horizon_seconds)}"]
-    lines += [f"  coverage  {coverage_text(one)}", f"  error     {comparison_text(one)}"]
+    lines += ["", *_table(forecast), "", f"  lead      {format_duration(projection.horizon_seconds)}"]
+    lines += [f"  coverage  {coverage_text(projection)}", f"  error     {comparison_text(projection)}"]
     if forecast.weights:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in sorted(forecast.weights, key=lambda row: -row[1]))
         lines += textwrap.wrap(shares, 100, initial_indent="  methods   ", subsequent_indent=" " * 12)
@@ -63,8 +63,8 @@ def _table(forecast: ForecastResult) -> list[str]:
     block = -(-len(points) // MOST_ROWS)
     rows = [_row(highest_quantiles(points[at : at + block]), forecast.zone) for at in range(0, len(points), block)]
     table = text_table(("from", "median", "95%", "99%"), rows)
-    several = f"  each row is the highest of {block} bins of {format_duration(forecast.bin_seconds)}"
-    return [*(f"  {line}" for line in table), *([several] if block > 1 else [])]
+    text = f"  each row is the highest of {block} bins of {format_duration(forecast.bin_seconds)}"
+    return [*(f"  {line}" for line in table), *([text] if block > 1 else [])]
 
 
 def highest_quantiles(points: tuple[ForecastPoint, ...]) -> ForecastPoint:
@@ -77,19 +77,19 @@ def _row(point: ForecastPoint, zone: str) -> tuple[str, ...]:
     return (_time(point.t, zone), *(number(q, "per_second") for q in (point.q50, point.q95, point.q99)))
 
 
-def coverage_text(one: Projection) -> str:
+def coverage_text(projection: Projection) -> str:
     """Return in words how often the 95 % quantile was sufficient."""
-    if not one.forecasts:
+    if not projection.forecasts:
         return "not known yet: no target has passed"
-    return f"{one.covered / one.forecasts:.1%} of {one.forecasts} past targets at or below their 95% quantile"
+    return f"{projection.covered / projection.forecasts:.1%} of {projection.forecasts} past targets at or below their 95% quantile"
 
 
-def comparison_text(one: Projection) -> str:
+def comparison_text(projection: Projection) -> str:
     """Return the error relative to the naive method in words, also if it is worse."""
-    if one.error_ratio is None:
+    if projection.error_ratio is None:
         return "not compared yet: no target has passed"
-    worse = "" if one.error_ratio < 1 else "; the naive method was as good"
-    return f"{one.error_ratio:.2f} of {one.naive or 'the naive method'} over {one.compared} targets{worse}"
+    worse = "" if projection.error_ratio < 1 else "; the naive method was as good"
+    return f"{projection.error_ratio:.2f} of {projection.naive or 'the naive method'} over {projection.compared} targets{worse}"
 
 
 def _time(t: float, zone: str) -> str:
@@ -98,21 +98,21 @@ def _time(t: float, zone: str) -> str:
 
 def forecast_json(forecast: ForecastResult) -> dict[str, Any]:
     """Return every bin of the forecast as JSON. Times are unix seconds."""
-    one = forecast.projection
+    projection = forecast.projection
     return {
         "schema": 1,
-        **copy_fields(one, "tier", "made_at"),
-        "lead_seconds": one.horizon_seconds,
+        **copy_fields(projection, "tier", "made_at"),
+        "lead_seconds": projection.horizon_seconds,
         **copy_fields(forecast, "bin_seconds", "zone"),
-        "method": one.method,
+        "method": projection.method,
         "weights": dict(forecast.weights),
         "coverage": {
-            "covered": one.covered,
-            "targets": one.forecasts,
-            "ratio": one.covered / one.forecasts if one.forecasts else None,
+            "covered": projection.covered,
+            "targets": projection.forecasts,
+            "ratio": projection.covered / projection.forecasts if projection.forecasts else None,
         },
-        "error": {"ratio": one.error_ratio, "naive": one.naive, "targets": one.compared},
-        "points": [asdict(point) for point in one.points],
+        "error": {"ratio": projection.error_ratio, "naive": projection.naive, "targets": projection.compared},
+        "points": [asdict(point) for point in projection.points],
         "notes": list(forecast.notes),
     }
 
@@ -167,7 +167,7 @@ def _horizon(backtest: Backtest, horizon: float) -> list[str]:
     rows = [_score_row(score, naive) for score in scores]
     beside = f" (naive: {naive})" if naive else ""
     lines = [f"{format_duration(horizon * 60)} ahead{beside}", *(f"  {line}" for line in text_table(HEAD, rows))]
-    return [*lines, *(f"  {said}" for score in scores if score.method == OURS for said in verdicts(score, naive))]
+    return [*lines, *(f"  {verdict}" for score in scores if score.method == OURS for verdict in verdicts(score, naive))]
 
 
 def _score_row(score: MethodScore, naive: str) -> tuple[str, ...]:
@@ -190,16 +190,16 @@ def _coverage(score: MethodScore) -> str:
 
 def verdicts(score: MethodScore, naive: str) -> list[str]:
     """Return warnings about our own row, empty if there are none."""
-    said = []
+    rows = []
     for what, ratio in (("WAPE", score.wape_ratio), ("P95 pinball loss", score.pinball_ratio)):
         if ratio is not None and ratio >= 1:
-            said.append(f"{OURS} did not beat {naive or 'the naive method'}: {what} {ratio:.3f} of it")
+            rows.append(f"{OURS} did not beat {naive or 'the naive method'}: {what} {ratio:.3f} of it")
     high, low = score.coverage_high, score.coverage_low
     if high is not None and high < TARGET:
-        said.append(f"its {TARGET:.0%} quantile was too low: at most {high:.1%} were covered")
+        rows.append(f"its {TARGET:.0%} quantile was too low: at most {high:.1%} were covered")
     if low is not None and low > TARGET:
-        said.append(f"its {TARGET:.0%} quantile was too high: at least {low:.1%} were covered")
-    return said
+        rows.append(f"its {TARGET:.0%} quantile was too high: at least {low:.1%} were covered")
+    return rows
 
 
 def backtest_json(backtest: Backtest) -> dict[str, Any]:

@@ -109,31 +109,31 @@ def _text(value: Any) -> str:
 def _curve(before: TierPlan, after: TierPlan) -> Iterator[str]:
     if before.curve == after.curve:
         return
-    points = [len(one.curve.points) if one.curve else 0 for one in (before, after)]
+    points = [len(plan.curve.points) if plan.curve else 0 for plan in (before, after)]
     moved = (
         f"{points[0]} -> {points[1]} points" if points[0] != points[1] else f"other values at its {points[0]} points"
     )
     yield f"benchmark curve: {moved}"
-    usable = [found.usable_rps if (found := operating_point(one)) else None for one in (before, after)]
+    usable = [point.usable_rps if (point := operating_point(plan)) else None for plan in (before, after)]
     if usable[0] != usable[1]:
-        said = ["not known" if one is None else f"{one:.3g}" for one in usable]
-        yield f"usable requests per second and replica: {said[0]} -> {said[1]}"
+        texts = ["not known" if value is None else f"{value:.3g}" for value in usable]
+        yield f"usable requests per second and replica: {texts[0]} -> {texts[1]}"
 
 
 def _cost(before: TierPlan, after: TierPlan) -> Iterator[str]:
     """Yield the change of the fleet's cost per day."""
     if before.fleet is None or after.fleet is None:
         return
-    old, new = (cost_per_day(one.fleet.instances, price_of(one)) for one in (before, after) if one.fleet)
+    old, new = (cost_per_day(plan.fleet.instances, price_of(plan)) for plan in (before, after) if plan.fleet)
     if old == new:
         return
     line = f"cost: {old} -> {new}"
-    prices = [one.cost for one in (before, after)]
+    prices = [plan.cost for plan in (before, after)]
     if prices[0] is not None and prices[1] is not None and prices[0].currency == prices[1].currency:
         paid = [
-            one.fleet.instances * one.gpu.per_replica * 24 * cost.gpu_hour_price
-            for one, cost in zip((before, after), prices, strict=True)
-            if one.fleet and cost
+            plan.fleet.instances * plan.gpu.per_replica * 24 * cost.gpu_hour_price
+            for plan, cost in zip((before, after), prices, strict=True)
+            if plan.fleet and cost
         ]
         apart, currency = abs(paid[1] - paid[0]), prices[0].currency
         which, more = ("saves", "") if paid[1] < paid[0] else ("costs", " more")

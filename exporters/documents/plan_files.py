@@ -108,10 +108,10 @@ def yaml_number(value: float) -> str:
 
 def _point(point: Point, margin: str) -> list[str]:
     loads = [name for name in LOAD if getattr(point, name) is not None]
-    others = [name for name in Point.model_fields if name not in (*LOAD, "censored")]
+    texts = [name for name in Point.model_fields if name not in (*LOAD, "censored")]
     parts = [f"{name}: {yaml_number(getattr(point, name))}" for name in loads]
     parts += ["censored: true"] if point.censored else []
-    parts += [f"{name}: {yaml_number(value)}" for name in others if (value := getattr(point, name)) is not None]
+    parts += [f"{name}: {yaml_number(value)}" for name in texts if (value := getattr(point, name)) is not None]
     # Keep a key on the line of its value.
     text = ", ".join(parts).replace(": ", ":\0")
     wrapped = textwrap.wrap(text, WIDTH - len(margin) - 4, break_long_words=False, break_on_hyphens=False)
@@ -183,8 +183,8 @@ def _tier(tier: TierFacts) -> Iterator[str]:
     facts = tier.pages[0].facts
     yield from (f"# {remark}" for remark in tier.remarks)
     yield _filled("model", tier.model or ("unknown" if tier.assumed else ""), "the name the engine serves it under")
-    told = f"{tier.title}{f', release {tier.release} by its page' if tier.release else ''}"
-    yield f"engine: {_text(tier.engine)}  # {told}"
+    text = f"{tier.title}{f', release {tier.release} by its page' if tier.release else ''}"
+    yield f"engine: {_text(tier.engine)}  # {text}"
     yield f"# precision: {{weights: , kv: }}  # FILL IN; {_kv_format(facts)}"
     yield "gpu:"
     product = tier.gpu_product or ("cpu" if tier.assumed and not tier.gpus_here else "")
@@ -255,9 +255,9 @@ def _workload(tier: TierFacts) -> Iterator[str]:
 
 def _seen(page: Snapshot, stem: str) -> str:
     window = window_since_start(page)
-    found = [read(BY_NAME[f"{stem}_p{q}"], window) for q in (50, 95, 99)]
-    known = [reading for reading in found if isinstance(reading, Reading) and reading.value is not None]
-    if len(known) < len(found):
+    readings = [read(BY_NAME[f"{stem}_p{q}"], window) for q in (50, 95, 99)]
+    known = [reading for reading in readings if isinstance(reading, Reading) and reading.value is not None]
+    if len(known) < len(readings):
         return ""
     values = ", ".join(f"{reading.value:.0f}" for reading in known)
     mean = histograms.mean(window.histograms[f"{stem}_per_request"])
@@ -266,8 +266,8 @@ def _seen(page: Snapshot, stem: str) -> str:
 
 
 def _cold_start(pages: tuple[Snapshot, ...]) -> Iterator[str]:
-    told = [page.ready_at - page.started_at for page in pages if page.ready_at and page.started_at]
-    seconds = max((s for s in told if s > 0), default=None)
+    values = [page.ready_at - page.started_at for page in pages if page.ready_at and page.started_at]
+    seconds = max((s for s in values if s > 0), default=None)
     if seconds is None:
         yield "# cold_start_seconds:  # from asking for a replica to its first answer; the page does not tell it"
     else:
@@ -341,7 +341,7 @@ LOAD_GENERATORS: Mapping[str, tuple[str, str, str]] = {
 """Load generators by the names of the result formats: version, command, and its load."""
 
 
-def workload_files(found: BenchmarkWorkload, tool: str, model: str, head: str) -> dict[str, str]:
+def workload_files(workload: BenchmarkWorkload, tool: str, model: str, head: str) -> dict[str, str]:
     """Return the files of a benchmark by name: `run.sh`, and the requests of each load.
 
     Requests are lines of Mooncake's trace format; a hash id is a block of the prompt. No two loads have a block in common
@@ -352,22 +352,22 @@ def workload_files(found: BenchmarkWorkload, tool: str, model: str, head: str) -
     # The model's name must not end the quotes and braces of the script.
     safe = re.sub(r"[^A-Za-z0-9_./:@+-]", "_", model)
     script, files = [RUN.format(needs=needs, head=printable_line(head), model=safe)], {}
-    own, shared = count(found.shared_blocks), found.shared_blocks * found.block_tokens
+    own, shared = count(workload.shared_blocks), workload.shared_blocks * workload.block_tokens
     # The engine compiles, and the shared prefix is computed, before the first load.
-    for seed, load in enumerate((found.loads[0], *found.loads)):
+    for seed, load in enumerate((workload.loads[0], *workload.loads)):
         tag = f"r{load.rps:g}" if seed else "warm_up"
-        lines = _requests(found, load, Random(seed), own)[: None if seed else WARM_UP]
+        lines = _requests(workload, load, Random(seed), own)[: None if seed else WARM_UP]
         seconds = math.ceil(len(lines) / load.rps)
         values = {
             "tag": tag,
             "result": f"bench_{tag}" if seed else tag,
             "seed": seed,
-            "block": found.block_tokens,
+            "block": workload.block_tokens,
             "requests": len(lines),
             "most": max(len(lines), math.ceil(seconds * load.rps)),
             "shared": shared,
-            "questions": _shape([max(1, prompt - shared) for prompt in found.prompts]),
-            "outputs": _shape(found.generations),
+            "questions": _shape([max(1, prompt - shared) for prompt in workload.prompts]),
+            "outputs": _shape(workload.generations),
             "load": arrivals.format(rps=load.rps, seconds=seconds),
         }
         script.append(command.format(**values))
@@ -377,13 +377,15 @@ def workload_files(found: BenchmarkWorkload, tool: str, model: str, head: str) -
 
 
 def _requests(
-    found: BenchmarkWorkload, load: BenchmarkLoad, chance: Random, own: Iterator[int]
+    workload: BenchmarkWorkload, load: BenchmarkLoad, chance: Random, own: Iterator[int]
 ) -> list[dict[str, object]]:
     lines = []
-    prompts, generations = (chance.sample(lengths, len(lengths)) for lengths in (found.prompts, found.generations))
+    prompts, generations = (
+        chance.sample(lengths, len(lengths)) for lengths in (workload.prompts, workload.generations)
+    )
     for place, (prompt, generation) in enumerate(zip(prompts, generations, strict=True)):
-        blocks = math.ceil(prompt / found.block_tokens)
-        shared = min(found.shared_blocks, blocks - 1)
+        blocks = math.ceil(prompt / workload.block_tokens)
+        shared = min(workload.shared_blocks, blocks - 1)
         ids = [*range(shared), *(next(own) for _ in range(blocks - shared))]
         when = round(1000 * place / load.rps)
         lines.append({"timestamp": when, "input_length": prompt, "output_length": generation, "hash_ids": ids})

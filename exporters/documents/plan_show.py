@@ -62,8 +62,8 @@ def show(plan: Plan, tier: str) -> str:
     """Return a tier as text without a final line end. Raise KeyError with the plan's tiers if it is unknown."""
     if tier not in plan.tiers:
         raise KeyError(f"the plan has no tier {tier}; it has {', '.join(plan.tiers)}")
-    found = plan.tiers[tier]
-    shown = _Shown(name=tier, tier=found, curve=Curve.from_plan(found), point=operating_point(found))
+    result = plan.tiers[tier]
+    shown = _Shown(name=tier, tier=result, curve=Curve.from_plan(result), point=operating_point(result))
     return "\n\n".join("\n".join(lines) for section in SECTIONS if (lines := section(shown)))
 
 
@@ -72,7 +72,7 @@ def _head(shown: _Shown) -> list[str]:
     served = [f"{tier.model} on {tier.engine}"]
     if tier.precision:
         formats = (("weights", tier.precision.weights), ("KV cache", tier.precision.kv))
-        served += [f"{part} in {said}" for part, said in formats if said]
+        served += [f"{part} in {text}" for part, text in formats if text]
     joined = f" over {tier.gpu.interconnect}" if tier.gpu.interconnect not in (None, "none") else ""
     gpus = f"{tier.gpu.per_replica} x {tier.gpu.product}{joined} a replica"
     limits = [f"{name} {seconds_text(limit)}" for key, name in NAMES.items() if (limit := getattr(tier.slo, key))]
@@ -117,22 +117,22 @@ def seconds_text(seconds: float) -> str:
 
 def _evidence(curve: BenchmarkCurve) -> list[str]:
     counts = [point.requests for point in curve.points if point.requests is not None]
-    said = [format_count(len(curve.points), "point")]
-    said += [f"{curve.loop} loop"] if curve.loop else []
-    said += [f"{_span(counts)} requests each"] if counts else []
-    rows = _row("benchmark", f"{', '.join(said)}; {', '.join(curve.source) or 'no source given'}")
+    texts = [format_count(len(curve.points), "point")]
+    texts += [f"{curve.loop} loop"] if curve.loop else []
+    texts += [f"{_span(counts)} requests each"] if counts else []
+    rows = _row("benchmark", f"{', '.join(texts)}; {', '.join(curve.source) or 'no source given'}")
     return [*rows, *_provenance(curve.measured)]
 
 
 def _provenance(measured: Provenance | None) -> list[str]:
     """Return what was benchmarked, without the lengths: the operating point shows those."""
-    told = (
+    mapping = (
         measured.model_dump(exclude_none=True, exclude={"prompt_tokens", "generation_tokens", "concurrency"})
         if measured
         else {}
     )
-    said = [f"{PROVENANCE[name]} {value}" for name, value in told.items()]
-    return _row("measured", ", ".join(said)) if said else []
+    texts = [f"{PROVENANCE[name]} {value}" for name, value in mapping.items()]
+    return _row("measured", ", ".join(texts)) if texts else []
 
 
 def _span(counts: list[int]) -> str:
@@ -149,10 +149,10 @@ def _operating_point(shown: _Shown) -> list[str]:
     derived = shown.curve.usable(slo) if shown.curve else None
     why = "as the plan gives it" if derived is None or point.given else "the highest load measured; the SLO held"
     if derived and point.given:
-        whose = shown.tier.operating_point.source if shown.tier.operating_point else None
-        why = "measured by production" if whose == "production" else "the operator's word"
+        owner = shown.tier.operating_point.source if shown.tier.operating_point else None
+        why = "measured by production" if owner == "production" else "the operator's word"
         why += f"; curve and SLO give {derived.usable_rps:.4g}"
-        why += "; benchmark again" if whose == "production" else ""
+        why += "; benchmark again" if owner == "production" else ""
     elif derived and derived.limited_by:
         limit = seconds_text(getattr(slo, derived.limited_by))
         why = f"beyond it {NAMES[derived.limited_by]} exceeds its SLO of {limit}"
@@ -182,22 +182,25 @@ def _engine_tokens(tier: TierPlan) -> str:
 def _pool_points(tier: TierPlan) -> list[str]:
     """Return the capacity of each pool, and the replicas that the planned peak needs (guide 6.5)."""
     rates = tier.workload.requests_per_second if tier.workload else None
-    found = count_pools(tier, (rates.peak if rates else None) or 0.0, margin_of())
-    told = {pool: f"{one.capacity.reason}; {one.arithmetic_text}" for pool, one in found.items()}
-    told = told or {"not known": "the plan lacks `disaggregation`, or the workload its mean tokens"}
-    return [line for name, text in told.items() for line in _row(name, text)]
+    texts = count_pools(tier, (rates.peak if rates else None) or 0.0, margin_of())
+    mapping = {
+        pool: f"{replica_count.capacity.reason}; {replica_count.arithmetic_text}"
+        for pool, replica_count in texts.items()
+    }
+    mapping = mapping or {"not known": "the plan lacks `disaggregation`, or the workload its mean tokens"}
+    return [line for name, text in mapping.items() for line in _row(name, text)]
 
 
 def _measured_at(shown: _Shown, point: OperatingPoint) -> list[str]:
     """Return the request lengths behind the usable rps. Fleet utilisation is measured against them."""
     lengths = capacity_lengths(shown.tier, shown.curve, point)
     kinds = (("prompt", lengths.prompt_tokens), ("output", lengths.generation_tokens))
-    said = [f"{_mean(mean)} {word} tokens" for word, mean in kinds if mean is not None]
-    if not said:
+    texts = [f"{_mean(mean)} {word} tokens" for word, mean in kinds if mean is not None]
+    if not texts:
         return _row("measured at", "lengths that the plan does not tell")
     hits = lengths.prefix_hit_ratio
     cached = "" if hits is None else f"; {hits:.0%} of prompts in the prefix cache"
-    return _row("measured at", f"{' and '.join(said)} a request on average{cached}")
+    return _row("measured at", f"{' and '.join(texts)} a request on average{cached}")
 
 
 def _mean(mean: MeanTokens) -> str:
@@ -254,9 +257,9 @@ _SIGNS = {"mistake": "✗", "warning": "!", "info": "·"}
 
 
 def _findings(shown: _Shown) -> list[str]:
-    found = check_plan(Plan(schema=1, tiers={shown.name: shown.tier}), CATALOGUE)
-    lines = ["Findings" if found else "Findings: none"]
-    for finding in found:
+    texts = check_plan(Plan(schema=1, tiers={shown.name: shown.tier}), CATALOGUE)
+    lines = ["Findings" if texts else "Findings: none"]
+    for finding in texts:
         sign = _SIGNS[finding.severity]
         place = finding.path.removeprefix(f"tiers.{shown.name}.")
         lines += textwrap.wrap(f"{place}: {finding.text}", WIDTH, initial_indent=f"  {sign} ", subsequent_indent="    ")
@@ -276,24 +279,24 @@ def _row(key: str, text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=" " * len(first))
 
 
-def workload_text(tier: str, seen: ProductionSummary, found: BenchmarkWorkload) -> str:
+def workload_text(tier: str, seen: ProductionSummary, workload: BenchmarkWorkload) -> str:
     """Return production's workload, the loads to measure, and what production does not expose."""
-    hits = quantity(found.prefix_hit_ratio, "ratio")
-    shared = f"{found.shared_blocks * found.block_tokens} common first tokens, {found.shared_ratio:.1%} of all"
+    hits = quantity(workload.prefix_hit_ratio, "ratio")
+    shared = f"{workload.shared_blocks * workload.block_tokens} common first tokens, {workload.shared_ratio:.1%} of all"
     rows = [
         ("arrivals", f"{seen.average_rps or 0.0:.3g} rps, {seen.observed_replicas:.3g} ready replicas on average"),
-        ("prompts", _lengths(found.prompts)),
-        ("outputs", _lengths(found.generations)),
+        ("prompts", _lengths(workload.prompts)),
+        ("outputs", _lengths(workload.generations)),
         ("prefix hits", f"{hits}; written as {shared}"),
     ]
     lines = [
         f"{tier}: {format_duration(seen.observed_seconds)} observed",
         *(f"  {key:{_KEY}}{text}" for key, text in rows),
     ]
-    lines.append(f"loads of one replica, {format_count(len(found.prompts), 'request')} each:")
-    for load in found.loads:
+    lines.append(f"loads of one replica, {format_count(len(workload.prompts), 'request')} each:")
+    for load in workload.loads:
         lines.append(f"  {number(load.rps, 'per_second'):{_KEY}}{load.origin}")
-    lines += [line for text in found.remarks for line in textwrap.wrap(f"- {text}", WIDTH, subsequent_indent="  ")]
+    lines += [line for text in workload.remarks for line in textwrap.wrap(f"- {text}", WIDTH, subsequent_indent="  ")]
     return "\n".join(lines)
 
 

@@ -201,20 +201,29 @@ def with_next_step(report: Prewarm, bin_seconds: float) -> Prewarm:
     The highest of the steps that ask for more soon comes first, else the first step after the target that asks for
     another count.
     """
-    one, steps = report.recommendation, report.schedule
-    if one is None or report.schedule_certainty is None:
+    recommendation, steps = report.recommendation, report.schedule
+    if recommendation is None or report.schedule_certainty is None:
         return report
     ends = [*(step.start for step in steps[1:]), math.inf]
-    ahead = [step for step, end in zip(steps, ends, strict=True) if end > one.made_at]
-    soon = [step for step in ahead if step.replicas > one.replicas and step.start <= one.target_time + bin_seconds]
-    later = [step for step in ahead if step.replicas != one.replicas and step.start > one.target_time]
-    found = max(soon, key=lambda step: step.replicas) if soon else next(iter(later), None)
-    if found is None:
+    ahead = [step for step, end in zip(steps, ends, strict=True) if end > recommendation.made_at]
+    soon = [
+        step
+        for step in ahead
+        if step.replicas > recommendation.replicas and step.start <= recommendation.target_time + bin_seconds
+    ]
+    later = [
+        step for step in ahead if step.replicas != recommendation.replicas and step.start > recommendation.target_time
+    ]
+    schedule_step = max(soon, key=lambda step: step.replicas) if soon else next(iter(later), None)
+    if schedule_step is None:
         return report
     named = NextStep(
-        start=found.start, replicas=found.replicas, certainty=report.schedule_certainty, is_soon=bool(soon)
+        start=schedule_step.start,
+        replicas=schedule_step.replicas,
+        certainty=report.schedule_certainty,
+        is_soon=bool(soon),
     )
-    return replace(report, recommendation=replace(one, next_step=named))
+    return replace(report, recommendation=replace(recommendation, next_step=named))
 
 
 def prewarm_text(report: Prewarm, *, explain: bool = False) -> str:
@@ -235,29 +244,35 @@ def _trace_end(report: Prewarm) -> list[str]:
 
 
 def _recommended(report: Prewarm) -> list[str]:
-    one = report.recommendation
-    if one is None:
+    recommendation = report.recommendation
+    if recommendation is None:
         return wrap(f"{report.tier}: no recommendation. {_reason(report)}", "", "  ")
-    bounds = bounds_words(one.usable_rps, one.usable_low, one.usable_high)
-    told = [
-        ("demand", _demand(report, one)),
-        ("work", one.weighing),
-        ("lead", f"{one.lead_seconds:.0f} s: {one.lead_source}"),
-        ("usable", f"{number(one.usable_rps, 'per_second')} a replica{bounds}: {one.usable_source}"),
+    bounds = bounds_words(recommendation.usable_rps, recommendation.usable_low, recommendation.usable_high)
+    rows = [
+        ("demand", _demand(report, recommendation)),
+        ("work", recommendation.weighing),
+        ("lead", f"{recommendation.lead_seconds:.0f} s: {recommendation.lead_source}"),
+        (
+            "usable",
+            f"{number(recommendation.usable_rps, 'per_second')} a replica{bounds}: {recommendation.usable_source}",
+        ),
         (
             "count",
-            f"{count_words(one.replicas, one.count)}; no safety factor: the demand is a quantile",
+            f"{count_words(recommendation.replicas, recommendation.count)}; no safety factor: the demand is a quantile",
         ),
         (
             "never below",
-            f"{one.needed_now} for {number(one.now_rps, 'per_second')} now, {one.minimum_warm} minimum warm, {one.held} held",
+            (
+                f"{recommendation.needed_now} for {number(recommendation.now_rps, 'per_second')} now, "
+                f"{recommendation.minimum_warm} minimum warm, {recommendation.held} held"
+            ),
         ),
-        ("forecast", f"{one.method}; {_record(one)}"),
+        ("forecast", f"{recommendation.method}; {_record(recommendation)}"),
         ("scale down", _drain(report.drain)),
         ("worth", "" if report.worth is None else f"{report.worth.short_sentence} (--explain shows the numbers)"),
     ]
-    lines = wrap(f"{report.tier}: {one.sentence}", "", "  ")
-    for name, text in filter(lambda row: row[1], told):
+    lines = wrap(f"{report.tier}: {recommendation.sentence}", "", "  ")
+    for name, text in filter(lambda row: row[1], rows):
         lines += wrap(text, f"  {name:11}  ", " " * 15)
     return lines
 
@@ -271,24 +286,28 @@ def _drain(drain: DrainTime | str) -> str:
     )
 
 
-def _demand(report: Prewarm, one: Recommendation) -> str:
-    parts = one.parts
+def _demand(report: Prewarm, recommendation: Recommendation) -> str:
+    parts = recommendation.parts
     if parts is None:
         return ""
     beside = compare_with_peak(parts, report.highest, report.zone, report.worth.covered_ratio if report.worth else None)
-    said = (
+    text = (
         parts_sentence(parts)
-        if one.for_forecast is None
-        else f"{parts_sentence(parts)}: {format_count(one.for_forecast, 'replica')}"
+        if recommendation.for_forecast is None
+        else f"{parts_sentence(parts)}: {format_count(recommendation.for_forecast, 'replica')}"
     )
-    return f"{said}; {beside}" if beside else said
+    return f"{text}; {beside}" if beside else text
 
 
-def _record(one: Recommendation) -> str:
-    covered = "coverage not known yet" if one.coverage is None else f"{one.coverage:.1%} at or below the 95% quantile"
-    if one.error_ratio is None:
+def _record(recommendation: Recommendation) -> str:
+    covered = (
+        "coverage not known yet"
+        if recommendation.coverage is None
+        else f"{recommendation.coverage:.1%} at or below the 95% quantile"
+    )
+    if recommendation.error_ratio is None:
         return f"{covered}, not compared yet"
-    return f"{covered}, error {one.error_ratio:.2f} of {one.naive}"
+    return f"{covered}, error {recommendation.error_ratio:.2f} of {recommendation.naive}"
 
 
 def _schedule(report: Prewarm) -> list[str]:
@@ -317,9 +336,9 @@ def _most(report: Prewarm, step: ScheduleStep) -> list[str]:
     parts = parts_of(step.demand_rps, report.schedule_certainty, step.expected_rps, step.event_factor)
     if parts is None or step.peak is None:
         return []
-    said = f"most at {_clock(step.peak, report.zone)}: {parts_sentence(parts)}"
+    text = f"most at {_clock(step.peak, report.zone)}: {parts_sentence(parts)}"
     beside = compare_with_peak(parts, report.highest, report.zone, None)
-    return wrap(f"{said}; {beside}" if beside else said, "  ", "    ")
+    return wrap(f"{text}; {beside}" if beside else text, "  ", "    ")
 
 
 def _reason(report: Prewarm) -> str:
@@ -338,11 +357,13 @@ def _end(start: float, end: float, zone: str) -> str:
 
 def prewarm_json(report: Prewarm) -> dict[str, Any]:
     """Return the report as JSON. Times are unix seconds, unknown values are null."""
-    one = report.recommendation
+    recommendation = report.recommendation
     return {
         "schema": 1,
         **copy_fields(report, "tier", "zone"),
-        "recommendation": None if one is None else {**asdict(one), "at": one.target_time, "sentence": one.sentence},
+        "recommendation": None
+        if recommendation is None
+        else {**asdict(recommendation), "at": recommendation.target_time, "sentence": recommendation.sentence},
         "schedule": [asdict(step) for step in merge_steps(report.schedule)],
         "schedule_until": report.until,
         "schedule_certainty": report.schedule_certainty,

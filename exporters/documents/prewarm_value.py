@@ -98,7 +98,7 @@ class PrewarmValue:
         paid = ""
         if bare.money is not None and roomy.money is not None:
             paid = f" ({amount(abs(roomy.money - bare.money), self.currency or 'of money')})"
-        before, after = (f"{one.violation_minutes:,.0f}" for one in (bare, roomy))
+        before, after = (f"{strategy.violation_minutes:,.0f}" for strategy in (bare, roomy))
         short = f"stays {after} min" if before == after else f"goes from {before} to {after} min"
         return (
             f"The margin of recommended counts {'costs' if hours >= 0 else 'saves'} {abs(hours):,.0f} replica-hours{paid}; "
@@ -106,7 +106,7 @@ class PrewarmValue:
         )
 
     def _named(self, name: str) -> Strategy:
-        return next(one for one in self.strategies if one.name == name)
+        return next(strategy for strategy in self.strategies if strategy.name == name)
 
 
 def worth_lines(worth: PrewarmValue) -> list[str]:
@@ -144,8 +144,8 @@ def _share(share: float) -> str:
 
 
 def _advice(worth: PrewarmValue) -> list[str]:
-    said = [f"* cheaper, or as good without a forecast. {worth.sentence}", worth.margin_sentence]
-    return [line for text in said if text for line in wrap(text, "  ", "    ")]
+    texts = [f"* cheaper, or as good without a forecast. {worth.sentence}", worth.margin_sentence]
+    return [line for text in texts if text for line in wrap(text, "  ", "    ")]
 
 
 def worth_json(worth: PrewarmValue) -> dict[str, Any]:
@@ -180,12 +180,12 @@ class Counted:
     utilization_one_lost: float | None
 
 
-def build_count_text(one: ReplicaCount) -> Counted:
+def build_count_text(replica_count: ReplicaCount) -> Counted:
     """Return a count as shown by commands and pages."""
     return Counted(
-        target_utilization=one.margin.target_utilization,
-        survives_loss_from=one.margin.survives_loss_from,
-        **copy_fields(one, "demand_rps", "fewest", "most", "utilization", "utilization_one_lost"),
+        target_utilization=replica_count.margin.target_utilization,
+        survives_loss_from=replica_count.margin.survives_loss_from,
+        **copy_fields(replica_count, "demand_rps", "fewest", "most", "utilization", "utilization_one_lost"),
     )
 
 
@@ -249,12 +249,12 @@ def parts_of(
 
 def parts_sentence(parts: DemandParts) -> str:
     """Return the parts of a demand by name."""
-    said = f"{_rps(parts.quantile_rps)} = {_rps(parts.expected_rps)} expected"
+    text = f"{_rps(parts.quantile_rps)} = {_rps(parts.expected_rps)} expected"
     if parts.event_factor != 1.0:
         usual = parts.expected_rps / parts.event_factor if parts.event_factor > 0 else 0.0
-        said += f" ({_rps(usual)} x {parts.event_factor:g} for a known event)"
+        text += f" ({_rps(usual)} x {parts.event_factor:g} for a known event)"
     sign = "+" if parts.margin_rps >= 0 else "-"
-    return f"{said} {sign} {_rps(abs(parts.margin_rps))} margin to {level(parts.certainty)}"
+    return f"{text} {sign} {_rps(abs(parts.margin_rps))} margin to {level(parts.certainty)}"
 
 
 def compare_with_peak(parts: DemandParts, highest: Highest | None, zone: str, covered_ratio: float | None) -> str:
@@ -265,8 +265,8 @@ def compare_with_peak(parts: DemandParts, highest: Highest | None, zone: str, co
     if highest is None:
         return ""
     when = format_local(highest.at, zone, "%a %H:%M")
-    said = f"highest minute of the last week: {_rps(highest.rps)} ({when})"
-    return f"{said}; {_lifted(parts, highest.rps, covered_ratio)}" if parts.quantile_rps > highest.rps else said
+    text = f"highest minute of the last week: {_rps(highest.rps)} ({when})"
+    return f"{text}; {_lifted(parts, highest.rps, covered_ratio)}" if parts.quantile_rps > highest.rps else text
 
 
 def _lifted(parts: DemandParts, highest: float, covered_ratio: float | None) -> str:
@@ -276,11 +276,11 @@ def _lifted(parts: DemandParts, highest: float, covered_ratio: float | None) -> 
         return "the trend lifts it above: more is expected even without a margin"
     if parts.expected_rps > highest:
         return f"the known event lifts it above: it multiplies demand by {parts.event_factor:g}"
-    said = "the margin lifts it above: so far off were the worst of the forecast's own past errors"
+    text = "the margin lifts it above: so far off were the worst of the forecast's own past errors"
     if covered_ratio is None:
-        return said
+        return text
     return (
-        f"{said}, and {covered_ratio:.2%} of the last week's minutes stayed within their own {level(parts.certainty)}"
+        f"{text}, and {covered_ratio:.2%} of the last week's minutes stayed within their own {level(parts.certainty)}"
     )
 
 

@@ -61,8 +61,8 @@ def incident_json(incident: Incident) -> dict[str, Any]:
         "severity": incident.severity.value,
         **copy_fields(incident, "started_at", "ended_at"),
         "findings": [
-            {"rule": one.rule, "replica": one.subject.replica, **copy_fields(one, "started_at", "ended_at")}
-            for one in incident.findings
+            {"rule": finding.rule, "replica": finding.subject.replica, **copy_fields(finding, "started_at", "ended_at")}
+            for finding in incident.findings
         ],
         **copy_fields(incident, "sentence", "action", "relief"),
         "impact": impact_json(incident),
@@ -118,13 +118,13 @@ def explanation_json(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def unknown_json(one: Unknown | UnknownSpan) -> dict[str, Any]:
+def unknown_json(span: Unknown | UnknownSpan) -> dict[str, Any]:
     """Return an unknown result, or the gap of a span without its times."""
     return {
-        "rule": one.rule,
-        **copy_fields(one.subject, "tier", "replica"),
-        "reason": one.reason.value,
-        "text": one.text,
+        "rule": span.rule,
+        **copy_fields(span.subject, "tier", "replica"),
+        "reason": span.reason.value,
+        "text": span.text,
     }
 
 
@@ -138,21 +138,21 @@ def replay_json(
 ) -> dict[str, Any]:
     """Return the whole document. `of_cut_minute` began or ended with the last minute, which is not over."""
     past, states = tuple(ended), tuple(rule_states)
-    found, fine = _results(past, states)
+    findings, fine = _results(past, states)
     unknowns = [u for u in past if isinstance(u, UnknownSpan)] + [s.unknown for s in states if s.unknown]
-    verdicts = [*map(episode_json, found), *map(verdict_json, fine)]
+    verdicts = [*map(episode_json, findings), *map(verdict_json, fine)]
     return {
         "schema": SCHEMA,
         "windows": [window_json(tier, replica, window, bases[tier]) for tier, replica, window in shown],
         "verdicts": verdicts,
-        "incidents": [incident_json(one) for one in group_incidents(found)],
+        "incidents": [incident_json(incident) for incident in group_incidents(findings)],
         "unknowns": [
             unknown_json(u) | copy_fields(u, "started_at", "ended_at")
             for u in sorted(unknowns, key=lambda u: u.started_at)
         ],
         "cut_minute": [
-            {"rule": one.rule, **copy_fields(one.subject, "tier", "replica"), "change": _cut(one)}
-            for one in of_cut_minute
+            {"rule": finding.rule, **copy_fields(finding.subject, "tier", "replica"), "change": _cut(finding)}
+            for finding in of_cut_minute
         ],
         "problems": list(problems),
     }
@@ -165,10 +165,10 @@ def _cut(finding: Finding) -> str:
 
 def _results(ended: tuple[ClosedSpan, ...], states: tuple[RuleState, ...]) -> tuple[list[Finding], list[Verdict]]:
     """Return all findings, oldest first, and the ok verdicts of rules without a finding."""
-    found = [e for e in ended if isinstance(e, Finding)] + [s.finding for s in states if s.finding]
-    shown = {(e.rule, e.subject) for e in found}
+    findings = [e for e in ended if isinstance(e, Finding)] + [s.finding for s in states if s.finding]
+    shown = {(e.rule, e.subject) for e in findings}
     fine = [s.result for s in states if isinstance(s.result, Verdict) and s.result.status is Status.OK]
-    return sorted(found, key=lambda e: e.started_at), [v for v in fine if (v.rule, v.subject) not in shown]
+    return sorted(findings, key=lambda e: e.started_at), [v for v in fine if (v.rule, v.subject) not in shown]
 
 
 def replay_text(
@@ -185,12 +185,12 @@ def replay_text(
 
     `of_cut_minute` began or ended with the last minute, which is not over."""
     states, cut = tuple(rule_states), tuple(of_cut_minute)
-    found, fine = _results(tuple(ended), states)
+    findings, fine = _results(tuple(ended), states)
     length = f"{_clock(end - start)} of {', '.join(sorted(contexts))}" if end >= start else "holds no scrape"
     lines = [f"{name}: {length}", ""]
-    if not found:
+    if not findings:
         lines.append("Nothing was found." if seen else "Nothing was seen.")
-    for finding in found:
+    for finding in findings:
         lines.extend(_finding_lines(finding, start, finding in cut))
     lines += _section("Judged and fine:", [(v.rule, v.subject, v.sentence) for v in fine])
     unknowns = [s.unknown for s in states if s.unknown]
@@ -203,18 +203,18 @@ def not_exposed_text(engines: Mapping[str, Iterable[str]], seen: Mapping[str, Wi
     """Return by tier the supported signals that its engine did not expose. Return nothing if all were exposed."""
     lines = []
     for tier, labels in engines.items():
-        found = [(s.name, read(s, seen[tier])) for s in engine_signals()] if tier in seen else []
-        missing = [n for n, value in found if isinstance(value, Missing) and value.gap is Gap.NOT_EXPOSED]
+        rows = [(s.name, read(s, seen[tier])) for s in engine_signals()] if tier in seen else []
+        missing = [n for n, value in rows if isinstance(value, Missing) and value.gap is Gap.NOT_EXPOSED]
         if missing:
             lines.append(_wrapped(f"{', '.join(labels)} ({tier}): {', '.join(missing)}", "  "))
     head = ["", "Not exposed by the engine (`sizewatch inspect PAGE` says why):"]
     return "\n".join([*head, *lines]) if lines else ""
 
 
-def _section(title: str, said: Iterable[tuple[str, Subject, str]]) -> list[str]:
+def _section(title: str, rows: Iterable[tuple[str, Subject, str]]) -> list[str]:
     """Return a section in which equal texts of several rules and subjects are merged."""
     together: dict[str, list[tuple[str, Subject]]] = {}
-    for rule, subject, text in said:
+    for rule, subject, text in rows:
         together.setdefault(text, []).append((rule, subject))
     if not together:
         return []

@@ -152,10 +152,10 @@ def _format_gpu_value(name: str, gpu: GpuReadout, exporter: GpuExporter, page: G
     if value is None:
         return f"{Gap.NOT_EXPOSED.value}: {_why_not(name, gpu, exporter, page)}"
     unit = GPU_NAMES[name].unit
-    told = f"{value / _GIB:.2f} GiB" if unit == "bytes" else number(value, _UNITS.get(unit, unit))
+    text = f"{value / _GIB:.2f} GiB" if unit == "bytes" else number(value, _UNITS.get(unit, unit))
     if unit in ("joules", "errors", "events"):
-        told = f"{told} {unit}"
-    return f"{told} (a poll)" if name in gpu.sampled else told
+        text = f"{text} {unit}"
+    return f"{text} (a poll)" if name in gpu.sampled else text
 
 
 def _why_not(name: str, gpu: GpuReadout, exporter: GpuExporter, page: GpuExporterPage) -> str:
@@ -169,6 +169,6 @@ def _why_not(name: str, gpu: GpuReadout, exporter: GpuExporter, page: GpuExporte
     ticks = page.ticks.get(gpu.gpu)
     if ticks is not None and name in ticks.of:
         return f"{NO_CHANGE}; {ticks.of[name]:.0f} of {ticks.total:.0f} ticks of the firmware so far"
-    if not any(one in gpu.counters or (ticks is not None and one in ticks.of) for one in COVERED.get(name, ())):
+    if not any(text in gpu.counters or (ticks is not None and text in ticks.of) for text in COVERED.get(name, ())):
         return f"{' and '.join(COVERED.get(name, (name,)))}: not told"
     return "one page tells no time; it is the time between two"

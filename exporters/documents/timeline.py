@@ -43,7 +43,7 @@ def timeline_text(entries: Sequence[TimelineEntry], now: float, findings: bool =
     lines = []
     for entry in fold_findings(entries):
         lines.append(_row(entry, now))
-        lines.extend(f"    {_row(one, now)}" for one in below.get(entry.incident, ()))
+        lines.extend(f"    {_row(timeline_entry, now)}" for timeline_entry in below.get(entry.incident, ()))
     return "\n".join(lines) or NOTHING
 
 

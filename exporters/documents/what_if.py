@@ -26,116 +26,121 @@ SAME = 0.01
 """Relative cost difference (0-1) below which bills count as equal. Restarts lower an average for minutes."""
 
 
-def whatif_text(found: WhatIf, zone: str) -> str:
+def whatif_text(what_if: WhatIf, zone: str) -> str:
     """Return the whole text. Times are in the time zone `zone`."""
-    lines = [*wrap(headline(found, zone)), ""]
-    for name, text in _facts(found, zone):
+    lines = [*wrap(headline(what_if, zone)), ""]
+    for name, text in _facts(what_if, zone):
         lines += wrap(text, f"{name:{INDENT - 2}}  ", " " * INDENT)
-    lines += ["", *_curve(found), "", "What would break first"]
-    lines += [f"  {line}" for line in _limits(found)]
+    lines += ["", *_curve(what_if), "", "What would break first"]
+    lines += [f"  {line}" for line in _limits(what_if)]
     lines += ["", "Assumed"]
     for text in ASSUMED:
         lines += wrap(text, "  - ", "    ")
     return "\n".join(lines)
 
 
-def pools_text(found: PoolsWhatIf) -> str:
+def pools_text(pools_what_if: PoolsWhatIf) -> str:
     """Return the answer for prefill and decode pools: use, need, cost and reasons."""
-    claim, rows = _told_of_pools(found)
-    lines = [*wrap(f"{found.tier}: {claim}."), ""]
+    claim, rows = _told_of_pools(pools_what_if)
+    lines = [*wrap(f"{pools_what_if.tier}: {claim}."), ""]
     for name, text in rows:
         lines += wrap(text, f"{name:{INDENT - 2}}  ", " " * INDENT)
     return "\n".join([*lines, "", "Latencies are not predicted: no curve measured them."])
 
 
-def _told_of_pools(found: PoolsWhatIf) -> tuple[str, list[tuple[str, str]]]:
-    first = max(found.pools, key=lambda pool: pool.utilization)
-    have, told = "+".join(str(one.replicas) for one in found.pools), found.summary
-    claim = f"{have} replicas at {number(found.rps, 'per_second')}: the {first.pool} pool "
+def _told_of_pools(pools_what_if: PoolsWhatIf) -> tuple[str, list[tuple[str, str]]]:
+    first = max(pools_what_if.pools, key=lambda pool: pool.utilization)
+    have, mapping = "+".join(str(pool.replicas) for pool in pools_what_if.pools), pools_what_if.summary
+    claim = f"{have} replicas at {number(pools_what_if.rps, 'per_second')}: the {first.pool} pool "
     claim += (
         f"{'fills first' if first.utilization <= 1 else 'is full'}, {first.utilization:.0%} used. The tier takes up to "
     )
-    claim += f"{told['most_rps']:.3g} rps; the traffic wants P:D {told['wanted_ratio']:.2g}"
+    claim += f"{mapping['most_rps']:.3g} rps; the traffic wants P:D {mapping['wanted_ratio']:.2g}"
     rows = []
-    for one in found.pools:
-        seen = f"{one.now:.3g} on average now" if one.now else "none was seen"
-        text = f"{replicas(one.replicas)}, {one.utilization:.0%} used; {seen}; {_needed(one.needed)} "
-        rows.append((one.pool, f"{text}({one.needed.capacity.reason}); {_money(one.cost, None).partition(';')[0]}"))
+    for pool_what_if in pools_what_if.pools:
+        seen = f"{pool_what_if.now:.3g} on average now" if pool_what_if.now else "none was seen"
+        text = f"{replicas(pool_what_if.replicas)}, {pool_what_if.utilization:.0%} used; {seen}; {_needed(pool_what_if.needed)} "
+        rows.append(
+            (
+                pool_what_if.pool,
+                f"{text}({pool_what_if.needed.capacity.reason}); {_money(pool_what_if.cost, None).partition(';')[0]}",
+            )
+        )
     return claim, rows
 
 
-def _facts(found: WhatIf, zone: str) -> Iterable[tuple[str, str]]:
-    yield "Load", _load(found, zone)
-    requests, work = (number(rps, "per_second") for rps in (found.rps, found.work_rps))
+def _facts(what_if: WhatIf, zone: str) -> Iterable[tuple[str, str]]:
+    yield "Load", _load(what_if, zone)
+    requests, work = (number(rps, "per_second") for rps in (what_if.rps, what_if.work_rps))
     if requests != work:
         yield "Work", f"{requests} arrive, by their tokens the work of {work}, which use and need count"
-    if found.now is not None:
-        yield "Now", f"{replicas(found.now.replicas)}, at that load {number(found.now.rps, 'per_second')} each"
-    capacity = found.seen.context.capacity
-    if capacity is not None and found.utilization is not None:
-        each = number(found.work_rps / found.asked.replicas, "per_second")
+    if what_if.now is not None:
+        yield "Now", f"{replicas(what_if.now.replicas)}, at that load {number(what_if.now.rps, 'per_second')} each"
+    capacity = what_if.seen.context.capacity
+    if capacity is not None and what_if.utilization is not None:
+        each = number(what_if.work_rps / what_if.asked.replicas, "per_second")
         usable = f"{number(capacity.rps, 'per_second')} that one takes now ({capacity.reason})"
-        yield "Use", f"{found.utilization:.0%} at that load: {each} a replica, of the {usable}"
+        yield "Use", f"{what_if.utilization:.0%} at that load: {each} a replica, of the {usable}"
     elif capacity is not None:
         yield "Use", f"not known: {capacity.reason}"
-    if found.needed is not None:
-        yield "Needed", _needed(found.needed)
-    if found.fleet is not None:
-        given, warm = found.seen.context.plan, found.fleet.minimum
+    if what_if.needed is not None:
+        yield "Needed", _needed(what_if.needed)
+    if what_if.fleet is not None:
+        given, warm = what_if.seen.context.plan, what_if.fleet.minimum
         factor = "the plan has no safety factor"
         if given and given.fleet and given.fleet.safety_factor:
-            factor = f"{found.fleet.safety_factor:.4g} x this load, the plan's safety factor"
-        factor += f", at least {warm:g} warm" if found.fleet.replicas == warm > 1 else ""
-        yield "Step 11", f"{replicas(found.fleet.replicas)}: {factor}"
-    yield "Lengths", _lengths(found)
-    yield "One lost", _one_lost(found)
-    yield "Money", _money(found.cost, found.cost_now)
+            factor = f"{what_if.fleet.safety_factor:.4g} x this load, the plan's safety factor"
+        factor += f", at least {warm:g} warm" if what_if.fleet.replicas == warm > 1 else ""
+        yield "Step 11", f"{replicas(what_if.fleet.replicas)}: {factor}"
+    yield "Lengths", _lengths(what_if)
+    yield "One lost", _one_lost(what_if)
+    yield "Money", _money(what_if.cost, what_if.cost_now)
 
 
-def _needed(one: ReplicaCount) -> str:
+def _needed(needed: ReplicaCount) -> str:
     """Return the count for the load, its margin and its range."""
-    text = f"{replicas(one.replicas)} for this load ({one.arithmetic_text}), {one.utilization:.0%} used at that load"
-    if one.utilization_one_lost is not None:
-        text += f", {one.utilization_one_lost:.0%} with one lost"
-    return f"{text}; {one.bounds_text} by the bounds of what one takes" if one.bounds_text else text
+    text = f"{replicas(needed.replicas)} for this load ({needed.arithmetic_text}), {needed.utilization:.0%} used at that load"
+    if needed.utilization_one_lost is not None:
+        text += f", {needed.utilization_one_lost:.0%} with one lost"
+    return f"{text}; {needed.bounds_text} by the bounds of what one takes" if needed.bounds_text else text
 
 
-def _load(found: WhatIf, zone: str) -> str:
-    peak, asked = found.peak, number(found.rps, "per_second")
+def _load(what_if: WhatIf, zone: str) -> str:
+    peak, text = what_if.peak, number(what_if.rps, "per_second")
     if peak is None:
-        return f"{asked}, as asked; no peak was seen"
+        return f"{text}, as asked; no peak was seen"
     when = f" on {format_local(peak.at, zone, '%a %d %b %H:%M')} ({zone})" if peak.at is not None else ""
     highest = f"; the highest was {number(peak.highest, 'per_second')}" if peak.highest else ""
-    if found.asked_rps is None:
+    if what_if.asked_rps is None:
         return (
-            f"{asked}: the peak{when}, {peak.source}{highest}; {_seen(found.seen.observed_seconds / DAY_SECONDS)} seen"
+            f"{text}: the peak{when}, {peak.source}{highest}; {_seen(what_if.seen.observed_seconds / DAY_SECONDS)} seen"
         )
-    return f"{asked}, as asked; the peak was {number(peak.rps, 'per_second')}{when} ({peak.source})"
+    return f"{text}, as asked; the peak was {number(peak.rps, 'per_second')}{when} ({peak.source})"
 
 
 def _seen(days: float) -> str:
     return f"{days:.1f} days" if days >= 1 else f"{days * 24:.0f} hours"
 
 
-def _lengths(found: WhatIf) -> str:
-    work = measure_workload(found.seen)
+def _lengths(what_if: WhatIf) -> str:
+    work = measure_workload(what_if.seen)
     if work.prompt_mean is None or work.generation_mean is None:
         return "not known: no latency here is of known prompts"
     text = f"prompts of {work.prompt_mean:,.0f} tokens on average, outputs of {work.generation_mean:,.0f}, lately"
-    planned = [one for one in work.lengths if one.quantile == "p50" and one.planned]
+    planned = [length for length in work.lengths if length.quantile == "p50" and length.planned]
     if planned:
-        text += f"; the plan's medians: {', '.join(f'{one.what.lower()} {one.planned:g}' for one in planned)}"
+        text += f"; the plan's medians: {', '.join(f'{length.what.lower()} {length.planned:g}' for length in planned)}"
     return text
 
 
-def _one_lost(found: WhatIf) -> str:
-    if found.one_lost is None:
+def _one_lost(what_if: WhatIf) -> str:
+    if what_if.one_lost is None:
         return "nothing is left: the tier is down until another replica has started"
-    text = f"{replicas(found.one_lost.replicas)} left, {number(found.one_lost.rps, 'per_second')} each: the SLO "
-    text += HOLDS[found.one_lost.kept]
-    if found.one_lost_rps is None:
+    text = f"{replicas(what_if.one_lost.replicas)} left, {number(what_if.one_lost.rps, 'per_second')} each: the SLO "
+    text += HOLDS[what_if.one_lost.kept]
+    if what_if.one_lost_rps is None:
         return text
-    return f"{text}; one may be lost at up to {number(found.one_lost_rps, 'per_second')}"
+    return f"{text}; one may be lost at up to {number(what_if.one_lost_rps, 'per_second')}"
 
 
 def _money(cost: FleetCost, now: FleetCost | None) -> str:
@@ -153,20 +158,23 @@ def _money(cost: FleetCost, now: FleetCost | None) -> str:
     return text if now is None or now.per_million_tokens is None else f"{text}, {figure(now.per_million_tokens)} now"
 
 
-def _curve(found: WhatIf) -> list[str]:
+def _curve(what_if: WhatIf) -> list[str]:
     """Return the benchmark's readings at the asked load, beside those of the present replicas."""
-    plan, columns = found.seen.context.plan, [one for one in (found.now, found.asked) if one is not None]
+    plan, columns = (
+        what_if.seen.context.plan,
+        [at_load for at_load in (what_if.now, what_if.asked) if at_load is not None],
+    )
     rows = []
-    for key in found.asked.benchmark:
+    for key in what_if.asked.benchmark:
         name, unit = QUANTITIES[key]
         objective = getattr(plan.slo, key, None) if plan else None
-        cells = [_value(one.benchmark[key], unit) for one in columns]
+        cells = [_value(column.benchmark[key], unit) for column in columns]
         rows.append((name, *cells, "" if objective is None else number(objective, unit)))
-    heads = [f"benchmark, {replicas(one.replicas)}{' now' if one is found.now else ''}" for one in columns]
-    gaps = [f"{one.gap.value}: {one.text}" for one in found.asked.benchmark.values() if isinstance(one, Missing)]
+    heads = [f"benchmark, {replicas(column.replicas)}{' now' if column is what_if.now else ''}" for column in columns]
+    gaps = [f"{gap.gap.value}: {gap.text}" for gap in what_if.asked.benchmark.values() if isinstance(gap, Missing)]
     notes = list(dict.fromkeys(gaps))
-    if max(found.curve_work, 1 / found.curve_work) > 1 + SAME_WORK:
-        times = f"a request is {found.curve_work:.2g} times the work of a benchmarked one"
+    if max(what_if.curve_work, 1 / what_if.curve_work) > 1 + SAME_WORK:
+        times = f"a request is {what_if.curve_work:.2g} times the work of a benchmarked one"
         notes.insert(0, f"{times}: the curve is read at so much more load")
     return [
         *text_table(("at that load", *heads, "objective"), rows),
@@ -194,21 +202,21 @@ def _unit(*texts: str | None) -> str:
     return units.pop() if len(units) == 1 else ""
 
 
-def _limits(found: WhatIf) -> list[str]:
+def _limits(what_if: WhatIf) -> list[str]:
     head = ("", "rps a replica", "rps of the tier", "headroom", "fewest replicas", "by")
-    notes = [f"{limit_words(one.name, one.objective)}: {one.reason}" for one in found.limits if one.reason]
+    notes = [f"{limit_words(limit.name, limit.objective)}: {limit.reason}" for limit in what_if.limits if limit.reason]
     return [
-        *text_table(head, [_limit(found, one) for one in found.limits]),
+        *text_table(head, [_limit(what_if, limit) for limit in what_if.limits]),
         *(line for text in notes for line in wrap(text, "- ", "  ", width=98)),
     ]
 
 
-def _limit(found: WhatIf, one: CapacityLimit) -> tuple[str, ...]:
-    load = limit_loads(found, one)
+def _limit(what_if: WhatIf, limit: CapacityLimit) -> tuple[str, ...]:
+    load = limit_loads(what_if, limit)
     known = ("", "", "")
     if load is not None:
         known = (f"{load.rps:.3g}", f"{load.headroom:+.0%}", "" if load.fewest is None else f"{load.fewest}")
-    return (limit_words(one.name, one.objective), _rps(one.rps), *known, one.source.value)
+    return (limit_words(limit.name, limit.objective), _rps(limit.rps), *known, limit.source.value)
 
 
 def _rps(value: SignalValue) -> str:

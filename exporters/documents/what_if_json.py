@@ -63,18 +63,18 @@ def limit_words(name: str, objective: float | None) -> str:
     return LIMITS[name].format("" if objective is None else number(objective, unit))
 
 
-def headline(found: WhatIf, zone: str) -> str:
+def headline(what_if: WhatIf, zone: str) -> str:
     """Return the result in a sentence: an open finding at this size, whether the SLO would hold, and the first limit."""
-    each, size = number(found.asked.rps, "per_second"), replicas(found.asked.replicas)
-    text = f"{found.seen.context.tier} with {size} at {number(found.rps, 'per_second')} ({each} a replica)"
-    text += f": the SLO {HOLDS[found.asked.kept]}"
-    is_burning = found.burns.cover(found.asked.replicas, found.rps)
+    each, size = number(what_if.asked.rps, "per_second"), replicas(what_if.asked.replicas)
+    text = f"{what_if.seen.context.name} with {size} at {number(what_if.rps, 'per_second')} ({each} a replica)"
+    text += f": the SLO {HOLDS[what_if.asked.kept]}"
+    is_burning = what_if.burns.cover(what_if.asked.replicas, what_if.rps)
     if is_burning:
-        first = found.burns.findings[0]
+        first = what_if.burns.findings[0]
         since = format_local(first.started_at, zone, "%a %d %b %H:%M")
         text = f"{RULES[first.rule].title} is open at this size since {since} ({zone}): {text}"
-    breaks = found.first_limit
-    load = limit_loads(found, breaks) if breaks else None
+    breaks = what_if.first_limit
+    load = limit_loads(what_if, breaks) if breaks else None
     if breaks is None or load is None:
         return f"{text}; at which load something breaks is not known."
     what, at = limit_words(breaks.name, breaks.objective), number(load.rps, "per_second")
@@ -95,13 +95,13 @@ class LimitLoad:
     fewest: int | None
 
 
-def limit_loads(found: WhatIf, limit: CapacityLimit) -> LimitLoad | None:
+def limit_loads(what_if: WhatIf, limit: CapacityLimit) -> LimitLoad | None:
     """Return where the asked replicas meet a limit, None without a known load."""
     if limit.best is None:
         return None
-    rps = limit.best * found.asked.replicas
-    fewest = math.ceil(round(found.rps / limit.best, 9)) if limit.best > 0 else None
-    return LimitLoad(rps=rps, headroom=rps / found.rps - 1, fewest=fewest)
+    rps = limit.best * what_if.asked.replicas
+    fewest = math.ceil(round(what_if.rps / limit.best, 9)) if limit.best > 0 else None
+    return LimitLoad(rps=rps, headroom=rps / what_if.rps - 1, fewest=fewest)
 
 
 def replicas(count: float) -> str:
@@ -119,29 +119,31 @@ ASSUMED = (
 )
 
 
-def whatif_json(found: WhatIf, zone: str, simulated: str = "") -> dict[str, Any]:
+def whatif_json(what_if: WhatIf, zone: str, simulated: str = "") -> dict[str, Any]:
     """Return the whole result. The sentence has times in `zone`. `simulated` is the notice of a simulated history."""
-    peak, usable, lengths = found.peak, found.seen.context.capacity, measure_workload(found.seen)
+    peak, usable, lengths = what_if.peak, what_if.seen.context.capacity, measure_workload(what_if.seen)
     return {
         "schema": SCHEMA,
         "simulated": simulated,
-        "tier": found.seen.context.tier,
-        "sentence": headline(found, zone),
-        "asked": {"instances": found.asked.replicas, "rps": found.asked_rps},
+        "tier": what_if.seen.context.name,
+        "sentence": headline(what_if, zone),
+        "asked": {"instances": what_if.asked.replicas, "rps": what_if.asked_rps},
         "load": {
-            "rps": found.rps,
-            "work_rps": found.work_rps,
+            "rps": what_if.rps,
+            "work_rps": what_if.work_rps,
             "peak_rps": peak.rps if peak else None,
             "peak_at": peak.at if peak else None,
             "peak_source": peak.source if peak else None,
-            "days_seen": found.seen.observed_seconds / DAY_SECONDS,
+            "days_seen": what_if.seen.observed_seconds / DAY_SECONDS,
         },
         "lengths": {"prompt_tokens_mean": lengths.prompt_mean, "generation_tokens_mean": lengths.generation_mean},
-        "slo": found.asked.kept.value,
-        "open_findings": [copy_fields(one, "rule", "started_at") for one in found.burns.findings],
-        "prediction": _at_load(found.asked),
-        "now": _at_load(found.now) if found.now else None,
-        "one_lost": {**_at_load(found.one_lost), "survived_up_to_rps": found.one_lost_rps} if found.one_lost else None,
+        "slo": what_if.asked.kept.value,
+        "open_findings": [copy_fields(finding, "rule", "started_at") for finding in what_if.burns.findings],
+        "prediction": _at_load(what_if.asked),
+        "now": _at_load(what_if.now) if what_if.now else None,
+        "one_lost": {**_at_load(what_if.one_lost), "survived_up_to_rps": what_if.one_lost_rps}
+        if what_if.one_lost
+        else None,
         "usable_rps": None
         if usable is None
         else {
@@ -150,19 +152,19 @@ def whatif_json(found: WhatIf, zone: str, simulated: str = "") -> dict[str, Any]
             "source": usable.source.value,
             "reason": usable.reason,
         },
-        "utilization": found.utilization,
-        "needed": _needed(found.needed),
-        "safety_factor": found.fleet.safety_factor if found.fleet else None,
-        "needed_with_safety_factor": found.fleet.replicas if found.fleet else None,
-        "cost": _cost(found.cost),
-        "cost_now": _cost(found.cost_now) if found.cost_now else None,
-        "limits": [_limit(found, one) for one in found.limits],
-        "curve_work": found.curve_work,
+        "utilization": what_if.utilization,
+        "needed": _needed(what_if.needed),
+        "safety_factor": what_if.fleet.safety_factor if what_if.fleet else None,
+        "needed_with_safety_factor": what_if.fleet.replicas if what_if.fleet else None,
+        "cost": _cost(what_if.cost),
+        "cost_now": _cost(what_if.cost_now) if what_if.cost_now else None,
+        "limits": [_limit(what_if, limit) for limit in what_if.limits],
+        "curve_work": what_if.curve_work,
         "assumed": list(ASSUMED),
     }
 
 
-def pools_json(found: PoolsWhatIf) -> dict[str, Any]:
+def pools_json(pools_what_if: PoolsWhatIf) -> dict[str, Any]:
     """Return the answer for pools that are served apart."""
     pools = [
         {
@@ -170,23 +172,23 @@ def pools_json(found: PoolsWhatIf) -> dict[str, Any]:
             "needed": _needed(pool.needed),
             "cost": _cost(pool.cost),
         }
-        for pool in found.pools
+        for pool in pools_what_if.pools
     ]
-    return {"schema": SCHEMA, **copy_fields(found, "tier", "rps"), "pools": pools, **found.summary}
+    return {"schema": SCHEMA, **copy_fields(pools_what_if, "tier", "rps"), "pools": pools, **pools_what_if.summary}
 
 
-def _needed(one: ReplicaCount | None) -> dict[str, Any] | None:
-    if one is None:
+def _needed(replica_count: ReplicaCount | None) -> dict[str, Any] | None:
+    if replica_count is None:
         return None
-    return {"replicas": one.replicas, **asdict(build_count_text(one))}
+    return {"replicas": replica_count.replicas, **asdict(build_count_text(replica_count))}
 
 
-def _at_load(one: AtLoad) -> dict[str, Any]:
+def _at_load(at_load: AtLoad) -> dict[str, Any]:
     return {
-        "replicas": one.replicas,
-        "rps_per_replica": one.rps,
-        "slo": one.kept.value,
-        "quantities": {name: value_json(value) for name, value in one.benchmark.items()},
+        "replicas": at_load.replicas,
+        "rps_per_replica": at_load.rps,
+        "slo": at_load.kept.value,
+        "quantities": {name: value_json(value) for name, value in at_load.benchmark.items()},
     }
 
 
@@ -197,15 +199,15 @@ def value_json(value: SignalValue) -> dict[str, Any]:
     return copy_fields(value, "value", "low", "high", "n")
 
 
-def _limit(found: WhatIf, one: CapacityLimit) -> dict[str, Any]:
-    load = limit_loads(found, one)
+def _limit(what_if: WhatIf, limit: CapacityLimit) -> dict[str, Any]:
+    load = limit_loads(what_if, limit)
     return {
-        **copy_fields(one, "name", "objective", "reason"),
-        "rps_per_replica": value_json(one.rps),
+        **copy_fields(limit, "name", "objective", "reason"),
+        "rps_per_replica": value_json(limit.rps),
         "rps": load and load.rps,
         "headroom": load and load.headroom,
         "fewest_replicas": load and load.fewest,
-        "by": one.source.value,
+        "by": limit.source.value,
     }
 
 

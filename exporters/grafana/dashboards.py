@@ -155,7 +155,7 @@ def dashboard_json(dashboard: Dashboard) -> Json:
 
 def _variable(name: str) -> Json:
     title, source, label, everything = VARIABLES[name]
-    query, many = f"label_values({source}, {label})", everything is not None
+    query, is_multiple = f"label_values({source}, {label})", everything is not None
     return {
         "name": label,
         "type": "query",
@@ -165,10 +165,10 @@ def _variable(name: str) -> Json:
         "query": {"query": query, "refId": label},
         "refresh": 2,
         "sort": 1,
-        "multi": many,
-        "includeAll": many,
+        "multi": is_multiple,
+        "includeAll": is_multiple,
         **({"allValue": everything} if everything else {}),
-        "current": {"text": ["All"], "value": ["$__all"]} if many else {},
+        "current": {"text": ["All"], "value": ["$__all"]} if is_multiple else {},
     }
 
 

@@ -42,9 +42,9 @@ def of_each(
 
     def samples(status: AgentStatus) -> Iterator[Sample]:
         for labels, item in items(status):
-            found = value(item) if item is not None else None
-            if found is not None:
-                yield labels, float(found)
+            number_of = value(item) if item is not None else None
+            if number_of is not None:
+                yield labels, float(number_of)
 
     return samples
 
@@ -58,41 +58,43 @@ def _of_tiers(value: Callable[[ForecastStatus], float | None]) -> Samples:
 
 
 def _of_projections(value: Callable[[Projection], float | None]) -> Samples:
-    return _of_tiers(lambda one: value(one.forecast.projection) if one.forecast is not None else None)
+    return _of_tiers(lambda forecast: value(forecast.forecast.projection) if forecast.forecast is not None else None)
 
 
 def _demand(which: Callable[[ForecastStatus], ForecastPoint | None]) -> Samples:
     def samples(status: AgentStatus) -> Iterator[Sample]:
         for name, forecast in _tiers(status):
-            found = which(forecast)
-            if found is not None:
+            point = which(forecast)
+            if point is not None:
                 yield from (
-                    ((name, q), value) for q, value in (("0.5", found.q50), ("0.95", found.q95), ("0.99", found.q99))
+                    ((name, q), value) for q, value in (("0.5", point.q50), ("0.95", point.q95), ("0.99", point.q99))
                 )
 
     return samples
 
 
 def _weights(status: AgentStatus) -> Iterator[Sample]:
-    for name, one in _tiers(status):
-        if one.forecast is not None:
-            yield from (((name, method), share) for method, share in one.forecast.weights)
+    for name, forecast in _tiers(status):
+        if forecast.forecast is not None:
+            yield from (((name, method), share) for method, share in forecast.forecast.weights)
 
 
 def _cold_starts(status: AgentStatus) -> Iterator[Sample]:
-    for name, one in _start_quantiles(status):
-        yield (name, one.timing, "0.5"), one.p50_seconds
-        yield (name, one.timing, "0.95"), one.p95_seconds
+    for name, quantiles in _start_quantiles(status):
+        yield (name, quantiles.timing, "0.5"), quantiles.p50_seconds
+        yield (name, quantiles.timing, "0.95"), quantiles.p95_seconds
 
 
 def _start_quantiles(status: AgentStatus) -> Iterator[tuple[str, StartQuantiles]]:
-    return ((name, one) for name, tier in _tiers(status) if tier.cold_start for one in tier.cold_start.known)
+    return (
+        (name, quantiles) for name, tier in _tiers(status) if tier.cold_start for quantiles in tier.cold_start.known
+    )
 
 
 def _worth(value: Callable[[Strategy], float]) -> Samples:
     def samples(status: AgentStatus) -> Iterator[Sample]:
-        for name, one in _tiers(status):
-            worth = one.prewarm.worth if one.prewarm is not None else None
+        for name, forecast in _tiers(status):
+            worth = forecast.prewarm.worth if forecast.prewarm is not None else None
             if worth is not None:
                 yield from (((name, strategy.name), value(strategy)) for strategy in worth.strategies)
 
@@ -110,24 +112,29 @@ def _forecast_failures(status: AgentStatus) -> Iterator[Sample]:
 
 
 FORECAST_SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
-    (names.RECOMMENDED, _of_tiers(lambda one: one.recommended)),
-    (names.MINIMUM_WARM, _of_tiers(lambda one: one.minimum_warm)),
-    (names.FORECAST_RPS, _demand(lambda one: one.requests_at_lead)),
-    (names.FORECAST_FOR_NOW_RPS, _demand(lambda one: one.requests_for_now)),
-    (names.FORECAST_WORK, _demand(lambda one: one.at_lead)),
-    (names.DEMAND_WORK, _of_tiers(lambda one: one.now_rps)),
-    (names.FORECAST_LEAD, _of_projections(lambda one: one.horizon_seconds)),
-    (names.FORECAST_COVERAGE, _of_projections(lambda one: one.covered / one.forecasts if one.forecasts else None)),
-    (names.FORECAST_ERROR, _of_projections(lambda one: one.error_ratio)),
-    (names.FORECAST_MADE, _of_projections(lambda one: one.made_at)),
+    (names.RECOMMENDED, _of_tiers(lambda tier_forecast: tier_forecast.recommended)),
+    (names.MINIMUM_WARM, _of_tiers(lambda tier_forecast: tier_forecast.minimum_warm)),
+    (names.FORECAST_RPS, _demand(lambda tier_forecast: tier_forecast.requests_at_lead)),
+    (names.FORECAST_FOR_NOW_RPS, _demand(lambda tier_forecast: tier_forecast.requests_for_now)),
+    (names.FORECAST_WORK, _demand(lambda tier_forecast: tier_forecast.at_lead)),
+    (names.DEMAND_WORK, _of_tiers(lambda tier_forecast: tier_forecast.now_rps)),
+    (names.FORECAST_LEAD, _of_projections(lambda projection: projection.horizon_seconds)),
+    (
+        names.FORECAST_COVERAGE,
+        _of_projections(lambda projection: projection.covered / projection.forecasts if projection.forecasts else None),
+    ),
+    (names.FORECAST_ERROR, _of_projections(lambda projection: projection.error_ratio)),
+    (names.FORECAST_MADE, _of_projections(lambda projection: projection.made_at)),
     (names.FORECAST_WEIGHT, _weights),
     (names.COLD_START_SECONDS, _cold_starts),
     (
         names.COLD_STARTS,
-        lambda status: (((name, one.timing), float(one.count)) for name, one in _start_quantiles(status)),
+        lambda status: (
+            ((name, quantiles.timing), float(quantiles.count)) for name, quantiles in _start_quantiles(status)
+        ),
     ),
-    (names.PREWARM_REPLICA_SECONDS, _worth(lambda one: 3600.0 * one.replica_hours)),
-    (names.PREWARM_VIOLATION_SECONDS, _worth(lambda one: 60.0 * one.violation_minutes)),
+    (names.PREWARM_REPLICA_SECONDS, _worth(lambda candidate: 3600.0 * candidate.replica_hours)),
+    (names.PREWARM_VIOLATION_SECONDS, _worth(lambda candidate: 60.0 * candidate.violation_minutes)),
     (names.FORECAST_RUNS, _of_process(lambda health: health.runs)),
     (names.FORECAST_FAILURES, _forecast_failures),
     (names.FORECAST_SECONDS, _of_process(lambda health: health.last_seconds)),
@@ -144,24 +151,24 @@ def _deliveries(status: AgentStatus) -> Sequence[DeliveryHealth]:
 
 
 def _of_deliveries(value: Callable[[DeliveryHealth], float]) -> Samples:
-    return of_each(lambda status: (((one.destination,), one) for one in _deliveries(status)), value)
+    return of_each(lambda status: (((delivery.destination,), delivery) for delivery in _deliveries(status)), value)
 
 
 def _results(status: AgentStatus) -> Iterator[Sample]:
-    for one in _deliveries(status):
-        for result, count in (("sent", one.sent), ("failed", one.failed), ("given_up", one.given_up)):
-            yield (one.destination, result), float(count)
+    for delivery in _deliveries(status):
+        for result, count in (("sent", delivery.sent), ("failed", delivery.failed), ("given_up", delivery.given_up)):
+            yield (delivery.destination, result), float(count)
 
 
 REPORT_SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
-    (names.REPORT_UP, _of_reports(lambda one: not one.trouble)),
-    (names.REPORT_SUCCESS, _of_reports(lambda one: one.made_at)),
-    (names.REPORT_NEXT, _of_reports(lambda one: one.next_at)),
-    (names.REPORT_FAILURES, _of_reports(lambda one: one.failures)),
-    (names.REPORT_MEMORY, _of_reports(lambda one: one.memory_bytes or None)),
+    (names.REPORT_UP, _of_reports(lambda report: not report.trouble)),
+    (names.REPORT_SUCCESS, _of_reports(lambda report: report.made_at)),
+    (names.REPORT_NEXT, _of_reports(lambda report: report.next_at)),
+    (names.REPORT_FAILURES, _of_reports(lambda report: report.failures)),
+    (names.REPORT_MEMORY, _of_reports(lambda report: report.memory_bytes or None)),
     (names.REPORT_DELIVERIES, _results),
-    (names.REPORT_PENDING, _of_deliveries(lambda one: one.pending)),
-    (names.REPORT_DELIVERY_UP, _of_deliveries(lambda one: not one.trouble)),
+    (names.REPORT_PENDING, _of_deliveries(lambda delivery: delivery.pending)),
+    (names.REPORT_DELIVERY_UP, _of_deliveries(lambda delivery: not delivery.trouble)),
 )
 
 
@@ -170,13 +177,13 @@ def _of_store(value: Callable[[StoreHealth], float | None]) -> Samples:
 
 
 def _store_failures(status: AgentStatus) -> Iterator[Sample]:
-    found = status.health.store
-    return (((kind,), float(number)) for kind, number in sorted(found.failures.items() if found is not None else ()))
+    store = status.health.store
+    return (((kind,), float(number)) for kind, number in sorted(store.failures.items() if store is not None else ()))
 
 
 def _in_sight(status: AgentStatus) -> Iterator[Sample]:
-    found = status.health.store
-    return (((tier,), float(not why)) for tier, why in sorted(found.in_sight.items() if found is not None else ()))
+    store = status.health.store
+    return (((tier,), float(not why)) for tier, why in sorted(store.in_sight.items() if store is not None else ()))
 
 
 STORE_SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (

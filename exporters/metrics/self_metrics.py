@@ -68,9 +68,9 @@ def _of_replicas(
     def samples(status: AgentStatus) -> Iterator[Sample]:
         for tier in status.tiers:
             for replica in tier.replicas if tier.export_scope is not ExportScope.WHOLE_TIER else ():
-                found = value(replica)
-                if found is not None and (after_death or not replica.is_gone):
-                    yield labels(replica), found
+                number_of = value(replica)
+                if number_of is not None and (after_death or not replica.is_gone):
+                    yield labels(replica), number_of
 
     return samples
 
@@ -95,8 +95,8 @@ def _of_whole_tiers(value: Callable[[TierStatus], float | None]) -> Samples:
 
 
 def _read(tier: TierStatus, signal: str) -> Reading | None:
-    found = read(SIGNALS[signal], tier.recent, tier.context.basis) if tier.recent is not None else None
-    return found if isinstance(found, Reading) else None
+    reading = read(SIGNALS[signal], tier.recent, tier.context.basis) if tier.recent is not None else None
+    return reading if isinstance(reading, Reading) else None
 
 
 def _spare(unit: Callable[[Capacity], float | None]) -> Samples:
@@ -160,12 +160,12 @@ def _answers(tier: TierStatus) -> Iterator[RuleResult]:
 
 def _of_incidents(value: Callable[[Sequence[Incident]], float]) -> Samples:
     def samples(status: AgentStatus) -> Iterator[Sample]:
-        for tier, found in status.exported_incidents.items():
-            several: dict[tuple[str, ...], list[Incident]] = {}
-            for one in found:
-                if one.ended_at is None:
-                    several.setdefault((tier, one.root.rule, one.severity.value), []).append(one)
-            yield from ((labels, value(lasting)) for labels, lasting in several.items())
+        for tier, incidents in status.exported_incidents.items():
+            mapping: dict[tuple[str, ...], list[Incident]] = {}
+            for incident in incidents:
+                if incident.ended_at is None:
+                    mapping.setdefault((tier, incident.root.rule, incident.severity.value), []).append(incident)
+            yield from ((labels, value(lasting)) for labels, lasting in mapping.items())
 
     return samples
 
@@ -180,16 +180,22 @@ def _incident_alerts(status: AgentStatus) -> dict[tuple[str, ...], tuple[float, 
 
     Beside TierDown its replicas are tickets, which it inhibits where it fires.
     """
-    found: dict[tuple[str, ...], tuple[float, Incident]] = {}
-    for alert in (one for alerts in status.incident_alerts.values() for one in alerts):
+    mapping: dict[tuple[str, ...], tuple[float, Incident]] = {}
+    for alert in (candidate for alerts in status.incident_alerts.values() for candidate in alerts):
         labels = (*_subject(alert.subject, alert.rule), alert.loudness.value)
-        known = found.get(labels, (0.0, alert.incident))
-        found[labels] = max(known, (float(1 + len(held_back(alert))), alert.incident), key=lambda one: one[0])
+        known = mapping.get(labels, (0.0, alert.incident))
+        mapping[labels] = max(known, (float(1 + len(held_back(alert))), alert.incident), key=lambda pair: pair[0])
         if alert.rule == TIER_DOWN:
-            down = (one for one in alert.incident.findings if one.rule == TARGET_DOWN and one.ended_at is None)
+            down = (
+                finding
+                for finding in alert.incident.findings
+                if finding.rule == TARGET_DOWN and finding.ended_at is None
+            )
             ticket = Severity.TICKET.value
-            found.update(((*_subject(one.subject, one.rule), ticket), (1.0, alert.incident)) for one in down)
-    return found
+            mapping.update(
+                ((*_subject(finding.subject, finding.rule), ticket), (1.0, alert.incident)) for finding in down
+            )
+    return mapping
 
 
 def _alert_starts(status: AgentStatus) -> Iterator[Sample]:
@@ -197,24 +203,24 @@ def _alert_starts(status: AgentStatus) -> Iterator[Sample]:
         yield (*labels, incident.root.rule), incident.started_at
 
 
-def _bounds(found: SignalValue) -> Iterator[tuple[str, float]]:
+def _bounds(reading: SignalValue) -> Iterator[tuple[str, float]]:
     """Yield the value, or its informative bounds if there is no value. No value here is below 0."""
-    if isinstance(found, Missing):
+    if isinstance(reading, Missing):
         return
-    if found.value is not None:
-        yield "", found.value
+    if reading.value is not None:
+        yield "", reading.value
         return
-    if found.low is not None and (found.low > 0 or found.high is None):
-        yield "lower", found.low
-    if found.high is not None:
-        yield "upper", found.high
+    if reading.low is not None and (reading.low > 0 or reading.high is None):
+        yield "lower", reading.low
+    if reading.high is not None:
+        yield "upper", reading.high
 
 
 def _values(value: Callable[[Verdict], SignalValue]) -> Samples:
     def samples(status: AgentStatus) -> Iterator[Sample]:
         for verdict in _judged(status):
-            for bound, found in _bounds(value(verdict)):
-                yield (*_subject(verdict.subject, verdict.rule), bound), found
+            for bound, number_of in _bounds(value(verdict)):
+                yield (*_subject(verdict.subject, verdict.rule), bound), number_of
 
     return samples
 
@@ -238,7 +244,10 @@ def _prices(status: AgentStatus) -> Iterator[Sample]:
 
 
 def _of_alertmanagers(value: Callable[[AlertmanagerHealth], float | None]) -> Samples:
-    return of_each(lambda status: (((one.alertmanager,), one) for one in status.health.alertmanagers), value)
+    return of_each(
+        lambda status: (((alertmanager.alertmanager,), alertmanager) for alertmanager in status.health.alertmanagers),
+        value,
+    )
 
 
 def _of_webhook(value: Callable[[WebhookHealth], float]) -> Samples:
@@ -252,9 +261,9 @@ def _webhook_refusals(status: AgentStatus) -> Iterator[Sample]:
 
 
 def _pods(status: AgentStatus) -> Iterator[Sample]:
-    found = status.health.discovery
-    if found is not None:
-        states = {"watched": found.watched, "starting": found.starting, "left_out": len(found.left_out)}
+    discovery = status.health.discovery
+    if discovery is not None:
+        states = {"watched": discovery.watched, "starting": discovery.starting, "left_out": len(discovery.left_out)}
         yield from (((state,), float(number)) for state, number in states.items())
 
 
@@ -301,14 +310,14 @@ SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
     ),
     (names.UNKNOWN, _unknowns),
     (names.INCIDENT, _of_incidents(len)),
-    (names.INCIDENT_START, _of_incidents(lambda lasting: min(one.started_at for one in lasting))),
+    (names.INCIDENT_START, _of_incidents(lambda lasting: min(incident.started_at for incident in lasting))),
     (names.CASCADE_STAGE, _of_replicas(lambda r: float(r.cascade_stage))),
     (names.PLAN_INFO, _plan_infos),
     (names.PLAN_USABLE_RPS, _of_points(lambda point: point.usable_rps)),
-    (names.CAPACITY_RPS, _of_capacity(lambda one: one.rps)),
-    (names.CAPACITY_LOW_RPS, _of_capacity(lambda one: one.low or None)),
-    (names.CAPACITY_HIGH_RPS, _of_capacity(lambda one: one.high)),
-    (names.SPARE_RPS, _spare(lambda one: 1.0)),
+    (names.CAPACITY_RPS, _of_capacity(lambda candidate: candidate.rps)),
+    (names.CAPACITY_LOW_RPS, _of_capacity(lambda candidate: candidate.low or None)),
+    (names.CAPACITY_HIGH_RPS, _of_capacity(lambda candidate: candidate.high)),
+    (names.SPARE_RPS, _spare(lambda candidate: 1.0)),
     (names.SPARE_TOKENS, _spare(_output_tokens)),
     (
         names.FLEET_UTILIZATION,

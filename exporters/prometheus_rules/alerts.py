@@ -154,12 +154,12 @@ def alert_expr(rule: str, level: AlertLevel) -> str:
 
     Of an agent without incidents, and of a note, return the certain verdicts of at least the level's status.
     """
-    told = f'{names.VERDICT.name}{{rule="{rule}"}} >= {SEVERITY[level.status]}'
-    told += f'\nand\n{names.VERDICT_CERTAIN.name}{{rule="{rule}"}} == 1'
+    text = f'{names.VERDICT.name}{{rule="{rule}"}} >= {SEVERITY[level.status]}'
+    text += f'\nand\n{names.VERDICT_CERTAIN.name}{{rule="{rule}"}} == 1'
     if level.loudness is not Severity.REPORT:
-        told += f"\nunless on ({names.TIER}, {WATCHER_LABELS[0]})\n{names.ALERTING_INCIDENTS.name}"
-        told += f'\nor\n{names.INCIDENT_ALERT.name}{{rule="{rule}",{names.LOUDNESS}="{level.loudness.value}"}} > 0'
-    inside = told.replace("\n", "\n  ")
+        text += f"\nunless on ({names.TIER}, {WATCHER_LABELS[0]})\n{names.ALERTING_INCIDENTS.name}"
+        text += f'\nor\n{names.INCIDENT_ALERT.name}{{rule="{rule}",{names.LOUDNESS}="{level.loudness.value}"}} > 0'
+    inside = text.replace("\n", "\n  ")
     summed = f"max without ({', '.join((*WATCHER_LABELS, names.LOUDNESS))}) (\n  {inside}\n)"
     return f"{summed}\n{WHOLE_TIER[rule]}" if rule in WHOLE_TIER else summed
 

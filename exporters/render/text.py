@@ -48,8 +48,8 @@ def one_line(text: str) -> str:
 def quote_external_text(text: str, most: int) -> str:
     """Return external text for a message: printable, on a single line, at most so many characters."""
     signs = (sign if sign.isprintable() else " " if sign.isspace() else STAND_IN for sign in text[: 4 * most])
-    found = " ".join("".join(signs).split())
-    return shorten(found, most)
+    words = " ".join("".join(signs).split())
+    return shorten(words, most)
 
 
 def printable_line(text: str) -> str:

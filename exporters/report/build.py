@@ -25,7 +25,7 @@ from rules.resize.proposal import ProposalKind
 def report(past: ReportInputs) -> tuple[Report, Plan | None]:
     """Return the report and the proposed plan (None without a plan)."""
     proposed = next_plan(past.plan, past.tiers) if past.plan else None
-    tiers = tuple(tier_report(one, past.zone, past.plan, proposed) for one in past.tiers)
+    tiers = tuple(tier_report(tier, past.zone, past.plan, proposed) for tier in past.tiers)
     whole = row_from(
         Report,
         past,
@@ -37,9 +37,9 @@ def report(past: ReportInputs) -> tuple[Report, Plan | None]:
     return whole, proposed
 
 
-def report_json(found: Report) -> str:
+def report_json(candidate: Report) -> str:
     """Return report.json, by the schema of `exporters.report.records.report_schema`."""
-    return json.dumps(asdict(found), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(asdict(candidate), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 _DONE = {
@@ -55,11 +55,11 @@ def _headline(tiers: tuple[TierReport, ...]) -> str:
     """Return the recommended actions by kind, changes first."""
     if not tiers:
         return "No tier is watched: the configuration names none."
-    said = []
+    rows = []
     for kind, word in _DONE.items():
         names = [tier.tier for tier in tiers if tier.proposal.kind == kind]
-        said += [f"{word} {', '.join(names)}"] if names else []
-    text = "; ".join(said)
+        rows += [f"{word} {', '.join(names)}"] if names else []
+    text = "; ".join(rows)
     saved: dict[str, float] = {}
     for tier in tiers:
         if tier.proposal.saves_a_day:
@@ -88,24 +88,24 @@ class Message:
     body: str
 
 
-def message(found: Mapping[str, Any], link: str) -> Message:
+def message(mapping: Mapping[str, Any], link: str) -> Message:
     """Return the message of a report.json object. `link` is the address of the report, "" if unknown.
 
     Raise KeyError, TypeError or ValueError if the object is not a report.
     """
-    return Message(subject=_line(str(found["headline"]), MOST_LETTERS), body="\n\n".join(_paragraphs(found, link)))
+    return Message(subject=_line(str(mapping["headline"]), MOST_LETTERS), body="\n\n".join(_paragraphs(mapping, link)))
 
 
-def _paragraphs(found: Mapping[str, Any], link: str) -> Iterator[str]:
-    if found["simulated"]:
+def _paragraphs(mapping: Mapping[str, Any], link: str) -> Iterator[str]:
+    if mapping["simulated"]:
         yield SIMULATED
-    tiers = found["tiers"]
+    tiers = mapping["tiers"]
     yield from (_line(str(tier["verdict"])) for tier in tiers[:MOST_TIERS])
     if len(tiers) > MOST_TIERS:
         yield f"{len(tiers) - MOST_TIERS} more tiers are in the report."
-    yield from (_line(str(remark)) for remark in found["remarks"][:3])
-    zone = str(found["zone"])
-    yield f"{instant(float(found['since']), zone)} to {instant(float(found['until']), zone)}{f': {link}' if link else ''}"
+    yield from (_line(str(remark)) for remark in mapping["remarks"][:3])
+    zone = str(mapping["zone"])
+    yield f"{instant(float(mapping['since']), zone)} to {instant(float(mapping['until']), zone)}{f': {link}' if link else ''}"
 
 
 def _line(text: str, most: int = 1000) -> str:

@@ -47,12 +47,16 @@ class _Axes:
 
 def curve_chart(part: CurvePart) -> str:
     """Return TTFT P99 against the load of a replica: plan curve, production points with bounds, SLO and usable rps."""
-    planned = [(one.rps, v) for one in part.planned if (v := _value(one.ttft_p99_seconds)) is not None]
-    seen = [(one, v) for one in part.production if (v := _value(one.ttft_p99_seconds)) is not None]
+    planned = [
+        (curve_point.rps, v) for curve_point in part.planned if (v := _value(curve_point.ttft_p99_seconds)) is not None
+    ]
+    seen = [
+        (curve_point, v) for curve_point in part.production if (v := _value(curve_point.ttft_p99_seconds)) is not None
+    ]
     slo = part.ttft_slo_seconds
     usable = [part.usable_rps] if part.usable_rps else []
     values = [*(v for _, v in planned), *(v for _, v in seen), *([slo] if slo else [])]
-    loads = [*(rps for rps, _ in planned), *(one.rps for one, _ in seen), *usable]
+    loads = [*(rps for rps, _ in planned), *(curve_point.rps for curve_point, _ in seen), *usable]
     if not values or not loads:
         return ""
     low, high = min(values) / 1.6, max(values) * 1.6
@@ -65,17 +69,18 @@ def curve_chart(part: CurvePart) -> str:
         line = join_points((axes.x(rps), axes.y(v)) for rps, v in planned)
         parts.append(f'<polyline class="plan-line" points="{line}"/>')
         parts += [f'<circle class="plan-dot" cx="{axes.x(rps):.1f}" cy="{axes.y(v):.1f}" r="3"/>' for rps, v in planned]
-    for one, value in seen:
-        parts += _production(axes, one, value)
+    for point, value in seen:
+        parts += _production(axes, point, value)
     spoken = f"TTFT P99 against load: {len(seen)} points of production, {len(planned)} of the benchmark"
     return chart_svg(parts, spoken, WIDTH, HEIGHT)
 
 
-def _production(axes: _Axes, one: CurvePoint, value: float) -> Iterator[str]:
-    x, found = axes.x(one.rps), one.ttft_p99_seconds
-    low, high = axes.y(found.low or axes.low), TOP if found.high is None else axes.y(found.high)
-    kind = "bad" if "broken" in one.slo else "weak" if one.slo in ("too_few_requests", "not_known") else "good"
-    text = f"{number(one.rps, 'per_second')}: TTFT P99 {number(value, 'seconds')}, {one.requests or 0:,.0f} requests, SLO {one.slo}"
+def _production(axes: _Axes, point: CurvePoint, value: float) -> Iterator[str]:
+    x, reading = axes.x(point.rps), point.ttft_p99_seconds
+    low, high = axes.y(reading.low or axes.low), TOP if reading.high is None else axes.y(reading.high)
+    kind = "bad" if "broken" in point.slo else "weak" if point.slo in ("too_few_requests", "not_known") else "good"
+    seen = f"{number(point.rps, 'per_second')}: TTFT P99 {number(value, 'seconds')}"
+    text = f"{seen}, {point.requests or 0:,.0f} requests, SLO {point.slo}"
     yield f'<g class="seen {kind}"><title>{escape(text.replace("_", " "))}</title>'
     yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{low:.1f}" y2="{high:.1f}"/>'
     yield f'<rect x="{x - 4:.1f}" y="{axes.y(value) - 4:.1f}" width="8" height="8"/></g>'
@@ -136,19 +141,19 @@ def _days(axes: _Axes, since: float, until: float, zone: str) -> Iterator[str]:
 
 def week_chart(part: TrapPart) -> str:
     """Return seven rows of 24 cells: mean fleet utilisation by hour of the week in local time."""
-    if not any(one.utilization is not None for one in part.week):
+    if not any(hour.utilization is not None for hour in part.week):
         return ""
     cell, row, left, top = 24.0, 20.0, 56.0, 4.0
     parts = []
-    for one in part.week:
-        x, y = left + one.hour * cell, top + one.weekday * row
-        when = f"{DAYS[one.weekday]} {one.hour}:00"
-        if one.utilization is None:
+    for week_hour in part.week:
+        x, y = left + week_hour.hour * cell, top + week_hour.weekday * row
+        when = f"{DAYS[week_hour.weekday]} {week_hour.hour}:00"
+        if week_hour.utilization is None:
             text, kind = f"{when}: not seen", "none"
         else:
             text, kind = (
-                f"{when}: {one.utilization:.0%} used, {one.idle_replicas or 0:.1f} replicas idle",
-                f"u{min(4, int(one.utilization * 5))}",
+                f"{when}: {week_hour.utilization:.0%} used, {week_hour.idle_replicas or 0:.1f} replicas idle",
+                f"u{min(4, int(week_hour.utilization * 5))}",
             )
         parts.append(
             f'<rect class="cell {kind}" x="{x:g}" y="{y:g}" width="{cell - 2:g}" height="{row - 2:g}" rx="2">'
@@ -165,8 +170,8 @@ def week_chart(part: TrapPart) -> str:
     return chart_svg(parts, "fleet utilisation by hour of the week", WIDTH, top + 7 * row + 20)
 
 
-def _value(found: ReportNumber) -> float | None:
-    value = found.low if found.value is None else found.value
+def _value(reading: ReportNumber) -> float | None:
+    value = reading.low if reading.value is None else reading.value
     return value if value else None
 
 

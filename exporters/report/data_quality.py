@@ -40,11 +40,11 @@ def _blind(past: TierPast) -> tuple[UnknownPeriod, ...]:
     """Return unknown spans by rule and reason, longest first. Each span is clipped to the report's period."""
     seen = past.resize.seen
     sums: dict[tuple[str, str], tuple[float, str]] = {}
-    for one in past.unknowns:
-        seconds = min(one.ended_at or seen.until, seen.until) - max(one.started_at, seen.since)
+    for unknown in past.unknowns:
+        seconds = min(unknown.ended_at or seen.until, seen.until) - max(unknown.started_at, seen.since)
         if seconds > 0:
-            key = (one.rule, one.reason.value)
-            sums[key] = (sums.get(key, (0.0, ""))[0] + seconds, one.text)
+            key = (unknown.rule, unknown.reason.value)
+            sums[key] = (sums.get(key, (0.0, ""))[0] + seconds, unknown.text)
     rows = [UnknownPeriod(rule=rule, reason=why, seconds=s, text=text) for (rule, why), (s, text) in sums.items()]
     return tuple(sorted(rows, key=lambda row: (-row.seconds, row.rule)))
 
@@ -58,13 +58,13 @@ MOST_NAMED = 6
 
 def blind_lines(part: QualityPart) -> Iterator[str]:
     """Yield the unknown periods: rules, duration and reason. The text, if present, replaces the gap's name."""
-    said: dict[str, list[str]] = {}
-    for one in part.blind:
-        text = f"not judged for {format_duration(one.seconds)}: {one.text or one.reason.replace('_', ' ')}"
-        said.setdefault(text, []).append(one.rule)
-    lines = [f"{_named(rules)}: {text}" for text, rules in said.items()]
+    mapping: dict[str, list[str]] = {}
+    for period in part.blind:
+        text = f"not judged for {format_duration(period.seconds)}: {period.text or period.reason.replace('_', ' ')}"
+        mapping.setdefault(text, []).append(period.rule)
+    lines = [f"{_named(rules)}: {text}" for text, rules in mapping.items()]
     yield from lines[:MOST_BLIND]
-    hidden = sum(len(rules) for rules in list(said.values())[MOST_BLIND:])
+    hidden = sum(len(rules) for rules in list(mapping.values())[MOST_BLIND:])
     if hidden:
         yield f"and {hidden} more of shorter times, which report.json has"
 
@@ -102,9 +102,9 @@ def _remarks(past: TierPast, zone: str) -> Iterator[str]:
             "Is it gone? Then take it out of the plan."
         )
     yield from _other_plans(past, zone)
-    for one in join_releases(past.events):
-        if one.kind == TimelineKind.RELEASE and seen.since <= one.t < seen.until:
-            yield f"The engine's release changed on {instant(one.t, zone)}: {one.text}."
+    for release in join_releases(past.events):
+        if release.kind == TimelineKind.RELEASE and seen.since <= release.t < seen.until:
+            yield f"The engine's release changed on {instant(release.t, zone)}: {release.text}."
     changed = clock_change(seen.since, seen.until, zone)
     if changed:
         yield changed
@@ -123,29 +123,29 @@ def quality_summary(past: TierPast, zone: str) -> str:
     seen = past.resize.seen
     began, last = _new_since(past), _gone_since(seen)
     hours, known = (seen.until - seen.since) / HOUR, seen.observed_seconds / HOUR
-    said = []
+    rows = []
     if last is not None:
-        said.append(f"not seen since {instant(last, zone)}")
+        rows.append(f"not seen since {instant(last, zone)}")
     if began is not None:
-        said.append(f"new since {instant(began, zone)}")
+        rows.append(f"new since {instant(began, zone)}")
     if known < NEARLY * hours:
-        said.append(f"seen for {seen_words(known, hours)} only")
+        rows.append(f"seen for {seen_words(known, hours)} only")
     if (changed := _plan_changed(past)) is not None:
-        said.append(f"under another plan until {instant(changed, zone)}")
-    return ", ".join(said)
+        rows.append(f"under another plan until {instant(changed, zone)}")
+    return ", ".join(rows)
 
 
 def _new_since(past: TierPast) -> float | None:
     """Return when the tier was first seen, if that is well within the period and nothing was seen before it."""
     seen = past.resize.seen
-    first = min((one.start for one in seen.hours), default=None)
+    first = min((hour.start for hour in seen.hours), default=None)
     known_before = past.before is not None and past.before.covered_seconds > 0
     return first if first is not None and first - seen.since > 2 * HOUR and not known_before else None
 
 
 def _gone_since(seen: ProductionSummary) -> float | None:
     """Return when the tier was last seen, if that is well before the end."""
-    last = max((one.end for one in seen.hours), default=None)
+    last = max((hour.end for hour in seen.hours), default=None)
     return last if last is not None and seen.until - last > 2 * HOUR else None
 
 
@@ -193,8 +193,8 @@ def _plan_changed(past: TierPast) -> float | None:
         return None
     if not seen.plan_hours:
         return seen.until
-    told = [one for one in past.events if one.kind == TimelineKind.PLAN and seen.since <= one.t < seen.until]
-    return told[-1].t if told else seen.plan_hours[0].start
+    events = [event for event in past.events if event.kind == TimelineKind.PLAN and seen.since <= event.t < seen.until]
+    return events[-1].t if events else seen.plan_hours[0].start
 
 
 def clock_change(since: float, until: float, zone: str) -> str:
@@ -203,14 +203,14 @@ def clock_change(since: float, until: float, zone: str) -> str:
     # Every zone changes its clock on a full or half hour of UTC.
     instants = [since + HALF_HOUR * step for step in range(round((until - since) / HALF_HOUR) + 1)]
     offsets = [datetime.fromtimestamp(t, place).utcoffset() or timedelta() for t in instants]
-    told = []
+    rows = []
     for t, before, after in zip(instants[1:], offsets, offsets[1:], strict=False):
         moved = (after - before).total_seconds()
         if moved:
             which, twice = ("forward", "is missing") if moved > 0 else ("back", "comes twice")
-            told.append(
+            rows.append(
                 f"The clock in {zone} was set {which} by {format_duration(abs(moved))} on "
                 f"{format_local(t, zone, '%a %d %b')}: an hour of that night {twice} in the hours of the "
                 "week, which are by that clock; rates are not affected."
             )
-    return " ".join(told)
+    return " ".join(rows)

@@ -20,18 +20,18 @@ from rules.verdicts.verdict import Status
 HERE = Path(__file__).parent
 
 
-def report_html(found: Report) -> str:
+def report_html(report: Report) -> str:
     """Return the whole page."""
     template = _environment().get_template("report.html.j2")
     page = template.render(
-        report=found,
+        report=report,
         style=Markup((HERE / "report.css").read_text(encoding="utf-8")),
-        icon=icon(_worst(found)),
+        icon=icon(_worst(report)),
         curve_chart=lambda part: Markup(charts.curve_chart(part)),
-        rates_chart=lambda part: Markup(charts.rates_chart(part, found.since, found.until, found.zone)),
+        rates_chart=lambda part: Markup(charts.rates_chart(part, report.since, report.until, report.zone)),
         week_chart=lambda part: Markup(charts.week_chart(part)),
         scale=_scale,
-        instant=lambda t: wording.instant(t, found.zone),
+        instant=lambda t: wording.instant(t, report.zone),
         sign=lambda status: SIGNS.get(status, "?"),
     )
     return strip_control_characters(page)
@@ -61,15 +61,21 @@ def _coded(text: str) -> Markup:
     return Markup("").join(Markup("<code>{}</code>").format(p) if n % 2 else p for n, p in enumerate(parts))
 
 
-def _worst(found: Report) -> Status:
-    states = {tier.status for tier in found.tiers}
+def _worst(report: Report) -> Status:
+    states = {tier.status for tier in report.tiers}
     order = (Status.CRITICAL, Status.WARNING, Status.OK)
-    return next((one for one in order if one.value in states), Status.UNKNOWN)
+    return next((status for status in order if status.value in states), Status.UNKNOWN)
 
 
-def _scale(found: ReportNumber, unit: str) -> Markup:
+def _scale(reading: ReportNumber, unit: str) -> Markup:
     """Return a small bar for a share, empty for other units, which have no maximum."""
-    if unit != "ratio" or found.gap or found.value is None:
+    if unit != "ratio" or reading.gap or reading.value is None:
         return Markup("")
-    low = found.low if found.low is not None else found.value
-    return Markup(draw_scale((low, found.high if found.high is not None else found.value), (found.value,), 1.0))
+    low = reading.low if reading.low is not None else reading.value
+    return Markup(
+        draw_scale(
+            (low, reading.high if reading.high is not None else reading.value),
+            (reading.value,),
+            1.0,
+        )
+    )

@@ -16,24 +16,24 @@ from exporters.report.records import Report, TierReport
 from rules.plan.money import figure
 
 
-def report_markdown(found: Report) -> str:
-    lines = ["# Re-size report", "", w.period(found), "", f"**{found.headline}**"]
-    lines += ["", f"> {w.SIMULATED}"] if found.simulated else []
-    lines += [line for remark in found.remarks for line in ("", f"- {remark}")]
-    lines += ["", *(f"1. {tier.verdict}" for tier in found.tiers), "", w.next_step(found)]
-    for tier in found.tiers:
+def report_markdown(report: Report) -> str:
+    lines = ["# Re-size report", "", w.period(report), "", f"**{report.headline}**"]
+    lines += ["", f"> {w.SIMULATED}"] if report.simulated else []
+    lines += [line for remark in report.remarks for line in ("", f"- {remark}")]
+    lines += ["", *(f"1. {tier.verdict}" for tier in report.tiers), "", w.next_step(report)]
+    for tier in report.tiers:
         lines += ["", f"## {tier.tier}", "", f"**{tier.verdict}**"]
-        lines += [line for text in filter(None, (h.loud_incidents(tier, found.zone),)) for line in ("", text)]
+        lines += [line for text in filter(None, (h.loud_incidents(tier, report.zone),)) for line in ("", text)]
         lines += [line for text in tier.quality.remarks for line in ("", f"> {text}")]
         lines += ["", *_cost(tier), "", w.lengths_line(tier), *_sections(tier, MAIN)]
-    for tier in found.tiers:
+    for tier in report.tiers:
         lines += ["", f"## Appendix: {tier.tier}", *_sections(tier, APPENDIX)]
     lines += ["", w.BOUNDS]
     return _harmless("\n".join(lines)) + "\n"
 
 
-def _sections(tier: TierReport, several: Sections) -> Iterator[str]:
-    for title, section in several:
+def _sections(tier: TierReport, rows: Sections) -> Iterator[str]:
+    for title, section in rows:
         yield from ("", f"### {title}", "", *section(tier))
 
 
@@ -72,12 +72,12 @@ def _workload(tier: TierReport) -> Iterator[str]:
     part = tier.workload
     rows = [
         (
-            f"{one.what} {one.quantile.upper()}",
-            w.number_text(one.planned, "tokens"),
-            w.words(one.observed, "tokens"),
-            w.times(one.factors),
+            f"{length.what} {length.quantile.upper()}",
+            w.number_text(length.planned, "tokens"),
+            w.words(length.observed, "tokens"),
+            w.times(length.factors),
         )
-        for one in part.lengths
+        for length in part.lengths
     ]
     rates = (
         ("average rate", part.planned_average_rps, part.average_rps),
@@ -97,15 +97,15 @@ def _curve(tier: TierReport) -> Iterator[str]:
     part = tier.curve
     rows = [
         (
-            w.number_text(one.rps, "per_second"),
-            w.number_text(one.in_system),
-            f"{one.requests or 0:,.0f}",
-            w.words(one.ttft_p50_seconds, "seconds"),
-            w.words(one.ttft_p99_seconds, "seconds"),
-            w.words(one.tpot_p99_seconds, "seconds"),
-            one.slo.replace("_", " "),
+            w.number_text(point.rps, "per_second"),
+            w.number_text(point.in_system),
+            f"{point.requests or 0:,.0f}",
+            w.words(point.ttft_p50_seconds, "seconds"),
+            w.words(point.ttft_p99_seconds, "seconds"),
+            w.words(point.tpot_p99_seconds, "seconds"),
+            point.slo.replace("_", " "),
         )
-        for one in part.production
+        for point in part.production
     ]
     yield from (w.curve_sentence(part), "")
     if rows:
@@ -118,12 +118,12 @@ def _curve(tier: TierReport) -> Iterator[str]:
             ("load", "in system", "TTFT P99", "TPOT P99"),
             [
                 (
-                    w.number_text(one.rps, "per_second"),
-                    w.number_text(one.in_system),
-                    w.words(one.ttft_p99_seconds, "seconds"),
-                    w.words(one.tpot_p99_seconds, "seconds"),
+                    w.number_text(point.rps, "per_second"),
+                    w.number_text(point.in_system),
+                    w.words(point.ttft_p99_seconds, "seconds"),
+                    w.words(point.tpot_p99_seconds, "seconds"),
                 )
-                for one in part.planned
+                for point in part.planned
             ],
         )
 
@@ -138,20 +138,20 @@ def _cost(tier: TierReport) -> Iterator[str]:
         return
     rows = [
         (
-            one.name,
-            f"{one.replicas:.3g}",
-            f"{one.gpu_hours_a_day:,.0f}",
-            w.money(one.money_a_day, tier.currency),
-            w.money(one.per_million_tokens, tier.currency),
-            w.number_text(one.utilization, "ratio"),
+            cost.name,
+            f"{cost.replicas:.3g}",
+            f"{cost.gpu_hours_a_day:,.0f}",
+            w.money(cost.money_a_day, tier.currency),
+            w.money(cost.per_million_tokens, tier.currency),
+            w.number_text(cost.utilization, "ratio"),
         )
-        for one in tier.costs
+        for cost in tier.costs
     ]
     yield table(("", "replicas", "GPU-hours a day", "a day", "a million output tokens", w.FLEET_USE), rows)
 
 
 def _arithmetic(tier: TierReport) -> Iterator[str]:
-    yield from (f"- {one.name}: {w.sum_line(one.arithmetic)}" for one in tier.costs if one.arithmetic)
+    yield from (f"- {cost.name}: {w.sum_line(cost.arithmetic)}" for cost in tier.costs if cost.arithmetic)
 
 
 def _trap(tier: TierReport) -> Iterator[str]:
@@ -163,15 +163,15 @@ def _trap(tier: TierReport) -> Iterator[str]:
         yield ""
         rows = [
             (
-                one.name,
-                w.number_text(None if one.replicas is None else round(one.replicas, 1)),
-                w.money(one.money_a_day, tier.currency)
-                if one.money_a_day is not None
-                else f"{w.number_text(one.gpu_hours_a_day)} GPU-hours",
-                one.certainty,
-                one.basis or one.missing,
+                lever.name,
+                w.number_text(None if lever.replicas is None else round(lever.replicas, 1)),
+                w.money(lever.money_a_day, tier.currency)
+                if lever.money_a_day is not None
+                else f"{w.number_text(lever.gpu_hours_a_day)} GPU-hours",
+                lever.certainty,
+                lever.basis or lever.missing,
             )
-            for one in part.levers
+            for lever in part.levers
         ]
         yield table(("lever", "replicas", "a day", "", "how it was reckoned"), rows)
         yield from ("", "The levers overlap; their sum means nothing.")
@@ -185,22 +185,25 @@ def _prewarming(tier: TierReport) -> Iterator[str]:
             ("strategy", "minutes too few", "late requests", "replica-hours", "cost"),
             [
                 (
-                    f"{one.name}{' (ours)' if one.is_ours else ''}{' (cheaper or as good)' if one.is_recommended else ''}",
-                    figure(one.violation_minutes),
-                    figure(one.late_requests),
-                    figure(one.replica_hours),
-                    w.money(one.money, tier.currency),
+                    (
+                        f"{strategy.name}{' (ours)' if strategy.is_ours else ''}"
+                        f"{' (cheaper or as good)' if strategy.is_recommended else ''}"
+                    ),
+                    figure(strategy.violation_minutes),
+                    figure(strategy.late_requests),
+                    figure(strategy.replica_hours),
+                    w.money(strategy.money, tier.currency),
                 )
-                for one in tier.prewarming.strategies
+                for strategy in tier.prewarming.strategies
             ],
         )
 
 
 def _guardrails(tier: TierReport) -> Iterator[str]:
-    for one in tier.guardrails.judged:
-        found = f"{one.title}: " if one.status in ("warning", "critical") else ""
-        if one.rule:
-            yield f"- {w.verdict_words(one.status, one.certainty)}: {found}{one.sentence} ({one.rule})"
+    for outcome in tier.guardrails.judged:
+        text = f"{outcome.title}: " if outcome.status in ("warning", "critical") else ""
+        if outcome.rule:
+            yield f"- {w.verdict_words(outcome.status, outcome.certainty)}: {text}{outcome.sentence} ({outcome.rule})"
     for fit in tier.guardrails.fits:
         yield f"- {w.verdict_words(fit.status, fit.certainty)}: {fit.sentence} (`{fit.key}`)"
 
@@ -208,19 +211,20 @@ def _guardrails(tier: TierReport) -> Iterator[str]:
 def _incidents(tier: TierReport) -> Iterator[str]:
     if not tier.grouped_incidents:
         yield "None."
-    for one in tier.grouped_incidents:
-        yield f"- **{one.title}**: {h.incident_line(one, tier.trap.zone, tier.currency)}"
+    for incident in tier.grouped_incidents:
+        yield f"- **{incident.title}**: {h.incident_line(incident, tier.trap.zone, tier.currency)}"
 
 
 def _findings(tier: TierReport) -> Iterator[str]:
     zone = tier.trap.zone
     if not tier.incidents:
         yield "None."
-    for one in tier.incidents:
-        place, said = h.affected_replicas(one), w.verdict_words(one.status, one.certainty)
-        yield f"- **{one.title}**{f' {place}' if place else ''}: {said}, {h.period_text(one, zone)}. {h.finding_text(one, zone)}"
-        yield from (f"  - {line}" for line in h.stage_lines(one, zone))
-        yield from (f"  - {h.foreign_line(alert, zone)}" for alert in one.foreign)
+    for incident in tier.incidents:
+        place, text = h.affected_replicas(incident), w.verdict_words(incident.status, incident.certainty)
+        period, finding = h.period_text(incident, zone), h.finding_text(incident, zone)
+        yield f"- **{incident.title}**{f' {place}' if place else ''}: {text}, {period}. {finding}"
+        yield from (f"  - {line}" for line in h.stage_lines(incident, zone))
+        yield from (f"  - {h.foreign_line(alert, zone)}" for alert in incident.foreign)
     if tier.restarts:
         yield from ("", "Restarts of engines:", "")
         yield from (f"- {line}" for line in h.restart_lines(tier, zone))
@@ -235,22 +239,22 @@ def _quality(tier: TierReport) -> Iterator[str]:
 
 
 def _questions(tier: TierReport) -> Iterator[str]:
-    for one in tier.questions:
-        yield f"- **{one.question}** {one.answer}."
+    for question in tier.questions:
+        yield f"- **{question.question}** {question.answer}."
 
 
 def _proposal(tier: TierReport) -> Iterator[str]:
-    one = tier.proposal
-    yield f"**{one.sentence}**{f' ({one.certainty})' if one.certainty else ''}."
-    yield from (f"- lacking: {text}" for text in w.lacking(one))
-    yield from (f"- {text}" for text in one.evidence)
-    yield from (f"- but: {text}" for text in one.against)
-    if one.changes:
+    proposal_part = tier.proposal
+    yield f"**{proposal_part.sentence}**{f' ({proposal_part.certainty})' if proposal_part.certainty else ''}."
+    yield from (f"- lacking: {text}" for text in w.lacking(proposal_part))
+    yield from (f"- {text}" for text in proposal_part.evidence)
+    yield from (f"- but: {text}" for text in proposal_part.against)
+    if proposal_part.changes:
         yield from ("", "Changes of the plan:", "")
-        yield from (f"- {text.removeprefix(f'{tier.tier}: ')}" for text in one.changes)
-    if one.left:
+        yield from (f"- {text.removeprefix(f'{tier.tier}: ')}" for text in proposal_part.changes)
+    if proposal_part.left:
         yield from ("", "Not taken over:", "")
-        yield from (f"- {text}" for text in one.left)
+        yield from (f"- {text}" for text in proposal_part.left)
 
 
 MAIN: Sections = (("Plan against production", _monitoring), ("Proposal", _proposal))

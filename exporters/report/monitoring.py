@@ -119,8 +119,8 @@ def _change(key: str, observed: ReportNumber, before: ReportNumber) -> float | N
     return observed.value / before.value - 1
 
 
-def _overlap(one: ReportNumber, other: ReportNumber) -> bool:
-    ends = [(a.low or 0.0, b.high) for a, b in ((one, other), (other, one))]
+def _overlap(reading: ReportNumber, report: ReportNumber) -> bool:
+    ends = [(a.low or 0.0, b.high) for a, b in ((reading, report), (report, reading))]
     return all(high is None or low < high for low, high in ends)
 
 
@@ -128,8 +128,8 @@ def judge_row(rules: Iterable[str], past: TierPast) -> RuleOutcome:
     """Return the worst result of these rules: over the whole period, else in its findings."""
     names = tuple(rules)
     answered = worst_result(tuple(a for a in past.results if a.rule in names and a.subject.replica is None))
-    fired = [one for one in past.findings if one.rule in names]
-    loudest = max(fired, key=lambda one: SEVERITY[one.worst.status], default=None)
+    fired = [finding for finding in past.findings if finding.rule in names]
+    loudest = max(fired, key=lambda finding: SEVERITY[finding.worst.status], default=None)
     if isinstance(answered, Verdict) and (
         loudest is None or SEVERITY[answered.status] >= SEVERITY[loudest.worst.status]
     ):
@@ -139,8 +139,8 @@ def judge_row(rules: Iterable[str], past: TierPast) -> RuleOutcome:
         return _fired(loudest, fired, past)
     unknown: list[Unknown | UnknownSpan] = [a for a in past.results if isinstance(a, Unknown) and a.rule in names]
     unknown += _silent(names, past)
-    if {one.rule for one in unknown} < set(names):
-        unknown = [one for one in unknown if one.reason not in HOLDS_NOTHING]
+    if {span.rule for span in unknown} < set(names):
+        unknown = [span for span in unknown if span.reason not in HOLDS_NOTHING]
     reason = unknown[-1] if unknown else None
     if past.resize.seen.total is None or not past.resize.seen.hours:
         return _judged("", "unknown", "", NOT_SEEN.text)
@@ -153,15 +153,15 @@ def _silent(names: tuple[str, ...], past: TierPast) -> list[UnknownSpan]:
     """Return the unknown spans of the rules that were not judged for more than the time that counts as nearly none."""
     seen = past.resize.seen
     shortest = (1 - NEARLY) * (seen.until - seen.since)
-    by_rule = ([one for one in past.unknowns if one.rule == name] for name in names)
-    return [one for spans in by_rule if total_duration(spans, seen.since, seen.until) > shortest for one in spans]
+    by_rule = ([unknown for unknown in past.unknowns if unknown.rule == name] for name in names)
+    return [span for spans in by_rule if total_duration(spans, seen.since, seen.until) > shortest for span in spans]
 
 
 def _fired(loudest: Finding, fired: list[Finding], past: TierPast) -> RuleOutcome:
     seen = past.resize.seen
     seconds = total_duration(fired, seen.since, seen.until)
     times = {1: "once", 2: "twice"}.get(len(fired), f"{len(fired):,} times")
-    lasting = ", not over" if any(one.ended_at is None for one in fired) else ""
+    lasting = ", not over" if any(finding.ended_at is None for finding in fired) else ""
     text = f"fired {times}, {format_duration(seconds)} in all{lasting}; at its worst: {loudest.worst.sentence_with_suspect()}"
     sure = loudest.worst.certainty
     return _judged(loudest.rule, loudest.worst.status.value, Certainty(sure).value, text)

@@ -58,24 +58,26 @@ def next_lengths(resize: Resize) -> tuple[NextLength, ...]:
 
     The mean is exact (tokens by requests) and follows production.
     """
-    found: list[NextLength] = []
+    rows: list[NextLength] = []
     for what in KEYS:
         mean, quantiles = _mean(resize, what), tuple(_rising(resize, what))
-        found += [mean, *(_at_upper_edges(quantiles) if _lie_too_low(mean, quantiles) else quantiles)]
-    return tuple(found)
+        rows += [mean, *(_at_upper_edges(quantiles) if _lie_too_low(mean, quantiles) else quantiles)]
+    return tuple(rows)
 
 
 def _lie_too_low(mean: NextLength, quantiles: Sequence[NextLength]) -> bool:
     """Return whether the exact mean is above the estimated P95. The estimates are then too low in their buckets."""
-    p95 = next((one for one in quantiles if one.quantile == "p95" and one.upper is not None), None)
+    p95 = next((quantile for quantile in quantiles if quantile.quantile == "p95" and quantile.upper is not None), None)
     return p95 is not None and mean.value is not None and p95.value is not None and mean.value > p95.value
 
 
 def _at_upper_edges(quantiles: Sequence[NextLength]) -> tuple[NextLength, ...]:
     """Return the quantiles estimated inside a bucket at its upper edge, which is an upper bound."""
     return tuple(
-        one if one.upper is None else replace(one, value=one.upper, note=f"{one.note}, by the mean near the upper end")
-        for one in quantiles
+        quantile
+        if quantile.upper is None
+        else replace(quantile, value=quantile.upper, note=f"{quantile.note}, by the mean near the upper end")
+        for quantile in quantiles
     )
 
 
@@ -83,7 +85,7 @@ def unchanged_lengths(resize: Resize) -> tuple[str, ...]:
     """Return a sentence for each length that the proposal does not change. Return nothing without a proposal."""
     if resize.proposal.kind is ProposalKind.NONE:
         return ()
-    return tuple(one.left for one in next_lengths(resize) if one.left)
+    return tuple(length.left for length in next_lengths(resize) if length.left)
 
 
 def _mean(resize: Resize, what: str) -> NextLength:
@@ -128,13 +130,13 @@ def _holds(seen: Reading, given: float | None) -> bool:
 def _bound_only(length: Length, low: float, floor: float) -> NextLength:
     """Return the length if production shows only that it exceeds the engine's last bucket edge."""
     name, given, above = f"{length.what} {length.quantile.upper()}", length.planned, f"above {number(low, '')}"
-    said = f"{name}: production tells only that it is {above} tokens, where the engine's buckets end; "
+    text = f"{name}: production tells only that it is {above} tokens, where the engine's buckets end; "
     if given is None:
-        left = f"{said}the plan gets none: {MEASURE}"
+        left = f"{text}the plan gets none: {MEASURE}"
     elif given < floor:
-        left = f"{said}the planned {number(given, '')} cannot stay, the quantile below it is longer: {MEASURE}"
+        left = f"{text}the planned {number(given, '')} cannot stay, the quantile below it is longer: {MEASURE}"
     else:
-        left = f"{said}the planned {number(given, '')} stays, too low as it is: {MEASURE}"
+        left = f"{text}the planned {number(given, '')} stays, too low as it is: {MEASURE}"
     stays = given is not None and given >= floor
     note = f"stays, too low: production is {above}" if stays else ""
     return NextLength(what=length.what, quantile=length.quantile, value=given if stays else None, note=note, left=left)
@@ -142,7 +144,7 @@ def _bound_only(length: Length, low: float, floor: float) -> NextLength:
 
 def next_plan(plan: Plan, tiers: Sequence[TierPast]) -> Plan:
     """Return the plan with every tier as production showed it. A tier without a recommendation is unchanged."""
-    known = {one.resize.seen.context.tier: one for one in tiers}
+    known = {past.resize.seen.context.name: past for past in tiers}
     whole = plan.model_dump(mode="json", by_alias=True, exclude_none=True)
     for name, tier in whole["tiers"].items():
         if name in known and known[name].resize.proposal.kind is not ProposalKind.NONE:
@@ -156,7 +158,9 @@ def _follow(tier: dict[str, Any], past: TierPast) -> None:
     before = workload.get("prompt_tokens", {}).get("mean")
     lengths = next_lengths(resize)
     for what, key in KEYS.items():
-        workload[key] = {one.quantile: one.value for one in lengths if one.what == what and one.value is not None}
+        workload[key] = {
+            length.quantile: length.value for length in lengths if length.what == what and length.value is not None
+        }
     rates = workload.setdefault("requests_per_second", {})
     for name, seen in (("average", resize.workload.average_rps), ("peak", resize.workload.peak_rps)):
         if seen and abs(seen / rates.get(name, seen * 2) - 1) > SAME:
@@ -234,7 +238,7 @@ def next_plan_text(past: ReportInputs, proposed: Plan) -> str:
     ]
     lines += ["# SIMULATED: none of the traffic behind it is real."] if past.simulated else []
     lines += ["schema: 1", "tiers:"]
-    known = {one.resize.seen.context.tier: one.resize for one in past.tiers}
+    known = {tier_past.resize.seen.context.name: tier_past.resize for tier_past in past.tiers}
     for name, tier in proposed.tiers.items():
         before = past.plan.tiers.get(name) if past.plan else None
         lines.append(f"  {scalar(name)}:")
@@ -261,7 +265,7 @@ def _notes(resize: Resize | None) -> Mapping[str, str]:
     """Return the notes on values by their path in the tier. An unchanged tier has no notes."""
     if resize is None or resize.proposal.kind is ProposalKind.NONE:
         return {}
-    return {one.path: one.note for one in next_lengths(resize) if one.note}
+    return {length.path: length.note for length in next_lengths(resize) if length.note}
 
 
 def _tier(tier: TierPlan, before: TierPlan | None, notes: Mapping[str, str]) -> list[str]:
@@ -285,8 +289,8 @@ def _value(path: tuple[str, ...], value: Any, old: Any, compared: bool, notes: M
             yield from _value((*path, name), part, before, compared, notes)
         return
     was = [f"was {_scalar(old)}" if old is not None else "new"] if compared and old != value else []
-    said = "; ".join((*was, *filter(None, [notes.get(".".join(path))])))
-    yield f"{key} {_scalar(value)}{f'  # {said}' if said else ''}"
+    text = "; ".join((*was, *filter(None, [notes.get(".".join(path))])))
+    yield f"{key} {_scalar(value)}{f'  # {text}' if text else ''}"
 
 
 def _scalar(value: Any) -> str:
@@ -295,5 +299,5 @@ def _scalar(value: Any) -> str:
     if isinstance(value, int | float):
         return yaml_number(value)
     if isinstance(value, list):
-        return f"[{', '.join(_scalar(one) for one in value)}]"
+        return f"[{', '.join(_scalar(entry) for entry in value)}]"
     return scalar(str(value))

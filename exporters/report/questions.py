@@ -73,47 +73,47 @@ _Answer = tuple[str, tuple[TermRow, ...]]
 
 def lengths_words(window: Window | None, basis: PlanFacts) -> str:
     """Return the lengths of a window: medians and P95 of prompts and outputs."""
-    said = []
+    rows = []
     if window is None:
         return "lengths are not known: nothing was seen"
     for what, key in LENGTHS:
-        found = {name: read(BY_NAME[f"{key}_{name}"], window, basis) for name in ("p50", "p95")}
-        known = {name: value for name, value in found.items() if isinstance(value, Reading)}
+        mapping = {name: read(BY_NAME[f"{key}_{name}"], window, basis) for name in ("p50", "p95")}
+        known = {name: value for name, value in mapping.items() if isinstance(value, Reading)}
         if known:
             values = (f"{name.upper()} {quantity(value, 'tokens')}" for name, value in known.items())
-            said.append(f"{what} {', '.join(values)}")
-    return "at " + "; ".join(said) if said else "lengths are not known: compare these numbers with nothing"
+            rows.append(f"{what} {', '.join(values)}")
+    return "at " + "; ".join(rows) if rows else "lengths are not known: compare these numbers with nothing"
 
 
 def questions(past: TierPast) -> tuple[QuestionAnswer, ...]:
     """Return every question of QUESTIONS. Without data no question has an answer."""
     window = past.resize.seen.total
     lengths = lengths_words(window, past.resize.seen.context.basis)
-    found = []
+    question_answers = []
     for key, question, answer in QUESTIONS:
         text, terms = (
             ("nothing was seen in this time", ()) if window is None else answer(_TierSummary(past=past, window=window))
         )
-        found.append(QuestionAnswer(key=key, question=question, answer=text, numbers=terms, lengths=lengths))
-    return tuple(found)
+        question_answers.append(QuestionAnswer(key=key, question=question, answer=text, numbers=terms, lengths=lengths))
+    return tuple(question_answers)
 
 
 def _term(name: str, value: float | None, unit: str, source: str = "measured") -> tuple[TermRow, ...]:
     return () if value is None else (TermRow(name=name, value=value, unit=unit, source=source),)
 
 
-def _efficient(asked: _TierSummary) -> _Answer:
-    each = asked.tokens_per_gpu
+def _efficient(summary: _TierSummary) -> _Answer:
+    each = summary.tokens_per_gpu
     text = f"{number(each, 'tokens_per_second')} generated a GPU" if each is not None else "tokens are not counted"
-    tensor, dram = asked.number("tensor_active"), asked.number("dram_active")
-    mfu, mbu = asked.number("mfu"), asked.number("mbu")
+    tensor, dram = summary.number("tensor_active"), summary.number("dram_active")
+    mfu, mbu = summary.number("mfu"), summary.number("mbu")
     if mfu.gap == mbu.gap == Gap.NOT_EXPOSED:
         text += "; MFU and MBU: not exposed (vLLM and SGLang estimate them only with --enable-mfu-metrics)"
     else:
         text += f"; MFU {words(mfu, 'ratio')}, MBU {words(mbu, 'ratio')}, as the engine estimates them"
     if not tensor.gap or not dram.gap:
         text += f", tensor pipes active {words(tensor, 'ratio')}, memory interface {words(dram, 'ratio')}"
-    busy = asked.number("gpu_utilization")
+    busy = summary.number("gpu_utilization")
     text += f"; GPUs had work {words(busy, 'ratio')} of the time" if not busy.gap else "; GPU utilisation is not known"
     return text, (
         *_term("tokens_per_second_per_gpu", each, "tokens_per_second"),
@@ -123,10 +123,10 @@ def _efficient(asked: _TierSummary) -> _Answer:
     )
 
 
-def _contract(asked: _TierSummary) -> _Answer:
-    done = asked.number("completed_rps")
-    ttft, tpot = asked.number("ttft_p99_seconds"), asked.number("tpot_p99_seconds")
-    slo = asked.slo
+def _contract(summary: _TierSummary) -> _Answer:
+    done = summary.number("completed_rps")
+    ttft, tpot = summary.number("ttft_p99_seconds"), summary.number("tpot_p99_seconds")
+    slo = summary.slo
     limit = f" (SLO {number(slo.ttft_p99_seconds, 'seconds')})" if slo and slo.ttft_p99_seconds else ""
     text = f"{words(done, 'per_second')} completed; TTFT P99 {words(ttft, 'seconds')}{limit}"
     text += f", TPOT P99 {words(tpot, 'seconds')}"
@@ -134,8 +134,8 @@ def _contract(asked: _TierSummary) -> _Answer:
     return text, _term("completed_rps", done.value, "per_second")
 
 
-def _unit(asked: _TierSummary) -> _Answer:
-    usable, rate = asked.resize.usable, replica_rate(asked.window, "requests_finished")
+def _unit(summary: _TierSummary) -> _Answer:
+    usable, rate = summary.resize.usable, replica_rate(summary.window, "requests_finished")
     text = f"{number(rate, 'per_second')} on average" if rate is not None else "requests are not counted"
     text += (
         f"; {number(usable.rps, 'per_second')} a replica keep the SLO ({usable.certainty.value})"
@@ -148,16 +148,16 @@ def _unit(asked: _TierSummary) -> _Answer:
     )
 
 
-def _dollar(asked: _TierSummary) -> _Answer:
-    context = asked.tier
-    rate, cost = replica_rate(asked.window, "requests_finished"), asked.number("cost_per_million_tokens")
-    each = rate / asked.gpus if rate is not None and asked.gpus else None
+def _dollar(summary: _TierSummary) -> _Answer:
+    context = summary.tier
+    rate, cost = replica_rate(summary.window, "requests_finished"), summary.number("cost_per_million_tokens")
+    each = rate / summary.gpus if rate is not None and summary.gpus else None
     text = f"{number(each, 'per_second')} a GPU" if each is not None else "rps per GPU is not known"
     plan = context.plan
     if plan is None or plan.cost is None:
         return f"{text}; the plan has no price", _term("rps_per_gpu", each, "per_second")
     currency, hourly = plan.cost.currency, plan.cost.gpu_hour_price * plan.gpu.per_replica
-    ttft = asked.number("ttft_p99_seconds")
+    ttft = summary.number("ttft_p99_seconds")
     least, most = (None if end is None else end / hourly for end in (ttft.low, ttft.high))
     text += f"; {money(cost.value, currency)} a million output tokens"
     if least is not None:
@@ -171,11 +171,11 @@ def _dollar(asked: _TierSummary) -> _Answer:
     )
 
 
-def _useful(asked: _TierSummary) -> _Answer:
-    used, waiting = as_number(asked.resize.utilization), asked.number("requests_waiting")
-    context = asked.tier
+def _useful(summary: _TierSummary) -> _Answer:
+    used, waiting = as_number(summary.resize.utilization), summary.number("requests_waiting")
+    context = summary.tier
     point = context.curve.usable(context.plan.slo) if context.curve and context.plan else None
-    running = asked.window.gauges.get("requests_running")
+    running = summary.window.gauges.get("requests_running")
     text = (
         f"fleet utilisation {words(used, 'ratio')} on average over the time: work by what the ready replicas can take; "
     )
@@ -190,10 +190,10 @@ def _useful(asked: _TierSummary) -> _Answer:
     )
 
 
-def _bound(asked: _TierSummary) -> _Answer:
+def _bound(summary: _TierSummary) -> _Answer:
     """Answer by the time in each phase, and by the objective nearer to its limit."""
-    prefill, decode = (_spent(asked.window, name) for name in ("prefill_seconds", "decode_seconds"))
-    prompt, made = (asked.window.counters.get(name) for name in ("prompt_tokens", "generation_tokens"))
+    prefill, decode = (_spent(summary.window, name) for name in ("prefill_seconds", "decode_seconds"))
+    prompt, made = (summary.window.counters.get(name) for name in ("prompt_tokens", "generation_tokens"))
     text, share = "", None
     if prefill is not None and decode is not None and prefill + decode > 0:
         share = prefill / (prefill + decode)
@@ -201,7 +201,7 @@ def _bound(asked: _TierSummary) -> _Answer:
     ratio = prompt / made if prompt is not None and made else None
     if ratio is not None:
         text += f"{'; ' if text else ''}{ratio:.3g} prompt tokens for each generated one"
-    near, shares = _nearest(asked)
+    near, shares = _nearest(summary)
     text += f"{'; ' if text else ''}{near}" if near else ""
     return text or "the engine shows neither phase", (
         *_term("prefill_time_ratio", share, "ratio"),
@@ -210,10 +210,10 @@ def _bound(asked: _TierSummary) -> _Answer:
     )
 
 
-def _nearest(asked: _TierSummary) -> _Answer:
+def _nearest(summary: _TierSummary) -> _Answer:
     """Answer which objective is nearer to its limit, by bounds. Overlapping bounds give no answer."""
-    slo = asked.slo
-    ttft, tpot = asked.number("ttft_p99_seconds"), asked.number("tpot_p99_seconds")
+    slo = summary.slo
+    ttft, tpot = summary.number("ttft_p99_seconds"), summary.number("tpot_p99_seconds")
     if not (slo and slo.ttft_p99_seconds and slo.tpot_p99_seconds) or ttft.low is None or tpot.low is None:
         return "", ()
     first = _uses(ttft.low, ttft.high, slo.ttft_p99_seconds)
@@ -242,22 +242,22 @@ def _spent(window: Window, family: str) -> float | None:
     return None if mean is None else mean * sum(part.n for part in parts)
 
 
-def _memory(asked: _TierSummary) -> _Answer:
-    installed = asked.window.gauges.get("gpu_memory_total_bytes")
+def _memory(summary: _TierSummary) -> _Answer:
+    installed = summary.window.gauges.get("gpu_memory_total_bytes")
     each, source = None, "GPU exporter"
     if installed is not None and installed.seconds > 0:
         each = installed.integral / installed.seconds / GIGA
-    elif asked.tier.plan is not None:
-        named = re.search(r"(\d+)\s?GB", asked.tier.plan.gpu.product)
+    elif summary.tier.plan is not None:
+        named = re.search(r"(\d+)\s?GB", summary.tier.plan.gpu.product)
         each, source = float(named.group(1)) if named else None, "the product's name"
-    tokens, kv = asked.tokens_per_gpu, asked.number("kv_utilization")
+    tokens, kv = summary.tokens_per_gpu, summary.number("kv_utilization")
     per = tokens / each if tokens is not None and each else None
     text = (
         f"{number(per, 'tokens_per_second')} for each GB of HBM ({each:.0f} GB a GPU, by {source})"
         if per is not None and each
         else ("tokens/s per GB of HBM: not exposed, nothing tells the GPUs' memory")
     )
-    full, days = asked.resize.kv_fullest, asked.resize.seen.observed_seconds / 86_400
+    full, days = summary.resize.kv_fullest, summary.resize.seen.observed_seconds / 86_400
     text += f"; KV cache {words(kv, 'ratio', INSTANTS)} in use on average"
     text += f", hourly mean {number(full, 'ratio')} in the fullest hours of {days:.1f} days" if full is not None else ""
     return text, (
@@ -266,11 +266,11 @@ def _memory(asked: _TierSummary) -> _Answer:
     )
 
 
-def _representative(asked: _TierSummary) -> _Answer:
+def _representative(summary: _TierSummary) -> _Answer:
     """Answer by Step 13, time in system at equal load, and the guide's ceiling, which has no verdict (DESIGN 3.11)."""
-    context = asked.tier
-    judged = judge_row(("BenchmarkNotRepresentative",), asked.past)
-    text = result_words(asked.past.step13)
+    context = summary.tier
+    judged = judge_row(("BenchmarkNotRepresentative",), summary.past)
+    text = result_words(summary.past.step13)
     text = f"{text[:1].upper()}{text[1:]}" + (f"; {judged.sentence}" if judged.rule else "")
     point = context.curve.usable(context.plan.slo) if context.curve and context.plan else None
     objective = context.plan.slo.ttft_p99_seconds if context.plan else None
@@ -283,8 +283,8 @@ def _representative(asked: _TierSummary) -> _Answer:
     return text, _term("littles_law_gap", gap, "", "benchmark")
 
 
-def _fairly(asked: _TierSummary) -> _Answer:
-    plan, each = asked.tier.plan, asked.tokens_per_gpu
+def _fairly(summary: _TierSummary) -> _Answer:
+    plan, each = summary.tier.plan, summary.tokens_per_gpu
     if plan is None or each is None:
         return "not known", ()
     precision = f", weights {plan.precision.weights}" if plan.precision and plan.precision.weights else ""

@@ -19,10 +19,10 @@ SCHEMA_ID = "urn:sizewatch:report:1"
 Row = TypeVar("Row")
 
 
-def row_from(kind: type[Row], record: object, /, **other: Any) -> Row:
+def row_from(kind: type[Row], record: object, /, **right: Any) -> Row:
     """Return a report row from another record. Fields of the same name are copied; `other` sets the rest."""
-    same = {field.name: getattr(record, field.name) for field in fields(cast(Any, kind)) if field.name not in other}
-    return kind(**same, **other)
+    same = {field.name: getattr(record, field.name) for field in fields(cast(Any, kind)) if field.name not in right}
+    return kind(**same, **right)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,23 +65,23 @@ REACHED = 0.9
 
 def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | None) -> TierReport:
     """Return the report of a tier. `proposed` is the whole next plan, None without a plan."""
-    resize, name = past.resize, past.resize.seen.context.tier
+    resize, name = past.resize, past.resize.seen.context.name
     tier = resize.seen.context.plan
     monitoring = monitoring_rows(past)
-    before, after = (one.tiers.get(name) if one else None for one in (plan, proposed))
+    before, after = (candidate.tiers.get(name) if candidate else None for candidate in (plan, proposed))
     return TierReport(
         tier=name,
         model=tier.model if tier else "",
         gpu=f"{tier.gpu.per_replica} x {tier.gpu.product}" if tier else "",
         currency=tier.cost.currency if tier and tier.cost else "",
-        status=_status(past, [one.status for one in monitoring]),
+        status=_status(past, [monitored_value.status for monitored_value in monitoring]),
         verdict=verdict(past, zone),
         lengths=lengths_words(resize.seen.total, resize.seen.context.basis),
         monitoring=monitoring,
         workload=_workload(past),
         curve=_curve(resize),
         fleet=_fleet(resize),
-        costs=tuple(_cost(one) for one in (resize.planned, resize.measured, resize.proposed) if one is not None),
+        costs=tuple(_cost(cost) for cost in (resize.planned, resize.measured, resize.proposed) if cost is not None),
         trap=_trap(past, zone),
         prewarming=_prewarming(past, resize.seen.context.limits),
         guardrails=_guardrails(past),
@@ -97,7 +97,7 @@ def tier_report(past: TierPast, zone: str, plan: Plan | None, proposed: Plan | N
 def verdict(past: TierPast, zone: str) -> str:
     """Return the first sentence of a tier: the next action, its cost, and whether production confirms the plan."""
     resize = past.resize
-    name = resize.seen.context.tier
+    name = resize.seen.context.name
     if not resize.seen.hours:
         return f"{name}: nothing was seen in this time, so nothing is known and nothing is proposed."
     head = result_words(past.step13) + _suspect(past)
@@ -107,21 +107,25 @@ def verdict(past: TierPast, zone: str) -> str:
     if past.step13.status is Status.OK and share is not None and share < REACHED:
         head += f" up to {share:.0%} of the usable load"
     proposal = resize.proposal
-    said = f"{proposal.sentence[:1].lower()}{proposal.sentence[1:]}"
+    text = f"{proposal.sentence[:1].lower()}{proposal.sentence[1:]}"
     sure = "" if proposal.kind is ProposalKind.NONE else f" ({proposal.certainty.value})"
     paid = _paid(resize)
     odd = quality_summary(past, zone)
     critical = worst_titles(past)
     happened = f"; critical in this time: {', '.join(critical[:SHOWN])}" if critical else ""
-    return f"{name}{f' ({odd})' if odd else ''}: {said}{sure}{f'; {paid}' if paid else ''}; {head}{happened}."
+    return f"{name}{f' ({odd})' if odd else ''}: {text}{sure}{f'; {paid}' if paid else ''}; {head}{happened}."
 
 
 def _suspect(past: TierPast) -> str:
     """Return the first cause of a difference from the benchmark, without numbers. Return "" if unknown."""
-    firing = [one for one in past.step13.results if isinstance(one, Verdict) and one.status in FIRING and one.causes]
-    loudest = max(firing, key=lambda one: SEVERITY[one.status], default=None)
-    told = loudest.causes[0].evidence if loudest is not None else ()
-    return f" ({told[0].partition(':')[0]})" if told else ""
+    firing = [
+        result
+        for result in past.step13.results
+        if isinstance(result, Verdict) and result.status in FIRING and result.causes
+    ]
+    loudest = max(firing, key=lambda candidate: SEVERITY[candidate.status], default=None)
+    texts = loudest.causes[0].evidence if loudest is not None else ()
+    return f" ({texts[0].partition(':')[0]})" if texts else ""
 
 
 def _paid(resize: Resize) -> str:
@@ -151,10 +155,10 @@ def _status(past: TierPast, rows: list[str]) -> str:
     """
     if not past.resize.seen.hours:
         return Status.UNKNOWN.value
-    found = {*rows, past.step13.status.value}
+    texts = {*rows, past.step13.status.value}
     if past.resize.proposal.kind is ProposalKind.KEEP and past.step13.status is not Status.WARNING:
-        found -= set() if any(_alerts_still(one) for one in past.findings) else {Status.WARNING.value}
-    return next((s.value for s in (Status.CRITICAL, Status.WARNING, Status.OK) if s.value in found), "unknown")
+        texts -= set() if any(_alerts_still(finding) for finding in past.findings) else {Status.WARNING.value}
+    return next((s.value for s in (Status.CRITICAL, Status.WARNING, Status.OK) if s.value in texts), "unknown")
 
 
 def _alerts_still(finding: Finding) -> bool:
@@ -168,7 +172,7 @@ def _workload(past: TierPast) -> WorkloadPart:
     return row_from(
         WorkloadPart,
         now,
-        lengths=tuple(row_from(LengthRow, one, observed=as_number(one.observed)) for one in now.lengths),
+        lengths=tuple(row_from(LengthRow, length, observed=as_number(length.observed)) for length in now.lengths),
         drift=judge_row(("WorkloadDrift",), past).sentence,
         hourly=_hourly(past.resize.seen.rates),
     )
@@ -176,9 +180,9 @@ def _workload(past: TierPast) -> WorkloadPart:
 
 def _hourly(rates: tuple[Rate, ...]) -> tuple[RatePoint, ...]:
     grouped: dict[float, list[float]] = {}
-    for one in rates:
-        grouped.setdefault(one.start // HOUR_SECONDS * HOUR_SECONDS, []).append(one.rps)
-    return tuple(RatePoint(t=t, rps=sum(several) / len(several)) for t, several in sorted(grouped.items()))
+    for rate in rates:
+        grouped.setdefault(rate.start // HOUR_SECONDS * HOUR_SECONDS, []).append(rate.rps)
+    return tuple(RatePoint(t=t, rps=sum(values) / len(values)) for t, values in sorted(grouped.items()))
 
 
 def _curve(resize: Resize) -> CurvePart:
@@ -190,8 +194,8 @@ def _curve(resize: Resize) -> CurvePart:
     return CurvePart(
         days=measured.span / DAY_SECONDS if measured else 0.0,
         until=measured.end if measured else resize.seen.until,
-        production=tuple(_production(one) for one in resize.points),
-        planned=tuple(_benchmark(one) for one in context.curve.points) if context.curve else (),
+        production=tuple(_production(point) for point in resize.points),
+        planned=tuple(_benchmark(point) for point in context.curve.points) if context.curve else (),
         ttft_slo_seconds=context.basis.ttft_slo_seconds,
         usable_rps=usable.rps if usable else None,
         usable_low=usable.low if usable else None,
@@ -209,33 +213,33 @@ def _curve(resize: Resize) -> CurvePart:
 
 def _curve_window(seen: ProductionSummary) -> Window | None:
     """Return the sum of what the points of the curve were measured in, None without any."""
-    several = [one.window for one in seen.capacity_bins]
-    return sum_windows(several) if several else seen.lately
+    windows = [capacity_bin.window for capacity_bin in seen.capacity_bins]
+    return sum_windows(windows) if windows else seen.lately
 
 
-def _production(one: ProductionPoint) -> CurvePoint:
+def _production(point: ProductionPoint) -> CurvePoint:
     return CurvePoint(
-        rps=one.rps,
-        in_system=one.in_system,
-        requests=one.requests,
-        ttft_p50_seconds=as_number(one.ttft_p50),
-        ttft_p99_seconds=as_number(one.ttft_p99),
-        tpot_p99_seconds=as_number(one.tpot_p99),
-        output_tokens_per_second=one.output_tokens_per_second,
-        slo=one.kept.value,
-        note=one.outside,
+        rps=point.rps,
+        in_system=point.in_system,
+        requests=point.requests,
+        ttft_p50_seconds=as_number(point.ttft_p50),
+        ttft_p99_seconds=as_number(point.ttft_p99),
+        tpot_p99_seconds=as_number(point.tpot_p99),
+        output_tokens_per_second=point.output_tokens_per_second,
+        slo=point.kept.value,
+        note=point.outside,
     )
 
 
-def _benchmark(one: Point) -> CurvePoint:
+def _benchmark(point: Point) -> CurvePoint:
     return CurvePoint(
-        rps=one.completed_rps,
-        in_system=one.concurrency,
-        requests=one.requests,
-        ttft_p50_seconds=exact_number(one.ttft_p50_seconds, one.requests or 0),
-        ttft_p99_seconds=exact_number(one.ttft_p99_seconds, one.requests or 0),
-        tpot_p99_seconds=exact_number(one.tpot_p99_seconds, one.requests or 0),
-        output_tokens_per_second=one.output_tokens_per_second,
+        rps=point.completed_rps,
+        in_system=point.concurrency,
+        requests=point.requests,
+        ttft_p50_seconds=exact_number(point.ttft_p50_seconds, point.requests or 0),
+        ttft_p99_seconds=exact_number(point.ttft_p99_seconds, point.requests or 0),
+        tpot_p99_seconds=exact_number(point.tpot_p99_seconds, point.requests or 0),
+        output_tokens_per_second=point.output_tokens_per_second,
         slo="",
         note="",
     )
@@ -305,16 +309,16 @@ def _trap(past: TierPast, zone: str) -> TrapPart:
         status=judged.status,
         certainty=judged.certainty,
         sentence=judged.sentence,
-        levers=tuple(row_from(LeverRow, one, certainty=one.certainty.value) for one in resize.levers),
-        week=tuple(row_from(WeekHour, one) for one in week),
+        levers=tuple(row_from(LeverRow, lever, certainty=lever.certainty.value) for lever in resize.levers),
+        week=tuple(row_from(WeekHour, hour_of_week) for hour_of_week in week),
         zone=zone,
     )
 
 
 def _prewarming(past: TierPast, limits: Mapping[str, Mapping[str, float]]) -> PrewarmPart:
     """Return pre-warming against reacting to load. Unknown values stay null."""
-    found = past.prewarming or Prewarming()
-    worth = found.worth
+    prewarming = past.prewarming or Prewarming()
+    worth = prewarming.worth
     ours = next((s for s in worth.strategies if s.name == worth.ours), None) if worth else None
     reacting = next((s for s in worth.strategies if s.name == worth.reacting), None) if worth else None
     both = ours is not None and reacting is not None
@@ -322,10 +326,15 @@ def _prewarming(past: TierPast, limits: Mapping[str, Mapping[str, float]]) -> Pr
     instead = reacting.money if reacting else None
     return row_from(
         PrewarmPart,
-        found,
+        prewarming,
         strategies=tuple(
-            row_from(StrategyRow, one, is_ours=one.name == worth.ours, is_recommended=one.name == worth.recommended)
-            for one in worth.strategies
+            row_from(
+                StrategyRow,
+                strategy,
+                is_ours=strategy.name == worth.ours,
+                is_recommended=strategy.name == worth.recommended,
+            )
+            for strategy in worth.strategies
         )
         if worth
         else (),
@@ -336,21 +345,21 @@ def _prewarming(past: TierPast, limits: Mapping[str, Mapping[str, float]]) -> Pr
         saved_money=instead - paid if instead is not None and paid is not None else None,
         saved_late_requests=reacting.late_requests - ours.late_requests if both and ours and reacting else None,
         missing="" if past.prewarming else past.no_prewarming,
-        failed=_failed(found, limits),
+        failed=_failed(prewarming, limits),
     )
 
 
-def _failed(found: Prewarming, limits: Mapping[str, Mapping[str, float]]) -> str:
+def _failed(prewarming: Prewarming, limits: Mapping[str, Mapping[str, float]]) -> str:
     """Return the reason if the forecast missed the limits of its rule, else ""."""
     rule = RULES["ForecastDegraded"]
-    if found.forecasts < rule.limit("minimum_forecasts", limits):
+    if prewarming.forecasts < rule.limit("minimum_forecasts", limits):
         return ""
-    said = []
-    if found.error_ratio is not None and found.error_ratio >= rule.limit("error_ratio", limits):
-        said.append(f"its error is {found.error_ratio:.2f} times that of the simplest one, {found.naive}")
-    if found.covered_ratio is not None and found.covered_ratio < rule.limit("coverage", limits):
-        said.append(f"only {found.covered_ratio:.0%} of what came lay at or below its 95 % quantile")
-    return " and ".join(said)
+    rows = []
+    if prewarming.error_ratio is not None and prewarming.error_ratio >= rule.limit("error_ratio", limits):
+        rows.append(f"its error is {prewarming.error_ratio:.2f} times that of the simplest one, {prewarming.naive}")
+    if prewarming.covered_ratio is not None and prewarming.covered_ratio < rule.limit("coverage", limits):
+        rows.append(f"only {prewarming.covered_ratio:.0%} of what came lay at or below its 95 % quantile")
+    return " and ".join(rows)
 
 
 def _guardrails(past: TierPast) -> GuardrailPart:
@@ -364,12 +373,12 @@ def _guardrails(past: TierPast) -> GuardrailPart:
 
 
 def _proposal(resize: Resize, tier: TierPlan | None, changes: tuple[str, ...]) -> ProposalPart:
-    one = resize.proposal
+    proposal = resize.proposal
     return row_from(
         ProposalPart,
-        one,
-        kind=one.kind.value,
-        certainty=one.certainty.value if one.kind is not ProposalKind.NONE else "",
+        proposal,
+        kind=proposal.kind.value,
+        certainty=proposal.certainty.value if proposal.kind is not ProposalKind.NONE else "",
         saves_a_day=_saves(resize),
         changes=changes,
         left=unchanged_lengths(resize),

@@ -46,37 +46,35 @@ def exact_number(value: float | None, n: float = 1.0) -> ReportNumber:
     return ReportNumber(gap="not_in_plan") if value is None else ReportNumber(value=value, low=value, high=value, n=n)
 
 
-def words(found: ReportNumber, unit: str, of: str = "") -> str:
+def words(reading: ReportNumber, unit: str, of: str = "") -> str:
     """Return the best estimate with its bounds, those named by `of`, or the gap."""
-    if found.gap:
-        return found.gap.replace("_", " ")
-    if found.value is None:
-        if found.low is not None and found.high is not None:
-            return range_text(found.low, found.high, unit)
-        return f"≥ {number(found.low, unit)}" if found.low is not None else f"≤ {number(found.high or 0.0, unit)}"
-    best = number(found.value, unit)
-    apart = bounds(found, unit, of)
+    if reading.gap:
+        return reading.gap.replace("_", " ")
+    if reading.value is None:
+        if reading.low is not None and reading.high is not None:
+            return range_text(reading.low, reading.high, unit)
+        return f"≥ {number(reading.low, unit)}" if reading.low is not None else f"≤ {number(reading.high or 0.0, unit)}"
+    best = number(reading.value, unit)
+    apart = bounds(reading, unit, of)
     return f"{best} ({apart})" if apart else best
 
 
-def best_estimate(found: ReportNumber, unit: str) -> str:
+def best_estimate(reading: ReportNumber, unit: str) -> str:
     """Return the best estimate, else the bounds or the gap."""
-    return words(found, unit) if found.gap or found.value is None else number(found.value, unit)
+    return words(reading, unit) if reading.gap or reading.value is None else number(reading.value, unit)
 
 
 INSTANTS = "instants "
 """Name of the bounds of a mean level: its lowest and highest instant."""
 
 
-def bounds(found: ReportNumber, unit: str, of: str = "") -> str:
+def bounds(reading: ReportNumber, unit: str, of: str = "") -> str:
     """Return "a to b" after `of` if the bounds differ, "" if they are equal or unknown."""
-    if found.gap or found.low is None or found.value is None:
+    if reading.gap or reading.low is None or reading.value is None:
         return ""
-    if found.high is None:
-        return f"{of}≥ {number(found.low, unit)}" if found.low < found.value * 0.995 else ""
-    if found.high <= found.low * 1.005:
-        return ""
-    return of + range_text(found.low, found.high, unit)
+    if reading.high is None:
+        return f"{of}≥ {number(reading.low, unit)}" if reading.low < reading.value * 0.995 else ""
+    return of + range_text(reading.low, reading.high, unit) if reading.high > reading.low * 1.005 else ""
 
 
 def range_text(low: float, high: float, unit: str) -> str:
@@ -89,7 +87,9 @@ def times(factors: tuple[float, float | None] | None) -> str:
     """Return the factor of the planned value with bounds. Bounds on both sides of 1 are "not known"."""
     if factors is None:
         return DASH
-    first, last = (None if one is None else f"{one:.1f}" if one >= 1 else f"{one:.2g}" for one in factors)
+    first, last = (
+        None if factor is None else f"{factor:.1f}" if factor >= 1 else f"{factor:.2g}" for factor in factors
+    )
     low, high = factors
     if high is None:
         return f"at least {first}x" if low > 1 else f"not known, {first}x or more"
@@ -151,33 +151,33 @@ def instant(t: float, zone: str = "UTC") -> str:
     return format_local(t, zone, "%a %d %b %H:%M %Z")
 
 
-def period(found: Report) -> str:
+def period(report: Report) -> str:
     """Return the period and the time of creation of the report."""
-    length = days_words((found.until - found.since) / 86_400.0)
+    length = days_words((report.until - report.since) / 86_400.0)
     return (
-        f"{instant(found.since, found.zone)} to {instant(found.until, found.zone)} ({length}); "
-        f"made by sizewatch {found.version} at {instant(found.made_at, found.zone)}."
+        f"{instant(report.since, report.zone)} to {instant(report.until, report.zone)} ({length}); "
+        f"made by sizewatch {report.version} at {instant(report.made_at, report.zone)}."
     )
 
 
 def verdict_words(status: str, certainty: str) -> str:
-    said = STATUS.get(status, status)
-    return f"{said}, {certainty}" if certainty else said
+    text = STATUS.get(status, status)
+    return f"{text}, {certainty}" if certainty else text
 
 
-def lacking(one: ProposalPart) -> tuple[str, ...]:
+def lacking(proposal_part: ProposalPart) -> tuple[str, ...]:
     """Return what a proposal lacks; nothing where that is one thing, for the sentence names it."""
-    return one.needed if len(one.needed) > 1 else ()
+    return proposal_part.needed if len(proposal_part.needed) > 1 else ()
 
 
-def next_step(found: Report) -> str:
-    lacking = ", ".join(one.tier for one in found.tiers if one.proposal.kind == ProposalKind.NONE)
-    refuted = ", ".join(one.tier for one in found.tiers if one.curve.benchmark_refuted)
+def next_step(report: Report) -> str:
+    lacking = ", ".join(tier.tier for tier in report.tiers if tier.proposal.kind == ProposalKind.NONE)
+    refuted = ", ".join(tier.tier for tier in report.tiers if tier.curve.benchmark_refuted)
     if refuted:
         return (
             f"What to do: first benchmark {refuted} again, production takes less than its benchmark says. {UNTIL_THEN}"
         )
-    if found.plan_changes:
+    if report.plan_changes:
         return NEXT
     if lacking:
         return (
@@ -232,10 +232,10 @@ def calm_rows(tier: TierReport) -> list[MonitoredValue]:
 def unseen_line(tier: TierReport) -> str:
     """Return the rows that are not in the table, by reason, "" without such rows."""
     shown, names = main_rows(tier), dict[str, list[str]]()
-    for row in (one for one in tier.monitoring if one not in shown):
+    for row in (monitored_value for monitored_value in tier.monitoring if monitored_value not in shown):
         names.setdefault(row.observed.text or row.observed.gap.replace("_", " "), []).append(row.title)
-    said = "; ".join(f"{', '.join(titles)} ({why})" for why, titles in names.items())
-    return f"Not known: {said}." if said else ""
+    text = "; ".join(f"{', '.join(titles)} ({why})" for why, titles in names.items())
+    return f"Not known: {text}." if text else ""
 
 
 def bounds_name(row: MonitoredValue) -> str:
@@ -245,8 +245,8 @@ def bounds_name(row: MonitoredValue) -> str:
 
 def observed_text(row: MonitoredValue, currency: str, with_bounds: bool = True) -> str:
     """Return the observed value of a row, money with its currency."""
-    found, unit = row.observed, row.unit
-    text = words(found, unit, bounds_name(row)) if with_bounds else best_estimate(found, unit)
+    reading, unit = row.observed, row.unit
+    text = words(reading, unit, bounds_name(row)) if with_bounds else best_estimate(reading, unit)
     return text + (f" {currency}" if row.unit == "money" and not row.observed.gap else "")
 
 
@@ -265,10 +265,10 @@ def curve_sentence(part: CurvePart) -> str:
     return text
 
 
-def sum_line(one: Formula) -> str:
+def sum_line(formula: Formula) -> str:
     """Return the formula, its terms with values, and the result."""
-    terms = "; ".join(f"{term.name} = {_value(term.value, term.unit)}" for term in one.terms)
-    return f"{one.formula}; {terms}: {one.result.name} = {_value(one.result.value, one.result.unit)}"
+    terms = "; ".join(f"{term.name} = {_value(term.value, term.unit)}" for term in formula.terms)
+    return f"{formula.formula}; {terms}: {formula.result.name} = {_value(formula.result.value, formula.result.unit)}"
 
 
 def _value(value: float, unit: str) -> str:
@@ -314,21 +314,24 @@ def _other_counts(tier: TierReport) -> Iterator[str]:
 
 def trap_sentence(part: TrapPart) -> str:
     """Return the fleet utilisation, and whether it is a utilization trap."""
-    said = "" if part.status == "ok" else f" ({verdict_words(part.status, part.certainty)})"
+    text = "" if part.status == "ok" else f" ({verdict_words(part.status, part.certainty)})"
     used = (
         ""
         if part.sentence.startswith("Fleet utilisation")
         else f"Fleet utilisation {words(part.utilization, 'ratio')} on average over the time. "
     )
-    return f"{used}{part.sentence}{said}."
+    return f"{used}{part.sentence}{text}."
 
 
 def busiest_idle(part: TrapPart) -> str:
     """Return the quietest four hours of the average day for batch work, and the idle replicas then."""
-    hours = [[one for one in part.week if one.hour == hour and one.idle_replicas is not None] for hour in range(24)]
+    hours = [
+        [week_hour for week_hour in part.week if week_hour.hour == hour and week_hour.idle_replicas is not None]
+        for hour in range(24)
+    ]
     if not all(hours):
         return ""
-    means = [sum(one.idle_replicas or 0.0 for one in group) / len(group) for group in hours]
+    means = [sum(hour.idle_replicas or 0.0 for hour in group) / len(group) for group in hours]
     stretch = [(sum(means[(start + step) % 24] for step in range(4)) / 4, start) for start in range(24)]
     most, start = max(stretch, key=lambda pair: (pair[0], -pair[1]))
     if most < 0.05:

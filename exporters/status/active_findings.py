@@ -97,33 +97,37 @@ def list_active_incidents(tier: TierStatus, incidents: Iterable[Incident]) -> tu
 
     What is likely is a symptom of such an incident.
     """
-    told = (one for one in _every(tier) if not _is_report(one.verdict.rule))
-    active = {(one.verdict.rule, one.verdict.subject): one for one in told}
-    found = []
+    findings = (finding for finding in _every(tier) if not _is_report(finding.verdict.rule))
+    active = {(finding.verdict.rule, finding.verdict.subject): finding for finding in findings}
+    active_incidents = []
     for incident in incidents:
         # A rule may have ended in this incident and be open in a later one.
-        keys = dict.fromkeys((one.rule, one.subject) for one in incident.findings if one.ended_at is None)
+        keys = dict.fromkeys(
+            (finding.rule, finding.subject) for finding in incident.findings if finding.ended_at is None
+        )
         members = [active.pop(key) for key in keys if key in active]
-        if not all(one.is_note for one in members):
-            found.append(_active(incident, members))
+        if not all(member.is_note for member in members):
+            active_incidents.append(_active(incident, members))
     # A rule may fire before its finding is known here.
-    found += [
-        ActiveIncident(id="", root=one, symptoms=(), worst=one, sentence=split_claim(one.verdict.sentence)[0])
-        for one in active.values()
-        if not one.is_note
+    active_incidents += [
+        ActiveIncident(
+            id="", root=finding, symptoms=(), worst=finding, sentence=split_claim(finding.verdict.sentence)[0]
+        )
+        for finding in active.values()
+        if not finding.is_note
     ]
-    return tuple(sorted(found, key=lambda one: rank(one.worst)))
+    return tuple(sorted(active_incidents, key=lambda candidate: rank(candidate.worst)))
 
 
 def _active(incident: Incident, members: list[ActiveFinding]) -> ActiveIncident:
     root = (incident.root.rule, incident.root.subject)
-    first = next((one for one in members if (one.verdict.rule, one.verdict.subject) == root), None)
-    others = tuple(one for one in members if one is not first)
+    first = next((member for member in members if (member.verdict.rule, member.verdict.subject) == root), None)
+    findings = tuple(member for member in members if member is not first)
     return ActiveIncident(
         **copy_fields(incident, "id", "sentence", "relief", "started_at", "missed", "replicas", "idle", "findings"),
         root=first or _active_finding(incident.verdict, incident.root),
-        symptoms=others,
-        worst=min((one for one in members if not one.is_note), key=rank),
+        symptoms=findings,
+        worst=min((member for member in members if not member.is_note), key=rank),
     )
 
 
@@ -134,12 +138,14 @@ def list_notes(tier: TierStatus) -> tuple[ActiveFinding, ...]:
 
 def list_findings(tier: TierStatus, rules: Container[str]) -> list[ActiveFinding]:
     """Return the active findings of these rules, those that alert before notes, the worst first."""
-    return sorted((one for one in _every(tier) if one.verdict.rule in rules), key=lambda one: one.is_note)
+    return sorted(
+        (finding for finding in _every(tier) if finding.verdict.rule in rules), key=lambda finding: finding.is_note
+    )
 
 
 def list_likely(tier: TierStatus) -> tuple[ActiveFinding, ...]:
     """Return the findings that will alert once they are certain."""
-    return tuple(one for one in list_notes(tier) if not _is_report(one.verdict.rule))
+    return tuple(note for note in list_notes(tier) if not _is_report(note.verdict.rule))
 
 
 def _is_report(name: str) -> bool:
@@ -148,16 +154,18 @@ def _is_report(name: str) -> bool:
 
 
 def _every(tier: TierStatus) -> tuple[ActiveFinding, ...]:
-    opened = {(one.rule, one.subject): one for one in tier.findings if one.ended_at is None}
-    found = []
+    opened = {
+        (candidate.rule, candidate.subject): candidate for candidate in tier.findings if candidate.ended_at is None
+    }
+    findings = []
     for result in tier.results:
         finding = opened.pop((result.rule, result.subject), None)
         if isinstance(result, Verdict) and result.status in FIRING:
-            found.append(_active_finding(result, finding))
+            findings.append(_active_finding(result, finding))
         elif isinstance(result, Unknown) and finding is not None:
-            found.append(_active_finding(finding.worst, finding, result))
-    found += [_active_finding(finding.worst, finding) for finding in opened.values()]
-    return tuple(sorted(found, key=rank))
+            findings.append(_active_finding(finding.worst, finding, result))
+    findings += [_active_finding(finding.worst, finding) for finding in opened.values()]
+    return tuple(sorted(findings, key=rank))
 
 
 def _active_finding(verdict: Verdict, finding: Finding | None, silent: Unknown | None = None) -> ActiveFinding:
@@ -190,7 +198,7 @@ def unknowns(tier: TierStatus) -> tuple[Unknown, ...]:
 
 def pending_rules(tier: TierStatus) -> tuple[str, ...]:
     """Return the page and ticket rules without a verdict for a reason that passes, each once."""
-    rules = (one.rule for one in unknowns(tier) if one.reason not in LACKING)
+    rules = (unknown.rule for unknown in unknowns(tier) if unknown.reason not in LACKING)
     return tuple(dict.fromkeys(name for name in rules if name in BY_NAME and not _is_report(name)))
 
 
@@ -199,9 +207,9 @@ def tier_state(tier: TierStatus) -> Tone:
 
     It is a note where a finding is likely: such a tier is neither fine nor in an incident.
     """
-    found = list_active_findings(tier) or list_likely(tier)
-    if found:
-        return found[0].tone
+    findings = list_active_findings(tier) or list_likely(tier)
+    if findings:
+        return findings[0].tone
     return Status.OK if any(isinstance(result, Verdict) for result in tier.results) else Status.UNKNOWN
 
 

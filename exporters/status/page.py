@@ -85,8 +85,8 @@ def style() -> str:
 
 def page_policy(page: bytes) -> str:
     """Return the Content-Security-Policy of a page that allows only its own style sheet."""
-    found = _STYLE.search(page)
-    allowed = f"sha256-{base64.b64encode(hashlib.sha256(found[1]).digest()).decode()}" if found else "none"
+    match = _STYLE.search(page)
+    allowed = f"sha256-{base64.b64encode(hashlib.sha256(match[1]).digest()).decode()}" if match else "none"
     return (
         f"default-src 'none'; style-src '{allowed}'; img-src data:; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -148,10 +148,10 @@ def _notices(status: AgentStatus) -> Iterator[str]:
     if health.forecasting is not None:
         yield from (f"No new forecast of {text}" for text in health.forecasting.troubles)
     yield from report_notices(health.reporting, status.now)
-    for one in health.alertmanagers:
-        if one.trouble is not None:
-            yield f"Alertmanager unreachable, alerts are not delivered: {one.trouble}"
-        yield from (f"{one.alertmanager} rejected an alert: {words}" for words in one.refused)
+    for alertmanager in health.alertmanagers:
+        if alertmanager.trouble is not None:
+            yield f"Alertmanager unreachable, alerts are not delivered: {alertmanager.trouble}"
+        yield from (f"{alertmanager.alertmanager} rejected an alert: {words}" for words in alertmanager.refused)
 
 
 def _of_other_models(tier: TierStatus) -> Iterator[str]:
@@ -167,17 +167,17 @@ def _of_other_models(tier: TierStatus) -> Iterator[str]:
         yield f"{tier.name}: the plan is for {planned}, {some} {model}: correct the plan, or move the target to its tier."
 
 
-def _of_store(found: StoreHealth) -> Iterator[str]:
-    yield from (f"No data of {tier}: {why}" for tier, why in sorted(found.in_sight.items()) if why)
+def _of_store(store: StoreHealth) -> Iterator[str]:
+    yield from (f"No data of {tier}: {why}" for tier, why in sorted(store.in_sight.items()) if why)
 
 
-def _of_discovery(found: DiscoveryHealth) -> Iterator[str]:
-    if found.trouble is not None:
-        yield f"Pod discovery has failed for {format_duration(found.age_seconds)}: {found.trouble}"
-    yield from (f"Pod {text}" for text in found.left_out[:MOST_PODS_TOLD])
-    if len(found.left_out) > MOST_PODS_TOLD:
-        yield f"{len(found.left_out) - MOST_PODS_TOLD} more pods are left out; /api/status lists all."
-    yield from found.notes
+def _of_discovery(discovery: DiscoveryHealth) -> Iterator[str]:
+    if discovery.trouble is not None:
+        yield f"Pod discovery has failed for {format_duration(discovery.age_seconds)}: {discovery.trouble}"
+    yield from (f"Pod {text}" for text in discovery.left_out[:MOST_PODS_TOLD])
+    if len(discovery.left_out) > MOST_PODS_TOLD:
+        yield f"{len(discovery.left_out) - MOST_PODS_TOLD} more pods are left out; /api/status lists all."
+    yield from discovery.notes
 
 
 def _tiers(status: AgentStatus, paused: bool) -> str:
@@ -187,10 +187,10 @@ def _tiers(status: AgentStatus, paused: bool) -> str:
     folded = len(tiers) > TIERS_OPEN
     cards = "".join(card(status, tier, folded=folded) for tier in tiers)
     lines = f'<section class="tiers{" many" if folded else ""}" aria-label="Tiers">{HEADS * 2 if folded else ""}{cards}</section>'
-    found = incidents((incident for _, incident in list_incidents(status)), status.now)
+    text = incidents((incident for _, incident in list_incidents(status)), status.now)
     rest = f"{timeline(status)}{reports(status.health.reporting, status.now)}"
     # External markup is escaped by now, so each match is our own.
-    whole = f"<main>{found}{lines}{rest}</main>"
+    whole = f"<main>{text}{lines}{rest}</main>"
     return _FOLDED.sub(r"<details open\1", whole) if paused else whole
 
 
@@ -203,7 +203,7 @@ def _asked(store: StoreHealth | None) -> tuple[str, ...]:
 def _foot(status: AgentStatus) -> str:
     health = status.health
     failures = sum(health.scrape_failures.values())
-    said = [
+    texts = [
         f"sizewatch {status.version}, role {status.role}, up {format_duration(status.now - status.started_at)}",
         f"{health.cycles} cycles, {health.overruns} late, {health.cycle_errors} with errors",
         f"last cycle {health.last_cycle_seconds * 1000:.0f} ms"
@@ -212,19 +212,22 @@ def _foot(status: AgentStatus) -> str:
         f"{failures} failed scrapes{_by_kind(status)}",
         *_asked(health.store),
         f"{format_count(sum(map(len, status.incident_alerts.values())), 'alert')} firing",
-        *(f"{one.alertmanager} has {one.firing} of them{_last(one, status.now)}" for one in health.alertmanagers),
+        *(
+            f"{alertmanager.alertmanager} has {alertmanager.firing} of them{_last(alertmanager, status.now)}"
+            for alertmanager in health.alertmanagers
+        ),
     ]
-    items = "".join(f"<li>{escape(text)}</li>" for text in said)
+    items = "".join(f"<li>{escape(text)}</li>" for text in texts)
     links = '<a href="metrics">metrics</a> <a href="api/status">this page as JSON</a> <a href="runbooks/">runbooks</a>'
     if health.reporting is not None:
         links += ' <a href="reports/">weekly reports</a>'
     return f"<footer><ul>{items}</ul><p>{links}</p></footer>"
 
 
-def _last(one: AlertmanagerHealth, now: float) -> str:
+def _last(health: AlertmanagerHealth, now: float) -> str:
     return (
-        f", last post {format_duration(now - one.last_success_at)} ago"
-        if one.last_success_at is not None
+        f", last post {format_duration(now - health.last_success_at)} ago"
+        if health.last_success_at is not None
         else ", never reached"
     )
 
@@ -233,8 +236,8 @@ def _by_kind(status: AgentStatus) -> str:
     kinds: dict[str, int] = {}
     for (_, _, kind), number in status.health.scrape_failures.items():
         kinds[kind] = kinds.get(kind, 0) + number
-    told = ", ".join(f"{kind} {number}" for kind, number in sorted(kinds.items(), key=lambda item: -item[1]))
-    return f" ({told})" if told else ""
+    text = ", ".join(f"{kind} {number}" for kind, number in sorted(kinds.items(), key=lambda item: -item[1]))
+    return f" ({text})" if text else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +252,7 @@ class ReportListing:
 
 def list_page(reports: Sequence[ReportListing]) -> bytes:
     """Return the page in UTF-8, newest report first."""
-    rows = "".join(_listed(one) for one in reports)
+    rows = "".join(_listed(report) for report in reports)
     body = rows or "<p>None was written yet.</p>"
     text = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -261,12 +264,14 @@ def list_page(reports: Sequence[ReportListing]) -> bytes:
     return strip_control_characters(text).encode("utf-8", "replace")
 
 
-def _listed(one: ReportListing) -> str:
-    name = escape(one.name)
+def _listed(listing: ReportListing) -> str:
+    name = escape(listing.name)
     links = "".join(
-        f'<li><a href="{name}/{escape(file)}">{label}</a></li>' for file, label in LABELS.items() if file in one.files
+        f'<li><a href="{name}/{escape(file)}">{label}</a></li>'
+        for file, label in LABELS.items()
+        if file in listing.files
     )
-    said = escape(one.headline[:MOST_LETTERS]) or "no headline"
-    said = f"<b>Simulated.</b> {said}" if one.simulated else said
+    text = escape(listing.headline[:MOST_LETTERS]) or "no headline"
+    text = f"<b>Simulated.</b> {text}" if listing.simulated else text
     head = f'<header><h2><a href="{name}/report.html">{name}</a></h2><ul class="facts">{links}</ul></header>'
-    return f'<section class="tier">{head}<p>{said}</p></section>'
+    return f'<section class="tier">{head}<p>{text}</p></section>'

@@ -32,19 +32,19 @@ BARS_SHOWN = 5
 REPLICAS_NAMED = 3
 
 
-def incidents(found: Iterable[ActiveIncident], now: float) -> str:
+def incidents(rows: Iterable[ActiveIncident], now: float) -> str:
     """Return the cards of the open incidents, worst first, and a line for each of the rest."""
-    every = list(found)
-    if not every:
+    whole = list(rows)
+    if not whole:
         return ""
-    shown = "".join(_card(one, now, number) for number, one in enumerate(every[:INCIDENTS_SHOWN], 1))
-    rest = "".join(f"<li>{describe_finding(one.worst, now)}</li>" for one in every[INCIDENTS_SHOWN:])
-    more = fold(f"{format_count(len(every) - INCIDENTS_SHOWN, 'more incident')}", f'<ul class="past">{rest}</ul>')
+    shown = "".join(_card(incident, now, number) for number, incident in enumerate(whole[:INCIDENTS_SHOWN], 1))
+    rest = "".join(f"<li>{describe_finding(incident.worst, now)}</li>" for incident in whole[INCIDENTS_SHOWN:])
+    more = fold(f"{format_count(len(whole) - INCIDENTS_SHOWN, 'more incident')}", f'<ul class="past">{rest}</ul>')
     return f'<section class="incidents" aria-label="Incidents">{shown}{more if rest else ""}</section>'
 
 
 def _card(incident: ActiveIncident, now: float, number: int) -> str:
-    one, worst, subject = incident.root, incident.worst, incident.root.verdict.subject
+    finding, worst, subject = incident.root, incident.worst, incident.root.verdict.subject
     where = f"{escape(subject.tier)} · {escape(subject.replica)}" if subject.replica else escape(subject.tier)
     since = "since this cycle"
     if incident.started_at is not None:
@@ -52,12 +52,12 @@ def _card(incident: ActiveIncident, now: float, number: int) -> str:
             f'<time datetime="{format_rfc3339(incident.started_at)}">{format_clock(incident.started_at, now)}</time>'
         )
         since = f"since {clock} ({format_duration(now - incident.started_at)})"
-    silent = f'<p class="silent">{escape(describe_silence(one))}</p>' if one.silent is not None else ""
+    silent = f'<p class="silent">{escape(describe_silence(finding))}</p>' if finding.silent is not None else ""
     return (
         f'<article class="incident {worst.tone}" id="incident-{number}"><p class="meta">'
         f"{sign(worst.tone, worst.words)}"
         f'<span class="where">{where}</span><span class="since">{since}</span></p>'
-        f'<h2>{escape(one.title)}</h2><p class="sentence">{escape(incident.sentence)}</p>{silent}'
+        f'<h2>{escape(finding.title)}</h2><p class="sentence">{escape(incident.sentence)}</p>{silent}'
         f"{_strip(incident, now)}{_impact(incident)}{_first_suspect(incident)}{_action(incident)}"
         f"{_evidence(incident)}</article>"
     )
@@ -78,7 +78,7 @@ def _strip(incident: ActiveIncident, now: float) -> str:
     shown = [rule for rule in grouped if rule in order[:BARS_SHOWN]]
     bars = "".join(
         _bar(rule, grouped[rule], incident.started_at, now, rule == root)
-        for rule in sorted(shown, key=lambda one: one != root)
+        for rule in sorted(shown, key=lambda text: text != root)
     )
     hidden = len(grouped) - len(shown)
     more = f'<li class="since">{format_count(hidden, "more symptom")}</li>' if hidden else ""
@@ -86,22 +86,24 @@ def _strip(incident: ActiveIncident, now: float) -> str:
 
 
 def _weight(group: list[Finding]) -> tuple[bool, int]:
-    return all(one.ended_at is not None for one in group), -max(SEVERITY[one.worst.status] for one in group)
+    return all(finding.ended_at is not None for finding in group), -max(
+        SEVERITY[finding.worst.status] for finding in group
+    )
 
 
 def _bar(rule: str, group: list[Finding], start: float, now: float, is_root: bool) -> str:
-    ends = [now if one.ended_at is None else one.ended_at for one in group]
-    until = "now" if any(one.ended_at is None for one in group) else _clock(max(ends), now)
-    replicas = len({one.subject.replica for one in group if one.subject.replica})
+    ends = [now if finding.ended_at is None else finding.ended_at for finding in group]
+    until = "now" if any(finding.ended_at is None for finding in group) else _clock(max(ends), now)
+    replicas = len({finding.subject.replica for finding in group if finding.subject.replica})
     title = BY_NAME[rule].title if rule in BY_NAME else rule
     name = f"{title} ({replicas} replicas)" if replicas > 1 else title
     span = max(now - start, 1.0)
     bar = draw_spans(
-        ((one.started_at - start) / span, (end - start) / span, severity_of(one.worst, one) or "note")
-        for one, end in zip(group, ends, strict=True)
+        ((finding.started_at - start) / span, (end - start) / span, severity_of(finding.worst, finding) or "note")
+        for finding, end in zip(group, ends, strict=True)
     )
     label = f"<b>{escape(name)}</b>" if is_root else escape(name)
-    when = f"{_clock(min(one.started_at for one in group), now)} to {until}"
+    when = f"{_clock(min(finding.started_at for finding in group), now)} to {until}"
     return f'<li><span class="name">{label}</span>{bar}<span class="since">{when}</span></li>'
 
 
@@ -110,8 +112,8 @@ def _clock(t: float, now: float) -> str:
 
 
 def _impact(incident: ActiveIncident) -> str:
-    said = "; ".join(_describe_impact(incident))
-    return f'<p class="impact"><b>Impact:</b> {escape(said)}</p>' if said else ""
+    text = "; ".join(_describe_impact(incident))
+    return f'<p class="impact"><b>Impact:</b> {escape(text)}</p>' if text else ""
 
 
 def _describe_impact(incident: ActiveIncident) -> Iterator[str]:
@@ -137,22 +139,26 @@ def _describe_impact(incident: ActiveIncident) -> Iterator[str]:
 
 def _is_felt(incident: ActiveIncident) -> bool:
     """Return whether a certain finding of it pages: only what users feel does (DESIGN 3.10)."""
-    active = (one for one in (incident.worst, *incident.symptoms) if one.verdict.rule in BY_NAME)
-    return any(alert_loudness(one.verdict.rule, one.severity) is Severity.PAGE for one in active if one.severity)
+    active = (finding for finding in (incident.worst, *incident.symptoms) if finding.verdict.rule in BY_NAME)
+    return any(
+        alert_loudness(finding.verdict.rule, finding.severity) is Severity.PAGE
+        for finding in active
+        if finding.severity
+    )
 
 
 def _first_suspect(incident: ActiveIncident) -> str:
     """Return the first suspected cause of the root, "" without one. What speaks for and against it is folded."""
-    found = incident.root.verdict.causes[:1]
-    return "".join(f'<p class="impact"><b>First suspect:</b> {_head(cause)}</p>' for cause in found)
+    causes = incident.root.verdict.causes[:1]
+    return "".join(f'<p class="impact"><b>First suspect:</b> {_head(cause)}</p>' for cause in causes)
 
 
 def _action(incident: ActiveIncident) -> str:
     """Return what helps users at once, then the root's first action: the root may only need a new plan."""
     verdict, relief = incident.root.verdict, incident.relief
-    told = [("At once", relief)] if relief else []
-    told += [("Then" if told else "Do first", action) for action in verdict.actions[:1]]
-    todo = "".join(f"<span><b>{word}:</b> {escape(text)}</span>" for word, text in told)
+    rows = [("At once", relief)] if relief else []
+    rows += [("Then" if rows else "Do first", action) for action in verdict.actions[:1]]
+    todo = "".join(f"<span><b>{word}:</b> {escape(text)}</span>" for word, text in rows)
     return f'<p class="action">{todo}<span class="runbook">Runbook: {_runbook_link(verdict.rule)}</span></p>'
 
 
@@ -164,24 +170,24 @@ def _runbook_link(rule: str) -> str:
 
 def _evidence(incident: ActiveIncident) -> str:
     """Return the folded evidence: a row for the root and each active symptom, and the suspected causes once."""
-    several = (incident.root, *incident.symptoms)
+    findings = (incident.root, *incident.symptoms)
     head = "".join(f'<th scope="col">{column}</th>' for column in ("Finding", *EVIDENCE))
-    rows = "".join(_row(one) for one in several)
+    rows = "".join(_row(finding) for finding in findings)
     table = f'<table class="evidence"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
-    named = f"Evidence: {format_count(len(several), 'finding')}"
+    named = f"Evidence: {format_count(len(findings), 'finding')}"
     return fold(named, table + _suspects(incident.root.verdict.causes))
 
 
-def _row(one: ActiveFinding) -> str:
-    verdict = one.verdict
+def _row(finding: ActiveFinding) -> str:
+    verdict = finding.verdict
     where = f" on {verdict.subject.replica}" if verdict.subject.replica else ""
-    silent = f' <span class="silent">{escape(describe_silence(one))}</span>' if one.silent is not None else ""
-    name = f"{escape(one.title + where)} {sign(one.tone, one.words)}"
+    silent = f' <span class="silent">{escape(describe_silence(finding))}</span>' if finding.silent is not None else ""
+    name = f"{escape(finding.title + where)} {sign(finding.tone, finding.words)}"
     facts = "".join(f"<li>{escape(text)}</li>" for text in verdict.details)
     listed = f'<ul class="problems">{facts}</ul>' if facts else ""
-    said = f'<p class="problems">{escape(verdict.sentence)}{silent}</p>{listed}'
-    told = "".join(f'<td data-column="{column}">{escape(cell(verdict))}</td>' for column, cell in EVIDENCE.items())
-    return f'<tr><th scope="row">{name}{said}</th>{told}</tr>'
+    words = f'<p class="problems">{escape(verdict.sentence)}{silent}</p>{listed}'
+    wording = "".join(f'<td data-column="{column}">{escape(cell(verdict))}</td>' for column, cell in EVIDENCE.items())
+    return f'<tr><th scope="row">{name}{words}</th>{wording}</tr>'
 
 
 def _observed(verdict: Verdict) -> str:
@@ -215,10 +221,10 @@ def _suspects(causes: tuple[Cause, ...]) -> str:
     """Return what speaks for and against the first suspect, which is on the card, and the other suspects."""
     if not causes:
         return ""
-    first, *others = causes[:SUSPECTS_SHOWN]
-    said = f"<li>{escape(first.cause)}{_rest(first)}</li>" if _rest(first) else ""
-    said += "".join(f"<li>{_head(cause)}{_rest(cause)}</li>" for cause in others)
-    return f'<div class="suspects"><b>Suspects</b><ol>{said}</ol></div>' if said else ""
+    first, *rest = causes[:SUSPECTS_SHOWN]
+    text = f"<li>{escape(first.cause)}{_rest(first)}</li>" if _rest(first) else ""
+    text += "".join(f"<li>{_head(cause)}{_rest(cause)}</li>" for cause in rest)
+    return f'<div class="suspects"><b>Suspects</b><ol>{text}</ol></div>' if text else ""
 
 
 def _head(cause: Cause) -> str:
@@ -229,22 +235,24 @@ def _head(cause: Cause) -> str:
 def _rest(cause: Cause) -> str:
     """Return the further evidence of a cause, and what speaks against it."""
     rest = "".join(
-        f"<li>{escape(text)}</li>" for text in (*cause.evidence[1:], *(f"but {one}" for one in cause.against))
+        f"<li>{escape(text)}</li>" for text in (*cause.evidence[1:], *(f"but {text}" for text in cause.against))
     )
     return f"<ul>{rest}</ul>" if rest else ""
 
 
-def describe_finding(one: ActiveFinding, now: float) -> str:
+def describe_finding(finding: ActiveFinding, now: float) -> str:
     """Return a finding as a line of markup."""
-    verdict = one.verdict
-    since = f"since {format_clock(one.since, now)}: " if one.since is not None else ""
-    said = f"{since}{one.title} in {place(verdict.subject)}: {verdict.sentence} {describe_silence(one)}".rstrip()
-    return f"{sign(one.tone, one.words if one.is_note else one.tone)} {escape(said)}"
+    verdict = finding.verdict
+    since = f"since {format_clock(finding.since, now)}: " if finding.since is not None else ""
+    text = (
+        f"{since}{finding.title} in {place(verdict.subject)}: {verdict.sentence} {describe_silence(finding)}".rstrip()
+    )
+    return f"{sign(finding.tone, finding.words if finding.is_note else finding.tone)} {escape(text)}"
 
 
-def describe_silence(one: ActiveFinding) -> str:
+def describe_silence(finding: ActiveFinding) -> str:
     """Return why a finding's rule has no verdict now, or an empty text."""
-    return f"No verdict now: {describe_unknown(one.silent)}. The worst verdict is shown." if one.silent else ""
+    return f"No verdict now: {describe_unknown(finding.silent)}. The worst verdict is shown." if finding.silent else ""
 
 
 def describe_unknown(unknown: Unknown) -> str:

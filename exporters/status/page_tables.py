@@ -37,19 +37,19 @@ def replicas(tier: TierStatus, now: float) -> str:
     """Return a row per replica: unreachable and cascading replicas first, then configuration order."""
     if not tier.replicas:
         return '<p class="none">No replica is configured or found.</p>'
-    found = list_findings(tier, (TARGET, CASCADE))
-    tones = {(one.verdict.subject.replica, one.verdict.rule): one.tone for one in reversed(found)}
+    findings = list_findings(tier, (TARGET, CASCADE))
+    tones = {(finding.verdict.subject.replica, finding.verdict.rule): finding.tone for finding in reversed(findings)}
     ordered = sorted(tier.replicas, key=lambda replica: (replica.up, -replica.cascade_stage))
     shown, rest = ordered[:REPLICAS_SHOWN], ordered[REPLICAS_SHOWN:]
     more = f", {FOLDED} of them here, all in /api/status" if len(rest) > FOLDED else ""
-    told = f"<summary>{len(rest)} more replicas{more}</summary>{_table(tones, rest[:FOLDED], now)}"
-    folded = f"<details>{told}</details>" if rest else ""
+    text = f"<summary>{len(rest)} more replicas{more}</summary>{_table(tones, rest[:FOLDED], now)}"
+    folded = f"<details>{text}</details>" if rest else ""
     return _table(tones, shown, now) + folded
 
 
-def _table(tones: _Tones, several: list[ReplicaStatus], now: float) -> str:
+def _table(tones: _Tones, parts: list[ReplicaStatus], now: float) -> str:
     head = "".join(f'<th scope="col">{column}</th>' for column in _COLUMNS)
-    rows = "".join(_replica(tones, replica, now) for replica in several)
+    rows = "".join(_replica(tones, replica, now) for replica in parts)
     return f'<table class="replicas"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
 
 
@@ -61,12 +61,12 @@ def _replica(tones: _Tones, replica: ReplicaStatus, now: float) -> str:
         _gpus(replica),
     ]
     named = zip(_COLUMNS[1:], cells, strict=True)
-    told = "".join(f'<td data-column="{column}">{cell}</td>' for column, cell in named)
+    text = "".join(f'<td data-column="{column}">{cell}</td>' for column, cell in named)
     problems = "".join(f"<li>{escape(problem)}</li>" for problem in replica.problems)
     below = f'<ul class="problems">{problems}</ul>' if problems else ""
     pool = f' <span class="pool">{escape(replica.pool)}</span>' if replica.pool not in ("", "mixed") else ""
     name = f'<span title="{escape(replica.url)}">{escape(replica.name)}</span>{pool}{below}'
-    return f'<tr class="{"up" if replica.up else "down"}"><th scope="row">{name}</th>{told}</tr>'
+    return f'<tr class="{"up" if replica.up else "down"}"><th scope="row">{name}</th>{text}</tr>'
 
 
 _GAUGES = (("requests_running", ""), ("requests_waiting", ""), ("kv_utilization", "ratio"))
@@ -97,9 +97,9 @@ def _gauge(tones: _Tones, replica: ReplicaStatus, family: str, unit: str) -> str
 def _gpus(replica: ReplicaStatus) -> str:
     if not replica.gpus or replica.is_gone:
         return "–" if replica.is_gone else "not read"
-    said = filter(None, (_of_gpus(replica.gpus, *column) for column in _GPU_COLUMNS))
+    rows = filter(None, (_of_gpus(replica.gpus, *column) for column in _GPU_COLUMNS))
     gaps = "\n".join(f"{gpu.gpu}: {family}: {why}" for gpu in replica.gpus for family, why in sorted(gpu.gaps.items()))
-    return f'<span title="{escape(gaps)}">{len(replica.gpus)}: {escape(", ".join(said))}</span>'
+    return f'<span title="{escape(gaps)}">{len(replica.gpus)}: {escape(", ".join(rows))}</span>'
 
 
 def _share_of_memory(gpu: GpuStatus) -> float | None:
@@ -123,7 +123,7 @@ def _of_gpus(
     gpus: tuple[GpuStatus, ...], name: str, value: Callable[[GpuStatus], float | None], form: str, unit: str
 ) -> str:
     """Return the range of a number over the GPUs."""
-    values = [found for gpu in gpus if (found := value(gpu)) is not None]
+    values = [number_of for gpu in gpus if (number_of := value(gpu)) is not None]
     if not values:
         return ""
     low, high = min(values), max(values)
@@ -131,55 +131,55 @@ def _of_gpus(
     return f"{name} {text}{unit}".strip()
 
 
-def notices(found: ReportHealth | None, now: float) -> Iterator[str]:
+def notices(report: ReportHealth | None, now: float) -> Iterator[str]:
     """Yield problems of the report and its delivery."""
-    if found is None:
+    if report is None:
         return
-    if found.trouble:
-        yield f"The weekly report cannot be written: {found.trouble}. Writing is retried."
-    for one in found.deliveries:
-        if one.trouble:
+    if report.trouble:
+        yield f"The weekly report cannot be written: {report.trouble}. Writing is retried."
+    for delivery in report.deliveries:
+        if delivery.trouble:
             again = (
-                f" The next attempt is in {format_duration(max(0.0, one.next_at - now))}."
-                if one.next_at is not None
+                f" The next attempt is in {format_duration(max(0.0, delivery.next_at - now))}."
+                if delivery.next_at is not None
                 else ""
             )
-            yield f"The weekly report does not reach {one.destination}: {one.trouble}.{again}"
+            yield f"The weekly report does not reach {delivery.destination}: {delivery.trouble}.{again}"
 
 
-def reports(found: ReportHealth | None, now: float) -> str:
+def reports(report: ReportHealth | None, now: float) -> str:
     """Return the section, empty if no reports are written."""
-    if found is None:
+    if report is None:
         return ""
-    rows = "".join(f"<li>{_delivered(one, now)}</li>" for one in found.deliveries)
+    rows = "".join(f"<li>{_delivered(delivery, now)}</li>" for delivery in report.deliveries)
     sent = f'<ul class="past">{rows}</ul>' if rows else ""
     return (
-        f'<section class="tier" id="weekly-report"><header><h2>Weekly report</h2></header><p>{_last(found, now)} '
-        f'The next is due in {format_duration(found.next_at - now)}. <a href="reports/">All reports</a></p>{sent}</section>'
+        f'<section class="tier" id="weekly-report"><header><h2>Weekly report</h2></header><p>{_last(report, now)} '
+        f'The next is due in {format_duration(report.next_at - now)}. <a href="reports/">All reports</a></p>{sent}</section>'
     )
 
 
-def _last(found: ReportHealth, now: float) -> str:
-    if not found.newest:
+def _last(report: ReportHealth, now: float) -> str:
+    if not report.newest:
         return "No report was written yet."
-    name = escape(found.newest)
+    name = escape(report.newest)
     age = (
-        f", written {format_duration(now - found.made_at)} ago"
-        if found.made_at is not None and now > found.made_at
+        f", written {format_duration(now - report.made_at)} ago"
+        if report.made_at is not None and now > report.made_at
         else ""
     )
-    said = f": {escape(found.headline)}" if found.headline else "."
-    return f'<a href="reports/{name}/report.html">{name}</a>{age}{said}'
+    text = f": {escape(report.headline)}" if report.headline else "."
+    return f'<a href="reports/{name}/report.html">{name}</a>{age}{text}'
 
 
-def _delivered(one: DeliveryHealth, now: float) -> str:
-    name = escape(one.destination)
-    if one.trouble:
-        return f"{sign(Status.WARNING, 'not delivered')} {name}: {escape(one.trouble)}"
-    if one.pending:
+def _delivered(delivery: DeliveryHealth, now: float) -> str:
+    name = escape(delivery.destination)
+    if delivery.trouble:
+        return f"{sign(Status.WARNING, 'not delivered')} {name}: {escape(delivery.trouble)}"
+    if delivery.pending:
         return f"{sign(Status.UNKNOWN, 'on its way')} {name}"
-    if one.last_success_at is not None:
-        return f"{sign(Status.OK, 'sent')} {name}, {format_duration(now - one.last_success_at)} ago"
+    if delivery.last_success_at is not None:
+        return f"{sign(Status.OK, 'sent')} {name}, {format_duration(now - delivery.last_success_at)} ago"
     return f"{sign(Status.UNKNOWN, 'nothing sent since the start')} {name}"
 
 

@@ -27,24 +27,26 @@ from rules.verdicts.finding import Finding, severity_of, severity_words
 
 def numbers(tier: TierStatus, now: float) -> str:
     """Return every row of the comparison as a tile."""
-    return f'<dl class="numbers">{"".join(_tile(one, tier) for one in compare_with_plan(tier))}</dl>'
+    return f'<dl class="numbers">{"".join(_tile(comparison, tier) for comparison in compare_with_plan(tier))}</dl>'
 
 
-def _tile(one: PlanComparison, tier: TierStatus) -> str:
-    row, currency = one.row, _currency(tier)
+def _tile(comparison: PlanComparison, tier: TierStatus) -> str:
+    row, currency = comparison.row, _currency(tier)
     unit_text = f" {currency}" if row.unit == "money" and currency else ""
-    tone, words = one.state
+    tone, words = comparison.state
     plan = "not in plan"
-    if one.planned is not None:
-        plan = f"plan <b>{escape(number(one.planned.value, row.unit) + unit_text)}</b> {escape(one.planned.text)}"
-    expected, missing = "", " missing" if isinstance(one.now, Missing) else ""
-    if one.at_this_load is not None:
-        expected = f'<dd class="expected"><b>{escape(quantity(one.at_this_load, row.unit))}</b> at this load</dd>'
-    now, bounds = escape(_now(one) + unit_text), escape(_bounds(one))
-    window = f"<small>{escape(one.window)}</small>" if one.window else ""
+    if comparison.planned is not None:
+        plan = f"plan <b>{escape(number(comparison.planned.value, row.unit) + unit_text)}</b> {escape(comparison.planned.text)}"
+    expected, missing = "", " missing" if isinstance(comparison.now, Missing) else ""
+    if comparison.at_this_load is not None:
+        expected = (
+            f'<dd class="expected"><b>{escape(quantity(comparison.at_this_load, row.unit))}</b> at this load</dd>'
+        )
+    now, bounds = escape(_now(comparison) + unit_text), escape(_bounds(comparison))
+    window = f"<small>{escape(comparison.window)}</small>" if comparison.window else ""
     return (
         f'<div class="tile {tone}{missing}"><dt>{escape(row.title)}{window}</dt><dd class="now">{now}</dd>'
-        f'<dd class="bounds">{bounds}</dd><dd>{_scale(one)}</dd><dd class="plan">{plan}</dd>{expected}'
+        f'<dd class="bounds">{bounds}</dd><dd>{_scale(comparison)}</dd><dd class="plan">{plan}</dd>{expected}'
         f'<dd class="judged">{sign(tone, words) if words else ""}</dd></div>'
     )
 
@@ -54,31 +56,30 @@ def _currency(tier: TierStatus) -> str:
     return plan.cost.currency if plan and plan.cost else ""
 
 
-def _now(one: PlanComparison) -> str:
-    if isinstance(one.now, Missing):
-        return one.now.gap.value.replace("_", " ")
-    if one.now.value is not None:
-        return number(one.now.value, one.row.unit)
-    return quantity(one.now, one.row.unit)
+def _now(comparison: PlanComparison) -> str:
+    if isinstance(comparison.now, Missing):
+        return comparison.now.gap.value.replace("_", " ")
+    if comparison.now.value is not None:
+        return number(comparison.now.value, comparison.row.unit)
+    return quantity(comparison.now, comparison.row.unit)
 
 
-def _bounds(one: PlanComparison) -> str:
+def _bounds(comparison: PlanComparison) -> str:
     """Return the bounds of the best estimate, or the gap text if it adds to the gap's name."""
-    if isinstance(one.now, Missing):
-        return one.now.text
-    if one.now.value is None or one.now.low is None or one.now.high is None:
+    now, row = comparison.now, comparison.row
+    if isinstance(now, Missing):
+        return now.text
+    if now.value is None or now.low is None or now.high is None or now.high <= now.low * 1.001:
         return ""
-    if one.now.high <= one.now.low * 1.001:
-        return ""
-    return f"{one.row.seen} {number(one.now.low, one.row.unit)} to {number(one.now.high, one.row.unit)}".strip()
+    return f"{row.seen} {number(now.low, row.unit)} to {number(now.high, row.unit)}".strip()
 
 
-def _scale(one: PlanComparison) -> str:
+def _scale(comparison: PlanComparison) -> str:
     """Return the bar of the number: ratios from 0 to 100 %, other units to a quarter above the largest value."""
-    planned = (one.planned.value,) if one.planned else ()
-    measured = _ends(one.now)
+    planned = (comparison.planned.value,) if comparison.planned else ()
+    measured = _ends(comparison.now)
     known = [*planned, *(end for end in measured or () if end is not None)]
-    return draw_scale(measured, planned, 1.0 if one.row.unit == "ratio" else max(known, default=0.0) * 1.25)
+    return draw_scale(measured, planned, 1.0 if comparison.row.unit == "ratio" else max(known, default=0.0) * 1.25)
 
 
 def _ends(value: SignalValue) -> tuple[float, float | None] | None:
@@ -110,14 +111,14 @@ HEADS = (
 
 def tier_line(line: TierLine, now: float) -> str:
     """Return the line of a tier in the overview: name, state, replicas, use, latency, cost and incident."""
-    told = cells(line, now)
-    what = f'<span class="what">{escape(told["Incident"])}</span>' if told["Incident"] else ""
+    mapping = cells(line, now)
+    what = f'<span class="what">{escape(mapping["Incident"])}</span>' if mapping["Incident"] else ""
     return (
         f"<h2>{escape(line.tier)}</h2>{sign(line.tone, line.words)}"
-        f'<span class="up">{escape(told["Replicas"])}<i> up</i>{_recommended(line)}</span>'
-        f'<span class="used">{escape(told["Used"])}<i> used</i></span>'
-        f'<span class="ttft"><i>TTFT P99 </i>{escape(told["TTFT P99"])}</span>'
-        f'<span class="cost">{escape(told["Cost a day"])}<i> a day</i></span>'
+        f'<span class="up">{escape(mapping["Replicas"])}<i> up</i>{_recommended(line)}</span>'
+        f'<span class="used">{escape(mapping["Used"])}<i> used</i></span>'
+        f'<span class="ttft"><i>TTFT P99 </i>{escape(mapping["TTFT P99"])}</span>'
+        f'<span class="cost">{escape(mapping["Cost a day"])}<i> a day</i></span>'
         f"{what}"
     )
 
@@ -134,8 +135,8 @@ def _facts(tier: TierStatus, now: float) -> str:
     replicas = f'<b class="{"ok" if up == all_of_them else "short"}">{up} of {all_of_them} replicas up</b>'
     if plan is not None and plan.fleet is not None:
         replicas += f", {plan.fleet.instances} planned"
-    said = "".join(f"<li>{escape(fact)}</li>" for fact in (*models, *engines, *_gpu_facts(tier)))
-    return f'<ul class="facts">{said}<li>{replicas}</li></ul>'
+    text = "".join(f"<li>{escape(fact)}</li>" for fact in (*models, *engines, *_gpu_facts(tier)))
+    return f'<ul class="facts">{text}<li>{replicas}</li></ul>'
 
 
 def _gpu_facts(tier: TierStatus) -> list[str]:
@@ -149,7 +150,7 @@ def _gpu_facts(tier: TierStatus) -> list[str]:
 
 def _notes(tier: TierStatus, now: float) -> str:
     """Return the findings that send no alert. They are notes: they colour and count nowhere."""
-    rows = "".join(f"<li>{describe_finding(one, now)}</li>" for one in list_notes(tier))
+    rows = "".join(f"<li>{describe_finding(note, now)}</li>" for note in list_notes(tier))
     return fold(format_count(len(list_notes(tier)), "note"), f'<ul class="past">{rows}</ul>') if rows else ""
 
 
@@ -166,15 +167,15 @@ def _figure(chart: Chart) -> str:
 
 def _unanswered(tier: TierStatus, now: float) -> str:
     """Return unknown rules grouped by reason. A reason often affects many rules."""
-    several: dict[str, list[str]] = {}
+    mapping: dict[str, list[str]] = {}
     for unknown in unknowns(tier):
         rule = BY_NAME[unknown.rule].title if unknown.rule in BY_NAME else unknown.rule
         where = f" ({unknown.subject.replica})" if unknown.subject.replica else ""
-        several.setdefault(describe_unknown(unknown), []).append(rule + where)
-    if not several:
+        mapping.setdefault(describe_unknown(unknown), []).append(rule + where)
+    if not mapping:
         return ""
     rows = "".join(
-        f"<dt>{escape(reason)}</dt><dd>{escape('; '.join(rules))}</dd>" for reason, rules in sorted(several.items())
+        f"<dt>{escape(reason)}</dt><dd>{escape('; '.join(rules))}</dd>" for reason, rules in sorted(mapping.items())
     )
     return fold(_pending(tier), f'<dl class="reasons">{rows}</dl>')
 
@@ -184,7 +185,7 @@ def _pending(tier: TierStatus) -> str:
     names = [BY_NAME[rule].title for rule in pending_rules(tier)]
     more = f" and {len(names) - PENDING_NAMED} more" if len(names) > PENDING_NAMED else ""
     waiting = f"No verdict now: {', '.join(names[:PENDING_NAMED])}{more}" if names else "No verdict is pending"
-    lacking = len({one.rule for one in unknowns(tier) if one.reason in LACKING})
+    lacking = len({unknown.rule for unknown in unknowns(tier) if unknown.reason in LACKING})
     verb = "needs" if lacking == 1 else "need"
     return f"{waiting}. {format_count(lacking, 'rule')} {verb} what plan or engine lacks." if lacking else f"{waiting}."
 
@@ -202,9 +203,9 @@ def _episode(finding: Finding, now: float) -> str:
     title = rule.title if rule else finding.rule
     when = f"{format_clock(finding.started_at, now)}, for {format_duration(until - finding.started_at)}"
     severity = severity_of(finding.worst, finding)
-    said = f"{place(finding.subject)}: {title}. {finding.worst.sentence}"
+    text = f"{place(finding.subject)}: {title}. {finding.worst.sentence}"
     return (
-        f'<span class="since">{escape(when)}</span> {sign(severity or "note", severity_words(severity))} {escape(said)}'
+        f'<span class="since">{escape(when)}</span> {sign(severity or "note", severity_words(severity))} {escape(text)}'
     )
 
 

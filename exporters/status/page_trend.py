@@ -95,14 +95,14 @@ CHARTS: tuple[Callable[[TierStatus, float], Chart], ...] = (_throughput, _ttft, 
 
 def _newest(tier: TierStatus, signal: str, unit: str) -> str:
     """Return the value of the last minute in words: best estimate, else the known bounds."""
-    found = tier.trend[-1].readings.get(signal) if tier.trend else None
-    if found is None:
+    reading = tier.trend[-1].readings.get(signal) if tier.trend else None
+    if reading is None:
         return "no data yet"
     # Quantiles are shown with bucket bounds, levels with their extremes.
-    if isinstance(found, Reading) and SIGNALS[signal].how is not SignalKind.QUANTILE:
-        estimate, least = found.value, found.low or 0.0
+    if isinstance(reading, Reading) and SIGNALS[signal].how is not SignalKind.QUANTILE:
+        estimate, least = reading.value, reading.low or 0.0
         return f"≥ {number(least, unit)}" if estimate is None else number(estimate, unit)
-    return quantity(found, unit)
+    return quantity(reading, unit)
 
 
 def _named(text: str, name: str) -> str:
@@ -115,23 +115,25 @@ def _line(tier: TierStatus, signal: str, now: float, name: str, band: bool = Tru
     for point in tier.trend:
         if point.t <= now - HOUR_SECONDS:
             continue
-        found = _mark(point, signal)
-        if isinstance(found, ChartPoint):
-            marks.append(found)
+        value = _mark(point, signal)
+        if isinstance(value, ChartPoint):
+            marks.append(value)
         else:
-            holes.append(found)
-    told = holes_between(tuple(marks), tuple(holes), "no minute was closed")
-    return ChartLine(name=name, marks=tuple(marks), holes=told, band=band, stacked=stacked)
+            holes.append(value)
+    gaps = holes_between(tuple(marks), tuple(holes), "no minute was closed")
+    return ChartLine(name=name, marks=tuple(marks), holes=gaps, band=band, stacked=stacked)
 
 
 def _mark(point: TrendPoint, signal: str) -> ChartPoint | ChartGap:
     """Return a mark at the best estimate, or at the lower bound if only that is known."""
-    found = point.readings.get(signal)
-    if isinstance(found, Reading):
-        value = found.low if found.value is None else found.value
+    reading = point.readings.get(signal)
+    if isinstance(reading, Reading):
+        value = reading.low if reading.value is None else reading.value
         if value is not None:
-            return ChartPoint(t=point.t, low=value if found.low is None else found.low, value=value, high=found.high)
-    reason = "not read" if not isinstance(found, Missing) else found.text or found.gap.value.replace("_", " ")
+            return ChartPoint(
+                t=point.t, low=value if reading.low is None else reading.low, value=value, high=reading.high
+            )
+    reason = "not read" if not isinstance(reading, Missing) else reading.text or reading.gap.value.replace("_", " ")
     return ChartGap(start=point.t - MINUTE_SECONDS, end=point.t, reason=reason)
 
 
@@ -163,10 +165,10 @@ def _chart(
 
 def _moments(tier: TierStatus) -> tuple[ChartMarker, ...]:
     """Return the begin of each active finding, worst last, so that it is drawn on top."""
-    begun = [(found, found.since) for found in reversed(list_active_findings(tier)) if found.since is not None]
+    begun = [(finding, finding.since) for finding in reversed(list_active_findings(tier)) if finding.since is not None]
     return tuple(
-        ChartMarker(t=since, text=f"{found.title}: since {_clock(since)} UTC", name=found.tone)
-        for found, since in begun
+        ChartMarker(t=since, text=f"{finding.title}: since {_clock(since)} UTC", name=finding.tone)
+        for finding, since in begun
     )
 
 
@@ -214,16 +216,16 @@ _MISSING = (NONE, NOT_KNOWN, NOT_YET)
 
 def forecast(tier: TierStatus, now: float) -> str:
     """Return the section, or a line with the reason if there is no forecast."""
-    one = tier.forecast
-    if one is None:
+    state = tier.forecast
+    if state is None:
         return ""
-    if one.forecast is None and one.prewarm is None:
-        start = f". Cold start: {escape(one.cold_start.sentence)}" if one.cold_start is not None else ""
-        return f'<p class="none">Forecast: {escape(one.gap)}{start}</p>'
-    tiles = "".join(_tile(tile) for tile in _tiles(tier, one, now))
-    said = "".join(f"<p>{escape(text)}</p>" for text in _sentences(one, now))
-    prewarm = _schedule(one.prewarm) + _worth(one.prewarm.worth) if one.prewarm is not None else ""
-    return f'<section class="forecast"><h3>Forecast</h3><dl class="numbers">{tiles}</dl>{said}{prewarm}</section>'
+    if state.forecast is None and state.prewarm is None:
+        start = f". Cold start: {escape(state.cold_start.sentence)}" if state.cold_start is not None else ""
+        return f'<p class="none">Forecast: {escape(state.gap)}{start}</p>'
+    tiles = "".join(_tile(tile) for tile in _tiles(tier, state, now))
+    words = "".join(f"<p>{escape(text)}</p>" for text in _sentences(state, now))
+    prewarm = _schedule(state.prewarm) + _worth(state.prewarm.worth) if state.prewarm is not None else ""
+    return f'<section class="forecast"><h3>Forecast</h3><dl class="numbers">{tiles}</dl>{words}{prewarm}</section>'
 
 
 def _tile(tile: Tile) -> str:
@@ -235,62 +237,77 @@ def _tile(tile: Tile) -> str:
     )
 
 
-def _tiles(tier: TierStatus, one: ForecastStatus, now: float) -> Iterator[Tile]:
+def _tiles(tier: TierStatus, state: ForecastStatus, now: float) -> Iterator[Tile]:
     fine = "no finding" if list_findings(tier, OVERLOAD) else "within capacity"
-    yield "Demand now", _rps(one.now_rps), _said_now(one), _judged(tier, "DemandExceedsCapacity", fine)
-    yield _ahead(one)
-    yield _replicas(one)
-    yield _cold_start(one)
-    yield from _quality(tier, one)
+    yield (
+        "Demand now",
+        _rps(state.now_rps),
+        _said_now(state),
+        _judged(tier, "DemandExceedsCapacity", fine),
+    )
+    yield _ahead(state)
+    yield _replicas(state)
+    yield _cold_start(state)
+    yield from _quality(tier, state)
 
 
 def _rps(value: float | None) -> str:
     return NOT_KNOWN if value is None else number(value, "per_second")
 
 
-def _said_now(one: ForecastStatus) -> str:
+def _said_now(state: ForecastStatus) -> str:
     """Return the requests whose work this is, and what was forecast."""
-    weighed = one.now_requests is not None and _rps(one.now_requests) != _rps(one.now_rps)
-    parts = [f"work of {_rps(one.now_requests)}"] if weighed else []
-    said = one.for_now
-    if said is not None:
-        parts.append(f"forecast one lead ago {_rps(said.q50)}, 95 % up to {_rps(said.q95)}")
+    weighed = state.now_requests is not None and _rps(state.now_requests) != _rps(state.now_rps)
+    parts = [f"work of {_rps(state.now_requests)}"] if weighed else []
+    point = state.for_now
+    if point is not None:
+        parts.append(f"forecast one lead ago {_rps(point.q50)}, 95 % up to {_rps(point.q95)}")
     return "; ".join(parts)
 
 
-def _ahead(one: ForecastStatus) -> Tile:
-    projection = one.forecast.projection if one.forecast is not None else None
+def _ahead(state: ForecastStatus) -> Tile:
+    projection = state.forecast.projection if state.forecast is not None else None
     title = f"Forecast in {number(projection.horizon_seconds, 'seconds')}" if projection is not None else "Forecast"
-    if one.at_lead is None:
-        return title, NONE, one.gap, ""
-    return title, _rps(one.at_lead.q50), f"95 % up to {_rps(one.at_lead.q95)}, 99 % up to {_rps(one.at_lead.q99)}", ""
+    if state.at_lead is None:
+        return title, NONE, state.gap, ""
+    return (
+        title,
+        _rps(state.at_lead.q50),
+        f"95 % up to {_rps(state.at_lead.q95)}, 99 % up to {_rps(state.at_lead.q99)}",
+        "",
+    )
 
 
-def _replicas(one: ForecastStatus) -> Tile:
+def _replicas(state: ForecastStatus) -> Tile:
     title = "Replicas recommended"
-    found = one.decision
-    if found is None:
-        why = one.prewarm.reason if one.prewarm is not None and one.prewarm.reason else one.gap
-        return title, NONE, f"{why}; {one.ready} ready" if why else f"{one.ready} ready", ""
-    warm = f"{one.minimum_warm} minimum warm" if one.minimum_warm is not None else ""
-    return title, str(found.replicas), ", ".join(filter(None, (f"{one.ready} ready", warm, found.action))), ""
+    recommendation = state.decision
+    if recommendation is None:
+        why = state.prewarm.reason if state.prewarm is not None and state.prewarm.reason else state.gap
+        return title, NONE, f"{why}; {state.ready} ready" if why else f"{state.ready} ready", ""
+    warm = f"{state.minimum_warm} minimum warm" if state.minimum_warm is not None else ""
+    return (
+        title,
+        str(recommendation.replicas),
+        ", ".join(filter(None, (f"{state.ready} ready", warm, recommendation.action))),
+        "",
+    )
 
 
-def _cold_start(one: ForecastStatus) -> Tile:
-    found = one.cold_start
-    if found is None:
+def _cold_start(state: ForecastStatus) -> Tile:
+    start = state.cold_start
+    if start is None:
         return "Cold start P95", NOT_KNOWN, "no start was seen, and the plan has no cold_start_seconds", ""
-    leading = found.leading
-    known = found.count if leading is None else leading.count
+    leading = start.leading
+    known = start.count if leading is None else leading.count
     count = f"{format_count(known, 'start')} known" if known else "no start seen"
     label = "Cold start, planned" if leading is None else f"Cold start {'P95' if leading.has_p95 else 'slowest'}"
-    return label, number(found.p95_seconds, "seconds"), f"{_FROM[found.source]}, {count}", ""
+    return label, number(start.p95_seconds, "seconds"), f"{_FROM[start.source]}, {count}", ""
 
 
-def _quality(tier: TierStatus, one: ForecastStatus) -> Iterator[Tile]:
-    if one.forecast is None:
+def _quality(tier: TierStatus, state: ForecastStatus) -> Iterator[Tile]:
+    if state.forecast is None:
         return
-    made = one.forecast.projection
+    made = state.forecast.projection
     share = f"{made.covered / made.forecasts:.1%}" if made.forecasts else NOT_YET
     within = coverage_text(made) if made.forecasts else "no target has passed"
     judged, (error_high, quantile_low) = _judged(tier, "ForecastDegraded", "holds"), _misses(tier, made)
@@ -302,7 +319,7 @@ def _quality(tier: TierStatus, one: ForecastStatus) -> Iterator[Tile]:
 
 def _misses(tier: TierStatus, made: Projection) -> tuple[bool, bool]:
     """Return which limits of `ForecastDegraded` are missed while it fires: that of the error, that of the quantile."""
-    result = next((one for one in tier.results if one.rule == "ForecastDegraded"), None)
+    result = next((candidate for candidate in tier.results if candidate.rule == "ForecastDegraded"), None)
     if result is None or isinstance(result, Unknown) or result.status is Status.OK:
         return False, False
     rule, limits = BY_NAME["ForecastDegraded"], tier.context.limits
@@ -311,27 +328,27 @@ def _misses(tier: TierStatus, made: Projection) -> tuple[bool, bool]:
 
 
 def _judged(tier: TierStatus, rule: str, fine: str) -> str:
-    found = list_findings(tier, (rule,))
-    if found:
-        return sign(found[0].tone, found[0].named)
-    result: RuleResult | None = next((one for one in tier.results if one.rule == rule), None)
+    findings = list_findings(tier, (rule,))
+    if findings:
+        return sign(findings[0].tone, findings[0].named)
+    result: RuleResult | None = next((candidate for candidate in tier.results if candidate.rule == rule), None)
     if result is None:
         return ""
     return sign(Status.UNKNOWN, "not judged") if isinstance(result, Unknown) else sign(Status.OK, fine)
 
 
-def _sentences(one: ForecastStatus, now: float) -> Iterator[str]:
-    found = one.decision
-    if found is not None:
-        yield f"{found.sentence}. Lead: {found.lead_source}."
-    if one.forecast is not None:
-        made = one.forecast.projection
-        weights = ", ".join(f"{name} {share:.0%}" for name, share in one.forecast.weights if share >= LEAST_SHOWN)
-        shares = f" ({weights})" if len(one.forecast.weights) > 1 else ""
+def _sentences(state: ForecastStatus, now: float) -> Iterator[str]:
+    recommendation = state.decision
+    if recommendation is not None:
+        yield f"{recommendation.sentence}. Lead: {recommendation.lead_source}."
+    if state.forecast is not None:
+        made = state.forecast.projection
+        weights = ", ".join(f"{name} {share:.0%}" for name, share in state.forecast.weights if share >= LEAST_SHOWN)
+        shares = f" ({weights})" if len(state.forecast.weights) > 1 else ""
         yield f"Made {format_duration(now - made.made_at)} ago by {made.method}{shares}."
-        yield from (f"{note[0].upper()}{note[1:]}." for note in one.forecast.notes if note)
-    if one.trouble:
-        yield f"No newer forecast: {one.trouble}."
+        yield from (f"{note[0].upper()}{note[1:]}." for note in state.forecast.notes if note)
+    if state.trouble:
+        yield f"No newer forecast: {state.trouble}."
 
 
 def _schedule(prewarm: Prewarm) -> str:
@@ -340,15 +357,15 @@ def _schedule(prewarm: Prewarm) -> str:
         return ""
     zone = prewarm.zone
     steps = merge_steps(prewarm.schedule)
-    said = "".join(
+    text = "".join(
         f"<li><time>{format_local(step.start, zone, '%H:%M')}</time> <b>{step.replicas}</b></li>" for step in steps
     )
     until = "" if prewarm.until is None else f", until {format_local(prewarm.until, zone, '%H:%M')} tomorrow"
     sure = "" if prewarm.schedule_certainty is None else f", enough with {prewarm.schedule_certainty:.0%} certainty"
-    return f'<p class="label">Warm from (replicas), {escape(prewarm.zone)}{until}{sure}:</p><ol class="schedule">{said}</ol>'
+    return f'<p class="label">Warm from (replicas), {escape(prewarm.zone)}{until}{sure}:</p><ol class="schedule">{text}</ol>'
 
 
-def _worth(found: PrewarmValue | None) -> str:
-    if found is None:
+def _worth(prewarm_value: PrewarmValue | None) -> str:
+    if prewarm_value is None:
         return ""
-    return f'<p class="label">{escape(found.sentence)}</p>'
+    return f'<p class="label">{escape(prewarm_value.sentence)}</p>'

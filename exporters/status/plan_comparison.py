@@ -175,17 +175,20 @@ def _compared(row: ComparisonRow, tier: TierStatus, active: Iterable[ActiveFindi
     now: SignalValue = Missing(gap=Gap.SCRAPE_FAILED, text=NOTHING_SEEN)
     if tier.recent is not None:
         now = row.now(tier, tier.recent)
-    found = [one for one in active if one.verdict.rule in row.rules]
-    results = (*(one.verdict for one in found), *(result for result in tier.results if result.rule in row.rules))
-    notes = (one for one in active if one.is_note and RULES[one.verdict.rule].signal in row.signals)
+    findings = [finding for finding in active if finding.verdict.rule in row.rules]
+    results = (
+        *(finding.verdict for finding in findings),
+        *(result for result in tier.results if result.rule in row.rules),
+    )
+    notes = (finding for finding in active if finding.is_note and RULES[finding.verdict.rule].signal in row.signals)
     return PlanComparison(
         row=row,
         now=now,
         planned=row.planned(tier),
-        finding=next(iter(found), None),
+        finding=next(iter(findings), None),
         judged=worst_result(results),
         note=next(notes, None),
-        is_overloaded=any(one.verdict.rule in OVERLOAD for one in active),
+        is_overloaded=any(finding.verdict.rule in OVERLOAD for finding in active),
         at_this_load=_at_this_load(results),
         window_seconds=None if tier.recent is None else tier.recent.end - tier.recent.start,
         wait_seconds=max((r.wait_seconds for r in results if isinstance(r, Unknown) and r.wait_seconds), default=None),

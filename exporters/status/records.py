@@ -126,14 +126,16 @@ class ForecastStatus:
     @property
     def decision(self) -> Recommendation | None:
         """Return the recommendation for the replicas that are up, None without one."""
-        found = self.prewarm.recommendation if self.prewarm is not None else None
-        return found.with_present(self.ready, is_burning=self.is_burning) if found is not None else None
+        recommendation = self.prewarm.recommendation if self.prewarm is not None else None
+        return (
+            recommendation.with_present(self.ready, is_burning=self.is_burning) if recommendation is not None else None
+        )
 
     @property
     def recommended(self) -> int | None:
         """Return the recommended replicas, None (never 0) if there is no recommendation."""
-        found = self.decision
-        return found.replicas if found is not None else None
+        recommendation = self.decision
+        return recommendation.replicas if recommendation is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +191,7 @@ class TierStatus:
 
     @property
     def name(self) -> str:
-        return self.context.tier
+        return self.context.name
 
     @property
     def replicas_up(self) -> int:
@@ -198,8 +200,10 @@ class TierStatus:
     @property
     def surplus(self) -> IdleReplicas | None:
         """Return the surplus replicas of the days judged (DESIGN 3.22), None before so many were seen."""
-        found = (one for one in self.results if isinstance(one, Verdict) and one.rule == "UtilizationTrap")
-        return next((one.idle for one in found), None)
+        verdicts = (
+            result for result in self.results if isinstance(result, Verdict) and result.rule == "UtilizationTrap"
+        )
+        return next((verdict.idle for verdict in verdicts), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,7 +359,9 @@ class AgentStatus:
             tier.name: self.incidents[tier.name]
             if tier.export_scope is ExportScope.ALL
             else group_incidents(
-                (one for one in tier.findings if tier.export_scope.has_series(one.subject)), tier.results, self.now
+                (finding for finding in tier.findings if tier.export_scope.has_series(finding.subject)),
+                tier.results,
+                self.now,
             )
             for tier in self.tiers
         }
@@ -364,12 +370,12 @@ class AgentStatus:
     def incident_alerts(self) -> Mapping[str, tuple[IncidentAlert, ...]]:
         """Return the alerts of each tier's exported incidents, without those whose findings are over."""
         return {
-            tier: tuple(one for one in step_incident_alerts((), found, self.now) if is_lasting(one))
-            for tier, found in self.exported_incidents.items()
+            tier: tuple(alert for alert in step_incident_alerts((), rows, self.now) if is_lasting(alert))
+            for tier, rows in self.exported_incidents.items()
         }
 
     @cached_property
     def timeline(self) -> tuple[TimelineEntry, ...]:
         """Return the last day, newest last."""
-        found = (one for incidents in self.incidents.values() for one in incidents)
-        return list_entries(found, self.foreign, self.events, self.now - DAY_SECONDS)
+        timeline_entries = (incident for incidents in self.incidents.values() for incident in incidents)
+        return list_entries(timeline_entries, self.foreign, self.events, self.now - DAY_SECONDS)

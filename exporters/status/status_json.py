@@ -37,21 +37,21 @@ SCHEMA = 1
 def status_json(status: AgentStatus) -> dict[str, Any]:
     """Return the status, ready for `json.dumps(..., allow_nan=False)`."""
     verdict = headline(status)
-    found: dict[str, Any] = _without_nan(
+    mapping: dict[str, Any] = _without_nan(
         {
             "schema": SCHEMA,
             **copy_fields(status, "role", "version", "simulated", "started_at", "now"),
             "verdict": {"status": str(verdict.status), "text": verdict.text, "detail": verdict.detail},
             "overview": overview_json(status),
             "tiers": [_tier(tier) for tier in status.tiers],
-            "incidents": [incident_json(one) for found in status.incidents.values() for one in found],
+            "incidents": [incident_json(candidate) for incident in status.incidents.values() for candidate in incident],
             "alerts": [_alert(alert) for alerts in status.incident_alerts.values() for alert in alerts],
             "foreign_alerts": [_foreign(alert) for alert in status.foreign],
             "timeline": [entry_json(entry) for entry in status.timeline],
             "agent": _health(status.health),
         }
     )
-    return found
+    return mapping
 
 
 def _without_nan(value: Any) -> Any:
@@ -70,13 +70,13 @@ def _tier(tier: TierStatus) -> dict[str, Any]:
         "state": describe_state(tier).words,
         "plan_version": plan_version(plan) if plan else None,
         "verdicts": [
-            verdict_json(one.verdict)
-            | {"started_at": one.since, "note": one.is_note, "severity": one.words}
-            | {"silent": unknown_json(one.silent) if one.silent else None}
-            for one in (*list_active_findings(tier), *list_notes(tier))
+            verdict_json(finding.verdict)
+            | {"started_at": finding.since, "note": finding.is_note, "severity": finding.words}
+            | {"silent": unknown_json(finding.silent) if finding.silent else None}
+            for finding in (*list_active_findings(tier), *list_notes(tier))
         ],
         "unknowns": [unknown_json(unknown) for unknown in unknowns(tier)],
-        "numbers": [_number(one) for one in compare_with_plan(tier)],
+        "numbers": [_number(comparison) for comparison in compare_with_plan(tier)],
         "episodes": [episode_json(finding) for finding in tier.findings],
         "trend": [
             {"t": point.t, "readings": {name: reading_json(value) for name, value in point.readings.items()}}
@@ -91,36 +91,36 @@ def _tier(tier: TierStatus) -> dict[str, Any]:
     }
 
 
-def _forecast(one: ForecastStatus) -> dict[str, Any]:
+def _forecast(forecast: ForecastStatus) -> dict[str, Any]:
     return {
-        "now_rps": one.now_rps,
-        "at_lead": asdict(one.at_lead) if one.at_lead else None,
-        "for_now": asdict(one.for_now) if one.for_now else None,
+        "now_rps": forecast.now_rps,
+        "at_lead": asdict(forecast.at_lead) if forecast.at_lead else None,
+        "for_now": asdict(forecast.for_now) if forecast.for_now else None,
         "requests": {
-            "now_rps": one.now_requests,
-            "at_lead": asdict(one.requests_at_lead) if one.requests_at_lead else None,
-            "for_now": asdict(one.requests_for_now) if one.requests_for_now else None,
-            "forecast": forecast_json(one.requests) if one.requests else None,
+            "now_rps": forecast.now_requests,
+            "at_lead": asdict(forecast.requests_at_lead) if forecast.requests_at_lead else None,
+            "for_now": asdict(forecast.requests_for_now) if forecast.requests_for_now else None,
+            "forecast": forecast_json(forecast.requests) if forecast.requests else None,
         },
-        "recommended_replicas": one.recommended,
-        "minimum_warm_replicas": one.minimum_warm,
-        "ready_replicas": one.ready,
-        "cold_start": asdict(one.cold_start) if one.cold_start else None,
-        "forecast": forecast_json(one.forecast) if one.forecast else None,
-        "prewarm": prewarm_json(one.prewarm) if one.prewarm else None,
-        **copy_fields(one, "gap", "trouble"),
+        "recommended_replicas": forecast.recommended,
+        "minimum_warm_replicas": forecast.minimum_warm,
+        "ready_replicas": forecast.ready,
+        "cold_start": asdict(forecast.cold_start) if forecast.cold_start else None,
+        "forecast": forecast_json(forecast.forecast) if forecast.forecast else None,
+        "prewarm": prewarm_json(forecast.prewarm) if forecast.prewarm else None,
+        **copy_fields(forecast, "gap", "trouble"),
     }
 
 
-def _number(one: PlanComparison) -> dict[str, Any]:
+def _number(comparison: PlanComparison) -> dict[str, Any]:
     return {
-        **copy_fields(one.row, "key", "unit"),
-        "rules": list(one.row.rules),
-        "now": reading_json(one.now),
-        "window_seconds": one.window_seconds,
-        "status": one.state[0],
-        "planned": {"value": one.planned.value, "text": one.planned.text} if one.planned else None,
-        "at_this_load": reading_json(one.at_this_load) if one.at_this_load else None,
+        **copy_fields(comparison.row, "key", "unit"),
+        "rules": list(comparison.row.rules),
+        "now": reading_json(comparison.now),
+        "window_seconds": comparison.window_seconds,
+        "status": comparison.state[0],
+        "planned": {"value": comparison.planned.value, "text": comparison.planned.text} if comparison.planned else None,
+        "at_this_load": reading_json(comparison.at_this_load) if comparison.at_this_load else None,
     }
 
 
@@ -173,12 +173,12 @@ def _foreign(alert: ExternalAlert) -> dict[str, Any]:
     }
 
 
-def _forecasting(one: ForecastHealth) -> dict[str, Any]:
+def _forecasting(health: ForecastHealth) -> dict[str, Any]:
     return {
-        "answers": one.runs,
-        "failures": dict(one.failures),
-        **copy_fields(one, "last_seconds", "memory_bytes"),
-        "troubles": list(one.troubles),
+        "answers": health.runs,
+        "failures": dict(health.failures),
+        **copy_fields(health, "last_seconds", "memory_bytes"),
+        "troubles": list(health.troubles),
     }
 
 
@@ -197,7 +197,7 @@ def _health(health: AgentHealth) -> dict[str, Any]:
         "gpu_problems": list(health.gpu_problems),
         "discovery": asdict(health.discovery) if health.discovery else None,
         **copy_fields(health, "web_errors", "web_refusals"),
-        "alertmanagers": [asdict(one) for one in health.alertmanagers],
+        "alertmanagers": [asdict(alertmanager) for alertmanager in health.alertmanagers],
         "webhook": asdict(health.webhook) if health.webhook else None,
         "forecasting": _forecasting(health.forecasting) if health.forecasting else None,
         "reporting": asdict(health.reporting) if health.reporting else None,

@@ -209,20 +209,20 @@ def summarize_tier(status: AgentStatus, tier: TierStatus) -> TierLine:
 
 def _estimate(tier: TierStatus, signal: str) -> float | None:
     """Return the best estimate of a signal in the last minutes, else its lower bound."""
-    found = read(SIGNALS[signal], tier.recent, tier.context.basis) if tier.recent is not None else None
-    if not isinstance(found, Reading):
+    reading = read(SIGNALS[signal], tier.recent, tier.context.basis) if tier.recent is not None else None
+    if not isinstance(reading, Reading):
         return None
-    return found.low if found.value is None else found.value
+    return reading.low if reading.value is None else reading.value
 
 
 def list_incidents(status: AgentStatus) -> list[tuple[TierStatus, ActiveIncident]]:
     """Return the open incidents of all tiers, the worst first."""
-    found = [
+    incidents = [
         (tier, incident)
         for tier in status.tiers
         for incident in list_active_incidents(tier, status.incidents[tier.name])
     ]
-    return sorted(found, key=lambda one: rank(one[1].worst))
+    return sorted(incidents, key=lambda pair: rank(pair[1].worst))
 
 
 def worst_first(status: AgentStatus) -> list[TierStatus]:
@@ -247,14 +247,14 @@ def headline(status: AgentStatus) -> Headline:
     states = {tier.name: describe_state(tier) for tier in status.tiers}
     counts = Counter(state.words if state.name == "ok" else state.name for state in states.values())
     counted = [f"{counts[state]} {words}" for state, words in _COUNTED.items() if counts[state]]
-    first, *others = counted
+    first, *texts = counted
     noun = "tier" if first.startswith("1 ") else "tiers"
-    text = ", ".join([first.replace(" ", f" {noun} ", 1), *others])
+    text = ", ".join([first.replace(" ", f" {noun} ", 1), *texts])
     named = (LIKELY, LEARNING, OVERSIZED)
-    told = [f"{name}: {state.words}" for place in named for name, state in states.items() if state.name == place]
-    more = [f"{len(told) - STATES_NAMED} more"] if len(told) > STATES_NAMED else []
+    rows = [f"{name}: {state.words}" for place in named for name, state in states.items() if state.name == place]
+    more = [f"{len(rows) - STATES_NAMED} more"] if len(rows) > STATES_NAMED else []
     judged = Status.OK if any(state.name != LEARNING for state in states.values()) else Status.UNKNOWN
-    sentence = "; ".join([*told[:STATES_NAMED], *more])
+    sentence = "; ".join([*rows[:STATES_NAMED], *more])
     return Headline(
         status="note" if counts[LIKELY] else judged,
         text=text,
@@ -265,7 +265,7 @@ def headline(status: AgentStatus) -> Headline:
 
 def _headline_of(incidents: Sequence[tuple[TierStatus, ActiveIncident]], status: AgentStatus) -> Headline:
     tier, first = incidents[0]
-    touched = len({one.name for one, _ in incidents})
+    touched = len({candidate.name for candidate, _ in incidents})
     where = f"{touched} of {len(status.tiers)} tiers" if touched > 1 else tier.name
     title = first.root.title if touched == 1 else f"{first.root.title} in {tier.name}"
     return Headline(
@@ -278,9 +278,9 @@ def _headline_of(incidents: Sequence[tuple[TierStatus, ActiveIncident]], status:
 
 def _unanswered(status: AgentStatus) -> str:
     without = [tier.name for tier in status.tiers if tier.context.plan is None]
-    said = [f"{', '.join(without)} {'has' if len(without) == 1 else 'have'} no plan."] if without else []
+    texts = [f"{', '.join(without)} {'has' if len(without) == 1 else 'have'} no plan."] if without else []
     count = sum(len(pending_rules(tier)) for tier in status.tiers)
-    return " ".join([*said, *([f"{format_count(count, 'rule')} cannot be judged now."] if count else [])])
+    return " ".join([*texts, *([f"{format_count(count, 'rule')} cannot be judged now."] if count else [])])
 
 
 def cells(line: TierLine, now: float) -> dict[str, str]:
@@ -291,7 +291,7 @@ def cells(line: TierLine, now: float) -> dict[str, str]:
         cost = f"{figure(line.money_a_day)} {line.currency}".strip()
     more = f" and {line.incidents - 1} more" if line.incidents > 1 else ""
     since = f", since {format_clock(line.since, now)}" if line.since is not None else ""
-    found = {
+    mapping = {
         "Tier": line.tier,
         "State": line.words,
         "Replicas": f"{line.replicas_up}{planned}",
@@ -302,7 +302,7 @@ def cells(line: TierLine, now: float) -> dict[str, str]:
         "Certainty": line.certainty,
         "Incident": f"{line.incident}{since}{more}",
     }
-    return {column: "–" if text is None else text for column, text in found.items()}
+    return {column: "–" if text is None else text for column, text in mapping.items()}
 
 
 def overview_json(status: AgentStatus) -> list[dict[str, Any]]:
@@ -310,16 +310,16 @@ def overview_json(status: AgentStatus) -> list[dict[str, Any]]:
     return [asdict(summarize_tier(status, tier)) for tier in worst_first(status)]
 
 
-def overview_text(told: Mapping[str, Any]) -> str:
+def overview_text(mapping: Mapping[str, Any]) -> str:
     """Return `/api/status` as text: the headline, and a table with a line a tier. Raise ValueError for other JSON."""
     known = {field.name for field in fields(TierLine)}
     try:
         # The command prints the schema of what it asked.
-        verdict, now, _ = told["verdict"], float(told["now"]), told["schema"]
-        lines = [TierLine(**{name: one[name] for name in one if name in known}) for one in told["overview"]]
+        verdict, now, _ = mapping["verdict"], float(mapping["now"]), mapping["schema"]
+        lines = [TierLine(**{name: value[name] for name in value if name in known}) for value in mapping["overview"]]
         head = [f"{SIGNS.get(verdict['status'], '?')} {verdict['text']}", *filter(None, [verdict["detail"]])]
-        decided = [f"{one.tier}: {one.decision}" for one in lines if one.decision]
-        rows = _table([cells(one, now) for one in lines])
+        decided = [f"{line.tier}: {line.decision}" for line in lines if line.decision]
+        rows = _table([cells(line, now) for line in lines])
         return "\n".join([*head, "", *rows, *([""] if decided else []), *decided]).rstrip()
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"this is no status of a sizewatch of this version: {error}") from error

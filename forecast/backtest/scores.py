@@ -58,9 +58,9 @@ Measure = Callable[[ScoreSums], tuple[Array, Array]]
 
 
 MEASURES: dict[str, Measure] = {
-    "wape": lambda one: (one.errors, one.amounts),
-    "pinball": lambda one: (100.0 * one.losses, one.bounded * one.mean),
-    "coverage": lambda one: (one.covered, one.bounded),
+    "wape": lambda score_sums: (score_sums.errors, score_sums.amounts),
+    "pinball": lambda score_sums: (100.0 * score_sums.losses, score_sums.bounded * score_sums.mean),
+    "coverage": lambda score_sums: (score_sums.covered, score_sums.bounded),
 }
 """Scores as a ratio of sums. `pinball` is the mean loss of the 95 % quantile in % of the mean amount, `coverage` the
 share of amounts at or below that quantile."""
@@ -71,20 +71,20 @@ COMPARED = ("wape", "pinball")
 RATIO = "_ratio"
 
 
-def compute_score(one: ScoreSums, measure: Measure) -> float | None:
+def compute_score(score_sums: ScoreSums, measure: Measure) -> float | None:
     """Return a score, or None if nothing was counted."""
-    above, below = (float(part.sum()) for part in measure(one))
+    above, below = (float(part.sum()) for part in measure(score_sums))
     return above / below if below > 0 else None
 
 
-def bootstrap_scores(one: ScoreSums, measure: Measure, block: int, draws: int = DRAWS) -> Array:
+def bootstrap_scores(score_sums: ScoreSums, measure: Measure, block: int, draws: int = DRAWS) -> Array:
     """Return the scores of `draws` bootstrap series.
 
     A series consists of blocks of `block` origins (a day of them) with random starts. The first origin follows the last
     (circular blocks: Politis and Romano 1992), otherwise the ends would count less. Empty with fewer than two blocks,
     which show no variation between days. Methods with the same origins get the same draws, so that draws can be
     divided."""
-    above, below = measure(one)
+    above, below = measure(score_sums)
     count = len(above)
     if block < 1 or count < 2 * block:
         return np.empty(0)
@@ -137,30 +137,30 @@ class Scored:
 
 def score_walk(walk: BacktestRun) -> tuple[Scored, ...]:
     """Return all scores of a backtest, in its order."""
-    known = {(one.horizon_seconds, one.method): one for one in walk.forecasts}
-    found = []
-    for one in walk.forecasts:
-        naive = select_naive(one)
-        found.append(_scored(walk, one, naive, known.get((one.horizon_seconds, naive))))
-    return tuple(found)
+    known = {(forecasts.horizon_seconds, forecasts.method): forecasts for forecasts in walk.forecasts}
+    scoreds = []
+    for forecast in walk.forecasts:
+        naive = select_naive(forecast)
+        scoreds.append(_scored(walk, forecast, naive, known.get((forecast.horizon_seconds, naive))))
+    return tuple(scoreds)
 
 
-def _scored(walk: BacktestRun, one: MethodForecasts, name: str, naive: MethodForecasts | None) -> Scored:
-    block = walk.window.day_of_origins(one.leads)
-    own = _sums(walk, one)
+def _scored(walk: BacktestRun, forecasts: MethodForecasts, name: str, naive: MethodForecasts | None) -> Scored:
+    block = walk.window.day_of_origins(forecasts.leads)
+    own = _sums(walk, forecasts)
     values = {key: compute_score(own, measure) for key, measure in MEASURES.items()}
     draws = {key: bootstrap_scores(own, measure, block) for key, measure in MEASURES.items()}
     for key in COMPARED:
         values[key + RATIO], draws[key + RATIO] = None, np.empty(0)
         if naive is not None:
-            ours, theirs = _sums(walk, one, naive), _sums(walk, naive, one)
+            ours, theirs = _sums(walk, forecasts, naive), _sums(walk, naive, forecasts)
             values[key + RATIO] = ratio(compute_score(ours, MEASURES[key]), compute_score(theirs, MEASURES[key]))
             draws[key + RATIO] = _divided(
                 bootstrap_scores(ours, MEASURES[key], block), bootstrap_scores(theirs, MEASURES[key], block)
             )
     return Scored(
-        method=one.method,
-        horizon_seconds=one.horizon_seconds,
+        method=forecasts.method,
+        horizon_seconds=forecasts.horizon_seconds,
         naive=name,
         targets=int(own.targets.sum()),
         values=values,
@@ -168,16 +168,16 @@ def _scored(walk: BacktestRun, one: MethodForecasts, name: str, naive: MethodFor
     )
 
 
-def _sums(walk: BacktestRun, one: MethodForecasts, other: MethodForecasts | None = None) -> ScoreSums:
+def _sums(walk: BacktestRun, forecasts: MethodForecasts, method_forecasts: MethodForecasts | None = None) -> ScoreSums:
     """Return the sums over observed bins. With `other`, use only bins that it forecast too."""
     values = walk.window.series.values
     tested = values[walk.window.test :]
     mean = float(np.nanmean(tested)) if np.isfinite(tested).any() else 0.0
-    middle, upper = one.quantiles[1], one.quantiles[2]
-    if other is not None:
-        middle = np.where(np.isfinite(other.quantiles[1]), middle, np.nan)
-        upper = np.where(np.isfinite(other.quantiles[2]), upper, np.nan)
-    return sums(values[one.targets], middle, upper, mean)
+    middle, upper = forecasts.quantiles[1], forecasts.quantiles[2]
+    if method_forecasts is not None:
+        middle = np.where(np.isfinite(method_forecasts.quantiles[1]), middle, np.nan)
+        upper = np.where(np.isfinite(method_forecasts.quantiles[2]), upper, np.nan)
+    return sums(values[forecasts.targets], middle, upper, mean)
 
 
 def _divided(above: Array, below: Array) -> Array:

@@ -51,8 +51,8 @@ class MethodForecasts:
     @property
     def targets(self) -> Integers:
         """Return the index of the bin of each forecast, origin by lead."""
-        found: Integers = self.origins[:, None] + self.leads[None, :] - 1
-        return found
+        values: Integers = self.origins[:, None] + self.leads[None, :] - 1
+        return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -68,9 +68,9 @@ ProgressCallback = Callable[[str, int, int], None]
 """Callback with the method, the number of finished methods, and the number of methods."""
 
 
-def select_naive(one: MethodForecasts) -> str:
+def select_naive(forecasts: MethodForecasts) -> str:
     """Return the naive method of a horizon: same as now for a single lead, same as yesterday for a path."""
-    return SAME_AS_NOW if len(one.leads) == 1 else SAME_AS_YESTERDAY
+    return SAME_AS_NOW if len(forecasts.leads) == 1 else SAME_AS_YESTERDAY
 
 
 def walk(
@@ -92,48 +92,58 @@ def walk(
     unknown = [name for name in methods if name not in NAMES]
     if unknown:
         raise CannotTest(f"there is no method {unknown[0]}; there are {', '.join(NAMES)}")
-    found = window(series, test_days)
+    backtest_window = window(series, test_days)
     leads = {horizon: list_leads(horizon, series.bin_seconds) for horizon in horizons}
-    leads, notes = _possible(found, leads)
-    usable = [name for name in NAMES if name != SAME_AS_LAST_WEEK or found.test >= DAYS_A_WEEK * found.per_day]
-    chosen = [name for name in (LITTLE_METHODS if found.little else usable) if name in methods]
+    leads, notes = _possible(backtest_window, leads)
+    usable = [
+        name
+        for name in NAMES
+        if name != SAME_AS_LAST_WEEK or backtest_window.test >= DAYS_A_WEEK * backtest_window.per_day
+    ]
+    chosen = [name for name in (LITTLE_METHODS if backtest_window.little else usable) if name in methods]
     left_out = [name for name in methods if name not in chosen]
     if left_out:
-        notes.append(f"not tested with {found.test / found.per_day:.1f} days before the test: {', '.join(left_out)}")
-    first = len(series) - len(found.series)
-    known = np.ones(len(found.series)) if factors is None else factors[first : len(series)]
+        notes.append(
+            f"not tested with {backtest_window.test / backtest_window.per_day:.1f} days before the test: {', '.join(left_out)}"
+        )
+    first = len(series) - len(backtest_window.series)
+    known = np.ones(len(backtest_window.series)) if factors is None else factors[first : len(series)]
     forecasts: list[MethodForecasts] = []
     for place, name in enumerate(chosen):
-        forecasts += _ours(found, leads, sundays, known) if name == COMBINATION else _single(name, found, leads)
+        forecasts += (
+            _ours(backtest_window, leads, sundays, known)
+            if name == COMBINATION
+            else _single(name, backtest_window, leads)
+        )
         if progress is not None:
             progress(name, place + 1, len(chosen))
-    return BacktestRun(window=found, forecasts=tuple(forecasts), notes=tuple(notes))
+    return BacktestRun(window=backtest_window, forecasts=tuple(forecasts), notes=tuple(notes))
 
 
-def _possible(found: BacktestWindow, leads: dict[float, Integers]) -> tuple[dict[float, Integers], list[str]]:
-    if not found.little:
+def _possible(backtest_window: BacktestWindow, leads: dict[float, Integers]) -> tuple[dict[float, Integers], list[str]]:
+    if not backtest_window.little:
         return leads, []
-    hours = len(found.series) * found.series.bin_seconds / 3600
+    hours = len(backtest_window.series) * backtest_window.series.bin_seconds / 3600
     notes = [
         f"little history ({hours:.0f} hours): everything after the first 6 hours is tested, and only the next bins"
     ]
-    single = {horizon: one for horizon, one in leads.items() if len(one) == 1}
+    single = {horizon: values for horizon, values in leads.items() if len(values) == 1}
     if not single:
         raise ShortSeriesError(f"has {hours:.0f} hours; horizons of 6 hours and more need {LEAST_DAYS} days of history")
     return single, notes
 
 
-def _single(name: str, found: BacktestWindow, leads: dict[float, Integers]) -> list[MethodForecasts]:
+def _single(name: str, backtest_window: BacktestWindow, leads: dict[float, Integers]) -> list[MethodForecasts]:
     """Return the forecasts of a method, with quantiles from its own errors."""
-    past = ObservedBins(found.series)
+    past = ObservedBins(backtest_window.series)
     members = partial(forecast_all, [METHODS[name]], Outlook(past))
-    first = 1 if found.little else max(first_origin(past), found.test - WARM_UP_DAYS * past.per_day)
+    first = 1 if backtest_window.little else max(first_origin(past), backtest_window.test - WARM_UP_DAYS * past.per_day)
     made = []
     for horizon, ahead in leads.items():
         forecaster = Horizon(past, members, ahead, first=first)
         if len(ahead) > 1:
             forecaster = day_horizon(past, members, first, powers=(0.5,))
-        origins = found.origins(ahead)
+        origins = backtest_window.origins(ahead)
         quantiles = forecaster.quantiles(origins)[:, :, : len(ahead)]
         made.append(
             MethodForecasts(method=name, horizon_seconds=horizon, origins=origins, leads=ahead, quantiles=quantiles)
@@ -142,20 +152,20 @@ def _single(name: str, found: BacktestWindow, leads: dict[float, Integers]) -> l
 
 
 def _ours(
-    found: BacktestWindow, leads: dict[float, Integers], sundays: Collection[date], factors: Array
+    backtest_window: BacktestWindow, leads: dict[float, Integers], sundays: Collection[date], factors: Array
 ) -> list[MethodForecasts]:
     """Return the forecasts of this forecaster. With little history these are the same as now."""
-    series = replace(found.series, values=remove_event_effects(found.series.values, factors))
+    series = replace(backtest_window.series, values=remove_event_effects(backtest_window.series.values, factors))
     past = ObservedBins(series)
     shift = len(series) - len(past)
     single = [int(ahead[0]) * series.bin_seconds for ahead in leads.values() if len(ahead) == 1]
-    if not found.little:
+    if not backtest_window.little:
         seconds = max(single, default=NEXT_SECONDS)
-        forecaster = Forecaster(series, ahead_seconds=seconds, sundays=sundays, since=found.test)
+        forecaster = Forecaster(series, ahead_seconds=seconds, sundays=sundays, since=backtest_window.test)
     made = []
     for horizon, ahead in leads.items():
-        origins = found.origins(ahead)
-        if found.little:
+        origins = backtest_window.origins(ahead)
+        if backtest_window.little:
             quantiles = naive_horizon(past).quantiles(origins - shift)
         else:
             quantiles = forecaster.quantiles(origins - shift, int(ahead[-1]))

@@ -39,12 +39,12 @@ class ColdStart:
     @property
     def count(self) -> int:
         """Return the number of recorded starts of all kinds."""
-        return sum(one.count for one in self.known)
+        return sum(quantiles.count for quantiles in self.known)
 
     @property
     def leading(self) -> StartQuantiles | None:
         """Return the quantiles behind the lead, or None for the plan."""
-        return next((one for one in self.known if one.timing is self.timing), None)
+        return next((quantiles for quantiles in self.known if quantiles.timing is self.timing), None)
 
 
 _Lead = tuple[float, LeadSource, Timing | None, str]
@@ -63,8 +63,8 @@ def cold_start(starts: Iterable[ReplicaStart], plan_seconds: float | None) -> Co
     if not known:
         return None if plan_seconds is None else _by_plan(plan_seconds)
     leads = (*_measured(known, plan_seconds), *_in_part(known, plan_seconds), *_planned(known, plan_seconds))
-    seconds, source, timing, why = max(leads, key=lambda one: one[0])
-    text = "; ".join(one.sentence for one in known)
+    seconds, source, timing, why = max(leads, key=lambda pair: pair[0])
+    text = "; ".join(quantiles.sentence for quantiles in known)
     return ColdStart(p95_seconds=seconds, source=source, sentence=f"{text}. {why}", timing=timing, known=known)
 
 
@@ -74,7 +74,7 @@ def _by_plan(seconds: float) -> ColdStart:
 
 
 def _whole(known: tuple[StartQuantiles, ...]) -> StartQuantiles | None:
-    return next((one for one in known if one.timing is Timing.POD), None)
+    return next((quantiles for quantiles in known if quantiles.timing is Timing.POD), None)
 
 
 def _measured(known: tuple[StartQuantiles, ...], plan_seconds: float | None) -> Iterator[_Lead]:
@@ -105,7 +105,7 @@ def _planned(known: tuple[StartQuantiles, ...], plan_seconds: float | None) -> I
     if whole is not None:
         text = f"The plan's {planned} are the lead until {ENOUGH} starts are timed from the request to Ready"
     else:
-        rest = number(plan_seconds - max(one.p95_seconds for one in known), "seconds")
+        rest = number(plan_seconds - max(quantiles.p95_seconds for quantiles in known), "seconds")
         text = f"No start was timed from the request for its replica. The plan's {planned} are the lead; {rest} of it are not timed"
     yield plan_seconds, LeadSource.PLAN, None, text
 

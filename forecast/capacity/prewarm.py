@@ -182,10 +182,10 @@ def schedule(
 
 def merge_steps(steps: Iterable[ScheduleStep]) -> tuple[ScheduleStep, ...]:
     """Return steps in time order. Neighbours of equal count become a step with the highest demand of both."""
-    found: list[ScheduleStep] = []
+    schedule_steps: list[ScheduleStep] = []
     for step in sorted(steps, key=lambda step: step.start):
-        if found and found[-1].replicas == step.replicas:
-            last = found.pop()
-            step = replace(max(step, last, key=lambda one: one.demand_rps), start=last.start)
-        found.append(step)
-    return tuple(found)
+        if schedule_steps and schedule_steps[-1].replicas == step.replicas:
+            last = schedule_steps.pop()
+            step = replace(max(step, last, key=lambda schedule_step: schedule_step.demand_rps), start=last.start)
+        schedule_steps.append(step)
+    return tuple(schedule_steps)

@@ -106,13 +106,13 @@ def apply_hold(targets: Array, hold: int) -> Array:
     return highest
 
 
-def simulate_fleet(asked: Array, lead: int, initial: float) -> SimulatedFleet:
+def simulate_fleet(values: Array, lead: int, initial: float) -> SimulatedFleet:
     """Return the serving replicas: those requested without a break for a whole lead. `initial` serve at the start.
 
     Scaling down removes the newest requests first. So the ready count is the minimum of the last `lead + 1` minutes.
     """
-    padded = np.concatenate([np.full(lead, float(initial)), asked])
-    return SimulatedFleet(asked=asked, ready=sliding_window_view(padded, lead + 1).min(axis=1))
+    padded = np.concatenate([np.full(lead, float(initial)), values])
+    return SimulatedFleet(asked=values, ready=sliding_window_view(padded, lead + 1).min(axis=1))
 
 
 def outcome(world: SimulatedDemand, run: SimulatedFleet) -> Outcome:
@@ -150,14 +150,14 @@ def simulate_reactive(
     if not 0 < utilisation <= 1:
         raise ValueError(f"a utilisation of {utilisation} is none")
     first = initial_replicas(world)
-    total, recent, asked = first, [0.0] * hold, np.empty(len(world.demand))
+    total, recent, values = first, [0.0] * hold, np.empty(len(world.demand))
     for minute, load in enumerate((world.observed_demand / (utilisation * world.capacity)).tolist()):
         near = total > 0 and abs(load / total - 1.0) <= HPA_TOLERANCE
         target = max(float(minimum), total if near else float(np.ceil(load)))
         recent[minute % hold] = target
         total = target if target > total else min(total, max(recent))
-        asked[minute] = total
-    return simulate_fleet(asked, world.lead, first)
+        values[minute] = total
+    return simulate_fleet(values, world.lead, first)
 
 
 def simulate_foresight(world: SimulatedDemand, *, hold: int = HPA_HOLD_MINUTES, minimum: int = 1) -> SimulatedFleet:
@@ -179,8 +179,8 @@ def simulate_requests(
     """
     needed = np.maximum(world.observed_demand, np.nan_to_num(quantile, nan=0.0))
     targets = np.maximum(float(minimum), replicas(needed, world.capacity, margin))
-    asked = apply_hold(targets, hold_minutes(world.lead) if hold is None else hold)
-    return simulate_fleet(asked, world.lead, initial_replicas(world))
+    values = apply_hold(targets, hold_minutes(world.lead) if hold is None else hold)
+    return simulate_fleet(values, world.lead, initial_replicas(world))
 
 
 class Choice(StrEnum):
@@ -234,27 +234,26 @@ class PolicyComparison:
     @property
     def sentence(self) -> str:
         """Return which policy was cheaper, with the numbers."""
-        ours, other = self.prewarmed, self.reacted
-        text = f"{self.reason}: pre-warming took {_outcome_text(ours)}, reacting {_outcome_text(other)}"
-        if ours.missing_hours or other.missing_hours:
+        ours, result = self.prewarmed, self.reacted
+        text = f"{self.reason}: pre-warming took {_outcome_text(ours)}, reacting {_outcome_text(result)}"
+        if ours.missing_hours or result.missing_hours:
             text += f"; a replica that is missing costs as much as {self.late_to_warm:.0f} that wait"
         if ours.replica_hours < self.static.replica_hours:
             return text
         return f"{text}; at the certainty in use always {self.static.most_replicas} replicas would have cost no more"
 
 
-def _outcome_text(one: Outcome) -> str:
-    return (
-        f"{one.replica_hours:.0f} replica-hours and was short of capacity in {100 * one.violated:.2f} % of the minutes"
-    )
+def _outcome_text(result: Outcome) -> str:
+    return f"{result.replica_hours:.0f} replica-hours and was short of capacity in {100 * result.violated:.2f} % of the minutes"
 
 
 def cheapest_reacting(world: SimulatedDemand, late_to_warm: float, *, minimum: int = 1) -> float:
     """Return the cheapest utilisation of reacting with late requests priced. In a tie return the highest."""
     costs = {
-        one: outcome(world, simulate_reactive(world, one, minimum=minimum)).priced(late_to_warm) for one in UTILISATIONS
+        value: outcome(world, simulate_reactive(world, value, minimum=minimum)).priced(late_to_warm)
+        for value in UTILISATIONS
     }
-    return min(costs, key=lambda one: (costs[one], -one))
+    return min(costs, key=lambda value: (costs[value], -value))
 
 
 def compare_policies(
@@ -271,7 +270,9 @@ def compare_policies(
     `with_margin` has the margin of recommended counts; `chosen` is one of UTILISATIONS."""
     return PolicyComparison(
         static=outcome(world, simulate_static(world, peak(world))),
-        reacting=tuple((one, outcome(world, simulate_reactive(world, one, minimum=minimum))) for one in UTILISATIONS),
+        reacting=tuple(
+            (value, outcome(world, simulate_reactive(world, value, minimum=minimum))) for value in UTILISATIONS
+        ),
         chosen=chosen,
         prewarmed=outcome(world, prewarmed),
         with_margin=outcome(world, with_margin),

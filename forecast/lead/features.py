@@ -207,14 +207,14 @@ def _spreads(rows: Signals, mean: float) -> Array:
 def _robust(signals: Array, moves: Array, weight: Array, width: Array) -> Array:
     design, wanted = signals / width[:, None], moves / width
     penalty = RIDGE * weight.sum() * np.eye(design.shape[1])
-    trusted, found = weight, np.zeros(design.shape[1])
+    trusted, values = weight, np.zeros(design.shape[1])
     for _ in range(ROBUST_PASSES):
         weighted = design * trusted[:, None]
-        found = np.linalg.solve(weighted.T @ design + penalty, weighted.T @ wanted)
-        off = np.abs(wanted - design @ found)
+        values = np.linalg.solve(weighted.T @ design + penalty, weighted.T @ wanted)
+        off = np.abs(wanted - design @ values)
         bound = ROBUST_WIDTH * float(np.median(off[weight > 0])) + 1e-3
         trusted = weight * np.minimum(1.0, bound / np.maximum(off, 1e-9))
-    return found
+    return values
 
 
 def _upper(spreads: Array, errors: Array, weight: Array, mean: float) -> Array:
@@ -233,5 +233,5 @@ def _upper(spreads: Array, errors: Array, weight: Array, mean: float) -> Array:
         pace = 0.1 if step < 0.6 * DESCENT_STEPS else 0.02
         stride = pace * first / (1 - 0.9**step) / (np.sqrt(second / (1 - 0.99**step)) + 1e-6)
         logs = np.clip(logs - stride, -8.0, MOST_WEIGHT)
-    found: Array = np.exp(logs) * typical / unit
-    return found
+    values: Array = np.exp(logs) * typical / unit
+    return values

@@ -96,11 +96,11 @@ def run_lead_forecast(minutes: Array, outlook: SeasonalPrior, lead: int) -> Lead
     targets[: max(0, len(minutes) - lead)] = minutes[lead:]
     centre, spread = np.full(len(signals), np.nan), np.full(len(signals), np.nan)
     for start in range(FIRST_FIT_MINUTES, len(signals), REFIT_MINUTES):
-        found = fit_errors(signals, targets, start, lead)
-        if found is not None:
+        regression = fit_errors(signals, targets, start, lead)
+        if regression is not None:
             rows = signals.rows(start, start + REFIT_MINUTES)
-            centre[start : start + REFIT_MINUTES] = found.centre(rows)
-            spread[start : start + REFIT_MINUTES] = found.spread(rows)
+            centre[start : start + REFIT_MINUTES] = regression.centre(rows)
+            spread[start : start + REFIT_MINUTES] = regression.spread(rows)
     return LeadRun(
         lead=lead,
         centre=centre,

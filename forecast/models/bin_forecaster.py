@@ -138,13 +138,13 @@ class Forecaster:
         """
         if self._naive is not None:
             return self._naive.quantiles(origins)[:, :, :bins]
-        found = self._day.quantiles(origins)
+        values = self._day.quantiles(origins)
         young = origins < YOUNG_DAYS * self._past.per_day
         if young.any():
-            found[2:, young] = np.maximum(found[2:, young], self._highest_of_days(origins[young]))
+            values[2:, young] = np.maximum(values[2:, young], self._highest_of_days(origins[young]))
         for place, horizon in enumerate(self._short):
-            found[:, :, place] = horizon.quantiles(origins)[:, :, 0]
-        return found[:, :, :bins]
+            values[:, :, place] = horizon.quantiles(origins)[:, :, 0]
+        return values[:, :, :bins]
 
     def _highest_of_days(self, origins: Integers) -> Array:
         """Return the highest amount of the same time on the days before, by origin and lead."""
@@ -201,9 +201,9 @@ def day_horizon(past: ObservedBins, members: Members, first: int, powers: Sequen
     day = past.per_day
     edges = np.unique(np.linspace(0, day, QUARTERS + 1).astype(np.int64)).tolist()
     parts = [slice(*ends) for ends in pairwise(edges)]
-    every = max(1, day // HOURS)
+    count = max(1, day // HOURS)
     return Horizon(
-        past, members, np.arange(1, day + 1), first=first, every=every, parts=parts, powers=powers, error_days=14
+        past, members, np.arange(1, day + 1), first=first, stride=count, parts=parts, powers=powers, error_days=14
     )
 
 
@@ -216,6 +216,6 @@ def naive_horizon(past: ObservedBins) -> Horizon:
     day = past.per_day
     edges = np.unique(np.geomspace(1, day + 1, min(day, NAIVE_PARTS) + 1).round().astype(np.int64) - 1).tolist()
     members = partial(forecast_all, [METHODS[SAME_AS_NOW]], Outlook(past))
-    every = max(1, day // BINS_A_DAY)
+    count = max(1, day // BINS_A_DAY)
     parts = [slice(*ends) for ends in pairwise(edges)]
-    return Horizon(past, members, np.arange(1, day + 1), first=1, every=every, parts=parts)
+    return Horizon(past, members, np.arange(1, day + 1), first=1, stride=count, parts=parts)

@@ -48,7 +48,7 @@ Members = Callable[[Integers, Integers], Array]
 
 
 class Horizon:
-    """Forecasts of the bins 1 to `leads[-1]` after an origin, made every `every` bins from bin `first` on.
+    """Forecasts of the bins 1 to `leads[-1]` after an origin, made every `stride` bins from bin `first` on.
 
     `parts` are slices of the leads with weights and errors of their own. `powers` of the level are the scales of errors.
     """
@@ -60,20 +60,20 @@ class Horizon:
         leads: Integers,
         *,
         first: int,
-        every: int = 1,
+        stride: int = 1,
         parts: Sequence[slice] = (slice(0, 1),),
         powers: Sequence[float] = (0.5,),
         error_days: float = 7,
     ) -> None:
         self._past, self._members, self.leads = past, members, leads
-        self._every, self._parts, self._powers, self._error_days = every, parts, np.array(powers), error_days
-        self.origins: Integers = np.arange(len(past) - (len(past) - first) // every * every, len(past) + 1, every)
+        self._stride, self._parts, self._powers, self._error_days = stride, parts, np.array(powers), error_days
+        self.origins: Integers = np.arange(len(past) - (len(past) - first) // stride * stride, len(past) + 1, stride)
         self._made = members(self.origins, leads)
         self._solved = 0
 
     def follow(self) -> None:
         """Add the forecasts of new bins."""
-        new = np.arange(self.origins[-1] + self._every, len(self._past) + 1, self._every)
+        new = np.arange(self.origins[-1] + self._stride, len(self._past) + 1, self._stride)
         if len(new):
             self.origins = np.concatenate([self.origins, new])
             self._made = np.concatenate([self._made, self._members(new, self.leads)])
@@ -89,7 +89,7 @@ class Horizon:
         self._factors = np.empty((len(actual), len(self._parts), len(self._powers), len(LEVELS)))
         self._forecasts = np.empty(actual.shape)
         for place, part in enumerate(self._parts):
-            late = -(-int(self.leads[part][-1]) // self._every)
+            late = -(-int(self.leads[part][-1]) // self._stride)
             made, known = self._made[:, part], actual[:, part]
             errors = _mean_known(np.abs(made - known[:, :, None]))
             self._weights[:, place] = _weigh(_delayed(errors, late), self._rows(WEIGHT_HALF_LIFE_DAYS))
@@ -106,7 +106,7 @@ class Horizon:
                 self._factors[:, place] = np.where(np.isfinite(here), here, earlier)
 
     def _rows(self, days: float) -> int:
-        return max(1, round(days * self._past.per_day / self._every))
+        return max(1, round(days * self._past.per_day / self._stride))
 
     def _level(self, origins: Integers, forecasts: Array) -> Array:
         least = np.maximum(LEAST_SHARE * self._past.week_mean(origins), FEWEST)
@@ -118,7 +118,7 @@ class Horizon:
         An origin between two rows uses the weights and errors of the row before it.
         """
         self._solve()
-        rows = (origins - self.origins[0]) // self._every
+        rows = (origins - self.origins[0]) // self._stride
         forecasts = self._forecasts[rows]
         between = np.flatnonzero(self.origins[rows] != origins)
         if len(between):
@@ -174,5 +174,5 @@ def _rolling_quantiles(rows: Array, window: int) -> Array:
     """Return LEVELS over the newest `window` rows at each row: the outer of two neighbours, as few errors are known."""
     width = rows.shape[1]
     flat = pd.Series(rows.ravel()).rolling(max(window * width, LEAST_ERRORS), min_periods=LEAST_ERRORS)
-    found = [flat.quantile(level, interpolation="higher" if level > 0.5 else "lower") for level in LEVELS]
-    return np.column_stack([one.to_numpy()[width - 1 :: width] for one in found])
+    parts = [flat.quantile(level, interpolation="higher" if level > 0.5 else "lower") for level in LEVELS]
+    return np.column_stack([value.to_numpy()[width - 1 :: width] for value in parts])

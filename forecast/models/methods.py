@@ -73,8 +73,8 @@ def _same_as_now(outlook: Outlook, origins: Integers, leads: Integers) -> Array:
 def _lagged(outlook: Outlook, origins: Integers, leads: Integers, days: int) -> Array:
     """Return the amounts of `days` ago, or of the day before while the history is shorter."""
     targets, day = origins + leads - 1, outlook.past.per_day
-    found = outlook.past.values_at(targets - days * day)
-    return np.where(np.isfinite(found), found, outlook.past.values_at(targets - day))
+    values = outlook.past.values_at(targets - days * day)
+    return np.where(np.isfinite(values), values, outlook.past.values_at(targets - day))
 
 
 def _last_such_day(outlook: Outlook, origins: Integers, leads: Integers) -> Array:
@@ -88,9 +88,9 @@ def _last_such_day(outlook: Outlook, origins: Integers, leads: Integers) -> Arra
     alike = slots[order[1:]] == slots[order[:-1]]
     before = np.full(len(slots), -1)
     before[order[1:][alike]] = order[:-1][alike]
-    found = before[targets]
-    found = np.where(found >= origins, before[found], found)
-    return np.where(found >= 0, outlook.past.values_at(found), outlook.past.values_at(targets - day))
+    value = before[targets]
+    value = np.where(value >= origins, before[value], value)
+    return np.where(value >= 0, outlook.past.values_at(value), outlook.past.values_at(targets - day))
 
 
 def _usual_day(outlook: Outlook, origins: Integers, leads: Integers) -> Array:

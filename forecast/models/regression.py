@@ -43,16 +43,16 @@ class Regression:
         """Return the forecast at each origin by the fit of the whole days before it. NaN where there is none yet."""
         day = self._outlook.past.per_day
         days = origins // day
-        missing = [one for one in np.unique(days).tolist() if one not in self._fits]
+        missing = [value for value in np.unique(days).tolist() if value not in self._fits]
         if missing:
             self._fit(missing)
         design, base, scale = self._signals(origins)
-        found = np.full(len(origins), np.nan)
+        values = np.full(len(origins), np.nan)
         for each in np.unique(days).tolist():
             rows = days == each
             roots = base[rows] + design[rows] @ self._fits[each]
-            found[rows] = np.maximum(roots, 0.0) ** 2 * scale[rows]
-        return found
+            values[rows] = np.maximum(roots, 0.0) ** 2 * scale[rows]
+        return values
 
     def _fit(self, days: list[int]) -> None:
         past, day = self._outlook.past, self._outlook.past.per_day

@@ -116,12 +116,12 @@ def occurrences(event: CalendarEvent, since: float, until: float, zone: str) -> 
 def recurrence(event: CalendarEvent) -> rrule:
     """Return the recurrence rule of an event. Raise ValueError with the reason for an invalid text."""
     try:
-        found = rrulestr(event.recurrence or "", dtstart=event.start)
+        result = rrulestr(event.recurrence or "", dtstart=event.start)
     except (ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
         raise ValueError(f"event {event.name}: '{event.recurrence}' is no recurrence rule ({error})") from error
-    if not isinstance(found, rrule):
+    if not isinstance(result, rrule):
         raise ValueError(f"event {event.name}: '{event.recurrence}' must be one rule, such as FREQ=WEEKLY;BYDAY=MO")
-    return found
+    return result
 
 
 def _shown(t: float, clock: ZoneInfo) -> datetime:
@@ -160,8 +160,8 @@ def public_holidays(country: str, days: Sequence[date]) -> Mapping[date, str]:
         return {}
     import holidays
 
-    found = holidays.country_holidays(code, subdiv=part or None, years=range(days[0].year, days[-1].year + 1))
-    return {day: found[day] for day in days if day in found}
+    base = holidays.country_holidays(code, subdiv=part or None, years=range(days[0].year, days[-1].year + 1))
+    return {day: base[day] for day in days if day in base}
 
 
 @lru_cache(maxsize=1)

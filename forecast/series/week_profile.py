@@ -73,8 +73,8 @@ class WeekProfiles:
         """
         slots = self._past.slots(int(targets.max()) + 1)[targets]
         table, rows = self._table(origins)
-        found: Array = table[rows, slots]
-        return found
+        values: Array = table[rows, slots]
+        return values
 
     def mean_before(self, origins: Integers, width: int) -> Array:
         """Return the mean of the profile over the `width` bins before each origin."""

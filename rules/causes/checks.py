@@ -56,26 +56,25 @@ HIT_RATE = ("prefix_hit_tokens", "prefix_queried_tokens")
 
 
 def check_prefix_hits(context: CauseContext) -> CauseResult | None:
-    found = lookup_share(context.total, *HIT_RATE)
-    if isinstance(found, Missing):
+    reading = lookup_share(context.total, *HIT_RATE)
+    if isinstance(reading, Missing):
         return None
-    lost = _find_lost_hits(context)
-    if lost:
+    if lost := _find_lost_hits(context):
         return CauseResult(supported=True, text=lost)
-    value = found.value or 0.0
-    hits, whose = context.workload.prefix_hit_ratio if context.workload else None, "the plan has"
+    value = reading.value or 0.0
+    hits, owner = context.workload.prefix_hit_ratio if context.workload else None, "the plan has"
     if hits is None:
-        hits, whose = _read_measured_hits(context), "the benchmark had"
+        hits, owner = _read_measured_hits(context), "the benchmark had"
     if hits is None:
         return None
-    text = f"{value:.0%} where {whose} {hits:.0%}"
+    text = f"{value:.0%} where {owner} {hits:.0%}"
     return CauseResult(supported=value < hits - NOTICEABLE, proven=value < hits - LOST, text=text)
 
 
 def check_repeated_prompts(context: CauseContext) -> CauseResult | None:
     """Check for a benchmark with one set of prompts at every rate: its prefix cache is better than production's."""
-    measured, found = _read_measured_hits(context), lookup_share(context.total, *HIT_RATE)
-    if measured is None or isinstance(found, Missing) or (found.value or 0.0) >= measured - LOST:
+    measured, reading = _read_measured_hits(context), lookup_share(context.total, *HIT_RATE)
+    if measured is None or isinstance(reading, Missing) or (reading.value or 0.0) >= measured - LOST:
         return NOT_ASKED
     planned = context.workload.prefix_hit_ratio if context.workload else None
     wanted = "the plan names none" if planned is None else f"the plan has {planned:.0%}"
@@ -107,9 +106,10 @@ def _find_lost_hits(context: CauseContext) -> str:
 
 def _has_same_prompts(now: Window, before: Window) -> bool:
     """Return whether both windows have enough requests, with prompts of about the same length."""
-    if min(one.counters.get("requests_finished", 0.0) for one in (now, before)) < ENOUGH_REQUESTS:
+    if min(window.counters.get("requests_finished", 0.0) for window in (now, before)) < ENOUGH_REQUESTS:
         return False
-    later, earlier = (histograms.mean(one.histograms.get("prompt_tokens_per_request", ())) for one in (now, before))
+    lengths = (window.histograms.get("prompt_tokens_per_request", ()) for window in (now, before))
+    later, earlier = map(histograms.mean, lengths)
     return bool(later and earlier) and 1 / LONGER <= (later or 0.0) / (earlier or 1.0) <= LONGER
 
 
@@ -190,8 +190,8 @@ def check_speculation(context: CauseContext) -> CauseResult | None:
 
 def check_evictions(context: CauseContext) -> CauseResult | None:
     """Check evictions over the whole window, and over the window of KvEviction at its end. The worse counts."""
-    last = max(one.window.end for one in context.binned) - CATALOGUE["KvEviction"].window_seconds
-    recent = [one.window for one in context.binned if one.window.end > last]
+    last = max(binned.window.end for binned in context.binned) - CATALOGUE["KvEviction"].window_seconds
+    recent = [binned.window for binned in context.binned if binned.window.end > last]
     sums = [context.total]
     if len(recent) < len(context.binned):
         sums.append(windows.sum_families(recent, EVICTIONS))
@@ -234,28 +234,28 @@ def check_cold_cache(context: CauseContext) -> CauseResult | None:
     usual = routing.hit_rate(warm)
     if not young or usual is None:
         return NOT_ASKED
-    cold = [one for one in young if (rate := routing.hit_rate([one])) is not None and rate < usual - LOST]
+    cold = [binned for binned in young if (rate := routing.hit_rate([binned])) is not None and rate < usual - LOST]
     hits = routing.hit_rate(cold)
     if hits is None:
         return NOT_ASKED
-    names = ", ".join(sorted({one.replica or "" for one in cold}))
+    names = ", ".join(sorted({binned.replica or "" for binned in cold}))
     text = f"{names} is new, {hits:.0%} prefix hits there, {usual:.0%} on warm replicas"
     minutes = context.slow_minutes
     if minutes is None:
         return CauseResult(supported=True, proven=False, text=text)
     late = math.fsum(count for _, count in minutes.slow)
-    there = math.fsum(count for one, count in minutes.slow if any(one is other for other in cold)) / late
+    there = math.fsum(count for binned, count in minutes.slow if any(binned is sample for sample in cold)) / late
     text = f"{text}; {there:.0%} of the late requests of slow minutes are there"
     return CauseResult(supported=there > NOTICEABLE, proven=there > MOST_LATE, text=text)
 
 
 def check_routing(context: CauseContext) -> CauseResult | None:
     """Check the routing by rule PrefixRoutingBroken, with several replicas."""
-    if len({one.replica for one in context.binned} - {None}) < 2:
+    if len({binned.replica for binned in context.binned} - {None}) < 2:
         return NOT_ASKED
     rule, now = CATALOGUE[routing.RULE], hold(context.binned).ends[1]
     result = routing.judge_replicas(
-        RuleContext(rule=rule, catalogue=CATALOGUE, context=context.context, binned=context.binned, now=now)
+        RuleContext(rule=rule, catalogue=CATALOGUE, tier=context.context, binned=context.binned, now=now)
     )
     if isinstance(result, Unknown):
         return None
@@ -317,18 +317,18 @@ def check_throttling_cause(context: CauseContext) -> CauseResult | None:
         known += [(held.value or 0.0, word, proof)] if isinstance(held, Reading) else []
     if not known:
         return None
-    share, word, proof = max(known, key=lambda one: (one[0] > NOTICEABLE and one[2], one[0]))
+    share, word, proof = max(known, key=lambda pair: (pair[0] > NOTICEABLE and pair[2], pair[0]))
     text = f"clocks were held down by {word} {share:.0%} of the time"
     return CauseResult(supported=share > NOTICEABLE, proven=proof, text=text)
 
 
 def check_one_replica(context: CauseContext) -> CauseResult | None:
     """Check for one replica with nearly all failures while others serve."""
-    groups = hold(one for one in context.binned if one.replica is not None).by_replica
+    groups = hold(binned for binned in context.binned if binned.replica is not None).by_replica
     sums = {name: outcomes(group.sum_families(READ)) for name, group in groups.items()}
-    each = {name: one for name, one in sums.items() if not isinstance(one, Missing)}
+    each = {name: results for name, results in sums.items() if not isinstance(results, Missing)}
     failing = context.rule.method is judge_availability
-    wrong = {name: found.failed if failing else found.no_room + found.bad for name, found in each.items()}
+    wrong = {name: results.failed if failing else results.no_room + results.bad for name, results in each.items()}
     total = sum(wrong.values())
     if len(each) < 2 or total <= 0:
         return NOT_ASKED
@@ -342,12 +342,12 @@ def check_engine_steps(context: CauseContext) -> CauseResult | None:
     """Check for an engine that fails or holds requests and takes no step, while its front end serves the page."""
     dead: set[str] = set()
     failed = held = 0.0
-    for one in context.binned:
-        found, holds = outcomes(one.window), one.window.gauges.get(HELD)
-        is_still = one.window.counters.get(STEP_FAMILY) == 0
-        fails = found.failed if is_still and not isinstance(found, Missing) else 0.0
+    for binned in context.binned:
+        results, holds = outcomes(binned.window), binned.window.gauges.get(HELD)
+        is_still = binned.window.counters.get(STEP_FAMILY) == 0
+        fails = results.failed if is_still and not isinstance(results, Missing) else 0.0
         if fails > 0 or holds:
-            dead.add(one.replica or context.context.tier)
+            dead.add(binned.replica or context.context.name)
             failed, held = failed + fails, max(held, holds.maximum if holds else 0.0)
     if not dead:
         return NOT_ASKED
@@ -358,11 +358,11 @@ def check_engine_steps(context: CauseContext) -> CauseResult | None:
 
 def check_transfers(context: CauseContext) -> CauseResult | None:
     """Check for failed KV transfers: the request fails, or its prompt is computed again."""
-    count, found = context.total.counters.get("kv_transfer_failures"), outcomes(context.total)
-    if count is None or isinstance(found, Missing):
+    count, results = context.total.counters.get("kv_transfer_failures"), outcomes(context.total)
+    if count is None or isinstance(results, Missing):
         return NOT_ASKED
     failing = context.rule.method is judge_availability
-    of, word = (found.failed, "failed") if failing else (found.accepted_requests, "were taken on")
+    of, word = (results.failed, "failed") if failing else (results.accepted_requests, "were taken on")
     text = f"{count:,.0f} KV transfers failed while {of:,.0f} requests {word}"
     return CauseResult(supported=count >= 1 and count > NOTICEABLE * of, text=text)
 
@@ -377,13 +377,15 @@ def check_hardware_faults(context: CauseContext) -> CauseResult | None:
     """Check for GPU faults. Proof: most requests failed on the faulty replicas since the fault."""
     first: dict[str | None, float] = {}
     count = 0.0
-    for one in context.binned:
-        some = sum(one.window.counters.get(name, 0.0) for name in ("gpu_fault_events", "gpu_ecc_uncorrectable_errors"))
+    for binned in context.binned:
+        counters = binned.window.counters
+        some = sum(counters.get(name, 0.0) for name in ("gpu_fault_events", "gpu_ecc_uncorrectable_errors"))
         if some > 0:
             count += some
-            first[one.replica] = min(one.window.start, first.get(one.replica, math.inf))
-    failed = [(one, found.failed) for one in context.binned if not isinstance(found := outcomes(one.window), Missing)]
-    after = math.fsum(some for one, some in failed if one.window.end > first.get(one.replica, math.inf))
+            first[binned.replica] = min(binned.window.start, first.get(binned.replica, math.inf))
+    ends = ((sample, outcomes(sample.window)) for sample in context.binned)
+    failed = [(sample, end.failed) for sample, end in ends if not isinstance(end, Missing)]
+    after = math.fsum(some for sample, some in failed if sample.window.end > first.get(sample.replica, math.inf))
     proven = after > math.fsum(some for _, some in failed) / 2
     text = f"{count:,.0f} faults of GPUs in that time, {after:,.0f} requests failed on their replicas since"
     return CauseResult(supported=count >= 1 and after > 0, proven=proven, text=text)
@@ -391,8 +393,8 @@ def check_hardware_faults(context: CauseContext) -> CauseResult | None:
 
 def check_client_errors(context: CauseContext) -> CauseResult | None:
     """Check for refused requests that cannot be served: more replicas would refuse them too."""
-    found = outcomes(context.total)
-    if isinstance(found, Missing) or found.bad + found.no_room <= 0:
+    results = outcomes(context.total)
+    if isinstance(results, Missing) or results.bad + results.no_room <= 0:
         return NOT_ASKED
-    text = f"{found.bad:,.0f} answered 4xx, {found.no_room:,.0f} refused for want of room"
-    return CauseResult(supported=found.bad > found.no_room, text=text)
+    text = f"{results.bad:,.0f} answered 4xx, {results.no_room:,.0f} refused for want of room"
+    return CauseResult(supported=results.bad > results.no_room, text=text)

@@ -112,12 +112,12 @@ def find_slow_minutes(context: CauseContext) -> SlowMinutes | None:
     if n <= 0:
         return None
     usual = math.fsum(late.best for _, late in counted) / n
-    slow = [(one, late.best) for one, late in counted if late.best > usual * late.n]
+    slow = [(binned, late.best) for binned, late in counted if late.best > usual * late.n]
     if not slow:
         return None
     slow.sort(key=lambda pair: pair[0].window.middle)
     begin = slow[(len(slow) - 1) // 2][0].window.middle
-    before = (one.window for one, late in counted if late.best <= usual * late.n and one.window.middle < begin)
+    before = (binned.window for binned, late in counted if late.best <= usual * late.n and binned.window.middle < begin)
     return SlowMinutes(slow=tuple(slow), before=tuple(before))
 
 
@@ -142,12 +142,12 @@ def _list_late(
     batch: HeldWindows, family: str, metric: str, curve: Curve | None, limit: float | None, factor: float
 ) -> list[tuple[BinnedWindow, Share]]:
     """Return the windows with the requests slower than `limit` (seconds), or with a curve than `factor` x its latency."""
-    found = []
-    for one in batch:
-        parts, allowed = one.window.histograms.get(family), limit
-        if parts and curve is not None and one.bin is not None:
-            expected = curve.expectation(one.bin, metric, one.rps or 0.0, one.in_system)
+    late = []
+    for binned in batch:
+        parts, allowed = binned.window.histograms.get(family), limit
+        if parts and curve is not None and binned.bin is not None:
+            expected = curve.expectation(binned.bin, metric, binned.rps or 0.0, binned.in_system)
             allowed = expected.interpolated * factor if expected is not None else None
         if parts and allowed is not None:
-            found.append((one, histograms.share_above(parts, allowed)))
-    return found
+            late.append((binned, histograms.share_above(parts, allowed)))
+    return late

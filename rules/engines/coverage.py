@@ -36,16 +36,16 @@ def explain_families(engine: EngineTable, families: Mapping[str, str]) -> tuple[
     facts = (*engine.info, *(sample for _, sample in engine.fact_gauges), PROCESS_START, engine.born)
     uses = []
     for printed, type_ in families.items():
-        name, *others = _spellings(engine, printed)
-        added = [row for row in won if any(re.sub("_(sum|count)$", "", more) in (name, *others) for more in row.plus)]
+        name, *texts = _spellings(engine, printed)
+        added = [row for row in won if any(re.sub("_(sum|count)$", "", more) in (name, *texts) for more in row.plus)]
         ours = tuple(dict.fromkeys(row.family for row in (*rows[printed], *added) if row in won))
         text = ", ".join(ours) or ("facts about the engine" if name in facts else "")
         uses.append(FamilyUse(name=printed, type=type_, is_read=bool(text), families=ours, text=text))
     return tuple(uses)
 
 
-def _winners(engine: EngineTable, found: Iterable[Iterable[SourceRow]]) -> tuple[SourceRow, ...]:
-    on_page = {row.source for rows in found for row in rows}
+def _winners(engine: EngineTable, source_rows: Iterable[Iterable[SourceRow]]) -> tuple[SourceRow, ...]:
+    on_page = {row.source for rows in source_rows for row in rows}
     return select_rows(engine.rows, lambda row: row.source in on_page)
 
 
@@ -76,7 +76,7 @@ def version_range(engine: EngineTable, families: Mapping[str, str]) -> str:
     since = {
         row.source: engine.scanned.index(row.since) for row in reversed(engine.rows) if row.since in engine.scanned
     }
-    present = {row.source for found in rows for row in found}
+    present = {row.source for source_rows in rows for row in source_rows}
     first = max((since[source] for source in present & since.keys()), default=0)
     last = [engine.scanned.index(row.until) for row in _winners(engine, rows) if row.until in engine.scanned]
     before = min(last, default=len(engine.scanned)) + 1

@@ -235,13 +235,13 @@ def _rank_slots(
     won: Iterable[SourceRow], by_name: _ByName, engine: EngineTable
 ) -> dict[str, dict[str, tuple[int, ...]]]:
     """Return the slots of each data-parallel rank by family, none unless there are several ranks."""
-    found: defaultdict[str, dict[str, tuple[int, ...]]] = defaultdict(dict)
+    mapping: defaultdict[str, dict[str, tuple[int, ...]]] = defaultdict(dict)
     for row in (row for row in won if engine.rank_label and row.family in RANK_FAMILIES):
         counted = row.kind is FamilyKind.HISTOGRAM
         for slot, labels in by_name.get(f"{row.source}_count", ()) if counted else _matching(row, by_name):
             if rank := labels.get(engine.rank_label, ""):
-                found[rank][row.family] = (*found[rank].get(row.family, ()), slot)
-    return dict(sorted(found.items())) if len(found) > 1 else {}
+                mapping[rank][row.family] = (*mapping[rank].get(row.family, ()), slot)
+    return dict(sorted(mapping.items())) if len(mapping) > 1 else {}
 
 
 def snapshot(layout: SeriesLayout, values: Sequence[float], t: float) -> Snapshot:
@@ -348,20 +348,20 @@ def _contradictory(
 ) -> frozenset[str]:
     """Return counters of a part above their whole, with the whole: either may be wrong. Return histograms of times that
     the page's other times exclude too (DESIGN 3.20)."""
-    found: list[str] = []
+    texts: list[str] = []
     for part, whole, title in PART_OF:
         some, of = counters.get(part), counters.get(whole)
         if some is not None and of is not None and some > of:
             share = f" ({some / of:.0%})" if of else ""
             text = f"tokens found in the {title}, {some:,.0f}, of {of:,.0f} looked up{share}: cannot be, neither counter is used"
             faults.append((part, text))
-            found += [part, whole]
+            texts += [part, whole]
     contradiction = find_page_contradiction(histograms, counters)
     if contradiction is not None:
         times, families = contradiction
         faults.append((families[0], f"{times.text}: cannot be, {' and '.join(families)} are not used"))
-        found += families
-    return frozenset(found)
+        texts += families
+    return frozenset(texts)
 
 
 def _rank_page(layout: SeriesLayout, name: str, values: Sequence[float]) -> RankPage:

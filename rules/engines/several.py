@@ -67,7 +67,7 @@ def split_page(
     engine = detect_engine(plain, engines)
     if engine is None:
         return "", {}
-    kinds = (engine, *(one for one in engines if one.name not in PASSING_ON and detect_engine(plain, (one,))))
+    kinds = (engine, *(table for table in engines if table.name not in PASSING_ON and detect_engine(plain, (table,))))
     label, values = _find_label(_placed(plain, kinds, COUNTED), TELLING)
     if not label and engine.name != "dynamo":
         # A frontend of Dynamo serves several models, and is one replica.
@@ -86,9 +86,9 @@ def _find_label(series: Sequence[SeriesName], labels: Sequence[str]) -> tuple[st
     telling = ""
     for label in labels:
         values = {(name, of.get(label, "")) for name, of in series}
-        told = tuple(sorted({value for _, value in values} - {""}))
-        if len(values) > len({name for name, _ in series}) and len(told) > len(best):
-            telling, best = label, told
+        texts = tuple(sorted({value for _, value in values} - {""}))
+        if len(values) > len({name for name, _ in series}) and len(texts) > len(best):
+            telling, best = label, texts
     return telling, best
 
 
@@ -97,12 +97,12 @@ def _placed(plain: Iterable[SeriesName], engines: tuple[EngineTable, ...], famil
     rows: dict[str, list[SourceRow]] = {}
     for row in (row for engine in engines for row in engine.rows if row.family in families):
         rows.setdefault(row.sample, []).append(row)
-    found = []
+    series_names = []
     for name, labels in plain:
         plain_names = {strip_wrapper_prefix(name, engine) for engine in engines}
         family = next((row.family for own in plain_names for row in rows.get(own, ()) if row.reads(labels)), "")
-        found += [(family, labels)] if family else []
-    return found
+        series_names += [(family, labels)] if family else []
+    return series_names
 
 
 def _select_series(label: str, value: str, names: Sequence[SeriesName], engine: EngineTable) -> Sequence[SeriesName]:
@@ -128,7 +128,9 @@ def _compile_engine(
     """Return the layout of an engine's series. Raise SeveralEnginesError where they are of several engines."""
     plain = [(normalize_name(name), labels) for name, labels in series if name]
     engine = detect_engine(plain, engines) or page_engine
-    titles = {one.title: one.name for one in engines if one.signatures != UNNAMED and detect_engine(plain, (one,))}
+    titles = {
+        table.title: table.name for table in engines if table.signatures != UNNAMED and detect_engine(plain, (table,))
+    }
     if len(titles) > 1 and not PASSING_ON & set(titles.values()):
         raise SeveralEnginesError(f"the page is of mixed origin: it has names of {' and of '.join(sorted(titles))}")
     for family in PLACED:

@@ -110,7 +110,7 @@ def check_benchmark(
     if context.plan is not None and context.plan.is_batch:
         results.append(evaluate_rule(benchmark.BATCH_WORK, context, binned, now, period_seconds))
     return Step13(
-        tier=context.tier,
+        tier=context.name,
         results=tuple(results),
         requests=_requests(binned),
         highest_rps=max((s.rps for s in binned if s.rps is not None), default=None),
@@ -128,6 +128,6 @@ def _requests(binned: Sequence[BinnedWindow]) -> float:
 def _list_unvisited(curve: Curve, binned: Sequence[BinnedWindow]) -> tuple[str, ...]:
     """Return descriptions of the load bins that no request reached (completed requests per second and replica)."""
     rates = [0.0, *(point.completed_rps for point in curve.points)]
-    visited = {one.bin for one in binned if _requests([one]) > 0}
+    visited = {sample.bin for sample in binned if _requests([sample]) > 0}
     bins = enumerate(itertools.pairwise(rates))
     return tuple(f"{lower:.3g} to {upper:.3g} rps" for bin, (lower, upper) in bins if bin not in visited)

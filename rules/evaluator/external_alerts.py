@@ -69,17 +69,17 @@ MODEL_LABELS = ("model_name", "model")
 def assign_tier(alert: ExternalAlert, fleet: AlertTargets) -> ExternalAlert:
     """Assign an alert by its label `tier`, else by a replica that it names, else by a model that only one tier serves."""
     labels = dict(alert.labels)
-    said = labels.get("tier")
-    tier = said if said in fleet.tiers else None
+    text = labels.get("tier")
+    tier = text if text in fleet.tiers else None
     named = {labels[name] for name in REPLICA_LABELS if name in labels}
-    found = sorted(key for key, names in fleet.replicas.items() if tier in (None, key[0]) and named & names)
-    if len(found) == 1:
-        return replace(alert, tier=found[0][0], replica=found[0][1])
-    if tier is None and len({of for of, _ in found}) == 1:
-        tier = found[0][0]
+    rows = sorted(key for key, names in fleet.replicas.items() if tier in (None, key[0]) and named & names)
+    if len(rows) == 1:
+        return replace(alert, tier=rows[0][0], replica=rows[0][1])
+    if tier is None and len({of for of, _ in rows}) == 1:
+        tier = rows[0][0]
     if tier is None:
         models = [fleet.models[labels[name]] for name in MODEL_LABELS if labels.get(name) in fleet.models]
-        tier = next((of for several in models if len(several) == 1 for of in several), None)
+        tier = next((of for model in models if len(model) == 1 for of in model), None)
     return replace(alert, tier=tier)
 
 

@@ -79,31 +79,37 @@ def step_incident_alerts(
     An alert of `previous` keeps its key and its begin. One whose incident joined another is resolved.
     """
     before, known_incidents = list(previous), tuple(incidents)
-    found = []
-    for one in (alert for incident in known_incidents for alert in _alerts(incident, now)):
-        firing = (old for old in before if old.resolved_at is None and old.loudness is one.loudness)
+    incident_alerts = []
+    for candidate in (alert for incident in known_incidents for alert in _alerts(incident, now)):
+        firing = (old for old in before if old.resolved_at is None and old.loudness is candidate.loudness)
         first = min(
-            (old for old in firing if old.members & one.members), key=lambda old: (old.since, old.rule), default=one
+            (old for old in firing if old.members & candidate.members),
+            key=lambda old: (old.since, old.rule),
+            default=candidate,
         )
         before = [old for old in before if old is not first]
-        found.append(replace(one, rule=first.rule, subject=first.subject, since=first.since))
-    told = {(one.incident.id, one.loudness) for one in found}
-    before = [_continue(old, known_incidents, told, now) for old in before]
-    identities = {(one.rule, one.subject, one.loudness) for one in found}
-    found += [old for old in before if (old.rule, old.subject, old.loudness) not in identities]
-    return tuple(one for one in found if one.resolved_at is None or now - one.resolved_at <= RESOLVED_KEPT_SECONDS)
+        incident_alerts.append(replace(candidate, rule=first.rule, subject=first.subject, since=first.since))
+    seen_keys = {(alert.incident.id, alert.loudness) for alert in incident_alerts}
+    before = [_continue(old, known_incidents, seen_keys, now) for old in before]
+    identities = {(alert.rule, alert.subject, alert.loudness) for alert in incident_alerts}
+    incident_alerts += [old for old in before if (old.rule, old.subject, old.loudness) not in identities]
+    return tuple(
+        alert
+        for alert in incident_alerts
+        if alert.resolved_at is None or now - alert.resolved_at <= RESOLVED_KEPT_SECONDS
+    )
 
 
 def _continue(
-    old: IncidentAlert, incidents: Iterable[Incident], told: Container[tuple[str, Severity]], now: float
+    old: IncidentAlert, incidents: Iterable[Incident], seen_keys: Container[tuple[str, Severity]], now: float
 ) -> IncidentAlert:
     """Return an alert that no incident gives now: resolved, or still firing where the clock was set back before its wait."""
     lasting = (
-        one
-        for one in incidents
-        if any(_key(member) in old.members for member in one.findings if member.ended_at is None)
+        candidate
+        for candidate in incidents
+        if any(_key(member) in old.members for member in candidate.findings if member.ended_at is None)
     )
-    incident = next((one for one in lasting if (one.id, old.loudness) not in told), None)
+    incident = next((candidate for candidate in lasting if (candidate.id, old.loudness) not in seen_keys), None)
     if old.resolved_at is not None or incident is None:
         return replace(old, resolved_at=now if old.resolved_at is None else old.resolved_at)
     return replace(old, incident=incident)
@@ -116,12 +122,13 @@ def _key(finding: Finding) -> FindingKey:
 def held_back(alert: IncidentAlert) -> tuple[str, ...]:
     """Return the rules whose own alerts this one replaces, in the order of their findings, without the root."""
     incident = alert.incident
-    told = (
-        one.rule
-        for one in incident.findings
-        if _loud_from(one, Severity.TICKET) is not None and (one.ended_at is None or incident.ended_at is not None)
+    texts = (
+        finding.rule
+        for finding in incident.findings
+        if _loud_from(finding, Severity.TICKET) is not None
+        and (finding.ended_at is None or incident.ended_at is not None)
     )
-    return tuple(rule for rule in dict.fromkeys(told) if rule not in (alert.rule, incident.root.rule))
+    return tuple(rule for rule in dict.fromkeys(texts) if rule not in (alert.rule, incident.root.rule))
 
 
 def is_lasting(alert: IncidentAlert) -> bool:
@@ -129,14 +136,14 @@ def is_lasting(alert: IncidentAlert) -> bool:
 
     A finding that got milder keeps its alert: it is not over.
     """
-    return any(one.ended_at is None and _key(one) in alert.members for one in alert.incident.findings)
+    return any(finding.ended_at is None and _key(finding) in alert.members for finding in alert.incident.findings)
 
 
 def _alerts(incident: Incident, now: float) -> Iterator[IncidentAlert]:
     """Yield the alerts of an incident, the newest first."""
-    paging = ((one, _loud_from(one, Severity.PAGE)) for one in incident.findings)
+    paging = ((finding, _loud_from(finding, Severity.PAGE)) for finding in incident.findings)
     # A begin in the future is of a clock that was set back since.
-    loud = [(one, min(start, now), min(start, now)) for one, start in paging if start is not None]
+    loud = [(finding, min(start, now), min(start, now)) for finding, start in paging if start is not None]
     outages = [entry for entry in loud if _is_of_outage(entry[0], incident.findings)]
     pages = [*_spans(entry for entry in loud if entry not in outages), *_spans(outages)]
     pages.sort(key=lambda span: span.start)
@@ -151,10 +158,10 @@ def _is_of_outage(finding: Finding, findings: Sequence[Finding]) -> bool:
     An outage is a page of its own, unless its incident began to page not long before: one incident is one page
     (DESIGN 17), and whoever was woken is at it.
     """
-    outages = [one for one in findings if one.rule == TIER_DOWN]
-    if not any(one.started_at <= finding.started_at <= one.end + NEAR_SECONDS for one in outages):
+    outages = [candidate for candidate in findings if candidate.rule == TIER_DOWN]
+    if not any(outage.started_at <= finding.started_at <= outage.end + NEAR_SECONDS for outage in outages):
         return False
-    paged = (_loud_from(one, Severity.PAGE) for one in findings if one.rule != TIER_DOWN)
+    paged = (_loud_from(candidate, Severity.PAGE) for candidate in findings if candidate.rule != TIER_DOWN)
     died = outages[0].started_at
     return not any(start is not None and died - NEAR_SECONDS <= start <= died for start in paged)
 
@@ -166,8 +173,8 @@ def _ticket_times(
 
     A page that begins during the wait stands for the ticket, and for what begins in its aftermath.
     """
-    for one in findings:
-        loud = _loud_from(one, Severity.TICKET)
+    for finding in findings:
+        loud = _loud_from(finding, Severity.TICKET)
         if loud is None:
             continue
         start = min(loud, now)
@@ -175,8 +182,8 @@ def _ticket_times(
         for page in pages:
             if page.start < start + TICKET_WAIT_SECONDS and start <= page.end + AFTERMATH_SECONDS:
                 start = due = page.end + LEFT_OVER_SECONDS
-        if start < one.end:
-            yield one, start, due
+        if start < finding.end:
+            yield finding, start, due
 
 
 def _alert(incident: Incident, loudness: Severity, span: _LoudSpan, now: float) -> IncidentAlert:
@@ -190,14 +197,14 @@ def _alert(incident: Incident, loudness: Severity, span: _LoudSpan, now: float) 
         since=span.start,
         resolved_at=None if fires else span.end,
         incident=incident,
-        members=frozenset(_key(one) for one, _ in span.findings),
+        members=frozenset(_key(finding) for finding, _ in span.findings),
     )
 
 
 def _first_root(span: _LoudSpan) -> Finding:
     """Return the most upstream finding of those that were loud when the alert was due, the earliest of several."""
-    told = [pair for pair in span.findings if pair[1] <= span.due]
-    return min(told, key=lambda pair: (stage_of(pair[0].rule), pair[1], pair[0].started_at, str(pair[0].subject)))[0]
+    rows = [pair for pair in span.findings if pair[1] <= span.due]
+    return min(rows, key=lambda pair: (stage_of(pair[0].rule), pair[1], pair[0].started_at, str(pair[0].subject)))[0]
 
 
 def _spans(loud: Iterable[tuple[Finding, float, float]]) -> list[_LoudSpan]:
@@ -206,14 +213,14 @@ def _spans(loud: Iterable[tuple[Finding, float, float]]) -> list[_LoudSpan]:
     Findings at most KEEP_SECONDS apart are one span.
     """
     spans: list[_LoudSpan] = []
-    for one, start, due in sorted(loud, key=lambda entry: entry[1]):
+    for finding, start, due in sorted(loud, key=lambda entry: entry[1]):
         if spans and start <= spans[-1].end + KEEP_SECONDS:
             last = spans[-1]
             spans[-1] = _LoudSpan(
-                last.start, max(last.end, one.end), min(last.due, due), (*last.findings, (one, start))
+                last.start, max(last.end, finding.end), min(last.due, due), (*last.findings, (finding, start))
             )
         else:
-            spans.append(_LoudSpan(start, one.end, due, ((one, start),)))
+            spans.append(_LoudSpan(start, finding.end, due, ((finding, start),)))
     return spans
 
 
@@ -223,6 +230,10 @@ def _loud_from(finding: Finding, loudness: Severity) -> float | None:
         return None
     enough = LOUD[: LOUD.index(loudness) + 1]
     return next(
-        (one.t for one in finding.certain_transitions if alert_loudness(finding.rule, one.status) in enough),
+        (
+            transition.t
+            for transition in finding.certain_transitions
+            if alert_loudness(finding.rule, transition.status) in enough
+        ),
         None,
     )

@@ -91,8 +91,8 @@ class Incident:
     @property
     def symptoms(self) -> Mapping[str, tuple[Finding, ...]]:
         """Return the findings of each rule other than the root's, in order of time. What comes and goes is one symptom."""
-        grouped = group_by(self.findings, lambda one: one.rule)
-        return {rule: tuple(several) for rule, several in grouped.items() if rule != self.root.rule}
+        grouped = group_by(self.findings, lambda finding: finding.rule)
+        return {rule: tuple(rows) for rule, rows in grouped.items() if rule != self.root.rule}
 
 
 def group_incidents(
@@ -104,11 +104,15 @@ def group_incidents(
     moves none, so an incident keeps its id. `results` are the newest ones of open findings: sentence and impact follow
     them while an incident lasts. A sentence omits the day if it is that of `now` (unix seconds).
     """
-    newest = {(one.rule, one.subject): one for one in results if isinstance(one, Verdict) and one.status in FIRING}
+    newest = {
+        (result.rule, result.subject): result
+        for result in results
+        if isinstance(result, Verdict) and result.status in FIRING
+    }
     groups: dict[str, list[_Group]] = {}
     incidents = []
     for finding in sorted(findings, key=_order):
-        near = [one for one in groups.get(finding.subject.tier, ()) if one.is_near(finding)]
+        near = [candidate for candidate in groups.get(finding.subject.tier, ()) if candidate.is_near(finding)]
         home = _find_home(finding, near)
         if home is None:
             home = _Group(root_began_at=finding.started_at)
@@ -175,13 +179,13 @@ def _incident(
     findings: Sequence[Finding], newest: Mapping[tuple[str, Subject], Verdict], now: float | None
 ) -> Incident:
     first, root = findings[0], _newest_finding(_select_root(findings), findings)
-    ends = [one.ended_at for one in findings if one.ended_at is not None]
+    ends = [finding.ended_at for finding in findings if finding.ended_at is not None]
     ended_at = max(ends) if len(ends) == len(findings) else None
-    verdicts = {id(one): _newest_verdict(one, newest) for one in findings}
-    active = [one for one in findings if one.ended_at is None] or findings
-    lasting = [verdicts[id(one)] for one in active]
+    verdicts = {id(finding): _newest_verdict(finding, newest) for finding in findings}
+    active = [finding for finding in findings if finding.ended_at is None] or findings
+    lasting = [verdicts[id(finding)] for finding in active]
     missed = _select_missed(findings, lasting)
-    idle = [one.idle for one in lasting if one.idle is not None]
+    idle = [candidate.idle for candidate in lasting if candidate.idle is not None]
     verdict = verdicts[id(root)]
     when = describe_period(first.started_at, root.ended_at if ended_at is None else ended_at, now)
     action = next(iter(verdict.actions), "")
@@ -198,8 +202,10 @@ def _incident(
         findings=tuple(findings),
         verdict=verdict,
         missed=missed,
-        replicas=tuple(sorted({one.subject.replica for one in findings if one.subject.replica is not None})),
-        idle=max(idle, key=lambda one: one.replicas, default=None),
+        replicas=tuple(
+            sorted({finding.subject.replica for finding in findings if finding.subject.replica is not None})
+        ),
+        idle=max(idle, key=lambda replicas: replicas.replicas, default=None),
         sentence=_sentence(verdict, when, effect, missed),
         action=action,
         relief="" if relief == action else relief,
@@ -208,30 +214,36 @@ def _incident(
 
 def _newest_finding(root: Finding, findings: Sequence[Finding]) -> Finding:
     """Return the open finding of the root's rule and subject if it came back, else the root."""
-    again = (one for one in findings if (one.rule, one.subject) == (root.rule, root.subject) and one.ended_at is None)
+    again = (
+        finding
+        for finding in findings
+        if (finding.rule, finding.subject) == (root.rule, root.subject) and finding.ended_at is None
+    )
     return next(again, root)
 
 
 def _newest_verdict(finding: Finding, newest: Mapping[tuple[str, Subject], Verdict]) -> Verdict:
     """Return the newest firing verdict of an open finding, else its worst."""
-    found = newest.get((finding.rule, finding.subject)) if finding.ended_at is None else None
-    return found or finding.worst
+    verdict = newest.get((finding.rule, finding.subject)) if finding.ended_at is None else None
+    return verdict or finding.worst
 
 
 def _select_relief(findings: Iterable[Finding], verdicts: Mapping[int, Verdict]) -> str:
     """Return the first action of the most upstream rule that pages, "" without one. It stays while findings come and go."""
-    paging = (one for one in findings if one.rule in BY_NAME and BY_NAME[one.rule].loudness is Severity.PAGE)
-    first = min(paging, key=lambda one: stage_of(one.rule), default=None)
+    paging = (
+        finding for finding in findings if finding.rule in BY_NAME and BY_NAME[finding.rule].loudness is Severity.PAGE
+    )
+    first = min(paging, key=lambda finding: stage_of(finding.rule), default=None)
     return next(iter(verdicts[id(first)].actions), "") if first is not None else ""
 
 
 def _select_missed(findings: Sequence[Finding], verdicts: Iterable[Verdict]) -> MissedObjective | None:
     """Return the largest share of missed requests. A note caused none, and requests that no replica took are not known."""
-    silent = all(one.rule in BY_NAME and BY_NAME[one.rule].loudness is Severity.REPORT for one in findings)
-    down = any(one.rule == "TierDown" for one in findings)
-    known = (one.missed for one in verdicts if one.missed is not None)
-    missed = [] if silent else [one for one in known if not down or one.share.value]
-    return max(missed, key=lambda one: (one.share.value or 0.0, one.share.n), default=None)
+    silent = all(finding.rule in BY_NAME and BY_NAME[finding.rule].loudness is Severity.REPORT for finding in findings)
+    down = any(finding.rule == "TierDown" for finding in findings)
+    known = (verdict.missed for verdict in verdicts if verdict.missed is not None)
+    missed = [] if silent else [objective for objective in known if not down or objective.share.value]
+    return max(missed, key=lambda objective: (objective.share.value or 0.0, objective.share.n), default=None)
 
 
 def _sentence(verdict: Verdict, when: str, effect: str, missed: MissedObjective | None) -> str:
@@ -240,12 +252,12 @@ def _sentence(verdict: Verdict, when: str, effect: str, missed: MissedObjective 
     head = f"{split_claim(verdict.sentence)[0]} {when}"
     tails = (", ".join(filter(None, (effect, share))), share, effect)
     whole = (f"{head}; {tail}" for tail in tails if tail)
-    return next((one for one in whole if len(one.split()) <= MOST_WORDS), head)
+    return next((text for text in whole if len(text.split()) <= MOST_WORDS), head)
 
 
 def _describe_effect(verdicts: Iterable[Verdict], root: Finding) -> str:
     """Return the first effect that is seen, else one that is forecast."""
-    symptoms = {one.rule: one for one in verdicts if one.rule in EFFECTS and one.rule != root.rule}
+    symptoms = {verdict.rule: verdict for verdict in verdicts if verdict.rule in EFFECTS and verdict.rule != root.rule}
     seen = next((text for rule, text in EFFECTS.items() if rule in symptoms and not symptoms[rule].is_forecast), "")
     return seen or (EXPECTED_EFFECT if symptoms else "")
 
@@ -253,7 +265,7 @@ def _describe_effect(verdicts: Iterable[Verdict], root: Finding) -> str:
 def _describe_rest(active: Sequence[Finding]) -> str:
     """Return what lasts of an incident whose root has ended: its loudest finding."""
     by_severity = list(Severity)
-    last = min(active, key=lambda one: (by_severity.index(_severity([one])), *_order(one)))
+    last = min(active, key=lambda finding: (by_severity.index(_severity([finding])), *_order(finding)))
     return f"still: {BY_NAME[last.rule].title if last.rule in BY_NAME else last.rule}"
 
 
@@ -274,22 +286,24 @@ def describe_missed(missed: MissedObjective | None) -> str:
 def _select_root(findings: Sequence[Finding]) -> Finding:
     """Return the most upstream finding; of several the loudest, the one that most symptoms suspect, the earliest."""
     begins: dict[str, float] = {}
-    for one in findings:
-        begins.setdefault(one.rule, one.started_at)
-    roots = [one for one in findings if _is_evident(one) or not _list_causes(one, begins)]
-    rules = {one.rule for one in roots}
+    for finding in findings:
+        begins.setdefault(finding.rule, finding.started_at)
+    roots = [candidate for candidate in findings if _is_evident(candidate) or not _list_causes(candidate, begins)]
+    rules = {root.rule for root in roots}
     suspected = Counter(
-        rule for one in findings for rule in _suspected_rules(one, rules.intersection(_list_causes(one, begins)))
+        rule
+        for candidate in findings
+        for rule in _suspected_rules(candidate, rules.intersection(_list_causes(candidate, begins)))
     )
     by_severity = list(Severity)
     return min(
         roots,
-        key=lambda one: (
-            by_severity.index(_severity([one])),
-            -suspected[one.rule],
-            one.started_at,
-            not _loudnesses(one),
-            *_order(one),
+        key=lambda candidate: (
+            by_severity.index(_severity([candidate])),
+            -suspected[candidate.rule],
+            candidate.started_at,
+            not _loudnesses(candidate),
+            *_order(candidate),
         ),
     )
 
@@ -312,17 +326,17 @@ def _is_evident(finding: Finding) -> bool:
 
 def _suspected_rules(finding: Finding, rules: Collection[str]) -> frozenset[str]:
     """Return those of `rules` that find the first cause of a finding that any of them finds."""
-    found = (frozenset(SUSPECTED.get(cause.cause, ())).intersection(rules) for cause in finding.worst.causes)
-    return next(filter(None, found), frozenset())
+    texts = (frozenset(SUSPECTED.get(cause.cause, ())).intersection(rules) for cause in finding.worst.causes)
+    return next(filter(None, texts), frozenset())
 
 
 def _severity(findings: Sequence[Finding]) -> Severity:
-    found = {loudness for one in findings for loudness in _loudnesses(one)}
-    return next((one for one in Severity if one in found), Severity.REPORT)
+    severities = {loudness for finding in findings for loudness in _loudnesses(finding)}
+    return next((severity for severity in Severity if severity in severities), Severity.REPORT)
 
 
 def _loudnesses(finding: Finding) -> set[Severity]:
     """Return the severities that the finding had while it was certain."""
     if finding.rule not in BY_NAME:
         return set()
-    return {alert_loudness(finding.rule, one.status) for one in finding.certain_transitions}
+    return {alert_loudness(finding.rule, transition.status) for transition in finding.certain_transitions}

@@ -63,17 +63,17 @@ def evaluate_long_rules(
     Only complete hours count. `of_plan` are those under the present plan version, or None if all are.
     """
     until = now // HOUR_SECONDS * HOUR_SECONDS
-    every = sum_slim_hours(hours)
-    present = every if of_plan is None else sum_slim_hours(of_plan)
+    binneds = sum_slim_hours(hours)
+    present = binneds if of_plan is None else sum_slim_hours(of_plan)
     return tuple(
-        _judged(rule, present if rule.signal == OF_THE_CURVE else every, context, now, until) for rule in ASKED
+        _judged(rule, present if rule.signal == OF_THE_CURVE else binneds, context, now, until) for rule in ASKED
     )
 
 
 def _judged(rule: Rule, hours: Sequence[BinnedWindow], context: TierContext, now: float, until: float) -> RuleResult:
     since = until - rule.window_seconds
-    seen = [one for one in hours if since <= _hour(one.window) < until]
-    short = _too_few(rule, seen, any(_hour(one.window) <= since for one in hours))
+    seen = [hour for hour in hours if since <= _hour(hour.window) < until]
+    short = _too_few(rule, seen, any(_hour(hour.window) <= since for hour in hours))
     if short:
         return _unknown(rule, context, now, Gap.TOO_FEW_REQUESTS, short)
     # At the end of the last full hour: methods group hours into days and halves from there.
@@ -86,9 +86,9 @@ def _judged(rule: Rule, hours: Sequence[BinnedWindow], context: TierContext, now
 def _too_few(rule: Rule, seen: Sequence[BinnedWindow], reaches_back: bool) -> str:
     """Return what is missing, or "": hours inside the window, or its beginning."""
     each: dict[float, float] = {}
-    for one in seen:
-        known = min(one.window.span, HOUR_SECONDS) * one.window.coverage
-        each[_hour(one.window)] = max(known, each.get(_hour(one.window), 0.0))
+    for binned in seen:
+        known = min(binned.window.span, HOUR_SECONDS) * binned.window.coverage
+        each[_hour(binned.window)] = max(known, each.get(_hour(binned.window), 0.0))
     hours, all_hours = math.fsum(each.values()) / HOUR_SECONDS, rule.window_seconds / HOUR_SECONDS
     if hours < rule.minimum_seconds / HOUR_SECONDS - 1e-6:
         return f"{hours:.0f} of {all_hours:.0f} hours seen, {math.ceil(rule.minimum_seconds / HOUR_SECONDS)} are needed"
@@ -101,18 +101,18 @@ def unknown_results(context: TierContext, now: float, reason: Gap, text: str) ->
 
 
 def _unknown(rule: Rule, context: TierContext, now: float, reason: Gap, text: str) -> Unknown:
-    return Unknown(t=now, rule=rule.name, subject=Subject(tier=context.tier), reason=reason, text=text)
+    return Unknown(t=now, rule=rule.name, subject=Subject(tier=context.name), reason=reason, text=text)
 
 
-def prefer_firing_result(live: RuleResult, told: Mapping[tuple[str, Subject], RuleResult]) -> RuleResult:
+def prefer_firing_result(live: RuleResult, mapping: Mapping[tuple[str, Subject], RuleResult]) -> RuleResult:
     """Return a result over minutes, or the one over a week if only that fires: a quiet hour is no headroom."""
-    weekly = told.get((live.rule, live.subject))
+    weekly = mapping.get((live.rule, live.subject))
     fires = isinstance(live, Verdict) and live.status in FIRING
     if isinstance(weekly, Verdict) and weekly.status in FIRING and not fires:
         return replace(weekly, t=live.t)
     return live
 
 
-def long_only_results(told: Iterable[RuleResult]) -> tuple[RuleResult, ...]:
+def long_only_results(results: Iterable[RuleResult]) -> tuple[RuleResult, ...]:
     """Return the results over days of rules that have no result over minutes."""
-    return tuple(result for result in told if BY_NAME[result.rule].window_seconds > LIVE_SECONDS)
+    return tuple(result for result in results if BY_NAME[result.rule].window_seconds > LIVE_SECONDS)

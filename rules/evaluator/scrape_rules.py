@@ -50,7 +50,7 @@ def evaluate_replica_rules(
         RuleContext(
             rule=rule,
             catalogue=BY_NAME,
-            context=context,
+            tier=context,
             now=now,
             replica=replica,
             others_answer=others_answer,
@@ -60,29 +60,31 @@ def evaluate_replica_rules(
         for rule in REPLICA_RULES
     )
     results = map(ask, cases)
-    return tuple(explain.add_causes(one, context, recent) if isinstance(one, Verdict) else one for one in results)
+    return tuple(
+        explain.add_causes(result, context, recent) if isinstance(result, Verdict) else result for result in results
+    )
 
 
 def evaluate_tier_availability(
     replicas: Sequence[ReplicaState], states: Iterable[RuleState], context: TierContext, now: float
 ) -> tuple[RuleResult, ...]:
     """Return the results of a tier as a whole at `now`, from its replicas and the states of all its rules."""
-    base = RuleContext(rule=TIER_RULES[0], catalogue=BY_NAME, context=context, now=now, replicas=tuple(replicas))
+    base = RuleContext(rule=TIER_RULES[0], catalogue=BY_NAME, tier=context, now=now, replicas=tuple(replicas))
     results = (rule.method(replace(base, rule=rule)) for rule in TIER_RULES)
     return *results, evaluate_unknowns(states, context, now)
 
 
 def evaluate_unknowns(states: Iterable[RuleState], context: TierContext, now: float) -> RuleResult:
     """Return the result of UnknownTooLong, which needs no scrape."""
-    case = RuleContext(rule=UNKNOWN_TOO_LONG, catalogue=BY_NAME, context=context, now=now, states=tuple(states))
-    return case.rule.method(case)
+    rule_context = RuleContext(rule=UNKNOWN_TOO_LONG, catalogue=BY_NAME, tier=context, now=now, states=tuple(states))
+    return rule_context.rule.method(rule_context)
 
 
-def ask(case: RuleContext) -> RuleResult:
+def ask(context: RuleContext) -> RuleResult:
     """Return the result of the rule's method, or that it is not asked of a batch tier or without windows."""
-    plan = case.context.plan
-    if plan is not None and plan.is_batch and case.rule.name in ONLINE_ONLY:
-        return case.unknown(Gap.NOT_IN_PLAN, "not asked: batch tier")
-    if case.rule.reads_windows and not case.binned and not case.rule.per_scrape:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    return case.rule.method(case)
+    plan = context.tier.plan
+    if plan is not None and plan.is_batch and context.rule.name in ONLINE_ONLY:
+        return context.unknown(Gap.NOT_IN_PLAN, "not asked: batch tier")
+    if context.rule.reads_windows and not context.binned and not context.rule.per_scrape:
+        return context.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
+    return context.rule.method(context)

@@ -51,16 +51,16 @@ class EvaluatorState:
 
     def requests_waiting(self, tier: str) -> float | None:
         """Return the requests in the queues of a tier: of its replicas' present pages, else the newest minute's mean."""
-        tracks = [one.track for (name, _), one in self.replicas.items() if name == tier]
+        tracks = [replica.track for (name, _), replica in self.replicas.items() if name == tier]
         pages = [track.last.gauges for track in tracks if track.last is not None and track.misses == 0]
         waiting = [gauges["requests_waiting"] for gauges in pages if "requests_waiting" in gauges]
         if waiting:
             return sum(waiting)
         binned = self.minutes[tier].binned if tier in self.minutes else ()
-        newest = max((one.window.end for one in binned), default=0.0)
-        found = (one.window for one in binned if one.window.end > newest - MINUTE_SECONDS)
-        means = [value for window in found if isinstance(value := read(BY_NAME["requests_waiting"], window), Reading)]
-        return sum(one.value or 0.0 for one in means) if means else None
+        newest = max((sample.window.end for sample in binned), default=0.0)
+        windows = (sample.window for sample in binned if sample.window.end > newest - MINUTE_SECONDS)
+        means = [value for window in windows if isinstance(value := read(BY_NAME["requests_waiting"], window), Reading)]
+        return sum(mean.value or 0.0 for mean in means) if means else None
 
     def set_aggregated(self, tiers: Set[str]) -> None:
         """Change the tiers that a store began or ceased to add up."""

@@ -61,12 +61,12 @@ class Evaluator:
 
     def set_capacities(self, measured: Mapping[str, TierContext]) -> None:
         """Use the measured capacities of these contexts from the next step on."""
-        for name, one in measured.items():
-            self.tiers[name] = load_bins.with_capacity(self.tier(name), one.capacity)
+        for name, context in measured.items():
+            self.tiers[name] = load_bins.with_capacity(self.tier(name), context.capacity)
 
     def step(self, state: EvaluatorState, observation: Observation) -> StepResult:
         """Apply an observation to `state` and evaluate every due rule. `state` is changed in place."""
-        found: list[tuple[ReplicaKey, Window]] = []
+        rows: list[tuple[ReplicaKey, Window]] = []
         events = list(observation.events)
         defects: dict[ReplicaKey, Exception] = {}
         for name, pools in observation.pools.items():
@@ -80,7 +80,7 @@ class Evaluator:
                 defects[scrape.key] = defect
                 window = self._apply_failure(state, replace(scrape, error=DEFECT))
             if window is not None:
-                found.append((scrape.key, window))
+                rows.append((scrape.key, window))
         for name, aggregate in observation.aggregates.items():
             add_aggregate(state, name, aggregate, self.tier(name))
         if observation.removed:
@@ -95,7 +95,7 @@ class Evaluator:
             open=state.open_findings(),
             changed=changed,
             minutes=state.pop_closed_minutes(),
-            windows=tuple(found),
+            windows=tuple(rows),
             events=tuple(events),
             defects=defects,
         )
@@ -103,13 +103,13 @@ class Evaluator:
     def _add_closed_minutes(self, state: EvaluatorState) -> dict[ReplicaKey, Exception]:
         """Add the minutes that this step closed, those of a tier together. Return the defects at the replicas of a tier."""
         defects: dict[ReplicaKey, Exception] = {}
-        closed = (one for one in state.closed_minutes if one.replica != AGGREGATE)
-        for tier, group in windows.group_by(closed, lambda one: one.tier).items():
-            before, binned = state.of_tier(tier), [one.slice for one in group]
+        closed = (minute for minute in state.closed_minutes if minute.replica != AGGREGATE)
+        for tier, group in windows.group_by(closed, lambda minute: minute.tier).items():
+            before, binned = state.of_tier(tier), [minute.slice for minute in group]
             try:
                 state.minutes[tier] = tier_minutes.add_minutes(before, binned, self.tier(tier), state.now)
             except Exception as defect:  # noqa: BLE001 - a defect at one tier must not stop the others
-                defects |= {(tier, one.replica): defect for one in group}
+                defects |= {(tier, minute.replica): defect for minute in group}
         return defects
 
     def flush(self, state: EvaluatorState) -> tuple[ClosedMinute, ...]:
@@ -149,8 +149,8 @@ class Evaluator:
         if replica.start is not None and replica.start is not before.start:
             events.extend(_add_start(state, scrape.tier, replica.start, now))
         self._update(state, before, replica, minute)
-        told = before.track.last.facts.get(ENGINE_VERSION) if before.track.last is not None else None
-        if told != scrape.snapshot.facts.get(ENGINE_VERSION):
+        words = before.track.last.facts.get(ENGINE_VERSION) if before.track.last is not None else None
+        if words != scrape.snapshot.facts.get(ENGINE_VERSION):
             events.extend(_add_release(state, scrape, scrape.snapshot))
         return window
 
@@ -194,9 +194,13 @@ class Evaluator:
         """Evaluate the due rules. Return what ended and the findings that began or became worse."""
         now = state.now = observation.now
         unavailable = observation.unavailable
-        scraped = {one.key for one in observation.scrapes} if observation.partial else state.replicas.keys()
+        scraped = {scrape.key for scrape in observation.scrapes} if observation.partial else state.replicas.keys()
         results: list[RuleResult] = []
-        pages = [(one, one.track.last) for one in state.replicas.values() if one.track.last and not one.track.misses]
+        pages = [
+            (candidate, candidate.track.last)
+            for candidate in state.replicas.values()
+            if candidate.track.last and not candidate.track.misses
+        ]
         answering = {replica.tier for replica, _ in pages}
         serving = {replica.tier for replica, page in pages if not is_stopped(replica.stalls, page)}
         for replica_key, replica in state.replicas.items():
@@ -211,15 +215,21 @@ class Evaluator:
         results.extend(state.new_results)
         state.new_results = ()
         results = list(_add_impact(state, results, now))
-        closed = [one for gone in state.removed_rules.values() for one in finding.close_rule_state(gone, now)]
+        closed = [
+            candidate for gone in state.removed_rules.values() for candidate in finding.close_rule_state(gone, now)
+        ]
         state.removed_rules = {}
-        before = {(one.rule, one.subject): one for one in state.open_findings()}
+        before = {(open_finding.rule, open_finding.subject): open_finding for open_finding in state.open_findings()}
         for result in results:
             key = (result.rule, result.subject)
             state.rules[key], ended = finding.step_rule_state(state.rules.get(key), result)
             closed.extend(ended)
         now_open = state.open_findings()
-        changed = (one for one in now_open if finding.has_changed(before.get((one.rule, one.subject)), one))
+        changed = (
+            candidate
+            for candidate in now_open
+            if finding.has_changed(before.get((candidate.rule, candidate.subject)), candidate)
+        )
         return tuple(closed), tuple(changed)
 
     def _evaluate_availability(
@@ -249,11 +259,11 @@ class Evaluator:
                 continue
             minutes, share = state.minutes[name], place / len(self.tiers)
             cached = tier_rules.cached_results(minutes, state.tier_results.get(name, ()), now, share)
-            found = tier_rules.evaluate_tier_rules(
+            results = tier_rules.evaluate_tier_rules(
                 minutes, self.tier(name), now, fleet, state.projections.get(name), cached
             )
-            state.tier_results[name] = tuple(cached.get(one.rule, one) for one in found)
-            for result in found:
+            state.tier_results[name] = tuple(cached.get(candidate.rule, candidate) for candidate in results)
+            for result in results:
                 yield long_rules.prefer_firing_result(result, state.long_term)
         state.due_tiers.clear()
 
@@ -286,10 +296,10 @@ def _add_start(state: EvaluatorState, tier: str, start: ReplicaStart, now: float
 def _add_release(state: EvaluatorState, scrape: ReplicaScrape, page: Snapshot) -> Iterator[TimelineEvent]:
     """Add the release that a page tells. Yield its event if it is another than was known of the replica."""
     live = (name for tier, name in state.replicas if tier == scrape.tier)
-    found = track.detect_release(state.of_tier(scrape.tier).releases, scrape.replica, page, live)
-    if found is not None:
-        state.add_release(scrape.tier, found)
-        yield timeline.release_event(scrape.tier, found)
+    release = track.detect_release(state.of_tier(scrape.tier).releases, scrape.replica, page, live)
+    if release is not None:
+        state.add_release(scrape.tier, release)
+        yield timeline.release_event(scrape.tier, release)
 
 
 def _close_minute(state: EvaluatorState, replica: ReplicaState, minute: Window, context: TierContext) -> None:
@@ -299,7 +309,9 @@ def _close_minute(state: EvaluatorState, replica: ReplicaState, minute: Window, 
         return
     # One that this step closed already is not in the tier's minutes yet.
     closed_now = (
-        one.slice for one in reversed(state.closed_minutes) if (one.tier, one.replica) == (tier, replica.name)
+        closed_minute.slice
+        for closed_minute in reversed(state.closed_minutes)
+        if (closed_minute.tier, closed_minute.replica) == (tier, replica.name)
     )
     earlier = next(closed_now, None)
     newest = tier_minutes.bin_minute(state.of_tier(tier), minute, replica.name, context, earlier)
@@ -320,8 +332,8 @@ def _describe_precision(context: TierContext, facts: Mapping[str, str]) -> str:
     """Return the format of the weights by the plan and of the KV cache by the page, else by the plan."""
     planned = context.plan.precision if context.plan else None
     weights, kv = (planned.weights or "", planned.kv or "") if planned else ("", "")
-    told = next((facts[fact] for fact in KV_FORMATS if facts.get(fact, "auto") != "auto"), kv)
-    return f"{weights}/{told}" if weights or told else ""
+    text = next((facts[fact] for fact in KV_FORMATS if facts.get(fact, "auto") != "auto"), kv)
+    return f"{weights}/{text}" if weights or text else ""
 
 
 def _close_open_minute(state: EvaluatorState, replica: ReplicaState, context: TierContext) -> None:

@@ -85,12 +85,12 @@ def add_minutes(
     """
     if not binned and not each:
         return minutes
-    end = max(one.window.end for one in (*binned, *(each or ())))
+    end = max(candidate.window.end for candidate in (*binned, *(each or ())))
     # A minute far from the evaluation's own time has a wrong clock, and makes no other minute old.
     now = end if watched is None or abs(end - watched) <= AHEAD_SECONDS else watched
     budget = _budget(minutes, context)
-    for one in binned:
-        budget = error_budget.add_minute(budget, one.window)
+    for sample in binned:
+        budget = error_budget.add_minute(budget, sample.window)
     earlier = _age_batches(minutes.binned.batches, LEVELS, now)
     earlier_each = _age_batches(minutes.each or (), frozenset(), now)
     return replace(
@@ -106,12 +106,16 @@ def _age_batches(batches: Iterable[HeldWindows], levels: frozenset[str], now: fl
     since, until = now - LONGEST - windows.MINUTE_SECONDS, now + AHEAD_SECONDS
     for batch in filter(None, (select_ending(batch, since, until) for batch in batches)):
         is_new = batch.ends[0] > now - RECENT_SECONDS
-        yield batch if is_new or batch.once(_is_aged, levels) else HeldWindows(_age(one, levels, now) for one in batch)
+        yield (
+            batch
+            if is_new or batch.once(_is_aged, levels)
+            else HeldWindows(_age(binned, levels, now) for binned in batch)
+        )
 
 
 def _is_aged(batch: HeldWindows, levels: frozenset[str]) -> bool:
     """Return whether all windows have only what rules read of older ones."""
-    return all(_age(one, levels, math.inf) is one for one in batch)
+    return all(_age(binned, levels, math.inf) is binned for binned in batch)
 
 
 MOST_RELEASES = 500
@@ -124,15 +128,15 @@ def add_release(minutes: TierMinutes, release: ReplicaRelease) -> TierMinutes:
     return replace(minutes, releases=tuple(sorted(records, key=lambda known: known.t)))
 
 
-def _age(one: BinnedWindow, levels: frozenset[str], now: float) -> BinnedWindow:
+def _age(binned: BinnedWindow, levels: frozenset[str], now: float) -> BinnedWindow:
     """Drop the parts of an older window that no rule reads, but for the gauges `levels`."""
-    window = one.window
+    window = binned.window
     is_slim = window.histograms.keys() <= LENGTHS and window.gauges.keys() <= levels
     if window.end > now - RECENT_SECONDS or is_slim:
-        return one
+        return binned
     parts = {family: part for family, part in window.histograms.items() if family in LENGTHS}
     gauges = {family: gauge for family, gauge in window.gauges.items() if family in levels}
-    return replace(one, window=replace(window, histograms=parts, gauges=gauges))
+    return replace(binned, window=replace(window, histograms=parts, gauges=gauges))
 
 
 def _budget(minutes: TierMinutes, context: TierContext) -> Budget:
@@ -149,10 +153,10 @@ def rebin_minutes(minutes: TierMinutes, context: TierContext) -> TierMinutes:
         return replace(kept, each=())
     newest: dict[str | None, BinnedWindow] = {}
     binned = []
-    for one in minutes.binned:
-        again = load_bins.bin_window(one.window, context.curve, one.replica)
-        newest[one.replica] = load_bins.mark_backlog(again, newest.get(one.replica))
-        binned.append(newest[one.replica])
+    for sample in minutes.binned:
+        again = load_bins.bin_window(sample.window, context.curve, sample.replica)
+        newest[sample.replica] = load_bins.mark_backlog(again, newest.get(sample.replica))
+        binned.append(newest[sample.replica])
     return replace(kept, binned=HeldWindows(binned))
 
 

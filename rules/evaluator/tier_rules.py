@@ -55,7 +55,9 @@ def cached_results(
     if minutes.each is None:
         return {}
     began = math.floor(now / SELDOM_SECONDS - share) + share
-    return {one.rule: one for one in results if one.rule in SELDOM and began * SELDOM_SECONDS <= one.t <= now}
+    return {
+        result.rule: result for result in results if result.rule in SELDOM and began * SELDOM_SECONDS <= result.t <= now
+    }
 
 
 def evaluate_rule(
@@ -75,10 +77,10 @@ def evaluate_rule(
     or a gap, and never ok.
     """
     held = hold(binned)
-    case = RuleContext(
+    rule_context = RuleContext(
         rule=rule,
         catalogue=BY_NAME,
-        context=context,
+        tier=context,
         binned=held,
         now=now,
         period_seconds=period_seconds,
@@ -89,11 +91,11 @@ def evaluate_rule(
     )
     if held and held.span_seconds < rule.minimum_seconds:
         text, wait = needed_words(rule, held.span_seconds), rule.minimum_seconds - held.span_seconds
-        return case.unknown(Gap.TOO_FEW_REQUESTS, text, wait)
-    result = ask(case)
+        return rule_context.unknown(Gap.TOO_FEW_REQUESTS, text, wait)
+    result = ask(rule_context)
     is_ok = isinstance(result, Verdict) and result.status is Status.OK
     if is_ok and held.watched_seconds < FULL_COVERAGE * rule.minimum_seconds:
-        return case.unknown(Gap.TOO_FEW_REQUESTS, needed_words(rule, held.watched_seconds))
+        return rule_context.unknown(Gap.TOO_FEW_REQUESTS, needed_words(rule, held.watched_seconds))
     return result
 
 
@@ -101,7 +103,10 @@ def compared_tiers(
     minutes: Mapping[str, TierMinutes], contexts: Mapping[str, TierContext], now: float
 ) -> dict[str, TierWindows]:
     """Return what rules that compare tiers read of each. The tiers share it, as each is compared with all others."""
-    return {name: (contexts[name], _hold(one.binned.batches, COMPARING, now)) for name, one in minutes.items()}
+    return {
+        name: (contexts[name], _hold(tier_minutes.binned.batches, COMPARING, now))
+        for name, tier_minutes in minutes.items()
+    }
 
 
 def evaluate_tier_rules(
@@ -119,8 +124,8 @@ def evaluate_tier_rules(
     rule_state = kept or {}
     fleet = fleet or {}
     holds: dict[tuple[bool, float], HeldWindows] = {}
-    if context.tier in fleet:
-        holds[False, COMPARING.window_seconds] = fleet[context.tier][1]
+    if context.name in fleet:
+        holds[False, COMPARING.window_seconds] = fleet[context.name][1]
     results = []
     compared = OF_EACH if context.serves_whole_requests else OF_EACH | EACH_POOL
     for rule in LIVE:
@@ -145,7 +150,7 @@ def _judged(
     fleet: Mapping[str, TierWindows],
     projection: Projection | None,
 ) -> RuleResult:
-    subject = Subject(tier=context.tier)
+    subject = Subject(tier=context.name)
     if rule.needs and read_plan_value(context, rule.needs) is None:
         # First, because waiting does not change the plan.
         text = f"the plan has no {rule.needs}"
@@ -168,7 +173,7 @@ def _judged(
         return result
     if not hold.is_seldom_scraped:
         return explain.add_causes(result, context, hold)
-    steps = len({windows.minute_of(one.window) for one in hold if one.window.covered_seconds > 0})
+    steps = len({windows.minute_of(binned.window) for binned in hold if binned.window.covered_seconds > 0})
     if result.status is Status.OK and steps < SEPARATE:
         text = f"scrapes are too far apart: {steps} intervals between scrapes were seen, {SEPARATE} are needed"
         return Unknown(t=now, rule=rule.name, subject=subject, reason=Gap.NOT_SCRAPED, text=text)

@@ -87,8 +87,8 @@ def list_entries(
 
     For one tier: entries of the tier, its replicas and the whole installation.
     """
-    found = [*_of_incidents(incidents), *map(_of_foreign, foreign), *map(_of_event, join_releases(events))]
-    reaching = (e for e in found if e.t >= since or (e.lasts and (e.ended_at is None or e.ended_at >= since)))
+    entries = [*_of_incidents(incidents), *map(_of_foreign, foreign), *map(_of_event, join_releases(events))]
+    reaching = (e for e in entries if e.t >= since or (e.lasts and (e.ended_at is None or e.ended_at >= since)))
     kept = [e for e in reaching if tier is None or e.tier in (None, tier)]
     return tuple(
         sorted(kept, key=lambda e: (e.t, e.tier or "", e.kind != TimelineKind.INCIDENT, e.replica or "", e.text))
@@ -96,22 +96,22 @@ def list_entries(
 
 
 def _of_incidents(incidents: Iterable[Incident]) -> Iterator[TimelineEntry]:
-    for one in incidents:
-        root, number = BY_NAME.get(one.root.rule), len(one.symptoms)
+    for incident in incidents:
+        root, number = BY_NAME.get(incident.root.rule), len(incident.symptoms)
         symptoms = f" ({number} symptom{'' if number == 1 else 's'})" if number else ""
         yield TimelineEntry(
-            t=one.started_at,
+            t=incident.started_at,
             kind=TimelineKind.INCIDENT,
-            tier=one.tier,
-            replica=one.root.subject.replica,
-            text=f"{root.title if root else one.root.rule}: {one.sentence}{symptoms}",
+            tier=incident.tier,
+            replica=incident.root.subject.replica,
+            text=f"{root.title if root else incident.root.rule}: {incident.sentence}{symptoms}",
             lasts=True,
-            ended_at=one.ended_at,
-            rule=one.root.rule,
-            status=LOUDNESS_WORDS[one.severity],
-            incident=one.id,
+            ended_at=incident.ended_at,
+            rule=incident.root.rule,
+            status=LOUDNESS_WORDS[incident.severity],
+            incident=incident.id,
         )
-        yield from (_of_episode(finding, one.id) for finding in one.findings)
+        yield from (_of_episode(finding, incident.id) for finding in incident.findings)
 
 
 def _of_episode(finding: Finding, incident: str) -> TimelineEntry:
@@ -131,14 +131,14 @@ def _of_episode(finding: Finding, incident: str) -> TimelineEntry:
 
 
 def _of_foreign(alert: ExternalAlert) -> TimelineEntry:
-    said = [alert.diagnosis.sentence] if alert.diagnosis else []
-    said += [alert.summary] if alert.summary else []
+    texts = [alert.diagnosis.sentence] if alert.diagnosis else []
+    texts += [alert.summary] if alert.summary else []
     return TimelineEntry(
         t=alert.started_at,
         kind=TimelineKind.FOREIGN_ALERT,
         tier=alert.tier,
         replica=alert.replica,
-        text=f"{alert.name}: {'; '.join(said)}" if said else alert.name,
+        text=f"{alert.name}: {'; '.join(texts)}" if texts else alert.name,
         lasts=True,
         ended_at=alert.ended_at,
     )

@@ -70,10 +70,10 @@ def read(samples: Iterable[Sample], t: float) -> GpuExporterPage:
         if instance and XID not in devices[uuid, instance].values and (uuid, "") in devices:
             whole = devices[uuid, ""].values
             devices[uuid, instance].values.update({XID: whole[XID]} if XID in whole else {})
-    found = sort_by_index(device for (uuid, instance), device in devices.items() if instance or uuid not in parents)
-    faults = {device.gpu: _codes(device) for device in found}
+    rows = sort_by_index(device for (uuid, instance), device in devices.items() if instance or uuid not in parents)
+    faults = {device.gpu: _codes(device) for device in rows}
     return GpuExporterPage(
-        readouts=tuple(readout(device, t, FIELDS, _more(device, faults[device.gpu])) for device in found),
+        readouts=tuple(readout(device, t, FIELDS, _more(device, faults[device.gpu])) for device in rows),
         problems=tuple(problems),
         faults={gpu: codes for gpu, codes in faults.items() if not isinstance(codes, str)},
     )
@@ -105,17 +105,17 @@ def _codes(device: Device) -> frozenset[str] | str:
 def _more(device: Device, faults: frozenset[str] | str) -> dict[str, float | str]:
     """Return the memory, and the reason for no faults."""
     used, free, reserved, total = (device.value(theirs) for theirs in MEMORY_FIELDS)
-    found: dict[str, float | str] = {FAULTS: faults, BY_CODE: faults} if isinstance(faults, str) else {}
-    found["gpu_memory_reserved_bytes"] = reserved if isinstance(reserved, str) else reserved * MIB
+    mapping: dict[str, float | str] = {FAULTS: faults, BY_CODE: faults} if isinstance(faults, str) else {}
+    mapping["gpu_memory_reserved_bytes"] = reserved if isinstance(reserved, str) else reserved * MIB
     kept = 0.0 if isinstance(reserved, str) else reserved
-    found["gpu_memory_used_bytes"] = used if isinstance(used, str) else (used + kept) * MIB
+    mapping["gpu_memory_used_bytes"] = used if isinstance(used, str) else (used + kept) * MIB
     if not isinstance(used, str) and not isinstance(free, str):
-        found["gpu_memory_total_bytes"] = (used + kept + free) * MIB
+        mapping["gpu_memory_total_bytes"] = (used + kept + free) * MIB
     elif not isinstance(total, str):
-        found["gpu_memory_total_bytes"] = total * MIB
+        mapping["gpu_memory_total_bytes"] = total * MIB
     else:
-        found["gpu_memory_total_bytes"] = used if isinstance(used, str) else free
-    return found
+        mapping["gpu_memory_total_bytes"] = used if isinstance(used, str) else free
+    return mapping
 
 
 DCGM = GpuExporter(

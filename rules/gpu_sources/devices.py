@@ -72,12 +72,12 @@ class Device:
         missing = next((part for part in parts if isinstance(part, str)), None)
         if missing is not None:
             return missing
-        found = math.fsum(part for part in parts if not isinstance(part, str))
-        ours = found * row.factor
+        value = math.fsum(part for part in parts if not isinstance(part, str))
+        ours = value * row.factor
         if row.ours not in RATIOS:
             return ours
         if not 0.0 <= ours <= 1.0 + RATIO_SLACK:
-            return Impossible(f"{row.theirs} is {found:g}, which is no share of time")
+            return Impossible(f"{row.theirs} is {value:g}, which is no share of time")
         return min(ours, 1.0)
 
 
@@ -108,14 +108,14 @@ def readout(device: Device, t: float, rows: Iterable[Field], more: Mapping[str, 
         values[row.ours] = value
         if row.sampled:
             sampled.add(row.ours)
-    for name, found in more.items():
+    for name, text in more.items():
         values = counters if GPU_NAMES[name].kind == "counter" else gauges
-        reason = found if isinstance(found, str) else _impossible(found, values is counters)
+        reason = text if isinstance(text, str) else _impossible(text, values is counters)
         if reason is not None:
             values.pop(name, None)
             gaps[name] = reason
-        elif not isinstance(found, str):
-            values[name] = found
+        elif not isinstance(text, str):
+            values[name] = text
     whole = GpuReadout(
         t=t,
         gpu=device.gpu,
@@ -174,7 +174,10 @@ def same_refresh(a: GpuExporterPage, b: GpuExporterPage) -> bool:
     """
     if len(a.readouts) != len(b.readouts) or a.faults != b.faults or a.ticks != b.ticks:
         return False
-    return all(replace(one, t=other.t) == other for one, other in zip(a.readouts, b.readouts, strict=True))
+    return all(
+        replace(gpu_readout, t=candidate.t) == candidate
+        for gpu_readout, candidate in zip(a.readouts, b.readouts, strict=True)
+    )
 
 
 @dataclass(slots=True)

@@ -41,15 +41,15 @@ NAMED = 3
 """Maximum number of rules without a result that are named."""
 
 
-def require_replica(case: RuleContext) -> ReplicaState:
+def require_replica(context: RuleContext) -> ReplicaState:
     """Return the replica that a rule is evaluated for. Raise ValueError without one."""
-    if case.replica is None:
-        raise ValueError(f"{case.rule.name} is evaluated for a replica")
-    return case.replica
+    if context.replica is None:
+        raise ValueError(f"{context.rule.name} is evaluated for a replica")
+    return context.replica
 
 
 def _verdict(
-    case: RuleContext,
+    context: RuleContext,
     status: Status,
     observed: float | Reading,
     sentence: str,
@@ -58,54 +58,54 @@ def _verdict(
     details: Iterable[str] = (),
 ) -> Verdict:
     seen = observed if isinstance(observed, Reading) else exact_reading(observed, 1)
-    return case.verdict(status, certainty, seen, NOT_PLANNED, sentence, details=details, stage=stage)
+    return context.verdict(status, certainty, seen, NOT_PLANNED, sentence, details=details, stage=stage)
 
 
-def judge_cascade(case: RuleContext) -> RuleResult:
+def judge_cascade(context: RuleContext) -> RuleResult:
     """Return the stage of a replica's KV cache cascade.
 
     Certain once a second scrape shows evictions or a queue, or users feel it: one scrape is one instant.
     """
-    replica = require_replica(case)
+    replica = require_replica(context)
     state, last = replica.cascade, replica.track.last
     if last is None or replica.track.misses:
-        return case.unknown(Gap.SCRAPE_FAILED, "no page from the replica")
+        return context.unknown(Gap.SCRAPE_FAILED, "no page from the replica")
     if "kv_utilization_max" not in last.gauges:
-        return case.unknown(Gap.NOT_EXPOSED, "the page has no KV cache utilisation")
+        return context.unknown(Gap.NOT_EXPOSED, "the page has no KV cache utilisation")
     if not state.recent:
-        return case.unknown(replica.slope_gap, "no two pages give a slope of the KV cache yet")
+        return context.unknown(replica.slope_gap, "no two pages give a slope of the KV cache yet")
     level = state.recent[-1].level
     if state.stage == 0:
-        return _verdict(case, Status.OK, level, f"KV cache {level:.0%} full", stage=0)
+        return _verdict(context, Status.OK, level, f"KV cache {level:.0%} full", stage=0)
     status = Status.CRITICAL if state.stage >= 3 else Status.WARNING
     text = f"KV cache cascade, stage {state.stage} ({STAGES[state.stage]}): {state.evidence}{ACT if state.stage == 2 else ''}"
     details = []
     if state.breach_at is not None and state.onset is not None and state.breach_at > state.onset:
         details.append(f"first seen {state.breach_at - state.onset:.0f} s before users felt it")
-    return _verdict(case, status, level, text, certain_if(state.confirmed), state.stage, details)
+    return _verdict(context, status, level, text, certain_if(state.confirmed), state.stage, details)
 
 
-def judge_target_down(case: RuleContext) -> RuleResult:
+def judge_target_down(context: RuleContext) -> RuleResult:
     """Find replicas whose last scrapes failed. A new replica of a served tier may still start."""
-    replica, allowed = require_replica(case), case.limit("misses")
+    replica, allowed = require_replica(context), context.limit("misses")
     misses, last = replica.track.misses, replica.track.last
-    if last is None and (misses < allowed or (case.others_answer and _may_start(case, replica))):
+    if last is None and (misses < allowed or (context.others_answer and _may_start(context, replica))):
         # Not "ok": after a restart of the agent that would end the finding of a target that is still down.
         text = f"{misses} scrapes without a usable page, and none before" if misses else "not scraped yet"
-        return case.unknown(Gap.SCRAPE_FAILED, text)
+        return context.unknown(Gap.SCRAPE_FAILED, text)
     if replica.track.unscraped_seconds and not misses:
-        return case.unknown(Gap.NOT_SCRAPED, explain_hole(replica))
+        return context.unknown(Gap.NOT_SCRAPED, explain_hole(replica))
     if misses < allowed:
         text = "The metrics page answers" if misses == 0 else f"{misses} scrapes without a usable page"
-        silent = case.now - last.t if last is not None else 0.0
+        silent = context.now - last.t if last is not None else 0.0
         # Failed scrapes are counted where they come at least once a minute.
         if misses and silent > allowed * MINUTE_SECONDS:
-            return case.unknown(Gap.SCRAPE_FAILED, f"{text}, and none for {silent:.0f} s")
-        return _verdict(case, Status.OK, float(misses), text)
-    since = f" for {case.now - last.t:.0f} s" if last is not None else " ever"
+            return context.unknown(Gap.SCRAPE_FAILED, f"{text}, and none for {silent:.0f} s")
+        return _verdict(context, Status.OK, float(misses), text)
+    since = f" for {context.now - last.t:.0f} s" if last is not None else " ever"
     why = f": {_shorten_error(replica.error)}" if replica.error else ""
     text = f"No usable metrics page{since}; {misses} scrapes in a row failed{why}"
-    return _verdict(case, Status.WARNING, float(misses), text, details=(replica.error,))
+    return _verdict(context, Status.WARNING, float(misses), text, details=(replica.error,))
 
 
 def _shorten_error(error: str) -> str:
@@ -116,77 +116,77 @@ def _shorten_error(error: str) -> str:
     return f"HTTP {status[1]}" if status is not None else error.partition(": ")[0]
 
 
-def _may_start(case: RuleContext, replica: ReplicaState) -> bool:
+def _may_start(context: RuleContext, replica: ReplicaState) -> bool:
     """Return whether a replica may still start: for the tier's measured start, else the planned one, else the limit.
 
     A start that was timed in part only makes it longer: what it omits is not known."""
-    plan = case.context.plan
+    plan = context.tier.plan
     planned = plan.cold_start_seconds if plan is not None else None
-    known = {quantiles.timing: quantiles.p95_seconds for quantiles in quantiles_by_timing(case.starts)}
+    known = {quantiles.timing: quantiles.p95_seconds for quantiles in quantiles_by_timing(context.starts)}
     seconds = known.get(Timing.POD)
     if seconds is None:
-        seconds = max(planned if planned is not None else case.limit("start_seconds"), *known.values(), 0.0)
-    return case.now - _silent_since(replica) < seconds
+        seconds = max(planned if planned is not None else context.limit("start_seconds"), *known.values(), 0.0)
+    return context.now - _silent_since(replica) < seconds
 
 
-def judge_stale_page(case: RuleContext) -> RuleResult:
+def judge_stale_page(context: RuleContext) -> RuleResult:
     """Find replicas whose page is served and does not change, or whose GPUs cannot be read.
 
     An engine that waits for KV or loads keeps its page rightly.
     """
-    replica = require_replica(case)
+    replica = require_replica(context)
     seconds, last = replica.stale_seconds, replica.track.last
     if replica.gpu_problem:
-        return _verdict(case, Status.WARNING, seconds, replica.gpu_problem)
+        return _verdict(context, Status.WARNING, seconds, replica.gpu_problem)
     if last is None or replica.track.misses:
-        return case.unknown(Gap.SCRAPE_FAILED, "no page from the replica")
+        return context.unknown(Gap.SCRAPE_FAILED, "no page from the replica")
     if replica.track.unscraped_seconds:
-        return case.unknown(Gap.NOT_SCRAPED, explain_hole(replica))
+        return context.unknown(Gap.NOT_SCRAPED, explain_hole(replica))
     if STEP_FAMILY not in last.counters:
-        return case.unknown(Gap.NOT_EXPOSED, "the page does not count the engine's steps")
-    if seconds < case.limit("seconds"):
-        return _verdict(case, Status.OK, seconds, "The page moves with the engine")
-    if excuse := _excuse_still(case, list_ranks(last), replica, last):
-        return case.unknown(Gap.NO_TRAFFIC, excuse)
+        return context.unknown(Gap.NOT_EXPOSED, "the page does not count the engine's steps")
+    if seconds < context.limit("seconds"):
+        return _verdict(context, Status.OK, seconds, "The page moves with the engine")
+    if excuse := _excuse_still(context, list_ranks(last), replica, last):
+        return context.unknown(Gap.NO_TRAFFIC, excuse)
     running, waiting = (last.gauges.get(name, 0.0) for name in IN_SYSTEM)
     claim = f"{running:.0f} running and {waiting:.0f} waiting requests"
     if not running and not waiting:
         claim = f"a KV cache {last.gauges.get('kv_utilization', 0.0):.0%} full"
     text = f"The engine has not stepped for {seconds:.0f} s; its page claims {claim}"
-    return _verdict(case, Status.WARNING, seconds, text)
+    return _verdict(context, Status.WARNING, seconds, text)
 
 
 def explain_hole(replica: ReplicaState) -> str:
     return f"the page answers now, but was not scraped for {replica.track.unscraped_seconds:.0f} s before"
 
 
-def judge_tier_down(case: RuleContext) -> RuleResult:
+def judge_tier_down(context: RuleContext) -> RuleResult:
     """Find tiers without a usable page in the last scrapes of any replica. Critical if it lasts longer than a restart."""
-    replicas, allowed, now = case.replicas, case.limit("misses"), case.now
-    up = [one for one in replicas if one.track.last is not None and one.track.misses < allowed]
-    down = [one for one in replicas if one.track.misses >= allowed]
+    replicas, allowed, now = context.replicas, context.limit("misses"), context.now
+    up = [replica for replica in replicas if replica.track.last is not None and replica.track.misses < allowed]
+    down = [replica for replica in replicas if replica.track.misses >= allowed]
     seen = exact_reading(len(up), len(replicas))
-    unscraped = min((0.0 if one.track.misses else one.track.unscraped_seconds for one in up), default=0.0)
+    unscraped = min((0.0 if replica.track.misses else replica.track.unscraped_seconds for replica in up), default=0.0)
     if unscraped:
         text = f"no replica was scraped for {unscraped:.0f} s before the last scrape"
-        return case.unknown(Gap.NOT_SCRAPED, text)
-    silent = min((now - _silent_since(one) for one in up), default=0.0)
-    if silent > allowed * MINUTE_SECONDS and all(one.track.misses for one in up):
+        return context.unknown(Gap.NOT_SCRAPED, text)
+    silent = min((now - _silent_since(replica) for replica in up), default=0.0)
+    if silent > allowed * MINUTE_SECONDS and all(replica.track.misses for replica in up):
         text = f"no replica answered the last scrape; the last page is {silent:.0f} s old"
-        return case.unknown(Gap.SCRAPE_FAILED, text)
+        return context.unknown(Gap.SCRAPE_FAILED, text)
     if up:
-        return _verdict(case, Status.OK, seen, f"{len(up)} of {len(replicas)} replicas answer")
+        return _verdict(context, Status.OK, seen, f"{len(up)} of {len(replicas)} replicas answer")
     if len(down) < len(replicas) or not replicas:
         text = f"{len(replicas) - len(down)} of {len(replicas)} replicas have not been scraped often enough yet"
-        return case.unknown(Gap.SCRAPE_FAILED, text)
-    silent = min(now - _silent_since(one) for one in down)
-    status = Status.CRITICAL if silent >= case.limit("seconds") else Status.WARNING
-    never = "" if any(one.track.last is not None for one in down) else ", and never before"
-    why = tuple(f"{one.name}: {one.error}" for one in down if one.error)[:1]
-    fewest = min(one.track.misses for one in down)
+        return context.unknown(Gap.SCRAPE_FAILED, text)
+    silent = min(now - _silent_since(replica) for replica in down)
+    status = Status.CRITICAL if silent >= context.limit("seconds") else Status.WARNING
+    never = "" if any(replica.track.last is not None for replica in down) else ", and never before"
+    why = tuple(f"{replica.name}: {replica.error}" for replica in down if replica.error)[:1]
+    fewest = min(replica.track.misses for replica in down)
     none = f"None of the tier's {len(down)} replicas" if len(down) > 1 else "The tier's only replica has not"
     text = f"{none} answered for {silent:.0f} s{never}; {fewest} scrapes in a row failed"
-    return _verdict(case, status, seen, text, details=why)
+    return _verdict(context, status, seen, text, details=why)
 
 
 def _silent_since(replica: ReplicaState) -> float:
@@ -195,19 +195,19 @@ def _silent_since(replica: ReplicaState) -> float:
     return last.t if last is not None else replica.track.silent_since or 0.0
 
 
-def judge_unknown_too_long(case: RuleContext) -> RuleResult:
+def judge_unknown_too_long(context: RuleContext) -> RuleResult:
     """Find rules that had a result and for long have none, for a reason that an operator can repair."""
     silent = [
-        (case.now - _silent_from(state, state.evaluated_at), state.result)
-        for state in case.states
+        (context.now - _silent_from(state, state.evaluated_at), state.result)
+        for state in context.states
         if isinstance(state.result, Unknown) and state.result.reason in FAULTS and state.evaluated_at is not None
     ]
     silent.sort(key=lambda pair: (-pair[0], pair[1].rule, str(pair[1].subject)))
     longest = silent[0][0] if silent else 0.0
     observed = exact_reading(longest, len(silent))
-    late = [result for seconds, result in silent if seconds >= case.limit("seconds")]
+    late = [result for seconds, result in silent if seconds >= context.limit("seconds")]
     if not late:
-        return _verdict(case, Status.OK, observed, "Every rule of the tier has a result, or had one a moment ago")
+        return _verdict(context, Status.OK, observed, "Every rule of the tier has a result, or had one a moment ago")
     details = [
         f"{result.rule} of {result.subject}: {result.reason.value.replace('_', ' ')}{result.text and f' ({result.text})'}"
         for result in late[:NAMED]
@@ -216,51 +216,51 @@ def judge_unknown_too_long(case: RuleContext) -> RuleResult:
         details.append(f"and {len(late) - NAMED} more")
     first = f"{late[0].rule} of {late[0].subject} for longest"
     text = f"{format_count(len(late), 'rule')} without a result for up to {longest / 3600:.1f} h; {first}"
-    return _verdict(case, Status.WARNING, observed, text, details=details)
+    return _verdict(context, Status.WARNING, observed, text, details=details)
 
 
-def _silent_from(one: RuleState, judged_at: float) -> float:
+def _silent_from(rule_state: RuleState, judged_at: float) -> float:
     """Return the time from which a rule has no result. A pause of the agent itself does not count."""
-    if one.unknown is not None and one.unknown.reason is Gap.NOT_SCRAPED:
-        return one.unknown.started_at
+    if rule_state.unknown is not None and rule_state.unknown.reason is Gap.NOT_SCRAPED:
+        return rule_state.unknown.started_at
     return judged_at
 
 
-def judge_stalled(case: RuleContext) -> RuleResult:
+def judge_stalled(context: RuleContext) -> RuleResult:
     """Find engines and ranks that hold requests and do no work. Critical if no replica of the tier answers anybody.
 
     Certain after the longest time that a step may take, over at least FEWEST_PAGES good pages.
     """
-    replica = require_replica(case)
+    replica = require_replica(context)
     last = replica.track.last
     if last is None or replica.track.misses:
-        return case.unknown(Gap.SCRAPE_FAILED, "no page from the replica")
+        return context.unknown(Gap.SCRAPE_FAILED, "no page from the replica")
     if replica.track.unscraped_seconds and not replica.stalls.ranks:
-        return case.unknown(Gap.NOT_SCRAPED, explain_hole(replica))
+        return context.unknown(Gap.NOT_SCRAPED, explain_hole(replica))
     ranks = {rank.name: rank for rank in list_ranks(last)}
     if not any(name in rank.gauges for rank in ranks.values() for name in IN_SYSTEM):
-        return case.unknown(Gap.NOT_EXPOSED, "the page does not count the requests in the engine")
+        return context.unknown(Gap.NOT_EXPOSED, "the page does not count the requests in the engine")
     stalls = [(stall, ranks[stall.name]) for stall in replica.stalls.ranks]
-    told = [(stall, rank) for stall, rank in stalls if rank.counts_steps or not rank.gauges.get("requests_running")]
-    if stalls and not told:
-        return case.unknown(Gap.NOT_EXPOSED, "the page counts neither the engine's steps nor every token")
-    if told and (excuse := _excuse_still(case, [rank for _, rank in told], replica, last)):
-        return case.unknown(Gap.NO_TRAFFIC, excuse)
-    ready = [(stall, rank) for stall, rank in told if not _excuse_still(case, [rank], replica, last)]
+    rows = [(stall, rank) for stall, rank in stalls if rank.counts_steps or not rank.gauges.get("requests_running")]
+    if stalls and not rows:
+        return context.unknown(Gap.NOT_EXPOSED, "the page counts neither the engine's steps nor every token")
+    if rows and (excuse := _excuse_still(context, [rank for _, rank in rows], replica, last)):
+        return context.unknown(Gap.NO_TRAFFIC, excuse)
+    ready = [(stall, rank) for stall, rank in rows if not _excuse_still(context, [rank], replica, last)]
     # What is likely a stall, and what surely is.
-    prefill, step = planned_prefill_seconds(case.context.plan), replica.stalls.longest_step
-    allowed = max(case.limit("likely_seconds"), prefill, step)
-    certain = max(case.limit("seconds"), prefill, case.limit("steps") * step)
+    prefill, step = planned_prefill_seconds(context.tier.plan), replica.stalls.longest_step
+    allowed = max(context.limit("likely_seconds"), prefill, step)
+    certain = max(context.limit("seconds"), prefill, context.limit("steps") * step)
     late = [(stall, rank) for stall, rank in ready if last.t - stall.since >= allowed]
     seconds = max((last.t - stall.since for stall, _ in late), default=0.0)
     expected = range_reading(0.0, certain, 1)
     if not late:
-        return case.verdict(Status.OK, Certainty.CERTAIN, exact_reading(0.0, 1), expected, MOVES)
+        return context.verdict(Status.OK, Certainty.CERTAIN, exact_reading(0.0, 1), expected, MOVES)
     sure = [
         last.t - stall.since >= certain and stall.pages >= FEWEST_PAGES and not may_have_left(stall, rank, last)
         for stall, rank in late
     ]
-    status = Status.WARNING if case.others_serve or len(late) < len(ranks) else Status.CRITICAL
+    status = Status.WARNING if context.others_serve or len(late) < len(ranks) else Status.CRITICAL
     running, waiting = (sum(rank.gauges.get(name, 0.0) for _, rank in late) for name in IN_SYSTEM)
     names = join_names([stall.name for stall, _ in late]) if len(ranks) > 1 else ""
     who = f"Rank {names} of {len(ranks)} ranks has" if names else "The engine has"
@@ -273,15 +273,19 @@ def judge_stalled(case: RuleContext) -> RuleResult:
         "as many clients have left since: the engine may be idle and show old gauges" if left else "",
         "no replica of the tier answers anybody" if status is Status.CRITICAL else "",
     )
-    return case.verdict(status, certain_if(any(sure)), exact_reading(seconds, 1), expected, sentence, details=details)
+    return context.verdict(
+        status, certain_if(any(sure)), exact_reading(seconds, 1), expected, sentence, details=details
+    )
 
 
-def _excuse_still(case: RuleContext, ranks: Sequence[RankPage], replica: ReplicaState, page: Snapshot) -> str:
+def _excuse_still(context: RuleContext, ranks: Sequence[RankPage], replica: ReplicaState, page: Snapshot) -> str:
     """Return why none of these ranks needs to work, or ""."""
-    if all(_waits_for_kv(case, rank) for rank in ranks):
+    if all(_waits_for_kv(context, rank) for rank in ranks):
         return "a decode pool waits for the KV of its prefill pool"
     begins = {stall.name: stall.since for stall in replica.stalls.ranks}
-    if all(_waits_for_kv(case, rank) or _may_load(case, begins.get(rank.name, page.t), rank, page) for rank in ranks):
+    if all(
+        _waits_for_kv(context, rank) or _may_load(context, begins.get(rank.name, page.t), rank, page) for rank in ranks
+    ):
         return "no request was served yet: weights may load, graphs may be captured"
     return ""
 
@@ -303,17 +307,17 @@ def planned_prefill_seconds(plan: TierPlan | None) -> float:
     return longest / alone.prompt_tokens_mean * alone.ttft_p50_seconds
 
 
-def _waits_for_kv(case: RuleContext, rank: RankPage) -> bool:
+def _waits_for_kv(context: RuleContext, rank: RankPage) -> bool:
     """Return whether a rank of a decode pool runs nothing, and no request waits for its own room."""
-    if pool_of(case.context, case.subject.replica) != "decode" or rank.gauges.get("requests_running"):
+    if pool_of(context.tier, context.subject.replica) != "decode" or rank.gauges.get("requests_running"):
         return False
     return not rank.gauges.get("requests_waiting_capacity")
 
 
-def _may_load(case: RuleContext, since: float, rank: RankPage, page: Snapshot) -> bool:
+def _may_load(context: RuleContext, since: float, rank: RankPage, page: Snapshot) -> bool:
     """Return whether a rank that never worked is within its planned cold start."""
-    plan = case.context.plan
+    plan = context.tier.plan
     planned = plan.cold_start_seconds if plan is not None else None
-    limits = case.context.limits.get("EngineStalled", {})
+    limits = context.tier.limits.get("EngineStalled", {})
     begin = since if page.started_at is None else min(since, page.started_at)
     return not rank.work and page.t - begin < (planned or limits.get("start_seconds", START_SECONDS))

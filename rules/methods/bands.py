@@ -56,9 +56,9 @@ class BandThresholds:
     critical_above: float | None
 
     @classmethod
-    def from_context(cls, case: RuleContext) -> BandThresholds:
+    def from_context(cls, context: RuleContext) -> BandThresholds:
         names = ("below", "above", "critical_below", "critical_above")
-        return cls(**{name: case.limit(name) if name in case.rule.thresholds else None for name in names})
+        return cls(**{name: context.limit(name) if name in context.rule.thresholds else None for name in names})
 
     def status(self, value: float) -> Status:
         """Return the status of a value: outside the outer limits, outside the inner ones, or within."""
@@ -66,13 +66,13 @@ class BandThresholds:
             return Status.CRITICAL
         return Status.WARNING if _is_outside(value, self.below, self.above) else Status.OK
 
-    def is_proven(self, found: Reading, status: Status) -> bool:
+    def is_proven(self, reading: Reading, status: Status) -> bool:
         """Return whether the bounds of a reading are outside the limits of `status`."""
         critical = status is Status.CRITICAL
         below = self.critical_below if critical else self.below
         above = self.critical_above if critical else self.above
-        too_low = below is not None and found.high is not None and found.high < below
-        too_high = above is not None and found.low is not None and found.low >= above
+        too_low = below is not None and reading.high is not None and reading.high < below
+        too_high = above is not None and reading.low is not None and reading.low >= above
         return too_low or too_high
 
 
@@ -80,103 +80,108 @@ def _is_outside(value: float, below: float | None, above: float | None) -> bool:
     return (below is not None and value < below) or (above is not None and value > above)
 
 
-def judge_band(case: RuleContext) -> RuleResult:
+def judge_band(context: RuleContext) -> RuleResult:
     """Compare the signal of the rule with its limits, over the minutes that its condition selects.
 
     Likely in two separate minutes, certain in three. A quantile is certain by the edge of its bucket, a plain poll never.
     """
-    if case.rule.needs and not read_plan_value(case.context, case.rule.needs):
-        return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no {case.rule.needs}")
-    if not any(one.window.covered_seconds > 0 for one in case.binned):
-        return case.unknown(worst_gap(case.binned, windows.EVERYTHING), "nothing was seen in this time")
-    held = hold(case.binned)
-    counted = held.select(_select_loaded) if case.rule.serving_only else held
+    if context.rule.needs and not read_plan_value(context.tier, context.rule.needs):
+        return context.unknown(Gap.NOT_IN_PLAN, f"the plan has no {context.rule.needs}")
+    if not any(binned.window.covered_seconds > 0 for binned in context.binned):
+        return context.unknown(worst_gap(context.binned, windows.EVERYTHING), "nothing was seen in this time")
+    held = hold(context.binned)
+    counted = held.select(_select_loaded) if context.rule.serving_only else held
     if not counted:
-        return case.unknown(Gap.NO_TRAFFIC, "no minute with traffic")
-    found = _read_signal(case, counted)
-    if isinstance(found, Missing):
-        return case.unknown(found.gap, found.text or f"{case.rule.signal} is not known")
-    if "minimum_requests" in case.rule.thresholds and found.n < case.limit("minimum_requests"):
-        return case.too_few_requests(found.n, case.limit("minimum_requests"))
-    limits = BandThresholds.from_context(case)
-    if found.value is None:
-        return _judge_bounds(case, found, limits)
-    status = limits.status(found.value)
+        return context.unknown(Gap.NO_TRAFFIC, "no minute with traffic")
+    reading = _read_signal(context, counted)
+    if isinstance(reading, Missing):
+        return context.unknown(reading.gap, reading.text or f"{context.rule.signal} is not known")
+    if "minimum_requests" in context.rule.thresholds and reading.n < context.limit("minimum_requests"):
+        return context.too_few_requests(reading.n, context.limit("minimum_requests"))
+    limits = BandThresholds.from_context(context)
+    if reading.value is None:
+        return _judge_bounds(context, reading, limits)
+    status = limits.status(reading.value)
     if status is Status.OK:
-        return _build_verdict(case, found, Status.OK, Certainty.CERTAIN, limits)
-    last = _read_value(case, case.last_quarter(counted))
+        return _build_verdict(context, reading, Status.OK, Certainty.CERTAIN, limits)
+    last = _read_value(context, context.last_quarter(counted))
     if last is None:
-        return case.unknown(Gap.NO_TRAFFIC, f"{case.rule.signal} is not known in the last quarter of the time")
-    by_period = [_read_value(case, group) for group in case.periods(counted)]
+        return context.unknown(Gap.NO_TRAFFIC, f"{context.rule.signal} is not known in the last quarter of the time")
+    by_period = [_read_value(context, group) for group in context.periods(counted)]
     each = [value for value in by_period if value is not None]
     outside = sum(limits.status(value) is not Status.OK for value in each)
     if limits.status(last) is Status.OK:
         remark = "back within that at the end of the time"
-        return _build_verdict(case, found, Status.OK, Certainty.CERTAIN, limits, remark)
+        return _build_verdict(context, reading, Status.OK, Certainty.CERTAIN, limits, remark)
     if outside < LIKELY_PERIODS:
-        early = too_early(case, counted, last, by_period, lambda value: limits.status(value) is not Status.OK)
+        early = too_early(context, counted, last, by_period, lambda value: limits.status(value) is not Status.OK)
         if early is not None:
             return early
-        remark = f"outside in at most one of its {case.periods_word}"
-        return _build_verdict(case, found, Status.OK, Certainty.CERTAIN, limits, remark)
+        remark = f"outside in at most one of its {context.periods_word}"
+        return _build_verdict(context, reading, Status.OK, Certainty.CERTAIN, limits, remark)
     if status is Status.CRITICAL and not is_persistent(
         last, each, lambda value: limits.status(value) is Status.CRITICAL
     ):
         status = Status.WARNING
-    certainty = certain_if(outside >= SEPARATE and _is_proven(case, counted, found, status, limits))
-    moved = abs(last - found.value) > MOVED * abs(found.value)
-    remark = f"{number(last, case.rule.unit)} at the end of the time" if moved else ""
-    return _build_verdict(case, found, status, certainty, limits, remark)
+    certainty = certain_if(outside >= SEPARATE and _is_proven(context, counted, reading, status, limits))
+    moved = abs(last - reading.value) > MOVED * abs(reading.value)
+    remark = f"{number(last, context.rule.unit)} at the end of the time" if moved else ""
+    return _build_verdict(context, reading, status, certainty, limits, remark)
 
 
 def _select_loaded(batch: HeldWindows) -> HeldWindows:
     """Return the windows with requests."""
-    loaded = HeldWindows(one for one in batch if one.rps or one.in_system)
+    loaded = HeldWindows(binned for binned in batch if binned.rps or binned.in_system)
     return batch if len(loaded) == len(batch) else loaded
 
 
-def _read_signal(case: RuleContext, binned: Sequence[BinnedWindow]) -> SignalValue:
-    signal = BY_NAME[case.rule.signal]
-    return read(signal, hold(binned).sum_families(families_of(signal)), case.context.basis)
+def _read_signal(context: RuleContext, binned: Sequence[BinnedWindow]) -> SignalValue:
+    signal = BY_NAME[context.rule.signal]
+    return read(signal, hold(binned).sum_families(families_of(signal)), context.tier.basis)
 
 
-def _read_value(case: RuleContext, binned: Sequence[BinnedWindow]) -> float | None:
-    found = _read_signal(case, binned) if binned else None
-    return found.value if isinstance(found, Reading) else None
+def _read_value(context: RuleContext, binned: Sequence[BinnedWindow]) -> float | None:
+    reading = _read_signal(context, binned) if binned else None
+    return reading.value if isinstance(reading, Reading) else None
 
 
 def _is_proven(
-    case: RuleContext, counted: Sequence[BinnedWindow], found: Reading, status: Status, limits: BandThresholds
+    context: RuleContext, counted: Sequence[BinnedWindow], reading: Reading, status: Status, limits: BandThresholds
 ) -> bool:
     """Return whether a persistent reading is certain: a quantile by the edge of its bucket, a plain poll never."""
-    if case.rule.signal == "gpu_utilization" and any(
-        one.window.sampled & POLLED & set(one.window.gauges) for one in counted
+    if context.rule.signal == "gpu_utilization" and any(
+        binned.window.sampled & POLLED & set(binned.window.gauges) for binned in counted
     ):
         return False
-    of_quantiles = BY_NAME[case.rule.signal].how is SignalKind.QUANTILE or case.rule.signal in OF_QUANTILES
-    return not of_quantiles or limits.is_proven(found, status)
+    of_quantiles = BY_NAME[context.rule.signal].how is SignalKind.QUANTILE or context.rule.signal in OF_QUANTILES
+    return not of_quantiles or limits.is_proven(reading, status)
 
 
-def _judge_bounds(case: RuleContext, found: Reading, limits: BandThresholds) -> RuleResult:
+def _judge_bounds(context: RuleContext, reading: Reading, limits: BandThresholds) -> RuleResult:
     """Evaluate a reading without a best value: outside or within if both bounds are, else unknown."""
     for status in (Status.CRITICAL, Status.WARNING):
-        if limits.is_proven(found, status):
-            return _build_verdict(case, found, status, Certainty.LIKELY, limits)
-    ends = [end for end in (found.low, found.high) if end is not None]
+        if limits.is_proven(reading, status):
+            return _build_verdict(context, reading, status, Certainty.LIKELY, limits)
+    ends = [end for end in (reading.low, reading.high) if end is not None]
     if len(ends) == 2 and all(limits.status(end) is Status.OK for end in ends):
-        return _build_verdict(case, found, Status.OK, Certainty.CERTAIN, limits)
-    text = f"{case.rule.about} is only known to be {quantity(found, case.rule.unit)}"
-    return case.unknown(Gap.NOT_EXPOSED, text)
+        return _build_verdict(context, reading, Status.OK, Certainty.CERTAIN, limits)
+    text = f"{context.rule.about} is only known to be {quantity(reading, context.rule.unit)}"
+    return context.unknown(Gap.NOT_EXPOSED, text)
 
 
 def _build_verdict(
-    case: RuleContext, found: Reading, status: Status, certainty: Certainty, limits: BandThresholds, remark: str = ""
+    context: RuleContext,
+    reading: Reading,
+    status: Status,
+    certainty: Certainty,
+    limits: BandThresholds,
+    remark: str = "",
 ) -> RuleResult:
-    shown = quantity(found, case.rule.unit) if found.value is None else number(found.value, case.rule.unit)
-    parts = (f"{case.rule.about} is {shown}", _describe_limits(limits, case.rule.unit), remark)
+    shown = quantity(reading, context.rule.unit) if reading.value is None else number(reading.value, context.rule.unit)
+    parts = (f"{context.rule.about} is {shown}", _describe_limits(limits, context.rule.unit), remark)
     sentence = "; ".join(filter(None, parts))
-    expected = range_reading(limits.below or 0.0, limits.above, found.n)
-    return case.verdict(status, certainty, found, expected, sentence)
+    expected = range_reading(limits.below or 0.0, limits.above, reading.n)
+    return context.verdict(status, certainty, reading, expected, sentence)
 
 
 def _describe_limits(limits: BandThresholds, unit: str) -> str:
@@ -187,22 +192,22 @@ def _describe_limits(limits: BandThresholds, unit: str) -> str:
     return f"{number(limits.below or 0.0, unit)} or more is healthy"
 
 
-def judge_experts(case: RuleContext) -> RuleResult:
+def judge_experts(context: RuleContext) -> RuleResult:
     """Return the worst balance of experts of all replicas: the busiest GPU of each slows it down.
 
     From the engine's balance of each pass. Minutes with small batches are left out: their tokens fall unevenly by chance.
     """
-    families = frozenset(BY_NAME[case.rule.signal].families)
-    counting = [one for one in case.binned if one.window.counters.keys() >= families]
+    families = frozenset(BY_NAME[context.rule.signal].families)
+    counting = [binned for binned in context.binned if binned.window.counters.keys() >= families]
     if not counting:
-        return case.unmeasured(min(families))
-    least = case.limit("minimum_running")
-    running = ((one, one.window.gauge("requests_running")) for one in counting)
-    replicas = hold(one for one, gauge in running if gauge is not None and gauge.mean >= least).by_replica
+        return context.unmeasured(min(families))
+    least = context.limit("minimum_running")
+    running = ((binned, binned.window.gauge("requests_running")) for binned in counting)
+    replicas = hold(binned for binned, gauge in running if gauge is not None and gauge.mean >= least).by_replica
     if not replicas:
         text = f"no minute with {least:.0f} requests in the batch: fewer fall unevenly by chance"
-        return case.unknown(Gap.TOO_FEW_REQUESTS, text)
-    results = {name: judge_band(replace(case, binned=group)) for name, group in replicas.items()}
+        return context.unknown(Gap.TOO_FEW_REQUESTS, text)
+    results = {name: judge_band(replace(context, binned=group)) for name, group in replicas.items()}
     verdicts = {name: result for name, result in results.items() if isinstance(result, Verdict)}
     if not verdicts:
         return next(iter(results.values()))
@@ -219,23 +224,23 @@ def _rank(verdict: Verdict) -> tuple[int, bool, float]:
 SPECULATION = families_of(BY_NAME["tokens_per_round"]) | {"spec_draft_tokens", "spec_steps"}
 
 
-def judge_acceptance(case: RuleContext) -> RuleResult:
+def judge_acceptance(context: RuleContext) -> RuleResult:
     """Compare the acceptance with its limits. The details have the speed-up, where the plan has the step times."""
-    result = judge_band(case)
+    result = judge_band(context)
     if isinstance(result, Unknown):
         return result
-    return replace(result, details=(*result.details, *_describe_economics(case)))
+    return replace(result, details=(*result.details, *_describe_economics(context)))
 
 
-def _describe_economics(case: RuleContext) -> tuple[str, ...]:
+def _describe_economics(context: RuleContext) -> tuple[str, ...]:
     """Return the speed-up over plain decoding, and the acceptance from which on drafts of this length pay.
 
     That is the lowest a at which k drafted tokens pay: a + a^2 + ... + a^k = k x draft step / verify step.
     """
-    planned = case.context.plan.speculation if case.context.plan else None
+    planned = context.tier.plan.speculation if context.tier.plan else None
     if planned is None or planned.draft_step_seconds is None or planned.verify_step_seconds is None:
         return ()
-    total = hold(case.binned).sum_families(SPECULATION)
+    total = hold(context.binned).sum_families(SPECULATION)
     tokens, drafted = read(BY_NAME["tokens_per_round"], total), ratio(total, "spec_draft_tokens", "spec_drafts")
     if isinstance(tokens, Missing) or tokens.value is None:
         return ()
@@ -287,19 +292,19 @@ def count_events(binned: Iterable[BinnedWindow]) -> EventCount:
     )
 
 
-def judge_event_ratio(case: RuleContext) -> RuleResult:
+def judge_event_ratio(context: RuleContext) -> RuleResult:
     """Compare preemptions per finished request with the guide's two limits, at any load.
 
     Certain beyond chance (Poisson) and in separate minutes, because preemptions cluster.
     """
-    found = ratio(hold(case.binned).sum_families((EVENTS, REQUESTS)), EVENTS, REQUESTS)
-    total = count_events(case.binned)
-    if isinstance(found, Missing) and total.events <= 0:
-        return case.unknown(found.gap, f"no {case.rule.signal}")
-    warning, critical = case.limit("warning"), case.limit("critical")
-    if total.finished < case.limit("minimum_requests") and not total.significantly_exceeds(warning):
-        return case.too_few_requests(total.finished, case.limit("minimum_requests"))
-    status, certainty = _compute_status(case, case.binned, warning)
+    reading = ratio(hold(context.binned).sum_families((EVENTS, REQUESTS)), EVENTS, REQUESTS)
+    total = count_events(context.binned)
+    if isinstance(reading, Missing) and total.events <= 0:
+        return context.unknown(reading.gap, f"no {context.rule.signal}")
+    warning, critical = context.limit("warning"), context.limit("critical")
+    if total.finished < context.limit("minimum_requests") and not total.significantly_exceeds(warning):
+        return context.too_few_requests(total.finished, context.limit("minimum_requests"))
+    status, certainty = _compute_status(context, context.binned, warning)
     if isinstance(status, Unknown):
         return status
     if status is Status.WARNING and total.exceeds(critical):
@@ -310,34 +315,34 @@ def judge_event_ratio(case: RuleContext) -> RuleResult:
     limit = f"above {critical:.0%} is degraded" if status is Status.CRITICAL else f"below {warning:.0%} is healthy"
     sentence = f"{claim}; {_describe_end(status, total.exceeds(warning)) or limit}"
     expected = range_reading(0.0, warning, total.finished)
-    return case.verdict(status, certainty, found, expected, sentence, details=(str(total),))
+    return context.verdict(status, certainty, reading, expected, sentence, details=(str(total),))
 
 
-def judge_excess(case: RuleContext) -> RuleResult:
+def judge_excess(context: RuleContext) -> RuleResult:
     """Find more preemptions per finished request than the benchmark at equal load, beyond the allowed points.
 
     Certain as `judge_event_ratio`, if enough requests stand behind the points of most of the load.
     """
-    found = select_comparable(case, (EVENTS, REQUESTS))
-    if isinstance(found, Unknown):
-        return found
+    comparison = select_comparable(context, (EVENTS, REQUESTS))
+    if isinstance(comparison, Unknown):
+        return comparison
     planned = supported = 0.0
     used: list[BinnedWindow] = []
-    for bin, one in hold(found.binned).by_load_bin(found.curve).items():
-        wanted = found.curve.expectation(bin, case.rule.signal, one.rps, one.in_system)
+    for bin, load_bin in hold(comparison.binned).by_load_bin(comparison.curve).items():
+        wanted = comparison.curve.expectation(bin, context.rule.signal, load_bin.rps, load_bin.in_system)
         if wanted is None:
             continue
-        finished = count_events(one.binned).finished
+        finished = count_events(load_bin.binned).finished
         planned += finished * max(wanted.lower, wanted.upper)
-        supported += finished if wanted.requests >= case.limit("supported_requests") else 0.0
-        used.extend(one.binned)
+        supported += finished if wanted.requests >= context.limit("supported_requests") else 0.0
+        used.extend(load_bin.binned)
     if not used:
-        return case.unknown(Gap.NOT_IN_PLAN, f"the benchmark has no {case.rule.signal} at this load")
+        return context.unknown(Gap.NOT_IN_PLAN, f"the benchmark has no {context.rule.signal} at this load")
     total = count_events(used)
-    if total.finished < case.limit("minimum_requests"):
-        return case.too_few_requests(total.finished, case.limit("minimum_requests"))
-    usual, points = planned / total.finished, case.limit("points")
-    status, certainty = _compute_status(case, used, usual + points)
+    if total.finished < context.limit("minimum_requests"):
+        return context.too_few_requests(total.finished, context.limit("minimum_requests"))
+    usual, points = planned / total.finished, context.limit("points")
+    status, certainty = _compute_status(context, used, usual + points)
     if isinstance(status, Unknown):
         return status
     if status is not Status.OK and supported < total.finished / 2:
@@ -348,22 +353,22 @@ def judge_excess(case: RuleContext) -> RuleResult:
     sentence = f"{sentence}; {end}" if end else sentence
     details = (str(total), f"{points * 100:.0f} points more than the benchmark are allowed")
     observed, expected = (exact_reading(each, total.finished) for each in (value, usual))
-    return case.verdict(status, certainty, observed, expected, sentence, details=details)
+    return context.verdict(status, certainty, observed, expected, sentence, details=details)
 
 
 def _compute_status(
-    case: RuleContext, binned: Sequence[BinnedWindow], limit: float
+    context: RuleContext, binned: Sequence[BinnedWindow], limit: float
 ) -> tuple[Status | Unknown, Certainty]:
     """Return status and certainty. Certain needs the bound and persistence, because events cluster."""
     if not count_events(binned).exceeds(limit):
         return Status.OK, Certainty.CERTAIN
-    last = count_events(case.last_quarter(binned))
+    last = count_events(context.last_quarter(binned))
     if last.seconds <= 0:
-        reason = worst_gap(case.last_quarter(case.binned), EVENTS)
-        return case.unknown(reason, "preemptions were not seen in the last quarter of the time"), Certainty.LIKELY
+        reason = worst_gap(context.last_quarter(context.binned), EVENTS)
+        return context.unknown(reason, "preemptions were not seen in the last quarter of the time"), Certainty.LIKELY
     if last.events <= 0:
         return Status.OK, Certainty.CERTAIN
-    each = (count_events(group) for group in case.periods(binned))
+    each = (count_events(group) for group in context.periods(binned))
     is_proven = count_events(binned).significantly_exceeds(limit)
     return Status.WARNING, certain_if(is_proven and is_persistent(last, each, lambda part: part.exceeds(limit)))
 
@@ -372,19 +377,21 @@ def _describe_end(status: Status, exceeds: bool) -> str:
     return "none in the last quarter of the time" if status is Status.OK and exceeds else ""
 
 
-def judge_faults(case: RuleContext) -> RuleResult:
+def judge_faults(context: RuleContext) -> RuleResult:
     """Find any event in the window. The result is certain, because events are counted one by one."""
-    family = case.rule.family
-    total = hold(case.binned).sum_families((family, BY_CODE.get(family, family)))
+    family = context.rule.family
+    total = hold(context.binned).sum_families((family, BY_CODE.get(family, family)))
     if family not in total.counters:
-        return case.unknown(total.explain_missing(family), f"{case.rule.about}: not measured here")
+        return context.unknown(total.explain_missing(family), f"{context.rule.about}: not measured here")
     count = total.counters[family]
-    status = Status.WARNING if count >= case.limit("events") else Status.OK
-    where = sorted({one.replica for one in case.binned if one.window.counters.get(family) and one.replica})
-    minutes = math.ceil(hold(case.binned).watched_seconds / windows.MINUTE_SECONDS)
-    sentence = f"{case.rule.about}: {count:.0f} in {minutes:d} min"
+    status = Status.WARNING if count >= context.limit("events") else Status.OK
+    where = sorted(
+        {binned.replica for binned in context.binned if binned.window.counters.get(family) and binned.replica}
+    )
+    minutes = math.ceil(hold(context.binned).watched_seconds / windows.MINUTE_SECONDS)
+    sentence = f"{context.rule.about}: {count:.0f} in {minutes:d} min"
     sentence += f" on {join_names(where)}" if where and status is not Status.OK else ""
     observed, expected = exact_reading(count, count), exact_reading(0.0, count)
     stem, counts = f"{BY_CODE.get(family)}/", sorted(total.counters.items())
     codes = [f"{name.removeprefix(stem)} x {n:.0f}" for name, n in counts if name.startswith(stem) and n]
-    return case.verdict(status, Certainty.CERTAIN, observed, expected, sentence, details=(join_names(codes),))
+    return context.verdict(status, Certainty.CERTAIN, observed, expected, sentence, details=(join_names(codes),))

@@ -79,26 +79,26 @@ class BurnWindow:
     short: SlowRequestCount
 
 
-def judge_burn(case: RuleContext) -> RuleResult:
+def judge_burn(context: RuleContext) -> RuleResult:
     """Find a budget of slow requests that burns too fast, from a latency's histogram and its objective in the plan.
 
     Certain if bucket edges and chance leave no doubt in both windows, and if separate minutes show it.
     """
-    objective = read_plan_value(case.context, case.rule.needs)
+    objective = read_plan_value(context.tier, context.rule.needs)
     if not isinstance(objective, float | int):
-        return case.unknown(Gap.NOT_IN_PLAN, f"the plan has no {case.rule.needs}")
-    if case.rule.family == "itl_seconds" and not case.context.itl_comparable:
-        return case.unknown(Gap.NOT_EXPOSED, "plan and engine do not mean the same by ITL")
-    allowed, family = case.limit("allowed_share"), case.rule.family
+        return context.unknown(Gap.NOT_IN_PLAN, f"the plan has no {context.rule.needs}")
+    if context.rule.family == "itl_seconds" and not context.tier.itl_comparable:
+        return context.unknown(Gap.NOT_EXPOSED, "plan and engine do not mean the same by ITL")
+    allowed, family = context.limit("allowed_share"), context.rule.family
     word, seconds = family.partition("_")[0].upper(), number(float(objective), "seconds")
-    broken, of_events = f"missed the {seconds} {word} objective", not case.rule.per_request
+    broken, of_events = f"missed the {seconds} {word} objective", not context.rule.per_request
     promise = Promise(allowed=allowed, broken=broken, name=word, of_events=of_events)
-    result = max(judge_promise(case, promise), _judge_standing_queue(case, promise), key=_rank)
+    result = max(judge_promise(context, promise), _judge_standing_queue(context, promise), key=_rank)
     if result is not None:
         return result
-    if case.binned and not any(family in one.window.histograms for one in case.binned):
-        return case.unmeasured(family)
-    return explain_no_rung(case, promise)
+    if context.binned and not any(family in binned.window.histograms for binned in context.binned):
+        return context.unmeasured(family)
+    return explain_no_rung(context, promise)
 
 
 def _rank(result: RuleResult | None) -> tuple[bool, bool, bool]:
@@ -108,24 +108,24 @@ def _rank(result: RuleResult | None) -> tuple[bool, bool, bool]:
     return True, result.certainty is Certainty.CERTAIN, result.status is Status.CRITICAL
 
 
-def _judge_standing_queue(case: RuleContext, promise: Promise) -> Verdict | None:
+def _judge_standing_queue(context: RuleContext, promise: Promise) -> Verdict | None:
     """Return a finding of requests that wait longer than the objective now, None without one.
 
     Certain beyond chance, or if nobody got a first token in the last SEPARATE minutes.
     """
-    overdue = error_budget.count_overdue(case.budget, case.rule.family, case.now)
-    since = case.now - error_budget.IMPACT_SECONDS
-    standing = error_budget.count_standing_minutes(case.budget, since, case.now)
+    overdue = error_budget.count_overdue(context.budget, context.rule.family, context.now)
+    since = context.now - error_budget.IMPACT_SECONDS
+    standing = error_budget.count_standing_minutes(context.budget, since, context.now)
     if standing >= SEPARATE:
-        since = case.now - standing * MINUTE_SECONDS
-    count = error_budget.count_slow_requests(case.budget, case.rule.family, since, case.now)
+        since = context.now - standing * MINUTE_SECONDS
+    count = error_budget.count_slow_requests(context.budget, context.rule.family, since, context.now)
     # The slow first tokens of a queue that moves are in the ladder's windows.
     is_chance = not _is_beyond_chance(count.best, count.n, promise.allowed, LIKELY_CONFIDENCE)
     if overdue < 1 or count.best > 2 * overdue or is_chance:
         return None
-    rows = error_budget.count_slow_rows(case.budget, case.rule.family, promise.allowed, since, case.now)
+    rows = error_budget.count_slow_rows(context.budget, context.rule.family, promise.allowed, since, context.now)
     proven = _is_beyond_chance(count.low, count.n, promise.allowed, CONFIDENCE) or standing >= SEPARATE
-    page = case.limit(f"{RUNGS[0][0]}_burn") * promise.allowed
+    page = context.limit(f"{RUNGS[0][0]}_burn") * promise.allowed
     status = Status.CRITICAL if _is_beyond_chance(count.low, count.n, page, CONFIDENCE) else Status.WARNING
     waits = "request waits" if round(overdue) == 1 else "requests wait"
     sentence = f"{overdue:,.0f} {waits} for a first token and {promise.broken}"
@@ -135,28 +135,28 @@ def _judge_standing_queue(case: RuleContext, promise: Promise) -> Verdict | None
         f"nobody got a first token for {standing} minutes" if standing else "",
     )
     expected, certainty = range_reading(0.0, promise.allowed, count.n), certain_if(proven and rows >= SEPARATE)
-    return case.verdict(status, certainty, _read_share(count), expected, sentence, details=details)
+    return context.verdict(status, certainty, _read_share(count), expected, sentence, details=details)
 
 
-def judge_promise(case: RuleContext, promise: Promise) -> RuleResult | None:
+def judge_promise(context: RuleContext, promise: Promise) -> RuleResult | None:
     """Return the worst rung that fires, certain ones first; else unknown if one cannot be judged; else ok.
 
     Return None if no rung could be evaluated.
     """
-    results = [_judge_rung(case, promise, name, status) for name, status in RUNGS]
+    results = [_judge_rung(context, promise, name, status) for name, status in RUNGS]
     _, result = max((result for result in results if result is not None), key=itemgetter(0), default=(None, None))
     return result
 
 
-def _judge_rung(case: RuleContext, promise: Promise, name: str, status: Status) -> tuple[int, RuleResult] | None:
+def _judge_rung(context: RuleContext, promise: Promise, name: str, status: Status) -> tuple[int, RuleResult] | None:
     """Return rank and result of one pair of windows, None if too little of the long one was seen.
 
     The ranks: 0 calm, 1 a burn that is over, 2 too few requests in the short window, 3 likely, 4 certain.
     """
-    limits = (case.limit(f"{name}_{end}") for end in ("burn", "long_seconds", "short_seconds"))
+    limits = (context.limit(f"{name}_{end}") for end in ("burn", "long_seconds", "short_seconds"))
     burn, long_seconds, short_seconds = limits
     long, short = (
-        error_budget.count_slow_requests(case.budget, case.rule.family, case.now - seconds, case.now)
+        error_budget.count_slow_requests(context.budget, context.rule.family, context.now - seconds, context.now)
         for seconds in (long_seconds, short_seconds)
     )
     rung = BurnWindow(
@@ -167,18 +167,18 @@ def _judge_rung(case: RuleContext, promise: Promise, name: str, status: Status) 
         long=long,
         short=short,
     )
-    limit, needed = burn * promise.allowed, max(1.0, case.limit("minimum_requests"))
+    limit, needed = burn * promise.allowed, max(1.0, context.limit("minimum_requests"))
     if long.seconds < FULL_COVERAGE * short_seconds or long.n < needed:
         return None
-    calm = 0, _build_verdict(case, rung, Status.OK, Certainty.CERTAIN, promise)
+    calm = 0, _build_verdict(context, rung, Status.OK, Certainty.CERTAIN, promise)
     if not _is_beyond_chance(long.best, long.n, limit, LIKELY_CONFIDENCE):
         return calm
-    over = _find_recovery(case, rung, limit)
+    over = _find_recovery(context, rung, limit)
     if over is not None:
-        return 1, _build_verdict(case, rung, Status.OK, Certainty.CERTAIN, promise, over)
+        return 1, _build_verdict(context, rung, Status.OK, Certainty.CERTAIN, promise, over)
     if short.n < needed:
         where = f" in the last {format_span(short_seconds)}"
-        return 2, case.too_few_requests(short.n, case.limit("minimum_requests"), where)
+        return 2, context.too_few_requests(short.n, context.limit("minimum_requests"), where)
     if short.best <= limit * short.n:
         return calm
     # Nothing counts as slow in the unobserved part, so the share of the observed part must be larger.
@@ -186,18 +186,20 @@ def _judge_rung(case: RuleContext, promise: Promise, name: str, status: Status) 
     is_seen = known >= FULL_COVERAGE
     proven_limit = limit * (1.0 if is_seen else 1.0 / known)
     is_proven = short.low > limit * short.n and _is_beyond_chance(long.low, long.n, proven_limit, CONFIDENCE)
-    is_proven &= is_seen or short_seconds == case.limit(f"{RUNGS[0][0]}_short_seconds")
-    since = case.now - long_seconds
-    separate = error_budget.count_slow_rows(case.budget, case.rule.family, limit, since, case.now) >= SEPARATE
+    is_proven &= is_seen or short_seconds == context.limit(f"{RUNGS[0][0]}_short_seconds")
+    since = context.now - long_seconds
+    separate = error_budget.count_slow_rows(context.budget, context.rule.family, limit, since, context.now) >= SEPARATE
     certain = is_proven and separate
-    return 4 if certain else 3, _build_verdict(case, rung, status, certain_if(certain), promise)
+    return 4 if certain else 3, _build_verdict(context, rung, status, certain_if(certain), promise)
 
 
-def _find_recovery(case: RuleContext, rung: BurnWindow, limit: float) -> BurnSpan | None:
+def _find_recovery(context: RuleContext, rung: BurnWindow, limit: float) -> BurnSpan | None:
     """Return the long window's burn if it is over: for long enough, and with too few slow requests since to be chance."""
-    span = error_budget.find_burn_span(case.budget, case.rule.family, limit, case.now - rung.long_seconds, case.now)
-    calm_seconds = max(case.limit(f"{RUNGS[0][0]}_short_seconds"), rung.short_seconds / CALM_PARTS)
-    if span is None or case.now - span.end < calm_seconds or span.n <= 0:
+    span = error_budget.find_burn_span(
+        context.budget, context.rule.family, limit, context.now - rung.long_seconds, context.now
+    )
+    calm_seconds = max(context.limit(f"{RUNGS[0][0]}_short_seconds"), rung.short_seconds / CALM_PARTS)
+    if span is None or context.now - span.end < calm_seconds or span.n <= 0:
         return None
     trials = math.floor(min(span.n, ENOUGH_TRIALS))
     slow = math.ceil(span.slow / span.n * trials)
@@ -209,18 +211,22 @@ def _is_beyond_chance(slow: float, n: float, limit: float, confidence: float) ->
     return limit < 1 and is_significant_share(slow, n, min(n, ENOUGH_TRIALS), limit, confidence)
 
 
-def explain_no_rung(case: RuleContext, promise: Promise) -> RuleResult:
+def explain_no_rung(context: RuleContext, promise: Promise) -> RuleResult:
     """Return unknown with the reason why no rung could be evaluated."""
-    long_seconds, short_seconds = (case.limit(f"{RUNGS[0][0]}_{end}_seconds") for end in ("long", "short"))
-    long = error_budget.count_slow_requests(case.budget, case.rule.family, case.now - long_seconds, case.now)
-    if not case.binned:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
+    long_seconds, short_seconds = (context.limit(f"{RUNGS[0][0]}_{end}_seconds") for end in ("long", "short"))
+    long = error_budget.count_slow_requests(
+        context.budget, context.rule.family, context.now - long_seconds, context.now
+    )
+    if not context.binned:
+        return context.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     if long.n <= 0:
-        return case.unknown(Gap.NO_TRAFFIC, f"no requests in the last {format_span(long_seconds)}")
+        return context.unknown(Gap.NO_TRAFFIC, f"no requests in the last {format_span(long_seconds)}")
     needed = FULL_COVERAGE * short_seconds
     if long.seconds < needed:
-        return case.unknown(Gap.TOO_FEW_REQUESTS, f"{math.floor(long.seconds)} s seen, {needed:.0f} s are needed")
-    return case.too_few_requests(long.n, case.limit("minimum_requests"), f" in the last {format_span(long_seconds)}")
+        return context.unknown(Gap.TOO_FEW_REQUESTS, f"{math.floor(long.seconds)} s seen, {needed:.0f} s are needed")
+    return context.too_few_requests(
+        long.n, context.limit("minimum_requests"), f" in the last {format_span(long_seconds)}"
+    )
 
 
 def _read_share(count: SlowRequestCount) -> Reading:
@@ -229,7 +235,7 @@ def _read_share(count: SlowRequestCount) -> Reading:
 
 
 def _build_verdict(
-    case: RuleContext,
+    context: RuleContext,
     rung: BurnWindow,
     status: Status,
     certainty: Certainty,
@@ -244,7 +250,7 @@ def _build_verdict(
     details: tuple[str, ...] = ()
     if over is not None:
         slow = number(over.slow / over.n, "ratio") if promise.of_events else f"{over.slow:,.0f}"
-        spent = f"budget spent {describe_period(over.begin, over.end, case.now)}"
+        spent = f"budget spent {describe_period(over.begin, over.end, context.now)}"
         sentence = f"{promise.name} recovering, {spent}; {slow} of {promise.count(over.n)} since {promise.broken}"
     elif status is not Status.OK:
         rate = long.best / n / promise.allowed
@@ -259,7 +265,7 @@ def _build_verdict(
             promise.note,
         )
     expected = range_reading(0.0, promise.allowed, n)
-    return case.verdict(status, certainty, _read_share(long), expected, sentence, details=details)
+    return context.verdict(status, certainty, _read_share(long), expected, sentence, details=details)
 
 
 def format_span(seconds: float) -> str:
@@ -275,25 +281,25 @@ KINDS: tuple[tuple[str, str, str, str], ...] = (
 """Kinds of refusals: family, field of `Outcomes`, threshold, words. Refusals that the fleet can avoid come first."""
 
 
-def judge_availability(case: RuleContext) -> RuleResult:
+def judge_availability(context: RuleContext) -> RuleResult:
     """Compare failed requests with the availability of the plan, by the burn of its budget.
 
     From errors of the engine and HTTP answers 5xx. Refused requests are in neither number. Certain as a burn is.
     """
-    allowed, of_plan = allowed_to_fail(case.context, case.rule)
+    allowed, of_plan = allowed_to_fail(context.tier, context.rule)
     source = "" if of_plan else " (the default: the plan has no slo.availability)"
     note = f"{(1 - allowed) * 100:.6g}% are promised to be served{source}"
     promise = Promise(allowed=allowed, broken="failed", name="Availability", note=note)
-    result = judge_promise(case, promise)
-    missing = _explain_missing(case) if case.binned else None
+    result = judge_promise(context, promise)
+    missing = _explain_missing(context) if context.binned else None
     if missing is not None and (result is None or (isinstance(result, Verdict) and result.status is Status.OK)):
         # The budget of three days may count families that the present pages do not print.
         return missing
     if result is None:
-        return explain_no_rung(case, promise)
+        return explain_no_rung(context, promise)
     if isinstance(result, Unknown) or result.status is Status.OK:
         return result
-    doubts = [f"not certain: {found.doubt}" for found in hold(case.binned).once(_read_outcomes) if found.doubt]
+    doubts = [f"not certain: {results.doubt}" for results in hold(context.binned).once(_read_outcomes) if results.doubt]
     return replace(result, details=(*result.details, *doubts[-1:]))
 
 
@@ -305,72 +311,75 @@ def allowed_to_fail(context: TierContext, rule: Rule) -> tuple[float, bool]:
     return rule.limit("allowed_share", context.limits), False
 
 
-def _explain_missing(case: RuleContext) -> Unknown | None:
+def _explain_missing(context: RuleContext) -> Unknown | None:
     """Return unknown if no replica separates failed requests, else None."""
-    total = hold(case.binned).sum_families(READ)
-    found = outcomes(total)
-    if not isinstance(found, Missing):
+    total = hold(context.binned).sum_families(READ)
+    missing = outcomes(total)
+    if not isinstance(missing, Missing):
         return None
     ends = {FAILED, HTTP_FAILED} & total.counters.keys()
     text = f"{FINISHED} was not measured" if ends else "neither requests that failed nor HTTP answers 5xx are counted"
-    return case.unknown(found.gap, text)
+    return context.unknown(missing.gap, text)
 
 
 def _read_outcomes(binned: Iterable[BinnedWindow]) -> list[Outcomes]:
-    return [found for one in binned if not isinstance(found := outcomes(one.window), Missing)]
+    return [results for sample in binned if not isinstance(results := outcomes(sample.window), Missing)]
 
 
-def judge_refused(case: RuleContext) -> RuleResult:
+def judge_refused(context: RuleContext) -> RuleResult:
     """Compare the share of refused requests with the limit of each kind. Return the worse of the two.
 
     From refusals for want of room and HTTP answers 4xx. Certain beyond chance, where the counts do not contradict each other.
     """
-    kinds = [kind for kind in KINDS if any(kind[0] in one.window.counters for one in case.binned)]
+    kinds = [kind for kind in KINDS if any(kind[0] in binned.window.counters for binned in context.binned)]
     if not kinds:
-        total = hold(case.binned).sum_families(READ)
-        several = [total.explain_missing(family) for family in (NO_ROOM, HTTP_REFUSED)]
-        gap = next((gap for gap in several if gap is not Gap.NOT_EXPOSED), Gap.NOT_EXPOSED)
-        return case.unknown(gap, "neither requests refused by a queue limit nor HTTP answers 4xx are counted")
-    missing = _explain_missing(case)
+        total = hold(context.binned).sum_families(READ)
+        gaps = [total.explain_missing(family) for family in (NO_ROOM, HTTP_REFUSED)]
+        gap = next((gap for gap in gaps if gap is not Gap.NOT_EXPOSED), Gap.NOT_EXPOSED)
+        return context.unknown(gap, "neither requests refused by a queue limit nor HTTP answers 4xx are counted")
+    missing = _explain_missing(context)
     if missing is not None:
         return missing
-    results = [_judge_kind(case, *kind[1:]) for kind in kinds]
-    verdicts = [one for one in results if isinstance(one, Verdict)]
-    firing = [one for one in verdicts if one.status is not Status.OK]
+    results = [_judge_kind(context, *kind[1:]) for kind in kinds]
+    verdicts = [result for result in results if isinstance(result, Verdict)]
+    firing = [verdict for verdict in verdicts if verdict.status is not Status.OK]
     if firing:
-        return max(firing, key=lambda one: (one.status is Status.CRITICAL, one.certainty is Certainty.CERTAIN))
+        return max(
+            firing, key=lambda verdict: (verdict.status is Status.CRITICAL, verdict.certainty is Certainty.CERTAIN)
+        )
     return verdicts[0] if verdicts else results[0]
 
 
-def _judge_kind(case: RuleContext, field: str, threshold: str, words: str) -> RuleResult:
-    limit, needed = case.limit(threshold), case.limit("minimum_requests")
-    refused, n = _count_refusals(case.binned, field)
+def _judge_kind(context: RuleContext, field: str, threshold: str, words: str) -> RuleResult:
+    limit, needed = context.limit(threshold), context.limit("minimum_requests")
+    refused, n = _count_refusals(context.binned, field)
     if n <= 0:
-        return case.unknown(Gap.NO_TRAFFIC, "no requests came to an end")
+        return context.unknown(Gap.NO_TRAFFIC, "no requests came to an end")
     if n < needed:
-        return case.too_few_requests(n, needed)
+        return context.too_few_requests(n, needed)
     observed, expected = exact_reading(refused / n, n), range_reading(0.0, limit, n)
     sentence, details = (
         f"{refused / n:.1%} of requests were {words}; {limit:.0%} is allowed",
         (f"of {n:,.0f} requests",),
     )
-    fine = case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence, details=details)
+    fine = context.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence, details=details)
     if not is_significant_share(refused, n, n, limit, LIKELY_CONFIDENCE):
         return fine
     last, *each = (
-        _count_refusals(part, field) for part in (case.last_quarter(case.binned), *case.periods(case.binned))
+        _count_refusals(part, field)
+        for part in (context.last_quarter(context.binned), *context.periods(context.binned))
     )
     if last[1] < needed / 4:
-        return case.too_few_requests(last[1], needed / 4, " in the last quarter of the time")
+        return context.too_few_requests(last[1], needed / 4, " in the last quarter of the time")
     if not is_persistent(last, each, lambda part: part[0] > limit * part[1]):
         return replace(fine, sentence=f"{sentence}, and most of the time it was less")
-    is_doubtful = any(found.doubt for found in hold(case.binned).once(_read_outcomes))
+    is_doubtful = any(results.doubt for results in hold(context.binned).once(_read_outcomes))
     certainty = certain_if(not is_doubtful and is_significant_share(refused, n, n, limit, CONFIDENCE))
-    status = Status.CRITICAL if last[0] > case.limit("critical_share") * last[1] else Status.WARNING
-    return case.verdict(status, certainty, observed, expected, sentence, details=details)
+    status = Status.CRITICAL if last[0] > context.limit("critical_share") * last[1] else Status.WARNING
+    return context.verdict(status, certainty, observed, expected, sentence, details=details)
 
 
 def _count_refusals(binned: Iterable[BinnedWindow], field: str) -> tuple[float, float]:
     """Return the refused requests of a kind, and all that came to an end."""
     each = hold(binned).once(_read_outcomes)
-    return sum(getattr(found, field) for found in each), sum(found.all_requests for found in each)
+    return sum(getattr(results, field) for results in each), sum(results.all_requests for results in each)

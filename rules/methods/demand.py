@@ -70,37 +70,37 @@ class Supply:
 
 
 @judge_each_pool
-def judge_demand(case: RuleContext) -> RuleResult:
+def judge_demand(context: RuleContext) -> RuleResult:
     """Compare arrivals with the capacity of the ready and the planned replicas, then the forecast at the lead time.
 
     Above the ready replicas is a warning, above the planned ones too is critical. Certain needs the lower bound of the
     arrivals, persistence, and a capacity with an upper bound. A forecast is likely, and ignored while it is degraded.
     """
-    plan, capacity, share = case.context.plan, case.context.capacity, case.limit("share")
+    plan, capacity, share = context.tier.plan, context.tier.capacity, context.limit("share")
     if plan is None or capacity is None or capacity.is_lower_bound:
-        return case.unknown(Gap.NOT_IN_PLAN, "the plan has no curve to derive usable rps from")
+        return context.unknown(Gap.NOT_IN_PLAN, "the plan has no curve to derive usable rps from")
     instances = plan.fleet.instances if plan.fleet else None
     supply = Supply(capacity=capacity, usable=capacity.rps * share, share=share, planned=instances)
-    whole, last = (_read_arrivals(part, capacity) for part in (case.binned, case.last_quarter(case.binned)))
+    whole, last = (_read_arrivals(part, capacity) for part in (context.binned, context.last_quarter(context.binned)))
     if isinstance(whole, Missing):
-        return case.unknown(whole.gap, whole.text or "arriving requests are not known")
-    expected = _judge_projection(case, supply, whole)
-    if whole.n < case.limit("minimum_requests"):
-        return expected or case.too_few_requests(whole.n, case.limit("minimum_requests"))
+        return context.unknown(whole.gap, whole.text or "arriving requests are not known")
+    expected = _judge_projection(context, supply, whole)
+    if whole.n < context.limit("minimum_requests"):
+        return expected or context.too_few_requests(whole.n, context.limit("minimum_requests"))
     if isinstance(last, Missing):
-        return case.unknown(last.gap, last.text or "arriving requests are not known in the last quarter of the time")
-    parts = (_read_arrivals(group, capacity) for group in case.periods(case.binned))
+        return context.unknown(last.gap, last.text or "arriving requests are not known in the last quarter of the time")
+    parts = (_read_arrivals(group, capacity) for group in context.periods(context.binned))
     each = [part if isinstance(part, Arrivals) else None for part in parts]
     ready = _find_excess(supply, whole, last, each, lambda part: part.ready)
     planned = _find_excess(supply, whole, last, each, lambda part: math.inf if instances is None else instances)
     if ready or planned:
-        return _report_excess(case, supply, whole, ready, planned)
+        return _report_excess(context, supply, whole, ready, planned)
 
     def exceeds(part: Arrivals) -> bool:
         return part.best > min(part.ready * supply.usable, supply.planned_rps)
 
-    early = too_early(case, case.binned, last, each, exceeds) if exceeds(whole) else None
-    fine = _build_verdict(case, Status.OK, Certainty.CERTAIN, supply, whole)
+    early = too_early(context, context.binned, last, each, exceeds) if exceeds(whole) else None
+    fine = _build_verdict(context, Status.OK, Certainty.CERTAIN, supply, whole)
     return expected or early or fine
 
 
@@ -146,13 +146,13 @@ def _find_excess(
 
 
 def _report_excess(
-    case: RuleContext, supply: Supply, whole: Arrivals, ready: Certainty | None, planned: Certainty | None
+    context: RuleContext, supply: Supply, whole: Arrivals, ready: Certainty | None, planned: Certainty | None
 ) -> RuleResult:
     """Return critical if the planned fleet is too small too, unless only the ready one certainly is."""
     sure = Certainty.CERTAIN
     both = ready is not None and planned is not None and (planned is sure or ready is not sure)
     certainty = (planned if both else ready) or planned or Certainty.LIKELY
-    needed = _count_needed(case, supply, whole.best)
+    needed = _count_needed(context, supply, whole.best)
     short = needed - math.floor(whole.ready + 0.5)
     if ready is None:
         takes = number(supply.planned_rps, "per_second")
@@ -163,38 +163,45 @@ def _report_excess(
             is_enough = planned is None and supply.planned >= needed
             parts.append(f"the {supply.planned} planned would {'' if is_enough else 'not '}be enough")
     status = Status.CRITICAL if both else Status.WARNING
-    return _build_verdict(case, status, certainty, supply, whole, *parts)
+    return _build_verdict(context, status, certainty, supply, whole, *parts)
 
 
-def _count_needed(case: RuleContext, supply: Supply, rps: float) -> int:
-    margin = margin_from_rule(case.catalogue["NoHeadroom"], case.context.limits)
+def _count_needed(context: RuleContext, supply: Supply, rps: float) -> int:
+    margin = margin_from_rule(context.catalogue["NoHeadroom"], context.tier.limits)
     return replica_count(rps, supply.capacity, margin).replicas
 
 
-def _judge_projection(case: RuleContext, supply: Supply, whole: Arrivals) -> RuleResult | None:
+def _judge_projection(context: RuleContext, supply: Supply, whole: Arrivals) -> RuleResult | None:
     """Return a warning if the forecast until new replicas can be ready exceeds the planned fleet, else None."""
-    projection = case.projection
-    if projection is None or supply.planned is None or _grade_projection(case, projection)[0] is not Status.OK:
+    projection = context.projection
+    if projection is None or supply.planned is None or _grade_projection(context, projection)[0] is not Status.OK:
         return None
-    point = next((one for one in projection.points_until(case.now) if one.q95 > supply.planned_rps), None)
+    point = next(
+        (
+            forecast_point
+            for forecast_point in projection.points_until(context.now)
+            if forecast_point.q95 > supply.planned_rps
+        ),
+        None,
+    )
     if point is None:
         return None
-    short = _count_needed(case, supply, point.q95) - supply.planned
+    short = _count_needed(context, supply, point.q95) - supply.planned
     sentence = (
-        f"Up to {number(point.q95, 'per_second')} expected {describe_period(point.t, point.t, case.now)}, "
+        f"Up to {number(point.q95, 'per_second')} expected {describe_period(point.t, point.t, context.now)}, "
         f"{format_count(supply.planned, 'planned replica')} {'takes' if supply.planned == 1 else 'take'} "
         f"{number(supply.planned_rps, 'per_second')}; {short} more {'is' if short == 1 else 'are'} needed"
     )
     details = (f"95% quantile, median {number(point.q50, 'per_second')}", f"by {projection.method}")
     observed = Reading(value=point.q95, low=point.q50, high=point.q99, n=float(projection.forecasts))
     expected = range_reading(0.0, supply.planned_rps, whole.n)
-    return case.verdict(
+    return context.verdict(
         Status.WARNING, Certainty.LIKELY, observed, expected, sentence, details=details, is_forecast=True
     )
 
 
 def _build_verdict(
-    case: RuleContext, status: Status, certainty: Certainty, supply: Supply, whole: Arrivals, *parts: str
+    context: RuleContext, status: Status, certainty: Certainty, supply: Supply, whole: Arrivals, *parts: str
 ) -> RuleResult:
     text = arriving_words(whole.rps, whole.best)
     is_weighed = "(" in text
@@ -204,35 +211,35 @@ def _build_verdict(
     sentence = "; ".join((f"{arrive}, {capacity}", *parts))
     observed = Reading(value=whole.best, low=whole.least, high=None, n=whole.n)
     expected = range_reading(0.0, whole.ready * supply.usable, whole.n)
-    return case.verdict(status, certainty, observed, expected, sentence, details=(text if is_weighed else "",))
+    return context.verdict(status, certainty, observed, expected, sentence, details=(text if is_weighed else "",))
 
 
-def judge_forecast(case: RuleContext) -> RuleResult:
+def judge_forecast(context: RuleContext) -> RuleResult:
     """Compare recent targets of the forecast with its 95 % quantile, and its error with that of the naive method.
 
     Certain if the one-sided 99.9 % lower bound of the share above the quantile exceeds the allowed share. Likely if the
     95 % bound does, or if the naive method was as good.
     """
-    projection = case.projection
+    projection = context.projection
     if projection is None:
-        return case.unknown(Gap.TOO_FEW_REQUESTS, "no forecast is made yet")
-    if not projection.points_until(case.now):
-        age = (case.now - projection.made_at) / 60
-        return case.unknown(Gap.STALE, f"the forecast was made {age:.0f} min ago and does not reach until now")
-    needed = case.limit("minimum_forecasts")
+        return context.unknown(Gap.TOO_FEW_REQUESTS, "no forecast is made yet")
+    if not projection.points_until(context.now):
+        age = (context.now - projection.made_at) / 60
+        return context.unknown(Gap.STALE, f"the forecast was made {age:.0f} min ago and does not reach until now")
+    needed = context.limit("minimum_forecasts")
     if max(projection.forecasts, projection.compared) < needed:
         text = f"{projection.forecasts} forecasts have met their time, {needed:.0f} are needed"
-        return case.unknown(Gap.TOO_FEW_REQUESTS, text)
-    status, certainty, sentence = _grade_projection(case, projection)
+        return context.unknown(Gap.TOO_FEW_REQUESTS, text)
+    status, certainty, sentence = _grade_projection(context, projection)
     kept, n = projection.covered / projection.forecasts if projection.forecasts else None, float(projection.forecasts)
     details = (f"by {projection.method}", f"{projection.compared} targets were compared with the naive method")
-    observed, expected = exact_reading(kept, n), range_reading(case.limit("coverage"), 1.0, n)
-    return case.verdict(status, certainty, observed, expected, sentence, details=details)
+    observed, expected = exact_reading(kept, n), range_reading(context.limit("coverage"), 1.0, n)
+    return context.verdict(status, certainty, observed, expected, sentence, details=details)
 
 
-def _grade_projection(case: RuleContext, projection: Projection) -> tuple[Status, Certainty, str]:
+def _grade_projection(context: RuleContext, projection: Projection) -> tuple[Status, Certainty, str]:
     """Return status, certainty and words for the quality of a projection, by ForecastDegraded. Too few forecasts are ok."""
-    rule, limits = case.catalogue["ForecastDegraded"], case.context.limits
+    rule, limits = context.catalogue["ForecastDegraded"], context.tier.limits
     needed, coverage, most = (rule.limit(name, limits) for name in ("minimum_forecasts", "coverage", "error_ratio"))
     shown = f"{projection.covered} of {projection.forecasts} targets were within the 95% quantile"
     certainty: Certainty | None = None
@@ -255,27 +262,27 @@ Claim = tuple[float, float, str]
 """The need of offline work by what there is (above 1 misses), the same at best, and words."""
 
 
-def judge_batch(case: RuleContext) -> RuleResult:
+def judge_batch(context: RuleContext) -> RuleResult:
     """Judge offline work (guide 1.4): tokens a second against the curve while work waits, and the time that is left.
 
     The engines know their queue; the size of a job is the plan's. Late: at the present rate the queue ends after the
     deadline, or a job takes longer than it may. Certain: also at the highest rate that chance allows (Poisson).
     """
-    plan = case.context.plan
+    plan = context.tier.plan
     if plan is None or not plan.is_batch:
-        return case.unknown(Gap.NOT_IN_PLAN, "the plan's workload is no batch work")
-    whole = windows.sum_windows(one.window for one in case.binned)
-    last = windows.sum_windows(one.window for one in case.last_quarter(case.binned))
+        return context.unknown(Gap.NOT_IN_PLAN, "the plan's workload is no batch work")
+    whole = windows.sum_windows(binned.window for binned in context.binned)
+    last = windows.sum_windows(binned.window for binned in context.last_quarter(context.binned))
     n = whole.counters.get("requests_finished", 0.0)
     waiting, running = (_total(last, name) for name in ("requests_waiting", "requests_running"))
     queued = None if waiting is None or running is None else waiting + running
     if queued is not None and queued < 1:
-        return case.unknown(Gap.NO_TRAFFIC, "no work is in the queue")
-    if n < case.limit("minimum_requests"):
-        return case.too_few_requests(n, case.limit("minimum_requests"))
-    claims = list(_claim_lateness(case, plan.batch or Batch(), whole, last, queued))
+        return context.unknown(Gap.NO_TRAFFIC, "no work is in the queue")
+    if n < context.limit("minimum_requests"):
+        return context.too_few_requests(n, context.limit("minimum_requests"))
+    claims = list(_claim_lateness(context, plan.batch or Batch(), whole, last, queued))
     if not claims:
-        return case.unknown(
+        return context.unknown(
             Gap.NOT_IN_PLAN, "the plan has no batch.deadline, no job's size with its hours, and no curve"
         )
     need, at_least, text = max(claims, key=lambda claim: (claim[1] > 1, claim[0]))
@@ -283,11 +290,11 @@ def judge_batch(case: RuleContext) -> RuleResult:
     certainty = certain_if(status is Status.OK or at_least > 1)
     details = [claim[2] for claim in claims if claim[2] != text]
     observed, expected = range_reading(at_least, need, n), range_reading(0.0, 1.0, n)
-    return case.verdict(status, certainty, observed, expected, capitalize(text), details=details)
+    return context.verdict(status, certainty, observed, expected, capitalize(text), details=details)
 
 
 def _claim_lateness(
-    case: RuleContext, batch: Batch, whole: Window, last: Window, queued: float | None
+    context: RuleContext, batch: Batch, whole: Window, last: Window, queued: float | None
 ) -> Iterator[Claim]:
     """Yield the end of the queue by the deadline, a job's time by its hours, and tokens a second by the curve's."""
     rate, tokens = (
@@ -296,9 +303,9 @@ def _claim_lateness(
     chance = 1 + Z / math.sqrt(whole.counters["requests_finished"])
     if batch.deadline is not None and queued is not None and rate > 0:
         hours, minutes = map(int, batch.deadline.split(":"))
-        left = max(1.0, (hours * HOUR_SECONDS + minutes * 60.0 - case.now) % DAY_SECONDS)
-        took, end = queued / rate, case.now + queued / rate
-        text = f"the {queued:,.0f} requests in the system end {describe_period(end, end, case.now)}"
+        left = max(1.0, (hours * HOUR_SECONDS + minutes * 60.0 - context.now) % DAY_SECONDS)
+        took, end = queued / rate, context.now + queued / rate
+        text = f"the {queued:,.0f} requests in the system end {describe_period(end, end, context.now)}"
         yield took / left, took / chance / left, f"{text}; they are due at {batch.deadline} UTC"
     size, pace, word = (batch.requests, rate, "requests") if batch.requests else (batch.tokens, tokens, "tokens")
     if batch.hours is not None and size and pace > 0:
@@ -306,11 +313,11 @@ def _claim_lateness(
         text = f"a job of {size:,} {word} takes {took:.3g} h at this rate; {batch.hours:g} h are planned"
         # Lengths scatter too, so the number of requests gives a rate of tokens no bound.
         yield took / batch.hours, took / chance / batch.hours if batch.requests else 0.0, text
-    points = case.context.curve.points if case.context.curve else ()
+    points = context.tier.curve.points if context.tier.curve else ()
     best = max((point.output_tokens_per_second or 0.0 for point in points), default=0.0)
     made, waiting = replica_rate(whole, "generation_tokens"), mean_level(last, "requests_waiting")
     if best and made and isinstance(waiting, Reading) and (waiting.low or 0.0) >= 1:
-        need = best * case.limit("share") / made
+        need = best * context.limit("share") / made
         yield need, need, f"{made:,.0f} tokens/s a replica while work waits; {best:,.0f} in the benchmark"
 
 

@@ -71,24 +71,24 @@ def judge_divergence(
 
     Certain if it is proven over the hold, and against the favourable ends of the bins in all of these times.
     """
-    case = of.case
-    needed = case.limit("minimum_requests") if "minimum_requests" in case.rule.thresholds else 0.0
+    context = of.context
+    needed = context.limit("minimum_requests") if "minimum_requests" in context.rule.thresholds else 0.0
     whole = measure(of, of.binned)
     if whole is None:
         return explain_missing(of)
     if whole.requests < needed:
-        return case.too_few_requests(whole.requests, needed)
+        return context.too_few_requests(whole.requests, needed)
     if not whole.is_significant:
         return whole.report(Status.OK, Certainty.CERTAIN, "this may be chance" if whole.exceeds else "")
-    last, *each = (measure(of, part) for part in (of.last_quarter(), *case.periods(of.binned)))
+    last, *each = (measure(of, part) for part in (of.last_quarter(), *context.periods(of.binned)))
     ended = of.end_unknown(0.0 if last is None else last.requests) if needed else None
     if last is None and not needed:
-        ended = case.unknown(Gap.NO_TRAFFIC, "nothing to compare was seen in the last quarter of the time")
-    early = ended or too_early(case, of.binned, last, each, lambda part: part.exceeds)
+        ended = context.unknown(Gap.NO_TRAFFIC, "nothing to compare was seen in the last quarter of the time")
+    early = ended or too_early(context, of.binned, last, each, lambda part: part.exceeds)
     if early is not None:
         return early
     if not is_persistent(last, each, lambda part: part.exceeds):
-        reason = explain_not_lasting(case, is_over=last is not None and not last.exceeds)
+        reason = explain_not_lasting(context, is_over=last is not None and not last.exceeds)
         return whole.report(Status.OK, Certainty.CERTAIN, reason)
     certain = whole.is_proven and is_persistent(last, each, lambda part: part.surely_exceeds)
     return whole.report(Status.WARNING, certain_if(certain), "")
@@ -112,20 +112,20 @@ class Tail:
     fewest: int
 
 
-def judge_tail(case: RuleContext) -> RuleResult:
+def judge_tail(context: RuleContext) -> RuleResult:
     """Find more requests slower than 1.3 x the benchmark at equal load than the 1 % that a P99 allows.
 
     From the histograms of a latency. Certain by the buckets above the upper end of each load bin. Ok is likely if the whole
     bucket around the limit would be too many.
     """
-    if case.rule.family == "itl_seconds" and not case.context.itl_comparable:
-        return case.unknown(Gap.NOT_EXPOSED, "benchmark and engine do not mean the same by ITL")
-    of = select_comparable(case, (case.rule.family,))
+    if context.rule.family == "itl_seconds" and not context.tier.itl_comparable:
+        return context.unknown(Gap.NOT_EXPOSED, "benchmark and engine do not mean the same by ITL")
+    of = select_comparable(context, (context.rule.family,))
     return of if isinstance(of, Unknown) else judge_divergence(of, _measure_tail, _explain_no_tail)
 
 
 def _measure_tail(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Divergence | None:
-    tail, allowed = compute_tail(of, binned), of.case.limit("allowed_share")
+    tail, allowed = compute_tail(of, binned), of.context.limit("allowed_share")
     if tail is None:
         return None
     whole, sure = tail.whole, tail.sure
@@ -150,10 +150,10 @@ def _add_shares(shares: Iterable[Share]) -> Share:
 
 def compute_tail(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Tail | None:
     """Return the slow requests, summed over load bins (DESIGN 3.4). Return None if no bin has requests to compare."""
-    rule, case, held = of.case.rule, of.case, hold(binned)
+    rule, context, held = of.context.rule, of.context, hold(binned)
     # One batch has the same windows as its hold, and keeps the result for later evaluations.
     kept_by = held.batches[0] if len(held.batches) == 1 else held
-    limits = case.limit("factor"), case.limit("supported_requests")
+    limits = context.limit("factor"), context.limit("supported_requests")
     return kept_by.once(_sum_tail, of.curve, rule.signal, rule.family, rule.per_request, *limits)
 
 
@@ -186,22 +186,22 @@ def _sum_tail(
 
 
 def _explain_no_tail(of: BenchmarkComparison) -> Unknown:
-    curve, metric = of.curve, of.case.rule.signal
+    curve, metric = of.curve, of.context.rule.signal
     bins = hold(of.binned).by_load_bin(curve)
     if all(curve.expectation(bin, metric, load.rps, load.in_system) is None for bin, load in bins.items()):
-        return of.case.unknown(Gap.NOT_IN_PLAN, f"the benchmark has no {metric} at this load")
-    return of.case.unknown(Gap.NO_TRAFFIC, "no requests at a load that the benchmark measured")
+        return of.context.unknown(Gap.NOT_IN_PLAN, f"the benchmark has no {metric} at this load")
+    return of.context.unknown(Gap.NO_TRAFFIC, "no requests at a load that the benchmark measured")
 
 
 def _report_tail(of: BenchmarkComparison, tail: Tail, status: Status, certainty: Certainty, reason: str) -> Verdict:
-    case, allowed, whole = of.case, of.case.limit("allowed_share"), tail.whole
+    context, allowed, whole = of.context, of.context.limit("allowed_share"), tail.whole
     if status is Status.OK and whole.best <= allowed * whole.n:
         certainty = certain_if(whole.high <= allowed * whole.n)
-    observed = histograms.quantile(hold(of.binned).sum_parts(case.rule.family), 0.99) or Missing(gap=Gap.NO_TRAFFIC)
+    observed = histograms.quantile(hold(of.binned).sum_parts(context.rule.family), 0.99) or Missing(gap=Gap.NO_TRAFFIC)
     lower, middle, upper = tail.expected
     expected = Reading(value=middle, low=lower, high=upper, n=float(tail.fewest))
-    word, factor = case.rule.signal.partition("_")[0].upper(), f"{case.limit('factor'):g} x"
-    counted = "requests" if case.rule.per_request else "output events"
+    word, factor = context.rule.signal.partition("_")[0].upper(), f"{context.limit('factor'):g} x"
+    counted = "requests" if context.rule.per_request else "output events"
     share, n = whole.best / whole.n, whole.n
     bounds = f"between the edges of the bucket {spread(whole.low / n, whole.high / n, 'ratio')}"
     if status is not Status.OK and certainty is Certainty.CERTAIN:
@@ -212,7 +212,7 @@ def _report_tail(of: BenchmarkComparison, tail: Tail, status: Status, certainty:
     end = (reason or healthy) if status is Status.OK else p99
     sentence = f"{number(share, 'ratio')} of {counted} exceed {factor} the benchmark's {word} P99; {end}"
     details = (f"{n:,.0f} {counted}, {bounds}", healthy, p99)
-    return case.verdict(status, certainty, observed, expected, sentence, details=details)
+    return context.verdict(status, certainty, observed, expected, sentence, details=details)
 
 
 ENOUGH_SEEN = 0.5
@@ -242,14 +242,14 @@ class BinMean:
     weak: bool = False
 
 
-def judge_mean(case: RuleContext) -> RuleResult:
+def judge_mean(context: RuleContext) -> RuleResult:
     """Find a mean below the benchmark at equal load by more than the allowed points.
 
     From GPU-seconds of the benchmark's own kind of utilisation, or prefix hits and lookups. Certain against the lower end of
     the bins, if nearly all was observed, and beyond chance.
     """
-    is_of_hits = case.rule.signal == "prefix_hit_ratio"
-    of = select_comparable(case, promised=_read_planned_hits(case) if is_of_hits else None)
+    is_of_hits = context.rule.signal == "prefix_hit_ratio"
+    of = select_comparable(context, promised=_read_planned_hits(context) if is_of_hits else None)
     if isinstance(of, Unknown):
         return of
     return judge_divergence(of, _measure_mean, _explain_missing_hits if is_of_hits else _explain_missing_gpus)
@@ -257,7 +257,7 @@ def judge_mean(case: RuleContext) -> RuleResult:
 
 def _measure_mean(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Divergence | None:
     """Return the weighted mean over bins, with that of their expectations. Return None if too little was seen of them."""
-    case, words, observe = of.case, *MEANS[of.case.rule.signal]
+    context, words, observe = of.context, *MEANS[of.context.rule.signal]
     loads = hold(binned).by_load_bin(of.curve).items()
     means = [mean for bin, load in loads if (mean := observe(of, bin, load)) is not None]
     seen = [mean for mean in means if mean.weight > 0]
@@ -267,12 +267,12 @@ def _measure_mean(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Di
     observed = math.fsum(mean.weight * mean.value for mean in seen) / weight
     bounds = [[mean.weight * end for end in mean.expected.bounds] for mean in seen]
     lower, expected, upper = (math.fsum(column) / weight for column in zip(*bounds, strict=True))
-    supported = case.limit("supported_requests")
+    supported = context.limit("supported_requests")
     well = math.fsum(mean.weight for mean in seen if mean.expected.requests >= supported and not mean.weak)
-    points = case.limit("points")
+    points = context.limit("points")
     is_seen = not any(mean.weak for mean in seen) and well >= weight / 2 and weight >= FULL_COVERAGE * full
     beyond = observed < lower - points
-    if case.rule.signal == "prefix_hit_ratio":
+    if context.rule.signal == "prefix_hit_ratio":
         # A request's share of hits lies between 0 and 1, so it scatters no more than a coin of the same mean.
         beyond = binomial_lower_bound((1 - observed) * weight, weight) > 1 - (lower - points)
 
@@ -281,10 +281,10 @@ def _measure_mean(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Di
         gap = f"{below:.0f} points below the plan" if below >= 0.5 else "not below the plan"
         sentence = f"{words} is {gap}; {observed:.1%} where {expected:.1%} is planned at this load"
         is_off = status is not Status.OK and not observed and any(mean.weak for mean in seen)
-        remark = CACHE_OFF if is_off and case.rule.signal == "prefix_hit_ratio" else reason
+        remark = CACHE_OFF if is_off and context.rule.signal == "prefix_hit_ratio" else reason
         planned = Reading(value=expected, low=lower, high=upper, n=weight)
         details = (f"{points * 100:.0f} points below are allowed", remark)
-        return case.verdict(status, certainty, exact_reading(observed, weight), planned, sentence, details=details)
+        return context.verdict(status, certainty, exact_reading(observed, weight), planned, sentence, details=details)
 
     return Divergence(
         requests=weight,
@@ -314,23 +314,23 @@ def _observe_gpus(of: BenchmarkComparison, bin: int, load: LoadBin) -> BinMean |
         busy, seconds = load.counter(family), load.counter("gpu_busy_covered_seconds")
         if seconds <= 0:
             busy, seconds, polled = *load.gauge("gpu_utilization_sampled"), True
-    full = max(load.seconds * (of.case.context.basis.gpus_per_replica or 1.0), seconds)
+    full = max(load.seconds * (of.context.tier.basis.gpus_per_replica or 1.0), seconds)
     value = busy / seconds if seconds > 0 else 0.0
     return BinMean(value=value, weight=seconds, full_weight=full, expected=point, weak=polled)
 
 
 def _explain_missing_gpus(of: BenchmarkComparison) -> Unknown:
-    case, kind = of.case, of.curve.gpu_utilization_kind
+    context, kind = of.context, of.curve.gpu_utilization_kind
     if kind is None:
-        return case.unknown(Gap.NOT_IN_PLAN, "the benchmark does not say which kind of gpu_utilization it measured")
+        return context.unknown(Gap.NOT_IN_PLAN, "the benchmark does not say which kind of gpu_utilization it measured")
     family = GPU_UTILIZATION_KINDS[kind]
     if _is_observed(of.binned, family):
-        return case.unknown(Gap.SCRAPE_FAILED, "GPUs were seen for less than half of the time")
-    return case.unknown(worst_gap(of.binned, family), f"no utilisation of the benchmark's kind, {kind}")
+        return context.unknown(Gap.SCRAPE_FAILED, "GPUs were seen for less than half of the time")
+    return context.unknown(worst_gap(of.binned, family), f"no utilisation of the benchmark's kind, {kind}")
 
 
 def _is_observed(binned: Iterable[BinnedWindow], family: str) -> bool:
-    return any(family in one.window.gauges or family in one.window.counters for one in binned)
+    return any(family in sample.window.gauges or family in sample.window.counters for sample in binned)
 
 
 def _observe_hits(of: BenchmarkComparison, bin: int, load: LoadBin) -> BinMean | None:
@@ -341,7 +341,7 @@ def _observe_hits(of: BenchmarkComparison, bin: int, load: LoadBin) -> BinMean |
     """
     point, planned = (
         of.curve.expectation(bin, "prefix_hit_ratio", load.rps, load.in_system),
-        _read_planned_hits(of.case),
+        _read_planned_hits(of.context),
     )
     if point is None and planned is not None:
         point = Expectation(lower=planned, interpolated=planned, upper=planned, requests=PROMISED)
@@ -353,8 +353,8 @@ def _observe_hits(of: BenchmarkComparison, bin: int, load: LoadBin) -> BinMean |
     return BinMean(value=value, weight=weight, full_weight=requests, expected=point, weak=queried <= 0)
 
 
-def _read_planned_hits(case: RuleContext) -> float | None:
-    planned = read_plan_value(case.context, "workload.prefix_hit_ratio")
+def _read_planned_hits(context: RuleContext) -> float | None:
+    planned = read_plan_value(context.tier, "workload.prefix_hit_ratio")
     return planned if isinstance(planned, float) else None
 
 
@@ -362,13 +362,13 @@ def _explain_missing_hits(of: BenchmarkComparison) -> Unknown:
     if not _is_observed(of.binned, "prefix_queried_tokens"):
         gap = worst_gap(of.binned, "prefix_queried_tokens")
         text = MORE_HITS if gap is Gap.CONTRADICTORY else "the engine shows no prefix cache lookups"
-        return of.case.unknown(gap, text)
+        return of.context.unknown(gap, text)
     queried, hits = sum_counters_beside(of.binned, *LOOKUPS)
     if hits > queried or sees_repeated_lookups(of.binned):
-        return of.case.unknown(Gap.CONTRADICTORY, MORE_HITS if hits > queried else REPEATED_LOOKUPS)
+        return of.context.unknown(Gap.CONTRADICTORY, MORE_HITS if hits > queried else REPEATED_LOOKUPS)
     if all(_observe_hits(of, bin, load) is None for bin, load in hold(of.binned).by_load_bin(of.curve).items()):
-        return of.case.unknown(Gap.NOT_IN_PLAN, "the benchmark has no prefix_hit_ratio at this load")
-    return of.case.unknown(Gap.NO_TRAFFIC, "no requests finished")
+        return of.context.unknown(Gap.NOT_IN_PLAN, "the benchmark has no prefix_hit_ratio at this load")
+    return of.context.unknown(Gap.NO_TRAFFIC, "no requests finished")
 
 
 MEANS: dict[str, tuple[str, Callable[[BenchmarkComparison, int, LoadBin], BinMean | None]]] = {

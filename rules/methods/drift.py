@@ -76,94 +76,100 @@ class DriftedLength:
 
 
 @judge_where_requests_end
-def judge_drift(case: RuleContext) -> RuleResult:
+def judge_drift(context: RuleContext) -> RuleResult:
     """Compare lengths and peak with the plan in both directions. A rule of one family finds longer P99 only.
 
     From the histograms of lengths, else mean lengths against the benchmark's; arrivals of the busiest periods. Certain
     beyond chance by the buckets wholly beyond the factor.
     """
-    plan, family, needed = case.context.plan, case.rule.family, case.limit("minimum_requests")
+    plan, family, needed = context.tier.plan, context.rule.family, context.limit("minimum_requests")
     workload = plan.workload if plan else None
     rows = [row for row in LENGTHS if family in ("", row[1])]
-    planned = {row: _read_planned(case, row) for row in rows}
-    means = {row: benchmarked_mean(plan, case.context.curve, row[2]) for row in rows if not family and not planned[row]}
+    planned = {row: _read_planned(context, row) for row in rows}
+    means = {row: benchmarked_mean(plan, context.tier.curve, row[2]) for row in rows if not family and not planned[row]}
     has_peak = not family and workload and workload.requests_per_second and workload.requests_per_second.peak
     if not any(planned.values()) and not any(means.values()):
         if workload is None:
-            return case.unknown(Gap.NOT_IN_PLAN, "the plan has no workload, and its benchmark no lengths")
+            return context.unknown(Gap.NOT_IN_PLAN, "the plan has no workload, and its benchmark no lengths")
         if not has_peak:
             keys = " or ".join(key for *_, key in rows)
-            return case.unknown(Gap.NOT_IN_PLAN, f"the plan's workload has no {keys}")
-    peak = None if family else find_busiest_periods(case)
+            return context.unknown(Gap.NOT_IN_PLAN, f"the plan's workload has no {keys}")
+    peak = None if family else find_busiest_periods(context)
     results: list[DriftedLength | Unknown | None] = []
     requests = 0.0
     for row in rows:
         if mean := means.get(row):
-            finished, result = _compare_mean(case, row, mean)
+            finished, result = _compare_mean(context, row, mean)
             results += [result] if finished >= needed else []
         else:
-            parts = hold(case.binned).sum_parts(row[1])
+            parts = hold(context.binned).sum_parts(row[1])
             finished = count_requests(parts)
             quantiles = planned[row].items() if finished >= needed else ()
-            results += [_compare_quantile(case, row, parts, name, value) for name, value in quantiles]
+            results += [_compare_quantile(context, row, parts, name, value) for name, value in quantiles]
         requests = max(requests, finished)
     moved = [result for result in results if isinstance(result, DriftedLength)]
     early = next((result for result in results if isinstance(result, Unknown)), None)
     if moved:
-        return _report_drift(case, moved, peak)
+        return _report_drift(context, moved, peak)
     if early is not None:
         return early
     if not results and peak is None:
-        return _explain_no_comparison(case, rows, requests)
+        return _explain_no_comparison(context, rows, requests)
     if peak is not None and peak.is_above_plan:
         expected = Reading(value=peak.planned, low=0.0, high=peak.planned, n=peak.observed.n)
         sentence = f"{'The peak load is' if peak.is_above else 'Peak to average is'} above the plan; {peak.text}"
-        verdict = case.verdict(Status.WARNING, certain_if(peak.certain), peak.observed, expected, sentence)
+        verdict = context.verdict(Status.WARNING, certain_if(peak.certain), peak.observed, expected, sentence)
         return replace(verdict, unit="per_second")
-    return _report_no_drift(case, planned, peak)
+    return _report_no_drift(context, planned, peak)
 
 
-def judge_benchmarked_lengths(case: RuleContext) -> Verdict | Unknown | None:
+def judge_benchmarked_lengths(context: RuleContext) -> Verdict | Unknown | None:
     """Return the finding of mean lengths that last beyond `factor` of the benchmark's own, unknown while it is too early.
 
     None where they are alike, or its files tell no lengths.
     """
-    means = [(row, benchmarked_mean(case.context.plan, case.context.curve, row[2])) for row in LENGTHS if case.binned]
-    results = [_compare_mean(case, row, mean)[1] for row, mean in means if mean]
+    means = [
+        (row, benchmarked_mean(context.tier.plan, context.tier.curve, row[2])) for row in LENGTHS if context.binned
+    ]
+    results = [_compare_mean(context, row, mean)[1] for row, mean in means if mean]
     drifted = [result for result in results if isinstance(result, DriftedLength)]
     if drifted:
-        return replace(_report_drift(case, drifted, None), unit="tokens")
+        return replace(_report_drift(context, drifted, None), unit="tokens")
     return next((result for result in results if isinstance(result, Unknown)), None)
 
 
-def _compare_mean(case: RuleContext, row: Length, benchmarked: float) -> tuple[float, DriftedLength | Unknown | None]:
+def _compare_mean(
+    context: RuleContext, row: Length, benchmarked: float
+) -> tuple[float, DriftedLength | Unknown | None]:
     """Return the finished requests, and their mean length if it lasts beyond `factor` of the benchmark's on a side.
 
     Certain if all of ALL_BEYOND minutes or more are beyond it. Unknown at its begin.
     """
     word, family, key = row
-    factor = case.limit("factor")
+    factor = context.limit("factor")
 
     def mean(group: Iterable[BinnedWindow]) -> float | None:
         held = hold(group)
         return mean_length(held.sum_families(("requests_finished", key, family)), key, family) if held else None
 
-    finished = hold(case.binned).sum_families(("requests_finished", key, family)).counters.get("requests_finished", 0.0)
-    length = mean(case.binned)
-    if length is None or finished < case.limit("minimum_requests"):
+    finished = (
+        hold(context.binned).sum_families(("requests_finished", key, family)).counters.get("requests_finished", 0.0)
+    )
+    length = mean(context.binned)
+    if length is None or finished < context.limit("minimum_requests"):
         return finished, None
     side = LimitSide.LONGER if length > benchmarked else LimitSide.SHORTER
 
     def is_beyond(value: float) -> bool:
         return value > benchmarked * factor if side is LimitSide.LONGER else value < benchmarked / factor
 
-    last = mean(case.last_quarter(case.binned))
-    begins = hold(case.binned).is_scraped_by_the_minute and last is not None and is_beyond(last)
+    last = mean(context.last_quarter(context.binned))
+    begins = hold(context.binned).is_scraped_by_the_minute and last is not None and is_beyond(last)
     if not is_beyond(length) and not begins:
         return finished, None
-    each = [mean(group) for group in case.periods(case.binned)]
+    each = [mean(group) for group in context.periods(context.binned)]
     if not is_beyond(length) or not is_persistent(last, each, is_beyond):
-        return finished, too_early(case, case.binned, last, each, is_beyond)
+        return finished, too_early(context, context.binned, last, each, is_beyond)
     known = [is_beyond(value) for value in each if value is not None]
     return finished, DriftedLength(
         word=word,
@@ -177,26 +183,26 @@ def _compare_mean(case: RuleContext, row: Length, benchmarked: float) -> tuple[f
     )
 
 
-def _read_planned(case: RuleContext, row: Length) -> dict[str, float]:
+def _read_planned(context: RuleContext, row: Length) -> dict[str, float]:
     """Return the planned quantiles that the rule compares by their names: of one family only P99."""
-    lengths = read_plan_value(case.context, f"workload.{row[2]}")
-    names = [name for name in QUANTILES if not case.rule.family or name == "P99"]
+    lengths = read_plan_value(context.tier, f"workload.{row[2]}")
+    names = [name for name in QUANTILES if not context.rule.family or name == "P99"]
     values = {name: getattr(lengths, name.lower(), None) for name in names}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _compare_quantile(
-    case: RuleContext, row: Length, parts: tuple[Histogram, ...], name: str, planned: float
+    context: RuleContext, row: Length, parts: tuple[Histogram, ...], name: str, planned: float
 ) -> DriftedLength | None:
     """Return a quantile that is proven to be beyond `factor` on a side, over the window and persistently."""
     word, family, _ = row
-    q, factor = QUANTILES[name], case.limit("factor")
+    q, factor = QUANTILES[name], context.limit("factor")
     observed = quantile(parts, q)
     sides = ((LimitSide.LONGER, planned * factor), (LimitSide.SHORTER, planned / factor))
-    for side, limit in sides[:1] if case.rule.family else sides:
+    for side, limit in sides[:1] if context.rule.family else sides:
         if observed is None or not is_significant_quantile(parts, q, limit, side, LIKELY_CONFIDENCE):
             continue
-        groups = (case.last_quarter(case.binned), *case.periods(case.binned))
+        groups = (context.last_quarter(context.binned), *context.periods(context.binned))
         last, *each = (exceeds_limit(hold(group).sum_parts(family), q, limit, side) for group in groups)
         if not is_persistent(last, each, bool):
             continue
@@ -213,17 +219,17 @@ def _compare_quantile(
     return None
 
 
-def _explain_no_comparison(case: RuleContext, rows: Sequence[Length], requests: float) -> Unknown:
-    if 0 < requests < case.limit("minimum_requests"):
-        return case.too_few_requests(requests, case.limit("minimum_requests"))
+def _explain_no_comparison(context: RuleContext, rows: Sequence[Length], requests: float) -> Unknown:
+    if 0 < requests < context.limit("minimum_requests"):
+        return context.too_few_requests(requests, context.limit("minimum_requests"))
     if requests > 0:
-        return case.unknown(Gap.NOT_IN_PLAN, "the plan's workload has no lengths for the observed requests")
-    is_seen = any(family in one.window.histograms for one in case.binned for _, family, _ in rows)
-    gap = Gap.NO_TRAFFIC if is_seen else worst_gap(case.binned, rows[0][1])
-    return case.unknown(gap, f"no lengths of {' or '.join(word for word, _, _ in rows)} were seen")
+        return context.unknown(Gap.NOT_IN_PLAN, "the plan's workload has no lengths for the observed requests")
+    is_seen = any(family in binned.window.histograms for binned in context.binned for _, family, _ in rows)
+    gap = Gap.NO_TRAFFIC if is_seen else worst_gap(context.binned, rows[0][1])
+    return context.unknown(gap, f"no lengths of {' or '.join(word for word, _, _ in rows)} were seen")
 
 
-def _report_drift(case: RuleContext, moved: Sequence[DriftedLength], peak: PeakComparison | None) -> Verdict:
+def _report_drift(context: RuleContext, moved: Sequence[DriftedLength], peak: PeakComparison | None) -> Verdict:
     certain = [drift for drift in moved if drift.certain]
     worst = max(certain or moved, key=lambda drift: max(drift.factor, 1 / drift.factor if drift.factor > 0 else 1.0))
     first = {drift.word: drift for drift in reversed(certain or moved)}
@@ -232,29 +238,33 @@ def _report_drift(case: RuleContext, moved: Sequence[DriftedLength], peak: PeakC
     if peak is not None and peak.is_above_plan:
         details.append(peak.text)
     # Engines do not expose which answers their token limit ended.
-    counters = [one.window.counters for one in case.binned if case.rule.family and CUT in one.window.counters]
-    if finished := math.fsum(one.get("requests_finished", 0.0) for one in counters):
-        cut = math.fsum(one[CUT] for one in counters) / finished
+    counters = [
+        binned.window.counters for binned in context.binned if context.rule.family and CUT in binned.window.counters
+    ]
+    if finished := math.fsum(counter.get("requests_finished", 0.0) for counter in counters):
+        cut = math.fsum(counter[CUT] for counter in counters) / finished
         details.append(f"{cut:.0%} of all answers ended at their token limit")
     expected = exact_reading(worst.planned, worst.observed.n)
-    return case.verdict(Status.WARNING, certain_if(bool(certain)), worst.observed, expected, sentence, details=details)
+    return context.verdict(
+        Status.WARNING, certain_if(bool(certain)), worst.observed, expected, sentence, details=details
+    )
 
 
 def _report_no_drift(
-    case: RuleContext, planned: Mapping[Length, Mapping[str, float]], peak: PeakComparison | None
+    context: RuleContext, planned: Mapping[Length, Mapping[str, float]], peak: PeakComparison | None
 ) -> Verdict:
     """Return ok: likely if a bucket is too wide to prove that a length is as planned."""
-    factor, texts, is_close = case.limit("factor"), [], True
+    factor, texts, is_close = context.limit("factor"), [], True
     readings: list[tuple[Reading, float]] = []
     for (word, family, _), quantiles in planned.items():
         for name, value in list(quantiles.items())[:1]:
-            reading = quantile(hold(case.binned).sum_parts(family), QUANTILES[name])
+            reading = quantile(hold(context.binned).sum_parts(family), QUANTILES[name])
             if reading is None:
                 continue
             readings.append((reading, value))
             texts.append(f"{word} {name} {quantity(reading, 'tokens')}, {number(value, 'count')} planned")
             is_close &= reading.high is not None and reading.high <= value * factor
-            is_close &= bool(case.rule.family) or (reading.low or 0.0) >= value / factor
+            is_close &= bool(context.rule.family) or (reading.low or 0.0) >= value / factor
     if peak is not None:
         texts.append(peak.text)
         readings.append((peak.observed, peak.planned))
@@ -262,4 +272,4 @@ def _report_no_drift(
     texts = texts or ["no length is proven to have drifted"]
     observed, wanted = readings[0] if readings else (exact_reading(None, 0.0), 0.0)
     expected = Reading(value=wanted, low=wanted / factor, high=wanted * factor, n=observed.n)
-    return case.verdict(Status.OK, certain_if(is_close), observed, expected, capitalize(texts[0]), details=texts[1:])
+    return context.verdict(Status.OK, certain_if(is_close), observed, expected, capitalize(texts[0]), details=texts[1:])

@@ -63,9 +63,11 @@ def join_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:NAMED])} and {more} more" if more > 0 else ", ".join(names)
 
 
-def explain_not_lasting(case: RuleContext, *, is_over: bool) -> str:
+def explain_not_lasting(context: RuleContext, *, is_over: bool) -> str:
     """Return why an excess is no finding: it is over, or too few separate minutes (hours) show it."""
-    return "no longer in the last quarter of the time" if is_over else f"in fewer than {SEPARATE} {case.periods_word}"
+    return (
+        "no longer in the last quarter of the time" if is_over else f"in fewer than {SEPARATE} {context.periods_word}"
+    )
 
 
 REPEATED_LOOKUPS = "the engine counts more prefix cache lookups than prompt tokens: it counts them again and again"
@@ -77,10 +79,10 @@ def sees_repeated_lookups(binned: Iterable[BinnedWindow]) -> bool:
     return has_repeated_lookups(queried, prompts)
 
 
-def sum_counters_beside(binned: Iterable[BinnedWindow], family: str, *others: str) -> list[float]:
+def sum_counters_beside(binned: Iterable[BinnedWindow], family: str, *texts: str) -> list[float]:
     """Return the increases of a counter and of others, over the binned windows that have the first."""
-    known = [one.window.counters for one in binned if family in one.window.counters]
-    return [math.fsum(counters.get(name, 0.0) for counters in known) for name in (family, *others)]
+    known = [sample.window.counters for sample in binned if family in sample.window.counters]
+    return [math.fsum(counters.get(name, 0.0) for counters in known) for name in (family, *texts)]
 
 
 def is_significant_share(k: float, n: float, requests: float, allowed: float, confidence: float) -> bool:
@@ -126,9 +128,9 @@ def _count_beyond(parts: tuple[Histogram, ...], limit: float, side: LimitSide) -
     return share.low if side is LimitSide.LONGER else share.high
 
 
-def select_pool(case: RuleContext, binned: Iterable[BinnedWindow], pool: str) -> list[BinnedWindow]:
+def select_pool(context: RuleContext, binned: Iterable[BinnedWindow], pool: str) -> list[BinnedWindow]:
     """Return the windows of one pool's replicas."""
-    return [one for one in binned if pool_of(case.context, one.replica) == pool]
+    return [sample for sample in binned if pool_of(context.tier, sample.replica) == pool]
 
 
 Judge = Callable[[RuleContext], RuleResult]
@@ -142,21 +144,24 @@ def judge_each_pool(method: Judge) -> Judge:
     """
 
     @wraps(method)
-    def judged(case: RuleContext) -> RuleResult:
-        if case.context.serves_whole_requests:
-            return method(case)
-        if case.context.plan is None or case.context.plan.disaggregation is None:
-            return case.unknown(Gap.NOT_IN_PLAN, "the plan has no `disaggregation`: tokens a second of each pool")
-        found = [(_judge_pool(case, pool, method), pool) for pool in POOL_TOKENS]
-        found.sort(key=lambda pair: _rank(pair[0]), reverse=True)
-        (worst, pool), (other, its_pool) = found
+    def judged(context: RuleContext) -> RuleResult:
+        if context.tier.serves_whole_requests:
+            return method(context)
+        if context.tier.plan is None or context.tier.plan.disaggregation is None:
+            return context.unknown(Gap.NOT_IN_PLAN, "the plan has no `disaggregation`: tokens a second of each pool")
+        rows = [(_judge_pool(context, pool, method), pool) for pool in POOL_TOKENS]
+        rows.sort(key=lambda pair: _rank(pair[0]), reverse=True)
+        (worst, pool), (result, its_pool) = rows
         if isinstance(worst, Unknown):
             return replace(worst, text=f"{pool} pool: {worst.text}")
-        said = worst.sentence if worst.sentence[1:2].isupper() else worst.sentence[:1].lower() + worst.sentence[1:]
-        details = (*worst.details, f"{its_pool} pool: {other.text if isinstance(other, Unknown) else other.sentence}")
-        idle = [part.idle for part, _ in found if not isinstance(part, Unknown) and part.idle is not None]
+        text = worst.sentence if worst.sentence[1:2].isupper() else worst.sentence[:1].lower() + worst.sentence[1:]
+        details = (
+            *worst.details,
+            f"{its_pool} pool: {result.text if isinstance(result, Unknown) else result.sentence}",
+        )
+        idle = [part.idle for part, _ in rows if not isinstance(part, Unknown) and part.idle is not None]
         both = add_idle_replicas(idle) if idle else None
-        return replace(worst, sentence=f"{pool.capitalize()} pool: {said}", details=details, idle=both)
+        return replace(worst, sentence=f"{pool.capitalize()} pool: {text}", details=details, idle=both)
 
     return judged
 
@@ -172,22 +177,22 @@ def judge_where_requests_end(method: Judge) -> Judge:
     """Return a method that reads decode replicas alone where pools are apart: both count a request, and its prompt."""
 
     @wraps(method)
-    def judged(case: RuleContext) -> RuleResult:
-        known = () if case.context.serves_whole_requests else tuple(select_pool(case, case.binned, "decode"))
-        return method(replace(case, binned=known) if known else case)
+    def judged(context: RuleContext) -> RuleResult:
+        known = () if context.tier.serves_whole_requests else tuple(select_pool(context, context.binned, "decode"))
+        return method(replace(context, binned=known) if known else context)
 
     return judged
 
 
-def _judge_pool(case: RuleContext, pool: str, method: Judge) -> RuleResult:
-    binned = tuple(select_pool(case, case.binned, pool))
+def _judge_pool(context: RuleContext, pool: str, method: Judge) -> RuleResult:
+    binned = tuple(select_pool(context, context.binned, pool))
     if not binned:
-        return case.unknown(Gap.NOT_EXPOSED, "no window is known to be of it; engines do not say their pool")
-    seen = windows.sum_families((one.window for one in binned), ("requests_finished", POOL_TOKENS[pool]))
-    context = narrow_to_pool(case.context, pool, seen)
-    if context.capacity is None:
-        return case.unknown(Gap.NOT_IN_PLAN, f"no mean {POOL_TOKENS[pool].replace('_', ' ')} of a request is known")
-    return method(replace(case, context=context, binned=binned))
+        return context.unknown(Gap.NOT_EXPOSED, "no window is known to be of it; engines do not say their pool")
+    seen = windows.sum_families((sample.window for sample in binned), ("requests_finished", POOL_TOKENS[pool]))
+    tier = narrow_to_pool(context.tier, pool, seen)
+    if tier.capacity is None:
+        return context.unknown(Gap.NOT_IN_PLAN, f"no mean {POOL_TOKENS[pool].replace('_', ' ')} of a request is known")
+    return method(replace(context, tier=tier, binned=binned))
 
 
 def _rank(result: RuleResult) -> tuple[int, bool, float]:

@@ -80,30 +80,30 @@ def offered_load(whole: Window, capacity: Capacity) -> OfferedLoad | None:
     return OfferedLoad(arriving_rps=arriving, work_rps=arriving * each, capacity_rps=capacity.rps)
 
 
-def compare_offered_load(case: RuleContext) -> tuple[str, LatencyPattern]:
+def compare_offered_load(context: RuleContext) -> tuple[str, LatencyPattern]:
     """Return the load of the last quarter of the window in words, and the pattern that it explains.
 
     KNEE: above capacity for most of that time. HELD_UP: not above it. SLOWED: not above it, but requests wait at every
     replica, so that no neighbour could take the load. EITHER: capacity or load is not known. Replicas count together:
     load that fits if it is spread evenly needs no further replica.
     """
-    capacity, last = case.context.capacity, case.last_quarter(case.binned)
+    capacity, last = context.tier.capacity, context.last_quarter(context.binned)
     if capacity is None:
         return "what load a replica can take is not known", LatencyPattern.EITHER
     whole = offered_load(last.sum_families(FAMILIES), capacity)
     if whole is None:
         return "what load arrives is not known", LatencyPattern.EITHER
     seconds = above = 0.0
-    for group in case.periods(last):
+    for group in context.periods(last):
         load = offered_load(group.sum_families(FAMILIES), capacity)
         if load is not None:
-            covered = math.fsum(one.window.covered_seconds for one in group)
+            covered = math.fsum(binned.window.covered_seconds for binned in group)
             seconds += covered
             above += covered if load.is_above else 0.0
     if above > 0 and above >= MOST * seconds:
         return str(whole), LatencyPattern.KNEE
     queues = [mean_waiting(group) or 0.0 for group in hold(last).by_replica.values()]
-    waits_everywhere = case.period_seconds <= MINUTE_SECONDS and min(queues, default=0.0) >= QUEUE
+    waits_everywhere = context.period_seconds <= MINUTE_SECONDS and min(queues, default=0.0) >= QUEUE
     return str(whole), LatencyPattern.SLOWED if waits_everywhere else LatencyPattern.HELD_UP
 
 
@@ -131,98 +131,100 @@ class ReplicaOverload:
         return part_seen(self.beyond, self.binned)
 
 
-def judge_beyond(case: RuleContext) -> RuleResult:
+def judge_beyond(context: RuleContext) -> RuleResult:
     """Find load beyond the benchmark in most of the last quarter, from completed and present requests of each replica.
 
     Certain in three separate minutes, likely in two. A queue that grew throughout is likely too: completed requests do not
     show the arrivals.
     """
-    curve, minutes = case.context.curve, case.limit("minutes")
+    curve, minutes = context.tier.curve, context.limit("minutes")
     if curve is None:
-        return case.unknown(Gap.NOT_IN_PLAN, "the plan has no benchmark curve for this tier")
-    rates = [one.rps for one in case.binned if one.rps is not None]
+        return context.unknown(Gap.NOT_IN_PLAN, "the plan has no benchmark curve for this tier")
+    rates = [binned.rps for binned in context.binned if binned.rps is not None]
     if not rates:
-        return case.unmeasured("requests_finished")
-    overloads = _find_overloads(case)
-    if early := _explain_too_early(case, overloads, minutes - 1):
-        return case.unknown(Gap.TOO_FEW_REQUESTS, early)
+        return context.unmeasured("requests_finished")
+    overloads = _find_overloads(context)
+    if early := _explain_too_early(context, overloads, minutes - 1):
+        return context.unknown(Gap.TOO_FEW_REQUESTS, early)
     observed = Reading(value=math.fsum(rates) / len(rates), low=min(rates), high=max(rates), n=float(len(rates)))
     expected = Reading(value=curve.top_rps, low=0.0, high=curve.top_rps, n=float(curve.minimum_requests))
     top, most = (number(rps, "per_second") for rps in (curve.top_rps, max(rates)))
-    lasting = [one for one in overloads if one.lasting and one.periods >= minutes - 1]
-    proven = [one for one in lasting if one.periods >= minutes]
-    claim, details = _describe_overloads(case, proven or lasting) if lasting else _describe_growth(case, top)
+    lasting = [overload for overload in overloads if overload.lasting and overload.periods >= minutes - 1]
+    proven = [overload for overload in lasting if overload.periods >= minutes]
+    claim, details = _describe_overloads(context, proven or lasting) if lasting else _describe_growth(context, top)
     if claim:
-        load, pattern = compare_offered_load(case)
+        load, pattern = compare_offered_load(context)
         sentence, certainty = f"{claim}; {LOAD_WORDS[pattern]}", certain_if(bool(proven))
         details = (*details, load)
-        return case.verdict(Status.WARNING, certainty, observed, expected, sentence, details=details, pattern=pattern)
-    if hold(case.binned).is_scraped_by_the_minute:
-        if early := _explain_too_early(case, overloads, math.inf):
-            return case.unknown(Gap.TOO_FEW_REQUESTS, early)
-        last = case.last_quarter(case.binned)
-        unplaced = [one for one in last if one.rps is not None and one.bin is None and not one.outside]
+        return context.verdict(
+            Status.WARNING, certainty, observed, expected, sentence, details=details, pattern=pattern
+        )
+    if hold(context.binned).is_scraped_by_the_minute:
+        if early := _explain_too_early(context, overloads, math.inf):
+            return context.unknown(Gap.TOO_FEW_REQUESTS, early)
+        last = context.last_quarter(context.binned)
+        unplaced = [binned for binned in last if binned.rps is not None and binned.bin is None and not binned.outside]
         if hold(unplaced).watched_seconds > hold(last).watched_seconds / 2:
             text = "scrapes are too far apart to tell how many requests were in the system"
-            return case.unknown(Gap.NOT_SCRAPED, text)
+            return context.unknown(Gap.NOT_SCRAPED, text)
     sentence = f"At most {most} a replica; the benchmark goes to {top}"
     if overloads:
-        longest = max(overloads, key=lambda one: hold(one.beyond).watched_seconds)
+        longest = max(overloads, key=lambda overload: hold(overload.beyond).watched_seconds)
         end = "too short for a finding" if longest.lasting else "over by now"
         sentence, details = f"Beyond the benchmark for {longest.part_seen}; {end}", (longest.text,)
-    return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence, details=details)
+    return context.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence, details=details)
 
 
-def _explain_too_early(case: RuleContext, overloads: Sequence[ReplicaOverload], needed: float) -> str:
+def _explain_too_early(context: RuleContext, overloads: Sequence[ReplicaOverload], needed: float) -> str:
     """Return the load beyond the benchmark of replicas that were observed in fewer than `needed` periods, or ""."""
-    lasting = [one for one in overloads if one.lasting]
-    if not lasting or any(len(case.periods(one.binned)) >= needed for one in lasting):
+    lasting = [overload for overload in overloads if overload.lasting]
+    if not lasting or any(len(context.periods(overload.binned)) >= needed for overload in lasting):
         return ""
-    longest = max(lasting, key=lambda one: hold(one.beyond).watched_seconds)
+    longest = max(lasting, key=lambda overload: hold(overload.beyond).watched_seconds)
     return f"beyond for {longest.part_seen}: too early to say ({longest.text})"
 
 
-def _find_overloads(case: RuleContext) -> list[ReplicaOverload]:
+def _find_overloads(context: RuleContext) -> list[ReplicaOverload]:
     overloads = []
-    top = case.context.curve.top_rps if case.context.curve is not None else math.inf
-    for replica, binned in hold(case.binned).by_replica.items():
-        beyond = tuple(one for one in binned if one.beyond)
+    top = context.tier.curve.top_rps if context.tier.curve is not None else math.inf
+    for replica, binned in hold(context.binned).by_replica.items():
+        beyond = tuple(sample for sample in binned if sample.beyond)
         if not beyond:
             continue
-        last = case.last_quarter(binned)
-        seconds = math.fsum(one.window.covered_seconds for one in last)
-        over = math.fsum(one.window.covered_seconds for one in last if one.beyond)
+        last = context.last_quarter(binned)
+        seconds = math.fsum(sample.window.covered_seconds for sample in last)
+        over = math.fsum(sample.window.covered_seconds for sample in last if sample.beyond)
         overload = ReplicaOverload(
             replica=replica,
             binned=binned,
             beyond=beyond,
-            periods=len(case.periods(beyond)),
-            lasting=over > 0 and over >= case.limit("share") * seconds,
-            completed=any((one.rps or 0.0) > top for one in beyond),
+            periods=len(context.periods(beyond)),
+            lasting=over > 0 and over >= context.limit("share") * seconds,
+            completed=any((sample.rps or 0.0) > top for sample in beyond),
         )
         overloads.append(overload)
     return overloads
 
 
-def _describe_overloads(case: RuleContext, overloads: Sequence[ReplicaOverload]) -> tuple[str, tuple[str, ...]]:
+def _describe_overloads(context: RuleContext, overloads: Sequence[ReplicaOverload]) -> tuple[str, tuple[str, ...]]:
     """Return claim and details of replicas beyond the benchmark."""
-    names, replicas = [one.replica or "The tier" for one in overloads], len(hold(case.binned).by_replica)
-    is_completed = any(one.completed for one in overloads)
+    names, replicas = [overload.replica or "The tier" for overload in overloads], len(hold(context.binned).by_replica)
+    is_completed = any(overload.completed for overload in overloads)
     who, verbs = f"{len(names)} of {replicas} replicas", ("are", "hold")
     if len(names) == 1:
         who, verbs = names[0] + (f" (1 of {replicas} replicas)" if replicas > 1 else ""), ("is", "holds")
     state = f"{verbs[0]} beyond the benchmarked load" if is_completed else f"{verbs[1]} more requests than benchmarked"
-    periods = format_count(max(one.periods for one in overloads), case.periods_word.removesuffix("s"))
+    periods = format_count(max(overload.periods for overload in overloads), context.periods_word.removesuffix("s"))
     return f"{who} {state}", (f"in {periods}: {overloads[-1].text}", join_names(names) if len(names) > 1 else "")
 
 
-def _describe_growth(case: RuleContext, top: str) -> tuple[str, tuple[str, ...]]:
+def _describe_growth(context: RuleContext, top: str) -> tuple[str, tuple[str, ...]]:
     """Return claim and details of a queue that grew throughout, "" without one."""
-    for name, text in find_growing_queues(case).items():
-        last = case.last_quarter(hold(case.binned).by_replica[name])
-        finishing = number(max(one.rps or 0.0 for one in last), "per_second")
+    for name, text in find_growing_queues(context).items():
+        last = context.last_quarter(hold(context.binned).by_replica[name])
+        finishing = number(max(binned.rps or 0.0 for binned in last), "per_second")
         details = split_claim(text)[1], f"{finishing} finish, the benchmark reached {top}"
-        return f"More requests arrive at {name or case.context.tier} than finish", details
+        return f"More requests arrive at {name or context.tier.name} than finish", details
     return "", ()
 
 
@@ -246,19 +248,19 @@ class PeakComparison:
         return self.is_above or self.is_burst
 
 
-def find_busiest_periods(case: RuleContext) -> PeakComparison | None:
+def find_busiest_periods(context: RuleContext) -> PeakComparison | None:
     """Return the busiest periods of the tier. Return None without a planned peak or with fewer than three periods."""
-    rates = case.context.plan.workload.requests_per_second if case.context.plan and case.context.plan.workload else None
-    arrivals = hold(case.binned).once(_count_arrivals, case.period_seconds)
+    rates = context.tier.plan.workload.requests_per_second if context.tier.plan and context.tier.plan.workload else None
+    arrivals = hold(context.binned).once(_count_arrivals, context.period_seconds)
     if rates is None or rates.peak is None or len(arrivals) < SEPARATE:
         return None
-    top, peak, factor = arrivals[:SEPARATE], rates.peak, case.limit("factor")
-    requests, seconds = (math.fsum(one[place] for one in top) for place in (1, 2))
-    total, whole = (math.fsum(one[place] for one in arrivals) for place in (1, 2))
+    top, peak, factor = arrivals[:SEPARATE], rates.peak, context.limit("factor")
+    requests, seconds = (math.fsum(pair[place] for pair in top) for place in (1, 2))
+    total, whole = (math.fsum(arrival[place] for arrival in arrivals) for place in (1, 2))
     rps = top[-1][0]
     is_above = rps > peak * factor
     planned = f"{number(peak, 'per_second')} planned{f' ({rps / peak:.1f}x)' if is_above else ''}"
-    text = f"{number(rps, 'per_second')} or more arrived in three {case.periods_word}, {planned}"
+    text = f"{number(rps, 'per_second')} or more arrived in three {context.periods_word}, {planned}"
     # An hour is no measure of a day's average. Over a day or more the busiest hour is a lower bound of the peak.
     ratio = rps / (total / whole) if whole >= DAY_SECONDS and total else 0.0
     is_burst = bool(rates.average) and ratio > peak / (rates.average or math.inf) * factor
@@ -278,7 +280,7 @@ def _count_arrivals(held: HeldWindows, period_seconds: float) -> list[tuple[floa
     """Return requests per second, requests and seconds of each period of the tier, the busiest period first."""
     arrivals = []
     for group in held.periods(period_seconds).values():
-        known = [found for found in group.by_batch(_read_arrivals) if found is not None]
+        known = [rows for rows in group.by_batch(_read_arrivals) if rows is not None]
         seconds = max((end for _, end, _ in known), default=0.0) - min((start for start, _, _ in known), default=0.0)
         if known and seconds >= WHOLE * period_seconds:
             requests = max(0.0, math.fsum(chain.from_iterable(counts for _, _, counts in known)))
@@ -288,7 +290,7 @@ def _count_arrivals(held: HeldWindows, period_seconds: float) -> list[tuple[floa
 
 def _read_arrivals(batch: HeldWindows) -> tuple[float, float, list[float]] | None:
     """Return first start and last end in unix seconds, and the arrivals of each window. None if no window counts them."""
-    known = [one.window for one in batch if "requests_finished" in one.window.counters]
+    known = [binned.window for binned in batch if "requests_finished" in binned.window.counters]
     if not known:
         return None
     counts = [count_arrivals(window.counters, count_gone(window)) or 0.0 for window in known]

@@ -63,26 +63,30 @@ class PoolRatio:
         return apart > factor and self.best_split != tuple(self.present.values()) and self.short[1] >= busy
 
 
-def judge_pools(case: RuleContext) -> RuleResult:
+def judge_pools(context: RuleContext) -> RuleResult:
     """Compare the ratio of prefill to decode replicas with the ratio that the tokens need (guide 6.5).
 
     From prompt and output tokens of each pool, and the plan's rates of a replica. Certain, as tokens are counted.
     """
-    planned = case.context.plan.disaggregation if case.context.plan else None
+    planned = context.tier.plan.disaggregation if context.tier.plan else None
     if planned is None:
-        return case.unknown(Gap.NOT_IN_PLAN, "the plan has no disaggregation")
+        return context.unknown(Gap.NOT_IN_PLAN, "the plan has no disaggregation")
     for pool, family in POOL_TOKENS.items():
-        if pool not in case.context.pools.values():
-            return case.unknown(Gap.NOT_EXPOSED, f"no target is configured with `pool: {pool}`; engines do not say it")
-        seen = windows.sum_windows(one.window for one in select_pool(case, case.binned, pool))
+        if pool not in context.tier.pools.values():
+            return context.unknown(
+                Gap.NOT_EXPOSED, f"no target is configured with `pool: {pool}`; engines do not say it"
+            )
+        seen = windows.sum_windows(binned.window for binned in select_pool(context, context.binned, pool))
         if family not in seen.counters:
-            return case.unknown(seen.explain_missing(family), f"{family} of the {pool} pool were not measured")
-    whole, last = (_measure(case, binned, planned) for binned in (case.binned, case.last_quarter(case.binned)))
+            return context.unknown(seen.explain_missing(family), f"{family} of the {pool} pool were not measured")
+    whole, last = (
+        _measure(context, binned, planned) for binned in (context.binned, context.last_quarter(context.binned))
+    )
     if whole is None or last is None:
         lately = "" if whole is None else " in the last quarter of the time"
-        return case.unknown(Gap.NO_TRAFFIC, f"no tokens in one of the pools{lately}")
-    factor, busy = case.limit("factor"), case.limit("busy")
-    each = [_measure(case, group, planned) for group in case.periods(case.binned)]
+        return context.unknown(Gap.NO_TRAFFIC, f"no tokens in one of the pools{lately}")
+    factor, busy = context.limit("factor"), context.limit("busy")
+    each = [_measure(context, group, planned) for group in context.periods(context.binned)]
     firing = whole.is_off(factor, busy) and is_persistent(last, each, lambda pools: pools.is_off(factor, busy))
     replicas = sum(last.present.values())
     counts = " and ".join(f"{count} {pool}" for pool, count in last.present.items())
@@ -91,22 +95,22 @@ def judge_pools(case: RuleContext) -> RuleResult:
     if firing:
         (pool, share), (prefill, decode) = last.short, last.best_split
         sentence = f"The {pool} pool is short, {share:.0%} of it is used; {prefill} and {decode} replicas would fit"
-    details = (wanted if firing else "", _short_prompts(case))
+    details = (wanted if firing else "", _short_prompts(context))
     observed, expected = exact_reading(last.present_ratio, replicas), exact_reading(whole.wanted_ratio, replicas)
     status = Status.WARNING if firing else Status.OK
-    return case.verdict(status, Certainty.CERTAIN, observed, expected, sentence, details=details)
+    return context.verdict(status, Certainty.CERTAIN, observed, expected, sentence, details=details)
 
 
-def _short_prompts(case: RuleContext) -> str:
+def _short_prompts(context: RuleContext) -> str:
     """Return that these prompts are too short to disaggregate (guide 6.5), or ""."""
-    prefill = select_pool(case, case.binned, PREFILL)
-    counters = windows.sum_families((one.window for one in prefill), ("requests_finished", PROMPT)).counters
-    finished, limit = counters.get("requests_finished", 0.0), case.limit("short_prompt")
+    prefill = select_pool(context, context.binned, PREFILL)
+    counters = windows.sum_families((binned.window for binned in prefill), ("requests_finished", PROMPT)).counters
+    finished, limit = counters.get("requests_finished", 0.0), context.limit("short_prompt")
     mean = counters.get(PROMPT, 0.0) / finished if finished > 0 else limit
     return f"do not disaggregate: prompts have {mean:.0f} tokens, fewer than {limit:.0f}" if mean < limit else ""
 
 
-def _measure(case: RuleContext, binned: Sequence[BinnedWindow], planned: Disaggregation) -> PoolRatio | None:
+def _measure(context: RuleContext, binned: Sequence[BinnedWindow], planned: Disaggregation) -> PoolRatio | None:
     """Return the ratio, or None if a pool was not observed or had no tokens.
 
     The tokens per second of a pool are those per replica-second x its observed replicas.
@@ -114,10 +118,10 @@ def _measure(case: RuleContext, binned: Sequence[BinnedWindow], planned: Disaggr
     usual = {PREFILL: planned.prefill_tokens_per_second, DECODE: planned.decode_tokens_per_second}
     present, needs = {}, {}
     for pool, family in POOL_TOKENS.items():
-        of_pool = select_pool(case, binned, pool)
-        present[pool] = len({one.replica for one in of_pool if one.window.covered_seconds > 0})
-        seconds = sum(one.window.seconds_of(family) for one in of_pool if family in one.window.counters)
-        tokens = sum(one.window.counters.get(family, 0.0) for one in of_pool)
+        of_pool = select_pool(context, binned, pool)
+        present[pool] = len({sample.replica for sample in of_pool if sample.window.covered_seconds > 0})
+        seconds = sum(sample.window.seconds_of(family) for sample in of_pool if family in sample.window.counters)
+        tokens = sum(sample.window.counters.get(family, 0.0) for sample in of_pool)
         needs[pool] = tokens / seconds * present[pool] / usual[pool] if seconds > 0 else 0.0
     return PoolRatio(present=present, needs=needs) if all(needs.values()) else None
 
@@ -133,7 +137,7 @@ class OddReplica:
     @property
     def shown(self) -> list[tuple[float, float]]:
         """Return both numbers of the minutes in which the replica stands out."""
-        return [(own, others) for own, others, is_odd in self.minutes if is_odd]
+        return [(own, value) for own, value, is_odd in self.minutes if is_odd]
 
     @property
     def is_lasting(self) -> bool:
@@ -149,51 +153,51 @@ class OddReplica:
     @property
     def means(self) -> tuple[float, float]:
         """Return the mean number here and on the neighbours, over the minutes in which it stands out."""
-        own, others = (math.fsum(column) / len(self.shown) for column in zip(*self.shown, strict=True))
-        return own, others
+        own, value = (math.fsum(column) / len(self.shown) for column in zip(*self.shown, strict=True))
+        return own, value
 
     def __str__(self) -> str:
         unit, words = PATTERNS[self.pattern]
         return f"{self.replica} {words.format(*(number(value, unit) for value in self.means))}"
 
 
-def judge_imbalance(case: RuleContext) -> RuleResult:
+def judge_imbalance(context: RuleContext) -> RuleResult:
     """Find a replica that is far busier or slower than the others of its pool, or a full rank inside a replica.
 
     From requests in the system and waiting, seconds per token, lengths and KV utilisation of each minute, against the
     median of the other replicas. A new replica is left out while its cache may be cold. Certain if so many minutes are no
     chance (sign test).
     """
-    warm = hold(case.binned).once(split_by_warmth, case.limit("warm_up_seconds"))[0]
+    warm = hold(context.binned).once(split_by_warmth, context.limit("warm_up_seconds"))[0]
     compared: dict[tuple[str, str], list[tuple[float, float, bool]]] = {}
     for group in warm.periods(windows.MINUTE_SECONDS).values():
-        numbers = chain.from_iterable(group.by_batch(_read_numbers, case.limit("minimum_requests")))
-        for pool in windows.group_by(numbers, lambda pair: case.context.pools.get(pair[0], "")).values():
-            for pattern, replica, own, others, is_odd in _compare_replicas(case, dict(pool)):
-                compared.setdefault((pattern, replica), []).append((own, others, is_odd))
+        numbers = chain.from_iterable(group.by_batch(_read_numbers, context.limit("minimum_requests")))
+        for pool in windows.group_by(numbers, lambda pair: context.tier.pools.get(pair[0], "")).values():
+            for pattern, replica, own, value, is_odd in _compare_replicas(context, dict(pool)):
+                compared.setdefault((pattern, replica), []).append((own, value, is_odd))
     rows = [OddReplica(replica=name, pattern=kind, minutes=minutes) for (kind, name), minutes in compared.items()]
-    n = len({one.replica for one in warm if one.window.covered_seconds > 0})
+    n = len({binned.replica for binned in warm if binned.window.covered_seconds > 0})
     odd = [row for row in rows if row.is_lasting]
     if odd:
         worst = max(odd, key=lambda row: (row.is_proven, len(row.shown) / len(row.minutes), row.replica))
-        own, others = worst.means
-        expected = range_reading(0.0, case.limit("slower" if worst.pattern == "straggler" else "busier"), n)
+        own, value = worst.means
+        expected = range_reading(0.0, context.limit("slower" if worst.pattern == "straggler" else "busier"), n)
         details = (
             f"{worst.pattern}: in {len(worst.shown)} of {len(worst.minutes)} minutes",
             *(str(row) for row in odd if row is not worst),
         )
-        observed, sure = exact_reading(own / others if others > 0 else None, n), certain_if(worst.is_proven)
-        return case.verdict(Status.WARNING, sure, observed, expected, str(worst), details=details)
+        observed, sure = exact_reading(own / value if value > 0 else None, n), certain_if(worst.is_proven)
+        return context.verdict(Status.WARNING, sure, observed, expected, str(worst), details=details)
     if n < 2:
         sentence = "Fewer than two warm replicas: nothing to compare"
     elif max((len(row.minutes) for row in rows), default=0) >= SEPARATE:
         sentence = f"No replica stands out among {n}"
-    elif all(one.in_system is None for one in warm):
-        return case.unmeasured("requests_running")
+    elif all(binned.in_system is None for binned in warm):
+        return context.unmeasured("requests_running")
     else:
-        return case.unknown(Gap.TOO_FEW_REQUESTS, f"fewer than {SEPARATE} minutes in which replicas can be compared")
-    fine = range_reading(0.0, case.limit("busier"), n)
-    return case.verdict(Status.OK, Certainty.CERTAIN, exact_reading(1.0, n), fine, sentence)
+        return context.unknown(Gap.TOO_FEW_REQUESTS, f"fewer than {SEPARATE} minutes in which replicas can be compared")
+    fine = range_reading(0.0, context.limit("busier"), n)
+    return context.verdict(Status.OK, Certainty.CERTAIN, exact_reading(1.0, n), fine, sentence)
 
 
 Numbers = Mapping[str, float]
@@ -203,27 +207,29 @@ mean lengths, and KV utilisation, mean and of the fullest data-parallel rank (0-
 
 def _read_numbers(batch: HeldWindows, fewest: float) -> tuple[tuple[str, Numbers], ...]:
     rows = []
-    for one in batch:
+    for binned in batch:
         parts, gauges = (
-            one.window.histograms,
-            [one.window.gauge(name) for name in ("kv_utilization", "kv_utilization_max")],
+            binned.window.histograms,
+            [binned.window.gauge(name) for name in ("kv_utilization", "kv_utilization_max")],
         )
         times = parts.get("tpot_seconds", ())
         numbers = {
-            "rps": one.rps,
-            "load": one.in_system,
-            "waiting": mean_waiting([one]),
+            "rps": binned.rps,
+            "load": binned.in_system,
+            "waiting": mean_waiting([binned]),
             "token": histograms.mean(times) if histograms.count_requests(times) >= fewest else None,
             "prompt": histograms.mean(parts.get(PROMPTS, ())),
             "output": histograms.mean(parts.get(OUTPUTS, ())),
             "kv": gauges[0].mean if gauges[0] else None,
             "fullest": gauges[1].mean if gauges[1] else None,
         }
-        rows.append((one.replica or "", {name: value for name, value in numbers.items() if value is not None}))
+        rows.append((binned.replica or "", {name: value for name, value in numbers.items() if value is not None}))
     return tuple(rows)
 
 
-def _compare_replicas(case: RuleContext, rows: Mapping[str, Numbers]) -> Iterator[tuple[str, str, float, float, bool]]:
+def _compare_replicas(
+    context: RuleContext, rows: Mapping[str, Numbers]
+) -> Iterator[tuple[str, str, float, float, bool]]:
     """Yield pattern, replica, its number and its neighbours', and whether it stands out, for the replicas of a minute."""
 
     def find_above(factor: float, *names: str) -> set[str]:
@@ -232,7 +238,7 @@ def _compare_replicas(case: RuleContext, rows: Mapping[str, Numbers]) -> Iterato
 
     # Requests wait there while neighbours have room, and more work came: one that holds more and finishes less is slow.
     queues = {replica: own >= QUEUE > usual for replica, (own, usual) in _beside_median(rows, "waiting").items()}
-    alike, busier, slower = (case.limit(name) for name in ("alike", "busier", "slower"))
+    alike, busier, slower = (context.limit(name) for name in ("alike", "busier", "slower"))
     given = find_above(alike, "prompt", "output") | find_above(1.0, "rps") if any(queues.values()) else set()
     for replica, (load, usual) in _beside_median(rows, "load").items():
         if replica in queues:
@@ -248,7 +254,7 @@ def _compare_replicas(case: RuleContext, rows: Mapping[str, Numbers]) -> Iterato
     for replica, numbers in rows.items():
         if "fullest" in numbers and "kv" in numbers:
             full, mean = numbers["fullest"], numbers["kv"]
-            yield "full rank", replica, full, mean, full >= max(case.limit("full"), busier * mean)
+            yield "full rank", replica, full, mean, full >= max(context.limit("full"), busier * mean)
 
 
 def _beside_median(rows: Mapping[str, Numbers], name: str) -> dict[str, tuple[float, float]]:

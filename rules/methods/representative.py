@@ -33,28 +33,28 @@ STEADY = 0.1
 """Maximum change of requests in the system per finished request. Little's law needs a steady population."""
 
 
-def judge_representative(case: RuleContext) -> RuleResult:
+def judge_representative(context: RuleContext) -> RuleResult:
     """Find a time in the system above `factor` x the benchmark's: certain above the ceiling of the bins.
 
     From running, waiting and finished requests. Requests beyond `factor` of the benchmark's mean lengths are another
     workload too, and need no load at which both were measured (guide 9.1, step 7).
     """
-    of = select_comparable(case, ("requests_finished",), promised=1.0)
+    of = select_comparable(context, ("requests_finished",), promised=1.0)
     by_time: RuleResult
     if isinstance(of, Unknown):
         by_time = of
     elif of.curve.concurrencies is None:
         text = "the benchmark has no concurrencies, and no medians of TTFT, TPOT and output tokens"
-        by_time = case.unknown(Gap.NOT_IN_PLAN, text)
-    elif contradiction := _find_contradiction(case):
-        by_time = case.unknown(Gap.STALE, contradiction)
+        by_time = context.unknown(Gap.NOT_IN_PLAN, text)
+    elif contradiction := _find_contradiction(context):
+        by_time = context.unknown(Gap.STALE, contradiction)
     else:
         text = "running and waiting requests are not known"
-        by_time = judge_divergence(of, _measure_time, lambda of: of.case.unknown(Gap.NOT_EXPOSED, text))
+        by_time = judge_divergence(of, _measure_time, lambda of: of.context.unknown(Gap.NOT_EXPOSED, text))
     firing = by_time if isinstance(by_time, Verdict) and by_time.status in FIRING else None
     if firing is not None and firing.certainty is Certainty.CERTAIN:
         return firing
-    by_lengths = judge_benchmarked_lengths(case)
+    by_lengths = judge_benchmarked_lengths(context)
     return by_lengths if isinstance(by_lengths, Verdict) else firing or by_lengths or by_time
 
 
@@ -72,11 +72,11 @@ def _measure_time(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Di
         requests, seen = requests + finished, seen + finished * load.in_system / load.rps
         expected, ceiling = expected + finished * middle, ceiling + finished * most
         points = of.curve.points[max(bin - 1, 0) : bin + 1]
-        enough = min(point.requests or 0 for point in points) >= of.case.limit("supported_requests")
+        enough = min(point.requests or 0 for point in points) >= of.context.limit("supported_requests")
         supported += finished if enough else 0.0
     if requests <= 0:
         return None
-    factor = of.case.limit("factor")
+    factor = of.context.limit("factor")
     times = (seen / requests, expected / requests, ceiling / requests)
     return Divergence(
         requests=requests,
@@ -84,7 +84,7 @@ def _measure_time(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Di
         is_significant=seen > factor * expected,
         surely_exceeds=seen > factor * ceiling,
         is_proven=supported >= requests / 2 and seen > factor * ceiling,
-        report=partial(_report_time, of.case, requests, times),
+        report=partial(_report_time, of.context, requests, times),
     )
 
 
@@ -98,44 +98,46 @@ def _read_benchmark(of: BenchmarkComparison, bin: int, load: LoadBin) -> tuple[f
     middle = interpolate(before, after, min(max(share, 0.0), 1.0), log=True)
     if of.curve.concurrency_given:
         return middle, max(before, after)
-    return middle, max(before, after, *(_bound_time(of.case, point) for point in (low, high)))
+    return middle, max(before, after, *(_bound_time(of.context, point) for point in (low, high)))
 
 
-def _bound_time(case: RuleContext, point: Point) -> float:
+def _bound_time(context: RuleContext, point: Point) -> float:
     """Return the highest mean time in the system if concurrency was estimated by the medians.
 
     Half of the requests are at most the median, and all others but 1 % at most the P99. Without a P99 there is no bound.
     """
-    workload = case.context.plan.workload if case.context.plan else None
+    workload = context.tier.plan.workload if context.tier.plan else None
     tokens = workload.generation_tokens.p50 if workload and workload.generation_tokens else None
     if point.output_tokens_per_second is not None:
         tokens = point.output_tokens_per_second / point.completed_rps
     first = (point.ttft_p50_seconds, point.ttft_p99_seconds)
-    other = (point.tpot_p50_seconds, point.tpot_p99_seconds)
-    if tokens is None or None in first or None in other:
+    theirs = (point.tpot_p50_seconds, point.tpot_p99_seconds)
+    if tokens is None or None in first or None in theirs:
         return math.inf
-    return sum(value or 0.0 for value in first) / 2 + max(tokens - 1, 0.0) * sum(value or 0.0 for value in other) / 2
+    return sum(value or 0.0 for value in first) / 2 + max(tokens - 1, 0.0) * sum(value or 0.0 for value in theirs) / 2
 
 
-def _find_contradiction(case: RuleContext) -> str:
+def _find_contradiction(context: RuleContext) -> str:
     """Return how the telemetry contradicts itself by Little's law, "" if it does not or nothing is known.
 
     Requests in the system must equal finished requests per second x their mean end-to-end time. A contradiction lasts:
     in the last quarter and in three separate minutes it has the same sign.
     """
-    whole = _count_by_littles_law(case.binned)
+    whole = _count_by_littles_law(context.binned)
     if whole is None:
         return ""
     seen, due, sightings = whole
     # Sightings scatter by their root (Poisson).
     met = due / seen * sightings if seen > 0 else 0.0
     is_chance = abs(met - sightings) <= SIGMA * math.sqrt(max(met, sightings, 1.0))
-    allowed, is_more = 1 + case.limit("disagreement"), seen > due
+    allowed, is_more = 1 + context.limit("disagreement"), seen > due
 
     def is_off(part: tuple[float, float, float]) -> bool:
         return part[0] > allowed * part[1] if is_more else part[1] > allowed * part[0]
 
-    last, *each = (_count_by_littles_law(part) for part in (case.last_quarter(case.binned), *case.periods(case.binned)))
+    last, *each = (
+        _count_by_littles_law(part) for part in (context.last_quarter(context.binned), *context.periods(context.binned))
+    )
     if is_chance or not is_off(whole) or not is_persistent(last, each, is_off):
         return ""
     gauges = f"{seen:.3g} requests in the system by the gauges"
@@ -149,11 +151,11 @@ def _count_by_littles_law(binned: Sequence[BinnedWindow]) -> tuple[float, float,
     """
     families = ("e2e_seconds", "requests_finished", NET_CHANGE, *IN_SYSTEM)
     usable = [
-        one
-        for one in binned
-        if "e2e_seconds" in one.window.histograms
-        and "requests_finished" in one.window.counters
-        and all(gauge is not None and gauge.seconds > 0 for gauge in map(one.window.gauge, IN_SYSTEM))
+        sample
+        for sample in binned
+        if "e2e_seconds" in sample.window.histograms
+        and "requests_finished" in sample.window.counters
+        and all(gauge is not None and gauge.seconds > 0 for gauge in map(sample.window.gauge, IN_SYSTEM))
     ]
     total = hold(usable).sum_families(families) if usable else None
     mean = histograms.mean(total.histograms["e2e_seconds"]) if total is not None else None
@@ -168,7 +170,7 @@ def _count_by_littles_law(binned: Sequence[BinnedWindow]) -> tuple[float, float,
 
 
 def _report_time(
-    case: RuleContext,
+    context: RuleContext,
     requests: float,
     times: tuple[float, float, float],
     status: Status,
@@ -178,9 +180,9 @@ def _report_time(
     seen, expected, most = times
     is_open = most == math.inf
     ceiling = "" if is_open or most <= expected else f" (at most {number(most, 'seconds')})"
-    factor = f"up to {case.limit('factor'):g}x is representative"
+    factor = f"up to {context.limit('factor'):g}x is representative"
     sentence = f"Requests stay {seen / expected:.1f}x as long as in the benchmark; {factor}"
     wanted = f"{number(expected, 'seconds')} at this load{ceiling}"
     details = (f"{number(seen, 'seconds')} in the system, benchmark {wanted}", f"{requests:,.0f} requests", reason)
     planned = Reading(value=expected, low=0.0, high=None if is_open else most, n=requests)
-    return case.verdict(status, certainty, exact_reading(seen, requests), planned, sentence, details=details)
+    return context.verdict(status, certainty, exact_reading(seen, requests), planned, sentence, details=details)

@@ -56,11 +56,11 @@ class HitRates:
 
     @property
     def binned(self) -> tuple[BinnedWindow, ...]:
-        return tuple(one for minute in self.minutes for one in minute)
+        return tuple(sample for minute in self.minutes for sample in minute)
 
     @property
     def replicas(self) -> tuple[str, ...]:
-        return tuple(sorted({one.replica or "" for one in self.binned}))
+        return tuple(sorted({sample.replica or "" for sample in self.binned}))
 
     @property
     def left_by_routing(self) -> float:
@@ -77,27 +77,27 @@ class HitRates:
         return check_uniformity(self.count_requests(minute) for minute in minutes)
 
 
-def judge_replicas(case: RuleContext) -> RuleResult:
+def judge_replicas(context: RuleContext) -> RuleResult:
     """Blame the routing if every replica lost prefix hits at once and the rate fell to a single replica's share.
 
     From hits, lookups, prompt lengths, preemptions and finished requests of each replica, in the last minutes against the
     minutes before them and the plan. Certain only if requests are proven to be dealt out in turn now, and were not before.
     """
-    if not any(QUERIED in one.window.counters for one in case.binned):
-        return case.unmeasured(QUERIED)
-    total = hold(case.binned).sum_families((QUERIED, FINISHED)).counters
+    if not any(QUERIED in binned.window.counters for binned in context.binned):
+        return context.unmeasured(QUERIED)
+    total = hold(context.binned).sum_families((QUERIED, FINISHED)).counters
     if not total[QUERIED]:
         gap = Gap.NOT_EXPOSED if total.get(FINISHED) else Gap.NO_TRAFFIC
-        return case.unknown(gap, f"no prompt asked the prefix cache{': it is off' if total.get(FINISHED) else ''}")
-    if sees_repeated_lookups(case.binned):
-        return case.unknown(Gap.CONTRADICTORY, REPEATED_LOOKUPS)
-    planned = _read_planned_rate(case.context)
-    hits, needed = _measure(case, planned), case.limit("minimum_requests")
+        return context.unknown(gap, f"no prompt asked the prefix cache{': it is off' if total.get(FINISHED) else ''}")
+    if sees_repeated_lookups(context.binned):
+        return context.unknown(Gap.CONTRADICTORY, REPEATED_LOOKUPS)
+    planned = _read_planned_rate(context.tier)
+    hits, needed = _measure(context, planned), context.limit("minimum_requests")
     requests, rate, reference = sum_family(hits.binned, FINISHED), hit_rate(hits.binned) or 0.0, hits.reference
     if requests < needed:
         text = f"{requests:.0f} requests of warm replicas lately, {needed:.0f} are needed"
-        return case.unknown(Gap.TOO_FEW_REQUESTS, text)
-    floor = -math.inf if reference is None else reference - case.limit("points")
+        return context.unknown(Gap.TOO_FEW_REQUESTS, text)
+    floor = -math.inf if reference is None else reference - context.limit("points")
     shown = f"prefix hits are {rate:.0%} over {len(hits.replicas)} replicas"
     compared = shown if reference is None else f"{shown}, {reference:.0%} {hits.words}"
     status, certain = Status.OK, True
@@ -106,11 +106,11 @@ def judge_replicas(case: RuleContext) -> RuleResult:
         text = f"one replica with a warm cache, {rate:.0%} prefix hits; no routing to break"
     elif not all((hit_rate(minute) or 0.0) <= floor for minute in hits.minutes):
         best = rate if reference is None else reference
-        if best <= case.limit("near") / len(hits.replicas) and planned is None:
+        if best <= context.limit("near") / len(hits.replicas) and planned is None:
             # A rate that was always low may have been broken always.
-            return case.unknown(Gap.NOT_IN_PLAN, f"{shown}, as before; the plan has no hit rate of one replica")
+            return context.unknown(Gap.NOT_IN_PLAN, f"{shown}, as before; the plan has no hit rate of one replica")
         text = f"{compared}; not lost{' in each of the last minutes' if rate <= floor else ''}"
-    elif reason := _find_other_reason(case, hits, rate, floor):
+    elif reason := _find_other_reason(context, hits, rate, floor):
         text = f"{compared}; {reason}"
     else:
         status, text, counts = Status.WARNING, f"{compared}; every replica lost hits", hits.count_requests(hits.binned)
@@ -118,12 +118,12 @@ def judge_replicas(case: RuleContext) -> RuleResult:
             f"{hits.left_by_routing:.0%} are left when any replica gets any prompt",
             f"each replica gets {min(counts) / sum(counts):.0%} to {max(counts) / sum(counts):.0%} of the requests",
         )
-        chance = case.limit("chance")
+        chance = context.limit("chance")
         in_turn = hits.dealt_in_turn(hits.minutes) <= chance < hits.dealt_in_turn(hits.past)
         certain = bool(hits.past) and in_turn
     expected = Missing(gap=Gap.NOT_IN_PLAN) if reference is None else exact_reading(reference, requests)
     observed, sentence = exact_reading(rate, requests), capitalize(text)
-    return case.verdict(status, certain_if(certain), observed, expected, sentence, details=details)
+    return context.verdict(status, certain_if(certain), observed, expected, sentence, details=details)
 
 
 def _read_planned_rate(context: TierContext) -> tuple[float, str] | None:
@@ -138,23 +138,23 @@ def _read_planned_rate(context: TierContext) -> tuple[float, str] | None:
 
 def sum_family(binned: Sequence[BinnedWindow], family: str) -> float:
     """Return the increase of a counter over binned windows."""
-    return math.fsum([one.window.counters.get(family, 0.0) for one in binned])
+    return math.fsum([sample.window.counters.get(family, 0.0) for sample in binned])
 
 
 def hit_rate(binned: Sequence[BinnedWindow]) -> float | None:
     """Return prefix cache hits per queried token (0-1). Return None without queries, or with more hits than queries."""
-    asked, hits = sum_family(binned, QUERIED), sum_family(binned, HIT)
-    return hits / asked if asked > 0 and hits <= asked else None
+    value, hits = sum_family(binned, QUERIED), sum_family(binned, HIT)
+    return hits / value if value > 0 and hits <= value else None
 
 
-def _measure(case: RuleContext, planned: tuple[float, str] | None) -> HitRates:
+def _measure(context: RuleContext, planned: tuple[float, str] | None) -> HitRates:
     """Return the present hit rate, with the better of the best past minutes and the planned rate.
 
     New and restarted replicas are left out until their caches can be warm: a cold cache is no broken routing.
     """
-    held = hold(case.binned)
+    held = hold(context.binned)
     newest = sorted(held.periods(MINUTE_SECONDS))[-MINUTES:]
-    warm, _ = held.once(split_by_warmth, case.limit("warm_up_seconds"))
+    warm, _ = held.once(split_by_warmth, context.limit("warm_up_seconds"))
     sums = {
         minute: (group, group.sum_families((FINISHED, QUERIED, HIT)))
         for minute, group in warm.periods(MINUTE_SECONDS).items()
@@ -166,9 +166,9 @@ def _measure(case: RuleContext, planned: tuple[float, str] | None) -> HitRates:
     for place in range(max(1, len(before) - MINUTES + 1)) if before else ():
         part = before[place : place + MINUTES]
         total = windows.sum_windows(window for _, window in part).counters
-        asked, hits = total[QUERIED], total.get(HIT, 0.0)
-        if total.get(FINISHED, 0.0) >= case.limit("minimum_requests") and best * asked < hits <= asked:
-            best, past = hits / asked, part
+        value, hits = total[QUERIED], total.get(HIT, 0.0)
+        if total.get(FINISHED, 0.0) >= context.limit("minimum_requests") and best * value < hits <= value:
+            best, past = hits / value, part
     if planned is not None and planned[0] > best:
         return HitRates(minutes=now, reference=planned[0], words=planned[1])
     if best < 0:
@@ -178,7 +178,7 @@ def _measure(case: RuleContext, planned: tuple[float, str] | None) -> HitRates:
 
 
 def _select_asking(minute: Iterable[BinnedWindow]) -> Minute:
-    return tuple(one for one in minute if one.window.counters.get(QUERIED, 0.0) > 0)
+    return tuple(binned for binned in minute if binned.window.counters.get(QUERIED, 0.0) > 0)
 
 
 def split_by_warmth(held: HeldWindows, warm_up_seconds: float) -> tuple[HeldWindows, HeldWindows]:
@@ -188,7 +188,7 @@ def split_by_warmth(held: HeldWindows, warm_up_seconds: float) -> tuple[HeldWind
     """
     first: dict[str | None, Window] = {}
     restarts: list[tuple[float, str | None]] = []
-    for batch in sorted(held.batches, key=lambda one: one.start):
+    for batch in sorted(held.batches, key=lambda held_windows: held_windows.start):
         begins, restarted = batch.once(_list_begins)
         first = begins | first
         restarts += restarted
@@ -197,46 +197,48 @@ def split_by_warmth(held: HeldWindows, warm_up_seconds: float) -> tuple[HeldWind
     for start, name in restarts:
         cold_from[name] = max(start, cold_from.get(name, start))
 
-    def is_cold(one: BinnedWindow) -> bool:
-        return 0 <= one.window.start - cold_from.get(one.replica, math.inf) < warm_up_seconds
+    def is_cold(binned: BinnedWindow) -> bool:
+        return 0 <= binned.window.start - cold_from.get(binned.replica, math.inf) < warm_up_seconds
 
     def select(batch: HeldWindows, cold: bool) -> HeldWindows:
         # A batch without a cold replica keeps what was asked of it.
         if not any(start <= batch.ends[1] and batch.start < start + warm_up_seconds for start in cold_from.values()):
             return HeldWindows() if cold else batch
-        return HeldWindows(one for one in batch if is_cold(one) is cold)
+        return HeldWindows(binned for binned in batch if is_cold(binned) is cold)
 
     return held.select(lambda batch: select(batch, False)), held.select(lambda batch: select(batch, True))
 
 
 def _list_begins(batch: HeldWindows) -> tuple[dict[str | None, Window], list[tuple[float, str | None]]]:
     """Return the first seen window of each replica, and when which of them restarted."""
-    seen = [one for one in batch if one.window.covered_seconds > 0]
+    seen = [sample for sample in batch if sample.window.covered_seconds > 0]
     first: dict[str | None, Window] = {}
-    for one in sorted(seen, key=lambda one: one.window.start):
-        first.setdefault(one.replica, one.window)
-    return first, [(one.window.start, one.replica) for one in seen if one.window.counters.get("restarts", 0.0) > 0]
+    for binned in sorted(seen, key=lambda sample: sample.window.start):
+        first.setdefault(binned.replica, binned.window)
+    return first, [
+        (sample.window.start, sample.replica) for sample in seen if sample.window.counters.get("restarts", 0.0) > 0
+    ]
 
 
-def _find_other_reason(case: RuleContext, hits: HitRates, rate: float, floor: float) -> str:
+def _find_other_reason(context: RuleContext, hits: HitRates, rate: float, floor: float) -> str:
     """Return the reason for lost hits other than the routing. Return "" without any."""
     groups, counts = hold(hits.binned).by_replica, hits.count_requests(hits.binned)
     kept = [name for name in hits.replicas if (hit_rate(groups.get(name, ())) or 0.0) > floor]
     if kept:
         return f"not lost on {join_names(kept)}"
     evictions = sum_family(hits.binned, PREEMPTIONS) / max(1.0, sum(counts))
-    if evictions > case.limit("eviction_rate"):
+    if evictions > context.limit("eviction_rate"):
         return f"{number(evictions, 'ratio')} preemptions a request, the KV cache has no room"
-    before = [one for minute in hits.past for one in minute]
+    before = [binned for minute in hits.past for binned in minute]
     then, now = (histograms.mean(hold(binned).sum_parts(PROMPTS)) for binned in (before, hits.binned))
-    most = case.limit("length_change")
+    most = context.limit("length_change")
     if then and now and not 1 / most <= now / then <= most:
         return f"prompts changed, their mean length is {now / then:.2f} times that of before"
     # Caches that hold several prefixes keep more than that, full caches keep less.
-    near, left = case.limit("near"), hits.left_by_routing
+    near, left = context.limit("near"), hits.left_by_routing
     if not left / near <= rate <= left * near:
         return f"routing alone would leave about {left:.0%}, so prompts or caches changed"
-    mean, spread = math.fsum(counts) / len(counts), case.limit("spread")
+    mean, spread = math.fsum(counts) / len(counts), context.limit("spread")
     if not all(mean / spread <= count <= mean * spread for count in counts):
         return "requests are not spread evenly, so prompts changed"
     return ""
@@ -268,10 +270,10 @@ class TierPair:
     def has_equal_shares(self, follow: float) -> bool:
         """Return whether requests are nearer to an equal share than to the capacities, in each minute and in all."""
         for sums in (*self.minutes, self.total):
-            own, other = _read_rates(sums)
-            if own <= 0 or other <= 0:
+            own, value = _read_rates(sums)
+            if own <= 0 or value <= 0:
                 return False
-            followed = math.log(other / own) / math.log(self.faster)
+            followed = math.log(value / own) / math.log(self.faster)
             # Without a plan, a tier that gets far more requests may be slow because of them.
             if followed >= follow or not (self.planned or followed > -follow):
                 return False
@@ -294,41 +296,43 @@ class TierPair:
         return False
 
 
-def judge_tiers(case: RuleContext) -> RuleResult:
+def judge_tiers(rule_context: RuleContext) -> RuleResult:
     """Find a faster tier of the same model that gets hardly more requests per replica than this one.
 
     From finished requests and lengths of the last minutes, and the plans' usable rates, else mean latencies. Certain if both
     benchmarks reached the knee, or if the median here is slower by the edges of its bucket.
     """
-    model = case.context.plan.model if case.context.plan else None
+    model = rule_context.tier.plan.model if rule_context.tier.plan else None
     if model is None:
-        return case.unknown(Gap.NOT_IN_PLAN, "the plan does not say which model this tier serves")
-    others = {
+        return rule_context.unknown(Gap.NOT_IN_PLAN, "the plan does not say which model this tier serves")
+    rest = {
         name: (context, held)
-        for name, (context, held) in case.fleet.items()
-        if name != case.context.tier and context.plan and context.plan.model == model
+        for name, (context, held) in rule_context.fleet.items()
+        if name != rule_context.tier.name and context.plan and context.plan.model == model
     }
-    if not others:
+    if not rest:
         sentence = f"No other tier of {model} is watched"
-        return case.verdict(Status.OK, Certainty.CERTAIN, exact_reading(1.0, 0), exact_reading(1.0, 0), sentence)
-    if not any(FINISHED in one.window.counters for one in case.binned):
-        return case.unmeasured(FINISHED)
-    pairs = [pair for name, tier in sorted(others.items()) if (pair := _compare(case, name, tier)) is not None]
+        return rule_context.verdict(
+            Status.OK, Certainty.CERTAIN, exact_reading(1.0, 0), exact_reading(1.0, 0), sentence
+        )
+    if not any(FINISHED in binned.window.counters for binned in rule_context.binned):
+        return rule_context.unmeasured(FINISHED)
+    pairs = [pair for name, tier in sorted(rest.items()) if (pair := _compare(rule_context, name, tier)) is not None]
     if not pairs:
-        names = join_names(sorted(others))
+        names = join_names(sorted(rest))
         text = f"no {SEPARATE} minutes with traffic on both, or no speeds to compare; others of the model: {names}"
-        return case.unknown(Gap.TOO_FEW_REQUESTS, text)
-    unequal, follow, slow = case.limit("unequal"), case.limit("follow"), case.context.tier
+        return rule_context.unknown(Gap.TOO_FEW_REQUESTS, text)
+    unequal, follow, slow = rule_context.limit("unequal"), rule_context.limit("follow"), rule_context.tier.name
     equal = [pair for pair in pairs if pair.faster >= unequal and pair.has_equal_shares(follow)]
     # The guide recommends to give the tiers requests of different lengths.
-    routed = [pair for pair in equal if pair.differs((PROMPTS, OUTPUTS), case.limit("lengths"))]
+    routed = [pair for pair in equal if pair.differs((PROMPTS, OUTPUTS), rule_context.limit("lengths"))]
     unrouted = [pair for pair in equal if pair not in routed]
     pair = max(unrouted or routed[:1] or pairs, key=lambda pair: pair.faster)
-    own, other = _read_rates(pair.total)
-    sentence = f"Each replica of {slow} gets {own:.3g} rps, of {pair.fast} {other:.3g} rps; {pair.words}"
+    own, value = _read_rates(pair.total)
+    sentence = f"Each replica of {slow} gets {own:.3g} rps, of {pair.fast} {value:.3g} rps; {pair.words}"
     status, certain = Status.OK, True
     if unrouted:
-        points = [operating_point(plan) for plan in (case.context.plan, others[pair.fast][0].plan) if plan]
+        points = [operating_point(plan) for plan in (rule_context.tier.plan, rest[pair.fast][0].plan) if plan]
         have_knees = all(point is not None and point.knee_reached for point in points)
         status, certain = Status.WARNING, have_knees or pair.is_slower(unequal)
     elif routed:
@@ -336,26 +340,26 @@ def judge_tiers(case: RuleContext) -> RuleResult:
     elif pair.faster < unequal:
         sentence = f"No tier of {model} is much faster than {slow}; {pair.words} ({pair.fast})"
     n = sum(total.counters.get(FINISHED, 0.0) for total in pair.total)
-    share = exact_reading(own / (own + other) if own + other > 0 else 0.0, n)
-    return case.verdict(status, certain_if(certain), share, exact_reading(1 / (1 + pair.faster), n), sentence)
+    share = exact_reading(own / (own + value) if own + value > 0 else 0.0, n)
+    return rule_context.verdict(status, certain_if(certain), share, exact_reading(1 / (1 + pair.faster), n), sentence)
 
 
-def _compare(case: RuleContext, name: str, tier: TierWindows) -> TierPair | None:
+def _compare(rule_context: RuleContext, name: str, tier: TierWindows) -> TierPair | None:
     """Return this tier beside another, None without enough common minutes or a measure of their speeds."""
     their_context, held = tier
-    mine, theirs = hold(case.binned).once(_sum_minutes), held.once(_sum_minutes)
+    mine, theirs = hold(rule_context.binned).once(_sum_minutes), held.once(_sum_minutes)
     common = [(mine[minute], theirs[minute]) for minute in sorted(mine.keys() & theirs.keys())]
     minutes = tuple(sums for sums in common if any(_read_rates(sums)))[-SEPARATE:]
     if len(minutes) < SEPARATE:
         return None
-    total = windows.sum_windows(own for own, _ in minutes), windows.sum_windows(other for _, other in minutes)
-    if min(both.counters.get(FINISHED, 0.0) for both in total) < case.limit("minimum_requests"):
+    total = windows.sum_windows(own for own, _ in minutes), windows.sum_windows(window for _, window in minutes)
+    if min(both.counters.get(FINISHED, 0.0) for both in total) < rule_context.limit("minimum_requests"):
         return None
-    own, other = (
-        context.capacity.planned_rps if context.capacity else None for context in (case.context, their_context)
+    own, value = (
+        context.capacity.planned_rps if context.capacity else None for context in (rule_context.tier, their_context)
     )
-    planned = f"usable are {own:.3g} and {other:.3g} by the plan" if own and other else ""
-    faster, words = (other / own, planned) if own and other else _compare_latencies(total)
+    planned = f"usable are {own:.3g} and {value:.3g} by the plan" if own and value else ""
+    faster, words = (value / own, planned) if own and value else _compare_latencies(total)
     if not words:
         return None
     return TierPair(fast=name, minutes=minutes, total=total, faster=faster, words=words, planned=bool(planned))
@@ -363,16 +367,16 @@ def _compare(case: RuleContext, name: str, tier: TierWindows) -> TierPair | None
 
 def _compare_latencies(total: Sums) -> tuple[float, str]:
     for family, what in LATENCIES.items():
-        own, other = (histograms.mean(both.histograms.get(family, ())) for both in total)
-        if own and other:
-            return own / other, f"{what} take {own:.3g} and {other:.3g} s on average"
+        own, value = (histograms.mean(both.histograms.get(family, ())) for both in total)
+        if own and value:
+            return own / value, f"{what} take {own:.3g} and {value:.3g} s on average"
     return 1.0, ""
 
 
 def _read_rates(sums: Sums) -> tuple[float, float]:
     """Return the finished requests per second and replica of the slower and of the faster tier."""
-    own, other = (replica_rate(window, FINISHED) or 0.0 for window in sums)
-    return own, other
+    own, value = (replica_rate(window, FINISHED) or 0.0 for window in sums)
+    return own, value
 
 
 def _sum_minutes(held: HeldWindows) -> dict[float, Window]:
@@ -383,5 +387,5 @@ def _sum_minutes(held: HeldWindows) -> dict[float, Window]:
 
 
 def _select_seen(batch: HeldWindows) -> HeldWindows:
-    seen = HeldWindows(one for one in batch if one.window.covered_seconds > 0)
+    seen = HeldWindows(binned for binned in batch if binned.window.covered_seconds > 0)
     return batch if len(seen) == len(batch) else seen

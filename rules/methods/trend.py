@@ -46,80 +46,80 @@ QUANTILES = (0.5, 0.99)
 """Quantiles of TTFT that may rise. The median comes first because fewer requests prove it."""
 
 
-def judge_trend(case: RuleContext) -> RuleResult:
+def judge_trend(context: RuleContext) -> RuleResult:
     """Evaluate GPU saturation if the rule has a `pegged` threshold, else the queue."""
-    return _judge_saturated(case) if "pegged" in case.rule.thresholds else _judge_queue(case)
+    return _judge_saturated(context) if "pegged" in context.rule.thresholds else _judge_queue(context)
 
 
-def _judge_queue(case: RuleContext) -> RuleResult:
+def _judge_queue(context: RuleContext) -> RuleResult:
     """Find replicas whose queue grew over the whole window while more requests arrived than finished.
 
     From waiting, arrived and finished requests. Certain beyond chance, and in twice three separate minutes.
     """
-    replicas, held = hold(case.binned).by_replica, hold(case.binned)
-    late = case.last_quarter(case.binned).by_replica
+    replicas, held = hold(context.binned).by_replica, hold(context.binned)
+    late = context.last_quarter(context.binned).by_replica
     last = {name: load_bins.mean_waiting(late.get(name, ())) for name in replicas}
     if all(value is None for value in last.values()):
-        return case.unknown(worst_gap(case.binned, "requests_waiting"), "how many requests wait is not known")
-    expected = range_reading(0.0, case.limit("waiting"), float(len(replicas)))
-    growing = held.find_growing_queues(case.now)
-    grown = [grows for name in growing if (grows := _measure_growth(case, name, replicas[name])) is not None]
+        return context.unknown(worst_gap(context.binned, "requests_waiting"), "how many requests wait is not known")
+    expected = range_reading(0.0, context.limit("waiting"), float(len(replicas)))
+    growing = held.find_growing_queues(context.now)
+    grown = [grows for name in growing if (grows := _measure_growth(context, name, replicas[name])) is not None]
     if not grown:
-        waiting = [name for name in replicas if (last[name] or 0.0) >= case.limit("waiting")]
-        unseen = next((name for name in waiting if not load_bins.thirds_seen(replicas[name], case.now)), None)
+        waiting = [name for name in replicas if (last[name] or 0.0) >= context.limit("waiting")]
+        unseen = next((name for name in waiting if not load_bins.thirds_seen(replicas[name], context.now)), None)
         if unseen is not None:
             seen = part_seen(replicas[unseen], replicas[unseen])
-            text = f"{last[unseen]:.1f} requests wait at {unseen or case.context.tier}; {seen}: too early to say if they grow"
-            return case.unknown(Gap.TOO_FEW_REQUESTS, text)
+            text = f"{last[unseen]:.1f} requests wait at {unseen or context.tier.name}; {seen}: too early to say if they grow"
+            return context.unknown(Gap.TOO_FEW_REQUESTS, text)
         most = max((value for value in last.values() if value is not None), default=0.0)
         sentence = f"No queue grows: at most {most:.1f} requests were waiting at a replica at the end of this time"
         observed = Reading(value=most, low=0.0, high=most, n=float(len(replicas)))
-        return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence)
+        return context.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence)
     is_significant, level, finished, more, name = max(grown, key=itemgetter(0, 1))
-    lasting = len(case.periods(replicas[name])) >= 2 * SEPARATE
-    load, pattern = compare_offered_load(case)
-    who = (name or case.context.tier) + (f" ({len(grown)} of {len(replicas)} replicas)" if len(replicas) > 1 else "")
+    lasting = len(context.periods(replicas[name])) >= 2 * SEPARATE
+    load, pattern = compare_offered_load(context)
+    who = (name or context.tier.name) + (f" ({len(grown)} of {len(replicas)} replicas)" if len(replicas) > 1 else "")
     sentence = f"The queue of {who} grows; {split_claim(growing[name])[1]}; {LOAD_WORDS[pattern]}"
     details = (f"{finished:,.0f} finished in this time, {finished + more:,.0f} arrived", load)
     observed, certainty = exact_reading(level, finished), certain_if(is_significant and lasting)
-    return case.verdict(Status.WARNING, certainty, observed, expected, sentence, details=details, pattern=pattern)
+    return context.verdict(Status.WARNING, certainty, observed, expected, sentence, details=details, pattern=pattern)
 
 
 def _measure_growth(
-    case: RuleContext, name: str | None, binned: HeldWindows
+    context: RuleContext, name: str | None, binned: HeldWindows
 ) -> tuple[bool, float, float, float, str | None] | None:
     """Return whether a queue's growth is beyond chance, its requests, those finished, arrived minus finished, and the name.
 
     Chance: the variance of the excess is the sum of arrivals and completions. None if it hardly grew.
     """
-    waiting = load_bins.mean_waiting(_select_third(case, binned, last=True))
+    waiting = load_bins.mean_waiting(_select_third(context, binned, last=True))
     counters = binned.sum_families(("requests_finished", windows.NET_CHANGE)).counters
     finished, more = counters.get("requests_finished", 0.0), counters.get(windows.NET_CHANGE, 0.0)
-    if waiting is None or waiting < case.limit("waiting") or more < case.limit("share") * finished:
+    if waiting is None or waiting < context.limit("waiting") or more < context.limit("share") * finished:
         return None
     return more > Z * math.sqrt(2 * finished + more), waiting, finished, more, name
 
 
-def _judge_saturated(case: RuleContext) -> RuleResult:
+def _judge_saturated(context: RuleContext) -> RuleResult:
     """Find replicas with pegged GPUs and a rising TTFT. Pegged GPUs with a stable TTFT are healthy.
 
     From GPU utilisation and the histogram of TTFT. Certain beyond chance by bucket edges, if no plain poll measured the GPUs.
     """
-    replicas, limit = hold(case.binned).by_replica, case.limit("pegged")
+    replicas, limit = hold(context.binned).by_replica, context.limit("pegged")
     readings = {name: _read_utilization(group) for name, group in replicas.items()}
     known = {name: reading for name, reading in readings.items() if isinstance(reading, Reading)}
     if not known:
         missing = next(reading for reading in readings.values() if isinstance(reading, Missing))
-        return case.unknown(missing.gap, missing.text or "GPU utilisation is not known")
+        return context.unknown(missing.gap, missing.text or "GPU utilisation is not known")
     busiest = max(known.values(), key=lambda reading: reading.value or 0.0)
     busy, expected = number(busiest.value or 0.0, "ratio"), range_reading(0.0, limit, busiest.n)
     rises: dict[str | None, tuple[str, bool]] = {}
     unknown: Unknown | None = None
     is_any_pegged = False
     for name in known:
-        is_pegged, early = _check_pegged(case, known[name], replicas[name])
+        is_pegged, early = _check_pegged(context, known[name], replicas[name])
         is_any_pegged |= is_pegged
-        rise = _find_rise(case, replicas[name]) if is_pegged else early
+        rise = _find_rise(context, replicas[name]) if is_pegged else early
         if isinstance(rise, Unknown):
             unknown = unknown or rise
         elif rise is not None and rise[0]:
@@ -128,15 +128,15 @@ def _judge_saturated(case: RuleContext) -> RuleResult:
         sentence = f"GPUs are busy {busy} of the time on the busiest replica: not pegged"
         if is_any_pegged:
             sentence = f"GPUs pegged at {busy} with stable TTFT: prefill-bound and healthy"
-        return unknown or case.verdict(Status.OK, Certainty.CERTAIN, busiest, expected, sentence)
+        return unknown or context.verdict(Status.OK, Certainty.CERTAIN, busiest, expected, sentence)
     worst = max(rises, key=lambda name: rises[name][1])
     text, is_proven = rises[worst]
     busy = number(known[worst].value or 0.0, "ratio")
-    sentence = f"GPUs of {worst or case.context.tier} are pegged at {busy} while TTFT rises; {text}"
+    sentence = f"GPUs of {worst or context.tier.name} are pegged at {busy} while TTFT rises; {text}"
     details = (f"{len(rises)} of {format_count(len(replicas), 'replica')}",)
-    is_measured = any(MEASURED & {*one.window.counters, *one.window.gauges} for one in replicas[worst])
+    is_measured = any(MEASURED & {*replica.window.counters, *replica.window.gauges} for replica in replicas[worst])
     certainty = certain_if(is_proven and is_measured)
-    return case.verdict(Status.WARNING, certainty, known[worst], expected, sentence, details=details)
+    return context.verdict(Status.WARNING, certainty, known[worst], expected, sentence, details=details)
 
 
 def _read_utilization(binned: Sequence[BinnedWindow]) -> Reading | Missing | None:
@@ -144,30 +144,34 @@ def _read_utilization(binned: Sequence[BinnedWindow]) -> Reading | Missing | Non
     return read(signal, hold(binned).sum_families(families_of(signal))) if binned else None
 
 
-def _check_pegged(case: RuleContext, whole: Reading, binned: Sequence[BinnedWindow]) -> tuple[bool, Unknown | None]:
+def _check_pegged(context: RuleContext, whole: Reading, binned: Sequence[BinnedWindow]) -> tuple[bool, Unknown | None]:
     """Return whether GPUs are pegged over the window, in its last quarter and in separate minutes; or too early to say."""
-    limit = case.limit("pegged")
+    limit = context.limit("pegged")
     if (whole.value or 0.0) < limit:
         return False, None
-    groups = (case.last_quarter(binned), *case.periods(binned))
+    groups = (context.last_quarter(binned), *context.periods(binned))
     readings = [_read_utilization(group) for group in groups]
     last, *each = (reading.value or 0.0 if isinstance(reading, Reading) else None for reading in readings)
     is_pegged = is_persistent(last, each, lambda value: value >= limit)
-    return is_pegged, None if is_pegged else too_early(case, binned, last, each, lambda value: value >= limit)
+    return is_pegged, None if is_pegged else too_early(context, binned, last, each, lambda value: value >= limit)
 
 
-def _find_rise(case: RuleContext, binned: Sequence[BinnedWindow]) -> tuple[str, bool] | Unknown:
+def _find_rise(context: RuleContext, binned: Sequence[BinnedWindow]) -> tuple[str, bool] | Unknown:
     """Return the rise of TTFT from the first third to the last in words ("" without a rise), and whether it is proven."""
-    first, last = (hold(_select_third(case, binned, last=end)).sum_parts(case.rule.family) for end in (False, True))
-    needed = case.limit("minimum_requests")
+    first, last = (
+        hold(_select_third(context, binned, last=end)).sum_parts(context.rule.family) for end in (False, True)
+    )
+    needed = context.limit("minimum_requests")
     for parts, word in ((first, "first"), (last, "last")):
         if (n := count_requests(parts)) < needed:
-            return case.too_few_requests(n, needed, f" in the {word} third at pegged GPUs")
-    return max((_compare_quantile(case, first, last, q) for q in QUANTILES), key=lambda rise: (bool(rise[0]), rise[1]))
+            return context.too_few_requests(n, needed, f" in the {word} third at pegged GPUs")
+    return max(
+        (_compare_quantile(context, first, last, q) for q in QUANTILES), key=lambda rise: (bool(rise[0]), rise[1])
+    )
 
 
 def _compare_quantile(
-    case: RuleContext, first: tuple[Histogram, ...], last: tuple[Histogram, ...], q: float
+    context: RuleContext, first: tuple[Histogram, ...], last: tuple[Histogram, ...], q: float
 ) -> tuple[str, bool]:
     """Return the rise of a TTFT quantile in words, "" without a rise, and whether it is proven.
 
@@ -175,7 +179,7 @@ def _compare_quantile(
     later requests also exceed the factor times the upper edge of the earlier bucket, beyond chance.
     """
     before, after = histograms.quantile(first, q), histograms.quantile(last, q)
-    factor = case.limit("rise")
+    factor = context.limit("rise")
     if before is None or after is None or before.high is None or before.value is None:
         return "", False
     over = histograms.share_above(last, factor * before.value)
@@ -183,13 +187,13 @@ def _compare_quantile(
         return "", False
     sure = histograms.share_above(last, factor * before.high)
     is_proven = is_significant_share(sure.low, sure.n, sure.n, 1 - q, CONFIDENCE)
-    was, now = (spread(found.low or 0.0, found.high, "seconds") for found in (before, after))
+    was, now = (spread(reading.low or 0.0, reading.high, "seconds") for reading in (before, after))
     return f"P{q * 100:g} was {was}, is {now}", is_proven
 
 
-def _select_third(case: RuleContext, binned: Sequence[BinnedWindow], *, last: bool) -> tuple[BinnedWindow, ...]:
+def _select_third(context: RuleContext, binned: Sequence[BinnedWindow], *, last: bool) -> tuple[BinnedWindow, ...]:
     """Return the binned windows whose middle is in the first or the last third of the rule's window."""
-    start = min((one.window.start for one in binned), default=case.now)
-    third = (case.now - start) / 3
-    middles = ((one, one.window.middle) for one in binned)
-    return tuple(one for one, at in middles if (at >= case.now - third if last else at <= start + third))
+    start = min((sample.window.start for sample in binned), default=context.now)
+    third = (context.now - start) / 3
+    middles = ((sample, sample.window.middle) for sample in binned)
+    return tuple(sample for sample, at in middles if (at >= context.now - third if last else at <= start + third))

@@ -41,157 +41,159 @@ READ = frozenset({"kv_utilization", "requests_waiting", "requests_finished", "ge
 BY_MEMORY = "memory sets the size of this fleet, not load"
 
 
-def sum_periods(case: RuleContext) -> tuple[Window, ...]:
+def sum_periods(context: RuleContext) -> tuple[Window, ...]:
     """Return the sum of each period (hours, or minutes of a short window), oldest first."""
-    families = READ | families_of(BY_NAME[case.rule.signal])
-    return tuple(group.sum_families(families) for group in case.periods(case.binned))
+    families = READ | families_of(BY_NAME[context.rule.signal])
+    return tuple(group.sum_families(families) for group in context.periods(context.binned))
 
 
-def read_signal(case: RuleContext, several: Iterable[Window], signal: str = "") -> SignalValue:
+def read_signal(context: RuleContext, rows: Iterable[Window], signal: str = "") -> SignalValue:
     """Return a signal (default: the rule's own) over windows. Return no traffic without windows."""
-    known, wanted = list(several), BY_NAME[signal or case.rule.signal]
+    known, wanted = list(rows), BY_NAME[signal or context.rule.signal]
     if not known:
         return Missing(gap=Gap.NO_TRAFFIC)
-    return read(wanted, windows.sum_families(known, families_of(wanted)), case.context.basis)
+    return read(wanted, windows.sum_families(known, families_of(wanted)), context.tier.basis)
 
 
-def read_value(case: RuleContext, several: Iterable[Window], signal: str = "") -> float | None:
+def read_value(context: RuleContext, rows: Iterable[Window], signal: str = "") -> float | None:
     """Return the best value of `read_signal`, or None."""
-    found = read_signal(case, several, signal)
-    return found.value if isinstance(found, Reading) else None
+    reading = read_signal(context, rows, signal)
+    return reading.value if isinstance(reading, Reading) else None
 
 
-def _explain_unread(case: RuleContext, used: SignalValue) -> Unknown:
+def _explain_unread(context: RuleContext, used: SignalValue) -> Unknown:
     gap, text = (used.gap, used.text) if isinstance(used, Missing) else (Gap.SCRAPE_FAILED, "")
-    return case.unknown(gap, text or f"{case.rule.about}: not measured here")
+    return context.unknown(gap, text or f"{context.rule.about}: not measured here")
 
 
-def _read_last_quarter(case: RuleContext) -> float | None:
-    return read_value(case, (one.window for one in case.last_quarter(case.binned)))
+def _read_last_quarter(context: RuleContext) -> float | None:
+    return read_value(context, (binned.window for binned in context.last_quarter(context.binned)))
 
 
-def hours_of_fullest(several: Sequence[Window], family: str, q: float) -> tuple[float, float] | None:
+def hours_of_fullest(rows: Sequence[Window], family: str, q: float) -> tuple[float, float] | None:
     """Return quantile q of the hourly means and of the hourly maxima of a gauge. Return None if no hour has it."""
-    gauges = [gauge for w in several if (gauge := w.gauge(family)) is not None]
+    gauges = [gauge for w in rows if (gauge := w.gauge(family)) is not None]
     if not gauges:
         return None
     return nearest_rank([g.mean for g in gauges], q), nearest_rank([g.maximum for g in gauges], q)
 
 
-def mean_ready_replicas(several: Sequence[Window]) -> float:
+def mean_ready_replicas(rows: Sequence[Window]) -> float:
     """Return the mean number of observed replicas: covered replica-seconds by the seconds of the periods."""
-    seconds = math.fsum(w.span for w in several)
-    return math.fsum(w.covered_seconds for w in several) / seconds if seconds > 0 else 0.0
+    seconds = math.fsum(w.span for w in rows)
+    return math.fsum(w.covered_seconds for w in rows) / seconds if seconds > 0 else 0.0
 
 
-def _is_covered(several: Sequence[Window]) -> bool:
+def _is_covered(rows: Sequence[Window]) -> bool:
     """Return whether these periods cover enough replica-seconds. They need not be adjacent."""
-    due = math.fsum(w.due_seconds for w in several)
-    return due > 0 and math.fsum(w.covered_seconds for w in several) >= FULL_COVERAGE * due
+    due = math.fsum(w.due_seconds for w in rows)
+    return due > 0 and math.fsum(w.covered_seconds for w in rows) >= FULL_COVERAGE * due
 
 
 @judge_each_pool
-def judge_trap(case: RuleContext) -> RuleResult:
+def judge_trap(context: RuleContext) -> RuleResult:
     """Find fleet utilisation below 40 % over a week, with KV utilisation below 75 % in its fullest hours (DESIGN 3.12).
 
     Ok where no replica is surplus and less than one on average is beyond the minimum warm count. A fleet that only its
     peaks need is in the trap, with no surplus: scaling by schedule and batch work are its levers (guide 9.2).
     Certain if the upper bound of utilisation is below the limit too. Ok is certain if the lower bound is above it.
     """
-    hours, limit = sum_periods(case), case.limit("below")
-    used = read_signal(case, hours)
+    hours, limit = sum_periods(context), context.limit("below")
+    used = read_signal(context, hours)
     if isinstance(used, Missing) or used.value is None:
-        return _explain_unread(case, used)
-    full = hours_of_fullest(hours, "kv_utilization", case.limit("fullest_hours"))
-    idle = find_idle(case.context, hours, _read_margin(case))
-    days = hold(case.binned).watched_seconds / DAY_SECONDS
+        return _explain_unread(context, used)
+    full = hours_of_fullest(hours, "kv_utilization", context.limit("fullest_hours"))
+    idle = find_idle(context.tier, hours, _read_margin(context))
+    days = hold(context.binned).watched_seconds / DAY_SECONDS
     summary = f"fleet utilisation is {number(used.value, 'ratio')} over {days:.1f} days"
-    details = [_describe_need(case, idle)]
+    details = [_describe_need(context, idle)]
     status, certain = Status.OK, True
     if used.value >= limit:
         text, certain = f"{limit * 100:g}% or more is no trap", used.low is not None and used.low >= limit
     elif full is None:
         gap = windows.sum_windows(hours).explain_missing("kv_utilization")
-        return case.unknown(gap, f"{summary}; the KV cache level is not known")
-    elif full[0] >= case.limit("kv_below"):
+        return context.unknown(gap, f"{summary}; the KV cache level is not known")
+    elif full[0] >= context.limit("kv_below"):
         text = BY_MEMORY
     elif not idle.replicas and idle.ready < idle.minimum_warm + 1:
         text = "its busiest hour or the minimum warm count needs every replica"
     else:
-        status, text, last = Status.WARNING, _describe_surplus(case, idle), _read_last_quarter(case)
+        status, text, last = Status.WARNING, _describe_surplus(context, idle), _read_last_quarter(context)
         is_low = last is not None and last < limit and used.high is not None and used.high < limit
         certain = is_low and _is_covered(hours)
     sentence, expected = capitalize(f"{summary}; {text}"), range_reading(limit, None, 0.0)
     wasted = None if text is BY_MEMORY else idle
-    return case.verdict(status, certain_if(certain), used, expected, sentence, idle=wasted, details=details)
+    return context.verdict(status, certain_if(certain), used, expected, sentence, idle=wasted, details=details)
 
 
-def judge_empty_queue(case: RuleContext) -> RuleResult:
+def judge_empty_queue(context: RuleContext) -> RuleResult:
     """Find a queue that is always empty while the GPUs are mostly idle, over a day with traffic (guide 9.3).
 
     From waiting requests, and GPU utilisation of the busiest hours. Certain if most of the time was seen, not by plain polls.
     """
-    hours, limit, fullest = sum_periods(case), case.limit("gpu_below"), case.limit("fullest_hours")
+    hours, limit, fullest = sum_periods(context), context.limit("gpu_below"), context.limit("fullest_hours")
     total = windows.sum_windows(hours)
     if not total.counters.get("requests_finished"):
-        return case.unknown(Gap.NO_TRAFFIC, "no request in all these hours")
-    used, waiting = read_signal(case, hours), hours_of_fullest(hours, "requests_waiting", fullest)
+        return context.unknown(Gap.NO_TRAFFIC, "no request in all these hours")
+    used, waiting = read_signal(context, hours), hours_of_fullest(hours, "requests_waiting", fullest)
     if waiting is None:
-        return case.unknown(total.explain_missing("requests_waiting"), "nothing says how many requests wait")
+        return context.unknown(total.explain_missing("requests_waiting"), "nothing says how many requests wait")
     if isinstance(used, Missing) or used.value is None:
-        return _explain_unread(case, used)
-    each = [level for hour in hours if (level := read_value(case, (hour,))) is not None]
+        return _explain_unread(context, used)
+    each = [level for hour in hours if (level := read_value(context, (hour,))) is not None]
     busiest = nearest_rank(each, fullest)
     full = hours_of_fullest(hours, "kv_utilization", fullest)
     idle: IdleReplicas | None = None
     status, certain = Status.OK, True
     text = f"GPUs are {number(busiest, 'ratio')} busy in the busiest hours"
     details = []
-    if waiting[0] > case.limit("waiting"):
+    if waiting[0] > context.limit("waiting"):
         text = f"{number(waiting[0], '')} requests wait at each replica; {text}"
     elif busiest >= limit:
         text = f"no queue; {text}"
-    elif full and full[0] >= case.catalogue["UtilizationTrap"].limit("kv_below", case.context.limits):
+    elif full and full[0] >= context.catalogue["UtilizationTrap"].limit("kv_below", context.tier.limits):
         text = f"no queue; {text}; {BY_MEMORY}"
     else:
-        idle = find_idle(case.context, hours, _read_margin(case))
-        if case.context.capacity is None:
+        idle = find_idle(context.tier, hours, _read_margin(context))
+        if context.tier.capacity is None:
             load = max(each) * mean_ready_replicas(hours)
-            idle = compute_idle_replicas(case.context.plan, idle.ready, load, _read_margin(case))
-        details = [_describe_need(case, idle)]
+            idle = compute_idle_replicas(context.tier.plan, idle.ready, load, _read_margin(context))
+        details = [_describe_need(context, idle)]
         status = Status.WARNING if idle.replicas > 0 else Status.OK
         text = f"no request waits while {text}" if idle.replicas > 0 else "no queue"
-        text = f"{text}; {_describe_surplus(case, idle)}"
+        text = f"{text}; {_describe_surplus(context, idle)}"
         certain = status is Status.OK or (POLLED not in total.sampled and _is_covered(hours))
         idle = idle if idle.replicas > 0 else None
     observed, expected = exact_reading(busiest, used.n), range_reading(limit, None, 0.0)
-    return case.verdict(status, certain_if(certain), observed, expected, capitalize(text), idle=idle, details=details)
+    return context.verdict(
+        status, certain_if(certain), observed, expected, capitalize(text), idle=idle, details=details
+    )
 
 
-def judge_empty_cache(case: RuleContext) -> RuleResult:
+def judge_empty_cache(context: RuleContext) -> RuleResult:
     """Find a KV cache below the guide's band at the highest instants of its fullest hours, for a week (guide 9.3).
 
     Hourly maxima count, because a cache is sized for its fullest moment. Blocks that only hold cached prefixes count as
     free, so the result is likely at most if many tokens hit them.
     """
-    hours, limit = sum_periods(case), case.limit("below")
-    total, full = windows.sum_windows(hours), hours_of_fullest(hours, "kv_utilization", case.limit("fullest_hours"))
+    hours, limit = sum_periods(context), context.limit("below")
+    total, full = windows.sum_windows(hours), hours_of_fullest(hours, "kv_utilization", context.limit("fullest_hours"))
     if full is None:
         gap = total.explain_missing("kv_utilization")
-        return case.unknown(gap, "the engine does not show how full its KV cache is")
+        return context.unknown(gap, "the engine does not show how full its KV cache is")
     if not total.counters.get("requests_finished"):
-        return case.unknown(Gap.NO_TRAFFIC, "no request in all these hours")
+        return context.unknown(Gap.NO_TRAFFIC, "no request in all these hours")
     mean, most = full
-    status, hits = Status.OK if most >= limit else Status.WARNING, read_value(case, hours, "prefix_hit_ratio") or 0.0
-    holds_prefixes = hits > case.limit("cached_share")
+    status, hits = Status.OK if most >= limit else Status.WARNING, read_value(context, hours, "prefix_hit_ratio") or 0.0
+    holds_prefixes = hits > context.limit("cached_share")
     details = [f"highest instant of an hour, hourly mean at most {number(mean, 'ratio')}"]
     if holds_prefixes and status is Status.WARNING:
         details.append(f"{number(hits, 'ratio')} of prompt tokens are found in it; blocks that hold them count as free")
-    share = f"{case.limit('fullest_hours') * 100:g}% of {len(hours)} hours"
+    share = f"{context.limit('fullest_hours') * 100:g}% of {len(hours)} hours"
     sentence = f"In {share} the KV cache is at most {number(most, 'ratio')} full; {limit * 100:g}% or more is healthy"
     certainty = certain_if(status is Status.OK or (_is_covered(hours) and not holds_prefixes))
     observed, expected = exact_reading(most, float(len(hours))), range_reading(limit, None, 0.0)
-    return case.verdict(status, certainty, observed, expected, sentence, details=details)
+    return context.verdict(status, certainty, observed, expected, sentence, details=details)
 
 
 def compute_idle_replicas(plan: TierPlan | None, ready: float, busiest: float, margin: Margin) -> IdleReplicas:
@@ -222,88 +224,88 @@ def find_idle(context: TierContext, hours: Sequence[Window], margin: Margin) -> 
     return compute_idle_replicas(context.plan, mean_ready_replicas(hours), busiest, margin)
 
 
-def _read_margin(case: RuleContext) -> Margin:
-    return margin_from_rule(case.catalogue["NoHeadroom"], case.context.limits)
+def _read_margin(context: RuleContext) -> Margin:
+    return margin_from_rule(context.catalogue["NoHeadroom"], context.tier.limits)
 
 
-def _describe_surplus(case: RuleContext, idle: IdleReplicas) -> str:
+def _describe_surplus(context: RuleContext, idle: IdleReplicas) -> str:
     if not idle.replicas:
         return "no replica is surplus"
-    cost = _describe_cost(case, idle.replicas)
+    cost = _describe_cost(context, idle.replicas)
     return f"{idle.replicas:.1f} of {idle.ready:.1f} replicas are surplus{cost and f', {cost}'}"
 
 
-def _describe_need(case: RuleContext, idle: IdleReplicas) -> str:
-    share = number(_read_margin(case).target_utilization, "ratio")
+def _describe_need(context: RuleContext, idle: IdleReplicas) -> str:
+    share = number(_read_margin(context).target_utilization, "ratio")
     text = f"the busiest hour needs {format_count(idle.needed, 'replica')} at up to {share} of capacity"
     return text + (f"; the minimum warm count is {idle.minimum_warm}" if idle.minimum_warm else "")
 
 
-def _describe_cost(case: RuleContext, replicas: float) -> str:
+def _describe_cost(context: RuleContext, replicas: float) -> str:
     """Return the cost of replicas per day. Return "" without a plan."""
-    plan = case.context.plan
+    plan = context.tier.plan
     return "" if plan is None else money.cost_per_day(replicas, money.price_of(plan))
 
 
 @judge_each_pool
-def judge_headroom(case: RuleContext) -> RuleResult:
+def judge_headroom(context: RuleContext) -> RuleResult:
     """Find fleet utilisation above 90 % (guide 9.3): in the minutes of the window, or in the busiest hours of a week.
 
     Certain if the lower bound is above the limit too. Headroom is certain if the upper bound is below the limit, or if
     the lower bound was above it for a while.
     """
-    each, weekly = sum_periods(case), case.period_seconds > MINUTE_SECONDS
-    judged = _select_busiest(case, each) if weekly else each
-    used = read_signal(case, judged)
+    each, weekly = sum_periods(context), context.period_seconds > MINUTE_SECONDS
+    judged = _select_busiest(context, each) if weekly else each
+    used = read_signal(context, judged)
     if isinstance(used, Missing) or used.value is None:
-        return _explain_unread(case, used)
-    limit = case.limit("above")
-    last = _read_last_peak(case) if weekly else _read_last_quarter(case)
-    by_period = [read_value(case, (one,)) for one in judged]
+        return _explain_unread(context, used)
+    limit = context.limit("above")
+    last = _read_last_peak(context) if weekly else _read_last_quarter(context)
+    by_period = [read_value(context, (window,)) for window in judged]
     is_above, above = used.value > limit, used.low is not None and used.low > limit
     if is_above and not weekly:
-        early = too_early(case, case.binned, last, by_period, lambda value: value > limit)
+        early = too_early(context, context.binned, last, by_period, lambda value: value > limit)
         if early is not None:
             return early
-    when = f"over {hold(case.binned).watched_seconds / MINUTE_SECONDS:.0f} min"
+    when = f"over {hold(context.binned).watched_seconds / MINUTE_SECONDS:.0f} min"
     when = f"in the busiest {len(judged)} of {len(each)} hours" if weekly else when
     details, expected = [when], range_reading(0.0, limit, used.n)
     claim, healthy = f"Fleet utilisation is {number(used.value, 'ratio')}", f"up to {limit * 100:g}% leaves headroom"
     if not is_above or not is_persistent(last, by_period, lambda value: value > limit):
-        reason = f"; {explain_not_lasting(case, is_over=last is None or last <= limit)}" if is_above else ""
+        reason = f"; {explain_not_lasting(context, is_over=last is None or last <= limit)}" if is_above else ""
         certainty = certain_if(above or (used.high is not None and used.high <= limit))
-        return case.verdict(Status.OK, certainty, used, expected, f"{claim}; {healthy}{reason}", details=details)
-    need, cost = ("", "") if weekly else _describe_missing(case, judged, used.value)
+        return context.verdict(Status.OK, certainty, used, expected, f"{claim}; {healthy}{reason}", details=details)
+    need, cost = ("", "") if weekly else _describe_missing(context, judged, used.value)
     details.append("the report and `sizewatch prewarm` have the replicas needed then" if weekly else cost)
     sentence = f"{claim}; {when}, {healthy}" if weekly else f"{claim}; {need or healthy}"
     certainty = certain_if(_is_covered(judged) and above)
-    return case.verdict(Status.WARNING, certainty, used, expected, sentence, details=details)
+    return context.verdict(Status.WARNING, certainty, used, expected, sentence, details=details)
 
 
-def _select_busiest(case: RuleContext, hours: Sequence[Window]) -> tuple[Window, ...]:
+def _select_busiest(context: RuleContext, hours: Sequence[Window]) -> tuple[Window, ...]:
     """Return the busiest hours in their order: the share that the rule names, and enough for a finding."""
-    known = [(level, hour) for hour in hours if (level := read_value(case, (hour,))) is not None]
+    known = [(level, hour) for hour in hours if (level := read_value(context, (hour,))) is not None]
     known.sort(key=lambda pair: pair[0], reverse=True)
-    most = max(SEPARATE, math.floor(case.limit("busiest_hours") * len(hours)))
+    most = max(SEPARATE, math.floor(context.limit("busiest_hours") * len(hours)))
     return tuple(sorted((hour for _, hour in known[:most]), key=lambda hour: hour.start))
 
 
-def _read_last_peak(case: RuleContext) -> float | None:
+def _read_last_peak(context: RuleContext) -> float | None:
     """Return the utilisation of the busiest hour of the last quarter."""
-    late = case.periods(case.last_quarter(case.binned))
-    known = [read_value(case, (one.window for one in group)) for group in late]
-    return max((one for one in known if one is not None), default=None)
+    late = context.periods(context.last_quarter(context.binned))
+    known = [read_value(context, (binned.window for binned in group)) for group in late]
+    return max((value for value in known if value is not None), default=None)
 
 
-def _describe_missing(case: RuleContext, judged: Sequence[Window], utilization: float) -> tuple[str, str]:
+def _describe_missing(context: RuleContext, judged: Sequence[Window], utilization: float) -> tuple[str, str]:
     """Return the replicas that this utilisation needs, at least one more, and the cost of the missing ones in words."""
-    replicas, capacity = mean_ready_replicas(judged), case.context.capacity
+    replicas, capacity = mean_ready_replicas(judged), context.tier.capacity
     if capacity is None:
         return "", ""
-    count = replica_count(utilization * replicas * capacity.rps, capacity, _read_margin(case)).replicas
+    count = replica_count(utilization * replicas * capacity.rps, capacity, _read_margin(context)).replicas
     needed = max(math.floor(replicas + 1), count)
     more = max(1, needed - round(replicas))
-    after, cost = number(utilization * replicas / needed, "ratio"), _describe_cost(case, more)
+    after, cost = number(utilization * replicas / needed, "ratio"), _describe_cost(context, more)
     return f"{needed} replicas are needed ({after} used), {replicas:.1f} were ready", f"{more} more cost {cost}"
 
 
@@ -318,30 +320,30 @@ class TokenYield:
     requests_per_replica: float
 
 
-def judge_falling(case: RuleContext) -> RuleResult:
+def judge_falling(context: RuleContext) -> RuleResult:
     """Find fewer tokens per GPU-hour than the week before while traffic grew (guide 9.3: "flat or declining as traffic
     grows, something is saturating").
 
     Whole weeks are compared, so that each has every weekday once. Certain if single days show it too, each against the
     same weekday.
     """
-    hours = sum_periods(case)
-    found = read_signal(case, hours)
-    if isinstance(found, Missing):
-        return _explain_unread(case, found)
-    half = round(case.rule.window_seconds / 2 / DAY_SECONDS)
-    days = windows.group_by(hours, lambda hour: math.floor((case.now - hour.middle) / DAY_SECONDS))
+    hours = sum_periods(context)
+    reading = read_signal(context, hours)
+    if isinstance(reading, Missing):
+        return _explain_unread(context, reading)
+    half = round(context.rule.window_seconds / 2 / DAY_SECONDS)
+    days = windows.group_by(hours, lambda hour: math.floor((context.now - hour.middle) / DAY_SECONDS))
 
     def measure(numbers: Iterable[int]) -> TokenYield | None:
-        return _compute_yield(case, [hour for day in numbers for hour in days.get(day, ())])
+        return _compute_yield(context, [hour for day in numbers for hour in days.get(day, ())])
 
     after, before = measure(range(half)), measure(range(half, 2 * half))
     if before is None or after is None:
-        return case.unknown(Gap.NO_TRAFFIC, "one of the two weeks had no traffic")
+        return context.unknown(Gap.NO_TRAFFIC, "one of the two weeks had no traffic")
     pairs = [(measure((day + half,)), measure((day,))) for day in range(half)]
-    falling = [_is_falling(case, first, last) for first, last in pairs if first is not None and last is not None]
-    observed = exact_reading(after.tokens_per_gpu_hour, found.n)
-    expected = range_reading(before.tokens_per_gpu_hour * (1 - case.limit("fall")), None, found.n)
+    falling = [_is_falling(context, first, last) for first, last in pairs if first is not None and last is not None]
+    observed = exact_reading(after.tokens_per_gpu_hour, reading.n)
+    expected = range_reading(before.tokens_per_gpu_hour * (1 - context.limit("fall")), None, reading.n)
     sentence = (
         f"Tokens per GPU-hour went {_format_change(before.tokens_per_gpu_hour, after.tokens_per_gpu_hour)} in a week, "
         f"traffic {_format_change(before.traffic, after.traffic)}"
@@ -351,19 +353,19 @@ def judge_falling(case: RuleContext) -> RuleResult:
         f"requests per replica {_format_change(before.requests_per_replica, after.requests_per_replica)}",
         f"tokens per request {_format_change(before.tokens_per_request, after.tokens_per_request)}",
     )
-    if not _is_falling(case, before, after):
-        return case.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence, details=details)
-    certainty = certain_if(sum(falling) >= case.limit("days") and _is_covered(hours))
+    if not _is_falling(context, before, after):
+        return context.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence, details=details)
+    certainty = certain_if(sum(falling) >= context.limit("days") and _is_covered(hours))
     sentence += f"; on {sum(falling)} of {len(falling)} days"
-    return case.verdict(Status.WARNING, certainty, observed, expected, sentence, details=details)
+    return context.verdict(Status.WARNING, certainty, observed, expected, sentence, details=details)
 
 
-def _compute_yield(case: RuleContext, hours: Sequence[Window]) -> TokenYield | None:
+def _compute_yield(context: RuleContext, hours: Sequence[Window]) -> TokenYield | None:
     if not hours:
         return None
     total = windows.sum_windows(hours)
     requests, tokens = (total.counters.get(name, 0.0) for name in ("requests_finished", "generation_tokens"))
-    made = read_value(case, hours)
+    made = read_value(context, hours)
     if requests <= 0 or tokens <= 0 or made is None:
         return None
     return TokenYield(
@@ -374,9 +376,9 @@ def _compute_yield(case: RuleContext, hours: Sequence[Window]) -> TokenYield | N
     )
 
 
-def _is_falling(case: RuleContext, before: TokenYield, after: TokenYield) -> bool:
-    grown = after.traffic >= before.traffic * (1 + case.limit("growth"))
-    return grown and after.tokens_per_gpu_hour < before.tokens_per_gpu_hour * (1 - case.limit("fall"))
+def _is_falling(context: RuleContext, before: TokenYield, after: TokenYield) -> bool:
+    grown = after.traffic >= before.traffic * (1 + context.limit("growth"))
+    return grown and after.tokens_per_gpu_hour < before.tokens_per_gpu_hour * (1 - context.limit("fall"))
 
 
 def _format_change(before: float, after: float) -> str:

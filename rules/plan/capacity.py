@@ -83,7 +83,7 @@ def damp_capacity(daily: Sequence[Capacity | None]) -> Capacity | None:
     newest = daily[-1] if daily else None
     if newest is None:
         return None
-    known = [one.rps for one in daily if one is not None]
+    known = [capacity.rps for capacity in daily if capacity is not None]
     used = known[0]
     for rps in known[1:]:
         used = min(max(rps, used * (1 - MOST_FALL)), used * (1 + MOST_RISE))

@@ -78,77 +78,81 @@ def check_plan(
 
     `rules` is the catalogue, and `overrides` are its thresholds that a configuration changes, by tier.
     """
-    found = []
+    plan_warnings = []
     for name, tier in plan.tiers.items():
-        case = Case(tier=tier, rules=rules, overrides=overrides.get(name, NO_OVERRIDES))
+        context = Case(tier=tier, rules=rules, overrides=overrides.get(name, NO_OVERRIDES))
         for check in (*MISTAKES, *CHECKS):
-            found += [PlanWarning(f"tiers.{name}.{place}", severity, text) for place, severity, text in check(case)]
-    return tuple(sorted(found, key=lambda warning: SEVERITIES.index(warning.severity)))
+            plan_warnings += [
+                PlanWarning(f"tiers.{name}.{place}", severity, text) for place, severity, text in check(context)
+            ]
+    return tuple(sorted(plan_warnings, key=lambda warning: SEVERITIES.index(warning.severity)))
 
 
-def _underived(case: Case) -> Found:
-    if not case.points:
+def _underived(context: Case) -> Found:
+    if not context.points:
         return
-    if case.curve is None:
+    if context.curve is None:
         yield "curve.points", "warning", f"all points are censored; {COMPARED}"
         return
-    derived, lowest = case.curve.usable(case.tier.slo), case.curve.points[0]
+    derived, lowest = context.curve.usable(context.tier.slo), context.curve.points[0]
     if derived and not derived.knee_reached:
         text = f"no measured load breaks the SLO; usable rps, {derived.usable_rps:.4g}, is a lower bound"
         yield "curve.points", "info", f"{text}: measure higher loads to find the knee"
-    limits = [name for name in LIMITED if getattr(case.tier.slo, name) is not None]
+    limits = [name for name in LIMITED if getattr(context.tier.slo, name) is not None]
     if derived is None and any(getattr(lowest, name) is None for name in limits):
         text = "the lowest load lacks a metric of the SLO, so no operating point follows from the curve"
         yield "curve.points", "warning", text
     for name in limits:
-        if name in OFTEN_UNMEASURED and all(getattr(point, name) is None for point in case.points):
+        if name in OFTEN_UNMEASURED and all(getattr(point, name) is None for point in context.points):
             text = f"no point of the curve gives {name}; the operating point is taken without this objective"
             yield f"slo.{name}", "warning", text
 
 
-def _other_operating_point(case: Case) -> Found:
-    given, derived = case.tier.operating_point, case.curve.usable(case.tier.slo) if case.curve else None
+def _other_operating_point(context: Case) -> Found:
+    given, derived = context.tier.operating_point, context.curve.usable(context.tier.slo) if context.curve else None
     if given is None or derived is None:
         return
     severity: Severity = "warning"
     outcome = "the latter is used"
     if given.source == "production":
         outcome = "production measured the former: benchmark again"
-    elif case.point and case.point.given:
+    elif context.point and context.point.given:
         severity, outcome = "info", "the lower one is used, as the operator's word"
     limit = f"limited by {derived.limited_by}" if derived.limited_by else "the highest load measured"
     for name in ("usable_rps", "c_max"):
-        said, found = getattr(given, name), getattr(derived, name)
-        if said and found and abs(said - found) > OPERATING_POINT_TOLERANCE * found:
-            text = f"{said:.6g} is given, curve and SLO give {found:.4g} ({limit}); {outcome}"
+        value, entry = getattr(given, name), getattr(derived, name)
+        if value and entry and abs(value - entry) > OPERATING_POINT_TOLERANCE * entry:
+            text = f"{value:.6g} is given, curve and SLO give {entry:.4g} ({limit}); {outcome}"
             yield f"operating_point.{name}", severity, text
 
 
-def _few_requests(case: Case) -> Found:
-    counts = sorted(few for point in case.points if (few := point.requests or 0) < CERTAIN_REQUESTS)
+def _few_requests(context: Case) -> Found:
+    counts = sorted(few for point in context.points if (few := point.requests or 0) < CERTAIN_REQUESTS)
     if counts:
         span = f"{counts[0]} to {counts[-1]}" if counts[0] < counts[-1] else f"{counts[0] or 'not given'}"
-        text = f"{len(counts)} of {format_count(len(case.points), 'point')} had fewer than {CERTAIN_REQUESTS} requests"
+        text = (
+            f"{len(counts)} of {format_count(len(context.points), 'point')} had fewer than {CERTAIN_REQUESTS} requests"
+        )
         yield "curve.points", "warning", f"{text} ({span}): verdicts against them are likely at most, never certain"
 
 
-def _repeated_prompts(case: Case) -> Found:
+def _repeated_prompts(context: Case) -> Found:
     """Yield a warning if the benchmark found prompts in a prefix cache that production never has."""
-    hits = [point.prefix_hit_ratio for point in case.points if point.prefix_hit_ratio is not None]
-    planned = case.tier.workload.prefix_hit_ratio if case.tier.workload else None
+    hits = [point.prefix_hit_ratio for point in context.points if point.prefix_hit_ratio is not None]
+    planned = context.tier.workload.prefix_hit_ratio if context.tier.workload else None
     if hits and max(hits) > (planned or 0.0) + UNPLANNED_HITS:
         wanted = "the workload names none" if planned is None else f"the workload has {planned:.0%}"
         text = f"the benchmark found up to {max(hits):.0%} of its prompt tokens in the prefix cache, and {wanted}"
         yield "curve.points", "warning", f"{text}: its TTFT may be that of repeated prompts (one seed for every rate?)"
 
 
-def _lengths(case: Case) -> Found:
+def _lengths(context: Case) -> Found:
     """Yield unknown or other lengths: fleet utilisation is relative to those of the capacity (DESIGN 3.12)."""
-    if case.point is None:
+    if context.point is None:
         return
-    measured = capacity_lengths(case.tier, case.curve, case.point)
+    measured = capacity_lengths(context.tier, context.curve, context.point)
     for kind, mean in (("prompt_tokens", measured.prompt_tokens), ("generation_tokens", measured.generation_tokens)):
-        lengths: TokenQuantiles | None = getattr(case.tier.workload, kind, None)
+        lengths: TokenQuantiles | None = getattr(context.tier.workload, kind, None)
         planned = lengths.mean if lengths else None
         if mean is None or not mean.is_exact:
             text = (
@@ -160,15 +164,15 @@ def _lengths(case: Case) -> Found:
             yield f"workload.{kind}.mean", "warning", text
 
 
-def _fleet_size(case: Case) -> Found:
+def _fleet_size(context: Case) -> Found:
     """Yield a fleet that is smaller than Step 11 asks for, or so large that its unit may be another."""
-    peak, fleet = case.peak_rps, case.tier.fleet
-    if not (peak and fleet and case.point):
+    peak, fleet = context.peak_rps, context.tier.fleet
+    if not (peak and fleet and context.point):
         return
-    safety, warm = fleet_terms(case.tier)
-    needed = count_fleet(peak, case.point.usable_rps, safety, case.margin, warm)
-    carried = fleet.instances * case.point.usable_rps
-    text = f"{fleet.instances} at {case.point.usable_rps:.4g} usable rps each carry {carried:.4g} rps"
+    safety, warm = fleet_terms(context.tier)
+    needed = count_fleet(peak, context.point.usable_rps, safety, context.margin, warm)
+    carried = fleet.instances * context.point.usable_rps
+    text = f"{fleet.instances} at {context.point.usable_rps:.4g} usable rps each carry {carried:.4g} rps"
     text += f", {carried / peak:.3g} times the peak of {peak:.6g}; Step 11 asks for {needed}"
     if carried < TINY_FLEET * peak:
         yield "fleet.instances", "mistake", f"{text}; write requests per second, or correct the instances"
@@ -182,33 +186,33 @@ def _fleet_size(case: Case) -> Found:
         yield "fleet.instances", "warning", f"{text}: make sure that {why}"
 
 
-def _no_safety_factor(case: Case) -> Found:
+def _no_safety_factor(context: Case) -> Found:
     """Yield that no safety factor counts as 1, and what the two of the guide ask for."""
-    fleet, peak = case.tier.fleet, case.peak_rps
+    fleet, peak = context.tier.fleet, context.peak_rps
     if fleet is None or fleet.safety_factor is not None:
         return
-    asked = ["", ""]
-    if peak and case.point:
-        usable = case.point.usable_rps
-        _, warm = fleet_terms(case.tier)
-        counts = (count_fleet(peak, usable, factor, case.margin, warm) for factor in SAFETY_FACTORS)
-        asked = [f", {format_count(count, 'replica')}" for count in counts]
+    texts = ["", ""]
+    if peak and context.point:
+        usable = context.point.usable_rps
+        _, warm = fleet_terms(context.tier)
+        counts = (count_fleet(peak, usable, factor, context.margin, warm) for factor in SAFETY_FACTORS)
+        texts = [f", {format_count(count, 'replica')}" for count in counts]
     least, most = SAFETY_FACTORS
-    text = f"is not in the plan and counts as 1; the guide's are {least:g} for predictable traffic{asked[0]}, "
-    yield "fleet.safety_factor", "info", f"{text}and {most:g} for a new deployment or high variance{asked[1]}"
+    text = f"is not in the plan and counts as 1; the guide's are {least:g} for predictable traffic{texts[0]}, "
+    yield "fleet.safety_factor", "info", f"{text}and {most:g} for a new deployment or high variance{texts[1]}"
 
 
-def _gaps_of_littles_law(case: Case) -> Found:
+def _gaps_of_littles_law(context: Case) -> Found:
     """Yield C_max / latency that is far from the usable rps (guide 8.3, 8.4, and 9.1, step 7).
 
     C_max / SLO is an upper bound, so only a higher one counts. C_max / average latency counts both ways.
     """
-    point = case.point
+    point = context.point
     if point is None or point.c_max is None:
         return
     times = (
-        ("SLO", case.tier.slo.ttft_p99_seconds, 0.0),
-        ("average latency", _average_seconds(case), 1 / CALIBRATION_GAP),
+        ("SLO", context.tier.slo.ttft_p99_seconds, 0.0),
+        ("average latency", _average_seconds(context), 1 / CALIBRATION_GAP),
     )
     for what, seconds, least in times:
         if seconds is None:
@@ -221,25 +225,25 @@ def _gaps_of_littles_law(case: Case) -> Found:
             yield "curve", "info", f"{text} (guide 8.4): check its lengths, arrivals and concurrency"
 
 
-def _average_seconds(case: Case) -> float | None:
+def _average_seconds(context: Case) -> float | None:
     """Return the average latency at the operating point: TTFT P50 + TPOT P50 x (mean output tokens - 1).
 
     Points carry no mean latency; the clients timed both medians. C_max / usable rps would be the mean itself, and equal
     by definition. None for a C_max by Little's law, and for a usable rps that is given without one.
     """
-    curve, point = case.curve, case.point
+    curve, point = context.curve, context.point
     if curve is None or curve.is_littles_law or point is None or (point.given and point.given.c_max is None):
         return None
     ttft, tpot = (curve.value_at(name, point) for name in ("ttft_p50_seconds", "tpot_p50_seconds"))
-    outputs = capacity_lengths(case.tier, curve, point).generation_tokens
+    outputs = capacity_lengths(context.tier, curve, point).generation_tokens
     if ttft is None or tpot is None or outputs is None or not outputs.is_exact:
         return None
     return ttft + tpot * max(outputs.low - 1, 0)
 
 
-def _other_configuration(case: Case) -> Found:
+def _other_configuration(context: Case) -> Found:
     """Yield a parallelism of the benchmark that the plan does not deploy (guide 9.1, step 7)."""
-    measured, gpu = case.tier.curve and case.tier.curve.measured, case.tier.gpu
+    measured, gpu = context.tier.curve and context.tier.curve.measured, context.tier.gpu
     planned = {
         "tensor_parallel": gpu.tensor_degree,
         "pipeline_parallel": gpu.pipeline_parallel or 1,
@@ -251,31 +255,31 @@ def _other_configuration(case: Case) -> Found:
             yield f"curve.measured.{name}", "warning", f"{text}; benchmark the final configuration (guide 9.1, step 7)"
 
 
-def _short_prompts(case: Case) -> Found:
-    prompts = case.tier.workload.prompt_tokens if case.tier.workload else None
+def _short_prompts(context: Case) -> Found:
+    prompts = context.tier.workload.prompt_tokens if context.tier.workload else None
     usual = (prompts.p50 or prompts.mean) if prompts else None
-    if case.tier.pools != ("mixed",) and usual is not None and usual < SHORT_PROMPT:
+    if context.tier.pools != ("mixed",) and usual is not None and usual < SHORT_PROMPT:
         text = f"are served apart, but prompts have {usual:.4g} tokens: below {SHORT_PROMPT:.0f} do not disaggregate"
         yield "pools", "warning", f"{text}; whole replicas with chunked prefill are the better choice (guide 6.5)"
 
 
-def _unsupported_weights(case: Case) -> Found:
+def _unsupported_weights(context: Case) -> Found:
     """Yield a format of the weights that the GPU has no hardware path for (guide 9.5), as QuantizationMismatch finds it."""
-    written = (case.tier.precision.weights if case.tier.precision else None) or ""
-    gpu, needs = find_product(case.tier.gpu.product), needed_format(written)
-    if gpu is None or not needs or gpu.computes(needs, since := case.limit("QuantizationMismatch", needs)):
+    written = (context.tier.precision.weights if context.tier.precision else None) or ""
+    gpu, needs = find_product(context.tier.gpu.product), needed_format(written)
+    if gpu is None or not needs or gpu.computes(needs, since := context.limit("QuantizationMismatch", needs)):
         return
-    text = f"{written} has no hardware path on {case.tier.gpu.product}: weights run converted, without the planned speed-up"
+    text = f"{written} has no hardware path on {context.tier.gpu.product}: weights run converted, without the planned speed-up"
     if gpu.capability is not None:
         text += f" (compute capability {gpu.capability:.1f}; {needs.upper()} needs {since:g})"
-    instead = next((f for f in FALLBACKS if gpu.computes(f, case.limit("QuantizationMismatch", f))), "other")
+    instead = next((f for f in FALLBACKS if gpu.computes(f, context.limit("QuantizationMismatch", f))), "other")
     severity: Severity = "info" if needs in UNPACKED else "warning"
     yield "precision.weights", severity, f"{text}; build {instead.upper()} weights for this GPU (guide 9.5)"
 
 
-def _wide_without_nvlink(case: Case) -> Found:
+def _wide_without_nvlink(context: Case) -> Found:
     """Yield tensor parallelism over more than 2 GPUs whose link is PCIe, or not known (guide 5.6; 9.1, step 2)."""
-    degree, link = case.tier.gpu.tensor_degree, (case.tier.gpu.interconnect or "").casefold()
+    degree, link = context.tier.gpu.tensor_degree, (context.tier.gpu.interconnect or "").casefold()
     if degree <= WIDEST_OVER_PCIE or link in ("nvlink", "xgmi"):
         return
     if link in ("pcie", "none"):
@@ -293,28 +297,28 @@ def _wide_without_nvlink(case: Case) -> Found:
         yield "gpu.interconnect", "info", f"{text}: write nvlink, xgmi or pcie"
 
 
-def _kv_tokens(case: Case) -> Found:
+def _kv_tokens(context: Case) -> Found:
     """Compare the engine's own number of KV tokens with the planned requests at once (guide 9.1, step 4)."""
-    held = case.tier.architecture.kv_tokens if case.tier.architecture else None
+    held = context.tier.architecture.kv_tokens if context.tier.architecture else None
     if held is None:
         return
-    if short := kv_shortfall(held, case.tier):
+    if short := kv_shortfall(held, context.tier):
         yield "architecture.kv_tokens", "warning", f"{short}. Lower C_max, use an FP8 KV cache, or more GPUs"
         return
-    planned = planned_kv_tokens(case.tier)
+    planned = planned_kv_tokens(context.tier)
     needs = "is not known: C_max of a whole replica or workload.prompt_tokens.p95 is not in the plan"
     needs = f"needs {planned[0]:,.0f}" if planned else needs
     yield "architecture.kv_tokens", "info", f"the engine's KV cache holds {held:,} tokens; the planned load {needs}"
 
 
-def _missing(case: Case) -> Found:
-    if case.tier.curve is None:
+def _missing(context: Case) -> Found:
+    if context.tier.curve is None:
         yield "curve", "info", f"is not in the plan; {COMPARED}"
-    elif case.tier.curve.gpu_utilization_kind is None and any(point.gpu_utilization for point in case.points):
+    elif context.tier.curve.gpu_utilization_kind is None and any(point.gpu_utilization for point in context.points):
         text = "is missing: only like is compared with like, so GpuUtilizationShortfall will say not_in_plan"
         yield "curve.gpu_utilization_kind", "warning", text
     for part, lost in PARTS:
-        if getattr(case.tier, part) is None:
+        if getattr(context.tier, part) is None:
             yield part, "info", f"is not in the plan; {lost}"
 
 

@@ -172,11 +172,11 @@ class Curve:
         bin, beyond = self.place(rps, None)
         if bin is None:
             return Missing(gap=Gap.OUTSIDE_BENCHMARK, text=beyond)
-        found = self.expectation(bin, metric, rps)
-        if found is None:
+        expectation = self.expectation(bin, metric, rps)
+        if expectation is None:
             return Missing(gap=Gap.NOT_IN_PLAN, text="the benchmark did not measure it around this load")
-        low = found.lower if rps >= self.points[0].completed_rps else 0.0
-        return Reading(value=found.interpolated, low=low, high=found.upper, n=found.requests)
+        low = expectation.lower if rps >= self.points[0].completed_rps else 0.0
+        return Reading(value=expectation.interpolated, low=low, high=expectation.upper, n=expectation.requests)
 
     def usable(self, slo: Slo) -> OperatingPoint | None:
         """Return C_max and usable rps under an SLO. Return None if a metric is missing or no measured load keeps it.
@@ -208,8 +208,8 @@ class Curve:
     def value_at(self, metric: str, point: OperatingPoint) -> float | None:
         """Return the expected value of a metric at an operating point, None if the curve lacks it."""
         place = self.place(point.usable_rps, point.c_max)
-        found = None if place.bin is None else self.expectation(place.bin, metric, point.usable_rps, point.c_max)
-        return found.interpolated if found else None
+        expectation = None if place.bin is None else self.expectation(place.bin, metric, point.usable_rps, point.c_max)
+        return expectation.interpolated if expectation else None
 
     def rps_at(self, in_system: float) -> float | None:
         """Return the completed rps with so many requests in the system; None from the last point on, or if unknown."""
@@ -360,8 +360,8 @@ def concurrencies(points: Sequence[Point], output_tokens: float | None) -> tuple
 
 
 def by_littles_law(point: Point, output_tokens: float | None) -> float | None:
-    told = point.generation_tokens_mean
-    tokens = output_tokens if told is None else told
+    value = point.generation_tokens_mean
+    tokens = output_tokens if value is None else value
     if tokens is None or point.ttft_p50_seconds is None or point.tpot_p50_seconds is None:
         return None
     return point.completed_rps * (point.ttft_p50_seconds + point.tpot_p50_seconds * max(tokens - 1, 0))

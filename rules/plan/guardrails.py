@@ -85,12 +85,12 @@ def judge_guardrails(
     `seen` are readings by signal, such as prompt_tokens_p95: of enough requests they count, else the planned lengths.
     `seen_rps` are the busiest arrivals of production, in requests per second. A higher planned peak counts instead.
     """
-    found = [_judge_limit(tier, key, threshold, seen) for key in LENGTHS]
+    guardrails = [_judge_limit(tier, key, threshold, seen) for key in LENGTHS]
     if tier.slo.ttft_p99_seconds is not None:
-        found.append(_judge_breaker(tier, tier.slo.ttft_p99_seconds, threshold, seen_rps))
+        guardrails.append(_judge_breaker(tier, tier.slo.ttft_p99_seconds, threshold, seen_rps))
     if tier.guardrails is None:
-        found = [replace(guardrail, state="not_in_plan") for guardrail in found]
-    return tuple(found)
+        guardrails = [replace(guardrail, state="not_in_plan") for guardrail in guardrails]
+    return tuple(guardrails)
 
 
 def _judge_limit(tier: TierPlan, key: str, threshold: Threshold, seen: Mapping[str, Reading]) -> Guardrail:
@@ -173,15 +173,15 @@ def _whole(value: float) -> int:
     return round(min(value, sys.maxsize))
 
 
-def check_guardrails(case: Case) -> Found:
+def check_guardrails(context: Case) -> Found:
     """Yield guardrails that are missing, or do not fit the planned lengths and peak."""
-    found = judge_guardrails(case.tier, partial(case.limit, "Guardrails"), {}, None)
-    if case.tier.guardrails is None:
-        known = "; ".join(guardrail.sentence for guardrail in found if guardrail.low is not None)
+    guardrails = judge_guardrails(context.tier, partial(context.limit, "Guardrails"), {}, None)
+    if context.tier.guardrails is None:
+        known = "; ".join(guardrail.sentence for guardrail in guardrails if guardrail.low is not None)
         yield "guardrails", "info", f"is not in the plan{f'; {known}' if known else ''}"
         return
     severities: dict[str, Severity] = {"missing": "info", "refuses": "mistake"}
-    for guardrail in found:
+    for guardrail in guardrails:
         if guardrail.status == "warning":
             severity = severities.get(guardrail.state, "warning")
             yield f"guardrails.{guardrail.key}", severity, f"{guardrail.sentence} (guide 9.4)"

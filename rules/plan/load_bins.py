@@ -36,7 +36,7 @@ class TierContext:
     `narrow_to_pool` left, "" for the whole tier.
     """
 
-    tier: str
+    name: str
     plan: TierPlan | None
     curve: Curve | None
     basis: PlanFacts
@@ -73,17 +73,17 @@ def narrow_to_pool(context: TierContext, pool: str, seen: Window | None) -> Tier
 
     What the plan says of whole replicas is left out. The planned replicas are the pool's.
     """
-    plan, found = context.plan, None
+    plan, result = context.plan, None
     if plan is not None:
         tokens, finished = (
             (seen.counters.get(name, 0.0) if seen else 0.0) for name in (POOL_TOKENS[pool], "requests_finished")
         )
-        found = pool_capacity(plan, pool, tokens / finished if tokens > 0 and finished > 0 else None)
+        result = pool_capacity(plan, pool, tokens / finished if tokens > 0 and finished > 0 else None)
         count = getattr(plan.disaggregation, f"{pool}_instances", None)
         fleet = {"instances": count, "minimum_warm": None}
         kept = plan.fleet.model_copy(update=fleet) if plan.fleet and count else None
         plan = plan.model_copy(update={"curve": None, "operating_point": None, "fleet": kept})
-    return replace(context, plan=plan, curve=None, basis=replace(context.basis, capacity=found), pool=pool)
+    return replace(context, plan=plan, curve=None, basis=replace(context.basis, capacity=result), pool=pool)
 
 
 def with_capacity(context: TierContext, capacity: Capacity | None) -> TierContext:
@@ -115,7 +115,7 @@ def build_tier_context(
             capacity=planned_capacity(plan),
         )
     return TierContext(
-        tier=tier,
+        name=tier,
         plan=plan,
         curve=Curve.from_plan(plan) if plan else None,
         basis=basis,
@@ -155,15 +155,15 @@ def bin_window(window: Window, curve: Curve | None, replica: str | None, bin: in
     placed = BinnedWindow(replica=replica, window=window, rps=rps, in_system=in_system, bin=bin)
     if curve is None or rps is None or bin is not None:
         return placed
-    found = curve.place(rps, in_system)
+    rows = curve.place(rps, in_system)
     counted = window.gauges.get(IN_SYSTEM_BY_LITTLE)
     if counted is not None and len({curve.place(rps, end).bin for end in (counted.minimum, counted.maximum)}) > 1:
         # The bounds of Little's law leave open where it lies.
         return placed
-    if found.beyond and in_system is not None and _by_few_samples(window):
+    if rows.beyond and in_system is not None and _by_few_samples(window):
         # One sample of n requests has a standard deviation of sqrt(n) (Poisson): one of them is allowed.
-        found = curve.place(rps, max(0.0, in_system - math.sqrt(in_system)))
-    return replace(placed, bin=found.bin, beyond=found.beyond)
+        rows = curve.place(rps, max(0.0, in_system - math.sqrt(in_system)))
+    return replace(placed, bin=rows.bin, beyond=rows.beyond)
 
 
 def _in_system(window: Window) -> float | None:
@@ -171,8 +171,10 @@ def _in_system(window: Window) -> float | None:
 
     Gauges of unequal coverage would not add up, so both must be there.
     """
-    gauges = [one for name in IN_SYSTEM if (one := window.gauges.get(name)) is not None and one.seconds > 0]
-    sampled = math.fsum([one.mean for one in gauges]) if len(gauges) == len(IN_SYSTEM) else None
+    gauges = [
+        gauge_sum for name in IN_SYSTEM if (gauge_sum := window.gauges.get(name)) is not None and gauge_sum.seconds > 0
+    ]
+    sampled = math.fsum([gauge.mean for gauge in gauges]) if len(gauges) == len(IN_SYSTEM) else None
     counted = window.gauges.get(IN_SYSTEM_BY_LITTLE)
     if counted is None:
         return sampled if sampled is not None and all(map(window.gauge, IN_SYSTEM)) else None
@@ -236,10 +238,10 @@ def sum_by_bin(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
     return tuple(
         # Without the curve, so that nothing is placed anew: the history knows in which bin each minute was.
         replace(
-            bin_window(windows.sum_windows(one.window for one in several), None, None, bin),
-            beyond=next((one.beyond for one in reversed(several) if one.beyond), ""),
+            bin_window(windows.sum_windows(sample.window for sample in binneds), None, None, bin),
+            beyond=next((sample.beyond for sample in reversed(binneds) if sample.beyond), ""),
         )
-        for bin, several in windows.group_by(binned, lambda one: one.bin).items()
+        for bin, binneds in windows.group_by(binned, lambda sample: sample.bin).items()
     )
 
 
@@ -259,7 +261,7 @@ def sum_by_hour(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
 
 def sum_load_bins(binned: Iterable[BinnedWindow]) -> dict[int, LoadBin]:
     """Return the windows that have a load bin, by it."""
-    grouped = windows.group_by(binned, lambda one: one.bin)
+    grouped = windows.group_by(binned, lambda sample: sample.bin)
     return {bin: LoadBin(tuple(group)) for bin, group in grouped.items() if bin is not None}
 
 
@@ -273,30 +275,30 @@ AFTER_SECONDS = 90.0
 """A minute that begins later than this after the one before says nothing about that one's queue."""
 
 
-def mark_backlog(one: BinnedWindow, before: BinnedWindow | None) -> BinnedWindow:
+def mark_backlog(binned: BinnedWindow, before: BinnedWindow | None) -> BinnedWindow:
     """Return a replica's minute without its bin if a backlog dominates its latencies.
 
     The queue grows: more requests wait than in the minute `before`, and more arrived than finished. That is load beyond
     the benchmark. The queue is worked off: first tokens of this minute belong to requests of an overload.
     """
-    queue = waiting_gauge(one.window)
-    if queue is None or (one.bin is None and not one.beyond):
-        return one
-    if before is not None and one.window.start - before.window.end > AFTER_SECONDS:
+    queue = waiting_gauge(binned.window)
+    if queue is None or (binned.bin is None and not binned.beyond):
+        return binned
+    if before is not None and binned.window.start - before.window.end > AFTER_SECONDS:
         before = None
-    if one.beyond:
-        return replace(one, leftover=queue.maximum)
-    growing = _growing(one, queue, before)
+    if binned.beyond:
+        return replace(binned, leftover=queue.maximum)
+    growing = _growing(binned, queue, before)
     if growing:
-        return replace(one, bin=None, beyond=growing, leftover=queue.maximum)
+        return replace(binned, bin=None, beyond=growing, leftover=queue.maximum)
     left = before.leftover if before is not None else 0.0
     if min(left, queue.maximum) < QUEUE:
-        return one
+        return binned
     return replace(
-        one,
+        binned,
         bin=None,
         backlog=f"{left:.0f} requests that an overload had left waiting were worked off",
-        leftover=max(0.0, min(left - _begun(one.window), queue.maximum)),
+        leftover=max(0.0, min(left - _begun(binned.window), queue.maximum)),
     )
 
 
@@ -314,12 +316,12 @@ def has_waited(window: Window) -> bool:
     return any(family in window.gauges and window.gauges[family].maximum > 0 for family in WAITING)
 
 
-def _growing(one: BinnedWindow, queue: GaugeSum, before: BinnedWindow | None) -> str:
+def _growing(binned: BinnedWindow, queue: GaugeSum, before: BinnedWindow | None) -> str:
     """Return how a queue grows, "" if it does not. Two minutes of a growing queue count together."""
     earlier = waiting_gauge(before.window) if before is not None else None
     if queue.mean < QUEUE or (earlier is not None and queue.mean <= earlier.mean):
         return ""
-    together = [one.window] if before is None or not before.beyond else [before.window, one.window]
+    together = [binned.window] if before is None or not before.beyond else [before.window, binned.window]
     finished = math.fsum(w.counters.get("requests_finished", 0.0) for w in together)
     more = math.fsum(w.counters.get("in_system_change", 0.0) for w in together)
     if more < max(1.0, GROWTH * finished):
@@ -363,8 +365,8 @@ def _thirds(binned: Sequence[BinnedWindow], now: float) -> list[list[BinnedWindo
     start = min((s.window.start for s in binned), default=now)
     seconds = max(now - start, 1e-9)
     thirds: list[list[BinnedWindow]] = [[], [], []]
-    for one in binned:
-        thirds[min(2, int((one.window.middle - start) / seconds * 3))].append(one)
+    for sample in binned:
+        thirds[min(2, int((sample.window.middle - start) / seconds * 3))].append(sample)
     return thirds
 
 

@@ -111,15 +111,15 @@ DOLLAR_SIZED = frozenset({"USD", "EUR", "GBP", "CHF", "CAD", "AUD", "NZD", "SGD"
 """Currencies worth between half a US dollar and two: the range of prices holds for these alone."""
 
 
-def _implausible(case: Case) -> Found:
-    tier = case.tier
+def _implausible(context: Case) -> Found:
+    tier = context.tier
     for path, low, high, why in RANGES:
         # Nobody waits for the first token of a batch (guide 1): its objective may be as long as anybody likes.
         is_other_money = path.startswith("cost.") and tier.cost is not None and tier.cost.currency not in DOLLAR_SIZED
         if not is_other_money and not (tier.is_batch and path.startswith("slo.")):
             yield from _outside(path, _value_at(tier, path), low, high, why)
     lowest = sort_by_load(tier.curve)[0] if tier.curve else None
-    for place, point in enumerate(case.points):
+    for place, point in enumerate(context.points):
         path = f"curve.points[{place}]"
         yield from _outside(f"{path}.eviction_rate", point.eviction_rate, 0.0, 2.0, DEGRADED)
         # Past the knee a queue makes every latency long.
@@ -146,21 +146,21 @@ def _outside(path: str, value: float | None, low: float, high: float, why: str) 
     yield path, "mistake", text
 
 
-def _unknown_engine(case: Case) -> Found:
+def _unknown_engine(context: Case) -> Found:
     known = tuple(dict.fromkeys(engine.name for engine in ENGINES))
-    if case.tier.engine not in known:
-        close = find_close_name(case.tier.engine.casefold(), known)
+    if context.tier.engine not in known:
+        close = find_close_name(context.tier.engine.casefold(), known)
         instead = f"did you mean {close}?" if close else f"known: {', '.join(known)}"
-        yield "engine", "mistake", f"{case.tier.engine} is no engine whose pages can be read; {instead}"
+        yield "engine", "mistake", f"{context.tier.engine} is no engine whose pages can be read; {instead}"
 
 
-def _slo_below_curve(case: Case) -> Found:
+def _slo_below_curve(context: Case) -> Found:
     """Yield objectives that no measured load keeps: the tier has no capacity."""
-    if case.curve is None:
+    if context.curve is None:
         return
-    lowest = case.curve.points[0]
+    lowest = context.curve.points[0]
     for name in LIMITED:
-        limit, value = getattr(case.tier.slo, name), getattr(lowest, name)
+        limit, value = getattr(context.tier.slo, name), getattr(lowest, name)
         if limit is not None and value is not None and value > limit:
             text = f"{limit:.4g} s is below all that the curve measured: {value:.4g} s at its lowest load"
             where = f"{lowest.completed_rps:.4g} completed rps"
@@ -168,12 +168,12 @@ def _slo_below_curve(case: Case) -> Found:
             yield f"slo.{name}", "mistake", f"{text}, {where}. No load keeps it, so no capacity follows; {instead}"
 
 
-def _impossible_load(case: Case) -> Found:
+def _impossible_load(context: Case) -> Found:
     """Yield a benchmark that breaks Little's law: rps x time in system is the number of requests at once."""
-    tokens = case.tier.workload.generation_tokens if case.tier.workload else None
+    tokens = context.tier.workload.generation_tokens if context.tier.workload else None
     ratios = [
         in_system / point.concurrency
-        for point in case.points
+        for point in context.points
         if point.concurrency and (in_system := by_littles_law(point, tokens.p50 if tokens else None)) is not None
     ]
     if not ratios or IDLE_LOAD <= (factor := median(ratios)) <= IMPOSSIBLE_LOAD:
@@ -182,12 +182,14 @@ def _impossible_load(case: Case) -> Found:
     yield "curve.points", "mistake", f"{text}; write latencies in seconds, and the rates of one replica in one second"
 
 
-def _contradictory_times(case: Case) -> Found:
+def _contradictory_times(context: Case) -> Found:
     """Yield points whose times exclude each other, or tell that answers were not streamed."""
-    for place, point in enumerate(case.points):
+    for place, point in enumerate(context.points):
         tokens = None if point.tpot_p50_seconds else point.generation_tokens_mean
-        found = find_contradictions(ttft=point.ttft_p99_seconds, e2e=point.e2e_p99_seconds, tokens=tokens, of="P99")
-        texts = [entry.text for entry in found]
+        contradictions = find_contradictions(
+            ttft=point.ttft_p99_seconds, e2e=point.e2e_p99_seconds, tokens=tokens, of="P99"
+        )
+        texts = [entry.text for entry in contradictions]
         typical = (by_littles_law(point, None) or 0.0) / point.completed_rps
         if point.e2e_p99_seconds is not None and typical > FAR_BEYOND * point.e2e_p99_seconds:
             texts.append(f"TTFT P50 + TPOT P50 x tokens is {typical:.4g} s, E2E P99 {point.e2e_p99_seconds:.4g} s")
@@ -195,11 +197,11 @@ def _contradictory_times(case: Case) -> Found:
             yield f"curve.points[{place}]", "mistake", f"{text}, which cannot be; correct them, or benchmark again"
 
 
-def _untold_p99(case: Case) -> Found:
+def _untold_p99(context: Case) -> Found:
     """Yield a capacity from points around it, or a lowest point, with too few requests for a P99."""
-    if case.curve is None:
+    if context.curve is None:
         return
-    points, derived = case.curve.points, case.curve.usable(case.tier.slo)
+    points, derived = context.curve.points, context.curve.usable(context.tier.slo)
     around = points[:1]
     if derived is not None:
         above = bisect_left(points, derived.usable_rps * (1 - 1e-9), key=lambda point: point.completed_rps)

@@ -93,9 +93,9 @@ def fleet_terms(plan: TierPlan) -> tuple[float, int]:
 
 def count_pools(plan: TierPlan, demand_rps: float, margin: Margin) -> Mapping[str, ReplicaCount]:
     """Return the replicas of each pool for a demand (rps of the tier) of the planned lengths; empty without rates."""
-    known = {pool: found for pool in POOL_TOKENS if (found := pool_capacity(plan, pool)) is not None}
+    known = {pool: capacity for pool in POOL_TOKENS if (capacity := pool_capacity(plan, pool)) is not None}
     apart = plan.pools != ("mixed",) and len(known) == len(POOL_TOKENS)
-    return {pool: replica_count(demand_rps, found, margin) for pool, found in known.items()} if apart else {}
+    return {pool: replica_count(demand_rps, capacity, margin) for pool, capacity in known.items()} if apart else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -227,8 +227,8 @@ class BenchmarkCurve(_PlanSection):
         """Yield loads that are given twice: their place on the curve is ambiguous."""
         first: dict[tuple[float | None, ...], int] = {}
         for place, point in enumerate(self.points):
-            asked = (point.concurrency, point.requested_rps)
-            load = (point.completed_rps,) if asked == (None, None) else asked
+            rows = (point.concurrency, point.requested_rps)
+            load = (point.completed_rps,) if rows == (None, None) else rows
             if first.setdefault(load, place) != place:
                 yield ("points", place), f"has the same load as points[{first[load]}]; give each load once"
 
@@ -360,9 +360,9 @@ def parse_plan(data: object) -> Plan:
     return plan
 
 
-def same_model(one: str, other: str) -> bool:
+def same_model(text: str, right: str) -> bool:
     """Return whether two model names are equal, without organisation or folder and without regard to case."""
-    return _base_name(one) == _base_name(other)
+    return _base_name(text) == _base_name(right)
 
 
 def _base_name(model: str) -> str:

@@ -90,19 +90,19 @@ def problem_texts(entry: Any, model: type[BaseModel]) -> Iterator[str]:
         where = path_text(path[:-1])
         yield f"{where}: a tier's name is 1 to 63 letters, digits, '.', '_' or '-' and begins with a letter or digit"
         return
-    said = _SAID.get(kind, entry["msg"])
+    result = _SAID.get(kind, entry["msg"])
     for long, short in _SHORTER.items():
-        said = said.replace(long, short)
+        result = result.replace(long, short)
     if value is None and kind in ("string_type", "float_type", "int_type", "bool_type"):
-        said = _EMPTY
+        result = _EMPTY
     elif kind == "extra_forbidden":
         close = find_close_name(str(path[-1]), (key for key in _list_keys(model) if key != path[-1]))
-        said += f"; did you mean {close}?" if close else ""
+        result += f"; did you mean {close}?" if close else ""
     elif kind == "less_than_equal" and str(path[-1]).endswith("_seconds"):
-        said += f" (seconds: {value:.6g} ms are written {value / 1000:.6g})"
+        result += f" (seconds: {value:.6g} ms are written {value / 1000:.6g})"
     elif kind == "less_than_equal" and isinstance(limit := entry["ctx"]["le"], float) and limit == 1:
-        said += " (a ratio: 62 % is written 0.62)"
-    yield f"{path_text(path)}: {said}"
+        result += " (a ratio: 62 % is written 0.62)"
+    yield f"{path_text(path)}: {result}"
 
 
 @cache

@@ -42,11 +42,11 @@ class DrainTime:
 
 def measure_drain(window: Window) -> DrainTime | str:
     """Return the drain time of a tier's window, or why it is not known."""
-    found = histograms.quantile(window.histograms.get(E2E, ()), FINISHED)
-    if found is None:
+    reading = histograms.quantile(window.histograms.get(E2E, ()), FINISHED)
+    if reading is None:
         return f"the duration of requests is not known: {window.explain_missing(E2E)}"
-    if found.n < LEAST_REQUESTS:
-        return f"{found.n:.0f} requests are too few for the P99 of their duration, {LEAST_REQUESTS} are needed"
-    if found.high is None:
-        return f"more than 1 % of requests take longer than {found.low:g} s, the engine's last bucket"
-    return DrainTime(e2e_p99=found)
+    if reading.n < LEAST_REQUESTS:
+        return f"{reading.n:.0f} requests are too few for the P99 of their duration, {LEAST_REQUESTS} are needed"
+    if reading.high is None:
+        return f"more than 1 % of requests take longer than {reading.low:g} s, the engine's last bucket"
+    return DrainTime(e2e_p99=reading)

@@ -52,7 +52,7 @@ def step_overdue(track: OverdueTrack, before: Snapshot, page: Snapshot, objectiv
     if FIRST_TOKEN not in page.histograms or FIRST_TOKEN not in before.histograms:
         return NO_QUEUE
     known, now = track.pages or (_queue_page(before),), _queue_page(page)
-    old = [one for one in known if one.t <= now.t - objective_seconds]
+    old = [queue_page for queue_page in known if queue_page.t <= now.t - objective_seconds]
     preempted = track.preempted + page.counters.get("preemptions", 0.0) - before.counters.get("preemptions", 0.0)
     preempted = min(max(0.0, preempted), now.waiting)
     overdue = 0.0
@@ -63,7 +63,7 @@ def step_overdue(track: OverdueTrack, before: Snapshot, page: Snapshot, objectiv
     gone = max(0.0, track.overdue - overdue - max(0.0, now.served - known[-1].served))
     if not now.waiting:
         return OverdueTrack(gone=gone)
-    pages = (*(old[-1:]), *(one for one in known if one.t > now.t - objective_seconds), now)
+    pages = (*(old[-1:]), *(queue_page for queue_page in known if queue_page.t > now.t - objective_seconds), now)
     return OverdueTrack(pages=pages, overdue=overdue, preempted=preempted, gone=gone)
 
 

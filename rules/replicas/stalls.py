@@ -83,12 +83,12 @@ def list_ranks(page: Snapshot) -> tuple[RankPage, ...]:
     """Return the data-parallel ranks of a page, or the whole page as its only rank."""
     if page.ranks:
         return page.ranks
-    told = [page.counters[family] for family in WORK if family in page.counters]
+    values = [page.counters[family] for family in WORK if family in page.counters]
     events = [page.histograms[family].counts[-1] for family in WORK_EVENTS if family in page.histograms]
     whole = RankPage(
         name="",
         gauges=page.gauges,
-        work=math.fsum((*told, *events)),
+        work=math.fsum((*values, *events)),
         # SGLang without a count of its passes keeps "1 running" after its last request, but no queue.
         counts_steps=counts_each_step(page.engine, page.counters)
         or (TOKEN_FAMILY in page.histograms and page.gauges.get("requests_waiting", 0.0) > 0),
@@ -177,8 +177,8 @@ def count_held(track: StallTrack, page: Snapshot) -> tuple[float, float]:
     late = {s.name: s for s in track.ranks if page.t - s.since >= certain and s.pages >= FEWEST_PAGES}
     if not late:
         return 0.0, 0.0
-    ranks = [one for one in list_ranks(page) if one.name in late and one.counts_steps and one.work]
-    held = [one.gauges for one in ranks if not may_have_left(late[one.name], one, page)]
+    ranks = [rank for rank in list_ranks(page) if rank.name in late and rank.counts_steps and rank.work]
+    held = [rank.gauges for rank in ranks if not may_have_left(late[rank.name], rank, page)]
     families = ("requests_waiting", "requests_waiting_capacity", "requests_running")
     waiting, capacity, running = (math.fsum(gauges.get(family, 0.0) for gauges in held) for family in families)
     return waiting, capacity + running

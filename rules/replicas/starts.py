@@ -166,19 +166,24 @@ def add_start(known: tuple[ReplicaStart, ...], start: ReplicaStart) -> tuple[Rep
 
     Age counts from the newest start: a tier without starts for months keeps its last ones.
     """
-    since = max(one.t for one in (*known, start)) - KEPT_SECONDS
-    if start.unready or start.t <= since or any(_same(start, one) for one in known):
+    since = max(replica_start.t for replica_start in (*known, start)) - KEPT_SECONDS
+    if start.unready or start.t <= since or any(_same(start, replica_start) for replica_start in known):
         return known
-    return tuple(sorted((*(one for one in known if one.t > since), start), key=lambda one: one.t))[-MOST:]
+    return tuple(
+        sorted(
+            (*(replica_start for replica_start in known if replica_start.t > since), start),
+            key=lambda replica_start: replica_start.t,
+        )
+    )[-MOST:]
 
 
-def _same(one: ReplicaStart, other: ReplicaStart) -> bool:
+def _same(start: ReplicaStart, replica_start: ReplicaStart) -> bool:
     """Return whether both are of one process: an agent that restarts finds known processes."""
-    if one.replica != other.replica:
+    if start.replica != replica_start.replica:
         return False
-    if one.started_at is not None and other.started_at is not None:
-        return abs(one.started_at - other.started_at) <= windows.RESTART_TOLERANCE_SECONDS
-    return one.seen_at == other.seen_at
+    if start.started_at is not None and replica_start.started_at is not None:
+        return abs(start.started_at - replica_start.started_at) <= windows.RESTART_TOLERANCE_SECONDS
+    return start.seen_at == replica_start.seen_at
 
 
 def describe_start(start: ReplicaStart) -> str:
@@ -246,7 +251,7 @@ class StartQuantiles:
 def quantiles_by_timing(starts: Iterable[ReplicaStart]) -> tuple[StartQuantiles, ...]:
     """Return the quantiles of each kind of timing, in the order of `Timing`."""
     known = [(start.timing, start.lead_seconds or 0.0, took) for start in starts if (took := start.seconds) is not None]
-    found = []
+    start_quantiles = []
     for timing in Timing:
         leads = [lead for kind, lead, _ in known if kind is timing]
         lows = [took.low or 0.0 for kind, _, took in known if kind is timing]
@@ -258,5 +263,5 @@ def quantiles_by_timing(starts: Iterable[ReplicaStart]) -> tuple[StartQuantiles,
                 p95_seconds=nearest_rank(leads, LEAD_QUANTILE),
                 proven_seconds=nearest_rank(lows, LEAD_QUANTILE),
             )
-            found.append(quantiles)
-    return tuple(found)
+            start_quantiles.append(quantiles)
+    return tuple(start_quantiles)

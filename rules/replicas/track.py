@@ -112,8 +112,8 @@ _RELEASE_TEXT = re.compile(r"(?P<engine>\S+) (?:(?P<before>\S+) → )?(?P<releas
 
 def parse_release(t: float, replica: str, text: str) -> ReplicaRelease | None:
     """Return the record of a text made by `str`. Return None for a text of another form."""
-    found = _RELEASE_TEXT.fullmatch(text)
-    return ReplicaRelease(t=t, replica=replica, **found.groupdict(default="")) if found else None
+    release = _RELEASE_TEXT.fullmatch(text)
+    return ReplicaRelease(t=t, replica=replica, **release.groupdict(default="")) if release else None
 
 
 def detect_release(
@@ -128,7 +128,7 @@ def detect_release(
     if not release or (before is not None and is_same_release(before, release)):
         return None
     if before is None:
-        others = [newest[name] for name in live if name in newest] or [record.release for record in known[-1:]]
-        is_change = others and not any(is_same_release(release, other) for other in others)
-        before = others[-1] if is_change else ""
+        texts = [newest[name] for name in live if name in newest] or [record.release for record in known[-1:]]
+        is_change = texts and not any(is_same_release(release, text) for text in texts)
+        before = texts[-1] if is_change else ""
     return ReplicaRelease(t=page.t, replica=replica, engine=page.engine, release=release, before=before)

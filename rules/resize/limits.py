@@ -38,7 +38,7 @@ class TierLoad:
 def loads_of(seen: ProductionSummary, size: ReplicaCount) -> tuple[TierLoad, ...]:
     """Return every limit that is known: the load within the SLO (TTFT, TPOT and ITL), the KV cache, requests in the system."""
     plan, limits, capacity = seen.context.plan, seen.context.limits, size.capacity
-    found = [
+    loads = [
         TierLoad(
             name="requests per second a replica, within the SLO",
             amount=size.demand_rps,
@@ -50,17 +50,17 @@ def loads_of(seen: ProductionSummary, size: ReplicaCount) -> tuple[TierLoad, ...
     ceiling = RULES["KvCacheNearCeiling"].limit("above", limits)
     full = _fullest(seen.hours, (KV,), fullest)
     if full is not None:
-        found.append(TierLoad(name="KV cache in use (hourly mean)", amount=full, limit=ceiling, unit="ratio"))
+        loads.append(TierLoad(name="KV cache in use (hourly mean)", amount=full, limit=ceiling, unit="ratio"))
     curve = seen.context.curve
     measured = curve.read(KV, capacity.rps) if curve is not None else None
     if isinstance(measured, Reading) and measured.value and full is None:
         # Where production shows no KV use the benchmark's stands in, which grows with load at most as fast as load does.
         amount = measured.value * size.demand_rps / capacity.rps
-        found.append(TierLoad(name="KV cache in use (benchmark)", amount=amount, limit=ceiling, unit="ratio"))
+        loads.append(TierLoad(name="KV cache in use (benchmark)", amount=amount, limit=ceiling, unit="ratio"))
     point, in_system = operating_point(plan) if plan else None, _fullest(seen.hours, IN_SYSTEM, fullest)
     if point is not None and point.c_max is not None and in_system is not None:
-        found.append(TierLoad(name="requests in the system", amount=in_system, limit=point.c_max, unit="count"))
-    return tuple(found)
+        loads.append(TierLoad(name="requests in the system", amount=in_system, limit=point.c_max, unit="count"))
+    return tuple(loads)
 
 
 def _fullest(hours: Iterable[Window], families: Sequence[str], q: float) -> float | None:

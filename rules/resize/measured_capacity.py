@@ -68,7 +68,7 @@ def capacity_now(context: TierContext, days: Iterable[Iterable[BinnedWindow]]) -
     estimates = [_estimate_in_unit(context, evidence_of(sums[first : first + EVIDENCE_DAYS])) for first in firsts]
     unit = estimates[-1][1]
     # Each counts requests of its own week's lengths. What is compared must count requests of one length.
-    return damp_capacity([found and _scale(found, own / unit) for found, own in estimates])
+    return damp_capacity([capacity and _scale(capacity, own / unit) for capacity, own in estimates])
 
 
 def _scale(capacity: Capacity, factor: float) -> Capacity:
@@ -81,7 +81,7 @@ def _scale(capacity: Capacity, factor: float) -> Capacity:
 
 def evidence_of(days: Sequence[Iterable[BinnedWindow]]) -> tuple[BinnedWindow, ...]:
     """Return the load bins behind the newest estimate of `capacity_now`, from the same days."""
-    return sum_by_bin(one for day in days[-EVIDENCE_DAYS:] for one in day)
+    return sum_by_bin(binned for day in days[-EVIDENCE_DAYS:] for binned in day)
 
 
 def _estimate_in_unit(context: TierContext, bins: Sequence[BinnedWindow]) -> tuple[Capacity | None, float]:
@@ -93,18 +93,20 @@ def _estimate_in_unit(context: TierContext, bins: Sequence[BinnedWindow]) -> tup
     benchmark's curve is scaled first. A broken SLO below a load that kept it has another cause than load. While a queue
     grows, latencies are of no load, and completions bound the capacity from above (DESIGN 24).
     """
-    whole = windows.sum_families((one.window for one in bins), WORK_FAMILIES) if bins else None
+    whole = windows.sum_families((binned.window for binned in bins), WORK_FAMILIES) if bins else None
     present = present_lengths(whole) if whole is not None else UNTOLD
     planned = planned_capacity(context.plan) if context.plan else None
     plan = at_present_lengths(planned, whole, present) if planned is not None and whole is not None else planned
-    found = _estimate(context, bins, plan, present)
-    ceiling = measure_ceiling(bins, context, found.lengths) if found is not None else None
-    if found is not None and ceiling is not None and ceiling.rps > (found.kept_rps or 0.0):
-        found = lower_to_ceiling(found, ceiling)
-    if found is None or planned is None or plan is None or plan.rps == planned.rps:
-        return found, 1.0
-    found = replace(found, reason=found.reason + _weigh_request(planned, plan), planned_rps=planned.planned_rps)
-    return found, planned.rps / plan.rps
+    capacity = _estimate(context, bins, plan, present)
+    ceiling = measure_ceiling(bins, context, capacity.lengths) if capacity is not None else None
+    if capacity is not None and ceiling is not None and ceiling.rps > (capacity.kept_rps or 0.0):
+        capacity = lower_to_ceiling(capacity, ceiling)
+    if capacity is None or planned is None or plan is None or plan.rps == planned.rps:
+        return capacity, 1.0
+    capacity = replace(
+        capacity, reason=capacity.reason + _weigh_request(planned, plan), planned_rps=planned.planned_rps
+    )
+    return capacity, planned.rps / plan.rps
 
 
 def _weigh_request(before: Capacity, present: Capacity) -> str:
@@ -126,16 +128,16 @@ def _estimate(
     context: TierContext, bins: Sequence[BinnedWindow], plan: Capacity | None, present: CapacityLengths
 ) -> Capacity | None:
     """Return the estimate, with the plan's capacity in requests of the present lengths."""
-    points = production_points(context, (one for one in bins if not is_saturated(one, context)))
-    kept = max((one for one in points if one.kept in FINE), key=lambda one: one.rps, default=None)
-    above = [one for one in points if one.kept in BAD and (kept is None or one.rps > kept.rps)]
+    points = production_points(context, (binned for binned in bins if not is_saturated(binned, context)))
+    kept = max((point for point in points if point.kept in FINE), key=lambda point: point.rps, default=None)
+    above = [point for point in points if point.kept in BAD and (kept is None or point.rps > kept.rps)]
     if kept is not None and above:
         return replace(_between(context, plan, points, kept, above[0]), lengths=present)
     if plan is None:
         return replace(_without_benchmark(points, kept), lengths=present) if kept else None
     base = replace(
         plan,
-        highest_rps=max((one.rps for one in points), default=None),
+        highest_rps=max((point.rps for point in points), default=None),
         kept_rps=kept.rps if kept else None,
         knee_seen=bool(above),
     )
@@ -145,7 +147,7 @@ def _estimate(
         return base
     slower = plan.source is not CapacitySource.PRODUCTION and _is_slower(context, bins)
     # All that broke it lies below a load that kept it: something else than load did, and how slow that was says nothing.
-    sound = [one for one in points if one.kept not in BAD]
+    sound = [point for point in points if point.kept not in BAD]
     scaled = _scaled(base, context, sound, kept) if slower and max(slower_than_planned(sound)) > 1 else None
     if scaled is None or (plan.source is CapacitySource.OPERATOR and scaled.rps >= plan.rps):
         confirmed = _confirmed(base, kept)
@@ -218,7 +220,7 @@ def _without_benchmark(points: Sequence[ProductionPoint], kept: ProductionPoint)
         source=CapacitySource.PRODUCTION,
         certainty=Certainty.LIKELY,
         reason=text,
-        highest_rps=max(one.rps for one in points),
+        highest_rps=max(point.rps for point in points),
         kept_rps=kept.rps,
     )
 
@@ -265,7 +267,7 @@ def _between(
         certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,
         reason=text,
         planned_rps=plan.rps if plan is not None else None,
-        highest_rps=max(one.rps for one in points),
+        highest_rps=max(point.rps for point in points),
         kept_rps=low,
         knee_seen=True,
     )
@@ -278,13 +280,13 @@ def _whose(plan: Capacity) -> str:
 def _crossing(context: TierContext, kept: ProductionPoint, broken: ProductionPoint) -> float:
     """Return the load at which TTFT or TPOT P99 first crosses its limit, by logarithms of the best estimates."""
     slo = context.plan.slo if context.plan else None
-    found = []
+    rows = []
     for limit, name in ((slo and slo.ttft_p99_seconds, "ttft_p99"), (slo and slo.tpot_p99_seconds, "tpot_p99")):
         below, over = _best(getattr(kept, name)), _best(getattr(broken, name))
         if limit and below and over and below < limit < over:
             share = math.log(limit / below) / math.log(over / below)
-            found.append(kept.rps + share * (broken.rps - kept.rps))
-    return min(found, default=kept.rps)
+            rows.append(kept.rps + share * (broken.rps - kept.rps))
+    return min(rows, default=kept.rps)
 
 
 def _best(value: SignalValue) -> float | None:
@@ -296,15 +298,15 @@ def _best(value: SignalValue) -> float | None:
 def _is_slower(context: TierContext, bins: Sequence[BinnedWindow]) -> bool:
     """Return whether production is slower than the benchmark at equal load, beyond chance (95 %, one-sided)."""
     for name in SLOWER:
-        case = RuleContext(
-            rule=RULES[name], catalogue=RULES, context=context, binned=tuple(bins), now=0.0, period_seconds=DAY_SECONDS
+        rule_context = RuleContext(
+            rule=RULES[name], catalogue=RULES, tier=context, binned=tuple(bins), now=0.0, period_seconds=DAY_SECONDS
         )
-        found = select_comparable(case, (case.rule.family,))
-        tail = compute_tail(found, found.binned) if isinstance(found, BenchmarkComparison) else None
-        if tail is None or tail.requests < case.limit("minimum_requests"):
+        comparison = select_comparable(rule_context, (rule_context.rule.family,))
+        tail = compute_tail(comparison, comparison.binned) if isinstance(comparison, BenchmarkComparison) else None
+        if tail is None or tail.requests < rule_context.limit("minimum_requests"):
             continue
         if is_significant_share(
-            tail.whole.best, tail.whole.n, tail.requests, case.limit("allowed_share"), LIKELY_CONFIDENCE
+            tail.whole.best, tail.whole.n, tail.requests, rule_context.limit("allowed_share"), LIKELY_CONFIDENCE
         ):
             return True
     return False
@@ -312,19 +314,25 @@ def _is_slower(context: TierContext, bins: Sequence[BinnedWindow]) -> bool:
 
 def slower_than_planned(points: Sequence[ProductionPoint]) -> tuple[float, float]:
     """Return production's largest ratios of TTFT and TPOT P99 to the benchmark's at equal load; 1 if not slower."""
-    enough = [one for one in points if one.requests >= CERTAIN_REQUESTS]
-    ttft = [seen / one.planned_ttft_p99 for one in enough if (seen := _best(one.ttft_p99)) and one.planned_ttft_p99]
-    tpot = [seen / one.planned_tpot_p99 for one in enough if (seen := _best(one.tpot_p99)) and one.planned_tpot_p99]
+    enough = [point for point in points if point.requests >= CERTAIN_REQUESTS]
+    ttft = [
+        seen / point.planned_ttft_p99 for point in enough if (seen := _best(point.ttft_p99)) and point.planned_ttft_p99
+    ]
+    tpot = [
+        seen / point.planned_tpot_p99 for point in enough if (seen := _best(point.tpot_p99)) and point.planned_tpot_p99
+    ]
     return max([1.0, *ttft]), max([1.0, *tpot])
 
 
 def _scaled(base: Capacity, context: TierContext, points: Sequence[ProductionPoint], kept: ProductionPoint) -> Capacity:
     """Return the operating point of the benchmark with latencies scaled to production's."""
     curve, plan, factors = context.curve, context.plan, slower_than_planned(points)
-    found: OperatingPoint | None = None
+    operating_point: OperatingPoint | None = None
     if curve is not None and plan is not None:
-        found = replace(curve, points=tuple(_slower(point, *factors) for point in curve.points)).usable(plan.slo)
-    best = max(kept.rps, found.usable_rps if found else LEAST_UNPROVEN * base.rps)
+        operating_point = replace(curve, points=tuple(_slower(point, *factors) for point in curve.points)).usable(
+            plan.slo
+        )
+    best = max(kept.rps, operating_point.usable_rps if operating_point else LEAST_UNPROVEN * base.rps)
     planned = base.planned_rps or base.rps
     text = (
         f"production is up to {max(factors):.2g}x as slow as the benchmark at equal load: {best:.3g} rps a replica are "
@@ -336,5 +344,5 @@ def _scaled(base: Capacity, context: TierContext, points: Sequence[ProductionPoi
 def _slower(point: Point, ttft: float, tpot: float) -> Point:
     """Return a benchmark point with scaled latencies; ITL scales like TPOT, a whole request at most like the slower part."""
     factors = dict(zip(LIMITED, (ttft, tpot, tpot, max(ttft, tpot)), strict=True))
-    told = {name: value for name in factors if (value := getattr(point, name)) is not None}
-    return point.model_copy(update={name: value * factors[name] for name, value in told.items()})
+    mapping = {name: value for name in factors if (value := getattr(point, name)) is not None}
+    return point.model_copy(update={name: value * factors[name] for name, value in mapping.items()})

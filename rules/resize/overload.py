@@ -112,8 +112,8 @@ def bound_by_overload(
     ceiling = measure_ceiling((slice for group in queued for slice in group), context, capacity.lengths)
     if ceiling is None:
         return None
-    others = [group for name, group in by_replica.items() if ceilings[name] is None]
-    quicker = [group for group in others if carried_work(group, capacity.lengths) > ceiling.rps]
+    binneds = [group for name, group in by_replica.items() if ceilings[name] is None]
+    quicker = [group for group in binneds if carried_work(group, capacity.lengths) > ceiling.rps]
     if ceiling.limited_by and is_present:
         lengths = replace(capacity.lengths, only=capacity.lengths.only or ceiling.limited_by)
         capacity = replace(capacity, lengths=lengths)
@@ -139,8 +139,8 @@ def lower_to_ceiling(capacity: Capacity, ceiling: Ceiling, share: float = 1.0) -
         return capacity
     rps = max(STALLED * capacity.rps, share * ceiling.rps + (1 - share) * capacity.rps)
     high = max(rps, share * ceiling.high + (1 - share) * capacity.rps)
-    whose = "a replica" if share == 1 else f"{share:.0%} of the replicas"
-    text = f"while requests waited {whose} finished the work of {ceiling.rps:.3g} rps and no more"
+    owner = "a replica" if share == 1 else f"{share:.0%} of the replicas"
+    text = f"while requests waited {owner} finished the work of {ceiling.rps:.3g} rps and no more"
     text += f", of which {rps:.3g} is the least that is taken" if rps == STALLED * capacity.rps else ""
     return replace(
         capacity,

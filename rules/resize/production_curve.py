@@ -73,29 +73,29 @@ class ProductionPoint:
 
 def production_points(context: TierContext, bins: Iterable[BinnedWindow]) -> tuple[ProductionPoint, ...]:
     """Return the points with requests, by rising load, from one sum per load bin; beyond the benchmark last."""
-    found = [_point(context, one) for one in bins if one.rps]
-    return tuple(sorted(found, key=lambda point: (point.bin is None, point.rps)))
+    rows = [_point(context, binned) for binned in bins if binned.rps]
+    return tuple(sorted(rows, key=lambda point: (point.bin is None, point.rps)))
 
 
-def _point(context: TierContext, one: BinnedWindow) -> ProductionPoint:
-    window, basis = one.window, context.basis
+def _point(context: TierContext, binned: BinnedWindow) -> ProductionPoint:
+    window, basis = binned.window, context.basis
 
     def reading(name: str) -> SignalValue:
         return read(BY_NAME[name], window, basis)
 
     return ProductionPoint(
-        bin=one.bin,
-        outside=one.beyond,
-        rps=one.rps or 0.0,
-        in_system=one.in_system,
+        bin=binned.bin,
+        outside=binned.beyond,
+        rps=binned.rps or 0.0,
+        in_system=binned.in_system,
         requests=window.counters.get("requests_finished", 0.0),
         ttft_p50=reading("ttft_p50_seconds"),
         ttft_p99=reading("ttft_p99_seconds"),
         tpot_p99=reading("tpot_p99_seconds"),
         kv_utilization=reading("kv_utilization"),
         output_tokens_per_second=replica_rate(window, "generation_tokens"),
-        planned_ttft_p99=_planned(context, one, "ttft_p99_seconds"),
-        planned_tpot_p99=_planned(context, one, "tpot_p99_seconds"),
+        planned_ttft_p99=_planned(context, binned, "ttft_p99_seconds"),
+        planned_tpot_p99=_planned(context, binned, "tpot_p99_seconds"),
         kept=check_slo(window, context.plan.slo, context.itl_comparable) if context.plan else SloStatus.NOT_KNOWN,
         replica_hours=window.covered_seconds / 3600,
     )
@@ -106,24 +106,24 @@ def merge_bins(seen: ProductionSummary, name: str, window: Window) -> SignalValu
 
     A quantile's best estimate stays between those of the bins if they hold all requests.
     """
-    found = read(BY_NAME[name], window, seen.context.basis)
-    if not isinstance(found, Reading) or found.value is None or BY_NAME[name].how is not SignalKind.QUANTILE:
-        return found
-    each = [read(BY_NAME[name], one.window, seen.context.basis) for one in seen.bins]
-    told = [one for one in each if isinstance(one, Reading)]
-    if math.fsum(one.n for one in told) != found.n:
-        return found
-    least = min(one.value if one.value is not None else one.low or 0.0 for one in told)
-    most = max(one.value if one.value is not None else math.inf for one in told)
-    return replace(found, value=min(max(found.value, least), most))
+    reading = read(BY_NAME[name], window, seen.context.basis)
+    if not isinstance(reading, Reading) or reading.value is None or BY_NAME[name].how is not SignalKind.QUANTILE:
+        return reading
+    each = [read(BY_NAME[name], binned.window, seen.context.basis) for binned in seen.bins]
+    readings = [candidate for candidate in each if isinstance(candidate, Reading)]
+    if math.fsum(candidate.n for candidate in readings) != reading.n:
+        return reading
+    least = min(candidate.value if candidate.value is not None else candidate.low or 0.0 for candidate in readings)
+    most = max(candidate.value if candidate.value is not None else math.inf for candidate in readings)
+    return replace(reading, value=min(max(reading.value, least), most))
 
 
-def _planned(context: TierContext, one: BinnedWindow, metric: str) -> float | None:
+def _planned(context: TierContext, binned: BinnedWindow, metric: str) -> float | None:
     curve = context.curve
-    if curve is None or one.bin is None or one.rps is None or one.bin >= len(curve.points):
+    if curve is None or binned.bin is None or binned.rps is None or binned.bin >= len(curve.points):
         return None
-    found = curve.expectation(one.bin, metric, one.rps, one.in_system)
-    return found.interpolated if found else None
+    expectation = curve.expectation(binned.bin, metric, binned.rps, binned.in_system)
+    return expectation.interpolated if expectation else None
 
 
 def check_slo(window: Window, slo: Slo, itl: bool = True) -> SloStatus:
@@ -132,13 +132,13 @@ def check_slo(window: Window, slo: Slo, itl: bool = True) -> SloStatus:
     Broken: more than 1 % are slower for any distribution inside the buckets, beyond chance (99.9 %, one-sided). Fewer
     than 300 requests give no result: their P99 is the third worst (DESIGN 3.3).
     """
-    told = [
+    status = [
         _keeps(window, family, limit)
         for metric, family in LIMITS
         if (limit := getattr(slo, metric)) is not None and (itl or family != "itl_seconds")
     ]
     # An engine that shows one of two latencies says nothing of the other; what it shows still counts.
-    known = [one for one in told if one is not SloStatus.NOT_KNOWN]
+    known = [value for value in status if value is not SloStatus.NOT_KNOWN]
     return min(known, key=list(SloStatus).index, default=SloStatus.NOT_KNOWN)
 
 

@@ -93,11 +93,11 @@ Answers = Mapping[str, RuleResult]
 
 def index_by_rule(results: Iterable[RuleResult]) -> Answers:
     """Return the results of the tier as a whole by rule, verdicts before unknowns."""
-    found: dict[str, RuleResult] = {}
+    mapping: dict[str, RuleResult] = {}
     for result in results:
-        if result.subject.replica is None and not isinstance(found.get(result.rule), Verdict):
-            found[result.rule] = result
-    return found
+        if result.subject.replica is None and not isinstance(mapping.get(result.rule), Verdict):
+            mapping[result.rule] = result
+    return mapping
 
 
 def propose_size(seen: ProductionSummary, results: Answers) -> Resize:
@@ -222,47 +222,47 @@ def _propose(
 def _lacking(seen: ProductionSummary, workload: WorkloadNow) -> tuple[str, ...]:
     """Return the missing data of a proposal, each with the needed amount."""
     hours, usable = seen.observed_seconds / 3600, seen.context.capacity
-    found = []
+    texts = []
     if hours < TO_GROW_SECONDS / 3600:
-        found.append(
+        texts.append(
             f"{hours:.1f} hours were seen, {TO_GROW_SECONDS / 3600:.0f} are needed to propose more replicas and "
             f"{TO_SHRINK_SECONDS / 3600:.0f} to propose fewer"
         )
     silent = seen.until - max((hour.end for hour in seen.hours), default=seen.until)
     if silent >= GONE_SECONDS:
-        found.append(f"nothing was seen of it in the last {silent / 3600:.0f} hours")
+        texts.append(f"nothing was seen of it in the last {silent / 3600:.0f} hours")
     if workload.requests < CERTAIN_REQUESTS:
-        found.append(f"{workload.requests:,.0f} requests were seen, {CERTAIN_REQUESTS} are needed")
+        texts.append(f"{workload.requests:,.0f} requests were seen, {CERTAIN_REQUESTS} are needed")
     if workload.peak_rps is None:
-        found.append(f"arrivals are known for {len(seen.rates)} stretches of five minutes, {SEPARATE} are needed")
+        texts.append(f"arrivals are known for {len(seen.rates)} stretches of five minutes, {SEPARATE} are needed")
     if seen.context.plan is None:
-        found.append("the tier has no plan")
+        texts.append("the tier has no plan")
     elif not seen.context.serves_whole_requests or (usable is None and seen.context.pool):
-        found.append("prefill and decode apart: no tokens a second of the pool in the plan, or no known lengths")
+        texts.append("prefill and decode apart: no tokens a second of the pool in the plan, or no known lengths")
     elif usable is None:
-        found.append("what a replica can take is not known: no benchmark, and no load of production kept the SLO")
+        texts.append("what a replica can take is not known: no benchmark, and no load of production kept the SLO")
     elif usable.is_lower_bound:
-        found.append(f"what a replica can take is not known: {usable.reason}")
-    return tuple(found)
+        texts.append(f"what a replica can take is not known: {usable.reason}")
+    return tuple(texts)
 
 
 def _evidence(seen: ProductionSummary, workload: WorkloadNow, size: ReplicaCount, plan: TierPlan) -> tuple[str, ...]:
     planned = f" (planned {number(workload.planned_peak_rps, 'per_second')})" if workload.planned_peak_rps else ""
     peak, usable = size.demand_rps, size.capacity
-    told = [
+    texts = [
         f"the peak was {number(peak, 'per_second')}{planned}, in three stretches of five minutes",
         f"a replica takes {usable.rps:.3g} rps: {usable.reason}",
         f"the peak needs {format_count(size.without_safety, 'replica')} ({size.arithmetic_text})",
     ]
     if size.replicas > size.without_safety:
-        told.append(
+        texts.append(
             f"the plan's safety factor makes it ceil({peak:.3g} x {size.safety_factor:.3g} / {usable.rps:.3g}) = "
             f"{format_count(size.replicas, 'replica')}"
         )
     warm = plan.fleet.minimum_warm if plan.fleet else None
-    told += [f"the minimum warm count asks for {warm}"] if warm and warm >= size.replicas else []
-    told += [_describe_drift(length) for length in workload.lengths if length.longer or length.shorter][:2]
-    return (*told, f"{seen.observed_seconds / DAY_SECONDS:.1f} days were seen")
+    texts += [f"the minimum warm count asks for {warm}"] if warm and warm >= size.replicas else []
+    texts += [_describe_drift(length) for length in workload.lengths if length.longer or length.shorter][:2]
+    return (*texts, f"{seen.observed_seconds / DAY_SECONDS:.1f} days were seen")
 
 
 def _describe_drift(length: Length) -> str:
@@ -293,7 +293,7 @@ def _propose_fewer(
             f"the hourly mean of the KV cache is {kv_fullest:.0%} in its fullest hours: memory sets the size, not load"
         )
         return _keep(now, text, evidence)
-    if any(isinstance(found := results.get(name), Verdict) and found.status in FIRING for name in EVICTING):
+    if any(isinstance(result := results.get(name), Verdict) and result.status in FIRING for name in EVICTING):
         return _keep(now, "requests are evicted from the KV cache; fewer replicas would evict more", evidence)
     loads = loads_of(seen, size)
     fewest = fewest_within_limits(loads, size.replicas, now, size.margin)

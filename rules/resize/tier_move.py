@@ -25,16 +25,16 @@ CHEAPER = 0.8
 
 def add_tier_moves(tiers: Sequence[Resize]) -> tuple[Resize, ...]:
     """Return the proposals, with a move (likely at most) where a cheaper tier has room for a tier's peak."""
-    return tuple(_move(tier, [other for other in tiers if other is not tier]) for tier in tiers)
+    return tuple(_move(tier, [resize for resize in tiers if resize is not tier]) for tier in tiers)
 
 
-def _move(tier: Resize, others: Sequence[Resize]) -> Resize:
-    costs = [(cost, other) for other in others if (cost := _find_cheaper(tier, other)) is not None]
+def _move(tier: Resize, resizes: Sequence[Resize]) -> Resize:
+    costs = [(cost, resize) for resize in resizes if (cost := _find_cheaper(tier, resize)) is not None]
     kept = tier.proposal
     if kept.kind is ProposalKind.NONE or not costs or tier.measured is None:
         return tier
     cost, best = min(costs, key=lambda pair: pair[0])
-    target, own = best.seen.context.tier, figure(tier.measured.per_million_tokens or 0.0)
+    target, own = best.seen.context.name, figure(tier.measured.per_million_tokens or 0.0)
     text = f"Move this traffic to {target}: a million tokens cost {amount(cost, tier.measured.price.currency)} there, "
     text += f"{own} here, at like lengths"
     proposal = replace(
@@ -50,23 +50,23 @@ def _move(tier: Resize, others: Sequence[Resize]) -> Resize:
     return replace(tier, proposal=proposal)
 
 
-def _find_cheaper(tier: Resize, other: Resize) -> float | None:
+def _find_cheaper(tier: Resize, resize: Resize) -> float | None:
     """Return the other tier's cost of a million tokens if it can take this traffic for clearly less."""
-    mine, theirs = tier.seen.context.plan, other.seen.context.plan
-    if mine is None or theirs is None or mine.model != theirs.model or tier.measured is None or other.measured is None:
+    mine, theirs = tier.seen.context.plan, resize.seen.context.plan
+    if mine is None or theirs is None or mine.model != theirs.model or tier.measured is None or resize.measured is None:
         return None
     promised, kept = mine.slo.ttft_p99_seconds, theirs.slo.ttft_p99_seconds
-    if (kept or math.inf) > (promised or math.inf) or not have_matching_lengths(tier.workload, other.workload):
+    if (kept or math.inf) > (promised or math.inf) or not have_matching_lengths(tier.workload, resize.workload):
         return None
-    own, cost = tier.measured.per_million_tokens, other.measured.per_million_tokens
-    is_same_currency = tier.measured.price.currency == other.measured.price.currency
+    own, cost = tier.measured.per_million_tokens, resize.measured.per_million_tokens
+    is_same_currency = tier.measured.price.currency == resize.measured.price.currency
     if own is None or cost is None or not is_same_currency or cost > CHEAPER * own:
         return None
-    size = other.sized
+    size = resize.sized
     if size is None or not tier.workload.peak_rps:
         return None
     needed = count_fleet(tier.workload.peak_rps, size.capacity.rps, size.safety_factor, size.margin)
-    return cost if needed <= _count_spare(other) else None
+    return cost if needed <= _count_spare(resize) else None
 
 
 def _count_spare(tier: Resize) -> int:
@@ -74,11 +74,11 @@ def _count_spare(tier: Resize) -> int:
     return max(0, now - tier.sized.replicas) if tier.sized else 0
 
 
-def have_matching_lengths(tier: WorkloadNow, other: WorkloadNow) -> bool:
+def have_matching_lengths(tier: WorkloadNow, workload_now: WorkloadNow) -> bool:
     """Return whether prompts and outputs of two tiers are about as long, by their medians."""
     pairs = [
         (a.observed.value, b.observed.value)
-        for a, b in zip(tier.lengths, other.lengths, strict=True)
+        for a, b in zip(tier.lengths, workload_now.lengths, strict=True)
         if a.quantile == "p50" and isinstance(a.observed, Reading) and isinstance(b.observed, Reading)
     ]
     known = [(a, b) for a, b in pairs if a and b]

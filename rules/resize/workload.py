@@ -103,14 +103,14 @@ def measure_workload(seen: ProductionSummary) -> WorkloadNow:
     plan = seen.context.plan
     planned = plan.workload if plan else None
     rates = planned.requests_per_second if planned else None
-    found = tuple(_length(seen, word, key, name) for word, _, key in LENGTHS for name in QUANTILES)
+    lengths = tuple(_length(seen, word, key, name) for word, _, key in LENGTHS for name in QUANTILES)
     arrivals, lately = sorted((rate.rps for rate in seen.rates), reverse=True), seen.lately
     is_known = len(arrivals) >= SEPARATE
     archetype = planned.archetype if planned and planned.archetype else ""
     # The archetype of longer prompts, longer outputs or both (guide 1.2).
-    towards = TOWARDS.get(frozenset(length.what for length in found if length.longer), "")
+    towards = TOWARDS.get(frozenset(length.what for length in lengths if length.longer), "")
     return WorkloadNow(
-        lengths=found,
+        lengths=lengths,
         requests=seen.total.counters.get("requests_finished", 0.0) if seen.total else 0.0,
         average_rps=seen.average_rps,
         peak_rps=arrivals[SEPARATE - 1] if is_known else None,
@@ -255,8 +255,8 @@ def _list_loads(now: WorkloadNow, replicas: float, top_rps: float | None) -> tup
     top = TOP * peak if top_rps is None else top_rps
     steps = range(1, math.ceil(math.log(top / peak, STEP)))
     rows += [(peak * STEP**step, f"{STEP**step:.2f} x {name}") for step in steps]
-    found: list[BenchmarkLoad] = []
+    loads: list[BenchmarkLoad] = []
     for rps, origin in [(top, "highest"), *(row for row in sorted(rows, reverse=True) if APART * row[0] <= top)]:
-        if not found or APART * rps <= found[-1].rps:
-            found.append(BenchmarkLoad(rps=float(f"{rps:.3g}"), origin=origin))
-    return tuple(reversed(found))
+        if not loads or APART * rps <= loads[-1].rps:
+            loads.append(BenchmarkLoad(rps=float(f"{rps:.3g}"), origin=origin))
+    return tuple(reversed(loads))

@@ -122,7 +122,7 @@ def minute_from_window(window: Window) -> MinuteSums:
 
     A window of several replicas expects more time than it spans, and all of it since its start.
     """
-    told, served = count_arrivals(window.counters, count_gone(window)), count_served(window)
+    value, served = count_arrivals(window.counters, count_gone(window)), count_served(window)
     seconds = _seconds(window, "requests_arrived" if "requests_arrived" in window.counters else "requests_finished")
     prompts, generated = (window.counters.get(name) for name in ("prompt_tokens", "generation_tokens"))
     waiting, computed = window.gauges.get("requests_waiting"), computed_share(window)
@@ -132,9 +132,9 @@ def minute_from_window(window: Window) -> MinuteSums:
         last=window.end,
         expected_seconds=window.expected_seconds,
         covered_seconds=window.covered_seconds,
-        requests=told or 0.0,
-        requests_seconds=0.0 if told is None else seconds,
-        completed=(told or 0.0) if served is None else served,
+        requests=value or 0.0,
+        requests_seconds=0.0 if value is None else seconds,
+        completed=(value or 0.0) if served is None else served,
         prompt_tokens=prompts or 0.0,
         prompt_seconds=0.0 if prompts is None else _seconds(window, "prompt_tokens"),
         generation_tokens=generated or 0.0,
@@ -185,9 +185,9 @@ def _overlap(start: float, low: float, high: float) -> float:
     return max(0.0, min(start + MINUTE_SECONDS, high) - max(start, low))
 
 
-def add(several: Iterable[MinuteSums]) -> MinuteSums:
+def add(sums: Iterable[MinuteSums]) -> MinuteSums:
     """Return the sum of parts of one minute. Raise ValueError for no parts or parts of different minutes."""
-    parts = tuple(several)
+    parts = tuple(sums)
     if len({part.start for part in parts}) != 1:
         raise ValueError("only parts of one and the same minute add up")
     return MinuteSums(
@@ -208,66 +208,66 @@ def list_demand(minutes: Iterable[MinuteSums]) -> tuple[MinuteDemand, ...]:
     most MOST_SHARE of them or what arrived.
     """
     recent: deque[MinuteSums] = deque(maxlen=REQUEST_MINUTES)
-    found = []
-    for one in minutes:
-        recent.append(one)
+    demand = []
+    for minute in minutes:
+        recent.append(minute)
         completed = prompts = generated = 0.0
         for before in reversed(recent):
-            if completed >= ENOUGH_REQUESTS or before.start <= one.start - REQUEST_MINUTES * MINUTE_SECONDS:
+            if completed >= ENOUGH_REQUESTS or before.start <= minute.start - REQUEST_MINUTES * MINUTE_SECONDS:
                 break
             completed += before.completed
             prompts += before.prompt_tokens
             generated += before.generation_tokens
-        prompts = _asked(one.prompt_tokens, prompts, completed, one)
-        generated = _asked(one.generation_tokens, generated, completed, one)
-        found.append(
+        prompts = _asked(minute.prompt_tokens, prompts, completed, minute)
+        generated = _asked(minute.generation_tokens, generated, completed, minute)
+        demand.append(
             replace(
-                demand_from_requests(one),
-                prompt_tokens=_whole(one, prompts, one.prompt_seconds),
-                generation_tokens=_whole(one, generated, one.generation_seconds),
-                waiting=_waiting(one),
-                computed=_computed(one),
+                demand_from_requests(minute),
+                prompt_tokens=_whole(minute, prompts, minute.prompt_seconds),
+                generation_tokens=_whole(minute, generated, minute.generation_seconds),
+                waiting=_waiting(minute),
+                computed=_computed(minute),
             )
         )
-    return tuple(found)
+    return tuple(demand)
 
 
-def _computed(one: MinuteSums) -> float | None:
+def _computed(sums: MinuteSums) -> float | None:
     """Return the computed share of the prompt tokens. Return None if most of it was not told."""
-    if one.prompt_tokens <= 0 or one.computed_seconds < ENOUGH_COVERAGE * one.prompt_seconds:
+    if sums.prompt_tokens <= 0 or sums.computed_seconds < ENOUGH_COVERAGE * sums.prompt_seconds:
         return None
-    return min(1.0, one.computed_tokens / one.prompt_tokens * one.prompt_seconds / one.computed_seconds)
+    return min(1.0, sums.computed_tokens / sums.prompt_tokens * sums.prompt_seconds / sums.computed_seconds)
 
 
-def demand_from_requests(one: MinuteSums) -> MinuteDemand:
+def demand_from_requests(sums: MinuteSums) -> MinuteDemand:
     """Return the requests of a minute as `list_demand` does. Tokens and waiting requests are missing."""
     return MinuteDemand(
-        start=one.start,
-        requests=_whole(one, max(0.0, one.requests), one.requests_seconds),
-        covered_seconds=one.covered_seconds,
-        expected_seconds=one.expected_seconds,
+        start=sums.start,
+        requests=_whole(sums, max(0.0, sums.requests), sums.requests_seconds),
+        covered_seconds=sums.covered_seconds,
+        expected_seconds=sums.expected_seconds,
     )
 
 
-def _asked(tokens: float, of_recent: float, finished: float, one: MinuteSums) -> float:
-    if finished < FEWEST_REQUESTS or one.requests_seconds <= 0:
+def _asked(tokens: float, of_recent: float, finished: float, sums: MinuteSums) -> float:
+    if finished < FEWEST_REQUESTS or sums.requests_seconds <= 0:
         return tokens
     each = of_recent / finished
-    more = (one.requests - one.completed) * each
-    return min(max(tokens + more, LEAST_SHARE * tokens), max(MOST_SHARE * tokens, one.requests * each))
+    more = (sums.requests - sums.completed) * each
+    return min(max(tokens + more, LEAST_SHARE * tokens), max(MOST_SHARE * tokens, sums.requests * each))
 
 
-def _whole(one: MinuteSums, amount: float, seconds: float) -> float | None:
+def _whole(sums: MinuteSums, amount: float, seconds: float) -> float | None:
     """Return the amount for the whole minute and all replicas. Return None if too little of it was observed."""
-    watched = min(1.0, (one.last - one.first) / MINUTE_SECONDS)
-    if one.expected_seconds <= 0 or min(watched, seconds / one.expected_seconds) < ENOUGH_COVERAGE:
+    watched = min(1.0, (sums.last - sums.first) / MINUTE_SECONDS)
+    if sums.expected_seconds <= 0 or min(watched, seconds / sums.expected_seconds) < ENOUGH_COVERAGE:
         return None
-    return amount / min(1.0, seconds / one.expected_seconds) / watched
+    return amount / min(1.0, seconds / sums.expected_seconds) / watched
 
 
-def _waiting(one: MinuteSums) -> float | None:
+def _waiting(sums: MinuteSums) -> float | None:
     """Return the mean number of waiting requests in the tier: the mean per replica times the replicas."""
-    watched = one.last - one.first
-    if one.expected_seconds <= 0 or one.waiting_seconds < ENOUGH_COVERAGE * one.expected_seconds:
+    watched = sums.last - sums.first
+    if sums.expected_seconds <= 0 or sums.waiting_seconds < ENOUGH_COVERAGE * sums.expected_seconds:
         return None
-    return one.waiting / one.waiting_seconds * one.expected_seconds / watched
+    return sums.waiting / sums.waiting_seconds * sums.expected_seconds / watched

@@ -130,23 +130,23 @@ def find_page_contradiction(
     # A gap may be of several tokens, and the counter of more than the finished requests: neither is too large for it.
     sure = lengths is not None and "tpot_seconds" in histograms
     tpot = tpot if sure or (tpot or 0.0) * (tokens - 1) < e2e - ttft else None
-    found = next(find_contradictions(ttft=ttft, e2e=e2e, tpot=tpot, tokens=tokens), None)
-    if found is None:
+    contradiction = next(find_contradictions(ttft=ttft, e2e=e2e, tpot=tpot, tokens=tokens), None)
+    if contradiction is None:
         return None
     families = [family for name in ("ttft", "e2e", "tpot") for family in WRONG_FAMILIES[name] if family in histograms]
     if any(increase(EMPTY, histograms[family]).total is None for family in families):
         return None
-    wrong = {family for name in found.wrong for family in WRONG_FAMILIES[name]}
-    return found, tuple(family for family in families if family in wrong)
+    wrong = {family for name in contradiction.wrong for family in WRONG_FAMILIES[name]}
+    return contradiction, tuple(family for family in families if family in wrong)
 
 
 def _least_mean(times: Cumulative, n: float) -> float:
     """Return the least mean of the `n` shortest times: the longest may be of requests that have not finished."""
-    found, below, edge = 0.0, 0.0, 0.0
+    value, below, edge = 0.0, 0.0, 0.0
     for upper, count in zip(times.edges, times.counts, strict=True):
-        found += edge * max(0.0, min(count, n) - below)
+        value += edge * max(0.0, min(count, n) - below)
         below, edge = max(below, min(count, n)), upper
-    return found / n
+    return value / n
 
 
 def _mean(histograms: Mapping[str, Cumulative], family: str) -> float | None:

@@ -165,25 +165,28 @@ def _arrivals(window: Window, basis: PlanFacts) -> SignalValue:
 def _failed_share(window: Window) -> SignalValue:
     """Return failed requests by served plus failed requests. The bounds follow from the possible overlap of the two
     failure counts."""
-    found = outcomes(window)
-    if isinstance(found, Missing):
-        return found
-    if found.accepted_requests <= 0:
+    results = outcomes(window)
+    if isinstance(results, Missing):
+        return results
+    if results.accepted_requests <= 0:
         return gap_for_empty_family(window, "requests_finished")
-    value, most = found.failed / found.accepted_requests, found.most_failed / (found.served + found.most_failed)
-    return Reading(value=value, low=0.0 if found.doubt else value, high=most, n=found.accepted_requests)
+    value, most = (
+        results.failed / results.accepted_requests,
+        results.most_failed / (results.served + results.most_failed),
+    )
+    return Reading(value=value, low=0.0 if results.doubt else value, high=most, n=results.accepted_requests)
 
 
 def _refused_share(window: Window) -> SignalValue:
     """Return refused requests of every counted kind by all ended requests."""
-    found = outcomes(window)
-    if isinstance(found, Missing):
-        return found
+    results = outcomes(window)
+    if isinstance(results, Missing):
+        return results
     if not {NO_ROOM, HTTP_REFUSED} & window.counters.keys():
         return Missing(gap=window.explain_missing(NO_ROOM))
-    if found.all_requests <= 0:
+    if results.all_requests <= 0:
         return gap_for_empty_family(window, "requests_finished")
-    return _exactly((found.no_room + found.bad) / found.all_requests, found.all_requests)
+    return _exactly((results.no_room + results.bad) / results.all_requests, results.all_requests)
 
 
 def _evictions_per_running(window: Window, basis: PlanFacts) -> SignalValue:
@@ -232,10 +235,10 @@ def _cache_hits(cache: str) -> Callable[[Window, PlanFacts], SignalValue]:
     def read(window: Window, basis: PlanFacts) -> SignalValue:
         if whole in window.counters or gauge not in window.gauges:
             return lookup_share(window, part, whole)
-        told = mean_level(window, gauge)
-        if isinstance(told, Reading) and told.high is not None and told.high > 1 + ALL:
-            return Missing(gap=Gap.CONTRADICTORY, text=f"the engine prints a hit rate of {told.high:.4g}, above 1")
-        return told
+        reading = mean_level(window, gauge)
+        if isinstance(reading, Reading) and reading.high is not None and reading.high > 1 + ALL:
+            return Missing(gap=Gap.CONTRADICTORY, text=f"the engine prints a hit rate of {reading.high:.4g}, above 1")
+        return reading
 
     return read
 
@@ -297,8 +300,8 @@ def _cold_start(window: Window, basis: PlanFacts) -> SignalValue:
     if "cold_starts" in window.counters:
         return ratio(window, "cold_start_seconds", "cold_starts")
     if "engine_startup_seconds" in window.gauges:
-        told = window.gauges["engine_startup_seconds"]
-        return Reading(value=None, low=told.minimum, high=None, n=told.samples)
+        gauge_sum = window.gauges["engine_startup_seconds"]
+        return Reading(value=None, low=gauge_sum.minimum, high=None, n=gauge_sum.samples)
     if "restarts" in window.counters:
         return Missing(gap=Gap.NOT_EXPOSED, text="the page does not tell when the engine was ready")
     return Missing(gap=Gap.NO_TRAFFIC, text="no restart was seen")

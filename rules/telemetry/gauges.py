@@ -129,7 +129,7 @@ def _is_still(counters: Mapping[str, float], parts: Mapping[str, tuple[Histogram
     return (
         TOKEN_FAMILY in parts
         and not any(counters.values())
-        and not any(one.n for several in parts.values() for one in several)
+        and not any(histogram.n for part in parts.values() for histogram in part)
     )
 
 
@@ -161,8 +161,8 @@ def _estimate_in_system(
 def _shortest(parts: Mapping[str, tuple[Histogram, ...]]) -> float:
     """Return the lower bound of the seconds that nine of ten requests took. A request observed at a scrape stays at
     least that long."""
-    found = quantile(parts.get("e2e_seconds", ()), 0.1)
-    return (found.low if found else None) or 0.0
+    reading = quantile(parts.get("e2e_seconds", ()), 0.1)
+    return (reading.low if reading else None) or 0.0
 
 
 def _is_refuted(shown: float, finished: GaugeSum) -> bool:

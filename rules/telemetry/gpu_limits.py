@@ -37,15 +37,15 @@ def check_level(name: str, value: float) -> Impossible | None:
 def drop_impossible(readout: GpuReadout) -> GpuReadout:
     """Return the readout without gauges that cannot be; each becomes a gap. A part above its whole costs both."""
     gauges = readout.gauges
-    found = {name: text for name, value in gauges.items() if (text := check_level(name, value)) is not None}
+    mapping = {name: text for name, value in gauges.items() if (text := check_level(name, value)) is not None}
     for part, whole in PARTS:
         if part in gauges and whole in gauges and gauges[part] > gauges[whole]:
             text = Impossible(f"{part} is {gauges[part]:.3g} of {gauges[whole]:.3g} bytes: cannot be")
-            found |= {part: text, whole: text}
-    if not found:
+            mapping |= {part: text, whole: text}
+    if not mapping:
         return readout
-    kept = {name: value for name, value in gauges.items() if name not in found}
-    return replace(readout, gauges=kept, gaps={**readout.gaps, **found}, sampled=readout.sampled - found.keys())
+    kept = {name: value for name, value in gauges.items() if name not in mapping}
+    return replace(readout, gauges=kept, gaps={**readout.gaps, **mapping}, sampled=readout.sampled - mapping.keys())
 
 
 def find_impossible_increases(counters: Mapping[str, float], seconds: float) -> frozenset[str]:

@@ -100,8 +100,8 @@ def _codes_not_yet_seen(earlier: GpuReadout, later: GpuReadout) -> dict[str, flo
 def sum_gpus(of_gpus: Iterable[Window]) -> Window | None:
     """Return the sum over a replica's GPUs. Integrals, seconds and counters add, so readings are means over GPUs and
     time."""
-    several = tuple(of_gpus)
-    return windows.sum_windows(several) if several else None
+    rows = tuple(of_gpus)
+    return windows.sum_windows(rows) if rows else None
 
 
 GPU_UTILIZATION_KINDS = {
@@ -119,15 +119,15 @@ def gpu_utilization(window: Window, kind: str) -> SignalValue:
     family = GPU_UTILIZATION_KINDS[kind]
     if family != "gpu_busy_seconds":
         return mean_level(window, family)
-    found = ratio(window, "gpu_busy_seconds", "gpu_busy_covered_seconds")
-    return found if isinstance(found, Reading) else mean_level(window, "gpu_utilization_sampled")
+    reading = ratio(window, "gpu_busy_seconds", "gpu_busy_covered_seconds")
+    return reading if isinstance(reading, Reading) else mean_level(window, "gpu_utilization_sampled")
 
 
 def utilization(window: Window) -> SignalValue:
     """Return the utilisation of the most informative kind that exists (DESIGN 3.4: kinds are never mixed in a
     comparison)."""
-    found = tuple(gpu_utilization(window, kind) for kind in ("gr_engine_active", "nvml_gpu", "amd_gfx"))
-    return next((reading for reading in found if isinstance(reading, Reading)), found[1])
+    readings = tuple(gpu_utilization(window, kind) for kind in ("gr_engine_active", "nvml_gpu", "amd_gfx"))
+    return next((reading for reading in readings if isinstance(reading, Reading)), readings[1])
 
 
 def level_ratio(window: Window, part: str, whole: str) -> SignalValue:
@@ -147,17 +147,17 @@ def level_ratio(window: Window, part: str, whole: str) -> SignalValue:
 
 def power(window: Window) -> SignalValue:
     """Return the mean power of one GPU in watts: energy by covered seconds, otherwise the mean of polled powers."""
-    found = ratio(window, "gpu_energy_joules", "gpu_energy_covered_seconds")
-    return found if isinstance(found, Reading) else mean_level(window, "gpu_power_watts")
+    reading = ratio(window, "gpu_energy_joules", "gpu_energy_covered_seconds")
+    return reading if isinstance(reading, Reading) else mean_level(window, "gpu_power_watts")
 
 
 def throttled(window: Window) -> SignalValue:
     """Return the share of time in which heat or the board reduced the clocks. The two may overlap, so take the larger.
     The power limit is excluded. At full load it reduces the clocks of any data-centre GPU by design."""
     names = ("gpu_throttled_thermal_seconds", "gpu_throttled_hardware_seconds")
-    found = [ratio(window, name, "gpu_throttled_covered_seconds") for name in names]
-    known = [one for one in found if isinstance(one, Reading) and one.value is not None]
-    return max(known, key=lambda one: one.value or 0.0) if known else found[0]
+    readings = [ratio(window, name, "gpu_throttled_covered_seconds") for name in names]
+    known = [reading for reading in readings if isinstance(reading, Reading) and reading.value is not None]
+    return max(known, key=lambda reading: reading.value or 0.0) if known else readings[0]
 
 
 def energy(window: Window, gpus: float | None, tokens: str) -> SignalValue:

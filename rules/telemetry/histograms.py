@@ -116,15 +116,15 @@ def _is_possible(edges: tuple[float, ...], counts: tuple[float, ...], total: flo
     if not math.isfinite(total) or total < 0:
         return False
     # Hot path: every histogram of every scrape. Most buckets are empty and add nothing to exact sums.
-    least, most, one = [], [], math.inf
+    least, most, value = [], [], math.inf
     for place in compress(range(len(counts)), counts):
         edge, count = edges[place], counts[place]
         if place and edges[place - 1] > 0:
             least.append(edges[place - 1] * count)
         most.append(edge * count)
         if edge < math.inf:
-            one = edge
-    return math.fsum(least) - one <= total <= math.fsum(most) + one
+            value = edge
+    return math.fsum(least) - value <= total <= math.fsum(most) + value
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +145,15 @@ def sum_histograms(parts: Iterable[Histogram]) -> tuple[Histogram, ...]:
 
     Different grids, as after an upgrade, are added on the edges that all have. So any grouping gives the same sum.
     """
-    several = list(parts)
-    if not several or not [part for part in several if part.edges is not several[0].edges]:
+    histograms = list(parts)
+    if not histograms or not [part for part in histograms if part.edges is not histograms[0].edges]:
         # Pages of one layout share the object of their edges, and comparing it costs more than the sum.
-        return (_add_equal(several),) if several else ()
-    seen = [part for part in several if part.n] or [part for part in several if part.edges != NO_GRID] or several[:1]
+        return (_add_equal(histograms),) if histograms else ()
+    seen = (
+        [part for part in histograms if part.n]
+        or [part for part in histograms if part.edges != NO_GRID]
+        or histograms[:1]
+    )
     common = set(seen[0].edges).intersection(*[part.edges for part in seen])
     edges = tuple(sorted(common))
     return (_add_equal([part if part.edges == edges else _coarsen(part, edges) for part in seen]),)
@@ -219,9 +223,9 @@ def _estimate(part: Histogram, q: float, rank: float, ends: tuple[float, float])
     left = round((1 - q) * n, 6)
     at_low, at_high = n - below, max(n - upto, min(NOTHING_SEEN, n - below))
     if upto >= TAIL * n and at_high < left < at_low:
-        found = low + (high - low) * math.log(at_low / left) / math.log(at_low / at_high)
-        if low < found < high:
-            return found
+        value = low + (high - low) * math.log(at_low / left) / math.log(at_low / at_high)
+        if low < value < high:
+            return value
     return low + (high - low) * (rank - 0.5 - below) / (upto - below)
 
 
@@ -291,7 +295,7 @@ def draw(parts: tuple[Histogram, ...], mean: float | None, count: int) -> tuple[
     """
     if not parts:
         return (max(1, round(mean or 0)),) * count, 0
-    found = [q for number in range(count) if (q := quantile(parts, (number + 0.5) / count))]
-    values = [(q.low or 0.0) if q.value is None else q.value for q in found]
+    readings = [q for number in range(count) if (q := quantile(parts, (number + 0.5) / count))]
+    values = [(q.low or 0.0) if q.value is None else q.value for q in readings]
     scale = 1.0 if mean is None else mean * count / math.fsum(values)
-    return tuple(sorted(max(1, round(value * scale)) for value in values)), sum(q.high is None for q in found)
+    return tuple(sorted(max(1, round(value * scale)) for value in values)), sum(q.high is None for q in readings)

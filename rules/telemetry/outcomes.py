@@ -68,10 +68,10 @@ def count_gone(window: Window) -> float:
     if ARRIVED in counters or FINISHED not in counters:
         return 0.0
     ended = counters[FINISHED] + counters.get(FAILED, 0.0)
-    told = HTTP_OK if HTTP_OK in counters else "ttft_seconds"
-    if abs(window.seconds_of(told) - window.seconds_of(FINISHED)) > ALL * window.due_seconds:
+    text = HTTP_OK if HTTP_OK in counters else "ttft_seconds"
+    if abs(window.seconds_of(text) - window.seconds_of(FINISHED)) > ALL * window.due_seconds:
         return 0.0
-    if told == HTTP_OK:
+    if text == HTTP_OK:
         gone = counters[HTTP_OK] - ended
     else:
         begun = math.fsum(part.n for part in window.histograms.get("ttft_seconds", ()))
@@ -92,9 +92,9 @@ def outcomes(window: Window) -> Outcomes | Missing:
     """Return the outcomes of a window's requests. Return missing if the engine does not separate failed requests."""
     counters = window.counters
     if FAILED not in counters and HTTP_FAILED not in counters:
-        several = [window.explain_missing(family) for family in (FAILED, HTTP_FAILED)]
-        told = next((gap for gap in several if gap is not Gap.NOT_EXPOSED), Gap.NOT_EXPOSED)
-        return Missing(gap=told)
+        gaps = [window.explain_missing(family) for family in (FAILED, HTTP_FAILED)]
+        result = next((gap for gap in gaps if gap is not Gap.NOT_EXPOSED), Gap.NOT_EXPOSED)
+        return Missing(gap=result)
     if FINISHED not in counters:
         return Missing(gap=window.explain_missing(FINISHED))
     low, high = failed_bounds(counters)
@@ -115,14 +115,14 @@ def _doubt(window: Window, low: float) -> str:
     seconds = [window.seconds_of(family) for family in counted]
     if max(seconds) - min(seconds) > ALL * window.due_seconds:
         return "served and failed requests were counted over different times"
-    told = _requests(window.counters)
-    if told is None:
+    value = _requests(window.counters)
+    if value is None:
         return ""
     # A request that was in the system before may fail now.
     before = math.fsum(window.gauges[name].maximum for name in IN_SYSTEM if name in window.gauges)
-    if low <= told + before + 1:
+    if low <= value + before + 1:
         return ""
-    return f"the page counts {low:,.0f} failed requests of {told:,.0f}"
+    return f"the page counts {low:,.0f} failed requests of {value:,.0f}"
 
 
 def _requests(counters: Mapping[str, float]) -> float | None:

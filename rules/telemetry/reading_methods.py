@@ -26,8 +26,8 @@ def quantile(window: Window, family: str, q: float) -> SignalValue:
     """Return the quantile (0-1) of a histogram family. The edges around its rank are the bounds."""
     if family not in window.histograms:
         return Missing(gap=window.explain_missing(family))
-    found = histograms.quantile(window.histograms[family], q)
-    return gap_for_empty_family(window, family) if found is None else found
+    reading = histograms.quantile(window.histograms[family], q)
+    return gap_for_empty_family(window, family) if reading is None else reading
 
 
 def gap_for_empty_family(window: Window, family: str, text: str = "") -> Missing:
@@ -85,11 +85,11 @@ def ratio(window: Window, above: str, below: str) -> SignalValue:
 
 def share(window: Window, part: str, whole: str) -> SignalValue:
     """Return the ratio of a counter to the counter that includes it. A ratio above 1 is a contradiction."""
-    found = ratio(window, part, whole)
-    if isinstance(found, Reading) and found.value is not None and found.value > 1 + ALL:
+    reading = ratio(window, part, whole)
+    if isinstance(reading, Reading) and reading.value is not None and reading.value > 1 + ALL:
         counted = f"{window.counters[part]:,.0f} {part} of {window.counters[whole]:,.0f} {whole}"
-        return Missing(gap=Gap.CONTRADICTORY, text=f"{counted} ({found.value:.0%}) cannot be")
-    return found
+        return Missing(gap=Gap.CONTRADICTORY, text=f"{counted} ({reading.value:.0%}) cannot be")
+    return reading
 
 
 PROMPTS = "prompt_tokens"
@@ -115,15 +115,19 @@ def has_repeated_lookups(queried: float, prompts: float | None, running: float |
 
 def lookup_share(window: Window, part: str, whole: str) -> SignalValue:
     """Return the share of hits in lookups of a cache (tokens). Lookups that were counted again are a contradiction."""
-    found, prompts = share(window, part, whole), window.counters.get(PROMPTS)
-    if isinstance(found, Missing) or prompts is None or window.seconds_of(PROMPTS) < FULL_COVERAGE * window.due_seconds:
-        return found
+    reading, prompts = share(window, part, whole), window.counters.get(PROMPTS)
+    if (
+        isinstance(reading, Missing)
+        or prompts is None
+        or window.seconds_of(PROMPTS) < FULL_COVERAGE * window.due_seconds
+    ):
+        return reading
     finished = window.counters.get("requests_finished", 0.0)
     levels = [window.gauge(family) for family in ("requests_running", "requests_waiting")]
     known = [gauge.integral / window.span for gauge in levels if gauge is not None]
     running = math.fsum(known) * prompts / finished if finished > 0 and len(known) == len(levels) else None
     if not has_repeated_lookups(window.counters[whole], prompts, running):
-        return found
+        return reading
     text = f"{window.counters[whole]:,.0f} tokens were looked up for {prompts:,.0f} prompt tokens"
     return Missing(gap=Gap.CONTRADICTORY, text=f"{text}: lookups are counted again and again, their hits are no share")
 
@@ -171,13 +175,13 @@ def bracketed(window: Window, family: str, q: float) -> SignalValue:
     if the engine observes both families of the same requests. TGI does so at a request's end (backends/v3/src;
     router/src/infer in older releases).
     """
-    found = quantile(window, family, q)
-    if isinstance(found, Reading) or found.gap is not Gap.NOT_EXPOSED or family not in BRACKETS:
-        return found
+    reading = quantile(window, family, q)
+    if isinstance(reading, Reading) or reading.gap is not Gap.NOT_EXPOSED or family not in BRACKETS:
+        return reading
     smaller, larger = BRACKETS[family]
     below, above = quantile(window, smaller, q) if smaller else None, quantile(window, larger, q)
     if isinstance(below, Missing) or isinstance(above, Missing):
-        return found
+        return reading
     return Reading(value=None, low=below.low if below else 0.0, high=above.high, n=above.n)
 
 

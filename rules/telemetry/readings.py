@@ -29,7 +29,7 @@ _WAYS: dict[SignalKind, Callable[[Signal, Window], SignalValue]] = {
 
 def families_of(signal: Signal) -> frozenset[str]:
     """Return all families that the signal's reading may use. Other families do not change it."""
-    bracket = [other for family in signal.families for other in BRACKETS.get(family, ()) if other]
+    bracket = [other_family for family in signal.families for other_family in BRACKETS.get(family, ()) if other_family]
     return frozenset((*signal.families, *signal.also, *bracket))
 
 

@@ -48,7 +48,9 @@ class Reading:
 
     def map(self, change: Callable[[float], float]) -> Reading:
         """Return the reading with a rising function of its value and its bounds."""
-        value, low, high = (None if one is None else change(one) for one in (self.value, self.low, self.high))
+        value, low, high = (
+            None if number_of is None else change(number_of) for number_of in (self.value, self.low, self.high)
+        )
         return Reading(value=value, low=low, high=high, n=self.n)
 
 

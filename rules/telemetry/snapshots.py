@@ -108,11 +108,11 @@ RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)([^+]*)")
 """Numbers of a release, and what follows them without the builder's part."""
 
 
-def is_same_release(one: str, other: str) -> bool:
+def is_same_release(text: str, right: str) -> bool:
     """Return whether two releases are equal, without the builder's part: v0.32 is 0.32.0+cpu, 0.33.0rc1 is not 0.33.0."""
-    first, second = RELEASE.fullmatch(one.partition("+")[0]), RELEASE.fullmatch(other.partition("+")[0])
+    first, second = RELEASE.fullmatch(text.partition("+")[0]), RELEASE.fullmatch(right.partition("+")[0])
     if first is None or second is None:
-        return one == other
+        return text == right
     return (release_numbers(first[1]), first[2]) == (release_numbers(second[1]), second[2])
 
 

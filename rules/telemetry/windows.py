@@ -47,8 +47,8 @@ Key = TypeVar("Key")
 def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
     """Return the items by their key; groups and items keep their order."""
     groups: dict[Key, list[Item]] = {}
-    for one in items:
-        groups.setdefault(key(one), []).append(one)
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
     return groups
 
 
@@ -96,11 +96,11 @@ class Window:
 
     def gauge(self, family: str) -> GaugeSum | None:
         """Return a gauge's sum. Return None if it is absent or distant scrapes left most of the time unknown."""
-        found = self.gauges.get(family)
-        if found is None or found.seconds <= 0:
+        gauge_sum = self.gauges.get(family)
+        if gauge_sum is None or gauge_sum.seconds <= 0:
             return None
-        untold = self.gaps.get(family) in UNKNOWN_BETWEEN_SCRAPES and found.seconds < self.covered_seconds / 2
-        return None if untold else found
+        untold = self.gaps.get(family) in UNKNOWN_BETWEEN_SCRAPES and gauge_sum.seconds < self.covered_seconds / 2
+        return None if untold else gauge_sum
 
     def explain_missing(self, family: str) -> Gap:
         """Return the gap of an absent family. Pages that lack it take precedence over failed pages."""
@@ -178,8 +178,8 @@ def is_restart(earlier: Snapshot, later: Snapshot) -> bool:
 def _told_restart(earlier: Snapshot, later: Snapshot) -> Window:
     """Return the increase of restart counters on a page that counts its engine's restarts, as a node agent's does. Its
     sums continued, its engine did not."""
-    told = {f: later.counters.get(f, 0.0) - earlier.counters.get(f, 0.0) for f in STARTS}
-    grown = {family: value for family, value in told.items() if value > 0}
+    mapping = {f: later.counters.get(f, 0.0) - earlier.counters.get(f, 0.0) for f in STARTS}
+    grown = {family: value for family, value in mapping.items() if value > 0}
     return replace(gap_window(earlier.t, later.t, Gap.RESTARTED), counters=grown)
 
 
@@ -206,12 +206,12 @@ def _drop_impossible(counters: dict[str, float], parts: dict[str, tuple[Histogra
     seconds = max(dt, 1.0)
     requests = MOST["requests_finished"] * seconds
     # No limit is below that of requests. Hot path: few counters are above it.
-    found = {f for f, value in counters.items() if value > requests and value > _most_per_second(f) * seconds}
-    found |= {f for f, several in parts.items() for part in several if part.n > requests}
-    for family in found:
+    texts = {f for f, value in counters.items() if value > requests and value > _most_per_second(f) * seconds}
+    texts |= {f for f, rows in parts.items() for part in rows if part.n > requests}
+    for family in texts:
         counters.pop(family, None)
         parts.pop(family, None)
-    return frozenset(found)
+    return frozenset(texts)
 
 
 @lru_cache(maxsize=4096)
@@ -250,28 +250,28 @@ def sum_families(windows: Iterable[Window], families: Collection[str]) -> Window
 
 def sum_windows(windows: Iterable[Window]) -> Window:
     """Return the sum of windows, over time or over replicas. Raise ValueError for no windows."""
-    several = tuple(windows)
-    return several[0] if len(several) == 1 else _sum(several, None)
+    rows = tuple(windows)
+    return rows[0] if len(rows) == 1 else _sum(rows, None)
 
 
-def _sum(several: tuple[Window, ...], families: Collection[str] | None) -> Window:
+def _sum(windows: tuple[Window, ...], families: Collection[str] | None) -> Window:
     """Return the sum for some families, None for all."""
-    if not several:
+    if not windows:
         raise ValueError("no windows to add")
-    counters = _collect([w.counters for w in several], families, in_parts=True)
-    parts = _collect([w.histograms for w in several], families)
-    gauges = _collect([w.gauges for w in several], families)
+    counters = _collect([w.counters for w in windows], families, in_parts=True)
+    parts = _collect([w.histograms for w in windows], families)
+    gauges = _collect([w.gauges for w in windows], families)
     return Window(
-        start=min([w.start for w in several]),
-        end=max([w.end for w in several]),
-        expected_seconds=math.fsum([w.expected_seconds for w in several]),
-        covered_seconds=math.fsum([w.covered_seconds for w in several]),
+        start=min([w.start for w in windows]),
+        end=max([w.end for w in windows]),
+        expected_seconds=math.fsum([w.expected_seconds for w in windows]),
+        covered_seconds=math.fsum([w.covered_seconds for w in windows]),
         counters={f: math.fsum(values) for f, values in counters.items()},
-        histograms={f: histograms.sum_histograms(chain.from_iterable(found)) for f, found in parts.items()},
+        histograms={f: histograms.sum_histograms(chain.from_iterable(rows)) for f, rows in parts.items()},
         gauges={f: _sum_gauge(sums) for f, sums in gauges.items()},
-        short_seconds=_sum_short(several, {**counters, **parts}, families),
-        gaps=_worst_gaps([w.gaps for w in several]),
-        sampled=frozenset().union(*[w.sampled for w in several]),
+        short_seconds=_sum_short(windows, {**counters, **parts}, families),
+        gaps=_worst_gaps([w.gaps for w in windows]),
+        sampled=frozenset().union(*[w.sampled for w in windows]),
     )
 
 
@@ -282,27 +282,27 @@ def _collect(
     names: set[str] = set().union(*mappings)
     if families is not None:
         names = {name for name in names if name in families or (in_parts and stem(name) in families)}
-    return {name: [one[name] for one in mappings if name in one] for name in sorted(names)}
+    return {name: [mapping[name] for mapping in mappings if name in mapping] for name in sorted(names)}
 
 
 def _sum_short(
-    several: tuple[Window, ...], present: Mapping[str, Sequence[object]], families: Collection[str] | None
+    windows: tuple[Window, ...], present: Mapping[str, Sequence[object]], families: Collection[str] | None
 ) -> dict[str, float]:
     """Return the covered seconds without each family. A window that never had the family counts in full.
 
     `present` are the values of each family, of as many windows as have it.
     """
-    short: set[str] = set().union(*[w.short_seconds for w in several])
+    short: set[str] = set().union(*[w.short_seconds for w in windows])
     if families is not None:
         short.intersection_update(families)
-    found = {}
+    result = {}
     for name in sorted(short.union(present)):
-        if name not in short and len(present[name]) == len(several):
+        if name not in short and len(present[name]) == len(windows):
             continue
-        seconds = math.fsum([_short_in(w, name, name in short) for w in several])
+        seconds = math.fsum([_short_in(w, name, name in short) for w in windows])
         if seconds > 0:
-            found[name] = seconds
-    return found
+            result[name] = seconds
+    return result
 
 
 def _short_in(window: Window, family: str, is_told: bool) -> float:

@@ -102,5 +102,5 @@ def describe_period(begin: float, end: float | None, now: float | None) -> str:
 
 def split_claim(sentence: str) -> tuple[str, str]:
     """Return the claim that a sentence begins with, and its rest. They are split at the first "; " or ": "."""
-    found = re.search(r"[;:] ", sentence)
-    return (sentence[: found.start()], sentence[found.end() :]) if found else (sentence, "")
+    rows = re.search(r"[;:] ", sentence)
+    return (sentence[: rows.start()], sentence[rows.end() :]) if rows else (sentence, "")

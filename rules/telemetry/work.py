@@ -110,12 +110,12 @@ def weigh(
         prompts = _without_hits(prompts, computed, lengths.prefix_hit_ratio)
     if lengths.only:
         prompts, outputs = (prompts, None) if lengths.only == "prompt_tokens" else (None, outputs)
-    known = [one for one in (prompts, outputs) if one is not None] * (2 if lengths.only else 1)
+    known = [token_load for token_load in (prompts, outputs) if token_load is not None] * (2 if lengths.only else 1)
     bounded = len(known) == 2
     total = Reading(
-        value=(sum(one.best for one in known) + (2 - len(known)) * requests) / 2,
-        low=min(one.low for one in known) if bounded else None,
-        high=max(one.high for one in known) if bounded else None,
+        value=(sum(token_load.best for token_load in known) + (2 - len(known)) * requests) / 2,
+        low=min(token_load.low for token_load in known) if bounded else None,
+        high=max(token_load.high for token_load in known) if bounded else None,
         n=n,
     )
     return Work(total=total, by_prompts=prompts, by_outputs=outputs)

@@ -47,7 +47,7 @@ class RuleContext:
 
     rule: Rule
     catalogue: Mapping[str, Rule]
-    context: TierContext
+    tier: TierContext
     binned: tuple[BinnedWindow, ...] = ()
     now: float
     period_seconds: float = MINUTE_SECONDS
@@ -63,14 +63,14 @@ class RuleContext:
 
     @property
     def subject(self) -> Subject:
-        return Subject(tier=self.context.tier, replica=self.replica.name if self.replica is not None else None)
+        return Subject(tier=self.tier.name, replica=self.replica.name if self.replica is not None else None)
 
     @property
     def periods_word(self) -> str:
         return "minutes" if self.period_seconds <= MINUTE_SECONDS else "hours"
 
     def limit(self, name: str) -> float:
-        return self.rule.limit(name, self.context.limits)
+        return self.rule.limit(name, self.tier.limits)
 
     def unknown(self, reason: Gap, text: str, wait_seconds: float | None = None) -> Unknown:
         wait = wait_seconds if self.period_seconds <= MINUTE_SECONDS else None
@@ -150,7 +150,7 @@ def is_persistent(last: Part | None, each: Iterable[Part | None], exceeds: Calla
 
 
 def too_early(
-    case: RuleContext,
+    context: RuleContext,
     binned: Sequence[BinnedWindow],
     last: Part | None,
     each: Sequence[Part | None],
@@ -163,74 +163,74 @@ def too_early(
     """
     if last is None or not exceeds(last):
         return None
-    of_minutes = case.period_seconds <= MINUTE_SECONDS
+    of_minutes = context.period_seconds <= MINUTE_SECONDS
     is_enough = len([part for part in each if part is not None]) >= SEPARATE
     if is_enough and not (of_minutes and hold(binned).is_scraped_by_the_minute):
         return None
     shown = [
-        group for group, part in zip(case.periods(binned), each, strict=True) if part is not None and exceeds(part)
+        group for group, part in zip(context.periods(binned), each, strict=True) if part is not None and exceeds(part)
     ]
     if len(shown) >= SEPARATE:
         return None
-    text = f"{case.rule.title} for {part_seen(chain.from_iterable(shown), binned)}: too early to say"
-    return case.unknown(Gap.TOO_FEW_REQUESTS, text, (SEPARATE - len(shown)) * case.period_seconds)
+    text = f"{context.rule.title} for {part_seen(chain.from_iterable(shown), binned)}: too early to say"
+    return context.unknown(Gap.TOO_FEW_REQUESTS, text, (SEPARATE - len(shown)) * context.period_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkComparison:
     """Part of a context that can be compared with the benchmark: the windows on its curve."""
 
-    case: RuleContext
+    context: RuleContext
     curve: Curve
     binned: HeldWindows
 
     def last_quarter(self) -> HeldWindows:
-        return self.case.last_quarter(self.binned)
+        return self.context.last_quarter(self.binned)
 
     def end_unknown(self, requests: float) -> Unknown | None:
         """Return why the last quarter cannot confirm the finding: missing data is no recovery."""
-        needed = self.case.limit("minimum_requests") / 4
+        needed = self.context.limit("minimum_requests") / 4
         if requests >= needed:
             return None
-        beyond = [s.outside for s in self.case.last_quarter(self.case.binned) if s.outside]
+        beyond = [s.outside for s in self.context.last_quarter(self.context.binned) if s.outside]
         if beyond:
-            return self.case.unknown(Gap.OUTSIDE_BENCHMARK, beyond[-1])
-        return self.case.too_few_requests(requests, needed, " in the last quarter of the time")
+            return self.context.unknown(Gap.OUTSIDE_BENCHMARK, beyond[-1])
+        return self.context.too_few_requests(requests, needed, " in the last quarter of the time")
 
 
 def select_comparable(
-    case: RuleContext, families: Iterable[str] = (), promised: float | None = None
+    context: RuleContext, families: Iterable[str] = (), promised: float | None = None
 ) -> BenchmarkComparison | Unknown:
     """Return the comparable windows, or unknown without a plan, data, a family, or load inside the benchmark.
 
     If most of the loaded time is outside, the few minutes inside do not represent the tier. `promised` is the plan's
     value without a benchmark.
     """
-    if not case.binned:
-        return case.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
-    curve = case.context.curve
+    if not context.binned:
+        return context.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
+    curve = context.tier.curve
     if curve is None:
-        return case.unknown(Gap.NOT_IN_PLAN, "the plan has no benchmark curve for this tier")
-    if promised is None and all(getattr(point, case.rule.signal) is None for point in curve.points):
-        return case.unknown(Gap.NOT_IN_PLAN, f"the benchmark has no {case.rule.signal}")
+        return context.unknown(Gap.NOT_IN_PLAN, "the plan has no benchmark curve for this tier")
+    if promised is None and all(getattr(point, context.rule.signal) is None for point in curve.points):
+        return context.unknown(Gap.NOT_IN_PLAN, f"the benchmark has no {context.rule.signal}")
     for family in families:
-        if not any(family in s.window.histograms or family in s.window.counters for s in case.binned):
-            return case.unmeasured(family)
-    growing = find_growing_queues(case)
-    inside = hold(case.binned).on_curve
+        if not any(family in s.window.histograms or family in s.window.counters for s in context.binned):
+            return context.unmeasured(family)
+    growing = find_growing_queues(context)
+    inside = hold(context.binned).on_curve
     if growing:
         inside = HeldWindows(s for s in inside if s.replica not in growing)
-    outside = [(s, s.outside or growing[s.replica]) for s in case.binned if s.outside or s.replica in growing]
+    outside = [(s, s.outside or growing[s.replica]) for s in context.binned if s.outside or s.replica in growing]
     if not inside and not outside:
-        return case.unknown(worst_gap(case.binned, "requests_finished"), "no replica's load is known")
+        return context.unknown(worst_gap(context.binned, "requests_finished"), "no replica's load is known")
     if outside and (not inside or _loaded_seconds(s for s, _ in outside) > _loaded_seconds(inside)):
-        return case.unknown(Gap.OUTSIDE_BENCHMARK, outside[-1][1])
-    return BenchmarkComparison(case=case, curve=curve, binned=inside)
+        return context.unknown(Gap.OUTSIDE_BENCHMARK, outside[-1][1])
+    return BenchmarkComparison(context=context, curve=curve, binned=inside)
 
 
-def find_growing_queues(case: RuleContext) -> Mapping[str | None, str]:
+def find_growing_queues(context: RuleContext) -> Mapping[str | None, str]:
     """Return replicas whose queue grew over the whole hold, with the numbers. Sums over a week do not show it."""
-    return hold(case.binned).find_growing_queues(case.now) if case.period_seconds <= MINUTE_SECONDS else {}
+    return hold(context.binned).find_growing_queues(context.now) if context.period_seconds <= MINUTE_SECONDS else {}
 
 
 def _loaded_seconds(binned: Iterable[BinnedWindow]) -> float:

@@ -71,12 +71,12 @@ class Budget:
 
     def columns(self, since: float, until: float, *places: int) -> list[array[float]]:
         """Return columns of the rows whose middle lies in (since, until], the coarse ones first."""
-        found = [array("d") for _ in places]
+        rows = [array("d") for _ in places]
         for stored in (self.coarse, self.fine):
             low, high = _bounds(stored, since, until)
-            for column, place in zip(found, places, strict=True):
+            for column, place in zip(rows, places, strict=True):
                 column += stored[low * ROW + place : high * ROW : ROW]
-        return found
+        return rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,14 +124,16 @@ def restore_budget(context: TierContext, hours: Iterable[BinnedWindow], minutes:
     Only the windows of days reach back to the hours. The shorter windows need minutes.
     """
     budget = empty_budget(context)
-    grouped = windows.group_by((one.window for one in hours), lambda one: one.start // HOUR_SECONDS * HOUR_SECONDS)
+    grouped = windows.group_by(
+        (hour.window for hour in hours), lambda window: window.start // HOUR_SECONDS * HOUR_SECONDS
+    )
     for start, group in sorted(grouped.items()):
         whole = windows.sum_windows(group)
         row = _row(budget.objectives, whole, start, HOUR_SECONDS, min(HOUR_SECONDS, whole.span))
         if row is not None:
             budget = replace(budget, coarse=_add_row(budget.coarse, row, max))
-    for one in minutes:
-        budget = add_minute(budget, one.window)
+    for minute in minutes:
+        budget = add_minute(budget, minute.window)
     return budget
 
 
@@ -232,16 +234,16 @@ def measure_missed_objective(budget: Budget, now: float) -> MissedObjective | No
     Recent requests are those of the last IMPACT_SECONDS before `now` (unix seconds).
     """
     limits = dict(zip(OBJECTIVES, budget.objectives, strict=True))
-    found = []
+    missed_objective = []
     for family in COUNTED:
         count = count_slow_requests(budget, family, now - IMPACT_SECONDS, now)
         if count.n > 0:
             share = Reading(value=count.best / count.n, low=count.low / count.n, high=count.high / count.n, n=count.n)
             word = family.partition("_")[0].upper() if family in limits else ""
-            found.append(
+            missed_objective.append(
                 (count.best / count.n, MissedObjective(objective=word, limit_seconds=limits.get(family), share=share))
             )
-    return max(found, key=lambda one: one[0])[1] if found else None
+    return max(missed_objective, key=lambda pair: pair[0])[1] if missed_objective else None
 
 
 def count_observed_seconds(budget: Budget) -> float:

@@ -55,7 +55,11 @@ class Finding:
     @property
     def certain_transitions(self) -> list[Transition]:
         """Return the changes to a firing status that was certain: only these are alerts."""
-        return [one for one in self.transitions if one.status in FIRING and one.certainty is Certainty.CERTAIN]
+        return [
+            transition
+            for transition in self.transitions
+            if transition.status in FIRING and transition.certainty is Certainty.CERTAIN
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +122,9 @@ def has_changed(before: Finding | None, now: Finding) -> bool:
     """Return whether a finding began, or became worse in status, stage or severity."""
     if before is None or before.started_at != now.started_at:
         return True
-    known, new = ((one.worst.status, one.worst.stage, severity_of(one.worst, one)) for one in (before, now))
+    known, new = (
+        (finding.worst.status, finding.worst.stage, severity_of(finding.worst, finding)) for finding in (before, now)
+    )
     return known != new
 
 
@@ -128,7 +134,7 @@ def severity_of(verdict: Verdict, finding: Finding | None) -> Status | None:
     It is no worse than the worst status of the finding that was certain, as alerts are (DESIGN 3.10). A verdict that is
     only likely now keeps the status of its alert.
     """
-    certain = [one.status for one in finding.certain_transitions] if finding is not None else []
+    certain = [transition.status for transition in finding.certain_transitions] if finding is not None else []
     if verdict.certainty is Certainty.CERTAIN:
         certain.append(verdict.status)
     return min(verdict.status, max(certain, key=SEVERITY.__getitem__), key=SEVERITY.__getitem__) if certain else None

@@ -45,9 +45,9 @@ class HeldWindows(tuple[BinnedWindow, ...]):
     @classmethod
     def of_batches(cls, batches: Iterable[HeldWindows]) -> HeldWindows:
         """Return the windows of these batches, oldest first."""
-        several = tuple(batch for batch in batches if batch)
-        held = cls(chain.from_iterable(several))
-        held._batches = several
+        held_windows = tuple(batch for batch in batches if batch)
+        held = cls(chain.from_iterable(held_windows))
+        held._batches = held_windows
         return held
 
     @property
@@ -75,8 +75,8 @@ class HeldWindows(tuple[BinnedWindow, ...]):
         key = (make, *arguments)
         if key not in self._made:
             self._made[key] = make(self, *arguments)
-        found: Made = self._made[key]
-        return found
+        made: Made = self._made[key]
+        return made
 
     @property
     def span_seconds(self) -> float:
@@ -86,13 +86,15 @@ class HeldWindows(tuple[BinnedWindow, ...]):
     @cached_property
     def ends(self) -> tuple[float, float]:
         """Return the first and the last end in unix seconds."""
-        ends = list(chain.from_iterable(batch.ends for batch in self._batches)) or [one.window.end for one in self]
+        ends = list(chain.from_iterable(batch.ends for batch in self._batches)) or [
+            binned.window.end for binned in self
+        ]
         return min(ends, default=math.inf), max(ends, default=-math.inf)
 
     @cached_property
     def start(self) -> float:
         """Return the first start in unix seconds, inf without windows."""
-        starts = [batch.start for batch in self._batches] or [one.window.start for one in self]
+        starts = [batch.start for batch in self._batches] or [binned.window.start for binned in self]
         return min(starts, default=math.inf)
 
     @cached_property
@@ -125,20 +127,22 @@ class HeldWindows(tuple[BinnedWindow, ...]):
     def waiting(self) -> frozenset[str | None]:
         """Return the replicas at which a request waited."""
         parts = (batch.waiting for batch in self._batches)
-        own = () if self._batches else [one.replica for one in self if load_bins.has_waited(one.window)]
+        own = () if self._batches else [binned.replica for binned in self if load_bins.has_waited(binned.window)]
         return frozenset(own).union(*parts)
 
     @cached_property
     def by_replica(self) -> Mapping[str | None, HeldWindows]:
         """Return the windows of each replica, in their order."""
-        return {name: HeldWindows(group) for name, group in windows.group_by(self, lambda one: one.replica).items()}
+        return {
+            name: HeldWindows(group) for name, group in windows.group_by(self, lambda binned: binned.replica).items()
+        }
 
     @cached_property
     def on_curve(self) -> HeldWindows:
         """Return the windows with a load bin, in their order."""
         if self._batches:
             return HeldWindows.of_batches(batch.on_curve for batch in self._batches)
-        return HeldWindows(one for one in self if one.bin is not None)
+        return HeldWindows(binned for binned in self if binned.bin is not None)
 
     @kept
     def find_growing_queues(self, now: float) -> dict[str | None, str]:
@@ -152,7 +156,7 @@ class HeldWindows(tuple[BinnedWindow, ...]):
     def periods(self, seconds: float) -> dict[float, HeldWindows]:
         """Return the windows of each minute (hour) of `seconds`, by its number, oldest first."""
         if not self._batches:
-            groups = windows.group_by(self, lambda one: one.window.middle // seconds)
+            groups = windows.group_by(self, lambda binned: binned.window.middle // seconds)
             return {number: HeldWindows(groups[number]) for number in sorted(groups)}
         parts: dict[float, list[HeldWindows]] = {}
         for batch in self._batches:
@@ -187,14 +191,14 @@ class HeldWindows(tuple[BinnedWindow, ...]):
 
     @kept
     def _sum_families(self, families: frozenset[str]) -> Window:
-        sums = [batch._sum_families(families) for batch in self._batches] or [one.window for one in self]
+        sums = [batch._sum_families(families) for batch in self._batches] or [binned.window for binned in self]
         return sums[0] if len(self._batches) == 1 else windows.sum_families(sums, families)
 
     @kept
     def sum_parts(self, family: str) -> tuple[Histogram, ...]:
         """Return the histogram of a family, a part for each bucket grid."""
         parts = [batch.sum_parts(family) for batch in self._batches] or [
-            one.window.histograms.get(family, ()) for one in self
+            binned.window.histograms.get(family, ()) for binned in self
         ]
         return histograms.sum_histograms(chain.from_iterable(parts))
 
@@ -211,18 +215,18 @@ def select_ending(batch: HeldWindows, since: float, until: float = math.inf) -> 
         return batch
     if last <= since or until < first:
         return HeldWindows()
-    return HeldWindows(one for one in batch if since < one.window.end <= until)
+    return HeldWindows(binned for binned in batch if since < binned.window.end <= until)
 
 
 def _number_periods(batch: HeldWindows, seconds: float) -> list[float]:
-    return sorted({one.window.middle // seconds for one in batch})
+    return sorted({binned.window.middle // seconds for binned in batch})
 
 
 def _is_of_one_scrape(window: Window) -> bool:
     if _is_coarse(window):
         return True
-    for family, one in window.gauges.items():  # noqa: SIM110 - a generator for each of many thousand windows costs more
-        if one.seconds > BURST_SECONDS * one.samples and family in STEP_GAUGES:
+    for family, gauge_sum in window.gauges.items():
+        if gauge_sum.seconds > BURST_SECONDS * gauge_sum.samples and family in STEP_GAUGES:
             return True
     return False
 
@@ -233,7 +237,7 @@ def _is_coarse(window: Window) -> bool:
 
 def _count_seconds(batch: HeldWindows, is_so: Callable[[Window], bool]) -> tuple[float, float]:
     """Return the seen replica-seconds in windows that are so, and in all."""
-    seen = [one.window for one in batch if one.window.covered_seconds > 0]
+    seen = [binned.window for binned in batch if binned.window.covered_seconds > 0]
     parts = (window.covered_seconds for window in seen if is_so(window))
     return math.fsum(parts), math.fsum(window.covered_seconds for window in seen)
 
@@ -246,8 +250,8 @@ def _list_stretches(batch: HeldWindows) -> list[Span]:
     """Return the times that windows cover without a hole between them."""
     # Hot path: an hour of a large tier has many thousand windows, so properties of a window are written out.
     spans = []
-    for one in batch:
-        window = one.window
+    for binned in batch:
+        window = binned.window
         if window.covered_seconds > 0:
             span = window.end - window.start
             due = max(window.expected_seconds, span)

@@ -133,7 +133,7 @@ class WhatIf:
     @property
     def first_limit(self) -> CapacityLimit | None:
         """Return the limit at the lowest load, None without a known one."""
-        return next((one for one in self.limits if one.best is not None), None)
+        return next((limit for limit in self.limits if limit.best is not None), None)
 
 
 def check_capacity(capacity: Capacity | None, work_rps: float) -> SloStatus:
@@ -213,7 +213,7 @@ def answer_question(
         utilization=rps * work / instances / counted.rps if counted else None,
         needed=replica_count(rps * work, counted, margin) if counted else None,
         fleet=size_fleet(plan, rps * work, counted, margin) if counted else None,
-        limits=tuple(sorted(limits, key=lambda one: (one.best is None, one.best or 0.0))),
+        limits=tuple(sorted(limits, key=lambda limit: (limit.best is None, limit.best or 0.0))),
         cost=FleetCost(replicas=instances, price=price, tokens_per_hour=tokens * grown if tokens else None),
         cost_now=cost_now if seen.observed_replicas > 0 else None,
         curve_work=benchmarked,
@@ -234,7 +234,7 @@ def _find_burns(seen: ProductionSummary, findings: Iterable[Finding], peak: Obse
     if now is None or not burns:
         return OpenBurns()
     # Less than the present load may be carried. The peak, the load by default, is never less.
-    loads = [one.rps for one in (peak, seen.present) if one is not None]
+    loads = [candidate.rps for candidate in (peak, seen.present) if candidate is not None]
     return OpenBurns(findings=burns, replicas=math.ceil(now - RESTARTS), rps=min(loads, default=0.0))
 
 

@@ -40,7 +40,7 @@ class PoolsWhatIf:
     @property
     def summary(self) -> Mapping[str, str | float]:
         """Return the first full pool, the load of the tier that fills it, and the guide's P:D ratio (6.5)."""
-        prefill, decode = (one.utilization * one.replicas for one in self.pools)
+        prefill, decode = (pool.utilization * pool.replicas for pool in self.pools)
         first = max(self.pools, key=lambda pool: pool.utilization)
         return {"first_pool": first.pool, "most_rps": self.rps / first.utilization, "wanted_ratio": prefill / decode}
 
@@ -54,13 +54,13 @@ def answer_pools(seen: ProductionSummary, instances: tuple[int, ...], asked_rps:
     rps = asked_rps or (peak.rps if peak else 0.0)
     if rps <= 0:
         raise ValueError(NO_PEAK)
-    found = []
+    rows = []
     for pool, replicas in zip(POOL_TOKENS, instances, strict=True):
         own = seen.pools.get(pool)
         context = own.context if own else narrow_to_pool(seen.context, pool, None)
         if context.capacity is None or context.plan is None:
             raise ValueError(f"{pool} pool: the plan lacks `disaggregation`, or a request's mean tokens are not known")
-        found.append(
+        rows.append(
             PoolWhatIf(
                 pool=pool,
                 replicas=replicas,
@@ -70,4 +70,4 @@ def answer_pools(seen: ProductionSummary, instances: tuple[int, ...], asked_rps:
                 cost=FleetCost(replicas=replicas, price=price_of(context.plan), tokens_per_hour=None),
             )
         )
-    return PoolsWhatIf(tier=seen.context.tier, rps=rps, pools=tuple(found))
+    return PoolsWhatIf(tier=seen.context.name, rps=rps, pools=tuple(rows))

@@ -381,7 +381,7 @@ def fine_tier(name: str, **changes: Any) -> TierStatus:
     base = planned_tier()
     fine = tuple(one for one in base.results if not (isinstance(one, Verdict) and one.status in FIRING))
     usual: dict[str, Any] = {
-        "context": replace(base.context, tier=name),
+        "context": replace(base.context, name=name),
         "results": fine,
         "findings": (),
         "replicas": tuple(replica(name, one.name) for one in base.replicas),

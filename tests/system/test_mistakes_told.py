@@ -40,7 +40,7 @@ def test_doctor_and_check_say_mistakes_first_and_the_daemon_watches_all_targets(
             assert wait_for(lambda: daemon.status() is not None)
             status = daemon.status()
             assert status is not None
-            assert {tier.context.tier for tier in status.tiers} == {"cpu-small", "cpu-smal"}
+            assert {tier.context.name for tier in status.tiers} == {"cpu-small", "cpu-smal"}
             assert all(engine.asked for engine in several)
         assert main.main(["doctor", "-c", str(path)]) == 1
     lines = [line for line in capsys.readouterr().out.splitlines() if not line.lstrip().startswith("->")]

@@ -218,8 +218,8 @@ def stories(begin: float, end: float, seed: int) -> tuple[TierScenario, ...]:
 
 def _rolled(deploys: list[float], replicas: int, cold: float, rng: random.Random, end: float) -> tuple[Restart, ...]:
     """One replica after the other, ten minutes apart, so that the others carry the load meanwhile."""
-    found = [_restart(n, at + n * 600.0, cold, rng) for at in deploys for n in range(replicas)]
-    return tuple(one for one in found if one.ready < end - HOUR)
+    restarts = [_restart(n, at + n * 600.0, cold, rng) for at in deploys for n in range(replicas)]
+    return tuple(restart for restart in restarts if restart.ready < end - HOUR)
 
 
 def _restart(replica: int, at: float, cold: float, rng: random.Random) -> Restart:

@@ -263,7 +263,10 @@ def _judge_days(store: HistoryStore, service: HistoryService, tiers: list[Watche
         days = daily_queries.evaluate_days(store, tier.context, tier.version, now)
         quarters = store.replica_bins(tier.tier, now - 2 * HOUR, now)
         live = (evaluate_rule(BY_NAME[rule], tier.context, quarters, now, QUARTER) for rule in LIVE)
-        causes = (explain.add_causes(one, tier.context, quarters) if isinstance(one, Verdict) else one for one in live)
+        causes = (
+            explain.add_causes(verdict, tier.context, quarters) if isinstance(verdict, Verdict) else verdict
+            for verdict in live
+        )
         for result in (*long_rules.long_only_results(days), *causes):
             tier.rules[result.rule], ended = finding.step_rule_state(tier.rules.get(result.rule), result)
             tier.spans += (span for span in ended if isinstance(span, Finding))

@@ -409,7 +409,7 @@ def found(rule: str, ago: float, replica: str | None = None, lasted: float | Non
 
 def tier_with(*findings: Finding, scope: ExportScope = ExportScope.ALL) -> AgentStatus:
     tier = unplanned_tier(replicas=(replica("t", "r"),), findings=findings, export_scope=scope)
-    return agent_status(tiers=(replace(tier, context=replace(tier.context, tier="t")),))
+    return agent_status(tiers=(replace(tier, context=replace(tier.context, name="t")),))
 
 
 def incident_series(*findings: Finding, scope: ExportScope = ExportScope.ALL) -> dict[tuple[str, str, str], float]:

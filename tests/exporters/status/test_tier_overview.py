@@ -178,7 +178,7 @@ def test_a_likely_warning_is_the_state_of_its_tier_and_a_likely_note_for_the_rep
 
 
 def test_a_likely_tier_stands_below_incidents_and_above_calm_ones() -> None:
-    likely = replace(overloaded((Status.CRITICAL, LIKELY)), context=replace(fine_tier("z").context, tier="z"))
+    likely = replace(overloaded((Status.CRITICAL, LIKELY)), context=replace(fine_tier("z").context, name="z"))
     tiers = (fine_tier("a"), likely, overloaded((Status.WARNING, CERTAIN)))
     assert [one.name for one in worst_first(agent_status(tiers=tiers))] == [TIER, "z", "a"]
 

@@ -74,7 +74,7 @@ def test_bins_that_were_not_seen_teach_nothing() -> None:
 
 def test_each_part_has_weights_and_errors_of_its_own() -> None:
     values = np.tile(np.repeat([100.0, 50.0], 12), 20)
-    found = horizon(values, 100.0, 50.0, leads=24, every=24, parts=(slice(0, 12), slice(12, 24))).quantiles(
+    found = horizon(values, 100.0, 50.0, leads=24, stride=24, parts=(slice(0, 12), slice(12, 24))).quantiles(
         np.array([480])
     )
     assert found[1, 0] == pytest.approx(values[:24], rel=0.01)
@@ -88,6 +88,6 @@ def test_until_a_whole_path_is_over_the_part_before_stands_in() -> None:
 
 def test_between_two_origins_the_errors_of_the_one_before_count() -> None:
     values = wave(20)
-    forecast = horizon(values, 100.0, leads=2, every=6, parts=(slice(0, 2),))
+    forecast = horizon(values, 100.0, leads=2, stride=6, parts=(slice(0, 2),))
     rows = forecast.origins
     assert np.array_equal(forecast.quantiles(rows[40:41] + 3), forecast.quantiles(rows[40:41]))

@@ -120,7 +120,7 @@ def test_a_minute_that_is_kept_is_counted_anew_for_another_plan_rule_or_limit() 
     plans = PLAN, slower, replace(PLAN, limits=lenient), replace(slower, limits=trusting), PLAN
 
     def tails(of: HeldWindows, plan: TierContext, rule: str) -> list[Tail | None]:
-        case = RuleContext(rule=BY_NAME[rule], catalogue=BY_NAME, context=plan, binned=of, now=now)
+        case = RuleContext(rule=BY_NAME[rule], catalogue=BY_NAME, tier=plan, binned=of, now=now)
         found = select_comparable(case)
         assert isinstance(found, BenchmarkComparison)
         return [compute_tail(found, minute) for minute in case.periods(found.binned)]

@@ -129,7 +129,7 @@ def test_the_next_configuration_takes_over_what_was_told_and_drops_the_tiers_it_
         before.apply_failed_scrape(tier, "a", NOW)
         before.apply_failed_scrape(tier, "a", NOW + 15)
     before.set_long_term_results(long_rules.evaluate_long_rules(context(), trap(), NOW))
-    before.set_long_term_results(long_rules.evaluate_long_rules(replace(context(), tier="gone"), trap(), NOW))
+    before.set_long_term_results(long_rules.evaluate_long_rules(replace(context(), name="gone"), trap(), NOW))
     after.take_state(before, {("t", "a")})
     after.step(NOW + 30)
     assert ("UtilizationTrap", TIER) in after.rules

@@ -185,7 +185,7 @@ def test_a_tier_without_a_plan_is_watched_without_one() -> None:
 
 
 def test_tiers_are_judged_apart() -> None:
-    watcher = EvaluationSteps({"t": context(), "u": replace(context(), tier="u")})
+    watcher = EvaluationSteps({"t": context(), "u": replace(context(), name="u")})
     for seconds in range(0, 300, 15):
         watcher.apply_snapshot("t", "a", at(seconds, slow=0.1))
         watcher.apply_snapshot("u", "a", at(seconds))
@@ -333,7 +333,7 @@ def test_a_defect_at_the_minutes_of_one_tier_costs_the_other_nothing(monkeypatch
         return add_minutes(before, binned, tier, now)
 
     monkeypatch.setattr(tier_minutes, "add_minutes", fails_for_u)
-    evaluator, state = Evaluator(tiers={"t": context(), "u": replace(context(), tier="u")}), EvaluatorState()
+    evaluator, state = Evaluator(tiers={"t": context(), "u": replace(context(), name="u")}), EvaluatorState()
     defects: set[tuple[str, str]] = set()
     for seconds in range(0, 200, 15):
         scrapes = tuple(ReplicaScrape(tier=tier, replica="a", t=START + seconds, snapshot=at(seconds)) for tier in "tu")

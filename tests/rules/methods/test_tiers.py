@@ -60,12 +60,12 @@ def judged(
 ) -> RuleResult:
     """What the rule says of one of the two tiers; the fast one has so many replicas alike."""
     booked = {
-        contexts[0].tier: minutes(contexts[0], {f"f{n}": each(count, fast) for n in range(replicas)}),
-        contexts[1].tier: minutes(contexts[1], {"s": each(count, slow)}),
+        contexts[0].name: minutes(contexts[0], {f"f{n}": each(count, fast) for n in range(replicas)}),
+        contexts[1].name: minutes(contexts[1], {"s": each(count, slow)}),
     }
-    fleet = {each_view.tier: (each_view, booked[each_view.tier].binned) for each_view in contexts}
+    fleet = {each_view.name: (each_view, booked[each_view.name].binned) for each_view in contexts}
     own = contexts[about]
-    results = tier_rules.evaluate_tier_rules(booked[own.tier], own, START + 60 * count, fleet)
+    results = tier_rules.evaluate_tier_rules(booked[own.name], own, START + 60 * count, fleet)
     return next(a for a in results if a.rule == RULE)
 
 
