@@ -328,7 +328,7 @@ def test_a_defect_at_the_minutes_of_one_tier_costs_the_other_nothing(monkeypatch
     add_minutes = tier_minutes.add_minutes
 
     def fails_for_u(before: Any, binned: Any, tier: Any, now: float) -> Any:
-        if tier.tier == "u":
+        if tier.name == "u":
             raise ZeroDivisionError
         return add_minutes(before, binned, tier, now)
 
