@@ -52,7 +52,7 @@ class HistoryForecasts:
 
         After an error the tier restarts with the next request: a forecaster that took a part of the minutes would stay late.
         """
-        why, known = NOTHING_YET, self._tiers.pop(request.tier, None)
+        gap, known = NOTHING_YET, self._tiers.pop(request.tier, None)
         try:
             with HistoryStore.open_reader(Path(request.history)) as reader:
                 if known is not None and _can_follow(known, request):
@@ -61,19 +61,15 @@ class HistoryForecasts:
                 else:
                     known = _start(request, reader)
         except SizewatchError as error:
-            known, why = None, str(error)
+            known, gap = None, str(error)
         if known is not None:
             response = known.respond(request)
             self._tiers[request.tier] = known
             return response
-        prewarm = Prewarm(tier=request.tier, zone=request.zone, recommendation=None, reason=why)
+        t, width = request.now, request.bin_seconds
+        prewarm = Prewarm(tier=request.tier, zone=request.zone, recommendation=None, reason=gap)
         return ForecastResponse(
-            tier=request.tier,
-            made_at=request.now,
-            bin_seconds=request.bin_seconds,
-            forecast=None,
-            prewarm=prewarm,
-            gap=why,
+            tier=request.tier, made_at=t, bin_seconds=width, forecast=None, prewarm=prewarm, gap=gap
         )
 
 

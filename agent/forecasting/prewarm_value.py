@@ -132,10 +132,8 @@ def compare_strategies(
     total = float(fill_gaps(requests)[-minutes:].sum() * MINUTE_SECONDS)
     chosen = f"{REACTING} at {comparison.chosen:.0%}"
     length = format_duration(len(before.world.demand) * MINUTE_SECONDS)
-    sentence = comparison.sentence
-    reason = (
-        f"{sentence[0].upper()}{sentence[1:]}. The {comparison.chosen:.0%} was the cheapest of the {length} before."
-    )
+    text = comparison.sentence
+    reason = f"{text[0].upper()}{text[1:]}. The {comparison.chosen:.0%} was the cheapest of the {length} before."
     strategies = _strategies(request, comparison, minutes, total)
     return PrewarmValue(
         start=end - minutes * MINUTE_SECONDS,
@@ -155,23 +153,21 @@ def compare_strategies(
     )
 
 
-def _strategies(
-    request: ForecastRequest, comparison: PolicyComparison, minutes: int, requests: float
-) -> tuple[Strategy, ...]:
-    shown = dict.fromkeys((*SHOWN_UTILISATIONS, comparison.chosen))
-    reacting = dict(comparison.reacting)
+def _strategies(request: ForecastRequest, costs: PolicyComparison, minutes: int, total: float) -> tuple[Strategy, ...]:
+    shown = dict.fromkeys((*SHOWN_UTILISATIONS, costs.chosen))
+    reacting = dict(costs.reacting)
     named = {
-        STATIC: comparison.static,
+        STATIC: costs.static,
         **{f"{REACTING} at {utilisation:.0%}": reacting[utilisation] for utilisation in shown},
-        OURS: comparison.prewarmed,
-        **({WITH_MARGIN: comparison.with_margin} if request.margin != NO_MARGIN else {}),
-        PERFECT: comparison.foresight,
+        OURS: costs.prewarmed,
+        **({WITH_MARGIN: costs.with_margin} if request.margin != NO_MARGIN else {}),
+        PERFECT: costs.foresight,
     }
     return tuple(
         Strategy(
             name=name,
             violation_minutes=outcome.violated * minutes,
-            late_requests=outcome.late * requests,
+            late_requests=outcome.late * total,
             replica_hours=outcome.replica_hours,
             money=None if request.replica_hour is None else outcome.replica_hours * request.replica_hour,
         )

@@ -35,7 +35,7 @@ def build_request(
     `filled` is the number of its minutes that a back-fill added before the daemon's start.
     """
     plan, keys = context.plan, config.forecast
-    request = cold_start(starts, plan.cold_start_seconds if plan else None)
+    start = cold_start(starts, plan.cold_start_seconds if plan else None)
     late = keys.late_request_cost.get(context.name)
     price = plan.cost.gpu_hour_price * plan.gpu.per_replica if plan and plan.cost else None
     return ForecastRequest(
@@ -49,8 +49,8 @@ def build_request(
         certainty=keys.quantile,
         country=keys.country,
         events=keys.events,
-        lead_seconds=request.p95_seconds if request else None,
-        lead_source=request.sentence if request else "",
+        lead_seconds=start.p95_seconds if start else None,
+        lead_source=start.sentence if start else "",
         capacity=None if _no_replicas(context) else context.capacity,
         margin=margin_of(context.limits),
         no_replicas=_no_replicas(context),

@@ -157,14 +157,14 @@ class ForecastService:
             result, trouble = tier.result, tier.trouble
             projections = tuple(tier.projections)
         if result is None:
-            return ForecastStatus(
-                cold_start=cold_start, ready=ready, gap=trouble or "no forecast is made yet", trouble=trouble
-            )
+            gap = trouble or "no forecast is made yet"
+            return ForecastStatus(cold_start=cold_start, ready=ready, gap=gap, trouble=trouble)
         fresh = _is_fresh(result, now)
-        outcome_value = _recommendation(result, now)
-        recommendation = replace(outcome_value, ready=ready) if outcome_value is not None else None
+        made = _recommendation(result, now)
+        recommendation = replace(made, ready=ready) if made is not None else None
         newest = projections[-1] if projections else None
         valid = result.forecast is not None and newest is not None and bool(newest[0].points_until(now))
+        outlived = "" if valid else f"the forecast of {(now - result.made_at) / 60:.0f} min ago is outlived"
         due = next((pair for pair in reversed(projections) if _is_due(pair[0], now)), None)
         at_lead = [_point_at(made, now + made.horizon_seconds) for made in newest] if valid and newest else [None, None]
         for_now = [_point_at(made, now) for made in due] if due else [None, None]
@@ -181,8 +181,7 @@ class ForecastService:
             requests_at_lead=at_lead[1],
             requests_for_now=for_now[1],
             minimum_warm=result.minimum_warm if fresh else None,
-            gap=result.gap
-            or ("" if valid else f"the forecast of {(now - result.made_at) / 60:.0f} min ago is outlived"),
+            gap=result.gap or outlived,
             trouble=trouble,
         )
 

@@ -163,12 +163,11 @@ class TierForecast:
             decided=first,
         )
         bins = {point.t: (point.q50, float(factor)) for point, factor in zip(points, factors, strict=True)}
-        named = [
-            step
-            if step.peak is None
-            else replace(step, expected_rps=bins[step.peak][0], event_factor=bins[step.peak][1])
-            for step in steps
-        ]
+        named = []
+        for step in steps:
+            if step.peak is not None:
+                step = replace(step, expected_rps=bins[step.peak][0], event_factor=bins[step.peak][1])
+            named.append(step)
         until = points[0].t + len(points) * request.bin_seconds
         return replace(prewarm, schedule=tuple(named), schedule_certainty=HIGHER if is_high else HIGH, until=until)
 
@@ -182,9 +181,8 @@ class TierForecast:
         capacity, event_factor = decision.capacity, self._factor_at_lead()
         expected = self._live.expected if self._live is not None and decision.quantile_rps is not None else None
         ahead = requests.projection.points if requests is not None else ()
-        expected_requests = next(
-            (point.q50 for point in reversed(ahead) if point.t <= request.now + lead_seconds), None
-        )
+        until = request.now + lead_seconds
+        expected_requests = next((point.q50 for point in reversed(ahead) if point.t <= until), None)
         now_requests = self._kinds[-1].now_rps()
         lengths = UNTOLD if self._requests is None else capacity.lengths
         demand = max(decision.quantile_rps or 0.0, decision.now_rps)

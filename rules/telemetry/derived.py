@@ -165,28 +165,25 @@ def _arrivals(window: Window, basis: PlanFacts) -> SignalValue:
 def _failed_share(window: Window) -> SignalValue:
     """Return failed requests by served plus failed requests. The bounds follow from the possible overlap of the two
     failure counts."""
-    results = outcomes(window)
-    if isinstance(results, Missing):
-        return results
-    if results.accepted_requests <= 0:
+    ends = outcomes(window)
+    if isinstance(ends, Missing):
+        return ends
+    if ends.accepted_requests <= 0:
         return gap_for_empty_family(window, "requests_finished")
-    value, most = (
-        results.failed / results.accepted_requests,
-        results.most_failed / (results.served + results.most_failed),
-    )
-    return Reading(value=value, low=0.0 if results.doubt else value, high=most, n=results.accepted_requests)
+    value, most = ends.failed / ends.accepted_requests, ends.most_failed / (ends.served + ends.most_failed)
+    return Reading(value=value, low=0.0 if ends.doubt else value, high=most, n=ends.accepted_requests)
 
 
 def _refused_share(window: Window) -> SignalValue:
     """Return refused requests of every counted kind by all ended requests."""
-    results = outcomes(window)
-    if isinstance(results, Missing):
-        return results
+    ends = outcomes(window)
+    if isinstance(ends, Missing):
+        return ends
     if not {NO_ROOM, HTTP_REFUSED} & window.counters.keys():
         return Missing(gap=window.explain_missing(NO_ROOM))
-    if results.all_requests <= 0:
+    if ends.all_requests <= 0:
         return gap_for_empty_family(window, "requests_finished")
-    return _exactly((results.no_room + results.bad) / results.all_requests, results.all_requests)
+    return _exactly((ends.no_room + ends.bad) / ends.all_requests, ends.all_requests)
 
 
 def _evictions_per_running(window: Window, basis: PlanFacts) -> SignalValue:

@@ -6,7 +6,6 @@ family: a row of families.toml.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,7 +25,7 @@ class FamilyKind(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """Row of the family table. `export` is the name after `sizewatch_`, "" for none. `unit` is given for GPUs only.
-    `least` and `most` are its limits (families.toml)."""
+    `least` and `most` are its limits (families.toml); without a limit of its own, sums over time still stay finite."""
 
     name: str
     kind: FamilyKind
@@ -34,7 +33,7 @@ class Family:
     text: str
     unit: str = ""
     least: float = 0.0
-    most: float = math.inf
+    most: float = 1e18
 
 
 def _load(row: dict[str, Any]) -> Family:

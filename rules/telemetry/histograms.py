@@ -145,15 +145,11 @@ def sum_histograms(parts: Iterable[Histogram]) -> tuple[Histogram, ...]:
 
     Different grids, as after an upgrade, are added on the edges that all have. So any grouping gives the same sum.
     """
-    histograms = list(parts)
-    if not histograms or not [part for part in histograms if part.edges is not histograms[0].edges]:
+    given = list(parts)
+    if not given or not [part for part in given if part.edges is not given[0].edges]:
         # Pages of one layout share the object of their edges, and comparing it costs more than the sum.
-        return (_add_equal(histograms),) if histograms else ()
-    seen = (
-        [part for part in histograms if part.n]
-        or [part for part in histograms if part.edges != NO_GRID]
-        or histograms[:1]
-    )
+        return (_add_equal(given),) if given else ()
+    seen = [part for part in given if part.n] or [part for part in given if part.edges != NO_GRID] or given[:1]
     common = set(seen[0].edges).intersection(*[part.edges for part in seen])
     edges = tuple(sorted(common))
     return (_add_equal([part if part.edges == edges else _coarsen(part, edges) for part in seen]),)

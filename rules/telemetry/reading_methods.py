@@ -116,11 +116,8 @@ def has_repeated_lookups(queried: float, prompts: float | None, running: float |
 def lookup_share(window: Window, part: str, whole: str) -> SignalValue:
     """Return the share of hits in lookups of a cache (tokens). Lookups that were counted again are a contradiction."""
     reading, prompts = share(window, part, whole), window.counters.get(PROMPTS)
-    if (
-        isinstance(reading, Missing)
-        or prompts is None
-        or window.seconds_of(PROMPTS) < FULL_COVERAGE * window.due_seconds
-    ):
+    is_covered = window.seconds_of(PROMPTS) >= FULL_COVERAGE * window.due_seconds
+    if isinstance(reading, Missing) or prompts is None or not is_covered:
         return reading
     finished = window.counters.get("requests_finished", 0.0)
     levels = [window.gauge(family) for family in ("requests_running", "requests_waiting")]

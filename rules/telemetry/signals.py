@@ -48,9 +48,7 @@ class Reading:
 
     def map(self, change: Callable[[float], float]) -> Reading:
         """Return the reading with a rising function of its value and its bounds."""
-        value, low, high = (
-            None if number_of is None else change(number_of) for number_of in (self.value, self.low, self.high)
-        )
+        value, low, high = (None if end is None else change(end) for end in (self.value, self.low, self.high))
         return Reading(value=value, low=low, high=high, n=self.n)
 
 

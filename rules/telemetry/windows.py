@@ -37,7 +37,6 @@ STARTS = ("restarts", "cold_starts", "cold_start_seconds")
 RESTART_TOLERANCE_SECONDS = 1.0
 """Tolerance in seconds for start times of one process. prometheus_client prints milliseconds or finer."""
 
-
 MINUTE_SECONDS = 60.0
 
 Item = TypeVar("Item")
@@ -250,12 +249,13 @@ def sum_families(windows: Iterable[Window], families: Collection[str]) -> Window
 
 def sum_windows(windows: Iterable[Window]) -> Window:
     """Return the sum of windows, over time or over replicas. Raise ValueError for no windows."""
-    rows = tuple(windows)
-    return rows[0] if len(rows) == 1 else _sum(rows, None)
+    return _sum(tuple(windows), None)
 
 
 def _sum(windows: tuple[Window, ...], families: Collection[str] | None) -> Window:
-    """Return the sum for some families, None for all."""
+    """Return the sum for some families, None for all. A single window is returned whole."""
+    if len(windows) == 1:
+        return windows[0]
     if not windows:
         raise ValueError("no windows to add")
     counters = _collect([w.counters for w in windows], families, in_parts=True)

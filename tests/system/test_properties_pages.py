@@ -16,6 +16,7 @@ from agent.errors import ScrapeError, ScrapeFailure
 from agent.http_client.page import PageFetcher
 from agent.scrape.scrapers import PageReader
 from rules.telemetry import windows
+from rules.telemetry.signals import Gap
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nConnection: close\r\n"
 
@@ -83,6 +84,16 @@ def test_of_a_page_cut_between_lines_no_histogram_is_smaller(which: int, share: 
         # A page of Dynamo has a family twice, its own and the engine's: the other one is whole too.
         known = whole.histograms[family].edges
         assert one.edges in (known, (math.inf,)) or not set(one.edges) < set(known), family
+
+
+def test_a_gauge_of_no_limit_of_its_own_cannot_be_so_large_that_its_sum_is_infinite() -> None:
+    page = b"# TYPE sglang:spec_accept_length gauge\nsglang:spec_accept_length 2.5\nsglang:num_running_reqs 1\n"
+    reader = PageReader()
+    before = reader.read(page, NOW)
+    after = reader.read(page.replace(b" 2.5", b" 2.4e307"), NOW + 15)
+    assert before.gauges["spec_accept_length"] == 2.5
+    assert after.impossible == {"spec_accept_length"}
+    assert windows.diff_snapshots(before, after).gaps["spec_accept_length"] is Gap.IMPOSSIBLE
 
 
 NUMBERS = st.one_of(

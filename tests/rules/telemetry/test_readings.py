@@ -686,8 +686,9 @@ def test_nothing_but_its_families_changes_a_reading(signal: Signal) -> None:
     """Judgements add up only these; with all, and without each of its own so that another takes its place."""
     for taken in (None, *signal.families):
         gone = {kind: {taken: None} if taken else {} for kind in ("counters", "gauges", "histograms")}
-        whole = minute(**{kind: {**ALTERNATIVES[kind], **gone[kind]} for kind in gone})
-        assert value(signal.name, windows.sum_families([whole], families_of(signal))) == value(signal.name, whole)
+        pair = [minute(**{kind: {**ALTERNATIVES[kind], **gone[kind]} for kind in gone})] * 2
+        whole = value(signal.name, windows.sum_windows(pair))
+        assert value(signal.name, windows.sum_families(pair, families_of(signal))) == whole
 
 
 # --- counters that count repeats

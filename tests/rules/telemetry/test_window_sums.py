@@ -35,7 +35,8 @@ def test_only_what_is_read_is_added_and_it_is_the_same(
     windows: tuple[Window, ...], families: frozenset[str] | set[str] | tuple[str, ...]
 ) -> None:
     assert len(windows) > 20
-    for several in (windows, windows[:2], windows[:1], windows[::7]):
+    assert sum_families(windows[:1], families) is windows[0], "nothing is added: it is returned whole"
+    for several in (windows, windows[:2], windows[::7]):
         whole = sum_windows(several)
         expected = replace(
             whole,
