@@ -69,10 +69,9 @@ def run(options: SimpleNamespace) -> int:
     if unseen and not result.cut_short and (result.windows or not result.problems):
         result.problems.append(unseen)
     if options.format == "json":
-        shown = [(window.tier, window.replica, window.window) for window in result.windows]
         bases = {tier: context.basis for tier, context in result.contexts.items()}
         states, problems, cut = result.rule_states, result.problems, result.of_cut_minute
-        print(json.dumps(replay_json(shown, bases, result.ended, states, problems, cut), allow_nan=False))
+        print(json.dumps(replay_json(result.windows, bases, result.ended, states, problems, cut), allow_nan=False))
     elif result.windows or options.recording is not None:
         print(
             replay_text(
@@ -86,8 +85,7 @@ def run(options: SimpleNamespace) -> int:
                 of_cut_minute=result.of_cut_minute,
             )
         )
-        if missing := not_exposed_text(result.engines, result.total_by_tier()):
-            print(missing)
+        print(not_exposed_text({shown.tier: shown.window for shown in result.windows if shown.replica is None}), end="")
     for problem in cap_problems((result.cut_short, *result.problems)):
         if problem:
             print(f"sizewatch replay: {problem}", file=sys.stderr)

@@ -59,9 +59,6 @@ FAMILIES = frozenset(
 Series = tuple[str, tuple[tuple[str, str], ...]]
 """Name and labels of a sum."""
 
-Rates = Mapping[str, float]
-"""Rates (1/s) by family."""
-
 _log = logging.getLogger(__name__)
 
 
@@ -117,7 +114,7 @@ def fill_demand(loaded: LoadedConfig, api: StoreApi, history: HistoryStore, begi
         end = start
 
 
-def _find_whole_minutes(rates: Mapping[float, Rates], begin: float, end: float) -> Iterator[MinuteSums]:
+def _find_whole_minutes(rates: Mapping[float, Mapping[str, float]], begin: float, end: float) -> Iterator[MinuteSums]:
     """Yield the demand of the minutes in [begin, end) that lie in no gap and not next to one."""
     for start in sorted(rates):
         around = (start + place * MINUTE_SECONDS for place in range(-EDGE_MINUTES, EDGE_MINUTES + 1))
@@ -134,11 +131,10 @@ def _find_whole_minutes(rates: Mapping[float, Rates], begin: float, end: float) 
 
 def _read_rates(
     tier: str, source: TierSource, context: TierContext, api: StoreApi, begin: float, end: float
-) -> Mapping[float, Rates]:
-    """Return the rates of a tier by minute from `begin` to `end`, and of the minutes around. Raise StoreError.
+) -> dict[float, dict[str, float]]:
+    """Return the rates (1/s) of a tier by minute from `begin` to `end` and around, and by family. Raise StoreError.
 
-    Requests of a prefill pool are left out: the decode pool counts them again. A tier is of the first engine that the
-    store has data of.
+    Requests of a prefill pool are left out: the decode pool counts them again.
     """
     if source.source == "agents":
         matchers = f'{names.TIER}="{quote_value(tier)}",{names.POOL}!="prefill",{source.selector or ""}'
@@ -149,15 +145,8 @@ def _read_rates(
         return {t: {name: value for (name, _), value in values.items()} for t, values in minutes.items()}
     pools = f'{source.pool_label}!="prefill",' if source.pool_label else ""
     matchers = f"{pools}{source.selector or ''}"
-    configured = source.engine or (context.plan.engine if context.plan is not None else None)
-    # A Dynamo worker passes the series of its engine through.
-    candidates = sorted({engine.name for engine in engines_of(configured)}, key=lambda name: (name == "dynamo", name))
-    for name in candidates:
-        engines = engines_of(name)
-        minutes = _query_minutes(api, _engine_queries(engines, matchers), begin, end)
-        if rates := _rates_by_family(minutes, engines):
-            return rates
-    return {}
+    engines = engines_of(source.engine or (context.plan.engine if context.plan is not None else None))
+    return _rates_by_family(_query_minutes(api, _engine_queries(engines, matchers), begin, end), engines)
 
 
 def _engine_queries(engines: tuple[EngineTable, ...], matchers: str) -> dict[str, str]:
@@ -199,7 +188,7 @@ def _query_minutes(
 
 def _rates_by_family(
     minutes: Mapping[float, Mapping[Series, float]], engines: tuple[EngineTable, ...]
-) -> dict[float, Rates]:
+) -> dict[float, dict[str, float]]:
     """Return the rates of each minute by family. The table of an engine adds them up as it does the counters of a page."""
 
     @cache
@@ -208,7 +197,7 @@ def _rates_by_family(
         engine = detect_engine(named, engines)
         return compile_layout(named, engine) if engine is not None else None
 
-    rates: dict[float, Rates] = {}
+    rates: dict[float, dict[str, float]] = {}
     for start, values in minutes.items():
         series = tuple(sorted(values))
         if (layout := layout_of(series)) is not None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from typing import NamedTuple
 
 from agent.config.load import LoadedConfig, build_tier_contexts
 from agent.errors import ScrapeError, ScrapeFailure
@@ -18,33 +18,23 @@ from agent.prometheus.api import StoreApi
 from agent.scrape.scrapers import PageReader, name_replica
 from agent.sources.recording import RecordedTarget, Recording, Scrape, scrapes
 from agent.sources.store import StoreSource, group_by_cycle
-from rules.engines.registry import ENGINES, itl_comparable
+from rules.engines.registry import itl_comparable
 from rules.evaluator import long_rules
 from rules.evaluator.observation import Observation, ReplicaScrape
 from rules.evaluator.state import EvaluatorState
 from rules.evaluator.step import Evaluator
 from rules.plan.load_bins import TierContext, build_tier_context
 from rules.plan.schema import Plan
-from rules.replicas.track import BRIDGE_SECONDS
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import Window
 from rules.verdicts.finding import ClosedSpan, Finding, RuleState
 
-DEFAULT_STEP_SECONDS = 60.0
-
-_LABELS = {(engine.name, engine.generation): engine.label for engine in ENGINES}
-# Agents report no generation.
-_LABELS |= {(engine.name, ""): engine.title for engine in ENGINES}
-
 CYCLE_SECONDS = 60.0
 """Cycle of a past store in seconds. A silent replica is noticed within this time, as in role fleet."""
 
-DAYS_ARE_NEEDED = "a recording is judged by its minutes, this needs days of history"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownWindow:
+class ShownWindow(NamedTuple):
     """Window of the step grid. `replica` is None for a whole tier."""
 
     tier: str
@@ -55,17 +45,16 @@ class ShownWindow:
 class Replay:
     """Evaluation of observations in order of time, with windows on a step grid, and its result.
 
-    `state` is the present state, `ended` are the spans that ended, `engines` the engine labels of each tier, `problems`
-    what could not be read. After `finish`, `of_cut_minute` are the findings that began or ended with the last minute,
-    which is not over. `cut_short` is the reason why the replay ended early, else empty. `start` and `end` are the times
-    of the first and last scrape (unix seconds).
+    `state` is the present state, `ended` are the spans that ended, `problems` what could not be read. After `finish`,
+    `of_cut_minute` are the findings that began or ended with the last minute, which is not over. `cut_short` is the
+    reason why the replay ended early, else empty. `start` and `end` are the times of the first and last scrape (unix
+    seconds).
     """
 
     def __init__(self, name: str, contexts: Mapping[str, TierContext], step_seconds: float) -> None:
         self.name = name
         self.start = self.end = math.nan
         self.ended: list[ClosedSpan] = []
-        self.engines: dict[str, dict[str, None]] = {}
         self.problems: list[str] = []
         self.of_cut_minute: tuple[Finding, ...] = ()
         self.cut_short = ""
@@ -85,10 +74,6 @@ class Replay:
         for scrape in observation.scrapes:
             self.start = scrape.t if math.isnan(self.start) else self.start
             self.end = scrape.t
-            page = scrape.snapshot
-            if page is not None:
-                label = _LABELS.get((page.engine, page.generation), page.engine)
-                self.engines.setdefault(scrape.tier, {})[label] = None
         result = self._evaluator.step(self.state, observation)
         result.raise_defects()
         self.ended.extend(result.closed)
@@ -103,8 +88,9 @@ class Replay:
         ended, lasting = len(self.ended), {(span.rule, span.subject) for span in self.state.open_findings()}
         self._evaluator.flush(self.state)
         if not math.isnan(self.end):
+            text = "a recording is judged by its minutes, this needs days of history"
             for context in self.contexts.values():
-                unknown = long_rules.unknown_results(context, self.end, Gap.TOO_FEW_REQUESTS, DAYS_ARE_NEEDED)
+                unknown = long_rules.unknown_results(context, self.end, Gap.TOO_FEW_REQUESTS, text)
                 self.state.set_long_term_results(unknown)
             self.evaluate(Observation(now=self.end))
         began = [span for span in self.state.open_findings() if (span.rule, span.subject) not in lasting]
@@ -114,29 +100,20 @@ class Replay:
     def windows(self) -> tuple[ShownWindow, ...]:
         """Return the sum of each cell of the step grid, of each replica and of the whole tier, in order of time."""
         shown = (
-            ShownWindow(tier=tier, replica=replica, window=windows.sum_windows(group))
-            for (tier, replica, _), group in self._cells.items()
+            ShownWindow(tier, replica, windows.sum_windows(group)) for (tier, replica, _), group in self._cells.items()
         )
         return tuple(sorted(shown, key=lambda s: (s.window.start, s.tier, s.replica or "")))
-
-    def total_by_tier(self) -> dict[str, Window]:
-        """Return each tier's windows, summed."""
-        tiers = windows.group_by((shown for shown in self.windows if shown.replica is None), lambda shown: shown.tier)
-        return {tier: windows.sum_windows([shown.window for shown in group]) for tier, group in tiers.items()}
 
     def unseen(self) -> str:
         """Return why no window has data, or "" if any has."""
         if any(shown.window.covered_seconds > 0 for shown in self.windows):
             return ""
         reasons = sorted({gap.value for shown in self.windows for gap in shown.window.gaps.values()})
-        text = f"nothing was seen: {', '.join(reasons) or 'a replica needs two pages of one process'}"
-        if Gap.NOT_SCRAPED.value in reasons:
-            text += f"; at most {BRIDGE_SECONDS:.0f} s between two scrapes are bridged"
-        return text
+        return f"nothing was seen: {', '.join(reasons) or 'a replica needs two pages of one process'}"
 
 
 def replay(
-    recording: Recording, plan: Plan | None, step_seconds: float = DEFAULT_STEP_SECONDS, problems: tuple[str, ...] = ()
+    recording: Recording, plan: Plan | None, step_seconds: float = 60.0, problems: tuple[str, ...] = ()
 ) -> Replay:
     """Evaluate a recording against a plan. Unusable lines and pages are listed in the result's problems."""
     tiers = plan.tiers if plan is not None else {}
@@ -151,13 +128,9 @@ def replay(
     if plan is not None:
         text = "is not in the plan: it is compared with nothing"
         run.problems += [f"{recording.folder}: tier {tier} {text}" for tier in sorted(contexts.keys() - tiers.keys())]
-    readers = [PageReader(target.engine, target.engine_version) for target in recording.targets]
+    readers = [(target, PageReader(target.engine, target.engine_version)) for target in recording.targets]
     for cycle in group_by_cycle(scrapes(recording, run.problems), lambda scrape: scrape.target):
-        pages = [
-            page
-            for scrape in cycle
-            for page in _read(recording.targets[scrape.target], readers[scrape.target], scrape, run.problems)
-        ]
+        pages = [page for scrape in cycle for page in _read(*readers[scrape.target], scrape, run.problems)]
         run.evaluate(Observation(now=pages[-1].t, scrapes=tuple(pages)))
     run.finish()
     return run
@@ -197,11 +170,9 @@ def replay_store(loaded: LoadedConfig, api: StoreApi, since: float, until: float
             if source.failed is None and (observation.scrapes or observation.unavailable or observation.removed):
                 run.evaluate(observation)
     if source.failed is not None:
-        reached = since if math.isnan(run.end) else run.end
-        begin, end = (datetime.fromtimestamp(t).astimezone().isoformat(" ", "seconds") for t in (reached, until))
-        run.cut_short = f"{source.failed}; the replay ends at {begin} instead of {end}"
-    else:
-        missing = [tier for tier in contexts if tier not in run.engines]
-        run.problems += [f"{tier}: the store has nothing of it in that time" for tier in missing]
+        end = datetime.fromtimestamp(since if math.isnan(run.end) else run.end).astimezone()
+        run.cut_short = f"{source.failed}; the replay ends at {end.isoformat(' ', 'seconds')}"
     run.finish()
+    missing = contexts.keys() - {shown.tier for shown in run.windows} if source.failed is None else ()
+    run.problems += [f"{tier}: the store has nothing of it in that time" for tier in sorted(missing)]
     return run

@@ -199,16 +199,15 @@ def replay_text(
     return "\n".join(lines)
 
 
-def not_exposed_text(engines: Mapping[str, Iterable[str]], seen: Mapping[str, Window]) -> str:
-    """Return by tier the supported signals that its engine did not expose. Return nothing if all were exposed."""
+def not_exposed_text(last: Mapping[str, Window]) -> str:
+    """Return by tier the supported signals that its engine did not expose in its last window, "" if there are none."""
     lines = []
-    for tier, labels in engines.items():
-        rows = [(s.name, read(s, seen[tier])) for s in engine_signals()] if tier in seen else []
-        missing = [n for n, value in rows if isinstance(value, Missing) and value.gap is Gap.NOT_EXPOSED]
+    for tier, window in last.items():
+        rows = [(signal.name, read(signal, window)) for signal in engine_signals()]
+        missing = [name for name, value in rows if isinstance(value, Missing) and value.gap is Gap.NOT_EXPOSED]
         if missing:
-            lines.append(_wrapped(f"{', '.join(labels)} ({tier}): {', '.join(missing)}", "  "))
-    head = ["", "Not exposed by the engine (`sizewatch inspect PAGE` says why):"]
-    return "\n".join([*head, *lines]) if lines else ""
+            lines.append(_wrapped(f"{tier}: {', '.join(missing)}", "  ") + "\n")
+    return "\nNot exposed by the engine (`sizewatch inspect PAGE` says why):\n" * bool(lines) + "".join(lines)
 
 
 def _section(title: str, rows: Iterable[tuple[str, Subject, str]]) -> list[str]:

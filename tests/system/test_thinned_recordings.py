@@ -165,8 +165,6 @@ def test_a_replay_that_saw_nothing_ends_with_3_and_says_why(tmp_path: Path, caps
     said = capsys.readouterr()
     assert "Nothing was seen." in said.out
     assert "Nothing was found." not in said.out
-    assert said.err == (
-        "sizewatch replay: nothing was seen: not_scraped; at most 300 s between two scrapes are bridged\n"
-    )
+    assert said.err == "sizewatch replay: nothing was seen: not_scraped\n"
     assert main.main(["replay", str(thin("cascade_slow", 1e6, tmp_path))]) == 3
     assert "a replica needs two pages of one process" in capsys.readouterr().err

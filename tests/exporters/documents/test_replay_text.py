@@ -155,12 +155,12 @@ def test_no_line_of_a_real_recording_is_wider_than_the_page() -> None:
         assert not [line for line in lines if line != line.rstrip()]
 
 
-def test_what_an_engine_does_not_expose_is_told_with_the_engines_name() -> None:
+def test_what_an_engine_does_not_expose_is_told_by_tier() -> None:
     recording, problems = load(recorded.folder("llamacpp"))
     found = replay(recording, None, problems=problems)
-    text = not_exposed_text(found.engines, found.total_by_tier())
+    text = not_exposed_text({shown.tier: shown.window for shown in found.windows if shown.replica is None})
     words = " ".join(text.split())
-    assert "llama.cpp server (cpu-llamacpp): ttft_p50_seconds, ttft_p99_seconds," in words
+    assert "cpu-llamacpp: ttft_p50_seconds, ttft_p99_seconds," in words
     for known in ("generation_tokens_per_second", "requests_running", "tpot_mean_seconds"):
         assert known not in words
-    assert not_exposed_text({}, {}) == ""
+    assert not_exposed_text({}) == ""
