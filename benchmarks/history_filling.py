@@ -260,18 +260,18 @@ class Filling:
         drawn: dict[tuple[int, str], list[float]] = {}
         for _ in range(100):
             rps = self._traffic.load(t + HOUR * self._traffic.chance(), 1, SPREAD) * top
-            place = curve.place(rps, None)
+            bin, beyond = curve.place(rps, None)
             code = bin_code(
                 load_bins.BinnedWindow(
                     replica=None,
                     window=EMPTY,
                     rps=rps,
                     in_system=None,
-                    bin=place.bin,
-                    beyond=place.beyond,
+                    bin=bin,
+                    beyond=beyond,
                 )
             )
-            drawn.setdefault((code, "" if code >= 0 else place.beyond), []).append(rps)
+            drawn.setdefault((code, "" if code >= 0 else beyond), []).append(rps)
         rows = {}
         for (code, beyond), several in drawn.items():
             window = self._traffic.window(t, HOUR, len(tier.replicas) * len(several) / 100, sum(several) / len(several))

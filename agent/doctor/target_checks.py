@@ -18,8 +18,8 @@ from rules.engines.coverage import engine_signals, version_range
 from rules.engines.registry import ENGINES
 from rules.engines.table import EngineTable
 from rules.evaluator.benchmark_check import ASKED
+from rules.plan.gpus import engine_kv_tokens, kv_shortfall
 from rules.plan.load_bins import build_tier_context
-from rules.plan.memory import engine_kv_tokens, kv_shortfall
 from rules.plan.schema import TierPlan, same_model
 from rules.telemetry.families import BY_NAME, FamilyKind
 from rules.telemetry.gauges import IN_SYSTEM

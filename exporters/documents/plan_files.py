@@ -18,7 +18,7 @@ from random import Random
 from statistics import fmean, pstdev
 
 from exporters.render.text import blank_unprintable, printable_line, replace_undecodable
-from rules.plan.memory import engine_kv_tokens, read_count
+from rules.plan.gpus import engine_kv_tokens, read_count
 from rules.plan.schema import BenchmarkCurve, Point, Provenance
 from rules.resize.workload import BenchmarkLoad, BenchmarkWorkload
 from rules.telemetry import histograms

@@ -18,7 +18,7 @@ from rules.catalogue.registry import CATALOGUE, margin_of
 from rules.plan.capacity import capacity_lengths
 from rules.plan.checks import check_plan
 from rules.plan.curve import LIMITED, Curve, OperatingPoint, operating_point
-from rules.plan.memory import planned_kv_tokens
+from rules.plan.gpus import planned_kv_tokens
 from rules.plan.money import amount
 from rules.plan.replica_count import count_fleet, count_pools, count_replicas, fleet_terms
 from rules.plan.schema import BenchmarkCurve, Plan, Point, Provenance, TierPlan, plan_version

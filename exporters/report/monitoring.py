@@ -104,7 +104,7 @@ def _watched(row: MonitoringRow, past: TierPast) -> MonitoredValue:
 def _read(key: str, window: Window | None, context: TierContext) -> SignalValue:
     if window is None:
         return NOT_SEEN
-    kind = context.curve.gpu_utilization_kind if context.curve else None
+    kind = context.curve.written.gpu_utilization_kind if context.curve else None
     if key == "gpu_utilization" and kind:
         return gpu_utilization(window, kind)
     return read(BY_NAME[key], window, context.basis)

@@ -226,7 +226,7 @@ def _rps(tier: TierStatus, window: Window) -> SignalValue:
 
 def _gpu(tier: TierStatus, window: Window) -> SignalValue:
     """Return the GPU signal of the kind that the benchmark measured. Kinds cannot be compared (DESIGN 3.4)."""
-    kind = tier.context.curve.gpu_utilization_kind if tier.context.curve else None
+    kind = tier.context.curve.written.gpu_utilization_kind if tier.context.curve else None
     return gpu_utilization(window, kind) if kind else _signal("gpu_utilization")(tier, window)
 
 

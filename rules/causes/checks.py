@@ -218,7 +218,7 @@ def check_benchmark(context: CauseContext) -> CauseResult | None:
     if curve is None:
         return None
     fewest, most = curve.minimum_requests, max(point.requests or 0 for point in curve.points)
-    is_closed = curve.loop == "closed"
+    is_closed = curve.written.loop == "closed"
     sweep = f"{'a closed' if is_closed else 'an open'}-loop sweep with {fewest} to {most} requests a point"
     text = f"{sweep}; a P99 needs open arrivals and {CERTAIN_REQUESTS:.0f} requests"
     return CauseResult(supported=is_closed or fewest < CERTAIN_REQUESTS, proven=False, text=text)

@@ -147,7 +147,7 @@ def _list_late(
         parts, allowed = binned.window.histograms.get(family), limit
         if parts and curve is not None and binned.bin is not None:
             expected = curve.expectation(binned.bin, metric, binned.rps or 0.0, binned.in_system)
-            allowed = expected.interpolated * factor if expected is not None else None
+            allowed = expected.value * factor if expected is not None else None
         if parts and allowed is not None:
             late.append((binned, histograms.share_above(parts, allowed)))
     return late

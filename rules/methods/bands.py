@@ -333,7 +333,7 @@ def judge_excess(context: RuleContext) -> RuleResult:
         if wanted is None:
             continue
         finished = count_events(load_bin.binned).finished
-        planned += finished * max(wanted.lower, wanted.upper)
+        planned += finished * wanted.high
         supported += finished if wanted.requests >= context.limit("supported_requests") else 0.0
         used.extend(load_bin.binned)
     if not used:

@@ -166,15 +166,15 @@ def _sum_tail(
         parts = load.parts(family)
         if expected is None or not parts:
             continue
-        over = histograms.share_above(parts, expected.interpolated * factor)
+        over = histograms.share_above(parts, expected.value * factor)
         independent = over.n if per_request else min(over.n, load.counter("requests_finished"))
         is_sure = expected.requests >= supported
-        sure = histograms.share_above(parts, expected.upper * factor) if is_sure else NOTHING
+        sure = histograms.share_above(parts, expected.high * factor) if is_sure else NOTHING
         rows.append((expected, over, sure, independent))
     whole, sure = _add_shares(over for _, over, *_ in rows), _add_shares(part for *_, part, _ in rows)
     if whole.n <= 0:
         return None
-    bounds = ([over.n / whole.n * end for end in expected.bounds] for expected, over, *_ in rows)
+    bounds = ([over.n / whole.n * end for end in expected[:3]] for expected, over, *_ in rows)
     return Tail(
         whole=whole,
         sure=sure,
@@ -265,7 +265,7 @@ def _measure_mean(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Di
     if weight <= 0 or weight < ENOUGH_SEEN * full:
         return None
     observed = math.fsum(mean.weight * mean.value for mean in seen) / weight
-    bounds = [[mean.weight * end for end in mean.expected.bounds] for mean in seen]
+    bounds = [[mean.weight * end for end in mean.expected[:3]] for mean in seen]
     lower, expected, upper = (math.fsum(column) / weight for column in zip(*bounds, strict=True))
     supported = context.limit("supported_requests")
     well = math.fsum(mean.weight for mean in seen if mean.expected.requests >= supported and not mean.weak)
@@ -306,8 +306,8 @@ def _observe_gpus(of: BenchmarkComparison, bin: int, load: LoadBin) -> BinMean |
         return None
     if bin == 0:
         share = min(1.0, load.rps / of.curve.points[0].completed_rps)
-        point = Expectation(lower=0.0, interpolated=point.upper * share, upper=point.upper, requests=point.requests)
-    kind = of.curve.gpu_utilization_kind
+        point = point._replace(low=0.0, value=point.high * share)
+    kind = of.curve.written.gpu_utilization_kind
     family = GPU_UTILIZATION_KINDS[kind] if kind is not None else ""
     busy, seconds, polled = *load.gauge(family), load.sampled(family)
     if family == "gpu_busy_seconds":
@@ -320,7 +320,7 @@ def _observe_gpus(of: BenchmarkComparison, bin: int, load: LoadBin) -> BinMean |
 
 
 def _explain_missing_gpus(of: BenchmarkComparison) -> Unknown:
-    context, kind = of.context, of.curve.gpu_utilization_kind
+    context, kind = of.context, of.curve.written.gpu_utilization_kind
     if kind is None:
         return context.unknown(Gap.NOT_IN_PLAN, "the benchmark does not say which kind of gpu_utilization it measured")
     family = GPU_UTILIZATION_KINDS[kind]
@@ -344,7 +344,7 @@ def _observe_hits(of: BenchmarkComparison, bin: int, load: LoadBin) -> BinMean |
         _read_planned_hits(of.context),
     )
     if point is None and planned is not None:
-        point = Expectation(lower=planned, interpolated=planned, upper=planned, requests=PROMISED)
+        point = Expectation(planned, planned, planned, PROMISED)
     if point is None:
         return None
     queried, hits, requests = sum_counters_beside(load.binned, *LOOKUPS, "requests_finished")

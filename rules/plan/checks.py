@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 from rules.plan.capacity import capacity_lengths
 from rules.plan.curve import CERTAIN_REQUESTS, LIMITED, OFTEN_UNMEASURED
-from rules.plan.gpus import UNPACKED, find_product, needed_format
+from rules.plan.gpus import UNPACKED, find_product, kv_shortfall, needed_format, planned_kv_tokens
 from rules.plan.guardrails import check_guardrails
-from rules.plan.memory import kv_shortfall, planned_kv_tokens
 from rules.plan.mistakes import MISTAKES, SEVERITIES, Case, Found, Severity
-from rules.plan.replica_count import NO_OVERRIDES, count_fleet, fleet_terms
-from rules.plan.schema import Plan, TokenQuantiles
+from rules.plan.replica_count import NO_OVERRIDES, count_fleet, fleet_terms, margin_from_rule
+from rules.plan.schema import Plan
 from rules.sizing import littles_ceiling_rps
 from rules.telemetry.wording import format_count
 from rules.thresholds import CatalogueRow
@@ -130,16 +129,15 @@ def _few_requests(context: Case) -> Found:
     counts = sorted(few for point in context.points if (few := point.requests or 0) < CERTAIN_REQUESTS)
     if counts:
         span = f"{counts[0]} to {counts[-1]}" if counts[0] < counts[-1] else f"{counts[0] or 'not given'}"
-        text = (
-            f"{len(counts)} of {format_count(len(context.points), 'point')} had fewer than {CERTAIN_REQUESTS} requests"
-        )
-        yield "curve.points", "warning", f"{text} ({span}): verdicts against them are likely at most, never certain"
+        points = f"{len(counts)} of {format_count(len(context.points), 'point')}"
+        text = f"{points} had fewer than {CERTAIN_REQUESTS} requests ({span})"
+        yield "curve.points", "warning", f"{text}: verdicts against them are likely at most, never certain"
 
 
 def _repeated_prompts(context: Case) -> Found:
     """Yield a warning if the benchmark found prompts in a prefix cache that production never has."""
     hits = [point.prefix_hit_ratio for point in context.points if point.prefix_hit_ratio is not None]
-    planned = context.tier.workload.prefix_hit_ratio if context.tier.workload else None
+    planned = context.tier.value_at("workload.prefix_hit_ratio")
     if hits and max(hits) > (planned or 0.0) + UNPLANNED_HITS:
         wanted = "the workload names none" if planned is None else f"the workload has {planned:.0%}"
         text = f"the benchmark found up to {max(hits):.0%} of its prompt tokens in the prefix cache, and {wanted}"
@@ -152,13 +150,10 @@ def _lengths(context: Case) -> Found:
         return
     measured = capacity_lengths(context.tier, context.curve, context.point)
     for kind, mean in (("prompt_tokens", measured.prompt_tokens), ("generation_tokens", measured.generation_tokens)):
-        lengths: TokenQuantiles | None = getattr(context.tier.workload, kind, None)
-        planned = lengths.mean if lengths else None
+        planned = context.tier.value_at(f"workload.{kind}.mean")
         if mean is None or not mean.is_exact:
-            text = (
-                "is given neither here nor by the curve; fleet utilisation counts requests, or has bounds by quantiles"
-            )
-            yield f"workload.{kind}.mean", "info", text
+            text = "is given neither here nor by the curve; fleet utilisation counts requests"
+            yield f"workload.{kind}.mean", "info", f"{text}, or has bounds by quantiles"
         elif planned and not 1 / (1 + LENGTH_GAP) <= planned / mean.low <= 1 + LENGTH_GAP:
             text = f"is {planned:.4g}, the benchmark had {mean.low:.4g} a request; fleet utilisation is measured against these"
             yield f"workload.{kind}.mean", "warning", text
@@ -166,11 +161,12 @@ def _lengths(context: Case) -> Found:
 
 def _fleet_size(context: Case) -> Found:
     """Yield a fleet that is smaller than Step 11 asks for, or so large that its unit may be another."""
-    peak, fleet = context.peak_rps, context.tier.fleet
+    peak, fleet = context.tier.value_at("workload.requests_per_second.peak"), context.tier.fleet
     if not (peak and fleet and context.point):
         return
     safety, warm = fleet_terms(context.tier)
-    needed = count_fleet(peak, context.point.usable_rps, safety, context.margin, warm)
+    margin = margin_from_rule(context.rules["NoHeadroom"], context.overrides)
+    needed = count_fleet(peak, context.point.usable_rps, safety, margin, warm)
     carried = fleet.instances * context.point.usable_rps
     text = f"{fleet.instances} at {context.point.usable_rps:.4g} usable rps each carry {carried:.4g} rps"
     text += f", {carried / peak:.3g} times the peak of {peak:.6g}; Step 11 asks for {needed}"
@@ -187,19 +183,9 @@ def _fleet_size(context: Case) -> Found:
 
 
 def _no_safety_factor(context: Case) -> Found:
-    """Yield that no safety factor counts as 1, and what the two of the guide ask for."""
-    fleet, peak = context.tier.fleet, context.peak_rps
-    if fleet is None or fleet.safety_factor is not None:
-        return
-    texts = ["", ""]
-    if peak and context.point:
-        usable = context.point.usable_rps
-        _, warm = fleet_terms(context.tier)
-        counts = (count_fleet(peak, usable, factor, context.margin, warm) for factor in SAFETY_FACTORS)
-        texts = [f", {format_count(count, 'replica')}" for count in counts]
-    least, most = SAFETY_FACTORS
-    text = f"is not in the plan and counts as 1; the guide's are {least:g} for predictable traffic{texts[0]}, "
-    yield "fleet.safety_factor", "info", f"{text}and {most:g} for a new deployment or high variance{texts[1]}"
+    if context.tier.fleet is not None and context.tier.fleet.safety_factor is None:
+        text = "is not in the plan and counts as 1; the guide's are {} for predictable traffic, and {} for a new deployment"
+        yield "fleet.safety_factor", "info", f"{text.format(*SAFETY_FACTORS)} or high variance"
 
 
 def _gaps_of_littles_law(context: Case) -> Found:
@@ -256,8 +242,8 @@ def _other_configuration(context: Case) -> Found:
 
 
 def _short_prompts(context: Case) -> Found:
-    prompts = context.tier.workload.prompt_tokens if context.tier.workload else None
-    usual = (prompts.p50 or prompts.mean) if prompts else None
+    lengths = (context.tier.value_at(f"workload.prompt_tokens.{name}") for name in ("p50", "mean"))
+    usual = next(filter(None, lengths), None)
     if context.tier.pools != ("mixed",) and usual is not None and usual < SHORT_PROMPT:
         text = f"are served apart, but prompts have {usual:.4g} tokens: below {SHORT_PROMPT:.0f} do not disaggregate"
         yield "pools", "warning", f"{text}; whole replicas with chunked prefill are the better choice (guide 6.5)"
@@ -265,7 +251,7 @@ def _short_prompts(context: Case) -> Found:
 
 def _unsupported_weights(context: Case) -> Found:
     """Yield a format of the weights that the GPU has no hardware path for (guide 9.5), as QuantizationMismatch finds it."""
-    written = (context.tier.precision.weights if context.tier.precision else None) or ""
+    written = context.tier.value_at("precision.weights") or ""
     gpu, needs = find_product(context.tier.gpu.product), needed_format(written)
     if gpu is None or not needs or gpu.computes(needs, since := context.limit("QuantizationMismatch", needs)):
         return
@@ -283,14 +269,9 @@ def _wide_without_nvlink(context: Case) -> Found:
     if degree <= WIDEST_OVER_PCIE or link in ("nvlink", "xgmi"):
         return
     if link in ("pcie", "none"):
-        text = (
-            f"tensor parallelism over {degree} GPUs without NVLink spends 8 to 38 % of a step in all-reduce (guide 5.6)"
-        )
-        yield (
-            "gpu.interconnect",
-            "warning",
-            f"{text}: benchmark it against 2, quantise to need fewer GPUs, or use NVLink",
-        )
+        text = f"tensor parallelism over {degree} GPUs without NVLink spends 8 to 38 % of a step in all-reduce"
+        instead = "benchmark it against 2, quantise to need fewer GPUs, or use NVLink"
+        yield "gpu.interconnect", "warning", f"{text} (guide 5.6): {instead}"
     else:
         text = f"{link} is no known link" if link else "is not in the plan"
         text += f"; tensor parallelism over {degree} GPUs requires NVLink (guide 9.1, step 2)"
@@ -299,7 +280,7 @@ def _wide_without_nvlink(context: Case) -> Found:
 
 def _kv_tokens(context: Case) -> Found:
     """Compare the engine's own number of KV tokens with the planned requests at once (guide 9.1, step 4)."""
-    held = context.tier.architecture.kv_tokens if context.tier.architecture else None
+    held = context.tier.value_at("architecture.kv_tokens")
     if held is None:
         return
     if short := kv_shortfall(held, context.tier):

@@ -37,7 +37,6 @@ IN_SYSTEM = "requests_in_system"
 OFTEN_UNMEASURED = ("itl_p99_seconds", "e2e_p99_seconds")
 """What an SLO can limit, and what counts only where the curve carries it."""
 
-
 LATENCIES = ("ttft_p50_seconds", "tpot_p50_seconds", *LIMITED)
 """Metrics that are interpolated by their logarithm: it halves the worst errors near the knee (six H100 sweeps, PEERS 3.3)."""
 
@@ -45,26 +44,13 @@ RISING = (*LATENCIES, "gpu_utilization", "kv_utilization", "eviction_rate", "out
 """Metrics that never fall with load."""
 
 
-class CurvePosition(NamedTuple):
-    """Bin of a load, or why it is beyond the measured loads (`bin` is None)."""
+class Expectation(NamedTuple):
+    """Best benchmark value at a load, between those of both points of its bin; `requests` is their smaller count, or 0."""
 
-    bin: int | None
-    beyond: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expectation:
-    """Benchmark values at both points of a bin and in between. `requests` is the smaller count of the points, or 0."""
-
-    lower: float
-    interpolated: float
-    upper: float
+    low: float
+    value: float
+    high: float
     requests: int
-
-    @property
-    def bounds(self) -> tuple[float, float, float]:
-        """Return the lower end, the best value and the upper end."""
-        return min(self.lower, self.upper), self.interpolated, max(self.lower, self.upper)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +71,7 @@ class OperatingPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """The uncensored points by rising load, as a monotone envelope; bin k lies between point k - 1 and point k.
+    """The uncensored points as `written`, by rising load, as a monotone envelope; bin k ends at point k.
 
     Bin 0 reaches from no load to the first point. `concurrencies` are requests in the system at each point, the
     benchmark's own where `concurrency_given`, else by Little's law: of mean latencies in an imported curve
@@ -94,31 +80,26 @@ class Curve:
     """
 
     points: tuple[Point, ...]
-    censored: tuple[Point, ...]
+    written: BenchmarkCurve
     concurrencies: tuple[float, ...] | None
     concurrency_given: bool
     is_littles_law: bool
-    loop: str | None
-    gpu_utilization_kind: str | None
 
     @classmethod
     def from_plan(cls, tier: TierPlan) -> Curve | None:
         """Return the tier's curve. Return None without uncensored points."""
         if tier.curve is None or all(point.censored for point in tier.curve.points):
             return None
-        ordered = sort_by_load(tier.curve)
-        measured = tuple(point for point in ordered if not point.censored)
-        tokens = tier.workload.generation_tokens if tier.workload else None
-        in_system, written = concurrencies(measured, (tokens.mean or tokens.p50) if tokens else None)
+        measured = tuple(point for point in sort_by_load(tier.curve) if not point.censored)
+        lengths = (tier.value_at(f"workload.generation_tokens.{name}") for name in ("mean", "p50"))
+        in_system, written = concurrencies(measured, next(filter(None, lengths), None))
         littles = written and tier.curve.measured is not None and tier.curve.measured.concurrency == LITTLES_LAW
         return cls(
             points=monotone_envelope(measured),
-            censored=tuple(point for point in ordered if point.censored),
+            written=tier.curve,
             concurrencies=in_system,
             concurrency_given=written and not littles,
             is_littles_law=littles,
-            loop=tier.curve.loop,
-            gpu_utilization_kind=tier.curve.gpu_utilization_kind,
         )
 
     @property
@@ -131,23 +112,25 @@ class Curve:
         """Return the fewest requests of any point, 0 if a point has no count."""
         return min(point.requests or 0 for point in self.points)
 
-    def place(self, rps: float, in_system: float | None) -> CurvePosition:
-        """Return the position of one replica's load: completed rps, and running + waiting requests if known."""
+    def place(self, rps: float, in_system: float | None) -> tuple[int | None, str]:
+        """Return the bin of one replica's load, or None and why it is beyond the measured loads.
+
+        `rps` are completed requests per second, `in_system` running + waiting requests if known.
+        """
         if beyond := self._beyond(rps, in_system):
-            return CurvePosition(None, beyond)
+            return None, beyond
         place = min(bisect_left(self.points, rps, key=lambda point: point.completed_rps), len(self.points) - 1)
         first, last = self._stretch(place)
         told_by_rps = place == first and rps < (1 - SATURATED_GAIN) * self.points[place].completed_rps
         if first < last and not told_by_rps and in_system is not None and self.concurrencies:
             place = min(bisect_left(self.concurrencies, in_system, first, last + 1), last)
-        return CurvePosition(place, "")
+        return place, ""
 
     def expectation(self, bin: int, metric: str, rps: float, in_system: float | None = None) -> Expectation | None:
         """Return the expected values of a metric, or IN_SYSTEM, in a bin. Return None if a point of the bin lacks it.
 
         Latencies are interpolated by their logarithm, others linearly; below the first point the first point counts. In
-        a saturated bin `in_system` places the load; without it the upper point counts. `lower` and `upper` are by load,
-        so for a ratio that falls with load `upper` is the smaller.
+        a saturated bin `in_system` places the load; without it the upper point counts.
         """
         ends = (self.points[max(bin - 1, 0)], self.points[bin])
         lower, upper = (getattr(point, metric, None) for point in ends)
@@ -156,12 +139,8 @@ class Curve:
         if lower is None or upper is None:
             return None
         share = self._share(bin, rps, in_system)
-        return Expectation(
-            lower=lower,
-            interpolated=interpolate(lower, upper, share, log=metric in LATENCIES),
-            upper=upper,
-            requests=min(point.requests or 0 for point in ends),
-        )
+        value = interpolate(lower, upper, share, log=metric in LATENCIES)
+        return Expectation(min(lower, upper), value, max(lower, upper), min(point.requests or 0 for point in ends))
 
     def read(self, metric: str, rps: float) -> SignalValue:
         """Return a metric, or IN_SYSTEM, at completed requests per second of one replica, between the points around it.
@@ -175,8 +154,8 @@ class Curve:
         expectation = self.expectation(bin, metric, rps)
         if expectation is None:
             return Missing(gap=Gap.NOT_IN_PLAN, text="the benchmark did not measure it around this load")
-        low = expectation.lower if rps >= self.points[0].completed_rps else 0.0
-        return Reading(value=expectation.interpolated, low=low, high=expectation.upper, n=expectation.requests)
+        low = expectation.low if rps >= self.points[0].completed_rps else 0.0
+        return Reading(value=expectation.value, low=low, high=expectation.high, n=expectation.requests)
 
     def usable(self, slo: Slo) -> OperatingPoint | None:
         """Return C_max and usable rps under an SLO. Return None if a metric is missing or no measured load keeps it.
@@ -207,9 +186,9 @@ class Curve:
 
     def value_at(self, metric: str, point: OperatingPoint) -> float | None:
         """Return the expected value of a metric at an operating point, None if the curve lacks it."""
-        place = self.place(point.usable_rps, point.c_max)
-        expectation = None if place.bin is None else self.expectation(place.bin, metric, point.usable_rps, point.c_max)
-        return expectation.interpolated if expectation else None
+        bin, _ = self.place(point.usable_rps, point.c_max)
+        expectation = None if bin is None else self.expectation(bin, metric, point.usable_rps, point.c_max)
+        return expectation.value if expectation else None
 
     def rps_at(self, in_system: float) -> float | None:
         """Return the completed rps with so many requests in the system; None from the last point on, or if unknown."""
@@ -269,7 +248,7 @@ class Curve:
             if value > limit:
                 return (-1.0 if before is None else index - 1 + _share_of(limit, before, value, metric)), True
             before = value
-        broken = any((getattr(point, metric) or 0) > limit for point in self.censored)
+        broken = any((getattr(point, metric) or 0) > limit for point in self.written.points if point.censored)
         return len(self.points) - 1.0, broken
 
     def rps_at_point(self, index: float) -> float:

@@ -96,13 +96,12 @@ def judge_guardrails(
 def _judge_limit(tier: TierPlan, key: str, threshold: Threshold, seen: Mapping[str, Reading]) -> Guardrail:
     """Return a token limit: 2 to 3 x the best estimate of its quantile. Certain if both ends of the bucket agree."""
     part, quantile = LENGTHS[key]
-    planned, workload = getattr(tier.guardrails, key, None), getattr(tier.workload, part, None)
+    planned, p95 = tier.value_at(f"guardrails.{key}"), tier.value_at(f"workload.{part}.p95")
     length, longest = seen.get(f"{part}_{quantile}"), seen.get(f"{part}_p99")
     is_seen = length is not None and length.n >= threshold("minimum_requests")
     if not is_seen:
-        value = getattr(workload, quantile, None)
+        value = tier.value_at(f"workload.{part}.{quantile}")
         length, longest = (Reading(value=value, low=value, high=value, n=0.0) if value else None), None
-    p95 = getattr(workload, "p95", None)
     refuses = bool(planned and p95 and not is_seen and planned < p95)
     state: State = "missing" if planned is None else "fits"
     claim, proven = "fits", planned is None
@@ -143,9 +142,8 @@ def _judge_breaker(tier: TierPlan, seconds: float, threshold: Threshold, seen_rp
 
     The range is in whole requests, at least one: of few requests no whole number may lie between 80 and 90 %.
     """
-    key, planned = "queue_breaker", tier.guardrails.queue_breaker if tier.guardrails else None
-    rates = tier.workload.requests_per_second if tier.workload else None
-    peak = (rates.peak if rates else None) or 0.0
+    key, planned = "queue_breaker", tier.value_at("guardrails.queue_breaker")
+    peak = tier.value_at("workload.requests_per_second.peak") or 0.0
     rps = max(peak, seen_rps or 0.0)
     state: State = "missing" if planned is None else "fits"
     claim = "fits"

@@ -155,15 +155,15 @@ def bin_window(window: Window, curve: Curve | None, replica: str | None, bin: in
     placed = BinnedWindow(replica=replica, window=window, rps=rps, in_system=in_system, bin=bin)
     if curve is None or rps is None or bin is not None:
         return placed
-    rows = curve.place(rps, in_system)
+    place, beyond = curve.place(rps, in_system)
     counted = window.gauges.get(IN_SYSTEM_BY_LITTLE)
-    if counted is not None and len({curve.place(rps, end).bin for end in (counted.minimum, counted.maximum)}) > 1:
+    if counted is not None and len({curve.place(rps, end)[0] for end in (counted.minimum, counted.maximum)}) > 1:
         # The bounds of Little's law leave open where it lies.
         return placed
-    if rows.beyond and in_system is not None and _by_few_samples(window):
+    if beyond and in_system is not None and _by_few_samples(window):
         # One sample of n requests has a standard deviation of sqrt(n) (Poisson): one of them is allowed.
-        rows = curve.place(rps, max(0.0, in_system - math.sqrt(in_system)))
-    return replace(placed, bin=rows.bin, beyond=rows.beyond)
+        place, beyond = curve.place(rps, max(0.0, in_system - math.sqrt(in_system)))
+    return replace(placed, bin=place, beyond=beyond)
 
 
 def _in_system(window: Window) -> float | None:

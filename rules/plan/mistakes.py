@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
 from rules.engines.registry import ENGINES
 from rules.plan.curve import LIMITED, Curve, OperatingPoint, by_littles_law, operating_point, sort_by_load
-from rules.plan.replica_count import Margin, margin_from_rule
 from rules.plan.schema import Point, TierPlan
 from rules.problems import find_close_name
 from rules.telemetry.contradictions import find_contradictions
@@ -63,17 +62,6 @@ class Case:
     def point(self) -> OperatingPoint | None:
         return operating_point(self.tier)
 
-    @property
-    def peak_rps(self) -> float | None:
-        """Return the planned peak of the whole tier."""
-        rates = self.tier.workload.requests_per_second if self.tier.workload else None
-        return rates.peak if rates else None
-
-    @property
-    def margin(self) -> Margin:
-        """Return the margin that counts of replicas keep."""
-        return margin_from_rule(self.rules["NoHeadroom"], self.overrides)
-
     def limit(self, rule: str, name: str) -> float:
         """Return a threshold of the catalogue, or the tier's override."""
         return self.rules[rule].limit(name, self.overrides)
@@ -117,7 +105,7 @@ def _implausible(context: Case) -> Found:
         # Nobody waits for the first token of a batch (guide 1): its objective may be as long as anybody likes.
         is_other_money = path.startswith("cost.") and tier.cost is not None and tier.cost.currency not in DOLLAR_SIZED
         if not is_other_money and not (tier.is_batch and path.startswith("slo.")):
-            yield from _outside(path, _value_at(tier, path), low, high, why)
+            yield from _outside(path, tier.value_at(path), low, high, why)
     lowest = sort_by_load(tier.curve)[0] if tier.curve else None
     for place, point in enumerate(context.points):
         path = f"curve.points[{place}]"
@@ -125,14 +113,6 @@ def _implausible(context: Case) -> Found:
         # Past the knee a queue makes every latency long.
         for name, most, why in LOWEST_POINT if point is lowest else ():
             yield from _outside(f"{path}.{name}", getattr(point, name), 0.0, most, why)
-
-
-def _value_at(tier: TierPlan, path: str) -> float | None:
-    part: Any = tier
-    for name in path.split("."):
-        part = getattr(part, name, None)
-    value: float | None = part
-    return value
 
 
 def _outside(path: str, value: float | None, low: float, high: float, why: str) -> Found:
@@ -170,11 +150,11 @@ def _slo_below_curve(context: Case) -> Found:
 
 def _impossible_load(context: Case) -> Found:
     """Yield a benchmark that breaks Little's law: rps x time in system is the number of requests at once."""
-    tokens = context.tier.workload.generation_tokens if context.tier.workload else None
+    tokens = context.tier.value_at("workload.generation_tokens.p50")
     ratios = [
         in_system / point.concurrency
         for point in context.points
-        if point.concurrency and (in_system := by_littles_law(point, tokens.p50 if tokens else None)) is not None
+        if point.concurrency and (in_system := by_littles_law(point, tokens)) is not None
     ]
     if not ratios or IDLE_LOAD <= (factor := median(ratios)) <= IMPOSSIBLE_LOAD:
         return

@@ -14,7 +14,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from rules.plan.validation import (
     Contradictions,
-    find_missing_objectives,
     impossible_means,
     problems_of,
     refuse,
@@ -327,6 +326,8 @@ class TierPlan(_PlanSection):
     batch: Batch | None = None
 
     def contradictions(self) -> Contradictions:
+        if self.slo.ttft_p99_seconds is None and not self.is_batch:
+            yield ("slo", "ttft_p99_seconds"), "is missing"
         if self.batch is not None and not self.is_batch:
             yield ("batch",), "is for workload.archetype: batch"
         if self.workload is not None:
@@ -337,36 +338,36 @@ class TierPlan(_PlanSection):
         """Return whether the tier does offline work, which has no objective on the first token (guide 1.4)."""
         return self.workload is not None and self.workload.archetype == "batch"
 
+    def value_at(self, path: str) -> Any:
+        """Return a part of the plan by its dotted path, None if missing."""
+        part: Any = self
+        for name in path.split("."):
+            part = getattr(part, name, None)
+        return part
+
 
 class Plan(_PlanSection):
     """A sizing plan: the contract that production is checked against."""
 
-    schema_version: Literal[1] = Field(alias="schema", description="Version of this format.")
+    schema_version: int = Field(ge=1, le=1, alias="schema", description="Version of this format.")
     tiers: dict[TierName, TierPlan] = Field(min_length=1, description="Tiers by name.")
 
 
 def parse_plan(data: object) -> Plan:
     """Return the plan in parsed YAML or JSON.
 
-    Raise InvalidPlanError with every problem at once: unknown and missing keys, wrong types, ranges and contradictions.
+    Raise InvalidPlanError with every problem at once: unknown and missing keys, wrong types and ranges. Contradictions in a
+    section are told once its values are valid.
     """
-    missing = tuple(find_missing_objectives(data))
     try:
-        plan = Plan.model_validate(data)
+        return Plan.model_validate(data)
     except ValidationError as error:
-        raise InvalidPlanError((*problems_of(error, Plan), *missing)) from None
-    if missing:
-        raise InvalidPlanError(missing)
-    return plan
+        raise InvalidPlanError(problems_of(error, Plan)) from None
 
 
-def same_model(text: str, right: str) -> bool:
-    """Return whether two model names are equal, without organisation or folder and without regard to case."""
-    return _base_name(text) == _base_name(right)
-
-
-def _base_name(model: str) -> str:
-    return model.casefold().rstrip("/").rpartition("/")[2]
+def same_model(*names: str) -> bool:
+    """Return whether model names are equal, without organisation or folder and without regard to case."""
+    return len({name.casefold().rstrip("/").rpartition("/")[2] for name in names}) == 1
 
 
 def plan_schema() -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import islice
 from typing import Any
@@ -134,14 +134,3 @@ def impossible_means(workload: Any, guardrails: Any) -> Contradictions:
         elif high is not None and mean > high * (1 + MEAN_TOLERANCE):
             what = f"the highest mean with these quantiles and max_{kind} {longest:.6g}"
             yield place, f"must be at most {high:.6g}, {what}, but is {mean:.6g}"
-
-
-def find_missing_objectives(data: Any) -> Iterator[str]:
-    """Yield tiers without an objective on the first token, also of a plan with other problems: one to fill in."""
-    tiers = data.get("tiers") if isinstance(data, Mapping) else None
-    for name, tier in tiers.items() if isinstance(tiers, Mapping) else ():
-        slo, workload = (tier.get(key) if isinstance(tier, Mapping) else None for key in ("slo", "workload"))
-        is_batch = isinstance(workload, Mapping) and workload.get("archetype") == "batch"
-        if isinstance(slo, Mapping) and slo.get("ttft_p99_seconds") is None and not is_batch:
-            place = path_text(("tiers", str(name), "slo", "ttft_p99_seconds"))
-            yield f"{place}: {_EMPTY if 'ttft_p99_seconds' in slo else 'is missing'}"

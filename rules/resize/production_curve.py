@@ -123,7 +123,7 @@ def _planned(context: TierContext, binned: BinnedWindow, metric: str) -> float |
     if curve is None or binned.bin is None or binned.rps is None or binned.bin >= len(curve.points):
         return None
     expectation = curve.expectation(binned.bin, metric, binned.rps, binned.in_system)
-    return expectation.interpolated if expectation else None
+    return expectation.value if expectation else None
 
 
 def check_slo(window: Window, slo: Slo, itl: bool = True) -> SloStatus:

@@ -133,10 +133,7 @@ class RuleContext:
 
 def read_plan_value(context: TierContext, path: str) -> object:
     """Return a part of the tier's plan by its dotted path, None if missing."""
-    part: object = context.plan
-    for name in path.split("."):
-        part = getattr(part, name, None)
-    return part
+    return context.plan.value_at(path) if context.plan else None
 
 
 Part = TypeVar("Part")

@@ -34,8 +34,8 @@ from rules.engines.registry import ENGINES
 from rules.methods.utilization import compute_idle_replicas
 from rules.plan import checks, money, replica_count
 from rules.plan.curve import OperatingPoint, operating_point
+from rules.plan.gpus import planned_kv_tokens
 from rules.plan.load_bins import build_tier_context
-from rules.plan.memory import planned_kv_tokens
 from rules.plan.schema import Fleet, TierPlan
 from rules.resize import levers
 from rules.resize.fleet_cost import planned_cost

@@ -100,13 +100,13 @@ def load_at(curve: Curve, rps: float) -> SimulatedLoad:
 @lru_cache
 def _load(curve: Curve, step: int) -> SimulatedLoad:
     rps = step / STEPS * curve.top_rps
-    bin = curve.place(rps, None).bin
+    bin, _ = curve.place(rps, None)
 
     def at(metric: str) -> float:
         assert bin is not None, "the curve of a simulated tier has a place for every load"
         expected = curve.expectation(bin, metric, rps)
         assert expected is not None, "the curve of a simulated tier has every metric"
-        return expected.interpolated
+        return expected.value
 
     each = LogNormal.from_quantiles(at("tpot_p50_seconds"), at("tpot_p99_seconds"))
     return SimulatedLoad(

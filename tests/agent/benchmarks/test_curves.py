@@ -124,7 +124,7 @@ def test_the_rate_is_the_load_of_an_open_loop_and_requests_in_the_system_are_its
     assert found.curve.measured is not None
     assert found.curve.measured.concurrency == "littles_law"
     # Else a server that became slower, and holds more requests at the same rate, were one under another load.
-    assert not line(found.curve).place(6.0, 12.0).beyond
+    assert not line(found.curve).place(6.0, 12.0)[1]
 
 
 def test_points_come_by_rising_load_whatever_the_order_of_the_files() -> None:

@@ -171,7 +171,7 @@ MISTAKES = {
             "workload.prompt_tokens",
             "workload.requests_per_second",
             "slo.ttft_p99_second: ",
-            "slo.ttft_p99_seconds: ",
+            "cold_start_seconds: ",
             "slo.tpot_p99_seconds: ",
             "curve.points[0].completed_rps: ",
             "curve.points[1].ttft_p99_seconds: ",
@@ -423,5 +423,7 @@ def test_an_unfilled_plan_names_the_lines_to_fill_in(tmp_path: Path, capsys: pyt
     assert capsys.readouterr().err.splitlines() == [
         f"sizewatch plan: {path}: tiers.t.gpu.product: {empty}",
         f"sizewatch plan: {path}: tiers.t.gpu.per_replica: {empty}",
-        f"sizewatch plan: {path}: tiers.t.slo.ttft_p99_seconds: {empty}",
     ]
+    path.write_text(path.read_text().replace("product:", "product: A").replace("per_replica:", "per_replica: 1"))
+    assert main.main(["plan", "check", str(path)]) == 2
+    assert capsys.readouterr().err == f"sizewatch plan: {path}: tiers.t.slo.ttft_p99_seconds: is missing\n"

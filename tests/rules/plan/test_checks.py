@@ -198,17 +198,8 @@ def test_the_open_loop_plan_has_no_knee_and_no_warning() -> None:
             "fleet.safety_factor",
             "info",
             (
-                "is not in the plan and counts as 1; the guide's are 1.2 for predictable traffic, 12 replicas, "
-                "and 1.5 for a new deployment or high variance, 15 replicas"
-            ),
-        ),
-        (
-            {"fleet": {"instances": 14, "minimum_warm": 14}, "workload": {"requests_per_second": {"peak": 30}}},
-            "fleet.safety_factor",
-            "info",
-            (
-                "is not in the plan and counts as 1; the guide's are 1.2 for predictable traffic, 14 replicas, "
-                "and 1.5 for a new deployment or high variance, 15 replicas"
+                "is not in the plan and counts as 1; the guide's are 1.2 for predictable traffic, "
+                "and 1.5 for a new deployment or high variance"
             ),
         ),
     ],

@@ -137,7 +137,7 @@ def test_a_censored_point_shows_the_knee_but_moves_neither_number() -> None:
     assert point is not None
     assert (point.usable_rps, point.limited_by, point.knee_reached) == (5, "ttft_p99_seconds", True)
     assert curve.top_rps == 5
-    assert curve.place(5.9, None).beyond
+    assert curve.place(5.9, None)[1]
 
 
 def test_only_censored_points_are_no_curve() -> None:
@@ -201,8 +201,7 @@ def test_the_planned_output_length_serves_the_estimate_where_points_do_not() -> 
     [(0, 0, 0), (1.365, 1, 0), (1.5, 2, 1), (3.0, 2.5, 2), (5.842, 8, 3), (6.3, 14, 4), (7.5, 30, 5)],
 )
 def test_a_load_lies_in_the_bin_of_its_completed_rps(rps: float, in_system: float, bin: int) -> None:
-    place = CLOSED.place(rps, in_system)
-    assert (place.bin, place.beyond) == (bin, "")
+    assert CLOSED.place(rps, in_system) == (bin, "")
 
 
 @pytest.mark.parametrize(
@@ -212,7 +211,7 @@ def test_a_load_lies_in_the_bin_of_its_completed_rps(rps: float, in_system: floa
 def test_in_a_saturated_stretch_the_requests_in_the_system_decide(
     rps: float, in_system: float | None, bin: int
 ) -> None:
-    assert SATURATED.place(rps, in_system).bin == bin
+    assert SATURATED.place(rps, in_system)[0] == bin
 
 
 @pytest.mark.parametrize(
@@ -229,29 +228,28 @@ def test_in_a_saturated_stretch_the_requests_in_the_system_decide(
     ],
 )
 def test_a_load_beyond_the_benchmark_says_why(curve: Curve, rps: float, in_system: float, reason: str) -> None:
-    place = curve.place(rps, in_system)
-    assert place == (None, reason)
+    assert curve.place(rps, in_system) == (None, reason)
 
 
 def test_an_estimated_concurrency_counts_only_near_the_top() -> None:
-    assert not OPEN.place(6.0, 9).beyond
-    assert not OPEN.place(7.9, 4).beyond
+    assert not OPEN.place(6.0, 9)[1]
+    assert not OPEN.place(7.9, 4)[1]
 
 
 def test_an_expectation_brackets_the_load_and_counts_the_smaller_evidence() -> None:
     expected = GUIDE.expectation(4, "ttft_p99_seconds", 12)
     assert expected is not None
-    assert (expected.lower, expected.upper, expected.requests) == (1.0, 4.0, 6000)
-    assert expected.interpolated == pytest.approx(2.0)
+    assert (expected.low, expected.high, expected.requests) == (1.0, 4.0, 6000)
+    assert expected.value == pytest.approx(2.0)
     ratio = GUIDE.expectation(4, "gpu_utilization", 12)
     assert ratio is not None
-    assert ratio.interpolated == pytest.approx(0.805)
+    assert ratio.value == pytest.approx(0.805)
 
 
 def test_below_the_first_point_the_first_point_is_expected() -> None:
     expected = CLOSED.expectation(0, "ttft_p99_seconds", 0.1)
     assert expected is not None
-    assert (expected.lower, expected.interpolated, expected.upper) == (0.093, 0.093, 0.093)
+    assert (expected.low, expected.value, expected.high) == (0.093, 0.093, 0.093)
 
 
 def test_in_a_saturated_bin_only_the_requests_in_the_system_place_the_load() -> None:
@@ -259,8 +257,8 @@ def test_in_a_saturated_bin_only_the_requests_in_the_system_place_the_load() -> 
     placed = SATURATED.expectation(2, "ttft_p99_seconds", 101, in_system=96)
     assert blind is not None
     assert placed is not None
-    assert blind.interpolated == 1.0
-    assert placed.interpolated == pytest.approx(math.sqrt(0.2 * 1.0))
+    assert blind.value == 1.0
+    assert placed.value == pytest.approx(math.sqrt(0.2 * 1.0))
 
 
 def test_what_was_not_measured_is_not_expected() -> None:
@@ -315,25 +313,25 @@ def test_more_load_never_expects_less_latency(points: list[dict[str, Any]], load
     curve = curve_with(*points)
     found = []
     for rps in sorted(loads):
-        place = curve.place(rps, None)
-        assume(place.bin is not None)
-        assert place.bin is not None
-        expected = curve.expectation(place.bin, "ttft_p99_seconds", rps)
+        bin, _ = curve.place(rps, None)
+        assume(bin is not None)
+        assert bin is not None
+        expected = curve.expectation(bin, "ttft_p99_seconds", rps)
         assert expected is not None
-        assert expected.lower <= expected.interpolated <= expected.upper
+        assert expected.low <= expected.value <= expected.high
         found.append(expected)
-    assert found[0].interpolated <= found[1].interpolated
-    assert found[0].upper <= found[1].upper
+    assert found[0].value <= found[1].value
+    assert found[0].high <= found[1].high
 
 
 @settings(max_examples=100, deadline=None)
 @given(points=ANY_POINTS, rps=st.floats(0, 300), in_system=st.none() | st.floats(0, 600))
 def test_every_load_is_in_a_bin_or_beyond(points: list[dict[str, Any]], rps: float, in_system: float | None) -> None:
     curve = curve_with(*points)
-    place = curve.place(rps, in_system)
-    assert bool(place.beyond) == (place.bin is None)
-    if place.bin is not None:
-        assert 0 <= place.bin < len(curve.points)
+    bin, beyond = curve.place(rps, in_system)
+    assert bool(beyond) == (bin is None)
+    if bin is not None:
+        assert 0 <= bin < len(curve.points)
         assert rps <= curve.top_rps * 1.02
 
 

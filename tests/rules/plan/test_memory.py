@@ -6,7 +6,7 @@ from paths import SHARED
 from agent.scrape.scrapers import PageReader
 from rules.catalogue.registry import CATALOGUE
 from rules.plan.checks import check_plan
-from rules.plan.memory import engine_kv_tokens, planned_kv_tokens
+from rules.plan.gpus import engine_kv_tokens, planned_kv_tokens
 from rules.plan.schema import Architecture, InvalidPlanError, Plan, parse_plan, plan_version
 
 

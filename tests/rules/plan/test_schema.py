@@ -74,7 +74,7 @@ def test_ten_mistakes_are_named_with_their_places_in_one_go() -> None:
         f"{tier}.curve.points[0].completed_rps: must be greater than 0",
         f"{tier}.curve.points[1].ttft_p99_seconds: must be a finite number",
         f"{tier}.curve.points[1].gpu_utilization: must be at most 1 (a ratio: 62 % is written 0.62)",
-        f"{tier}.slo.ttft_p99_seconds: is missing",
+        f"{tier}.cold_start_seconds: must be greater than 0",
     )
 
 
@@ -83,7 +83,8 @@ def test_ten_mistakes_are_named_with_their_places_in_one_go() -> None:
     [
         (None, "file: must be a mapping of keys to values"),
         ([], "file: must be a mapping of keys to values"),
-        ({"schema": 2, "tiers": {}}, "schema: must be 1"),
+        ({"schema": 2, "tiers": {}}, "schema: must be at most 1"),
+        ({"schema": True, "tiers": {}}, "schema: must be a valid integer"),
         ({"tiers": {}}, "schema: is missing"),
         ({"schema": 1, "tiers": {}}, "tiers: must not be empty"),
         ({"schema": 1, "tiers": {"t": None}}, "tiers.t: must be a mapping of keys to values"),
@@ -248,7 +249,7 @@ def test_the_schema_accepts_what_the_program_accepts(name: str) -> None:
 def test_the_schema_refuses_the_mistakes_a_schema_can_see() -> None:
     errors = jsonschema.Draft202012Validator(plan_schema()).iter_errors(load("ten-mistakes"))
     places = {error.json_path.rpartition(".")[2] for error in errors}
-    assert places == {"slo", "tpot_p99_seconds", "curve"}
+    assert places == {"slo", "tpot_p99_seconds", "curve", "cold_start_seconds"}
 
 
 def test_every_number_and_text_of_the_schema_says_what_it_is() -> None:

@@ -49,13 +49,13 @@ def test_a_reading_agrees_with_the_curve_at_its_load() -> None:
     engine.advance(BEGIN + 3660.0, 5400, Conditions())
     window = windows.diff_snapshots(before, engine.snapshot())
     context = load_bins.build_tier_context(CODE, tier)
-    place = curve.place(1.5, None)
+    bin, _ = curve.place(1.5, None)
     for signal, metric in (("ttft_p99_seconds", "ttft_p99_seconds"), ("tpot_p99_seconds", "tpot_p99_seconds")):
-        assert place.bin is not None
-        expected = curve.expectation(place.bin, metric, 1.5)
+        assert bin is not None
+        expected = curve.expectation(bin, metric, 1.5)
         found = _read(signal, window, context)
         assert expected is not None
-        assert (found.low or 0.0) <= expected.interpolated <= (found.high or 0.0)
+        assert (found.low or 0.0) <= expected.value <= (found.high or 0.0)
     assert _read("prefix_hit_ratio", window, context).value == pytest.approx(0.55, abs=0.01)
     assert _read("completed_rps", window, context).value == pytest.approx(1.5, rel=0.05)
 
