@@ -35,49 +35,37 @@ from rules.verdicts.verdict import SEVERITY, RuleResult, Status, Unknown, Verdic
 LIKELY_PERIODS = 2
 """Separate minutes (hours) outside that make a finding likely. SEPARATE make it certain."""
 
-MOVED = 0.25
-"""Relative difference of the last quarter from the whole above which the sentence has both numbers."""
-
 POLLED = frozenset({"gpu_utilization_sampled", "gpu_power_watts"})
 """Gauges of a plain poll, which does not cover the time between two polls: `likely` at most (METRICS trap 15)."""
-
 
 OF_QUANTILES = frozenset({"kv_residency_by_reuse"})
 """Signals computed from quantiles: only their bounds make a finding certain."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class BandThresholds:
-    """Limits of a rule for a tier. None: no limit on that side."""
+    """Lowest and highest value that is healthy, and that is not critical. Infinite: no limit on that side."""
 
-    below: float | None
-    above: float | None
-    critical_below: float | None
-    critical_above: float | None
+    healthy: tuple[float, float]
+    bearable: tuple[float, float]
 
     @classmethod
     def from_context(cls, context: RuleContext) -> BandThresholds:
-        names = ("below", "above", "critical_below", "critical_above")
-        return cls(**{name: context.limit(name) if name in context.rule.thresholds else None for name in names})
+        ends = {"below": -math.inf, "above": math.inf, "critical_below": -math.inf, "critical_above": math.inf}
+        ends |= {name: context.limit(name) for name in ends.keys() & context.rule.thresholds.keys()}
+        return cls((ends["below"], ends["above"]), (ends["critical_below"], ends["critical_above"]))
 
     def status(self, value: float) -> Status:
         """Return the status of a value: outside the outer limits, outside the inner ones, or within."""
-        if _is_outside(value, self.critical_below, self.critical_above):
+        if value < self.bearable[0] or value > self.bearable[1]:
             return Status.CRITICAL
-        return Status.WARNING if _is_outside(value, self.below, self.above) else Status.OK
+        return Status.WARNING if value < self.healthy[0] or value > self.healthy[1] else Status.OK
 
     def is_proven(self, reading: Reading, status: Status) -> bool:
         """Return whether the bounds of a reading are outside the limits of `status`."""
-        critical = status is Status.CRITICAL
-        below = self.critical_below if critical else self.below
-        above = self.critical_above if critical else self.above
-        too_low = below is not None and reading.high is not None and reading.high < below
-        too_high = above is not None and reading.low is not None and reading.low >= above
-        return too_low or too_high
-
-
-def _is_outside(value: float, below: float | None, above: float | None) -> bool:
-    return (below is not None and value < below) or (above is not None and value > above)
+        lowest, highest = self.bearable if status is Status.CRITICAL else self.healthy
+        too_low = reading.high is not None and reading.high < lowest
+        return too_low or (reading.low is not None and reading.low >= highest)
 
 
 def judge_band(context: RuleContext) -> RuleResult:
@@ -110,23 +98,18 @@ def judge_band(context: RuleContext) -> RuleResult:
     by_period = [_read_value(context, group) for group in context.periods(counted)]
     each = [value for value in by_period if value is not None]
     outside = sum(limits.status(value) is not Status.OK for value in each)
-    if limits.status(last) is Status.OK:
-        remark = "back within that at the end of the time"
-        return _build_verdict(context, reading, Status.OK, Certainty.CERTAIN, limits, remark)
-    if outside < LIKELY_PERIODS:
+    if limits.status(last) is Status.OK or outside < LIKELY_PERIODS:
         early = too_early(context, counted, last, by_period, lambda value: limits.status(value) is not Status.OK)
         if early is not None:
             return early
+        is_back = limits.status(last) is Status.OK
         remark = f"outside in at most one of its {context.periods_word}"
+        remark = "back within that at the end of the time" if is_back else remark
         return _build_verdict(context, reading, Status.OK, Certainty.CERTAIN, limits, remark)
-    if status is Status.CRITICAL and not is_persistent(
-        last, each, lambda value: limits.status(value) is Status.CRITICAL
-    ):
+    if not is_persistent(last, each, lambda value: limits.status(value) is status):
         status = Status.WARNING
     certainty = certain_if(outside >= SEPARATE and _is_proven(context, counted, reading, status, limits))
-    moved = abs(last - reading.value) > MOVED * abs(reading.value)
-    remark = f"{number(last, context.rule.unit)} at the end of the time" if moved else ""
-    return _build_verdict(context, reading, status, certainty, limits, remark)
+    return _build_verdict(context, reading, status, certainty, limits)
 
 
 def _select_loaded(batch: HeldWindows) -> HeldWindows:
@@ -177,19 +160,15 @@ def _build_verdict(
     limits: BandThresholds,
     remark: str = "",
 ) -> RuleResult:
-    shown = quantity(reading, context.rule.unit) if reading.value is None else number(reading.value, context.rule.unit)
-    parts = (f"{context.rule.about} is {shown}", _describe_limits(limits, context.rule.unit), remark)
-    sentence = "; ".join(filter(None, parts))
-    expected = range_reading(limits.below or 0.0, limits.above, reading.n)
-    return context.verdict(status, certainty, reading, expected, sentence)
-
-
-def _describe_limits(limits: BandThresholds, unit: str) -> str:
-    if limits.below is not None and limits.above is not None:
-        return f"{number(limits.below, unit)} to {number(limits.above, unit)} is healthy"
-    if limits.above is not None:
-        return f"up to {number(limits.above, unit)} is healthy"
-    return f"{number(limits.below or 0.0, unit)} or more is healthy"
+    unit, (lowest, highest) = context.rule.unit, limits.healthy
+    shown = quantity(reading, unit) if reading.value is None else number(reading.value, unit)
+    low, high = max(lowest, 0.0), highest if math.isfinite(highest) else None
+    healthy = f"{number(low, unit)} or more is healthy"
+    if high is not None:
+        start = f"{number(lowest, unit)} to" if math.isfinite(lowest) else "up to"
+        healthy = f"{start} {number(high, unit)} is healthy"
+    sentence = "; ".join(filter(None, (f"{context.rule.about} is {shown}", healthy, remark)))
+    return context.verdict(status, certainty, reading, range_reading(low, high, reading.n), sentence)
 
 
 def judge_experts(context: RuleContext) -> RuleResult:
@@ -258,13 +237,15 @@ def _describe_economics(context: RuleContext) -> tuple[str, ...]:
 
 EVENTS, REQUESTS = "preemptions", "requests_finished"
 
+ENDED = "none in the last quarter of the time"
+
 BY_CODE = {"gpu_fault_events": "gpu_fault_events_by_code"}
 """Families whose events are also counted by code."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class EventCount:
-    """Events, finished requests, and the replica-seconds in which events were observed."""
+    """Preemptions, finished requests, and the replica-seconds in which preemptions were observed."""
 
     events: float
     finished: float
@@ -285,11 +266,8 @@ class EventCount:
 def count_events(binned: Iterable[BinnedWindow]) -> EventCount:
     """Return the preemptions of the binned windows that count them."""
     seen = [s.window for s in binned if EVENTS in s.window.counters and REQUESTS in s.window.counters]
-    return EventCount(
-        events=sum(w.counters[EVENTS] for w in seen),
-        finished=sum(w.counters[REQUESTS] for w in seen),
-        seconds=sum(w.seconds_of(EVENTS) for w in seen),
-    )
+    events, finished = (sum(w.counters[family] for w in seen) for family in (EVENTS, REQUESTS))
+    return EventCount(events, finished, sum(w.seconds_of(EVENTS) for w in seen))
 
 
 def judge_event_ratio(context: RuleContext) -> RuleResult:
@@ -313,7 +291,8 @@ def judge_event_ratio(context: RuleContext) -> RuleResult:
     if total.finished > 0:
         claim = f"Preemptions are {total.events / total.finished:.1%} of finished requests"
     limit = f"above {critical:.0%} is degraded" if status is Status.CRITICAL else f"below {warning:.0%} is healthy"
-    sentence = f"{claim}; {_describe_end(status, total.exceeds(warning)) or limit}"
+    limit = ENDED if status is Status.OK and total.exceeds(warning) else limit
+    sentence = f"{claim}; {limit}"
     expected = range_reading(0.0, warning, total.finished)
     return context.verdict(status, certainty, reading, expected, sentence, details=(str(total),))
 
@@ -348,9 +327,8 @@ def judge_excess(context: RuleContext) -> RuleResult:
     if status is not Status.OK and supported < total.finished / 2:
         certainty = Certainty.LIKELY
     value = total.events / total.finished
-    end = _describe_end(status, value > usual + points)
     sentence = f"Preemptions are {value:.1%} of finished requests; the benchmark has {usual:.1%} at this load"
-    sentence = f"{sentence}; {end}" if end else sentence
+    sentence += f"; {ENDED}" if status is Status.OK and value > usual + points else ""
     details = (str(total), f"{points * 100:.0f} points more than the benchmark are allowed")
     observed, expected = (exact_reading(each, total.finished) for each in (value, usual))
     return context.verdict(status, certainty, observed, expected, sentence, details=details)
@@ -360,7 +338,8 @@ def _compute_status(
     context: RuleContext, binned: Sequence[BinnedWindow], limit: float
 ) -> tuple[Status | Unknown, Certainty]:
     """Return status and certainty. Certain needs the bound and persistence, because events cluster."""
-    if not count_events(binned).exceeds(limit):
+    whole = count_events(binned)
+    if not whole.exceeds(limit):
         return Status.OK, Certainty.CERTAIN
     last = count_events(context.last_quarter(binned))
     if last.seconds <= 0:
@@ -369,12 +348,8 @@ def _compute_status(
     if last.events <= 0:
         return Status.OK, Certainty.CERTAIN
     each = (count_events(group) for group in context.periods(binned))
-    is_proven = count_events(binned).significantly_exceeds(limit)
-    return Status.WARNING, certain_if(is_proven and is_persistent(last, each, lambda part: part.exceeds(limit)))
-
-
-def _describe_end(status: Status, exceeds: bool) -> str:
-    return "none in the last quarter of the time" if status is Status.OK and exceeds else ""
+    lasts = is_persistent(last, each, lambda part: part.exceeds(limit))
+    return Status.WARNING, certain_if(lasts and whole.significantly_exceeds(limit))
 
 
 def judge_faults(context: RuleContext) -> RuleResult:

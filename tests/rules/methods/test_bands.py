@@ -193,13 +193,6 @@ def test_the_sentence_says_what_is_seen_and_what_is_healthy() -> None:
     assert found.sentence == "Prefix cache hit rate is 10.0%; 30.0% or more is healthy"
 
 
-def test_a_change_inside_the_hold_tells_both_numbers() -> None:
-    fallen = each(8, lambda n: of("SpeculationAcceptanceLow", 0.99 if n < 4 else 0.09, n))
-    found = verdict("SpeculationAcceptanceLow", context(), fallen)
-    assert found.sentence == "Speculative acceptance is 54.0%; 60.0% or more is healthy; 9.0% at the end of the time"
-    assert found.sentence.endswith("; 9.0% at the end of the time")
-
-
 def test_a_threshold_of_the_tier_replaces_the_catalogues() -> None:
     strict: TierContext = context(limits={"KvCacheNearCeiling": {"above": 0.5}})
     found = verdict("KvCacheNearCeiling", strict, each(5, lambda n: of("KvCacheNearCeiling", 0.6, n)))
