@@ -67,11 +67,10 @@ class Promise:
         return "output events" if self.of_events else f"{requests:,.0f} requests"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class BurnWindow:
-    """Rung: a pair of windows (seconds), the allowed burn rate, and the slow requests in both."""
+    """Rung: the allowed burn rate, a pair of windows (seconds), and the slow requests in both."""
 
-    status: Status
     burn: float
     long_seconds: float
     short_seconds: float
@@ -114,17 +113,17 @@ def _judge_standing_queue(context: RuleContext, promise: Promise) -> Verdict | N
     Certain beyond chance, or if nobody got a first token in the last SEPARATE minutes.
     """
     overdue = error_budget.count_overdue(context.budget, context.rule.family, context.now)
-    since = context.now - error_budget.IMPACT_SECONDS
-    standing = error_budget.count_standing_minutes(context.budget, since, context.now)
+    seconds = error_budget.IMPACT_SECONDS
+    standing = error_budget.count_standing_minutes(context.budget, context.now - seconds, context.now)
     if standing >= SEPARATE:
-        since = context.now - standing * MINUTE_SECONDS
-    count = error_budget.count_slow_requests(context.budget, context.rule.family, since, context.now)
+        seconds = standing * MINUTE_SECONDS
+    count = _count_slow(context, seconds)
     # The slow first tokens of a queue that moves are in the ladder's windows.
     is_chance = not _is_beyond_chance(count.best, count.n, promise.allowed, LIKELY_CONFIDENCE)
     if overdue < 1 or count.best > 2 * overdue or is_chance:
         return None
-    rows = error_budget.count_slow_rows(context.budget, context.rule.family, promise.allowed, since, context.now)
     proven = _is_beyond_chance(count.low, count.n, promise.allowed, CONFIDENCE) or standing >= SEPARATE
+    proven &= _is_in_separate_minutes(context, promise.allowed, seconds)
     page = context.limit(f"{RUNGS[0][0]}_burn") * promise.allowed
     status = Status.CRITICAL if _is_beyond_chance(count.low, count.n, page, CONFIDENCE) else Status.WARNING
     waits = "request waits" if round(overdue) == 1 else "requests wait"
@@ -134,7 +133,7 @@ def _judge_standing_queue(context: RuleContext, promise: Promise) -> Verdict | N
         f"{number(count.best / count.n, 'ratio')} of {promise.count(count.n)} in {last} {promise.broken}",
         f"nobody got a first token for {standing} minutes" if standing else "",
     )
-    expected, certainty = range_reading(0.0, promise.allowed, count.n), certain_if(proven and rows >= SEPARATE)
+    expected, certainty = range_reading(0.0, promise.allowed, count.n), certain_if(proven)
     return context.verdict(status, certainty, _read_share(count), expected, sentence, details=details)
 
 
@@ -153,20 +152,10 @@ def _judge_rung(context: RuleContext, promise: Promise, name: str, status: Statu
 
     The ranks: 0 calm, 1 a burn that is over, 2 too few requests in the short window, 3 likely, 4 certain.
     """
-    limits = (context.limit(f"{name}_{end}") for end in ("burn", "long_seconds", "short_seconds"))
-    burn, long_seconds, short_seconds = limits
-    long, short = (
-        error_budget.count_slow_requests(context.budget, context.rule.family, context.now - seconds, context.now)
-        for seconds in (long_seconds, short_seconds)
-    )
-    rung = BurnWindow(
-        status=status,
-        burn=burn,
-        long_seconds=long_seconds,
-        short_seconds=short_seconds,
-        long=long,
-        short=short,
-    )
+    ends = (context.limit(f"{name}_{end}") for end in ("burn", "long_seconds", "short_seconds"))
+    burn, long_seconds, short_seconds = ends
+    long, short = (_count_slow(context, seconds) for seconds in (long_seconds, short_seconds))
+    rung = BurnWindow(burn, long_seconds, short_seconds, long, short)
     limit, needed = burn * promise.allowed, max(1.0, context.limit("minimum_requests"))
     if long.seconds < FULL_COVERAGE * short_seconds or long.n < needed:
         return None
@@ -187,9 +176,7 @@ def _judge_rung(context: RuleContext, promise: Promise, name: str, status: Statu
     proven_limit = limit * (1.0 if is_seen else 1.0 / known)
     is_proven = short.low > limit * short.n and _is_beyond_chance(long.low, long.n, proven_limit, CONFIDENCE)
     is_proven &= is_seen or short_seconds == context.limit(f"{RUNGS[0][0]}_short_seconds")
-    since = context.now - long_seconds
-    separate = error_budget.count_slow_rows(context.budget, context.rule.family, limit, since, context.now) >= SEPARATE
-    certain = is_proven and separate
+    certain = is_proven and _is_in_separate_minutes(context, limit, long_seconds)
     return 4 if certain else 3, _build_verdict(context, rung, status, certain_if(certain), promise)
 
 
@@ -214,19 +201,24 @@ def _is_beyond_chance(slow: float, n: float, limit: float, confidence: float) ->
 def explain_no_rung(context: RuleContext, promise: Promise) -> RuleResult:
     """Return unknown with the reason why no rung could be evaluated."""
     long_seconds, short_seconds = (context.limit(f"{RUNGS[0][0]}_{end}_seconds") for end in ("long", "short"))
-    long = error_budget.count_slow_requests(
-        context.budget, context.rule.family, context.now - long_seconds, context.now
-    )
+    long, last = _count_slow(context, long_seconds), f" in the last {format_span(long_seconds)}"
     if not context.binned:
         return context.unknown(Gap.SCRAPE_FAILED, "no replica of the tier has been seen")
     if long.n <= 0:
-        return context.unknown(Gap.NO_TRAFFIC, f"no requests in the last {format_span(long_seconds)}")
+        return context.unknown(Gap.NO_TRAFFIC, f"no requests{last}")
     needed = FULL_COVERAGE * short_seconds
     if long.seconds < needed:
         return context.unknown(Gap.TOO_FEW_REQUESTS, f"{math.floor(long.seconds)} s seen, {needed:.0f} s are needed")
-    return context.too_few_requests(
-        long.n, context.limit("minimum_requests"), f" in the last {format_span(long_seconds)}"
-    )
+    return context.too_few_requests(long.n, context.limit("minimum_requests"), last)
+
+
+def _count_slow(context: RuleContext, seconds: float) -> SlowRequestCount:
+    return error_budget.count_slow_requests(context.budget, context.rule.family, context.now - seconds, context.now)
+
+
+def _is_in_separate_minutes(context: RuleContext, limit: float, seconds: float) -> bool:
+    since, family = context.now - seconds, context.rule.family
+    return error_budget.count_slow_rows(context.budget, family, limit, since, context.now) >= SEPARATE
 
 
 def _read_share(count: SlowRequestCount) -> Reading:
@@ -331,9 +323,9 @@ def judge_refused(context: RuleContext) -> RuleResult:
 
     From refusals for want of room and HTTP answers 4xx. Certain beyond chance, where the counts do not contradict each other.
     """
-    kinds = [kind for kind in KINDS if any(kind[0] in binned.window.counters for binned in context.binned)]
+    total = hold(context.binned).sum_families(READ)
+    kinds = [kind for kind in KINDS if kind[0] in total.counters]
     if not kinds:
-        total = hold(context.binned).sum_families(READ)
         gaps = [total.explain_missing(family) for family in (NO_ROOM, HTTP_REFUSED)]
         gap = next((gap for gap in gaps if gap is not Gap.NOT_EXPOSED), Gap.NOT_EXPOSED)
         return context.unknown(gap, "neither requests refused by a queue limit nor HTTP answers 4xx are counted")
@@ -341,13 +333,7 @@ def judge_refused(context: RuleContext) -> RuleResult:
     if missing is not None:
         return missing
     results = [_judge_kind(context, *kind[1:]) for kind in kinds]
-    verdicts = [result for result in results if isinstance(result, Verdict)]
-    firing = [verdict for verdict in verdicts if verdict.status is not Status.OK]
-    if firing:
-        return max(
-            firing, key=lambda verdict: (verdict.status is Status.CRITICAL, verdict.certainty is Certainty.CERTAIN)
-        )
-    return verdicts[0] if verdicts else results[0]
+    return max(results, key=lambda result: (isinstance(result, Verdict), *reversed(_rank(result))))
 
 
 def _judge_kind(context: RuleContext, field: str, threshold: str, words: str) -> RuleResult:
@@ -358,17 +344,12 @@ def _judge_kind(context: RuleContext, field: str, threshold: str, words: str) ->
     if n < needed:
         return context.too_few_requests(n, needed)
     observed, expected = exact_reading(refused / n, n), range_reading(0.0, limit, n)
-    sentence, details = (
-        f"{refused / n:.1%} of requests were {words}; {limit:.0%} is allowed",
-        (f"of {n:,.0f} requests",),
-    )
-    fine = context.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence, details=details)
+    sentence, details = f"{refused / n:.1%} of requests were {words}; {limit:.0%} is allowed", f"of {n:,.0f} requests"
+    fine = context.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence, details=(details,))
     if not is_significant_share(refused, n, n, limit, LIKELY_CONFIDENCE):
         return fine
-    last, *each = (
-        _count_refusals(part, field)
-        for part in (context.last_quarter(context.binned), *context.periods(context.binned))
-    )
+    parts = (context.last_quarter(context.binned), *context.periods(context.binned))
+    last, *each = (_count_refusals(part, field) for part in parts)
     if last[1] < needed / 4:
         return context.too_few_requests(last[1], needed / 4, " in the last quarter of the time")
     if not is_persistent(last, each, lambda part: part[0] > limit * part[1]):
@@ -376,7 +357,7 @@ def _judge_kind(context: RuleContext, field: str, threshold: str, words: str) ->
     is_doubtful = any(results.doubt for results in hold(context.binned).once(_read_outcomes))
     certainty = certain_if(not is_doubtful and is_significant_share(refused, n, n, limit, CONFIDENCE))
     status = Status.CRITICAL if last[0] > context.limit("critical_share") * last[1] else Status.WARNING
-    return context.verdict(status, certainty, observed, expected, sentence, details=details)
+    return replace(fine, status=status, certainty=certainty, actions=context.rule.actions)
 
 
 def _count_refusals(binned: Iterable[BinnedWindow], field: str) -> tuple[float, float]:
