@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from rules.confidence import Certainty, nearest_rank
+from rules.confidence import nearest_rank
 from rules.methods.evidence import (
     capitalize,
     certain_if,
@@ -17,7 +17,7 @@ from rules.methods.evidence import (
     range_reading,
 )
 from rules.plan import money
-from rules.plan.load_bins import TierContext
+from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.plan.replica_count import Margin, count_replicas, margin_from_rule, replica_count
 from rules.plan.schema import TierPlan
 from rules.telemetry import windows
@@ -66,8 +66,8 @@ def _explain_unread(context: RuleContext, used: SignalValue) -> Unknown:
     return context.unknown(gap, text or f"{context.rule.about}: not measured here")
 
 
-def _read_last_quarter(context: RuleContext) -> float | None:
-    return read_value(context, (binned.window for binned in context.last_quarter(context.binned)))
+def _read_group(context: RuleContext, binned: Iterable[BinnedWindow]) -> float | None:
+    return read_value(context, (sample.window for sample in binned))
 
 
 def hours_of_fullest(rows: Sequence[Window], family: str, q: float) -> tuple[float, float] | None:
@@ -118,7 +118,8 @@ def judge_trap(context: RuleContext) -> RuleResult:
     elif not idle.replicas and idle.ready < idle.minimum_warm + 1:
         text = "its busiest hour or the minimum warm count needs every replica"
     else:
-        status, text, last = Status.WARNING, _describe_surplus(context, idle), _read_last_quarter(context)
+        status, text = Status.WARNING, _describe_surplus(context, idle)
+        last = _read_group(context, context.last_quarter(context.binned))
         is_low = last is not None and last < limit and used.high is not None and used.high < limit
         certain = is_low and _is_covered(hours)
     sentence, expected = capitalize(f"{summary}; {text}"), range_reading(limit, None, 0.0)
@@ -144,26 +145,28 @@ def judge_empty_queue(context: RuleContext) -> RuleResult:
     busiest = nearest_rank(each, fullest)
     full = hours_of_fullest(hours, "kv_utilization", fullest)
     idle: IdleReplicas | None = None
-    status, certain = Status.OK, True
+    status, certain, details = Status.OK, True, []
+    queue = "no queue; "
     text = f"GPUs are {number(busiest, 'ratio')} busy in the busiest hours"
-    details = []
     if waiting[0] > context.limit("waiting"):
-        text = f"{number(waiting[0], '')} requests wait at each replica; {text}"
-    elif busiest >= limit:
-        text = f"no queue; {text}"
-    elif full and full[0] >= context.catalogue["UtilizationTrap"].limit("kv_below", context.tier.limits):
-        text = f"no queue; {text}; {BY_MEMORY}"
-    else:
-        idle = find_idle(context.tier, hours, _read_margin(context))
+        queue = f"{number(waiting[0], '')} requests wait at each replica; "
+    elif (
+        busiest < limit
+        and full
+        and full[0] >= context.catalogue["UtilizationTrap"].limit("kv_below", context.tier.limits)
+    ):
+        text += f"; {BY_MEMORY}"
+    elif busiest < limit:
+        needs = find_idle(context.tier, hours, _read_margin(context))
         if context.tier.capacity is None:
             load = max(each) * mean_ready_replicas(hours)
-            idle = compute_idle_replicas(context.tier.plan, idle.ready, load, _read_margin(context))
-        details = [_describe_need(context, idle)]
-        status = Status.WARNING if idle.replicas > 0 else Status.OK
-        text = f"no request waits while {text}" if idle.replicas > 0 else "no queue"
-        text = f"{text}; {_describe_surplus(context, idle)}"
-        certain = status is Status.OK or (POLLED not in total.sampled and _is_covered(hours))
-        idle = idle if idle.replicas > 0 else None
+            needs = compute_idle_replicas(context.tier.plan, needs.ready, load, _read_margin(context))
+        text += f"; {_describe_surplus(context, needs)}"
+        details = [_describe_need(context, needs)]
+        if needs.replicas > 0:
+            status, queue, idle = Status.WARNING, "no request waits while ", needs
+            certain = POLLED not in total.sampled and _is_covered(hours)
+    text = queue + text
     observed, expected = exact_reading(busiest, used.n), range_reading(limit, None, 0.0)
     return context.verdict(
         status, certain_if(certain), observed, expected, capitalize(text), idle=idle, details=details
@@ -206,13 +209,9 @@ def compute_idle_replicas(plan: TierPlan | None, ready: float, busiest: float, m
     warm = plan.fleet.minimum_warm or 0 if plan is not None and plan.fleet is not None else 0
     surplus = max(0.0, ready - max(needed, warm, 1))
     price = money.price_of(plan) if plan is not None else None
+    cost, currency = (None, "") if price is None else (money.money_per_day(surplus, price), price.currency)
     return IdleReplicas(
-        replicas=surplus,
-        ready=ready,
-        needed=needed,
-        minimum_warm=warm,
-        cost_per_day=money.money_per_day(surplus, price) if price is not None else None,
-        currency=price.currency if price is not None else "",
+        replicas=surplus, ready=ready, needed=needed, minimum_warm=warm, cost_per_day=cost, currency=currency
     )
 
 
@@ -260,7 +259,11 @@ def judge_headroom(context: RuleContext) -> RuleResult:
     if isinstance(used, Missing) or used.value is None:
         return _explain_unread(context, used)
     limit = context.limit("above")
-    last = _read_last_peak(context) if weekly else _read_last_quarter(context)
+    late = context.last_quarter(context.binned)
+    last = _read_group(context, late)
+    if weekly:
+        known = [_read_group(context, group) for group in context.periods(late)]
+        last = max((value for value in known if value is not None), default=None)
     by_period = [read_value(context, (window,)) for window in judged]
     is_above, above = used.value > limit, used.low is not None and used.low > limit
     if is_above and not weekly:
@@ -290,13 +293,6 @@ def _select_busiest(context: RuleContext, hours: Sequence[Window]) -> tuple[Wind
     return tuple(sorted((hour for _, hour in known[:most]), key=lambda hour: hour.start))
 
 
-def _read_last_peak(context: RuleContext) -> float | None:
-    """Return the utilisation of the busiest hour of the last quarter."""
-    late = context.periods(context.last_quarter(context.binned))
-    known = [read_value(context, (binned.window for binned in group)) for group in late]
-    return max((value for value in known if value is not None), default=None)
-
-
 def _describe_missing(context: RuleContext, judged: Sequence[Window], utilization: float) -> tuple[str, str]:
     """Return the replicas that this utilisation needs, at least one more, and the cost of the missing ones in words."""
     replicas, capacity = mean_ready_replicas(judged), context.tier.capacity
@@ -309,15 +305,13 @@ def _describe_missing(context: RuleContext, judged: Sequence[Window], utilizatio
     return f"{needed} replicas are needed ({after} used), {replicas:.1f} were ready", f"{more} more cost {cost}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenYield:
-    """Yield of hours: requests per second of the tier, tokens per GPU-hour and per request, requests per second of a
-    replica."""
+class TokenYield(NamedTuple):
+    """Yield of hours: requests per second of the tier and of a replica, tokens per request and per GPU-hour."""
 
     traffic: float
-    tokens_per_gpu_hour: float
-    tokens_per_request: float
     requests_per_replica: float
+    tokens_per_request: float
+    tokens_per_gpu_hour: float
 
 
 def judge_falling(context: RuleContext) -> RuleResult:
@@ -344,20 +338,15 @@ def judge_falling(context: RuleContext) -> RuleResult:
     falling = [_is_falling(context, first, last) for first, last in pairs if first is not None and last is not None]
     observed = exact_reading(after.tokens_per_gpu_hour, reading.n)
     expected = range_reading(before.tokens_per_gpu_hour * (1 - context.limit("fall")), None, reading.n)
-    sentence = (
-        f"Tokens per GPU-hour went {_format_change(before.tokens_per_gpu_hour, after.tokens_per_gpu_hour)} in a week, "
-        f"traffic {_format_change(before.traffic, after.traffic)}"
-    )
     # Tokens per GPU-hour are requests per replica x tokens per request.
-    details = (
-        f"requests per replica {_format_change(before.requests_per_replica, after.requests_per_replica)}",
-        f"tokens per request {_format_change(before.tokens_per_request, after.tokens_per_request)}",
-    )
-    if not _is_falling(context, before, after):
-        return context.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence, details=details)
-    certainty = certain_if(sum(falling) >= context.limit("days") and _is_covered(hours))
-    sentence += f"; on {sum(falling)} of {len(falling)} days"
-    return context.verdict(Status.WARNING, certainty, observed, expected, sentence, details=details)
+    traffic, per_replica, per_request, change = (_format_change(*pair) for pair in zip(before, after, strict=True))
+    sentence = f"Tokens per GPU-hour went {change} in a week, traffic {traffic}"
+    details = (f"requests per replica {per_replica}", f"tokens per request {per_request}")
+    status, is_sure = Status.OK, True
+    if _is_falling(context, before, after):
+        status, is_sure = Status.WARNING, sum(falling) >= context.limit("days") and _is_covered(hours)
+        sentence += f"; on {sum(falling)} of {len(falling)} days"
+    return context.verdict(status, certain_if(is_sure), observed, expected, sentence, details=details)
 
 
 def _compute_yield(context: RuleContext, hours: Sequence[Window]) -> TokenYield | None:
@@ -368,12 +357,8 @@ def _compute_yield(context: RuleContext, hours: Sequence[Window]) -> TokenYield 
     made = read_value(context, hours)
     if requests <= 0 or tokens <= 0 or made is None:
         return None
-    return TokenYield(
-        traffic=requests / math.fsum(hour.span for hour in hours),
-        tokens_per_gpu_hour=made,
-        tokens_per_request=tokens / requests,
-        requests_per_replica=requests / total.covered_seconds,
-    )
+    traffic = requests / math.fsum(hour.span for hour in hours)
+    return TokenYield(traffic, requests / total.covered_seconds, tokens / requests, made)
 
 
 def _is_falling(context: RuleContext, before: TokenYield, after: TokenYield) -> bool:

@@ -190,7 +190,7 @@ def test_replicas_that_idle_only_as_insurance_are_no_oversized_fleet() -> None:
     found = verdict("QueueAlwaysEmpty", context(fleet={"instances": 4, "minimum_warm": 4}), quiet())
     assert found.status is Status.OK
     assert explain(found) == (
-        "No queue; no replica is surplus; "
+        "No queue; GPUs are 30.0% busy in the busiest hours; no replica is surplus; "
         "the busiest hour needs 1 replica at up to 90.0% of capacity; the minimum warm count is 4"
     )
     half = verdict("QueueAlwaysEmpty", context(fleet={"instances": 4, "minimum_warm": 2}), quiet())
