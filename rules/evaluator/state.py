@@ -28,9 +28,8 @@ RuleKey = tuple[str, Subject]
 class EvaluatorState:
     """Mutable dictionaries of frozen records, changed in place: a copy per step would not fit a node agent's memory.
 
-    `long_term` holds the latest results of the rules over days, `tier_results` the latest of the other tier rules.
-    `closed_minutes`, `due_tiers`, `new_results` and `removed_rules` wait for the next step. `now` is the time of the
-    last one (unix seconds).
+    `long_term` holds the latest results of the rules over days. `closed_minutes`, `due_tiers`, `new_results` and
+    `removed_rules` wait for the next step. `now` is the time of the last one (unix seconds).
     """
 
     replicas: dict[ReplicaKey, ReplicaState] = field(default_factory=dict)
@@ -38,7 +37,6 @@ class EvaluatorState:
     rules: dict[RuleKey, RuleState] = field(default_factory=dict)
     projections: dict[str, Projection] = field(default_factory=dict)
     long_term: dict[RuleKey, RuleResult] = field(default_factory=dict)
-    tier_results: dict[str, tuple[RuleResult, ...]] = field(default_factory=dict)
     closed_minutes: list[ClosedMinute] = field(default_factory=list)
     due_tiers: set[str] = field(default_factory=set)
     new_results: tuple[RuleResult, ...] = ()

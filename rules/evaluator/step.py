@@ -31,7 +31,6 @@ from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
 from rules.replicas import track
-from rules.replicas.cascade import CascadeThresholds
 from rules.replicas.stalls import is_stopped
 from rules.replicas.starts import KEPT_SECONDS, ReplicaStart
 from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot
@@ -51,7 +50,6 @@ class Evaluator:
 
     def __init__(self, tiers: Mapping[str, TierContext]) -> None:
         self.tiers = dict(tiers)
-        self._limits: dict[str, tuple[TierContext, CascadeThresholds]] = {}
 
     def tier(self, name: str) -> TierContext:
         """Return the context of a tier. A tier that no plan names gets one without a plan."""
@@ -144,7 +142,7 @@ class Evaluator:
         if before.track.last is not None and windows.is_restart(before.track.last, scrape.snapshot):
             t, kind, text = scrape.snapshot.t, TimelineKind.RESTART, "the engine restarted"
             events.append(TimelineEvent(t=t, kind=kind, tier=scrape.tier, replica=scrape.replica, text=text))
-        limits = self._cascade_limits(scrape.tier)
+        limits = cascade_limits(self.tier(scrape.tier))
         replica, window, minute = apply_snapshot(before, scrape.snapshot, limits, scrape.gpu_window)
         if replica.start is not None and replica.start is not before.start:
             events.extend(_add_start(state, scrape.tier, replica.start, now))
@@ -153,14 +151,6 @@ class Evaluator:
         if words != scrape.snapshot.facts.get(ENGINE_VERSION):
             events.extend(_add_release(state, scrape, scrape.snapshot))
         return window
-
-    def _cascade_limits(self, tier: str) -> CascadeThresholds:
-        """Return the thresholds of the cascade; they last as long as the context of the tier."""
-        context = self.tier(tier)
-        known = self._limits.get(tier)
-        if known is None or known[0] is not context:
-            known = self._limits[tier] = context, cascade_limits(context)
-        return known[1]
 
     def _apply_failure(self, state: EvaluatorState, scrape: ReplicaScrape) -> Window | None:
         before = state.replicas.get(scrape.key) or ReplicaState(tier=scrape.tier, name=scrape.replica)
@@ -254,15 +244,9 @@ class Evaluator:
             return
         contexts = {name: self.tier(name) for name in state.minutes}
         fleet = tier_rules.compared_tiers(state.minutes, contexts, now)
-        for place, name in enumerate(sorted(self.tiers)):
-            if name not in state.due_tiers or name in unavailable:
-                continue
-            minutes, share = state.minutes[name], place / len(self.tiers)
-            cached = tier_rules.cached_results(minutes, state.tier_results.get(name, ()), now, share)
-            results = tier_rules.evaluate_tier_rules(
-                minutes, self.tier(name), now, fleet, state.projections.get(name), cached
-            )
-            state.tier_results[name] = tuple(cached.get(candidate.rule, candidate) for candidate in results)
+        for name in sorted(state.due_tiers & contexts.keys() - unavailable.keys()):
+            minutes, projection = state.minutes[name], state.projections.get(name)
+            results = tier_rules.evaluate_tier_rules(minutes, self.tier(name), now, fleet, projection, state.rules)
             for result in results:
                 yield long_rules.prefer_firing_result(result, state.long_term)
         state.due_tiers.clear()

@@ -10,8 +10,8 @@ import itertools
 import math
 import operator
 from array import array
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rules.plan.load_bins import BinnedWindow, TierContext
@@ -65,18 +65,18 @@ class Budget:
     """
 
     objectives: tuple[float | None, ...] = (None,) * len(OBJECTIVES)
-    fine: array[float] = field(default_factory=lambda: array("d"))
-    coarse: array[float] = field(default_factory=lambda: array("d"))
+    rows: array[float] = field(default_factory=lambda: array("d"))
     levels: Mapping[str, Mapping[float, float]] = field(default_factory=dict)
 
     def columns(self, since: float, until: float, *places: int) -> list[array[float]]:
-        """Return columns of the rows whose middle lies in (since, until], the coarse ones first."""
-        rows = [array("d") for _ in places]
-        for stored in (self.coarse, self.fine):
-            low, high = _bounds(stored, since, until)
-            for column, place in zip(rows, places, strict=True):
-                column += stored[low * ROW + place : high * ROW : ROW]
-        return rows
+        """Return columns of the rows whose middle lies in (since, until]."""
+
+        def middle(at: int) -> float:
+            return self.rows[at + _START] + self.rows[at + _LENGTH] / 2
+
+        begins = range(0, len(self.rows), ROW)
+        low, high = (ROW * bisect_right(begins, t, key=middle) for t in (since, until))
+        return [self.rows[low + place : high : ROW] for place in places]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +103,8 @@ def add_minute(budget: Budget, minute: Window) -> Budget:
     row = _row(budget.objectives, minute, windows.minute_of(minute), MINUTE_SECONDS, seen)
     if row is None:
         return budget
-    levels = _add_levels(budget.levels, minute)
-    return _coarsened(replace(budget, fine=_add_row(budget.fine, row, max), levels=levels), minute.end)
+    rows = _join_old_minutes(_add_row(budget.rows, row), minute.end)
+    return replace(budget, rows=rows, levels=_add_levels(budget.levels, minute))
 
 
 def _add_levels(known: Mapping[str, Mapping[float, float]], minute: Window) -> dict[str, dict[float, float]]:
@@ -131,7 +131,7 @@ def restore_budget(context: TierContext, hours: Iterable[BinnedWindow], minutes:
         whole = windows.sum_windows(group)
         row = _row(budget.objectives, whole, start, HOUR_SECONDS, min(HOUR_SECONDS, whole.span))
         if row is not None:
-            budget = replace(budget, coarse=_add_row(budget.coarse, row, max))
+            budget = replace(budget, rows=_add_row(budget.rows, row))
     for minute in minutes:
         budget = add_minute(budget, minute.window)
     return budget
@@ -171,16 +171,6 @@ def count_slow_rows(budget: Budget, family: str, allowed: float, since: float, u
     starts, requests, slow = budget.columns(since, until, _START, column, column + _BEST)
     rows = zip(requests, slow, _levels_at(budget, family, starts), strict=True)
     return sum(1 for n, best, late in rows if best + late > allowed * (n + late))
-
-
-def _bounds(stored: array[float], since: float, until: float) -> tuple[int, int]:
-    """Return the first row whose middle lies after `since`, and the first after `until`."""
-
-    def middle(row: int) -> float:
-        return stored[row * ROW + _START] + stored[row * ROW + _LENGTH] / 2
-
-    rows = range(len(stored) // ROW)
-    return bisect_right(rows, since, key=middle), bisect_right(rows, until, key=middle)
 
 
 def _column(family: str) -> int:
@@ -234,21 +224,19 @@ def measure_missed_objective(budget: Budget, now: float) -> MissedObjective | No
     Recent requests are those of the last IMPACT_SECONDS before `now` (unix seconds).
     """
     limits = dict(zip(OBJECTIVES, budget.objectives, strict=True))
-    missed_objective = []
+    missed = []
     for family in COUNTED:
         count = count_slow_requests(budget, family, now - IMPACT_SECONDS, now)
         if count.n > 0:
             share = Reading(value=count.best / count.n, low=count.low / count.n, high=count.high / count.n, n=count.n)
-            word = family.partition("_")[0].upper() if family in limits else ""
-            missed_objective.append(
-                (count.best / count.n, MissedObjective(objective=word, limit_seconds=limits.get(family), share=share))
-            )
-    return max(missed_objective, key=lambda pair: pair[0])[1] if missed_objective else None
+            name = family.partition("_")[0].upper() if family in limits else ""
+            missed.append(MissedObjective(objective=name, limit_seconds=limits.get(family), share=share))
+    return max(missed, key=lambda objective: objective.share.value or 0.0, default=None)
 
 
 def count_observed_seconds(budget: Budget) -> float:
     """Return the seconds of the last days in which the tier was observed."""
-    return math.fsum(budget.coarse[_SEEN_SECONDS::ROW]) + math.fsum(budget.fine[_SEEN_SECONDS::ROW])
+    return math.fsum(budget.rows[_SEEN_SECONDS::ROW])
 
 
 def _row(
@@ -273,41 +261,35 @@ def _row(
     return row if known and seen > 0 else None
 
 
-def _add_row(stored: array[float], row: array[float], join: Callable[[float, float], float]) -> array[float]:
+def _add_row(stored: array[float], row: array[float]) -> array[float]:
     """Add a row in order of start. One that begins within another is added to it: a late minute of a booked hour.
 
-    `join` makes one of the seen seconds of both.
+    Replicas are seen in a minute at the same time, and minutes of a longer row one after the other.
     """
     made, at = stored[:], len(stored)
     while at and made[at - ROW] > row[_START]:
         at -= ROW
     if at and row[_START] < made[at - ROW] + made[at - ROW + _LENGTH]:
         before = made[at - ROW : at]
-        seen = min(before[_LENGTH], join(before[_SEEN_SECONDS], row[_SEEN_SECONDS]))
+        seconds = before[_SEEN_SECONDS], row[_SEEN_SECONDS]
+        seen = max(seconds) if before[_LENGTH] <= MINUTE_SECONDS else sum(seconds)
         counts = map(operator.add, before[_REQUESTS:], row[_REQUESTS:])
-        made[at - ROW : at] = array("d", (before[_START], before[_LENGTH], seen, *counts))
+        made[at - ROW : at] = array("d", (before[_START], before[_LENGTH], min(before[_LENGTH], seen), *counts))
         return made
     made[at:at] = row
     return made
 
 
-def _coarsened(budget: Budget, now: float) -> Budget:
-    """Move minutes older than FINE_SECONDS into rows of five minutes. Drop rows older than KEPT_SECONDS."""
-    old = 0
-    while old < len(budget.fine) and budget.fine[old] + COARSE_SECONDS < now - FINE_SECONDS:
-        old += ROW
-    gone = 0
-    while gone < len(budget.coarse) and budget.coarse[gone] + budget.coarse[gone + 1] < now - KEPT_SECONDS:
-        gone += ROW
-    if not old and not gone:
-        return budget
-    coarse = budget.coarse[gone:]
-    for at in range(0, old, ROW):
-        coarse = _into_five(coarse, budget.fine[at : at + ROW])
-    return replace(budget, fine=budget.fine[old:], coarse=coarse)
-
-
-def _into_five(coarse: array[float], minute: array[float]) -> array[float]:
-    row = minute[:]
-    row[_START], row[_LENGTH] = minute[_START] // COARSE_SECONDS * COARSE_SECONDS, COARSE_SECONDS
-    return _add_row(coarse, row, operator.add)
+def _join_old_minutes(rows: array[float], now: float) -> array[float]:
+    """Join minutes older than FINE_SECONDS to rows of five minutes. Drop rows that ended KEPT_SECONDS ago."""
+    ages = KEPT_SECONDS + HOUR_SECONDS, FINE_SECONDS + COARSE_SECONDS
+    gone, old = (ROW * bisect_left(range(0, len(rows), ROW), now - age, key=rows.__getitem__) for age in ages)
+    first = old
+    while first > gone and rows[first - ROW + _LENGTH] <= MINUTE_SECONDS:
+        first -= ROW
+    made = rows[gone:first]
+    for at in range(first, old, ROW):
+        row = rows[at : at + ROW]
+        row[_START], row[_LENGTH] = row[_START] // COARSE_SECONDS * COARSE_SECONDS, COARSE_SECONDS
+        made = _add_row(made, row)
+    return made + rows[old:]

@@ -3,14 +3,13 @@ from typing import Any
 
 import pytest
 from evaluation_steps import EvaluationSteps
-from judging_samples import EDGES, START, context, minute
+from judging_samples import EDGES, START, context
 from making import cumulative, snapshot
 
 from rules.evaluator import tier_minutes
 from rules.evaluator.observation import Observation, ReplicaScrape
 from rules.evaluator.state import EvaluatorState
 from rules.evaluator.step import Evaluator
-from rules.plan.load_bins import BinnedWindow
 from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import Snapshot
 from rules.verdicts.finding import ClosedSpan, Finding, UnknownSpan
@@ -71,27 +70,6 @@ def test_a_closed_minute_is_told_as_the_rules_see_it() -> None:
     assert (closed.tier, closed.replica) == ("t", "a")
     assert closed.slice is watcher.minutes["t"].binned[-1]
     assert closed.slice.beyond
-
-
-def test_tiers_that_are_seen_as_sums_take_turns_with_the_rules_over_an_hour() -> None:
-    names = ("t1", "t2", "t3", "t4", "t5")
-    watcher = EvaluationSteps({name: context() for name in names})
-    watcher.set_aggregated(names)
-    asked: dict[str, list[int]] = {name: [] for name in names}
-    for turn in range(1, 16):
-        for name in names:
-            one = BinnedWindow(replica="a", window=minute(turn), rps=3.0, in_system=3.0)
-            watcher.add_aggregate(name, [one], [one])
-        watcher.step(START + 60 * turn + 60)
-        for name in names:
-            results = watcher.tier_results[name]
-            (result,) = (one for one in results if one.rule == "PrefixRoutingBroken")
-            if result.t == START + 60 * turn + 60:
-                asked[name].append(turn)
-    # Each is asked in its first turn, then every fifth, and no two in the same one.
-    later = [[turn for turn in turns if turn > 5] for turns in asked.values()]
-    assert sorted(turn for turns in later for turn in turns) == list(range(6, 16))
-    assert all(turns[1] - turns[0] == 5 for turns in later)
 
 
 def test_a_partial_observation_evaluates_the_rules_of_the_scraped_replicas_only() -> None:

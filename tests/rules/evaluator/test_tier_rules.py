@@ -1,13 +1,13 @@
 from dataclasses import replace
 
-from judging_samples import START, add_minute, context, each, gauge, minute, minutes, seen
+from judging_samples import START, add_minute, context, each, gauge, minute, minutes, seen, verdict
 
 from rules.catalogue.registry import BY_NAME
 from rules.evaluator import tier_minutes, tier_rules
 from rules.methods.configuration import judge_cold_start
 from rules.plan.load_bins import build_tier_context as view_of
-from rules.telemetry.signals import Gap
-from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
+from rules.verdicts.finding import RuleState
+from rules.verdicts.verdict import Status, Unknown, Verdict
 
 TIER_RULES = [rule.name for rule in tier_minutes.LIVE]
 
@@ -92,21 +92,16 @@ def test_rules_over_latencies_look_back_no_further_than_these_are_kept() -> None
             assert rule.window_seconds <= tier_minutes.RECENT_SECONDS or rule.method is judge_cold_start, rule.name
 
 
-def test_a_rule_over_an_hour_of_every_replica_is_asked_seldom_of_a_tier_that_is_seen_as_sums() -> None:
-    result = Unknown(t=1200.0, rule="PrefixRoutingBroken", subject=Subject(tier="t"), reason=Gap.NOT_IN_PLAN, text="x")
-    other = Unknown(t=1200.0, rule="KvEviction", subject=Subject(tier="t"), reason=Gap.NO_TRAFFIC, text="x")
-    sums, single = tier_minutes.TierMinutes(each=()), tier_minutes.TierMinutes()
-    assert tier_rules.cached_results(sums, (result, other), 1499.0) == {"PrefixRoutingBroken": result}
-    assert (
-        tier_rules.cached_results(sums, (result,), 1500.0) == tier_rules.cached_results(sums, (result,), 1199.0) == {}
-    )
-    assert tier_rules.cached_results(single, (result,), 1210.0) == {}
-    # Tiers take turns: half an interval later for one in the middle of them.
-    assert tier_rules.cached_results(sums, (result,), 1349.0, share=0.5) == {"PrefixRoutingBroken": result}
-    assert tier_rules.cached_results(sums, (result,), 1350.0, share=0.5) == {}
-    told = {
-        one.rule: one
-        for one in tier_rules.evaluate_tier_rules(sums, view_of("t", None), 1300.0, kept={result.rule: result})
-    }
-    assert told["PrefixRoutingBroken"] == replace(result, t=1300.0)
-    assert told["KvEviction"].t == 1300.0
+def test_a_rule_over_an_hour_of_every_replica_is_evaluated_seldom_where_the_tier_is_a_sum() -> None:
+    tier, rule = context(), "ReplicaImbalance"
+    last = replace(verdict(rule, tier, {name: each(20, minute) for name in "ab"}), t=START)
+    states = {(rule, last.subject): RuleState(result=last)}
+
+    def evaluated(minutes: tier_minutes.TierMinutes, now: float) -> bool:
+        return any(result.rule == rule for result in tier_rules.evaluate_tier_rules(minutes, tier, now, states=states))
+
+    sums = tier_minutes.TierMinutes(each=())
+    assert sum(evaluated(sums, START + seconds) for seconds in (0, 60, 120, 180, 240)) < 5
+    assert evaluated(sums, START + 300)
+    assert evaluated(sums, START - 300), "the clock was set back"
+    assert evaluated(tier_minutes.TierMinutes(), START)

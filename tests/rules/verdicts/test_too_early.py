@@ -135,7 +135,7 @@ def results(history: list[Window]) -> list[RuleResult]:
     told += long_rules.evaluate_long_rules(tier, found, now)
     for period in (60.0, 3600.0):
         told += check_benchmark(tier, found, now, period).results
-        told += [evaluate_rule(rule, tier, found, now, period, fleet=fleet, budget=booked.budget) for rule in JUDGED]
+        told += [evaluate_rule(rule, tier, found, now, period) for rule in JUDGED]
     return told
 
 
