@@ -37,7 +37,6 @@ from agent.prometheus.api import QueryCounters
 from agent.sources.store import StoreSource
 from exporters.metrics import exposition, names
 from exporters.status.records import AgentHealth
-from rules.evaluator import tier_minutes
 from rules.plan.load_bins import build_tier_context
 from rules.replicas import starts
 
@@ -48,7 +47,7 @@ REMEMBERED_SECONDS = 3_600.0
 """Instead of the day of episodes and events that is in memory: growing is over when that is."""
 
 REMEMBERED_PODS = 20
-"""Instead of the 200 starts and 500 releases of a tier that are in memory, for the same reason."""
+"""Instead of the 200 starts of a tier that are in memory, for the same reason."""
 
 CYCLE = Cycle(turns=3 * ALIVE_TURNS, full=90)
 """All pods do the same. Minutes, episodes and events look back one hour, which are 60 turns. The 20th pod comes after 60 turns.
@@ -97,7 +96,7 @@ def soak_fleet(minutes: float, turns: int) -> list[Sample]:
     """Makes turns until so many minutes or turns are over; a sample every cycle."""
     logging.getLogger("agent").setLevel(logging.ERROR)
     runtime_state.DAY_SECONDS = REMEMBERED_SECONDS
-    starts.MOST = tier_minutes.MOST_RELEASES = REMEMBERED_PODS
+    starts.MOST = REMEMBERED_PODS
     now = BEGIN
     api = Churning()
     plan = load_plan(HERE.parent / "tests" / "plans" / "cpu-small.yaml")

@@ -26,13 +26,13 @@ from exporters.autoscaling.manifests import Scaling, manifest_text
 from exporters.autoscaling.schedule import slots_of
 from exporters.documents.prewarm import OLD_SECONDS, Prewarm
 from exporters.render.text import format_duration, format_rfc3339
+from forecast.capacity.drain import E2E, measure_drain
 from forecast.series.binned import MINUTE_SECONDS
 from rules.catalogue.registry import margin_of
 from rules.evaluator.alert_severity import list_open_burns
 from rules.evaluator.timeline import parse_start_event
 from rules.plan.capacity import stated_capacity
 from rules.plan.load_bins import TierContext
-from rules.replicas.drain import E2E, measure_drain
 from rules.replicas.starts import KEPT_SECONDS
 from rules.resize.production_summary import RECENT_SECONDS
 from rules.telemetry.windows import Window, sum_families

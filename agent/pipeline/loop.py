@@ -93,15 +93,11 @@ class EvaluationLoop:
         self._end_cycle()
 
     def restore_starts(self, events: Iterable[TimelineEvent]) -> None:
-        """Restore the starts and releases that earlier runs recorded, for tiers that are still monitored."""
+        """Restore the starts that earlier runs recorded, for tiers that are still monitored."""
         for event in events:
-            if event.tier is None or event.tier not in self.source.tiers:
-                continue
-            start, release = timeline.parse_start_event(event), timeline.parse_release_event(event)
-            if start is not None:
+            start = timeline.parse_start_event(event)
+            if event.tier in self.source.tiers and start is not None:
                 self.state.add_start(event.tier, start)
-            if release is not None:
-                self.state.add_release(event.tier, release)
 
     def monitored_contexts(self) -> dict[str, TierContext]:
         return {tier: self.evaluator.tier(tier) for tier in sorted(self.source.tiers)}

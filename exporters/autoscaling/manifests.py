@@ -20,7 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from exporters.autoscaling.schedule import ScheduleSlot, Week, week_of
 from exporters.render.text import dump_object, printable_line, shorten
-from rules.replicas.drain import ROUTING_SECONDS, DrainTime
+from forecast.capacity.drain import ROUTING_SECONDS, DrainTime
 
 FORMATS = ("keda", "hpa")
 GAUGE = "sizewatch_recommended_replicas"

@@ -26,8 +26,8 @@ from exporters.documents.prewarm_value import (
     worth_lines,
 )
 from exporters.render.text import copy_fields, format_duration, format_local, text_table, wrap
+from forecast.capacity.drain import ROUTING_SECONDS, SHUTDOWN_MARGIN_SECONDS, DrainTime
 from forecast.capacity.prewarm import DecisionBasis, ScheduleStep, merge_steps
-from rules.replicas.drain import ROUTING_SECONDS, SHUTDOWN_MARGIN_SECONDS, DrainTime
 from rules.telemetry.wording import format_count, number
 
 OLD_SECONDS = 3600.0

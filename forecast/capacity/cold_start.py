@@ -6,11 +6,11 @@ generation is wrong on another (guide 9.5).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rules.replicas.starts import ENOUGH, ReplicaStart, StartQuantiles, Timing, quantiles_by_timing
+from rules.replicas.starts import ENOUGH, FROM_TO, ReplicaStart, StartQuantiles, Timing, quantiles_by_timing
 from rules.telemetry.wording import number
 
 
@@ -62,57 +62,46 @@ def cold_start(starts: Iterable[ReplicaStart], plan_seconds: float | None) -> Co
     known = quantiles_by_timing(starts)
     if not known:
         return None if plan_seconds is None else _by_plan(plan_seconds)
-    leads = (*_measured(known, plan_seconds), *_in_part(known, plan_seconds), *_planned(known, plan_seconds))
-    seconds, source, timing, why = max(leads, key=lambda pair: pair[0])
-    text = "; ".join(quantiles.sentence for quantiles in known)
+    by_timing = {quantiles.timing: quantiles for quantiles in known}
+    whole, part = by_timing.get(Timing.POD), by_timing.get(Timing.PROCESS)
+    is_measured = whole is not None and whole.has_p95
+    plan = "the plan has no cold_start_seconds"
+    if plan_seconds is not None:
+        plan = f"the plan has {number(plan_seconds, 'seconds')}"
+    leads: list[_Lead] = []
+    if whole is not None:
+        text = f"The {'P95' if is_measured else 'slowest'} from the request to Ready is the lead; {plan}"
+        leads.append((whole.p95_seconds, LeadSource.MEASURED, Timing.POD, text))
+    if part is not None:
+        seconds = part.proven_seconds if is_measured else part.p95_seconds
+        left_out = "finding a node and pulling the image are not in it"
+        text = f"The lead is at least {number(seconds, 'seconds')}: {left_out}; {plan}"
+        leads.append((seconds, LeadSource.PARTLY, Timing.PROCESS, text))
+    if plan_seconds is not None and not is_measured:
+        leads.append((plan_seconds, LeadSource.PLAN, None, _explain_plan(plan_seconds, whole, part)))
+    seconds, source, timing, why = max(leads, key=lambda lead: lead[0])
+    text = "; ".join(map(_describe, known))
     return ColdStart(p95_seconds=seconds, source=source, sentence=f"{text}. {why}", timing=timing, known=known)
+
+
+def _describe(quantiles: StartQuantiles) -> str:
+    """Return count and quantiles in words, without a full stop."""
+    p50, p95 = (number(seconds, "seconds") for seconds in (quantiles.p50_seconds, quantiles.p95_seconds))
+    timed = FROM_TO[quantiles.timing]
+    if quantiles.count == 1:
+        return f"one start timed {timed}: {p95}"
+    name = "P95" if quantiles.has_p95 else "the slowest"
+    return f"{quantiles.count} starts timed {timed}: P50 {p50}, {name} {p95}"
+
+
+def _explain_plan(seconds: float, whole: StartQuantiles | None, part: StartQuantiles | None) -> str:
+    planned = number(seconds, "seconds")
+    if whole is not None or part is None:
+        return f"The plan's {planned} are the lead until {ENOUGH} starts are timed from the request to Ready"
+    rest = number(seconds - part.p95_seconds, "seconds")
+    return f"No start was timed from the request for its replica. The plan's {planned} are the lead; {rest} of it are not timed"
 
 
 def _by_plan(seconds: float) -> ColdStart:
     text = f"no start was timed yet: the plan's {number(seconds, 'seconds')} are the lead"
     return ColdStart(p95_seconds=seconds, source=LeadSource.PLAN, sentence=text)
-
-
-def _whole(known: tuple[StartQuantiles, ...]) -> StartQuantiles | None:
-    return next((quantiles for quantiles in known if quantiles.timing is Timing.POD), None)
-
-
-def _measured(known: tuple[StartQuantiles, ...], plan_seconds: float | None) -> Iterator[_Lead]:
-    whole = _whole(known)
-    if whole is not None:
-        which = "P95" if whole.has_p95 else "slowest"
-        text = f"The {which} from the request to Ready is the lead; {_plan_words(plan_seconds)}"
-        yield whole.p95_seconds, LeadSource.MEASURED, Timing.POD, text
-
-
-def _in_part(known: tuple[StartQuantiles, ...], plan_seconds: float | None) -> Iterator[_Lead]:
-    part = next((quantiles for quantiles in known if quantiles.timing is Timing.PROCESS), None)
-    if part is None:
-        return
-    whole = _whole(known)
-    seconds = part.proven_seconds if whole is not None and whole.has_p95 else part.p95_seconds
-    left_out = "finding a node and pulling the image are not in it"
-    text = f"The lead is at least {number(seconds, 'seconds')}: {left_out}; {_plan_words(plan_seconds)}"
-    yield seconds, LeadSource.PARTLY, part.timing, text
-
-
-def _planned(known: tuple[StartQuantiles, ...], plan_seconds: float | None) -> Iterator[_Lead]:
-    """Yield the plan's number, unless enough whole starts were timed."""
-    whole = _whole(known)
-    if plan_seconds is None or (whole is not None and whole.has_p95):
-        return
-    planned = number(plan_seconds, "seconds")
-    if whole is not None:
-        text = f"The plan's {planned} are the lead until {ENOUGH} starts are timed from the request to Ready"
-    else:
-        rest = number(plan_seconds - max(quantiles.p95_seconds for quantiles in known), "seconds")
-        text = f"No start was timed from the request for its replica. The plan's {planned} are the lead; {rest} of it are not timed"
-    yield plan_seconds, LeadSource.PLAN, None, text
-
-
-def _plan_words(plan_seconds: float | None) -> str:
-    return (
-        "the plan has no cold_start_seconds"
-        if plan_seconds is None
-        else f"the plan has {number(plan_seconds, 'seconds')}"
-    )

@@ -11,7 +11,6 @@ from rules.evaluator.tier_minutes import TierMinutes
 from rules.plan.load_bins import TierContext
 from rules.replicas.starts import ReplicaStart, add_start
 from rules.replicas.state import ReplicaState
-from rules.replicas.track import ReplicaRelease
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Reading
 from rules.telemetry.windows import MINUTE_SECONDS
@@ -77,9 +76,11 @@ class EvaluatorState:
         self.minutes[tier] = replace(before, starts=add_start(before.starts, start))
         return self.minutes[tier].starts is not before.starts
 
-    def add_release(self, tier: str, release: ReplicaRelease) -> None:
-        """Add a release of a replica, also from an earlier run. A known release adds nothing."""
-        self.minutes[tier] = tier_minutes.add_release(self.of_tier(tier), release)
+    def add_release(self, tier: str, replica: str, release: str) -> None:
+        """Set the release of a replica as the newest of its tier. Replicas that are gone are dropped."""
+        minutes, live = self.of_tier(tier), {name for tier_name, name in self.replicas if tier_name == tier} - {replica}
+        kept = {name: text for name, text in minutes.releases.items() if name in live}
+        self.minutes[tier] = replace(minutes, releases={**kept, replica: release})
 
     def restore_error_budget(self, tier: str, budget: Budget) -> None:
         """Replace a tier's error budget by the one that the history has."""

@@ -278,12 +278,16 @@ def _add_start(state: EvaluatorState, tier: str, start: ReplicaStart, now: float
 
 
 def _add_release(state: EvaluatorState, scrape: ReplicaScrape, page: Snapshot) -> Iterator[TimelineEvent]:
-    """Add the release that a page tells. Yield its event if it is another than was known of the replica."""
-    live = (name for tier, name in state.replicas if tier == scrape.tier)
-    release = track.detect_release(state.of_tier(scrape.tier).releases, scrape.replica, page, live)
-    if release is not None:
-        state.add_release(scrape.tier, release)
-        yield timeline.release_event(scrape.tier, release)
+    """Add the release that a page tells. Yield an event if it replaces another."""
+    tier, replica = scrape.tier, scrape.replica
+    live = (name for tier_name, name in state.replicas if tier_name == tier)
+    change = track.detect_release(state.of_tier(tier).releases, replica, page, live)
+    if change is not None:
+        release, before = change
+        state.add_release(tier, replica, release)
+        if before:
+            text = f"{page.engine} {before} → {release}"
+            yield TimelineEvent(t=page.t, kind=TimelineKind.RELEASE, tier=tier, replica=replica, text=text)
 
 
 def _close_minute(state: EvaluatorState, replica: ReplicaState, minute: Window, context: TierContext) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -12,7 +12,6 @@ from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.replicas.starts import ReplicaStart
 from rules.replicas.state import ReplicaState
-from rules.replicas.track import ReplicaRelease
 from rules.telemetry import windows
 from rules.telemetry.windows import Window
 from rules.verdicts import error_budget
@@ -45,7 +44,7 @@ EXPLAINED_SECONDS = 180.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierMinutes:
     """Closed minutes of a tier, oldest first, as far back as its rules look; its error budget, the starts and the releases
-    of its replicas.
+    of its replicas (by name, the newest record last).
 
     In an aggregated tier `binned` are sums over the replicas of one load, and `each` holds what comparing rules need of
     every replica, in a batch for each cycle. Otherwise `binned` are those of single replicas, and `each` is None.
@@ -55,7 +54,7 @@ class TierMinutes:
     each: tuple[HeldWindows, ...] | None = None
     budget: Budget = field(default_factory=Budget)
     starts: tuple[ReplicaStart, ...] = ()
-    releases: tuple[ReplicaRelease, ...] = ()
+    releases: Mapping[str, str] = field(default_factory=dict)
 
 
 def bin_minute(
@@ -116,16 +115,6 @@ def _age_batches(batches: Iterable[HeldWindows], levels: frozenset[str], now: fl
 def _is_aged(batch: HeldWindows, levels: frozenset[str]) -> bool:
     """Return whether all windows have only what rules read of older ones."""
     return all(_age(binned, levels, math.inf) is binned for binned in batch)
-
-
-MOST_RELEASES = 500
-"""Maximum records of releases of a tier: a change in 200 replicas, and the pods that were replaced before it."""
-
-
-def add_release(minutes: TierMinutes, release: ReplicaRelease) -> TierMinutes:
-    """Add the release of a replica; a known one adds nothing. The oldest that are not part of a change go first."""
-    records = sorted({*minutes.releases, release}, key=lambda known: (bool(known.before), known.t))[-MOST_RELEASES:]
-    return replace(minutes, releases=tuple(sorted(records, key=lambda known: known.t)))
 
 
 def _age(binned: BinnedWindow, levels: frozenset[str], now: float) -> BinnedWindow:

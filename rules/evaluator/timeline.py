@@ -14,7 +14,6 @@ from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.incidents import Incident
 from rules.replicas import starts
 from rules.replicas.starts import ReplicaStart
-from rules.replicas.track import ReplicaRelease, parse_release
 from rules.verdicts.finding import Finding, severity_of, severity_words
 from rules.verdicts.rule import Severity
 
@@ -150,36 +149,19 @@ def _of_event(event: TimelineEvent) -> TimelineEntry:
     return TimelineEntry(t=event.t, kind=event.kind, tier=event.tier, replica=event.replica, text=text)
 
 
-def release_event(tier: str, release: ReplicaRelease) -> TimelineEvent:
-    return TimelineEvent(
-        t=release.t, kind=TimelineKind.RELEASE, tier=tier, replica=release.replica or None, text=str(release)
-    )
-
-
-def parse_release_event(event: TimelineEvent) -> ReplicaRelease | None:
-    """Return the release that an event stores. None for another kind, or a text of another release of sizewatch."""
-    if event.kind != TimelineKind.RELEASE:
-        return None
-    return parse_release(event.t, event.replica or "", event.text)
-
-
 def join_releases(events: Iterable[TimelineEvent]) -> Iterator[TimelineEvent]:
-    """Yield the events, with one for each change of a tier's release: its begin.
-
-    The first sight of a replica is no change. The history stores one event a replica.
-    """
+    """Yield the events, with one for each change of a tier's release: its begin. The history stores one a replica."""
     changes: dict[str | None, str] = {}
     for event in events:
-        release = parse_release_event(event)
-        if release is None:
+        if event.kind != TimelineKind.RELEASE:
             yield event
-        elif release.before and changes.get(event.tier) != event.text:
+        elif changes.get(event.tier) != event.text:
             changes[event.tier] = event.text
             yield replace(event, replica=None)
 
 
 def start_event(tier: str, start: ReplicaStart) -> TimelineEvent:
-    text = starts.to_text(start)
+    text = starts.START.dump_json(start, exclude_defaults=True).decode()
     return TimelineEvent(t=start.t, kind=TimelineKind.COLD_START, tier=tier, replica=start.replica, text=text)
 
 
@@ -188,6 +170,6 @@ def parse_start_event(event: TimelineEvent) -> ReplicaStart | None:
     if event.kind != TimelineKind.COLD_START:
         return None
     try:
-        return starts.from_text(event.text)
+        return starts.START.validate_json(event.text)
     except ValueError:
         return None

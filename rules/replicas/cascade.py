@@ -110,18 +110,11 @@ def _remember(state: CascadeState, now: CascadeSample, limits: CascadeThresholds
     oldest = now.t - max(limits.look_back_seconds, 2 * now.dt) - now.dt / 2
     recent = (*(o for o in state.recent if o.t >= oldest), now)
     climbs = len(recent) > 1 and now.level > recent[-2].level
-    # Hot path: every page of every replica. `replace` takes three times as long.
-    return CascadeState(
-        stage=state.stage,
-        onset=state.onset,
-        since=state.since,
-        breach_at=state.breach_at,
-        confirmed=state.confirmed,
+    return replace(
+        state,
         recent=recent,
         request_seconds=_request_seconds(state.request_seconds, now.request_seconds),
         climbing_seconds=state.climbing_seconds + now.dt if climbs else 0.0,
-        calm_seconds=state.calm_seconds,
-        evidence=state.evidence,
     )
 
 

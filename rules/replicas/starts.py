@@ -119,37 +119,25 @@ def detect_start(track: ScrapeTrack, page: Snapshot, replica: str) -> ReplicaSta
     # A first page may be dated before a cycle that closed while it was still parsed.
     if track.last is not None and (page.t <= (track.seen or 0.0) or not windows.is_restart(track.last, page)):
         return None
-    start = _read_start(page, replica)
-    came = track.last.t if track.last is not None else track.silent_since
-    if came is None or _is_older(start, came):
-        return start if start.timing is not None or start.asked_at is not None else None
-    alive = track.last.t if track.last is not None else None
-    start = replace(start, alive_at=alive, silent_since=track.silent_since if track.misses else None)
-    is_known = start.timing is not None or start.asked_at is not None or (alive is not None and track.misses > 0)
-    return start if is_known else None
-
-
-def _read_start(page: Snapshot, replica: str) -> ReplicaStart:
-    """Return the page's data of its process. Without a process start, `started_at` is when its metrics were made."""
-    started, ready = page.started_at, page.ready_at
-    if started is not None and ready is not None and ready <= started:
-        started = None
-    pod = page.pod or PodTimes()
-    return ReplicaStart(
+    started, ready, pod = page.started_at, page.ready_at, page.pod or PodTimes()
+    start = ReplicaStart(
         replica=replica,
         seen_at=page.t,
-        started_at=started,
+        # Without a process start, it is when its metrics were made.
+        started_at=None if started is not None and ready is not None and ready <= started else started,
         ready_at=ready,
         asked_at=pod.asked_at,
         pod_ready_at=pod.ready_at,
         unready=pod.asked_at is not None and pod.ready_at is None,
     )
-
-
-def _is_older(start: ReplicaStart, came: float) -> bool:
-    """Return whether the process is older than the wait for it: a network failure, or one address for several."""
-    known = start.started_at if start.ready_at is None else start.ready_at
-    return known is not None and known <= came
+    came = track.last.t if track.last is not None else track.silent_since
+    known = start.started_at if ready is None else ready
+    # A process older than the wait for it is a network failure, or one address for several.
+    if came is not None and (known is None or known > came):
+        alive = track.last.t if track.last is not None else None
+        start = replace(start, alive_at=alive, silent_since=track.silent_since if track.misses else None)
+    is_observed = start.alive_at is not None and start.silent_since is not None
+    return start if start.timing is not None or start.asked_at is not None or is_observed else None
 
 
 def update_start(start: ReplicaStart | None, page: Snapshot) -> ReplicaStart | None:
@@ -166,24 +154,20 @@ def add_start(known: tuple[ReplicaStart, ...], start: ReplicaStart) -> tuple[Rep
 
     Age counts from the newest start: a tier without starts for months keeps its last ones.
     """
-    since = max(replica_start.t for replica_start in (*known, start)) - KEPT_SECONDS
-    if start.unready or start.t <= since or any(_same(start, replica_start) for replica_start in known):
+    since = max(other.t for other in (*known, start)) - KEPT_SECONDS
+    if start.unready or start.t <= since or any(_is_same(start, other) for other in known):
         return known
-    return tuple(
-        sorted(
-            (*(replica_start for replica_start in known if replica_start.t > since), start),
-            key=lambda replica_start: replica_start.t,
-        )
-    )[-MOST:]
+    kept = [other for other in known if other.t > since]
+    return tuple(sorted((*kept, start), key=lambda other: other.t))[-MOST:]
 
 
-def _same(start: ReplicaStart, replica_start: ReplicaStart) -> bool:
+def _is_same(start: ReplicaStart, other: ReplicaStart) -> bool:
     """Return whether both are of one process: an agent that restarts finds known processes."""
-    if start.replica != replica_start.replica:
+    if start.replica != other.replica:
         return False
-    if start.started_at is not None and replica_start.started_at is not None:
-        return abs(start.started_at - replica_start.started_at) <= windows.RESTART_TOLERANCE_SECONDS
-    return start.seen_at == replica_start.seen_at
+    if start.started_at is not None and other.started_at is not None:
+        return abs(start.started_at - other.started_at) <= windows.RESTART_TOLERANCE_SECONDS
+    return start.seen_at == other.seen_at
 
 
 def describe_start(start: ReplicaStart) -> str:
@@ -200,18 +184,8 @@ def describe_start(start: ReplicaStart) -> str:
     return f"process start to ready {number(took.value, 'seconds')}"
 
 
-_START = TypeAdapter(ReplicaStart)
-
-
-def to_text(start: ReplicaStart) -> str:
-    """Return the start as JSON for the history's events."""
-    return _START.dump_json(start, exclude_defaults=True).decode()
-
-
-def from_text(text: str) -> ReplicaStart:
-    """Return the start of a JSON text. Raise ValueError for an invalid one."""
-    return _START.validate_json(text)
-
+START = TypeAdapter(ReplicaStart)
+"""Starts as JSON in the history's events."""
 
 FROM_TO = {
     Timing.POD: "from the request for the pod to Ready",
@@ -238,30 +212,19 @@ class StartQuantiles:
         """Return whether the P95 is another start than the slowest."""
         return self.count >= ENOUGH
 
-    @property
-    def sentence(self) -> str:
-        """Return count and quantiles in words, without a full stop."""
-        p50, p95 = (number(seconds, "seconds") for seconds in (self.p50_seconds, self.p95_seconds))
-        if self.count == 1:
-            return f"one start timed {FROM_TO[self.timing]}: {p95}"
-        name = "P95" if self.has_p95 else "the slowest"
-        return f"{self.count} starts timed {FROM_TO[self.timing]}: P50 {p50}, {name} {p95}"
-
 
 def quantiles_by_timing(starts: Iterable[ReplicaStart]) -> tuple[StartQuantiles, ...]:
     """Return the quantiles of each kind of timing, in the order of `Timing`."""
-    known = [(start.timing, start.lead_seconds or 0.0, took) for start in starts if (took := start.seconds) is not None]
-    start_quantiles = []
-    for timing in Timing:
-        leads = [lead for kind, lead, _ in known if kind is timing]
-        lows = [took.low or 0.0 for kind, _, took in known if kind is timing]
-        if leads:
-            quantiles = StartQuantiles(
-                timing=timing,
-                count=len(leads),
-                p50_seconds=nearest_rank(leads, 0.5),
-                p95_seconds=nearest_rank(leads, LEAD_QUANTILE),
-                proven_seconds=nearest_rank(lows, LEAD_QUANTILE),
-            )
-            start_quantiles.append(quantiles)
-    return tuple(start_quantiles)
+    by_timing = windows.group_by(starts, lambda start: start.timing)
+    return tuple(_quantiles(timing, by_timing[timing]) for timing in Timing if timing in by_timing)
+
+
+def _quantiles(timing: Timing, starts: list[ReplicaStart]) -> StartQuantiles:
+    leads = [start.lead_seconds or 0.0 for start in starts]
+    return StartQuantiles(
+        timing=timing,
+        count=len(leads),
+        p50_seconds=nearest_rank(leads, 0.5),
+        p95_seconds=nearest_rank(leads, LEAD_QUANTILE),
+        proven_seconds=nearest_rank([took.low or 0.0 for start in starts if (took := start.seconds)], LEAD_QUANTILE),
+    )

@@ -6,8 +6,7 @@ coverage and no requests.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from rules.telemetry import windows
@@ -90,45 +89,19 @@ def record_failure(track: ScrapeTrack, t: float, reason: Gap = Gap.SCRAPE_FAILED
     return replace(track, seen=t, misses=misses, silent_since=since), window
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaRelease:
-    """Release that a replica runs from `t` on (unix seconds): its first page that tells it.
-
-    `before` is the release that it replaces, "" for a replica that is new or was never seen.
-    """
-
-    t: float
-    replica: str
-    engine: str
-    release: str
-    before: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.engine} {self.before} → {self.release}" if self.before else f"{self.engine} {self.release}"
-
-
-_RELEASE_TEXT = re.compile(r"(?P<engine>\S+) (?:(?P<before>\S+) → )?(?P<release>\S+)")
-
-
-def parse_release(t: float, replica: str, text: str) -> ReplicaRelease | None:
-    """Return the record of a text made by `str`. Return None for a text of another form."""
-    release = _RELEASE_TEXT.fullmatch(text)
-    return ReplicaRelease(t=t, replica=replica, **release.groupdict(default="")) if release else None
-
-
 def detect_release(
-    known: Sequence[ReplicaRelease], replica: str, page: Snapshot, live: Iterable[str]
-) -> ReplicaRelease | None:
-    """Return the record of a page that tells another release than is known of its replica, else None.
+    known: Mapping[str, str], replica: str, page: Snapshot, live: Iterable[str]
+) -> tuple[str, str] | None:
+    """Return the release that a page tells if it is another than is known of its replica, and the one that it replaces.
 
-    A new replica changes the release of its tier if none of the `live` replicas runs it.
+    `known` has the release of each replica, the newest record last. The second is "" for a new replica; but it changes
+    the release of its tier if none of the `live` replicas runs it.
     """
-    release, newest = page.facts.get(ENGINE_VERSION), {record.replica: record.release for record in known}
-    before = newest.get(replica)
+    release, before = page.facts.get(ENGINE_VERSION), known.get(replica)
     if not release or (before is not None and is_same_release(before, release)):
         return None
     if before is None:
-        texts = [newest[name] for name in live if name in newest] or [record.release for record in known[-1:]]
+        texts = [known[name] for name in live if name in known] or list(known.values())[-1:]
         is_change = texts and not any(is_same_release(release, text) for text in texts)
         before = texts[-1] if is_change else ""
-    return ReplicaRelease(t=page.t, replica=replica, engine=page.engine, release=release, before=before)
+    return release, before

@@ -11,7 +11,7 @@ import yaml
 
 from exporters.autoscaling.manifests import ObjectReference, Scaling, manifest_text
 from exporters.autoscaling.schedule import ScheduleSlot
-from rules.replicas.drain import DrainTime
+from forecast.capacity.drain import DrainTime
 from rules.telemetry.signals import Reading
 
 WORKDAYS = (0, 1, 2, 3, 4)

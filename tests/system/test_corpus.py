@@ -283,7 +283,7 @@ def report(bench: Bench, data: bytes) -> None:
     for address in ("/reports/", "/reports/2026-01-05/report.json"):
         with urlopen(f"http://127.0.0.1:{bench.web.port}{address}") as page:
             assert page.status == 200
-    for read in (lambda: storage.read_state(path), lambda: starts.from_text(data.decode("utf-8", "replace"))):
+    for read in (lambda: storage.read_state(path), lambda: starts.START.validate_json(data.decode("utf-8", "replace"))):
         with suppress(ValueError):
             read()
     with suppress(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):

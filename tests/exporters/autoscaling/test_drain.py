@@ -9,7 +9,7 @@ import pytest
 from scaling_samples import CHAT, DRAINED, objects
 
 from exporters.autoscaling.manifests import FORMATS, Scaling, manifest_text
-from rules.replicas.drain import DrainTime
+from forecast.capacity.drain import DrainTime
 from rules.telemetry.signals import Reading
 
 

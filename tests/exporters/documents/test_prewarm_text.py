@@ -23,8 +23,8 @@ from exporters.documents.prewarm import (
     without_old_schedule,
 )
 from exporters.documents.prewarm_value import Counted, Highest, PrewarmValue, Strategy, worth_json, worth_lines
+from forecast.capacity.drain import DrainTime
 from forecast.capacity.prewarm import DecisionBasis, ScheduleStep, merge_steps
-from rules.replicas.drain import DrainTime
 from rules.telemetry.signals import Reading
 
 NOON = datetime(2026, 11, 23, 13, 1, 33, tzinfo=UTC).timestamp()

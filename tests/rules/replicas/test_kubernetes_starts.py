@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rules.evaluator.timeline import parse_start_event, start_event
 from rules.replicas.starts import (
     READY_SECONDS,
     Timing,
     add_start,
     describe_start,
     detect_start,
-    from_text,
-    to_text,
     update_start,
 )
 from rules.replicas.track import ScrapeTrack
@@ -47,7 +46,7 @@ def test_a_start_is_from_asking_for_the_pod_until_it_is_ready_and_not_when_its_e
     assert (last.unready, last.timing, last.lead_seconds) == (False, Timing.POD, 312.0)
     assert describe_start(last) == "pod Ready 312 s after it was asked for"
     assert update_start(last, page(1330.0, READY)) is last
-    assert from_text(to_text(last)) == last
+    assert parse_start_event(start_event("t", last)) == last
     assert add_start((), last) == (last,)
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from rules.replicas.drain import DrainTime, measure_drain
+from forecast.capacity.drain import DrainTime, measure_drain
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.windows import Window
 
