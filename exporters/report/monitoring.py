@@ -291,10 +291,18 @@ ROWS: tuple[MonitoringRow, ...] = (
         "PrefixRoutingBroken",
     ),
     _row("prefix_reuse_ratio", "Prefill avoided by reuse", "ratio", _words("as much as the prompts share")),
+    _row("kv_transfer_p99_seconds", "KV transfer P99", "seconds", _words("not rising"), "KvTransferSlow"),
+    _row("kv_offload_load_mean_seconds", "KV offload: mean load", "seconds", _words("not rising")),
+    _row("kv_offload_store_mean_seconds", "KV offload: mean store", "seconds", _words("not rising")),
+    _row("gpu_pcie_tx_bytes_per_second", "PCIe from a GPU", "bytes_per_second", _words("below the link's rate")),
+    _row("gpu_pcie_rx_bytes_per_second", "PCIe to a GPU", "bytes_per_second", _words("below the link's rate")),
+    _row("gpu_nvlink_tx_bytes_per_second", "NVLink from a GPU", "bytes_per_second", _words("below the link's rate")),
+    _row("gpu_nvlink_rx_bytes_per_second", "NVLink to a GPU", "bytes_per_second", _words("below the link's rate")),
     _row("ttft_p50_seconds", "TTFT P50", "seconds", _words("within the SLO")),
     _row("ttft_p99_seconds", "TTFT P99", "seconds", _slo("ttft_p99_seconds"), "TtftDivergence", "TtftSloBurn"),
     _row("tpot_p50_seconds", "TPOT P50", "seconds", _words("within the SLO")),
     _row("tpot_p99_seconds", "TPOT P99", "seconds", _slo("tpot_p99_seconds"), "TpotDivergence", "TpotSloBurn"),
+    _row("itl_p50_seconds", "ITL P50", "seconds", _words("within the SLO")),
     _row("itl_p99_seconds", "ITL P99", "seconds", _slo("itl_p99_seconds"), "ItlDivergence", "ItlSloBurn"),
     _row("e2e_p99_seconds", "E2E P99", "seconds", _slo("e2e_p99_seconds"), "E2eSloBurn"),
     _row("requests_waiting", "Queue depth", "", _words("near zero"), "QueueGrowing", "QueueAlwaysEmpty"),
@@ -318,4 +326,4 @@ ROWS: tuple[MonitoringRow, ...] = (
     _row("energy_per_generated_token", "Energy per generated token", "joules_per_token", _energy),
     _row("cost_per_million_tokens", "Cost per million tokens", "money", _words("as planned, see step 12")),
 )
-"""Rows in the order of the guide's table. The last four and E2E are not in the guide."""
+"""Rows in the order of the guide's tables 9.3 and, from reuse to NVLink, 7.7. E2E and the last five are not in them."""

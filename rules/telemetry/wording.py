@@ -19,7 +19,6 @@ _SUFFIX = {
     "celsius": " °C",
     "tokens": " tokens",
     "tokens_per_hour": " tokens per GPU-hour",
-    "bytes_per_second": " B/s",
     "joules_per_token": " J per token",
 }
 
@@ -29,11 +28,13 @@ SECOND = 0.9995
 
 
 def number(value: float, unit: str) -> str:
-    """Return a value with its unit. Ratios are per cent, short times milliseconds."""
+    """Return a value with its unit. Ratios are per cent, short times milliseconds, bytes 1e9 of them."""
     if unit == "ratio":
         return f"{value:.1%}"
     if unit == "seconds" and 0 < value < SECOND:
         return f"{_three(value * 1000)} ms"
+    if unit == "bytes_per_second":
+        return f"{_three(value / 1e9)} GB/s"
     return f"{_three(value)}{_SUFFIX.get(unit, '')}"
 
 

@@ -62,6 +62,7 @@ def whole_report() -> Report:
     """Return the report on a week in which tier t serves 50 rps with 13 replicas."""
     whole = {"adapters_running": 6.0, "gpu_gr_engine_active": 0.5}
     whole |= {"gpu_memory_used_bytes": 68 * 2.0**30, "gpu_memory_total_bytes": 80 * 2.0**30}
+    whole |= {"gpu_nvlink_tx_bytes_per_second": 25e9, "gpu_pcie_rx_bytes_per_second": 4e9}
     levels = {name: gauge(value, seconds=REPLICAS * HOUR) for name, value in whole.items()}
     requests, seconds = RPS * HOUR, REPLICAS * HOUR
     counts = {
@@ -70,6 +71,8 @@ def whole_report() -> Report:
         "spec_drafts": 1000.0,
         "spec_draft_tokens": 5000.0,
         "spec_accepted_tokens": 2689.28,
+        "kv_offload_load_seconds": 15.0,
+        "kv_offload_load_transfers": 1000.0,
         "estimated_flops": 99e12 * seconds,
         "estimated_read_bytes": 1.675e12 * seconds,
         "estimated_write_bytes": 0.0,

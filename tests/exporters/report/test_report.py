@@ -71,7 +71,7 @@ def test_the_schema_refuses_what_is_no_report() -> None:
 def test_every_row_of_the_monitoring_table_has_target_trend_and_verdict() -> None:
     before = hour(-168, 10.0)
     rows = {one.key: one for one in week(before=before).monitoring}
-    assert len(rows) == 24
+    assert len(rows) == 32
     used = rows["fleet_utilization"]
     assert (used.status, used.certainty) == ("warning", "certain")
     assert used.observed.value == pytest.approx(2 / 7.33333333)

@@ -74,6 +74,10 @@ COUNTERS = {
     "cold_start_seconds": 90.0,
     "external_prefix_queried_tokens": 1800.0,
     "external_prefix_hit_tokens": 900.0,
+    "kv_offload_load_seconds": 0.5,
+    "kv_offload_load_transfers": 10.0,
+    "kv_offload_store_seconds": 1.5,
+    "kv_offload_store_transfers": 10.0,
     "estimated_flops": 6e15,
     "estimated_read_bytes": 9e13,
     "estimated_write_bytes": 3e13,
@@ -96,6 +100,10 @@ GAUGES = {
     "requests_waiting": gauge(1.0, low=0.0, high=4.0),
     "kv_utilization": gauge(0.4, low=0.2, high=0.6),
     "adapters_running": gauge(2.0, low=1.0, high=3.0),
+    "gpu_pcie_tx_bytes_per_second": gauge(1e9),
+    "gpu_pcie_rx_bytes_per_second": gauge(2e9),
+    "gpu_nvlink_tx_bytes_per_second": gauge(3e9),
+    "gpu_nvlink_rx_bytes_per_second": gauge(4e9),
     "kv_offload_used_tokens": gauge(250.0, low=200.0, high=300.0),
     "kv_offload_total_tokens": gauge(1000.0),
     "gpu_gr_engine_active": gauge(0.7, low=0.6, high=0.8),
@@ -184,6 +192,10 @@ BY_HAND: dict[str, Reading] = {
     "energy_per_generated_token": Reading(value=10.0, low=10.0, high=10.0, n=7200),
     "mfu": Reading(value=0.1, low=None, high=None, n=6e15),
     "mbu": Reading(value=0.5, low=None, high=None, n=12e13),
+    "gpu_pcie_tx_bytes_per_second": Reading(value=1e9, low=1e9, high=1e9, n=4),
+    "gpu_pcie_rx_bytes_per_second": Reading(value=2e9, low=2e9, high=2e9, n=4),
+    "gpu_nvlink_tx_bytes_per_second": Reading(value=3e9, low=3e9, high=3e9, n=4),
+    "gpu_nvlink_rx_bytes_per_second": Reading(value=4e9, low=4e9, high=4e9, n=4),
     "gpu_temperature_celsius": Reading(value=55.0, low=55.0, high=55.0, n=4),
     "gpu_throttled_ratio": exactly(0.05, 60),
     # Per second 100 prompt tokens, a quarter of them computed, and 120 outputs; at capacity 4 x 40 x 0.3 and 4 x 50.
@@ -195,6 +207,8 @@ BY_HAND: dict[str, Reading] = {
     "kv_residency_by_reuse": Reading(value=(1 + 4 * in_tail(4, 2)) / 10, low=0.1, high=0.5, n=4),
     "external_prefix_hit_ratio": exactly(0.5, 1800),
     "kv_offload_utilization": Reading(value=0.25, low=0.2, high=0.3, n=4),
+    "kv_offload_load_mean_seconds": exactly(0.05, 10),
+    "kv_offload_store_mean_seconds": exactly(0.15, 10),
 }
 
 
