@@ -27,8 +27,8 @@ from rules.gpu_sources.registry import BY_NAME
 from rules.plan.schema import Plan
 from rules.plan.validation import Contradictions, refuse
 
+# Verdicts and history are per minute.
 Interval = Annotated[Seconds, duration_range(0.5, 60.0)]
-"""Seconds, at most a minute: verdicts and history are per minute."""
 
 Role = Literal["standalone", "node", "fleet"]
 
@@ -92,9 +92,7 @@ class Config(ConfigSection):
     fleet: FleetConfig = FleetConfig()
     store: StoreConfig | None = None
     gpus: GpusConfig = GpusConfig()
-    thresholds: dict[str, TierThresholds] = Field(
-        {}, description="By tier, rule and threshold, in place of the catalogue's."
-    )
+    thresholds: dict[str, TierThresholds] = Field({}, description="By tier and rule, in place of the catalogue's.")
     web: Web = Web()
     alerting: AlertingConfig = AlertingConfig()
     forecast: ForecastConfig = ForecastConfig()

@@ -7,7 +7,7 @@ from collections import Counter
 from datetime import datetime
 from itertools import islice
 from typing import Annotated
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, Field, NaiveDatetime, WithJsonSchema
 
@@ -15,7 +15,6 @@ from agent.config.sections import ConfigSection, repeats
 from agent.config.values import Entries, Name, Seconds, Text, duration_range, full_match
 from agent.durations import duration_text
 from rules.plan.validation import Contradictions, validation_error
-from rules.problems import find_close_name
 
 DAY_SECONDS = 86_400.0
 
@@ -24,17 +23,17 @@ EARLIEST, LATEST = datetime(2000, 1, 1), datetime(2200, 1, 1)
 MOST_A_DAY = 24
 """Maximum number of occurrences per day: each is expanded, and bins are minutes long."""
 
-_RULE_TEXT = re.compile(r"(RRULE:)?(?!.*INTERVAL=[0-])[A-Z]+=[A-Z0-9,+-]+(;[A-Z]+=[A-Z0-9,+-]+)*", re.ASCII)
-_A_DAY_OR_MORE = re.compile("FREQ=(YEARLY|MONTHLY|WEEKLY|DAILY)(;|$)")
+_RULE_TEXT = re.compile(
+    r"(RRULE:)?(?!.*INTERVAL=[0-])(?=.*FREQ=(YEARLY|MONTHLY|WEEKLY|DAILY)(;|$))[A-Z]+=[A-Z0-9,+-]+(;[A-Z]+=[A-Z0-9,+-]+)*",
+    re.ASCII,
+)
 
 
 def _zone(value: str) -> str:
     try:
         ZoneInfo(value)
     except (KeyError, ValueError, OSError):
-        close = find_close_name(value, available_timezones())
-        hint = f"did you mean {close}?" if close else "write Europe/Berlin or UTC"
-        raise validation_error(f"is no time zone; {hint}") from None
+        raise validation_error("is no time zone; write Europe/Berlin or UTC") from None
     return value
 
 
@@ -67,7 +66,7 @@ def _recurrence(value: str) -> str:
     text = value.upper()
     names = re.findall(r"(\w+)=", text)
     is_doubtful = len(set(names)) < len(names) or {"COUNT", "UNTIL"} <= set(names)
-    if is_doubtful or not _RULE_TEXT.fullmatch(text) or not _A_DAY_OR_MORE.search(text):
+    if is_doubtful or not _RULE_TEXT.fullmatch(text):
         more = "FREQ is YEARLY, MONTHLY, WEEKLY or DAILY, each part stands once, COUNT without UNTIL"
         raise validation_error(f"must be a recurrence rule such as FREQ=WEEKLY;BYDAY=MO; {more}")
     from dateutil.rrule import rrule, rrulestr
@@ -87,14 +86,11 @@ def _recurrence(value: str) -> str:
 
 
 Recurrence = Annotated[str, AfterValidator(_recurrence), Field(title="recurrence rule")]
-"""RRULE of RFC 5545; `start` sets its beginning."""
 
 Length = Annotated[Seconds, duration_range(60.0, 92 * DAY_SECONDS)]
 Quantile = Annotated[float, Field(ge=0.5, le=0.999)]
 Cost = Annotated[float, Field(gt=0)]
 Hold = Annotated[Seconds, duration_range(0.0, DAY_SECONDS)]
-
-
 # Single minutes would give too many bins for a day ahead.
 Bin = Annotated[Seconds, duration_range(120.0, 3600.0)]
 

@@ -1,7 +1,4 @@
-"""Loader of the configuration and its plan, with every problem of both files at once.
-
-It opens no socket and no secret file.
-"""
+"""Loader of the configuration and its plan, with every problem of both files. It opens no socket and no secret file."""
 
 from __future__ import annotations
 

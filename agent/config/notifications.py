@@ -13,16 +13,7 @@ from pydantic import Field
 from agent.config.forecast import Zone
 from agent.config.peer import PeerKeys, Url
 from agent.config.sections import ConfigSection, repeats
-from agent.config.values import (
-    Entries,
-    EnvironmentFileName,
-    FileName,
-    Seconds,
-    Text,
-    Timeout,
-    duration_range,
-    full_match,
-)
+from agent.config.values import Entries, ExpandedFile, FileName, Seconds, Text, Timeout, duration_range, full_match
 from exporters.alertmanager.payload import OWN_LABELS, AlertSettings
 from rules.plan.validation import Contradictions
 
@@ -39,10 +30,8 @@ At = Annotated[str, Field(pattern="^([01][0-9]|2[0-3]):[0-5][0-9]$", title="time
 Variable = Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_]*$", title="environment variable")]
 Name = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$", title="name")]
 Since = Annotated[Seconds, duration_range(3600.0, 91 * DAY)]
-"""Seconds, at most the retention of the history."""
 RetryFor = Annotated[Seconds, duration_range(60.0, 7 * DAY)]
 Resend = Annotated[Seconds, duration_range(1.0, 300.0)]
-"""Seconds. An alert expires after four intervals, 20 minutes at most."""
 
 
 class Alertmanager(PeerKeys):
@@ -55,7 +44,7 @@ class Alertmanager(PeerKeys):
 class WebhookConfig(ConfigSection):
     """POST /webhook/alertmanager: an Alertmanager webhook receiver for alerts of other systems."""
 
-    bearer_token_file: EnvironmentFileName = Field(description="File with the token that the Alertmanager must send.")
+    bearer_token_file: ExpandedFile = Field(description="File with the token that the Alertmanager must send.")
 
 
 class AlertingConfig(ConfigSection):
@@ -92,7 +81,7 @@ class Destination(ConfigSection):
     """Each entry is a recipient of the report. Its address is a secret, in a file or an environment variable."""
 
     name: Name = Field(description="What it is called on pages, in metrics and in the log.")
-    url_file: EnvironmentFileName | None = Field(None, description="File that holds its address as an Apprise URL.")
+    url_file: ExpandedFile | None = Field(None, description="File that holds its address as an Apprise URL.")
     url_env: Variable | None = Field(None, description="Environment variable that holds it instead.")
     attached: Parts = Field(("report",), alias="with", description="What goes along; report is the HTML.")
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from agent.config.sections import ConfigSection
-from agent.config.values import EnvironmentFileName, Text
+from agent.config.values import ExpandedFile, Text
 from rules.plan.validation import Contradictions, validation_error
 
 DEFAULT_MAX_BYTES = 16 * 1024 * 1024
@@ -42,13 +42,13 @@ Url = Annotated[str, AfterValidator(_url), WithJsonSchema({"type": "string", "ti
 
 class BasicAuth(ConfigSection):
     username: Text = Field(description="User name of basic authentication.")
-    password_file: EnvironmentFileName = Field(description="File that holds the password.")
+    password_file: ExpandedFile = Field(description="File that holds the password.")
 
 
 class TlsConfig(ConfigSection):
-    ca_file: EnvironmentFileName | None = Field(None, description="CA of its certificate; default the system's.")
-    cert_file: EnvironmentFileName | None = Field(None, description="Client certificate, where it asks for one.")
-    key_file: EnvironmentFileName | None = Field(None, description="Its key, where it is not in cert_file.")
+    ca_file: ExpandedFile | None = Field(None, description="CA of its certificate; default the system's.")
+    cert_file: ExpandedFile | None = Field(None, description="Client certificate, where it asks for one.")
+    key_file: ExpandedFile | None = Field(None, description="Its key, where it is not in cert_file.")
     server_name: Text | None = Field(None, description="What its certificate is for, if not the host of the url.")
     insecure_skip_verify: bool = Field(False, description="Do not check the target's certificate.")
 
@@ -56,8 +56,8 @@ class TlsConfig(ConfigSection):
 class PeerKeys(ConfigSection):
     """Keys of a server that is asked: its address and the credentials for it. Limits are keys of a section, or none."""
 
-    url: Url
-    bearer_token_file: EnvironmentFileName | None = Field(None, description="File that holds a bearer token.")
+    url: Url = Field(description="Its address.")
+    bearer_token_file: ExpandedFile | None = Field(None, description="File that holds a bearer token.")
     basic_auth: BasicAuth | None = None
     tls: TlsConfig | None = None
 
@@ -82,4 +82,4 @@ class Peer(PeerKeys):
 
     timeout_seconds: Annotated[float, Field(gt=0)] = 10.0
     max_bytes: Annotated[int, Field(gt=0)] = DEFAULT_MAX_BYTES
-    header_files: dict[Text, EnvironmentFileName] = {}
+    header_files: dict[Text, ExpandedFile] = {}

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from agent.config.peer import Peer, Url
 from agent.config.sections import ConfigSection
 from agent.config.targets import EngineName
-from agent.config.values import EnvironmentFileName, Seconds, Timeout, duration_range, full_match
+from agent.config.values import ExpandedFile, Seconds, Timeout, duration_range, full_match
 from rules.plan.validation import Contradictions, validation_error
 
 _MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*\s*(=~|!~|!=|=)\s*"(?:[^"\\\n]|\\.)*"'
@@ -94,4 +94,4 @@ class StoreConfig(Peer):
     )
     partial_answers: Literal["refuse", "take"] = Field("refuse", description="Answers without a part of the store.")
     org_id: OrgId | None = Field(None, description="Tenant, sent as X-Scope-OrgID; a|b of several.")
-    header_files: dict[HeaderName, EnvironmentFileName] = Field({}, description="Further headers: files by name.")
+    header_files: dict[HeaderName, ExpandedFile] = Field({}, description="Further headers: files by name.")

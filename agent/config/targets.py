@@ -10,16 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from agent.config.peer import PeerKeys, Url
 from agent.config.sections import ConfigSection, repeats, unknown_name_text
-from agent.config.values import (
-    Entries,
-    EnvironmentFileName,
-    Name,
-    Seconds,
-    Timeout,
-    duration_range,
-    expand,
-    names_or_numbers,
-)
+from agent.config.values import Entries, ExpandedFile, Name, Seconds, Timeout, duration_range, expand, names_or_numbers
 from rules.engines.registry import ENGINES
 from rules.gpu_sources.registry import BY_NAME
 from rules.plan.validation import Contradictions, validation_error
@@ -90,7 +81,7 @@ class TargetKeys(Connection):
     engine_version: Name | None = Field(None, description="Its release, where it does not tell it (vLLM does).")
     scrape_timeout_seconds: Timeout | None = Field(None, description="Of this target alone; default as above.")
     gpus: GpuList = Field("auto", description="GPUs it owns, by UUID or index; auto: found by process id.")
-    pid_file: EnvironmentFileName | None = Field(None, description="File with the engine's process id, for gpus: auto.")
+    pid_file: ExpandedFile | None = Field(None, description="File with the engine's process id, for gpus: auto.")
 
     @property
     def name(self) -> str:
@@ -139,12 +130,6 @@ class PodTier(ConfigSection):
     )
 
 
-class KubernetesApi(PeerKeys):
-    """Address of the Kubernetes API, for an agent outside a pod."""
-
-    url: Url = Field(description="Its address.")
-
-
 class Kubernetes(ConfigSection):
     """Engine pods of this node, found by the API (scope node), or the pod of this sidecar (scope pod)."""
 
@@ -157,8 +142,8 @@ class Kubernetes(ConfigSection):
     ports: Ports = Field(PORTS, description="Container ports of pages, by name or number; the first counts.")
     tiers: Entries[PodTier] = Field((), description="For pods that name no tier.")
     keep_seconds: Keep = Field(600.0, description="How long the pods last known are watched while the API is away.")
-    pod_resources: EnvironmentFileName = Field(SOCKET, description="Socket of the kubelet: which GPU is whose.")
-    api: KubernetesApi | None = Field(None, description="Default: the pod's service account.")
+    pod_resources: ExpandedFile = Field(SOCKET, description="Socket of the kubelet: which GPU is whose.")
+    api: PeerKeys | None = Field(None, description="Default: the pod's service account.")
 
 
 class Discovery(ConfigSection):

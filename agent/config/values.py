@@ -95,5 +95,5 @@ Seconds = Annotated[float, WithJsonSchema({"type": "string", "title": DURATION, 
 """Seconds, written as a duration. Add `duration_range`."""
 Timeout = Annotated[Seconds, duration_range(0.1, 60.0)]
 FileName = Annotated[str, Field(min_length=1, title="file"), AfterValidator(partial(_file, expands=False))]
-EnvironmentFileName = Annotated[str, Field(min_length=1, title="file"), AfterValidator(partial(_file, expands=True))]
+ExpandedFile = Annotated[str, Field(min_length=1, title="file"), AfterValidator(partial(_file, expands=True))]
 """File name that may hold ${NAME}, such as systemd's ${CREDENTIALS_DIRECTORY}."""

@@ -26,7 +26,8 @@ def mistakes(config: Config, plan: Plan | None) -> tuple[str, ...]:
 
 def weaknesses(config: Config, plan: Plan | None) -> tuple[str, ...]:
     """Return every weakness."""
-    return cap_problems(chain(_not_watched(config, plan), _weak_connections(config), _open_to_others(config)))
+    unwatched, merged = _not_watched(config, plan), _merged_pods(config)
+    return cap_problems(chain(unwatched, merged, _weak_connections(config), _open_to_others(config)))
 
 
 def is_loopback(host: str) -> bool:
@@ -55,9 +56,8 @@ def _unplanned(config: Config, plan: Plan | None) -> Iterator[str]:
 def _watched_twice(config: Config) -> Iterator[str]:
     pages = (urlsplit(target.url)._replace(netloc=default_replica(target.url)) for target in config.targets)
     for place, before in repeats(pages):
-        text = (
-            f"is that of targets[{before}] (tier {config.targets[before].tier}); what one engine does is counted twice"
-        )
+        first = f"targets[{before}] (tier {config.targets[before].tier})"
+        text = f"is that of {first}; what one engine does is counted twice"
         yield f"targets[{place}].url: {text}: write the address of another replica, or remove the entry"
 
 
@@ -73,6 +73,12 @@ def _not_watched(config: Config, plan: Plan | None) -> Iterator[str]:
             yield f"targets: none is of the plan's tier {tier}; nothing of it is watched here"
 
 
+def _merged_pods(config: Config) -> Iterator[str]:
+    for name, source in config.tiers.items():
+        if source.replica_label == "pod" and 'namespace="' not in (source.selector or ""):
+            yield f'tiers.{name}.selector: pods of one name in two namespaces are one replica; add namespace="..."'
+
+
 def _weak_connections(config: Config) -> Iterator[str]:
     """Yield servers whose certificate is not checked, and credentials that anyone on the way can read."""
     for path, peer in list_values(config):
@@ -80,10 +86,8 @@ def _weak_connections(config: Config) -> Iterator[str]:
             continue
         if peer.tls and peer.tls.insecure_skip_verify:
             yield f"{path}.tls.insecure_skip_verify: anyone on the way can answer for it; use ca_file"
-        url, secrets = (
-            urlsplit(peer.url),
-            (peer.bearer_token_file, peer.basic_auth, getattr(peer, "header_files", None)),
-        )
+        url = urlsplit(peer.url)
+        secrets = peer.bearer_token_file, peer.basic_auth, getattr(peer, "header_files", None)
         if any(secrets) and url.scheme == "http" and not is_loopback(url.hostname or ""):
             yield f"{path}.url: credentials go to another machine without TLS; use https://"
 

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field
 
 from agent.config.files import name_file, read_document
 from agent.config.sections import ConfigSection
-from agent.config.values import Entries, EnvironmentFileName, FileName, Text, full_match
+from agent.config.values import Entries, ExpandedFile, FileName, Text, full_match
 from agent.errors import ConfigError
 from rules.plan.validation import Contradictions, validation_error
 
@@ -40,10 +40,10 @@ class Web(ConfigSection):
 
     listen: Listen = Field("127.0.0.1:19095", description="Address to listen on; ':19095' is every address.")
     probe_listen: Listen | None = Field(None, description="Second address, without TLS: /healthz and /readyz alone.")
-    config_file: EnvironmentFileName | None = Field(
+    config_file: ExpandedFile | None = Field(
         None, description="TLS and users, in the format of Prometheus' exporter-toolkit."
     )
-    bearer_token_file: EnvironmentFileName | None = Field(None, description="File with the token a reader must send.")
+    bearer_token_file: ExpandedFile | None = Field(None, description="File with the token a reader must send.")
     hosts: Entries[Text] = Field((), description="Names of a loopback address in browsers, beside localhost.")
 
     @property

@@ -23,12 +23,6 @@ from rules.telemetry.arrivals import MinuteSums
 from rules.telemetry.windows import Window
 from rules.verdicts.finding import ClosedSpan, Finding, UnknownSpan
 
-NO_BIN = -1
-"""Code of an unknown load bin: no curve, or no load (a gap)."""
-
-BEYOND = -2
-"""Code of a load beyond the benchmark."""
-
 T = TypeVar("T")
 
 
@@ -72,10 +66,10 @@ def group_demand(records: Iterable[ClosedMinute]) -> dict[tuple[str, int], list[
 
 
 def bin_code(binned: BinnedWindow) -> int:
-    """Return the load bin as rows hold it."""
+    """Return the load bin as rows hold it: -1 if it is unknown (no curve, or a gap), -2 beyond the benchmark."""
     if binned.bin is not None:
         return binned.bin
-    return BEYOND if binned.beyond else NO_BIN
+    return -2 if binned.beyond else -1
 
 
 _WINDOW = TypeAdapter(Window)
@@ -96,7 +90,7 @@ def decode_window(body: bytes) -> Window:
 def decode_slice(replica: str, bin: int, beyond: str, body: bytes) -> BinnedWindow:
     """Return the slice of a row with the load of its window. Raise ValueError or zlib.error for a damaged body."""
     placed = load_bins.bin_window(decode_window(body), None, replica or None, bin if bin >= 0 else None)
-    return replace(placed, beyond=beyond) if bin == BEYOND else placed
+    return replace(placed, beyond=beyond)
 
 
 Span = ClosedSpan | ExternalAlert

@@ -54,10 +54,8 @@ def evaluate_days(store: Reader, context: TierContext, version: str, now: float)
 
 
 def _hours(store: Reader, tier: str, since: float, until: float, version: str | None) -> tuple[BinnedWindow, ...]:
-    hours: list[BinnedWindow] = []
-    for begin, end in pieces(since, until, DAY):
-        hours += long_rules.sum_slim_hours(store.bins(tier, begin, end, version))
-    return tuple(hours)
+    days = (store.bins(tier, begin, end, version) for begin, end in pieces(since, until, DAY))
+    return tuple(hour for day in days for hour in long_rules.sum_slim_hours(day))
 
 
 def pieces(since: float, until: float, seconds: float) -> Iterator[tuple[float, float]]:

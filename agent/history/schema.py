@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import sqlite3
 import time
@@ -18,8 +17,6 @@ from pathlib import Path
 
 from agent.history.errors import HistoryError, HistoryOpenError, translate_sqlite_errors
 from rules.telemetry.arrivals import ADDED
-
-_log = logging.getLogger(__name__)
 
 APPLICATION_ID = 0x535A5748
 """The letters SZWH in the file's header: `file history.db` names it."""
@@ -96,7 +93,6 @@ def open_writer(path: Path, busy_timeout_seconds: float) -> sqlite3.Connection:
                 path.rename(kept)
             except OSError as error:
                 raise HistoryOpenError(path, f"is of format {version}, cannot be renamed ({error.strerror})") from error
-            _log.warning("renamed history of another format file=%s format=%d to=%s", path, version, kept)
             connection = open_writer(path, busy_timeout_seconds)
             text = f"the history was of format {version}: it is named {kept.name} now, and a new one began"
             connection.execute("INSERT INTO events (t, kind, text) VALUES (?, 'start', ?)", (time.time(), text))

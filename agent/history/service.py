@@ -15,7 +15,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from agent.history import daily_queries
@@ -52,9 +52,6 @@ ALIVE_SECONDS = 3600.0
 
 MINUTES_BELOW_SECONDS = 43_200.0
 """Length in seconds below which a check reads minutes: hours are too few to tell a burst from a habit."""
-
-PIECE_OF_MINUTES_SECONDS = 600.0
-"""Span of the minutes of some hundred replicas that are in memory at once, in seconds."""
 
 _log = logging.getLogger(__name__)
 
@@ -198,7 +195,8 @@ class HistoryService:
         with self._note_error():
             store, tier, cut = self.store(), context.name, (now - HOUR_SECONDS) // HOUR_SECONDS * HOUR_SECONDS
             hours = load_bins.sum_by_hour(store.bins(tier, now - error_budget.KEPT_SECONDS, cut))
-            pieces = daily_queries.pieces(cut, now, PIECE_OF_MINUTES_SECONDS)
+            # Ten minutes of some hundred replicas are in memory at once.
+            pieces = daily_queries.pieces(cut, now, 10 * MINUTE_SECONDS)
             minutes = (minute for begin, end in pieces for minute in store.minutes(tier, begin, end))
             return error_budget.restore_budget(context, hours, minutes)
         return None
@@ -258,15 +256,13 @@ class HistoryService:
 
 
 def _first_week(store: HistoryStore, context: TierContext, version: str, now: float) -> str | None:
-    """Return the kept sentence of Step 13. Check now if the first week of this plan version is over, else return None.
-
-    A begin that a clock kept which was more than an hour ahead is replaced: its week was none.
-    """
+    """Return the kept sentence of Step 13. Check now if the first week of this plan version is over, else return None."""
     seen_name, result_name = f"first-seen/{context.name}/{version}", f"step13/{context.name}/{version}"
     kept = store.read_value(result_name)
     if kept is not None:
         return str(json.loads(kept))
     first = json.loads(store.read_value(seen_name) or "null")
+    # The week of a clock that was ahead was none.
     if first is None or first > now + ALIVE_SECONDS:
         store.keep(seen_name, json.dumps(now))
         return None
@@ -299,23 +295,17 @@ def check_tier(store: Reader, context: TierContext, version: str, since: float, 
     return replace(result, guardrails=list_guardrails(summary, measure_workload(summary)))
 
 
+@dataclass(slots=True, eq=False)
 class HistorySink(Sink):
     """History of one evaluation loop. `versions` are the plan versions by tier, `external` returns changed alerts."""
 
-    def __init__(
-        self,
-        service: HistoryService,
-        source: Source,
-        versions: Mapping[str, str],
-        external: Callable[[], tuple[ExternalAlert, ...]] = tuple,
-    ) -> None:
-        self.service = service
-        self._source = source
-        self._versions = versions
-        self._external = external
-        self._minutes: list[ClosedMinute] = []
-        self._closed: list[ClosedSpan] = []
-        self._open: tuple[Finding, ...] = ()
+    service: HistoryService
+    source: Source
+    versions: Mapping[str, str]
+    external: Callable[[], tuple[ExternalAlert, ...]] = tuple
+    _minutes: list[ClosedMinute] = field(init=False, default_factory=list)
+    _closed: list[ClosedSpan] = field(init=False, default_factory=list)
+    _open: tuple[Finding, ...] = field(init=False, default=())
 
     def accept(self, result: StepResult) -> None:
         """Collect a step's minutes and findings."""
@@ -328,12 +318,12 @@ class HistorySink(Sink):
     def end_cycle(self, now: float) -> None:
         """Write what was collected. What cannot be written now waits in memory."""
         closed, self._minutes = self._minutes, []
-        ended, self._closed = (*self._closed, *self._external()), []
-        pools = {target.key: target.pool for target in self._source.targets}
+        ended, self._closed = (*self._closed, *self.external()), []
+        pools = {target.key: target.pool for target in self.source.targets}
         minutes = [
             replace(
                 minute,
-                plan_version=self._versions.get(minute.tier, ""),
+                plan_version=self.versions.get(minute.tier, ""),
                 pool=pools.get((minute.tier, minute.replica), "mixed"),
             )
             for minute in closed

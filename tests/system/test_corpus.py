@@ -9,6 +9,7 @@ import itertools
 import json
 import math
 import socket
+import sqlite3
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -46,6 +47,8 @@ from agent.fleet.sums import group_sums, sum_by_replica
 from agent.forecasting.csv_series import read_trace
 from agent.gpu.collector import samples
 from agent.history.codec import decode_window
+from agent.history.errors import HistoryError
+from agent.history.reader import Reader
 from agent.http_client.client import HttpClient
 from agent.http_client.page import PageFetcher
 from agent.http_server.credentials import Authenticator
@@ -109,6 +112,14 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     with answering(said) as url, answering(said, str(folder / "kubelet.sock")) as path:
         yield Bench(folder, said, url, path, web)
     web.stop()
+
+
+def record(bench: Bench, data: bytes) -> None:
+    with (
+        Reader(bench.folder / "history.db", sqlite3.connect(":memory:")) as reader,
+        reader._decoding("minutes"),
+    ):
+        decode_window(zlib.compress(data))
 
 
 def check_words(problems: Any) -> None:
@@ -290,8 +301,8 @@ def report(bench: Bench, data: bytes) -> None:
         message(json.loads(data), "")
 
 
-Reader = Callable[[Bench, bytes], object]
-BY_ERROR: dict[tuple[type[Exception], ...], dict[str, Reader]] = {
+ReadInput = Callable[[Bench, bytes], object]
+BY_ERROR: dict[tuple[type[Exception], ...], dict[str, ReadInput]] = {
     (SizewatchError,): {
         "answer": answer,
         "benchmark": lambda bench, data: read_results(bench.written("b.json", data)),
@@ -312,9 +323,7 @@ BY_ERROR: dict[tuple[type[Exception], ...], dict[str, Reader]] = {
     },
     (ValueError,): {"webhook": lambda bench, data: read_alerts(data, NOW)},
     (DecodeError,): {"pod_resources": lambda bench, data: tuple(list_devices(data))},
-    (ValueError, IndexError): {
-        "record": lambda bench, data: decode_window(zlib.compress(data)),
-    },
+    (HistoryError,): {"record": record},
 }
 READERS = {name: (read, errors) for errors, several in BY_ERROR.items() for name, read in several.items()}
 KEPT = sorted(CORPUS.glob("*/*"))

@@ -110,6 +110,14 @@ def test_what_weakens_a_store_is_said() -> None:
     assert "use ca_file" in weak(tls={"insecure_skip_verify": True})[0]
 
 
+def test_pods_of_one_name_in_two_namespaces_are_warned_of() -> None:
+    for selector, count in (('job="vllm"', 1), ('job="vllm",namespace=~"a|b"', 1), ('job="vllm",namespace="a"', 0)):
+        tier = {"from": "engines", "selector": selector, "replica_label": "pod"}
+        store = {"role": "fleet", "store": {"url": URL}, "tiers": {"t": tier}}
+        said = weaknesses(parse_config(store), None)
+        assert len([text for text in said if text.startswith("tiers.t.selector: pods of one name")]) == count, selector
+
+
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
