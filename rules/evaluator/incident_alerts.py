@@ -82,34 +82,24 @@ def step_incident_alerts(
     incident_alerts = []
     for candidate in (alert for incident in known_incidents for alert in _alerts(incident, now)):
         firing = (old for old in before if old.resolved_at is None and old.loudness is candidate.loudness)
-        first = min(
-            (old for old in firing if old.members & candidate.members),
-            key=lambda old: (old.since, old.rule),
-            default=candidate,
-        )
+        related = (old for old in firing if old.members & candidate.members)
+        first = min(related, key=lambda old: (old.since, old.rule), default=candidate)
         before = [old for old in before if old is not first]
         incident_alerts.append(replace(candidate, rule=first.rule, subject=first.subject, since=first.since))
     seen_keys = {(alert.incident.id, alert.loudness) for alert in incident_alerts}
     before = [_continue(old, known_incidents, seen_keys, now) for old in before]
     identities = {(alert.rule, alert.subject, alert.loudness) for alert in incident_alerts}
     incident_alerts += [old for old in before if (old.rule, old.subject, old.loudness) not in identities]
-    return tuple(
-        alert
-        for alert in incident_alerts
-        if alert.resolved_at is None or now - alert.resolved_at <= RESOLVED_KEPT_SECONDS
-    )
+    ends = ((alert, now if alert.resolved_at is None else alert.resolved_at) for alert in incident_alerts)
+    return tuple(alert for alert, end in ends if now - end <= RESOLVED_KEPT_SECONDS)
 
 
 def _continue(
     old: IncidentAlert, incidents: Iterable[Incident], seen_keys: Container[tuple[str, Severity]], now: float
 ) -> IncidentAlert:
     """Return an alert that no incident gives now: resolved, or still firing where the clock was set back before its wait."""
-    lasting = (
-        candidate
-        for candidate in incidents
-        if any(_key(member) in old.members for member in candidate.findings if member.ended_at is None)
-    )
-    incident = next((candidate for candidate in lasting if (candidate.id, old.loudness) not in seen_keys), None)
+    others = (candidate for candidate in incidents if (candidate.id, old.loudness) not in seen_keys)
+    incident = next((candidate for candidate in others if _has_open(candidate, old.members)), None)
     if old.resolved_at is not None or incident is None:
         return replace(old, resolved_at=now if old.resolved_at is None else old.resolved_at)
     return replace(old, incident=incident)
@@ -136,7 +126,11 @@ def is_lasting(alert: IncidentAlert) -> bool:
 
     A finding that got milder keeps its alert: it is not over.
     """
-    return any(finding.ended_at is None and _key(finding) in alert.members for finding in alert.incident.findings)
+    return _has_open(alert.incident, alert.members)
+
+
+def _has_open(incident: Incident, members: Container[FindingKey]) -> bool:
+    return any(finding.ended_at is None and _key(finding) in members for finding in incident.findings)
 
 
 def _alerts(incident: Incident, now: float) -> Iterator[IncidentAlert]:
@@ -229,11 +223,5 @@ def _loud_from(finding: Finding, loudness: Severity) -> float | None:
     if finding.rule not in BY_NAME:  # The history may hold findings of a rule that was removed.
         return None
     enough = LOUD[: LOUD.index(loudness) + 1]
-    return next(
-        (
-            transition.t
-            for transition in finding.certain_transitions
-            if alert_loudness(finding.rule, transition.status) in enough
-        ),
-        None,
-    )
+    changes = finding.certain_transitions
+    return next((change.t for change in changes if alert_loudness(finding.rule, change.status) in enough), None)

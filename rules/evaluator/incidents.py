@@ -104,11 +104,8 @@ def group_incidents(
     moves none, so an incident keeps its id. `results` are the newest ones of open findings: sentence and impact follow
     them while an incident lasts. A sentence omits the day if it is that of `now` (unix seconds).
     """
-    newest = {
-        (result.rule, result.subject): result
-        for result in results
-        if isinstance(result, Verdict) and result.status in FIRING
-    }
+    firing = (result for result in results if isinstance(result, Verdict) and result.status in FIRING)
+    newest = {(verdict.rule, verdict.subject): verdict for verdict in firing}
     groups: dict[str, list[_Group]] = {}
     incidents = []
     for finding in sorted(findings, key=_order):
@@ -187,6 +184,7 @@ def _incident(
     missed = _select_missed(findings, lasting)
     idle = [candidate.idle for candidate in lasting if candidate.idle is not None]
     verdict = verdicts[id(root)]
+    names = {finding.subject.replica for finding in findings if finding.subject.replica is not None}
     when = describe_period(first.started_at, root.ended_at if ended_at is None else ended_at, now)
     action = next(iter(verdict.actions), "")
     relief = _select_relief(findings, verdicts)
@@ -202,9 +200,7 @@ def _incident(
         findings=tuple(findings),
         verdict=verdict,
         missed=missed,
-        replicas=tuple(
-            sorted({finding.subject.replica for finding in findings if finding.subject.replica is not None})
-        ),
+        replicas=tuple(sorted(names)),
         idle=max(idle, key=lambda replicas: replicas.replicas, default=None),
         sentence=_sentence(verdict, when, effect, missed),
         action=action,
@@ -214,12 +210,8 @@ def _incident(
 
 def _newest_finding(root: Finding, findings: Sequence[Finding]) -> Finding:
     """Return the open finding of the root's rule and subject if it came back, else the root."""
-    again = (
-        finding
-        for finding in findings
-        if (finding.rule, finding.subject) == (root.rule, root.subject) and finding.ended_at is None
-    )
-    return next(again, root)
+    again = (finding for finding in findings if (finding.rule, finding.subject) == (root.rule, root.subject))
+    return next((finding for finding in again if finding.ended_at is None), root)
 
 
 def _newest_verdict(finding: Finding, newest: Mapping[tuple[str, Subject], Verdict]) -> Verdict:

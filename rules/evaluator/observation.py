@@ -90,9 +90,8 @@ class Observation:
 class ClosedMinute:
     """Complete minute of a replica.
 
-    It is not `kept` where no agent watched. `release` is the
-    engine and the version that its page tells, `precision` the format of weights and KV cache ("fp8/bf16"): of the plan, of
-    the page where it tells. Empty is unknown. The history adds `plan_version`, and `pool` of a replica that is not mixed.
+    It is not `kept` where no agent watched. `release` is the engine and the version of its page. `precision` is the format
+    of weights and KV cache ("fp8/bf16"). Empty is unknown. The history adds `plan_version`, and `pool` if it is not mixed.
     """
 
     tier: str

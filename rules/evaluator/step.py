@@ -205,21 +205,15 @@ class Evaluator:
         results.extend(state.new_results)
         state.new_results = ()
         results = list(_add_impact(state, results, now))
-        closed = [
-            candidate for gone in state.removed_rules.values() for candidate in finding.close_rule_state(gone, now)
-        ]
+        closed = [span for gone in state.removed_rules.values() for span in finding.close_rule_state(gone, now)]
         state.removed_rules = {}
-        before = {(open_finding.rule, open_finding.subject): open_finding for open_finding in state.open_findings()}
+        before = {key: rule_state.finding for key, rule_state in state.rules.items()}
         for result in results:
             key = (result.rule, result.subject)
             state.rules[key], ended = finding.step_rule_state(state.rules.get(key), result)
             closed.extend(ended)
         now_open = state.open_findings()
-        changed = (
-            candidate
-            for candidate in now_open
-            if finding.has_changed(before.get((candidate.rule, candidate.subject)), candidate)
-        )
+        changed = (new for new in now_open if finding.has_changed(before.get((new.rule, new.subject)), new))
         return tuple(closed), tuple(changed)
 
     def _evaluate_availability(
@@ -296,12 +290,8 @@ def _close_minute(state: EvaluatorState, replica: ReplicaState, minute: Window, 
     if state.of_tier(tier).each is not None:
         return
     # One that this step closed already is not in the tier's minutes yet.
-    closed_now = (
-        closed_minute.slice
-        for closed_minute in reversed(state.closed_minutes)
-        if (closed_minute.tier, closed_minute.replica) == (tier, replica.name)
-    )
-    earlier = next(closed_now, None)
+    minutes = (closed for closed in reversed(state.closed_minutes) if closed.tier == tier)
+    earlier = next((closed.slice for closed in minutes if closed.replica == replica.name), None)
     newest = tier_minutes.bin_minute(state.of_tier(tier), minute, replica.name, context, earlier)
     page = replica.track.last
     closed = ClosedMinute(

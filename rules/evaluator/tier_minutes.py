@@ -104,12 +104,8 @@ def _age_batches(batches: Iterable[HeldWindows], levels: frozenset[str], now: fl
     """Yield the windows that rules look back on at `now`, the older ones without what no rule reads."""
     since, until = now - LONGEST - windows.MINUTE_SECONDS, now + AHEAD_SECONDS
     for batch in filter(None, (select_ending(batch, since, until) for batch in batches)):
-        is_new = batch.ends[0] > now - RECENT_SECONDS
-        yield (
-            batch
-            if is_new or batch.once(_is_aged, levels)
-            else HeldWindows(_age(binned, levels, now) for binned in batch)
-        )
+        is_final = batch.ends[0] > now - RECENT_SECONDS or batch.once(_is_aged, levels)
+        yield batch if is_final else HeldWindows(_age(binned, levels, now) for binned in batch)
 
 
 def _is_aged(batch: HeldWindows, levels: frozenset[str]) -> bool:

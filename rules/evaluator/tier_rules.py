@@ -72,10 +72,7 @@ def compared_tiers(
     minutes: Mapping[str, TierMinutes], contexts: Mapping[str, TierContext], now: float
 ) -> dict[str, TierWindows]:
     """Return what rules that compare tiers read of each. The tiers share it, as each is compared with all others."""
-    return {
-        name: (contexts[name], _hold(tier_minutes.binned.batches, COMPARING, now))
-        for name, tier_minutes in minutes.items()
-    }
+    return {name: (contexts[name], _hold(known.binned.batches, COMPARING, now)) for name, known in minutes.items()}
 
 
 def evaluate_tier_rules(

@@ -164,9 +164,8 @@ def too_early(
     is_enough = len([part for part in each if part is not None]) >= SEPARATE
     if is_enough and not (of_minutes and hold(binned).is_scraped_by_the_minute):
         return None
-    shown = [
-        group for group, part in zip(context.periods(binned), each, strict=True) if part is not None and exceeds(part)
-    ]
+    pairs = zip(context.periods(binned), each, strict=True)
+    shown = [group for group, part in pairs if part is not None and exceeds(part)]
     if len(shown) >= SEPARATE:
         return None
     text = f"{context.rule.title} for {part_seen(chain.from_iterable(shown), binned)}: too early to say"

@@ -91,10 +91,9 @@ _SEEN = (*OBJECTIVES, outcomes.FINISHED)
 
 def empty_budget(context: TierContext) -> Budget:
     """Return the budget of a tier without requests."""
-    facts = context.basis
-    return Budget(
-        objectives=(facts.ttft_slo_seconds, facts.tpot_slo_seconds, facts.itl_slo_seconds, facts.e2e_slo_seconds)
-    )
+    basis = context.basis
+    limits = basis.ttft_slo_seconds, basis.tpot_slo_seconds, basis.itl_slo_seconds, basis.e2e_slo_seconds
+    return Budget(objectives=limits)
 
 
 def add_minute(budget: Budget, minute: Window) -> Budget:
@@ -124,11 +123,9 @@ def restore_budget(context: TierContext, hours: Iterable[BinnedWindow], minutes:
     Only the windows of days reach back to the hours. The shorter windows need minutes.
     """
     budget = empty_budget(context)
-    grouped = windows.group_by(
-        (hour.window for hour in hours), lambda window: window.start // HOUR_SECONDS * HOUR_SECONDS
-    )
+    grouped = windows.group_by(hours, lambda hour: hour.window.start // HOUR_SECONDS * HOUR_SECONDS)
     for start, group in sorted(grouped.items()):
-        whole = windows.sum_windows(group)
+        whole = windows.sum_windows([hour.window for hour in group])
         row = _row(budget.objectives, whole, start, HOUR_SECONDS, min(HOUR_SECONDS, whole.span))
         if row is not None:
             budget = replace(budget, rows=_add_row(budget.rows, row))

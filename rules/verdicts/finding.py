@@ -56,9 +56,7 @@ class Finding:
     def certain_transitions(self) -> list[Transition]:
         """Return the changes to a firing status that was certain: only these are alerts."""
         return [
-            transition
-            for transition in self.transitions
-            if transition.status in FIRING and transition.certainty is Certainty.CERTAIN
+            change for change in self.transitions if change.status in FIRING and change.certainty is Certainty.CERTAIN
         ]
 
 
@@ -76,9 +74,7 @@ class UnknownSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleState:
-    """Latest result of a rule for a subject, its open finding and unknown span, and its last verdict's time (unix
-    seconds).
-    """
+    """Latest result of a rule for a subject, its open finding and unknown span, and the time of its last verdict."""
 
     result: RuleResult
     finding: Finding | None = None

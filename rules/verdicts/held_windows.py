@@ -86,9 +86,7 @@ class HeldWindows(tuple[BinnedWindow, ...]):
     @cached_property
     def ends(self) -> tuple[float, float]:
         """Return the first and the last end in unix seconds."""
-        ends = list(chain.from_iterable(batch.ends for batch in self._batches)) or [
-            binned.window.end for binned in self
-        ]
+        ends = list(chain.from_iterable(batch.ends for batch in self._batches)) or [s.window.end for s in self]
         return min(ends, default=math.inf), max(ends, default=-math.inf)
 
     @cached_property
@@ -133,9 +131,8 @@ class HeldWindows(tuple[BinnedWindow, ...]):
     @cached_property
     def by_replica(self) -> Mapping[str | None, HeldWindows]:
         """Return the windows of each replica, in their order."""
-        return {
-            name: HeldWindows(group) for name, group in windows.group_by(self, lambda binned: binned.replica).items()
-        }
+        groups = windows.group_by(self, lambda binned: binned.replica)
+        return {name: HeldWindows(group) for name, group in groups.items()}
 
     @cached_property
     def on_curve(self) -> HeldWindows:
@@ -197,9 +194,8 @@ class HeldWindows(tuple[BinnedWindow, ...]):
     @kept
     def sum_parts(self, family: str) -> tuple[Histogram, ...]:
         """Return the histogram of a family, a part for each bucket grid."""
-        parts = [batch.sum_parts(family) for batch in self._batches] or [
-            binned.window.histograms.get(family, ()) for binned in self
-        ]
+        parts = [batch.sum_parts(family) for batch in self._batches]
+        parts = parts or [binned.window.histograms.get(family, ()) for binned in self]
         return histograms.sum_histograms(chain.from_iterable(parts))
 
 
@@ -225,10 +221,8 @@ def _number_periods(batch: HeldWindows, seconds: float) -> list[float]:
 def _is_of_one_scrape(window: Window) -> bool:
     if _is_coarse(window):
         return True
-    for family, gauge_sum in window.gauges.items():
-        if gauge_sum.seconds > BURST_SECONDS * gauge_sum.samples and family in STEP_GAUGES:
-            return True
-    return False
+    gauges = (gauge for family, gauge in window.gauges.items() if family in STEP_GAUGES)
+    return any(gauge.seconds > BURST_SECONDS * gauge.samples for gauge in gauges)
 
 
 def _is_coarse(window: Window) -> bool:
