@@ -16,7 +16,7 @@ from statistics import fmean
 
 from rules.engines.registry import ENGINES, PROCESS_START, normalize_name, select_rows, strip_wrapper_prefix
 from rules.engines.table import EngineTable, LabelAggregation, SourceRow
-from rules.replicas.stalls import RANK_GAUGES, WORK, WORK_EVENTS, counts_each_step
+from rules.replicas.stalls import RANK_GAUGES, WORK, counts_each_step
 from rules.telemetry.contradictions import find_page_contradiction
 from rules.telemetry.families import MOST, FamilyKind
 from rules.telemetry.histograms import EMPTY, Cumulative, check_cumulative
@@ -33,7 +33,7 @@ PART_OF = (
 
 SUFFIXES = ("_bucket", "_sum", "_count")
 SeriesName = tuple[str, Mapping[str, str]]
-RANK_FAMILIES = RANK_GAUGES.union(WORK, WORK_EVENTS)
+RANK_FAMILIES = RANK_GAUGES | WORK
 _ByName = Mapping[str, list[tuple[int, Mapping[str, str]]]]
 _Faults = list[tuple[str, str]]
 """(family, fault) of the families that are not used."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from statistics import linear_regression
 
 STAGES = {0: "none", 1: "filling", 2: "evicting", 3: "queueing", 4: "user-visible"}
 
@@ -135,12 +136,21 @@ def _stage(state: CascadeState, limits: CascadeThresholds) -> tuple[int, str]:
 
 
 def _filling(state: CascadeState, limits: CascadeThresholds) -> str:
-    if state.climbing_seconds < limits.hold_seconds or not _fills_within_a_request(state, limits):
-        return ""
+    """Return a cache that fills before a request leaves, while more come than go (DESIGN 3.9).
+
+    A cache that was already full does not fill. A load that stops just at a full cache looks the same until it stops,
+    so filling is `likely` and never an alert.
+    """
     now = state.recent[-1]
+    if state.request_seconds is None or now.level < limits.filling_level or len(state.recent) < 2:
+        return ""
+    if state.climbing_seconds < limits.hold_seconds or state.recent[-2].level >= limits.full_level:
+        return ""
+    if time_to_full(state) > state.request_seconds or not _still_growing(state, limits):
+        return ""
     return (
         f"KV cache {now.level:.0%} full, full in {time_to_full(state):.0f} s, a request takes "
-        f"{state.request_seconds or 0:.0f} s, and more arrive than finish"
+        f"{state.request_seconds:.0f} s, and more arrive than finish"
     )
 
 
@@ -186,20 +196,6 @@ def _user_visible(state: CascadeState, limits: CascadeThresholds) -> str:
         f"{slow:.0f} of {first:.0f} first tokens later than {limits.ttft_slo_seconds:g} s with the KV cache "
         f"{now.level:.0%} full and {now.waiting:.0f} requests waiting"
     )
-
-
-def _fills_within_a_request(state: CascadeState, limits: CascadeThresholds) -> bool:
-    """Return whether the cache fills before a request leaves, while more come than go (DESIGN 3.9).
-
-    A cache that was already full does not fill. A load that stops just at a full cache looks the same until it stops,
-    so filling is `likely` and never an alert.
-    """
-    now = state.recent[-1]
-    if state.request_seconds is None or now.level < limits.filling_level or len(state.recent) < 2:
-        return False
-    if state.recent[-2].level >= limits.full_level:
-        return False
-    return time_to_full(state) <= state.request_seconds and _still_growing(state, limits)
 
 
 def time_to_full(state: CascadeState) -> float:
@@ -251,10 +247,5 @@ def _sum(state: CascadeState, name: str) -> float:
 
 
 def slope(points: list[tuple[float, float]]) -> float:
-    """Return the least-squares slope per second; 0 with fewer than two points."""
-    if len(points) < 2:
-        return 0.0
-    mt = sum(t for t, _ in points) / len(points)
-    mv = sum(v for _, v in points) / len(points)
-    spread = sum((t - mt) ** 2 for t, _ in points)
-    return sum((t - mt) * (v - mv) for t, v in points) / spread if spread > 0 else 0.0
+    """Return the least-squares slope per second; 0 with fewer than two points. Times differ."""
+    return linear_regression(*zip(*points, strict=True)).slope if len(points) > 1 else 0.0

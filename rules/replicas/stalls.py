@@ -9,26 +9,15 @@ import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
+from rules.telemetry.families import FAMILIES, FamilyKind
 from rules.telemetry.gauges import IN_SYSTEM, STEP_FAMILY, TOKEN_FAMILY
 from rules.telemetry.outcomes import ARRIVED, FINISHED, HTTP_FAILED, HTTP_OK, HTTP_REFUSED
 from rules.telemetry.snapshots import RankPage, Snapshot
 
-WORK = (
-    STEP_FAMILY,
-    "generation_tokens",
-    "prompt_tokens",
-    "prompt_tokens_computed",
-    "generation_seconds",
-    "preemptions",
-)
-"""Counters that move only if the engine works."""
+WORK = frozenset(family.name for family in FAMILIES if family.by_rank and family.kind is not FamilyKind.GAUGE)
+"""Counters and histograms that move only if the engine works."""
 
-WORK_EVENTS = (TOKEN_FAMILY, "ttft_seconds", "kv_transfer_seconds")
-"""Histograms that grow only if the engine works."""
-
-RANK_GAUGES = frozenset(
-    {*IN_SYSTEM, "requests_waiting_capacity", "requests_waiting_deferred", "requests_paused", "engine_awake"}
-)
+RANK_GAUGES = frozenset(family.name for family in FAMILIES if family.by_rank and family.kind is FamilyKind.GAUGE)
 """Gauges that are read by rank."""
 
 STALL_SECONDS = 60.0
@@ -48,8 +37,8 @@ STEP_PARTS = 5.0
 class RankStall:
     """Rank that holds requests and has done no work since `since` (unix seconds), on `pages` good pages.
 
-    `left` is the number of HTTP answers beyond the finished requests then, None if unknown. `left_before` is that of the page
-    before.
+    `left` is the number of HTTP answers beyond the finished requests then, None if unknown, and `left_before` that of
+    the page before.
     """
 
     name: str
@@ -84,7 +73,7 @@ def list_ranks(page: Snapshot) -> tuple[RankPage, ...]:
     if page.ranks:
         return page.ranks
     values = [page.counters[family] for family in WORK if family in page.counters]
-    events = [page.histograms[family].counts[-1] for family in WORK_EVENTS if family in page.histograms]
+    events = [page.histograms[family].counts[-1] for family in WORK if family in page.histograms]
     whole = RankPage(
         name="",
         gauges=page.gauges,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from rules.replicas import starts
-from rules.replicas.cascade import CascadeSample, CascadeState, CascadeThresholds, interrupt_cascade
-from rules.replicas.cascade import step_cascade as advance_cascade
+from rules.replicas.cascade import CascadeSample, CascadeState, CascadeThresholds, interrupt_cascade, step_cascade
 from rules.replicas.overdue import NO_QUEUE, OverdueTrack, step_overdue
 from rules.replicas.stalls import NO_STALLS, StallTrack, count_held, is_suspended, step_stalls
 from rules.replicas.starts import ReplicaStart
@@ -56,7 +55,14 @@ def apply_snapshot(
     start = starts.detect_start(replica.track, snapshot, replica.name) or starts.update_start(replica.start, snapshot)
     track, window = record_success(replica.track, snapshot)
     if window is not None and extra is not None:
-        window = _with(window, extra)
+        # GPU sums carry their own seconds.
+        window = replace(
+            window,
+            counters={**extra.counters, **window.counters},
+            gauges={**extra.gauges, **window.gauges},
+            gaps={**extra.gaps, **window.gaps},
+            sampled=window.sampled | extra.sampled,
+        )
     stalls, queue = NO_STALLS, NO_QUEUE
     if window is None:
         cascade, slope_gap, stale = interrupt_cascade(replica.cascade), replica.slope_gap, False
@@ -97,17 +103,6 @@ def apply_failed_scrape(
     return replica, window, closed
 
 
-def _with(window: Window, extra: Window) -> Window:
-    """Return the window with the families of `extra`. GPU sums carry their own seconds."""
-    return replace(
-        window,
-        counters={**extra.counters, **window.counters},
-        gauges={**extra.gauges, **window.gauges},
-        gaps={**extra.gaps, **window.gaps},
-        sampled=window.sampled | extra.sampled,
-    )
-
-
 def _count_unanswered(queue: OverdueTrack, stalls: StallTrack, page: Snapshot) -> tuple[float, float]:
     """Return the overdue requests of a page, and those that an engine holds which no longer steps."""
     waiting, held = count_held(stalls, page)
@@ -121,12 +116,10 @@ def _with_unanswered(
 
     None: their process ended, and all of `before` have no answer.
     """
-    levels = dict(zip((OVERDUE, HELD), map(min, before, now), strict=True))
-    ends = dict(zip((OVERDUE_LEFT, HELD_LOST), before if gone is None else (gone, 0.0), strict=True))
-    counters = {family: value for family, value in ends.items() if value}
-    gauges = {family: interpolate(level, level, window.span) for family, level in levels.items() if level}
-    if not counters and not gauges:
-        return window
+    levels = zip((OVERDUE, HELD), map(min, before, now), strict=True)
+    ends = zip((OVERDUE_LEFT, HELD_LOST), before if gone is None else (gone, 0.0), strict=True)
+    counters = {family: value for family, value in ends if value}
+    gauges = {family: interpolate(level, level, window.span) for family, level in levels if level}
     return replace(window, counters={**window.counters, **counters}, gauges={**window.gauges, **gauges})
 
 
@@ -155,22 +148,18 @@ def _follow_cascade(
         return replica.cascade, replica.slope_gap
     if untold in windows.UNKNOWN_BETWEEN_SCRAPES:
         return interrupt_cascade(replica.cascade), untold
-    return advance_cascade(replica.cascade, _observation(now, window, limits), limits), replica.slope_gap
-
-
-def _observation(now: Snapshot, window: Window, limits: CascadeThresholds) -> CascadeSample:
     slow = histograms.share_above(window.histograms.get("ttft_seconds", ()), limits.ttft_slo_seconds)
     e2e = window.histograms.get("e2e_seconds")
-    waiting = now.gauges.get("requests_waiting_capacity", now.gauges.get("requests_waiting", 0.0))
-    return CascadeSample(
+    sample = CascadeSample(
         t=now.t,
         dt=window.span,
         level=now.gauges["kv_utilization_max"],
         running=now.gauges.get("requests_running", 0.0),
-        waiting=waiting,
+        waiting=now.gauges.get("requests_waiting_capacity", now.gauges.get("requests_waiting", 0.0)),
         preemptions=window.counters.get("preemptions", 0.0),
         finished=window.counters.get("requests_finished", 0.0),
         first_tokens=slow.n,
         slow_first_tokens=slow.low,
         request_seconds=histograms.mean(e2e) if e2e else None,
     )
+    return step_cascade(replica.cascade, sample, limits), replica.slope_gap

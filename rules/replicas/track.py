@@ -41,39 +41,28 @@ def record_success(track: ScrapeTrack, page: Snapshot) -> tuple[ScrapeTrack, Win
     if track.seen is None or page.t <= track.seen:
         return after, None
     if track.last is None:
-        return after, _first(track, track.seen, page)
+        gap = windows.gap_window(track.seen, page.t, Gap.SCRAPE_FAILED)
+        # A start, if the process became ready in the wait for it.
+        waited = track.silent_since is not None and page.ready_at is not None and page.ready_at > track.silent_since
+        return after, replace(gap, counters=windows.cold_start(page)) if waited else gap
     if track.misses == 0 and page.t - track.seen > BRIDGE_SECONDS:
         after = replace(after, unscraped_seconds=page.t - track.seen)
     window = windows.diff_snapshots(track.last, page)
     if windows.EVERYTHING in window.gaps:
         return after, replace(window, start=track.seen, expected_seconds=page.t - track.seen)
     if page.t - track.last.t > BRIDGE_SECONDS:
-        return after, windows.gap_window(
-            track.seen, page.t, Gap.NOT_SCRAPED if after.unscraped_seconds else Gap.SCRAPE_FAILED
-        )
-    return after, window if track.misses == 0 else _late(window, track.seen)
+        reason = Gap.NOT_SCRAPED if after.unscraped_seconds else Gap.SCRAPE_FAILED
+        return after, windows.gap_window(track.seen, page.t, reason)
+    if track.misses == 0:
+        return after, window
+    # After failed scrapes: gaps up to `seen`, the counters of the whole silence, no gauges.
+    gaps = {**window.gaps, **dict.fromkeys((*window.gauges, windows.EVERYTHING), Gap.SCRAPE_FAILED)}
+    return after, replace(window, expected_seconds=window.end - track.seen, gauges={}, gaps=gaps)
 
 
 def is_unwatched(window: Window) -> bool:
     """Return whether the agent did not scrape in the window: it was suspended, or its clock was set ahead."""
     return window.covered_seconds == 0 and window.span > BRIDGE_SECONDS and not window.counters
-
-
-def _first(track: ScrapeTrack, seen: float, page: Snapshot) -> Window:
-    """Return the window of the first page after failed scrapes, a start if the process became ready meanwhile."""
-    gap = windows.gap_window(seen, page.t, Gap.SCRAPE_FAILED)
-    waited = track.silent_since is not None and page.ready_at is not None and page.ready_at > track.silent_since
-    return replace(gap, counters=windows.cold_start(page)) if waited else gap
-
-
-def _late(window: Window, seen: float) -> Window:
-    """Return a window after failed scrapes: gaps up to `seen`, the counters of the whole silence, no gauges."""
-    return replace(
-        window,
-        expected_seconds=window.end - seen,
-        gauges={},
-        gaps={**window.gaps, **dict.fromkeys((*window.gauges, windows.EVERYTHING), Gap.SCRAPE_FAILED)},
-    )
 
 
 def record_failure(track: ScrapeTrack, t: float, reason: Gap = Gap.SCRAPE_FAILED) -> tuple[ScrapeTrack, Window | None]:

@@ -25,7 +25,8 @@ class FamilyKind(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """Row of the family table. `export` is the name after `sizewatch_`, "" for none. `unit` is given for GPUs only.
-    `least` and `most` are its limits (families.toml); without a limit of its own, sums over time still stay finite."""
+    `least` and `most` are its limits (families.toml); without a limit of its own, sums over time still stay finite.
+    `by_rank`: a gauge of a rank's requests, or a counter or histogram that moves only if its engine works."""
 
     name: str
     kind: FamilyKind
@@ -34,6 +35,7 @@ class Family:
     unit: str = ""
     least: float = 0.0
     most: float = 1e18
+    by_rank: bool = False
 
 
 def _load(row: dict[str, Any]) -> Family:

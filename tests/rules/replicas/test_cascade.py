@@ -229,7 +229,6 @@ def test_slopes() -> None:
     assert slope([(0, 1), (1, 3), (2, 5)]) == 2
     assert slope([(0, 0), (1, 3), (2, 0)]) == 0
     assert slope([(5, 1)]) == 0
-    assert slope([(5, 1), (5, 2)]) == 0
 
 
 counts = st.floats(0, 50)
