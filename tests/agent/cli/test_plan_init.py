@@ -76,8 +76,10 @@ def test_what_the_engine_tells_is_filled_in_and_the_rest_is_named_line_by_line(
     assert [problem.partition(":")[0] for problem in left] == [
         "tiers.small-llama.gpu.product",
         "tiers.small-llama.gpu.per_replica",
-        "tiers.small-llama.slo.ttft_p99_seconds",
     ]
+    for key, value in (("product", "CPU"), ("per_replica", "1")):
+        text = text.replace(f"{key}:  # FILL IN", f"{key}: {value}  #")
+    assert problems(tmp_path, text) == ["tiers.small-llama.slo.ttft_p99_seconds: is missing"]
 
 
 def test_filled_in_it_is_a_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_a_sound_installation_has_no_failing_line(tmp_path: Path) -> None:
         "report",
     ]
     assert "53.7 kB in" in only(found, "target cpu-small/r").text
-    assert "vLLM v1 (after 0.29.0 by its names): 35 of 45 signals" in only(found, "engine cpu-small/r").text
+    assert "vLLM v1 (after 0.29.0 by its names): 35 of 47 signals" in only(found, "engine cpu-small/r").text
     assert only(found, "plan cpu-small/r").text == "as planned: model small-llama, KV cache auto"
     assert list(tmp_path.iterdir()) == []
 
