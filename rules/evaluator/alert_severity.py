@@ -30,7 +30,5 @@ def list_open_burns(findings: Iterable[Finding]) -> tuple[Finding, ...]:
         severity = severity_of(finding.worst, finding)
         return severity is Status.CRITICAL or (severity is Status.WARNING and finding.rule != "KvCacheCascade")
 
-    burns = (
-        finding for finding in findings if finding.ended_at is None and finding.rule in SLO_RULES and is_felt(finding)
-    )
-    return tuple(sorted(burns, key=lambda finding: finding.started_at))
+    burns = (finding for finding in findings if finding.ended_at is None and finding.rule in SLO_RULES)
+    return tuple(sorted(filter(is_felt, burns), key=lambda finding: finding.started_at))

@@ -28,11 +28,9 @@ from rules.verdicts.verdict import FIRING, RuleResult, Status, Verdict
 FIRST_WEEK_SECONDS = 7 * 86400.0
 """Age of a plan version in seconds at which the result is stored: "within the first week of production traffic"."""
 
-
 LEARNING_SECONDS = SEPARATE * HOUR_SECONDS
 """Observed time in seconds from which a tier without a finding confirms its plan. DESIGN 3.3 asks three separate periods
-of a finding, and the periods of step 13 are hours: fewer hours could not have shown one.
-"""
+of a finding, and the periods of step 13 are hours: fewer hours could not have shown one."""
 
 
 def is_learning(observed_seconds: float) -> bool:

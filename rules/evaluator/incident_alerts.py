@@ -112,13 +112,9 @@ def _key(finding: Finding) -> FindingKey:
 def held_back(alert: IncidentAlert) -> tuple[str, ...]:
     """Return the rules whose own alerts this one replaces, in the order of their findings, without the root."""
     incident = alert.incident
-    texts = (
-        finding.rule
-        for finding in incident.findings
-        if _loud_from(finding, Severity.TICKET) is not None
-        and (finding.ended_at is None or incident.ended_at is not None)
-    )
-    return tuple(rule for rule in dict.fromkeys(texts) if rule not in (alert.rule, incident.root.rule))
+    active = (finding for finding in incident.findings if finding.ended_at is None or incident.ended_at is not None)
+    rules = dict.fromkeys(finding.rule for finding in active if _loud_from(finding, Severity.TICKET) is not None)
+    return tuple(rule for rule in rules if rule not in (alert.rule, incident.root.rule))
 
 
 def is_lasting(alert: IncidentAlert) -> bool:
@@ -181,7 +177,9 @@ def _ticket_times(
 
 
 def _alert(incident: Incident, loudness: Severity, span: _LoudSpan, now: float) -> IncidentAlert:
-    root = _first_root(span)
+    # The most upstream finding of those that were loud when the alert was due, the earliest of several.
+    loud = [pair for pair in span.findings if pair[1] <= span.due]
+    root = min(loud, key=lambda pair: (stage_of(pair[0].rule), pair[1], pair[0].started_at, str(pair[0].subject)))[0]
     # An end in the future is of a clock that was set back since: it is over.
     fires = math.isinf(span.end) or now - KEEP_SECONDS < span.end <= now + AHEAD_SECONDS
     return IncidentAlert(
@@ -193,12 +191,6 @@ def _alert(incident: Incident, loudness: Severity, span: _LoudSpan, now: float) 
         incident=incident,
         members=frozenset(_key(finding) for finding, _ in span.findings),
     )
-
-
-def _first_root(span: _LoudSpan) -> Finding:
-    """Return the most upstream finding of those that were loud when the alert was due, the earliest of several."""
-    rows = [pair for pair in span.findings if pair[1] <= span.due]
-    return min(rows, key=lambda pair: (stage_of(pair[0].rule), pair[1], pair[0].started_at, str(pair[0].subject)))[0]
 
 
 def _spans(loud: Iterable[tuple[Finding, float, float]]) -> list[_LoudSpan]:

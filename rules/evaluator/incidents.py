@@ -222,9 +222,8 @@ def _newest_verdict(finding: Finding, newest: Mapping[tuple[str, Subject], Verdi
 
 def _select_relief(findings: Iterable[Finding], verdicts: Mapping[int, Verdict]) -> str:
     """Return the first action of the most upstream rule that pages, "" without one. It stays while findings come and go."""
-    paging = (
-        finding for finding in findings if finding.rule in BY_NAME and BY_NAME[finding.rule].loudness is Severity.PAGE
-    )
+    known = (finding for finding in findings if finding.rule in BY_NAME)
+    paging = (finding for finding in known if BY_NAME[finding.rule].loudness is Severity.PAGE)
     first = min(paging, key=lambda finding: stage_of(finding.rule), default=None)
     return next(iter(verdicts[id(first)].actions), "") if first is not None else ""
 
@@ -282,11 +281,9 @@ def _select_root(findings: Sequence[Finding]) -> Finding:
         begins.setdefault(finding.rule, finding.started_at)
     roots = [candidate for candidate in findings if _is_evident(candidate) or not _list_causes(candidate, begins)]
     rules = {root.rule for root in roots}
-    suspected = Counter(
-        rule
-        for candidate in findings
-        for rule in _suspected_rules(candidate, rules.intersection(_list_causes(candidate, begins)))
-    )
+    suspected: Counter[str] = Counter()
+    for finding in findings:
+        suspected.update(_suspected_rules(finding, rules.intersection(_list_causes(finding, begins))))
     by_severity = list(Severity)
     return min(
         roots,

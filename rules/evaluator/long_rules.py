@@ -65,9 +65,8 @@ def evaluate_long_rules(
     until = now // HOUR_SECONDS * HOUR_SECONDS
     binneds = sum_slim_hours(hours)
     present = binneds if of_plan is None else sum_slim_hours(of_plan)
-    return tuple(
-        _judged(rule, present if rule.signal == OF_THE_CURVE else binneds, context, now, until) for rule in ASKED
-    )
+    rows = ((rule, present if rule.signal == OF_THE_CURVE else binneds) for rule in ASKED)
+    return tuple(_judged(rule, rule_hours, context, now, until) for rule, rule_hours in rows)
 
 
 def _judged(rule: Rule, hours: Sequence[BinnedWindow], context: TierContext, now: float, until: float) -> RuleResult:

@@ -109,8 +109,7 @@ class StepResult:
     """Result of one step. A sink takes what it needs.
 
     `tiers` are the tier contexts of the step. `closed` ended with it, `open` are all open findings after it, `changed`
-    those that began or became worse. `windows` are those of the scrapes, in their order. `defects` are unexpected errors, each of
-    one replica.
+    those that began or became worse. `windows` are those of the scrapes. `defects` are unexpected errors by replica.
     """
 
     now: float

@@ -46,7 +46,7 @@ def evaluate_replica_rules(
     `others_serve`: some replica of the tier can answer requests.
     """
     # Not `replace`, which costs three times as much: a fleet evaluates these rules thousands of times a cycle.
-    cases = (
+    contexts = (
         RuleContext(
             rule=rule,
             catalogue=BY_NAME,
@@ -59,10 +59,8 @@ def evaluate_replica_rules(
         )
         for rule in REPLICA_RULES
     )
-    results = map(ask, cases)
-    return tuple(
-        explain.add_causes(result, context, recent) if isinstance(result, Verdict) else result for result in results
-    )
+    results = [ask(rule_context) for rule_context in contexts]
+    return tuple(explain.add_causes(r, context, recent) if isinstance(r, Verdict) else r for r in results)
 
 
 def evaluate_tier_availability(

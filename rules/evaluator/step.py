@@ -32,7 +32,7 @@ from rules.plan import load_bins
 from rules.plan.load_bins import TierContext
 from rules.replicas import track
 from rules.replicas.stalls import is_stopped
-from rules.replicas.starts import KEPT_SECONDS, ReplicaStart
+from rules.replicas.starts import KEPT_SECONDS
 from rules.replicas.state import ReplicaState, apply_failed_scrape, apply_snapshot
 from rules.telemetry import windows
 from rules.telemetry.signals import Gap
@@ -144,8 +144,10 @@ class Evaluator:
             events.append(TimelineEvent(t=t, kind=kind, tier=scrape.tier, replica=scrape.replica, text=text))
         limits = cascade_limits(self.tier(scrape.tier))
         replica, window, minute = apply_snapshot(before, scrape.snapshot, limits, scrape.gpu_window)
-        if replica.start is not None and replica.start is not before.start:
-            events.extend(_add_start(state, scrape.tier, replica.start, now))
+        start = replica.start if replica.start is not before.start else None
+        # The event restores the start after a restart of the agent.
+        if start is not None and state.add_start(scrape.tier, start) and start.t > now - KEPT_SECONDS:
+            events.append(timeline.start_event(scrape.tier, start))
         self._update(state, before, replica, minute)
         words = before.track.last.facts.get(ENGINE_VERSION) if before.track.last is not None else None
         if words != scrape.snapshot.facts.get(ENGINE_VERSION):
@@ -265,12 +267,6 @@ def _add_impact(state: EvaluatorState, results: Iterable[RuleResult], now: float
         yield replace(result, missed=missed.get(tier))
 
 
-def _add_start(state: EvaluatorState, tier: str, start: ReplicaStart, now: float) -> Iterator[TimelineEvent]:
-    """Add a start. Yield its event, which restores it after a restart of the agent, unless the start is old."""
-    if state.add_start(tier, start) and start.t > now - KEPT_SECONDS:
-        yield timeline.start_event(tier, start)
-
-
 def _add_release(state: EvaluatorState, scrape: ReplicaScrape, page: Snapshot) -> Iterator[TimelineEvent]:
     """Add the release that a page tells. Yield an event if it replaces another."""
     tier, replica = scrape.tier, scrape.replica
@@ -292,12 +288,11 @@ def _close_minute(state: EvaluatorState, replica: ReplicaState, minute: Window, 
     # One that this step closed already is not in the tier's minutes yet.
     minutes = (closed for closed in reversed(state.closed_minutes) if closed.tier == tier)
     earlier = next((closed.slice for closed in minutes if closed.replica == replica.name), None)
-    newest = tier_minutes.bin_minute(state.of_tier(tier), minute, replica.name, context, earlier)
     page = replica.track.last
     closed = ClosedMinute(
         tier=tier,
         replica=replica.name,
-        slice=newest,
+        slice=tier_minutes.bin_minute(state.of_tier(tier), minute, replica.name, context, earlier),
         kept=not track.is_unwatched(minute),
         release=f"{page.engine} {page.facts.get(ENGINE_VERSION, '')}".rstrip() if page else "",
         precision=_describe_precision(context, page.facts if page else {}),
@@ -325,7 +320,6 @@ def add_aggregate(state: EvaluatorState, tier: str, aggregate: TierAggregate, co
     before = state.of_tier(tier)
     state.minutes[tier] = tier_minutes.add_minutes(before, aggregate.groups, context, state.now, aggregate.each)
     precision = _describe_precision(context, {})
-    state.closed_minutes += (
-        ClosedMinute(tier=tier, replica=AGGREGATE, slice=group, precision=precision) for group in aggregate.groups
-    )
+    for group in aggregate.groups:
+        state.closed_minutes.append(ClosedMinute(tier=tier, slice=group, precision=precision))
     state.due_tiers.add(tier)

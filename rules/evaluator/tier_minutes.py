@@ -76,8 +76,7 @@ def add_minutes(
     watched: float | None = None,
     each: Sequence[BinnedWindow] | None = None,
 ) -> TierMinutes:
-    """Add the minutes that were closed in one evaluation. In an aggregated tier they are sums by load, and `each` holds
-    the windows of every replica.
+    """Add the minutes of one evaluation. In an aggregated tier they are sums by load; `each` has those of every replica.
 
     Drop minutes older than any rule looks back, and those in the future: the clock was set back. `watched` is the
     evaluation's time (unix seconds), by default the last minute's end.

@@ -89,9 +89,8 @@ def list_entries(
     entries = [*_of_incidents(incidents), *map(_of_foreign, foreign), *map(_of_event, join_releases(events))]
     reaching = (e for e in entries if e.t >= since or (e.lasts and (e.ended_at is None or e.ended_at >= since)))
     kept = [e for e in reaching if tier is None or e.tier in (None, tier)]
-    return tuple(
-        sorted(kept, key=lambda e: (e.t, e.tier or "", e.kind != TimelineKind.INCIDENT, e.replica or "", e.text))
-    )
+    kept.sort(key=lambda e: (e.t, e.tier or "", e.kind != TimelineKind.INCIDENT, e.replica or "", e.text))
+    return tuple(kept)
 
 
 def _of_incidents(incidents: Iterable[Incident]) -> Iterator[TimelineEntry]:

@@ -28,7 +28,6 @@ SEPARATE = 3
 LIKELY_CONFIDENCE = 0.95
 """One-sided confidence that a `likely` finding is no chance: 1 % of few requests is easily exceeded (DESIGN, words)."""
 
-
 TierWindows = tuple[TierContext, HeldWindows]
 """Tier in rules that compare tiers: its context and its binned windows of the same hold."""
 
