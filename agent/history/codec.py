@@ -17,7 +17,8 @@ from agent.history.schema import SumTable
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.observation import ClosedMinute
 from rules.plan import load_bins
-from rules.plan.load_bins import APART, BinnedWindow
+from rules.plan.capacity import POOL_TOKENS
+from rules.plan.load_bins import BinnedWindow
 from rules.telemetry import arrivals, windows
 from rules.telemetry.arrivals import MinuteSums
 from rules.telemetry.windows import Window
@@ -46,7 +47,7 @@ def sum_key(table: SumTable, record: ClosedMinute) -> tuple[int, SeriesKey, int]
     if table.per_replica:
         series = SeriesKey(record.tier, record.plan_version, record.slice.replica or "")
     else:
-        pool = record.pool if record.pool in APART else ""
+        pool = record.pool if record.pool in POOL_TOKENS else ""
         series = SeriesKey(record.tier, record.plan_version, pool, record.release, record.precision)
     return start, series, bin_code(record.slice)
 

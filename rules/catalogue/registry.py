@@ -6,6 +6,7 @@ A rule's name is its alert name and its heading in the runbook: a public contrac
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from rules.catalogue import (
     availability,
@@ -18,7 +19,7 @@ from rules.catalogue import (
     utilization,
     workload,
 )
-from rules.plan.replica_count import NO_OVERRIDES, Margin, margin_from_rule
+from rules.plan.replica_count import Margin, margin_from_rule
 from rules.thresholds import CatalogueRow
 from rules.verdicts.rule import Rule
 
@@ -39,6 +40,6 @@ CATALOGUE: Mapping[str, CatalogueRow] = {
 """All rows whose thresholds a configuration may override: rules, and rows of checks that have no alert."""
 
 
-def margin_of(overrides: Mapping[str, Mapping[str, float]] = NO_OVERRIDES) -> Margin:
+def margin_of(overrides: Mapping[str, Mapping[str, float]] = MappingProxyType({})) -> Margin:
     """Return the margin that counts of replicas keep: NoHeadroom's own limits, or the overrides of a tier."""
     return margin_from_rule(BY_NAME["NoHeadroom"], overrides)

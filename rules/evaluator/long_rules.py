@@ -11,7 +11,8 @@ from rules.causes import explain
 from rules.evaluator.tier_minutes import LIVE_SECONDS
 from rules.evaluator.tier_rules import evaluate_rule
 from rules.plan import load_bins
-from rules.plan.load_bins import APART, BinnedWindow, TierContext
+from rules.plan.capacity import POOL_TOKENS
+from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry.signals import Gap
 from rules.telemetry.windows import HOUR_SECONDS, Window
 from rules.verdicts.rule import Rule
@@ -41,7 +42,7 @@ def sum_slim_hours(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
     Weeks of hours are in memory at once, and histograms are most of a window.
     """
     return load_bins.sum_by_hour(
-        replace(part, window=_slim(part.window), replica=part.replica if part.replica in APART else None)
+        replace(part, window=_slim(part.window), replica=part.replica if part.replica in POOL_TOKENS else None)
         for part in binned
     )
 

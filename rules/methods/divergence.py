@@ -309,12 +309,13 @@ def _observe_gpus(of: BenchmarkComparison, bin: int, load: LoadBin) -> BinMean |
         point = point._replace(low=0.0, value=point.high * share)
     kind = of.curve.written.gpu_utilization_kind
     family = GPU_UTILIZATION_KINDS[kind] if kind is not None else ""
-    busy, seconds, polled = *load.gauge(family), load.sampled(family)
+    busy, seconds, polled = load.gauge(family)
     if family == "gpu_busy_seconds":
         busy, seconds = load.counter(family), load.counter("gpu_busy_covered_seconds")
         if seconds <= 0:
-            busy, seconds, polled = *load.gauge("gpu_utilization_sampled"), True
-    full = max(load.seconds * (of.context.tier.basis.gpus_per_replica or 1.0), seconds)
+            busy, seconds, polled = *load.gauge("gpu_utilization_sampled")[:2], True
+    covered = math.fsum(binned.window.covered_seconds for binned in load.binned)
+    full = max(covered * (of.context.tier.basis.gpus_per_replica or 1.0), seconds)
     value = busy / seconds if seconds > 0 else 0.0
     return BinMean(value=value, weight=seconds, full_weight=full, expected=point, weak=polled)
 

@@ -66,7 +66,9 @@ def _judge_queue(context: RuleContext) -> RuleResult:
     grown = [grows for name in growing if (grows := _measure_growth(context, name, replicas[name])) is not None]
     if not grown:
         waiting = [name for name in replicas if (last[name] or 0.0) >= context.limit("waiting")]
-        unseen = next((name for name in waiting if not load_bins.thirds_seen(replicas[name], context.now)), None)
+        unseen = next(
+            (name for name in waiting if load_bins.describe_growth(replicas[name], context.now) is None), None
+        )
         if unseen is not None:
             seen = part_seen(replicas[unseen], replicas[unseen])
             text = f"{last[unseen]:.1f} requests wait at {unseen or context.tier.name}; {seen}: too early to say if they grow"

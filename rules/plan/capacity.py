@@ -1,17 +1,14 @@
-"""Capacity: completed requests per second that one replica carries within its SLO (DESIGN 1, capacity).
-
-This module has the plan's capacity and the damping of daily estimates. `rules.resize.measured_capacity` estimates from
-production.
-"""
+"""Capacity: completed requests per second that one replica carries within its SLO (DESIGN 1, capacity)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rules.confidence import Certainty, mean_bounds
+from rules.confidence import Certainty
 from rules.plan.curve import Curve, OperatingPoint, operating_point
-from rules.plan.schema import TierPlan, TokenQuantiles
+from rules.plan.schema import TierPlan
+from rules.plan.validation import bound_mean
 from rules.telemetry.work import UNTOLD, Capacity, CapacityLengths, CapacitySource, MeanTokens
 
 MOST_FALL, MOST_RISE = 0.30, 0.10
@@ -121,19 +118,16 @@ def capacity_lengths(plan: TierPlan, curve: Curve | None, point: OperatingPoint 
 
     A point from production counts requests of the workload's lengths, because one report wrote both.
     """
-    load, limits = plan.workload, plan.guardrails
-    of_production = plan.operating_point is not None and plan.operating_point.source == "production"
+    is_of_production = plan.value_at("operating_point.source") == "production"
 
-    def at(metric: str) -> float | None:
-        return curve.value_at(metric, point) if curve and point and not of_production else None
+    def measured(metric: str) -> float | None:
+        return curve.value_at(metric, point) if curve and point and not is_of_production else None
 
-    prompts = _planned(load.prompt_tokens if load else None, limits.max_prompt_tokens if limits else None)
-    outputs = _planned(load.generation_tokens if load else None, limits.max_generation_tokens if limits else None)
-    hits = at("prefix_hit_ratio")
+    hits = measured("prefix_hit_ratio")
     return CapacityLengths(
-        prompt_tokens=_exactly(at("prompt_tokens_mean")) or prompts,
-        generation_tokens=_exactly(at("generation_tokens_mean")) or outputs,
-        prefix_hit_ratio=hits if hits is not None else load.prefix_hit_ratio if load else None,
+        prompt_tokens=_exactly(measured("prompt_tokens_mean")) or _planned(plan, "prompt_tokens"),
+        generation_tokens=_exactly(measured("generation_tokens_mean")) or _planned(plan, "generation_tokens"),
+        prefix_hit_ratio=plan.value_at("workload.prefix_hit_ratio") if hits is None else hits,
     )
 
 
@@ -150,13 +144,10 @@ def _exactly(mean: float | None) -> MeanTokens | None:
     return None if mean is None else MeanTokens(low=mean, high=mean)
 
 
-def _planned(lengths: TokenQuantiles | None, longest: float | None) -> MeanTokens | None:
+def _planned(plan: TierPlan, key: str) -> MeanTokens | None:
     """Return the workload's mean, or the bounds that its quantiles and the guardrail allow."""
-    if lengths is None or lengths.mean is not None:
+    lengths = plan.value_at(f"workload.{key}")
+    bounds = bound_mean(lengths, plan.value_at(f"guardrails.max_{key}"))
+    if lengths is None or lengths.mean is not None or bounds is None:
         return _exactly(lengths.mean) if lengths else None
-    shares = {0.5: lengths.p50, 0.95: lengths.p95, 0.99: lengths.p99}
-    known = {share: tokens for share, tokens in shares.items() if tokens is not None}
-    if not known:
-        return None
-    low, high = mean_bounds(known, longest)
-    return MeanTokens(low=low, high=high)
+    return MeanTokens(low=bounds[0], high=bounds[1])

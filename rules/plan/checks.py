@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from rules.plan.capacity import capacity_lengths
 from rules.plan.curve import CERTAIN_REQUESTS, LIMITED, OFTEN_UNMEASURED
-from rules.plan.gpus import UNPACKED, find_product, kv_shortfall, needed_format, planned_kv_tokens
+from rules.plan.gpus import UNPACKED, find_product, kv_shortfall, needed_format
 from rules.plan.guardrails import check_guardrails
-from rules.plan.mistakes import MISTAKES, SEVERITIES, Case, Found, Severity
-from rules.plan.replica_count import NO_OVERRIDES, count_fleet, fleet_terms, margin_from_rule
+from rules.plan.mistakes import CALIBRATION_GAP, MISTAKES, SEVERITIES, UNLIKE_PRODUCTION, Case, Found, Severity
+from rules.plan.replica_count import count_fleet, fleet_terms, margin_from_rule
 from rules.plan.schema import Plan
 from rules.sizing import littles_ceiling_rps
 from rules.telemetry.wording import format_count
@@ -24,9 +24,6 @@ from rules.thresholds import CatalogueRow
 LARGE_FLEET, TINY_FLEET = 3.0, 0.1
 """A fleet that carries more than so many times its peak and safety factor has another reason for its size, or an error.
 One that carries less than a tenth of the peak was not sized for it: the two are in other units."""
-
-CALIBRATION_GAP = 2.0
-"""Factor between Little's ceiling and the usable rps, beyond which the test's traffic was not production's (guide 8.3)."""
 
 OPERATING_POINT_TOLERANCE = 0.05
 """A given operating point within this share of the derived one is the same, rounded."""
@@ -79,11 +76,10 @@ def check_plan(
     """
     plan_warnings = []
     for name, tier in plan.tiers.items():
-        context = Case(tier=tier, rules=rules, overrides=overrides.get(name, NO_OVERRIDES))
+        context = Case(tier=tier, rules=rules, overrides=overrides.get(name, {}))
         for check in (*MISTAKES, *CHECKS):
-            plan_warnings += [
-                PlanWarning(f"tiers.{name}.{place}", severity, text) for place, severity, text in check(context)
-            ]
+            for place, severity, text in check(context):
+                plan_warnings.append(PlanWarning(f"tiers.{name}.{place}", severity, text))
     return tuple(sorted(plan_warnings, key=lambda warning: SEVERITIES.index(warning.severity)))
 
 
@@ -134,21 +130,15 @@ def _few_requests(context: Case) -> Found:
         yield "curve.points", "warning", f"{text}: verdicts against them are likely at most, never certain"
 
 
-def _repeated_prompts(context: Case) -> Found:
-    """Yield a warning if the benchmark found prompts in a prefix cache that production never has."""
-    hits = [point.prefix_hit_ratio for point in context.points if point.prefix_hit_ratio is not None]
-    planned = context.tier.value_at("workload.prefix_hit_ratio")
-    if hits and max(hits) > (planned or 0.0) + UNPLANNED_HITS:
-        wanted = "the workload names none" if planned is None else f"the workload has {planned:.0%}"
-        text = f"the benchmark found up to {max(hits):.0%} of its prompt tokens in the prefix cache, and {wanted}"
-        yield "curve.points", "warning", f"{text}: its TTFT may be that of repeated prompts (one seed for every rate?)"
-
-
 def _lengths(context: Case) -> Found:
-    """Yield unknown or other lengths: fleet utilisation is relative to those of the capacity (DESIGN 3.12)."""
+    """Yield unknown or other lengths, or more prefix hits: fleet utilisation is relative to those of the capacity (DESIGN 3.12)."""
     if context.point is None:
         return
     measured = capacity_lengths(context.tier, context.curve, context.point)
+    hits, planned_hits = measured.prefix_hit_ratio or 0.0, context.tier.value_at("workload.prefix_hit_ratio") or 0.0
+    if hits > planned_hits + UNPLANNED_HITS:
+        text = f"the benchmark found {hits:.0%} of its prompt tokens in the prefix cache, the workload has {planned_hits:.0%}"
+        yield "curve.points", "warning", f"{text}: its TTFT may be that of repeated prompts (one seed for every rate?)"
     for kind, mean in (("prompt_tokens", measured.prompt_tokens), ("generation_tokens", measured.generation_tokens)):
         planned = context.tier.value_at(f"workload.{kind}.mean")
         if mean is None or not mean.is_exact:
@@ -182,49 +172,16 @@ def _fleet_size(context: Case) -> Found:
         yield "fleet.instances", "warning", f"{text}: make sure that {why}"
 
 
-def _no_safety_factor(context: Case) -> Found:
-    if context.tier.fleet is not None and context.tier.fleet.safety_factor is None:
-        text = "is not in the plan and counts as 1; the guide's are {} for predictable traffic, and {} for a new deployment"
-        yield "fleet.safety_factor", "info", f"{text.format(*SAFETY_FACTORS)} or high variance"
-
-
-def _gaps_of_littles_law(context: Case) -> Found:
-    """Yield C_max / latency that is far from the usable rps (guide 8.3, 8.4, and 9.1, step 7).
-
-    C_max / SLO is an upper bound, so only a higher one counts. C_max / average latency counts both ways.
-    """
-    point = context.point
-    if point is None or point.c_max is None:
+def _gap_of_littles_law(context: Case) -> Found:
+    """Yield C_max / SLO far above the usable rps, whose upper bound it is (guide 8.3, 8.4, and 9.1, step 7)."""
+    point, seconds = context.point, context.tier.slo.ttft_p99_seconds
+    if point is None or point.c_max is None or seconds is None:
         return
-    times = (
-        ("SLO", context.tier.slo.ttft_p99_seconds, 0.0),
-        ("average latency", _average_seconds(context), 1 / CALIBRATION_GAP),
-    )
-    for what, seconds, least in times:
-        if seconds is None:
-            continue
-        ceiling = littles_ceiling_rps(point.c_max, seconds)
-        gap = ceiling / point.usable_rps
-        if not least <= round(gap, 6) <= CALIBRATION_GAP:
-            text = f"C_max / {what}, {point.c_max:.4g} / {seconds:.3g} s = {ceiling:.4g} rps, is {gap:.3g} times the usable"
-            text += f" {point.usable_rps:.4g} rps; more than 2 x apart, the test's inputs are not production's"
-            yield "curve", "info", f"{text} (guide 8.4): check its lengths, arrivals and concurrency"
-
-
-def _average_seconds(context: Case) -> float | None:
-    """Return the average latency at the operating point: TTFT P50 + TPOT P50 x (mean output tokens - 1).
-
-    Points carry no mean latency; the clients timed both medians. C_max / usable rps would be the mean itself, and equal
-    by definition. None for a C_max by Little's law, and for a usable rps that is given without one.
-    """
-    curve, point = context.curve, context.point
-    if curve is None or curve.is_littles_law or point is None or (point.given and point.given.c_max is None):
-        return None
-    ttft, tpot = (curve.value_at(name, point) for name in ("ttft_p50_seconds", "tpot_p50_seconds"))
-    outputs = capacity_lengths(context.tier, curve, point).generation_tokens
-    if ttft is None or tpot is None or outputs is None or not outputs.is_exact:
-        return None
-    return ttft + tpot * max(outputs.low - 1, 0)
+    ceiling = littles_ceiling_rps(point.c_max, seconds)
+    if round(ceiling / point.usable_rps, 6) > CALIBRATION_GAP:
+        text = f"C_max / SLO, {point.c_max:.4g} / {seconds:.3g} s = {ceiling:.4g} rps, is {ceiling / point.usable_rps:.3g} times"
+        text += f" the usable {point.usable_rps:.4g} rps; more than 2 x apart"
+        yield "curve", "info", f"{text}, {UNLIKE_PRODUCTION}"
 
 
 def _other_configuration(context: Case) -> Found:
@@ -242,8 +199,8 @@ def _other_configuration(context: Case) -> Found:
 
 
 def _short_prompts(context: Case) -> Found:
-    lengths = (context.tier.value_at(f"workload.prompt_tokens.{name}") for name in ("p50", "mean"))
-    usual = next(filter(None, lengths), None)
+    lengths = "workload.prompt_tokens"
+    usual = context.tier.value_at(f"{lengths}.p50") or context.tier.value_at(f"{lengths}.mean")
     if context.tier.pools != ("mixed",) and usual is not None and usual < SHORT_PROMPT:
         text = f"are served apart, but prompts have {usual:.4g} tokens: below {SHORT_PROMPT:.0f} do not disaggregate"
         yield "pools", "warning", f"{text}; whole replicas with chunked prefill are the better choice (guide 6.5)"
@@ -279,17 +236,10 @@ def _wide_without_nvlink(context: Case) -> Found:
 
 
 def _kv_tokens(context: Case) -> Found:
-    """Compare the engine's own number of KV tokens with the planned requests at once (guide 9.1, step 4)."""
+    """Yield fewer KV tokens of the engine than the planned requests at once need (guide 9.1, step 4)."""
     held = context.tier.value_at("architecture.kv_tokens")
-    if held is None:
-        return
-    if short := kv_shortfall(held, context.tier):
+    if held is not None and (short := kv_shortfall(held, context.tier)):
         yield "architecture.kv_tokens", "warning", f"{short}. Lower C_max, use an FP8 KV cache, or more GPUs"
-        return
-    planned = planned_kv_tokens(context.tier)
-    needs = "is not known: C_max of a whole replica or workload.prompt_tokens.p95 is not in the plan"
-    needs = f"needs {planned[0]:,.0f}" if planned else needs
-    yield "architecture.kv_tokens", "info", f"the engine's KV cache holds {held:,} tokens; the planned load {needs}"
 
 
 def _missing(context: Case) -> Found:
@@ -298,6 +248,9 @@ def _missing(context: Case) -> Found:
     elif context.tier.curve.gpu_utilization_kind is None and any(point.gpu_utilization for point in context.points):
         text = "is missing: only like is compared with like, so GpuUtilizationShortfall will say not_in_plan"
         yield "curve.gpu_utilization_kind", "warning", text
+    if context.tier.fleet is not None and context.tier.fleet.safety_factor is None:
+        text = "is not in the plan and counts as 1; the guide's are {} for predictable traffic, and {} for a new deployment"
+        yield "fleet.safety_factor", "info", f"{text.format(*SAFETY_FACTORS)} or high variance"
     for part, lost in PARTS:
         if getattr(context.tier, part) is None:
             yield part, "info", f"is not in the plan; {lost}"
@@ -307,11 +260,9 @@ CHECKS: tuple[Callable[[Case], Found], ...] = (
     _underived,
     _other_operating_point,
     _few_requests,
-    _repeated_prompts,
     _lengths,
     _fleet_size,
-    _no_safety_factor,
-    _gaps_of_littles_law,
+    _gap_of_littles_law,
     _other_configuration,
     _short_prompts,
     check_guardrails,

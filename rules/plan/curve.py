@@ -91,8 +91,9 @@ class Curve:
         if tier.curve is None or all(point.censored for point in tier.curve.points):
             return None
         measured = tuple(point for point in sort_by_load(tier.curve) if not point.censored)
-        lengths = (tier.value_at(f"workload.generation_tokens.{name}") for name in ("mean", "p50"))
-        in_system, written = concurrencies(measured, next(filter(None, lengths), None))
+        lengths = "workload.generation_tokens"
+        tokens = tier.value_at(f"{lengths}.mean") or tier.value_at(f"{lengths}.p50")
+        in_system, written = concurrencies(measured, tokens)
         littles = written and tier.curve.measured is not None and tier.curve.measured.concurrency == LITTLES_LAW
         return cls(
             points=monotone_envelope(measured),

@@ -30,7 +30,6 @@ Prompts have headroom over P95 (guide 9.4). The guide calls the limit of outputs
 Threshold = Callable[[str], float]
 """Threshold of the catalogue's row Guardrails by its name, or the tier's override."""
 
-
 State = Literal["fits", "missing", "not_in_plan", "too_low", "too_high", "ineffective", "refuses", "unknown"]
 """`not_in_plan`: the plan has no guardrails at all. `ineffective`: requests exceed it, or it sheds after the objective is
 missed. `refuses`: more than 1 of 20 planned requests."""
@@ -102,14 +101,11 @@ def _judge_limit(tier: TierPlan, key: str, threshold: Threshold, seen: Mapping[s
     if not is_seen:
         value = tier.value_at(f"workload.{part}.{quantile}")
         length, longest = (Reading(value=value, low=value, high=value, n=0.0) if value else None), None
-    refuses = bool(planned and p95 and not is_seen and planned < p95)
     state: State = "missing" if planned is None else "fits"
     claim, proven = "fits", planned is None
-    if refuses:
-        state, claim = (
-            "refuses",
-            f"is below the planned P95 of {p95:,.6g} tokens: more than 1 of 20 requests is over it",
-        )
+    if planned and p95 and not is_seen and planned < p95:
+        state = "refuses"
+        claim = f"is below the planned P95 of {p95:,.6g} tokens: more than 1 of 20 requests is over it"
     if length is None:
         if state == "fits":
             state, claim = "unknown", "cannot be compared"
@@ -119,7 +115,7 @@ def _judge_limit(tier: TierPlan, key: str, threshold: Threshold, seen: Mapping[s
     bottom, top = length.low or 0.0, length.high
     best = bottom if length.value is None or top is None else length.value
     low, high = _whole(least * best), None if top is None else _whole(most * best)
-    if planned is not None and not refuses:
+    if state == "fits":
         if longest is not None and max(longest.low or 0.0, longest.value or 0.0) > planned:
             state, proven = "ineffective", (longest.low or 0.0) >= planned
             claim = f"is not enforced, or cuts, as P99 is {quantity(longest, 'tokens')}"
@@ -145,14 +141,13 @@ def _judge_breaker(tier: TierPlan, seconds: float, threshold: Threshold, seen_rp
     key, planned = "queue_breaker", tier.value_at("guardrails.queue_breaker")
     peak = tier.value_at("workload.requests_per_second.peak") or 0.0
     rps = max(peak, seen_rps or 0.0)
-    state: State = "missing" if planned is None else "fits"
-    claim = "fits"
+    state: State = "missing" if planned is None else "unknown"
     if not rps:
-        state = "unknown" if planned else state
         basis = "no arrivals are planned or seen"
         return Guardrail(key=key, planned=planned, state=state, claim="cannot be compared", basis=basis)
     depth = safe_queue_depth(seconds, rps)
     low, high = (max(1, _whole(threshold(name) * depth)) for name in ("low", "high"))
+    state, claim = state if planned is None else "fits", "fits"
     if planned is not None and planned < low:
         state, claim = "too_low", f"sheds too early, at {planned / depth:.0%}"
     elif planned is not None and planned > max(high, threshold("too_deep") * depth):

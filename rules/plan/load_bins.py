@@ -23,9 +23,6 @@ from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.windows import HOUR_SECONDS, Window
 from rules.telemetry.work import Capacity
 
-APART = frozenset(POOL_TOKENS)
-"""Pools whose replicas each do a part of a request."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierContext:
@@ -54,7 +51,7 @@ class TierContext:
         if self.pool:
             return True
         planned = self.plan is None or self.plan.pools == ("mixed",)
-        return planned and not APART & set(self.pools.values())
+        return planned and POOL_TOKENS.keys().isdisjoint(self.pools.values())
 
     @property
     def capacity(self) -> Capacity | None:
@@ -65,7 +62,7 @@ class TierContext:
 def pool_of(context: TierContext, replica: str | None) -> str:
     """Return the pool of a replica, "" if unknown. Hours of the history have a pool's name as their replica."""
     known = replica or ""
-    return context.pools.get(known, known if known in APART else "")
+    return context.pools.get(known, known if known in POOL_TOKENS else "")
 
 
 def narrow_to_pool(context: TierContext, pool: str, seen: Window | None) -> TierContext:
@@ -75,9 +72,8 @@ def narrow_to_pool(context: TierContext, pool: str, seen: Window | None) -> Tier
     """
     plan, result = context.plan, None
     if plan is not None:
-        tokens, finished = (
-            (seen.counters.get(name, 0.0) if seen else 0.0) for name in (POOL_TOKENS[pool], "requests_finished")
-        )
+        counters = seen.counters if seen else {}
+        tokens, finished = (counters.get(name, 0.0) for name in (POOL_TOKENS[pool], "requests_finished"))
         result = pool_capacity(plan, pool, tokens / finished if tokens > 0 and finished > 0 else None)
         count = getattr(plan.disaggregation, f"{pool}_instances", None)
         fleet = {"instances": count, "minimum_warm": None}
@@ -171,9 +167,7 @@ def _in_system(window: Window) -> float | None:
 
     Gauges of unequal coverage would not add up, so both must be there.
     """
-    gauges = [
-        gauge_sum for name in IN_SYSTEM if (gauge_sum := window.gauges.get(name)) is not None and gauge_sum.seconds > 0
-    ]
+    gauges = [window.gauges[name] for name in IN_SYSTEM if name in window.gauges and window.gauges[name].seconds > 0]
     sampled = math.fsum([gauge.mean for gauge in gauges]) if len(gauges) == len(IN_SYSTEM) else None
     counted = window.gauges.get(IN_SYSTEM_BY_LITTLE)
     if counted is None:
@@ -186,11 +180,9 @@ def _in_system(window: Window) -> float | None:
 def _by_few_samples(window: Window) -> bool:
     """Return whether rare gauge samples are the only source of the requests in the system."""
     running = window.gauges.get(IN_SYSTEM[0])
-    return (
-        running is not None
-        and IN_SYSTEM_BY_LITTLE not in window.gauges
-        and running.seconds > BURST_SECONDS * running.samples
-    )
+    if running is None or IN_SYSTEM_BY_LITTLE in window.gauges:
+        return False
+    return running.seconds > BURST_SECONDS * running.samples
 
 
 @dataclass(frozen=True)
@@ -212,25 +204,17 @@ class LoadBin:
         weight = math.fsum(w for _, w in known)
         return math.fsum(v * w for v, w in known) / weight if weight > 0 else None
 
-    @property
-    def seconds(self) -> float:
-        """Return the covered replica-seconds."""
-        return math.fsum(s.window.covered_seconds for s in self.binned)
-
     def parts(self, family: str) -> tuple[Histogram, ...]:
         return histograms.sum_histograms(part for s in self.binned for part in s.window.histograms.get(family, ()))
 
     def counter(self, family: str) -> float:
         return math.fsum(s.window.counters.get(family, 0.0) for s in self.binned)
 
-    def gauge(self, family: str) -> tuple[float, float]:
-        """Return the time integral of a gauge and its covered seconds."""
+    def gauge(self, family: str) -> tuple[float, float, bool]:
+        """Return the time integral of a gauge, its covered seconds, and whether any of it comes from a plain poll."""
         gauges = [s.window.gauges[family] for s in self.binned if family in s.window.gauges]
-        return math.fsum(g.integral for g in gauges), math.fsum(g.seconds for g in gauges)
-
-    def sampled(self, family: str) -> bool:
-        """Return whether any of it comes from a plain poll."""
-        return any(family in s.window.sampled for s in self.binned)
+        sampled = any(family in s.window.sampled for s in self.binned)
+        return math.fsum(g.integral for g in gauges), math.fsum(g.seconds for g in gauges), sampled
 
 
 def sum_by_bin(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
@@ -326,9 +310,8 @@ def _growing(binned: BinnedWindow, queue: GaugeSum, before: BinnedWindow | None)
     more = math.fsum(w.counters.get("in_system_change", 0.0) for w in together)
     if more < max(1.0, GROWTH * finished):
         return ""
-    return (
-        f"{finished + more:,.0f} requests arrived, {finished:,.0f} finished, and the queue grew to {queue.maximum:.0f}"
-    )
+    arrived = f"{finished + more:,.0f} requests arrived"
+    return f"{arrived}, {finished:,.0f} finished, and the queue grew to {queue.maximum:.0f}"
 
 
 def _begun(window: Window) -> float:
@@ -337,28 +320,22 @@ def _begun(window: Window) -> float:
     return math.fsum(p.n for p in parts) if parts else window.counters.get("requests_finished", 0.0)
 
 
-def describe_growth(binned: Sequence[BinnedWindow], now: float) -> str:
+def describe_growth(binned: Sequence[BinnedWindow], now: float) -> str | None:
     """Return a sentence about a queue of one replica that grew over the whole hold, or "" (DESIGN 3.4).
 
     In every third more arrived than finished and more waited than before. The last third has twice the first's queue: a
-    busy queue fluctuates less.
+    busy queue fluctuates less. None if the queue is not known in every third: growth cannot be excluded.
     """
     thirds = _thirds(binned, now)
-    third = mean_waiting(thirds[2])
-    if third is None or third < QUEUE:
-        return ""
-    first, second = mean_waiting(thirds[0]), mean_waiting(thirds[1])
-    if first is None or second is None or third < 2 * first:
+    first, second, third = map(mean_waiting, thirds)
+    if first is None or second is None or third is None:
+        return None
+    if third < QUEUE or third < 2 * first:
         return ""
     more = [math.fsum(s.window.counters.get("in_system_change", 0.0) for s in group) for group in thirds]
     if not first < second < third or min(more) <= 0:
         return ""
     return f"more requests arrive than finish: {first:.1f}, {second:.1f}, then {third:.1f} were waiting"
-
-
-def thirds_seen(binned: Sequence[BinnedWindow], now: float) -> bool:
-    """Return whether the queue is known in every third of the hold; otherwise growth cannot be excluded."""
-    return all(mean_waiting(group) is not None for group in _thirds(binned, now))
 
 
 def _thirds(binned: Sequence[BinnedWindow], now: float) -> list[list[BinnedWindow]]:

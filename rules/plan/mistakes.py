@@ -15,7 +15,7 @@ from statistics import median
 from typing import Literal
 
 from rules.engines.registry import ENGINES
-from rules.plan.curve import LIMITED, Curve, OperatingPoint, by_littles_law, operating_point, sort_by_load
+from rules.plan.curve import LIMITED, Curve, OperatingPoint, by_littles_law, operating_point
 from rules.plan.schema import Point, TierPlan
 from rules.problems import find_close_name
 from rules.telemetry.contradictions import find_contradictions
@@ -26,6 +26,9 @@ FEW_FOR_A_P99 = 100
 
 IDLE_LOAD, IMPOSSIBLE_LOAD = 0.2, 3.0
 """Completed rps x time in system by the concurrency: outside it is no rounding of Little's law by medians of skewed times."""
+
+CALIBRATION_GAP = 2.0
+"""Factor between Little's ceiling and the usable rps, beyond which the test's traffic was not production's (guide 8.3)."""
 
 FAR_BEYOND = 1.5
 """Factor by which a typical request, of medians and the mean length, may exceed the P99 of whole requests."""
@@ -72,7 +75,6 @@ TOKEN = "engines make a token in 15 to 25 ms, and people read one in 90 ms (sizi
 WHOLE = "a request has at least one token"
 START = "loading a 70B model takes 30 to 60 s, a whole cold start 2 to 10 minutes (sizing guide, 1 and 9.2)"
 PRICE = "an hour of an H100 costs 2.50 in the sizing guide, and this is one GPU, not a server"
-
 DEGRADED = "above 0.2 evictions a request a replica is already degraded (sizing guide, 9.3)"
 
 RANGES: tuple[tuple[str, float, float, str], ...] = (
@@ -89,11 +91,7 @@ RANGES: tuple[tuple[str, float, float, str], ...] = (
 )
 """Path in the tier, lowest and highest plausible value, and why. The highest price is ten times the guide's."""
 
-LOWEST_POINT = (
-    *((f"ttft_{quantile}_seconds", 60.0, FIRST_TOKEN) for quantile in ("p50", "p99")),
-    *((f"tpot_{quantile}_seconds", 2.0, TOKEN) for quantile in ("p50", "p99")),
-)
-"""Latencies of the lowest load with their highest plausible value, and why."""
+UNLIKE_PRODUCTION = "the test's inputs are not production's (guide 8.4): check its lengths, arrivals and concurrency"
 
 DOLLAR_SIZED = frozenset({"USD", "EUR", "GBP", "CHF", "CAD", "AUD", "NZD", "SGD"})
 """Currencies worth between half a US dollar and two: the range of prices holds for these alone."""
@@ -106,13 +104,8 @@ def _implausible(context: Case) -> Found:
         is_other_money = path.startswith("cost.") and tier.cost is not None and tier.cost.currency not in DOLLAR_SIZED
         if not is_other_money and not (tier.is_batch and path.startswith("slo.")):
             yield from _outside(path, tier.value_at(path), low, high, why)
-    lowest = sort_by_load(tier.curve)[0] if tier.curve else None
     for place, point in enumerate(context.points):
-        path = f"curve.points[{place}]"
-        yield from _outside(f"{path}.eviction_rate", point.eviction_rate, 0.0, 2.0, DEGRADED)
-        # Past the knee a queue makes every latency long.
-        for name, most, why in LOWEST_POINT if point is lowest else ():
-            yield from _outside(f"{path}.{name}", getattr(point, name), 0.0, most, why)
+        yield from _outside(f"curve.points[{place}].eviction_rate", point.eviction_rate, 0.0, 2.0, DEGRADED)
 
 
 def _outside(path: str, value: float | None, low: float, high: float, why: str) -> Found:
@@ -149,30 +142,35 @@ def _slo_below_curve(context: Case) -> Found:
 
 
 def _impossible_load(context: Case) -> Found:
-    """Yield a benchmark that breaks Little's law: rps x time in system is the number of requests at once."""
-    tokens = context.tier.value_at("workload.generation_tokens.p50")
+    """Yield a benchmark that breaks Little's law: rps x time in system is the number of requests at once (guide 8.4).
+
+    A gap of CALIBRATION_GAP is no mistake yet. An imported concurrency follows from the law, so it shows no such gap.
+    """
+    lengths = "workload.generation_tokens"
+    tokens = context.tier.value_at(f"{lengths}.mean") or context.tier.value_at(f"{lengths}.p50")
     ratios = [
         in_system / point.concurrency
         for point in context.points
         if point.concurrency and (in_system := by_littles_law(point, tokens)) is not None
     ]
-    if not ratios or IDLE_LOAD <= (factor := median(ratios)) <= IMPOSSIBLE_LOAD:
-        return
-    text = f"completed_rps x time in system is {factor:.3g} times the concurrency (Little's law), which cannot be"
-    yield "curve.points", "mistake", f"{text}; write latencies in seconds, and the rates of one replica in one second"
+    factor = round(median(ratios), 6) if ratios else 1.0
+    text = f"completed_rps x time in system is {factor:.3g} times the concurrency (Little's law)"
+    if not IDLE_LOAD <= factor <= IMPOSSIBLE_LOAD:
+        text += ", which cannot be; write latencies in seconds, and the rates of one replica in one second"
+        yield "curve.points", "mistake", text
+    elif not 1 / CALIBRATION_GAP <= factor <= CALIBRATION_GAP and context.curve and not context.curve.is_littles_law:
+        yield "curve.points", "info", f"{text}, more than 2 x apart: {UNLIKE_PRODUCTION}"
 
 
 def _contradictory_times(context: Case) -> Found:
     """Yield points whose times exclude each other, or tell that answers were not streamed."""
     for place, point in enumerate(context.points):
         tokens = None if point.tpot_p50_seconds else point.generation_tokens_mean
-        contradictions = find_contradictions(
-            ttft=point.ttft_p99_seconds, e2e=point.e2e_p99_seconds, tokens=tokens, of="P99"
-        )
-        texts = [entry.text for entry in contradictions]
+        first, whole = point.ttft_p99_seconds, point.e2e_p99_seconds
+        texts = [entry.text for entry in find_contradictions(ttft=first, e2e=whole, tokens=tokens, of="P99")]
         typical = (by_littles_law(point, None) or 0.0) / point.completed_rps
-        if point.e2e_p99_seconds is not None and typical > FAR_BEYOND * point.e2e_p99_seconds:
-            texts.append(f"TTFT P50 + TPOT P50 x tokens is {typical:.4g} s, E2E P99 {point.e2e_p99_seconds:.4g} s")
+        if whole is not None and typical > FAR_BEYOND * whole:
+            texts.append(f"TTFT P50 + TPOT P50 x tokens is {typical:.4g} s, E2E P99 {whole:.4g} s")
         for text in texts:
             yield f"curve.points[{place}]", "mistake", f"{text}, which cannot be; correct them, or benchmark again"
 

@@ -13,9 +13,6 @@ from rules.plan.schema import TierPlan
 HOURS_A_DAY = 24.0
 HOURS_A_MONTH = 730.0
 
-WHOLE = 99.95
-"""What rounds to a hundred is written without a fraction: cents of a day's bill would be noise."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
@@ -67,6 +64,7 @@ def amount(value: float, currency: str) -> str:
 
 def figure(value: float) -> str:
     """Return a number with whole units from 100 on, else three significant digits without exponent."""
-    if abs(value) >= WHOLE:
+    # What rounds to a hundred is written without a fraction: cents of a day's bill would be noise.
+    if abs(value) >= 99.95:
         return f"{value:,.0f}"
     return format(Decimal(f"{value:.3g}"), "f")

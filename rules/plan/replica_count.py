@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from rules.plan.capacity import POOL_TOKENS, pool_capacity
 from rules.plan.schema import TierPlan
@@ -15,10 +14,6 @@ from rules.thresholds import CatalogueRow
 
 ROUNDING = 1e-9
 """Counts are rounded up, but not for the last bits of a quotient."""
-
-
-NO_OVERRIDES: Mapping[str, Mapping[str, float]] = MappingProxyType({})
-"""A tier whose configuration changes no threshold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,9 +147,12 @@ class ReplicaCount:
 
 
 def replica_count(
-    demand_rps: float, capacity: Capacity, margin: Margin, minimum: int = 1, safety_factor: float = 1.0
+    demand_rps: float, capacity: Capacity, margin: Margin, safety_factor: float = 1.0, minimum: int = 1
 ) -> ReplicaCount:
-    """Return the count for a demand (rps of the tier), also at both bounds of the capacity."""
+    """Return the count for a demand (rps of the tier), also at both bounds of the capacity.
+
+    With `fleet_terms` of a plan it is Step 11 (guide 9.1) for a peak that was seen.
+    """
 
     def at(rps: float) -> int:
         return count_fleet(demand_rps, rps, safety_factor, margin, minimum)
@@ -169,9 +167,3 @@ def replica_count(
         most=at(capacity.low) if capacity.low else None,
         safety_factor=safety_factor,
     )
-
-
-def size_fleet(plan: TierPlan, peak_rps: float, capacity: Capacity, margin: Margin) -> ReplicaCount:
-    """Return Step 11 (guide 9.1) for a peak that was seen (rps of the tier), with the terms of a plan."""
-    safety, warm = fleet_terms(plan)
-    return replica_count(peak_rps, capacity, margin, warm, safety)

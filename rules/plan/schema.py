@@ -12,13 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from rules.plan.validation import (
-    Contradictions,
-    impossible_means,
-    problems_of,
-    refuse,
-    validation_error,
-)
+from rules.plan.validation import Contradictions, impossible_means, problems_of, refuse, validation_error
 
 SCHEMA_ID = "urn:sizewatch:plan:1"
 
@@ -207,9 +201,7 @@ class Provenance(_PlanSection):
     kv_tokens: Count | None = optional_key("Tokens that the KV cache held by the engine's page.")
     prompt_tokens: TokenQuantiles | None = optional_key("Input length of the benchmark's requests.")
     generation_tokens: TokenQuantiles | None = optional_key("Output length of the benchmark's requests.")
-    concurrency: Literal["littles_law"] | None = optional_key(
-        "littles_law: the points' is completed rps x mean latency."
-    )
+    concurrency: Literal["littles_law"] | None = optional_key("littles_law: completed rps x mean latency.")
     measured_on: Day | None = optional_key("Day of the last run, UTC, in quotes: '2026-11-20'.")
 
 
@@ -376,15 +368,13 @@ def plan_schema() -> dict[str, Any]:
     return {**head, **Plan.model_json_schema(), "title": "sizewatch sizing plan"}
 
 
-_NO_VERSION: Any = {"architecture": True, "curve": {"measured"}}
-
-
 def plan_version(tier: TierPlan) -> str:
     """Return twelve hexadecimal digits that change with the tier's plan.
 
     Key order, written defaults and optional keys of later releases do not change them. Neither do `architecture`,
     which only checks read, and `curve.measured`: where a curve came from moves none of its points.
     """
-    content = tier.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=_NO_VERSION)
+    unread: Any = {"architecture": True, "curve": {"measured"}}
+    content = tier.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=unread)
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

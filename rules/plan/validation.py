@@ -26,9 +26,6 @@ Contradictions = Iterator[tuple[Path, str]]
 PROBLEMS = "problems"
 """Type of a validation error of several valid values."""
 
-_LONGEST_KEY = 80
-
-_EMPTY = "is empty: fill in this line (`plan init` marks it FILL IN), or delete it"
 _SAID = {
     "missing": "is missing",
     "extra_forbidden": "is not a key",
@@ -40,7 +37,6 @@ _SAID = {
 }
 """Messages of pydantic that speak of Python, in the words of a file."""
 _SHORTER = {
-    "Input should be": "must be",
     "Input should": "must",
     "less than or equal to": "at most",
     "greater than or equal to": "at least",
@@ -68,7 +64,7 @@ def path_text(path: Sequence[str | int]) -> str:
         elif re.fullmatch(r"[\w.-]{1,80}", part):
             text += f".{part}"
         else:
-            text += f"[{json.dumps(part[:_LONGEST_KEY])}]"
+            text += f"[{json.dumps(part[:80])}]"
     return text.removeprefix(".") or "file"
 
 
@@ -94,7 +90,7 @@ def problem_texts(entry: Any, model: type[BaseModel]) -> Iterator[str]:
     for long, short in _SHORTER.items():
         result = result.replace(long, short)
     if value is None and kind in ("string_type", "float_type", "int_type", "bool_type"):
-        result = _EMPTY
+        result = "is empty: fill in this line (`plan init` marks it FILL IN), or delete it"
     elif kind == "extra_forbidden":
         close = find_close_name(str(path[-1]), (key for key in _list_keys(model) if key != path[-1]))
         result += f"; did you mean {close}?" if close else ""
@@ -113,6 +109,13 @@ def _list_keys(model: type[BaseModel]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(key for section in sections for key in section.get("properties", ())))
 
 
+def bound_mean(lengths: Any, longest: float | None) -> tuple[float, float | None] | None:
+    """Return the bounds of a mean that the quantiles of a plan's lengths and a guardrail allow, None without quantiles."""
+    shares = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
+    known = {share: tokens for name, share in shares if (tokens := getattr(lengths, name, None)) is not None}
+    return mean_bounds(known, longest) if known else None
+
+
 MEAN_TOLERANCE = 0.02
 """A mean may lie outside the bounds that its quantiles set by this share: all of them are rounded."""
 
@@ -123,12 +126,10 @@ def impossible_means(workload: Any, guardrails: Any) -> Contradictions:
     Both are sections of a plan; the guardrails may be None."""
     for kind in ("prompt_tokens", "generation_tokens"):
         lengths, longest = getattr(workload, kind), getattr(guardrails, f"max_{kind}", None)
-        shares = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
-        known = {share: tokens for name, share in shares if (tokens := getattr(lengths, name, None))}
-        if not known or lengths.mean is None:
+        bounds = bound_mean(lengths, longest)
+        if bounds is None or lengths.mean is None:
             continue
-        mean, (low, high) = lengths.mean, mean_bounds(known, longest)
-        place = ("workload", kind, "mean")
+        mean, (low, high), place = lengths.mean, bounds, ("workload", kind, "mean")
         if mean < low * (1 - MEAN_TOLERANCE):
             yield place, f"must be at least {low:.6g}, the lowest mean with these quantiles, but is {mean:.6g}"
         elif high is not None and mean > high * (1 + MEAN_TOLERANCE):

@@ -10,7 +10,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rules.plan.load_bins import APART, BinnedWindow, TierContext, narrow_to_pool, sum_by_bin
+from rules.plan.capacity import POOL_TOKENS
+from rules.plan.load_bins import BinnedWindow, TierContext, narrow_to_pool, sum_by_bin
 from rules.telemetry import windows
 from rules.telemetry.arrivals import MinuteDemand
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS, Window
@@ -107,7 +108,7 @@ class ProductionSummary:
         """Return the summary with the next hours by load bin, all and of the present plan, and the minutes of that time."""
         binned, present, demand = tuple(binneds), tuple(of_plan), tuple(demand)
         recent, pools = self.until - RECENT_SECONDS, dict(self.pools)
-        for pool in APART & {part.replica for part in binned}:
+        for pool in POOL_TOKENS.keys() & {part.replica for part in binned}:
             before = pools.get(pool) or ProductionSummary(context=self.context, since=self.since, until=self.until)
             own, own_present = (
                 [replace(part, replica=None) for part in parts if part.replica == pool] for parts in (binned, present)

@@ -16,7 +16,7 @@ from rules.confidence import Certainty
 from rules.methods.utilization import hours_of_fullest
 from rules.plan.curve import CERTAIN_REQUESTS
 from rules.plan.money import price_of
-from rules.plan.replica_count import ReplicaCount, fleet_terms, size_fleet
+from rules.plan.replica_count import ReplicaCount, fleet_terms, replica_count
 from rules.plan.schema import TierPlan
 from rules.resize.fleet_cost import FleetCost, measured_cost, planned_cost, proposed_cost
 from rules.resize.levers import Lever, list_levers
@@ -106,7 +106,7 @@ def propose_size(seen: ProductionSummary, results: Answers) -> Resize:
     mixed, size = seen.context.serves_whole_requests, None
     levers: tuple[Lever, ...] = ()
     if mixed and plan and workload.peak_rps and usable and not usable.is_lower_bound:
-        size = size_fleet(plan, workload.peak_rps, usable, margin_of(seen.context.limits))
+        size = replica_count(workload.peak_rps, usable, margin_of(seen.context.limits), *fleet_terms(plan))
         levers = list_levers(seen, size, price_of(plan))
     utilization: SignalValue = Missing(gap=Gap.SCRAPE_FAILED, text="no hour under the present plan was seen")
     if seen.plan_hours:

@@ -18,7 +18,7 @@ from rules.plan.capacity import capacity_lengths
 from rules.plan.curve import IN_SYSTEM, OFTEN_UNMEASURED, OperatingPoint
 from rules.plan.load_bins import TierContext
 from rules.plan.money import price_of
-from rules.plan.replica_count import ROUNDING, ReplicaCount, replica_count, size_fleet
+from rules.plan.replica_count import ROUNDING, ReplicaCount, fleet_terms, replica_count
 from rules.resize.fleet_cost import FleetCost, tokens_per_hour
 from rules.resize.limits import KV
 from rules.resize.production_curve import SloStatus
@@ -212,7 +212,7 @@ def answer_question(
         burns=burns,
         utilization=rps * work / instances / counted.rps if counted else None,
         needed=replica_count(rps * work, counted, margin) if counted else None,
-        fleet=size_fleet(plan, rps * work, counted, margin) if counted else None,
+        fleet=replica_count(rps * work, counted, margin, *fleet_terms(plan)) if counted else None,
         limits=tuple(sorted(limits, key=lambda limit: (limit.best is None, limit.best or 0.0))),
         cost=FleetCost(replicas=instances, price=price, tokens_per_hour=tokens * grown if tokens else None),
         cost_now=cost_now if seen.observed_replicas > 0 else None,

@@ -250,7 +250,7 @@ def test_each_sweep_of_one_machine_is_told_for_what_it_is_worth() -> None:
 
     assert "fewer than 300 requests" in warnings("cpu-small")
     assert warnings("cpu-small-open") == ""
-    assert "found up to 80% of its prompt tokens in the prefix cache" in warnings("cpu-small-cached")
+    assert "of its prompt tokens in the prefix cache" in warnings("cpu-small-cached")
 
 
 @pytest.mark.parametrize(
@@ -296,8 +296,8 @@ def test_a_benchmark_that_a_cache_answered_is_named() -> None:
     (only,) = found(cached)
     assert (only.path, only.severity) == ("tiers.t.curve.points", "warning")
     assert only.text == (
-        "the benchmark found up to 80% of its prompt tokens in the prefix cache, and the workload has 40%: its TTFT may be "
+        "the benchmark found 75% of its prompt tokens in the prefix cache, the workload has 40%: its TTFT may be "
         "that of repeated prompts (one seed for every rate?)"
     )
     assert found(cached, workload={**PARTS["workload"], "prefix_hit_ratio": 0.6}) == []
-    assert "the workload names none" in found(cached, workload={"archetype": "chat"})[0].text
+    assert "the workload has 0%" in found(cached, workload={"archetype": "chat"})[0].text

@@ -87,7 +87,7 @@ def mistakes(*edits: Edit) -> list[tuple[str, str]]:
         (put("cold_start_seconds", 120_000), "cold_start_seconds", "if it is milliseconds, write 120"),
         (put("workload.prompt_tokens.p50", 0.9), "workload.prompt_tokens.p50", "0.9 is below 1"),
         (put("speculation.verify_step_seconds", 24), "speculation.verify_step_seconds", "milliseconds, write 0.024"),
-        (times(1000, "ttft_p99_seconds", lowest=True), "curve.points[0].ttft_p99_seconds", "milliseconds, write 0.22"),
+        (times(1000, "ttft_p99_seconds", lowest=True), "slo.ttft_p99_seconds", "220 s at its lowest load"),
         (times(100, "eviction_rate"), "curve.points[6].eviction_rate", "19 is above 2"),
         (put("engine", "vLLM"), "engine", "did you mean vllm?"),
         (

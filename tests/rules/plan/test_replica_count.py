@@ -133,6 +133,8 @@ def test_what_cannot_be_served_is_refused(demand: float, capacity: float) -> Non
 
 def test_a_count_that_the_minimum_makes_is_not_said_to_follow_from_the_demand() -> None:
     capacity = stated_capacity(12.0, "said")
-    assert replica_count(20.0, capacity, margin_of(), 3).arithmetic_text.endswith("of it, never fewer than 3: 3")
-    assert "fewer" not in replica_count(30.0, capacity, margin_of(), 3).arithmetic_text
+    assert replica_count(20.0, capacity, margin_of(), minimum=3).arithmetic_text.endswith(
+        "of it, never fewer than 3: 3"
+    )
+    assert "fewer" not in replica_count(30.0, capacity, margin_of(), minimum=3).arithmetic_text
     assert replica_count(0.0, capacity, margin_of()).arithmetic_text.endswith("never fewer than 1: 1")

@@ -89,11 +89,10 @@ def test_bins_add_up_their_slices_and_leave_out_the_rest() -> None:
     assert [len(found[bin].binned) for bin in (0, 1)] == [1, 2]
     assert found[1].rps == 2.75
     assert found[1].in_system == pytest.approx(3.5)
-    assert found[1].seconds == 120
     assert found[1].counter("requests_finished") == 330
     assert sum(part.n for part in found[1].parts("ttft_seconds")) == 330
-    assert found[1].gauge("requests_running") == (60 * (3.0 + 4.0), 120)
-    assert found[1].gauge("gpu_sm_active") == (0, 0)
+    assert found[1].gauge("requests_running") == (60 * (3.0 + 4.0), 120, False)
+    assert found[1].gauge("gpu_sm_active") == (0, 0, False)
 
 
 def test_a_bin_of_another_curve_is_left_out() -> None:
@@ -104,5 +103,5 @@ def test_a_bin_of_another_curve_is_left_out() -> None:
 def test_a_polled_family_of_any_slice_marks_the_bin() -> None:
     made = each(2, lambda n: minute(n, sampled=frozenset({"gpu_power_watts"}) if n else frozenset()))
     (one,) = hold(minutes(context(), {"a": made}).binned).by_load_bin(context().curve).values()
-    assert one.sampled("gpu_power_watts")
-    assert not one.sampled("gpu_busy_seconds")
+    assert one.gauge("gpu_power_watts")[2]
+    assert not one.gauge("gpu_busy_seconds")[2]
