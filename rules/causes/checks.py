@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from operator import itemgetter
 
 from rules.catalogue.registry import BY_NAME as CATALOGUE
@@ -23,7 +22,7 @@ from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
 from rules.telemetry.windows import Window
 from rules.telemetry.wording import format_count, number
 from rules.telemetry.work import mean_length
-from rules.verdicts.context import RuleContext
+from rules.verdicts.context import RuleContext, read_plan_value
 from rules.verdicts.held_windows import hold
 from rules.verdicts.verdict import Status, Unknown
 
@@ -62,7 +61,7 @@ def check_prefix_hits(context: CauseContext) -> CauseResult | None:
     if lost := _find_lost_hits(context):
         return CauseResult(supported=True, text=lost)
     value = reading.value or 0.0
-    hits, owner = context.workload.prefix_hit_ratio if context.workload else None, "the plan has"
+    hits, owner = read_plan_value(context.context, "workload.prefix_hit_ratio"), "the plan has"
     if hits is None:
         hits, owner = _read_measured_hits(context), "the benchmark had"
     if hits is None:
@@ -76,7 +75,7 @@ def check_repeated_prompts(context: CauseContext) -> CauseResult | None:
     measured, reading = _read_measured_hits(context), lookup_share(context.total, *HIT_RATE)
     if measured is None or isinstance(reading, Missing) or (reading.value or 0.0) >= measured - LOST:
         return NOT_ASKED
-    planned = context.workload.prefix_hit_ratio if context.workload else None
+    planned = read_plan_value(context.context, "workload.prefix_hit_ratio")
     wanted = "the plan names none" if planned is None else f"the plan has {planned:.0%}"
     text = f"repeated prompts, {measured:.0%} of its prompt tokens were cached, {wanted}"
     is_other = planned is None or measured > planned + LOST
@@ -113,22 +112,16 @@ def _has_same_prompts(now: Window, before: Window) -> bool:
     return bool(later and earlier) and 1 / LONGER <= (later or 0.0) / (earlier or 1.0) <= LONGER
 
 
-def check_longer(key: str) -> Callable[[CauseContext], CauseResult | None]:
-    """Return the check for a P95 length above that of the plan, or without it for a mean above the benchmark's."""
-
-    family = f"{key}_per_request"
-
-    def examine(context: CauseContext) -> CauseResult | None:
-        planned = getattr(context.workload, key) if context.workload else None
-        if planned is None or planned.p95 is None:
-            return _compare_with_benchmark(context, key, family)
-        length, limit = histograms.quantile(context.total.histograms.get(family, ()), 0.95), planned.p95 * LONGER
-        if length is None or (length.low <= limit and (length.high is None or length.high > limit)):
-            return None
-        seen = f"above {length.low:,.0f}" if length.high is None else f"{length.low:,.0f} to {length.high:,.0f}"
-        return CauseResult(supported=length.low > limit, text=f"P95 {seen} tokens, {planned.p95:,.0f} planned")
-
-    return examine
+def check_longer(key: str, context: CauseContext) -> CauseResult | None:
+    """Check for a P95 length above that of the plan, or without it for a mean above the benchmark's."""
+    family, planned = f"{key}_per_request", read_plan_value(context.context, f"workload.{key}.p95")
+    if planned is None:
+        return _compare_with_benchmark(context, key, family)
+    length, limit = histograms.quantile(context.total.histograms.get(family, ()), 0.95), planned * LONGER
+    if length is None or (length.low <= limit and (length.high is None or length.high > limit)):
+        return None
+    seen = f"above {length.low:,.0f}" if length.high is None else f"{length.low:,.0f} to {length.high:,.0f}"
+    return CauseResult(supported=length.low > limit, text=f"P95 {seen} tokens, {planned:,.0f} planned")
 
 
 def _compare_with_benchmark(context: CauseContext, key: str, family: str) -> CauseResult | None:
@@ -148,18 +141,13 @@ def check_held_back(context: CauseContext) -> CauseResult | None:
     first = replica_rate(context.total, "requests_finished")
     if isinstance(held, Missing) or not first:
         return None
-    seconds = (held.value or 0.0) / first
-    text = f"requests wait {number(seconds, 'seconds')} each for adapter slots or KV loads"
-    return CauseResult(supported=seconds > NOTICEABLE * _read_expected_seconds(context), text=text)
-
-
-def _read_expected_seconds(context: CauseContext) -> float:
+    seconds, facts, curve = (held.value or 0.0) / first, context.context.basis, context.context.curve
+    latencies = (getattr(point, context.rule.signal, None) for point in curve.points) if curve else ()
+    expected = next(filter(None, latencies), None)
     if context.rule.method in USERS:
-        facts = context.context.basis
-        return (facts.e2e_slo_seconds if context.rule.family == "e2e_seconds" else facts.ttft_slo_seconds) or 0.0
-    curve = context.context.curve
-    values = [getattr(p, context.rule.signal, None) for p in curve.points] if curve else []
-    return min((v for v in values if v is not None), default=0.0)
+        expected = facts.e2e_slo_seconds if context.rule.family == "e2e_seconds" else facts.ttft_slo_seconds
+    text = f"requests wait {number(seconds, 'seconds')} each for adapter slots or KV loads"
+    return CauseResult(supported=seconds > NOTICEABLE * (expected or 0.0), text=text)
 
 
 def check_adapters(context: CauseContext) -> CauseResult | None:
@@ -269,7 +257,7 @@ def check_queueing_cause(context: CauseContext) -> CauseResult | None:
 
     They are late whatever prefill took, so bucket edges prove it.
     """
-    part = _measure_part(context, "queue_seconds", "in the queue")
+    part = measure_part("queue_seconds", "in the queue", context)
     if part is not None:
         return part
     levels = (mean_level(context.total, family) for family in ("requests_waiting_capacity", "requests_waiting"))
@@ -280,12 +268,7 @@ def check_queueing_cause(context: CauseContext) -> CauseResult | None:
     return CauseResult(supported=waiting > MOST, proven=False, text=text)
 
 
-def check_prefill_cause(context: CauseContext) -> CauseResult | None:
-    """Check for late requests whose prefill alone took longer than the limit."""
-    return _measure_part(context, "prefill_seconds", "in prefill")
-
-
-def _measure_part(context: CauseContext, family: str, where: str) -> CauseResult | None:
+def measure_part(family: str, where: str, context: CauseContext) -> CauseResult | None:
     """Return whether a part takes much of the time of whole requests, or alone exceeds the limit of late first tokens.
 
     None for a rule without an objective, or without histograms.

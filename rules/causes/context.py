@@ -15,7 +15,6 @@ from rules.methods.burn_rate import judge_burn
 from rules.methods.divergence import judge_tail
 from rules.plan.curve import Curve
 from rules.plan.load_bins import BinnedWindow, TierContext
-from rules.plan.schema import Workload
 from rules.telemetry import histograms, outcomes
 from rules.telemetry.histograms import Share
 from rules.telemetry.windows import Window
@@ -63,10 +62,6 @@ class CauseContext:
     def slow_minutes(self) -> SlowMinutes | None:
         """Return the slow minutes of `find_slow_minutes`, which several checks read."""
         return find_slow_minutes(self)
-
-    @property
-    def workload(self) -> Workload | None:
-        return self.context.plan.workload if self.context.plan else None
 
 
 READ = frozenset(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from rules.catalogue.registry import BY_NAME
 from rules.causes import checks
@@ -64,6 +65,7 @@ class CauseCheck:
 
 ROUTED = (*PREFIX_HITS, *FROM_ARRIVAL)
 CACHED = (*PREFIX_HITS, "ttft_seconds", "tpot_seconds")
+check_prompts, check_outputs = (partial(checks.check_longer, key) for key in ("prompt_tokens", "generation_tokens"))
 
 SUSPECTS: tuple[CauseCheck, ...] = (
     CauseCheck("engine stopped", checks.check_engine_steps, FAILING | USERS, FROM_ARRIVAL),
@@ -77,17 +79,15 @@ SUSPECTS: tuple[CauseCheck, ...] = (
     CauseCheck("prefix hits", checks.check_prefix_hits, EITHER, claim="fewer prefix hits"),
     CauseCheck("benchmark", checks.check_repeated_prompts, OF_ONE_FAMILY, CACHED),
     CauseCheck("adapters held back", prove_when_slow(checks.check_held_back), SLOW, FROM_ARRIVAL),
-    CauseCheck("prompt lengths", checks.check_longer("prompt_tokens"), EITHER, claim="prompts are longer than planned"),
-    CauseCheck(
-        "output lengths", checks.check_longer("generation_tokens"), EITHER, claim="outputs are longer than planned"
-    ),
+    CauseCheck("prompt lengths", check_prompts, EITHER, claim="prompts are longer than planned"),
+    CauseCheck("output lengths", check_outputs, EITHER, claim="outputs are longer than planned"),
     CauseCheck("adapters", checks.check_adapters, SLOW),
     CauseCheck("speculation", checks.check_speculation, SLOW),
     CauseCheck("throttling", prove_when_slow(checks.check_throttling_cause), LATENCY),
     CauseCheck("more load", checks.check_load, PRESSURE | USERS | TURNED_AWAY, claim="more load than planned"),
     CauseCheck("evictions", prove_when_slow(checks.check_evictions), SLOW),
     CauseCheck("queueing", checks.check_queueing_cause, SLOW, FROM_ARRIVAL),
-    CauseCheck("prefill", checks.check_prefill_cause, USERS, FROM_ARRIVAL),
+    CauseCheck("prefill", partial(checks.measure_part, "prefill_seconds", "in prefill"), USERS, FROM_ARRIVAL),
     CauseCheck("failed transfers", checks.check_transfers, LATENCY | FAILING, FROM_ARRIVAL),
     CauseCheck("benchmark", checks.check_benchmark, SLOW),
 )

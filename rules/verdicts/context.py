@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rules.confidence import Certainty
 from rules.plan.curve import Curve
@@ -130,7 +130,7 @@ class RuleContext:
         return tuple(hold(binned).periods(self.period_seconds).values())
 
 
-def read_plan_value(context: TierContext, path: str) -> object:
+def read_plan_value(context: TierContext, path: str) -> Any:
     """Return a part of the tier's plan by its dotted path, None if missing."""
     return context.plan.value_at(path) if context.plan else None
 
