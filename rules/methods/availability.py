@@ -208,12 +208,11 @@ def judge_unknown_too_long(context: RuleContext) -> RuleResult:
     late = [result for seconds, result in silent if seconds >= context.limit("seconds")]
     if not late:
         return _verdict(context, Status.OK, observed, "Every rule of the tier has a result, or had one a moment ago")
-    details = [
-        f"{result.rule} of {result.subject}: {result.reason.value.replace('_', ' ')}{result.text and f' ({result.text})'}"
-        for result in late[:NAMED]
-    ]
-    if len(late) > NAMED:
-        details.append(f"and {len(late) - NAMED} more")
+    details = []
+    for result in late[:NAMED]:
+        text = f" ({result.text})" if result.text else ""
+        details.append(f"{result.rule} of {result.subject}: {result.reason.value.replace('_', ' ')}{text}")
+    details += [f"and {len(late) - NAMED} more"] if len(late) > NAMED else []
     first = f"{late[0].rule} of {late[0].subject} for longest"
     text = f"{format_count(len(late), 'rule')} without a result for up to {longest / 3600:.1f} h; {first}"
     return _verdict(context, Status.WARNING, observed, text, details=details)
@@ -264,18 +263,16 @@ def judge_stalled(context: RuleContext) -> RuleResult:
     running, waiting = (sum(rank.gauges.get(name, 0.0) for _, rank in late) for name in IN_SYSTEM)
     names = join_names([stall.name for stall, _ in late]) if len(ranks) > 1 else ""
     who = f"Rank {names} of {len(ranks)} ranks has" if names else "The engine has"
-    sentence = (
-        f"{who} not stepped for {seconds:.0f} s; it holds {running:.0f} running and {waiting:.0f} waiting requests"
-    )
+    held = f"{running:.0f} running and {waiting:.0f} waiting requests"
+    sentence = f"{who} not stepped for {seconds:.0f} s; it holds {held}"
     left = seconds >= certain and not any(sure)
     details = (
         f"certain after {certain:.0f} s: longer than any step of this engine takes",
         "as many clients have left since: the engine may be idle and show old gauges" if left else "",
         "no replica of the tier answers anybody" if status is Status.CRITICAL else "",
     )
-    return context.verdict(
-        status, certain_if(any(sure)), exact_reading(seconds, 1), expected, sentence, details=details
-    )
+    observed, certainty = exact_reading(seconds, 1), certain_if(any(sure))
+    return context.verdict(status, certainty, observed, expected, sentence, details=details)
 
 
 def _excuse_still(context: RuleContext, ranks: Sequence[RankPage], replica: ReplicaState, page: Snapshot) -> str:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from rules.confidence import Certainty
 from rules.methods.evidence import capitalize, certain_if, exact_reading, join_names, range_reading
 from rules.plan.gpus import UNPACKED, find_product, needed_format
-from rules.plan.load_bins import BinnedWindow
 from rules.plan.money import price_of
 from rules.replicas.starts import FROM_TO, ReplicaStart, StartQuantiles, Timing, quantiles_by_timing
 from rules.telemetry.reading_methods import mean_level, replica_rate
@@ -145,7 +144,7 @@ UNCOUNTED = "how often adapters are loaded is not exposed"
 """Detail of every verdict."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class AdapterWait:
     """Seconds held back per finished request (Little's law), None if not exposed, and adapters of a replica.
 
@@ -167,9 +166,9 @@ def judge_adapters(context: RuleContext) -> RuleResult:
     served = mean_level(total, "adapters_running")
     if isinstance(served, Missing):
         return context.unknown(served.gap, f"no LoRA adapters are exposed: {UNCOUNTED}")
-    if not served.high:
-        return context.unknown(Gap.NO_TRAFFIC, "no request with a LoRA adapter was seen")
     whole = _measure(total)
+    if whole is None or not served.high:
+        return context.unknown(Gap.NO_TRAFFIC, "no request with a LoRA adapter was seen")
     if whole.finished < context.limit("minimum_requests"):
         return context.too_few_requests(whole.finished, context.limit("minimum_requests"))
     allowed = context.limit("held_share") * (context.tier.basis.ttft_slo_seconds or context.limit("ttft_slo_seconds"))
@@ -181,18 +180,16 @@ def judge_adapters(context: RuleContext) -> RuleResult:
     def is_crowded(part: AdapterWait) -> bool:
         return fit is not None and part.most >= fit and part.waiting > context.limit("waiting")
 
-    last, *each = (
-        _measure_part(group) for group in (context.last_quarter(context.binned), *context.periods(context.binned))
-    )
+    parts = (context.last_quarter(context.binned), *context.periods(context.binned))
+    last, *each = (_measure(hold(part).sum_families(READ)) if part else None for part in parts)
     observed, expected = exact_reading(whole.seconds, whole.finished), range_reading(0.0, allowed, whole.finished)
     ran, waited = format_count(int(whole.most), "adapter"), number(whole.seconds or 0.0, "seconds")
     healthy = f"up to {number(allowed, 'seconds')} is healthy"
     fine = "no more adapters ran than fit" if whole.seconds is None else f"requests waited {waited} each, {healthy}"
     status, certain, details = Status.WARNING, False, [UNCOUNTED]
     if is_held_back(whole) and is_persistent(last, each, is_held_back):
-        certain = not any(
-            total.counters.get(name) or any(p.n for p in total.histograms.get(name, ())) for name in LOADS
-        )
+        loads = (total.counters.get(name) or any(p.n for p in total.histograms.get(name, ())) for name in LOADS)
+        certain = not any(loads)
         slots = "adapter slots" if certain else "adapter slots or KV loads"
         sentence = f"Requests wait {waited} for {slots} on average; {healthy}"
         details.insert(0, f"at most {ran} ran at once{f', {fit} fit' if fit is not None else ''}")
@@ -209,23 +206,18 @@ def judge_adapters(context: RuleContext) -> RuleResult:
     return context.verdict(status, certain_if(certain), observed, expected, sentence, details=details)
 
 
-def _measure_part(binned: Sequence[BinnedWindow]) -> AdapterWait | None:
-    if not binned:
-        return None
-    total = hold(binned).sum_families(READ)
-    return None if isinstance(mean_level(total, "adapters_running"), Missing) else _measure(total)
+def _measure(total: Window) -> AdapterWait | None:
+    """Return the mean wait of a finished request by Little's law: mean held / finished per second.
 
-
-def _measure(total: Window) -> AdapterWait:
-    """Return the mean wait of a finished request by Little's law: mean held / finished per second."""
+    Return None where running adapters are not exposed.
+    """
     held, rps = mean_level(total, "requests_waiting_deferred"), replica_rate(total, "requests_finished")
     served, waiting = mean_level(total, "adapters_running"), mean_level(total, "adapters_waiting")
-    return AdapterWait(
-        seconds=(held.value or 0.0) / rps if isinstance(held, Reading) and rps else None,
-        most=served.high or 0.0 if isinstance(served, Reading) else 0.0,
-        waiting=waiting.value or 0.0 if isinstance(waiting, Reading) else 0.0,
-        finished=total.counters.get("requests_finished", 0.0),
-    )
+    if isinstance(served, Missing):
+        return None
+    seconds = (held.value or 0.0) / rps if isinstance(held, Reading) and rps else None
+    crowd = waiting.value or 0.0 if isinstance(waiting, Reading) else 0.0
+    return AdapterWait(seconds, served.high or 0.0, crowd, total.counters.get("requests_finished", 0.0))
 
 
 def judge_cold_start(context: RuleContext) -> RuleResult:
@@ -273,15 +265,11 @@ def _find_starts(context: RuleContext, timing: Timing) -> list[Start]:
         since = context.now - context.rule.window_seconds
         whole = [start for start in context.starts if start.timing is timing and start.t > since]
         return [(start.replica, start.lead_seconds or 0.0, 1.0) for start in whole]
-    counted = [
-        (binned.replica, binned.window.counters)
-        for binned in context.binned
-        if binned.window.counters.get("cold_starts")
-    ]
-    return [
-        (replica, counters.get("cold_start_seconds", 0.0) / counters["cold_starts"], counters["cold_starts"])
-        for replica, counters in counted
-    ]
+    starts: list[Start] = []
+    for binned in context.binned:
+        count, seconds = (binned.window.counters.get(name, 0.0) for name in ("cold_starts", "cold_start_seconds"))
+        starts += [(binned.replica, seconds / count, count)] if count else []
+    return starts
 
 
 def _judge_starts(context: RuleContext, starts: Sequence[Start], timing: Timing, planned: float) -> RuleResult:

@@ -55,7 +55,7 @@ class Arrivals:
         return count > 0 and (count - Z * math.sqrt(count)) * self.least / self.least_rps > capacity * self.seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Supply:
     """Capacity of a replica, its usable rate (requests per second) and share, and planned replicas (None: not known)."""
 
@@ -80,7 +80,7 @@ def judge_demand(context: RuleContext) -> RuleResult:
     if plan is None or capacity is None or capacity.is_lower_bound:
         return context.unknown(Gap.NOT_IN_PLAN, "the plan has no curve to derive usable rps from")
     instances = plan.fleet.instances if plan.fleet else None
-    supply = Supply(capacity=capacity, usable=capacity.rps * share, share=share, planned=instances)
+    supply = Supply(capacity, capacity.rps * share, share, instances)
     whole, last = (_read_arrivals(part, capacity) for part in (context.binned, context.last_quarter(context.binned)))
     if isinstance(whole, Missing):
         return context.unknown(whole.gap, whole.text or "arriving requests are not known")
@@ -176,16 +176,10 @@ def _judge_projection(context: RuleContext, supply: Supply, whole: Arrivals) -> 
     projection = context.projection
     if projection is None or supply.planned is None or _grade_projection(context, projection)[0] is not Status.OK:
         return None
-    point = next(
-        (
-            forecast_point
-            for forecast_point in projection.points_until(context.now)
-            if forecast_point.q95 > supply.planned_rps
-        ),
-        None,
-    )
-    if point is None:
+    above = [point for point in projection.points_until(context.now) if point.q95 > supply.planned_rps]
+    if not above:
         return None
+    point = above[0]
     short = _count_needed(context, supply, point.q95) - supply.planned
     sentence = (
         f"Up to {number(point.q95, 'per_second')} expected {describe_period(point.t, point.t, context.now)}, "
@@ -204,12 +198,12 @@ def _build_verdict(
     context: RuleContext, status: Status, certainty: Certainty, supply: Supply, whole: Arrivals, *parts: str
 ) -> RuleResult:
     text = arriving_words(whole.rps, whole.best)
+    observed = Reading(value=whole.best, low=whole.least, high=None, n=whole.n)
     is_weighed = "(" in text
     arrive = f"{number(whole.best, 'per_second')} {'of work ' if is_weighed else ''}arrive"
     take = "replica takes" if f"{whole.ready:.3g}" == "1" else "replicas take"
     capacity = f"{whole.ready:.3g} ready {take} {number(whole.ready * supply.usable, 'per_second')}"
     sentence = "; ".join((f"{arrive}, {capacity}", *parts))
-    observed = Reading(value=whole.best, low=whole.least, high=None, n=whole.n)
     expected = range_reading(0.0, whole.ready * supply.usable, whole.n)
     return context.verdict(status, certainty, observed, expected, sentence, details=(text if is_weighed else "",))
 
@@ -243,12 +237,11 @@ def _grade_projection(context: RuleContext, projection: Projection) -> tuple[Sta
     needed, coverage, most = (rule.limit(name, limits) for name in ("minimum_forecasts", "coverage", "error_ratio"))
     shown = f"{projection.covered} of {projection.forecasts} targets were within the 95% quantile"
     certainty: Certainty | None = None
-    wrong = []
-    if projection.forecasts >= needed:
-        missed = projection.forecasts - projection.covered
-        for grade, confidence in ((Certainty.CERTAIN, CONFIDENCE), (Certainty.LIKELY, LIKELY_CONFIDENCE)):
-            if certainty is None and binomial_lower_bound(missed, projection.forecasts, confidence) > 1 - coverage:
-                certainty, wrong = grade, [f"only {shown}"]
+    wrong, missed = [], projection.forecasts - projection.covered
+    for grade, confidence in ((Certainty.LIKELY, LIKELY_CONFIDENCE), (Certainty.CERTAIN, CONFIDENCE)):
+        bound = binomial_lower_bound(missed, projection.forecasts, confidence) if projection.forecasts >= needed else 0
+        if bound > 1 - coverage:
+            certainty, wrong = grade, [f"only {shown}"]
     ratio = projection.error_ratio
     error = "" if ratio is None else f"the error is {ratio:.2f} times that of {projection.naive or 'the naive method'}"
     if ratio is not None and projection.compared >= needed and ratio >= most:
@@ -282,9 +275,8 @@ def judge_batch(context: RuleContext) -> RuleResult:
         return context.too_few_requests(n, context.limit("minimum_requests"))
     claims = list(_claim_lateness(context, plan.batch or Batch(), whole, last, queued))
     if not claims:
-        return context.unknown(
-            Gap.NOT_IN_PLAN, "the plan has no batch.deadline, no job's size with its hours, and no curve"
-        )
+        text = "the plan has no batch.deadline, no job's size with its hours, and no curve"
+        return context.unknown(Gap.NOT_IN_PLAN, text)
     need, at_least, text = max(claims, key=lambda claim: (claim[1] > 1, claim[0]))
     status = Status.WARNING if need > 1 else Status.OK
     certainty = certain_if(status is Status.OK or at_least > 1)

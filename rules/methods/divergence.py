@@ -340,10 +340,8 @@ def _observe_hits(of: BenchmarkComparison, bin: int, load: LoadBin) -> BinMean |
     Without lookups the cache is off and there are no hits. More hits than lookups, and more lookups than prompt tokens, are
     a contradiction and have no weight.
     """
-    point, planned = (
-        of.curve.expectation(bin, "prefix_hit_ratio", load.rps, load.in_system),
-        _read_planned_hits(of.context),
-    )
+    point = of.curve.expectation(bin, "prefix_hit_ratio", load.rps, load.in_system)
+    planned = _read_planned_hits(of.context)
     if point is None and planned is not None:
         point = Expectation(planned, planned, planned, PROMISED)
     if point is None:

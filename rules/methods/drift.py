@@ -5,7 +5,6 @@ An error in step 1 propagates through the whole sizing (guide 9.1), so both dire
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,6 +19,7 @@ from rules.methods.evidence import (
     exceeds_limit,
     is_significant_quantile,
     judge_where_requests_end,
+    sum_counters_beside,
 )
 from rules.methods.load import PeakComparison, find_busiest_periods
 from rules.plan.capacity import benchmarked_mean
@@ -152,9 +152,8 @@ def _compare_mean(
         held = hold(group)
         return mean_length(held.sum_families(("requests_finished", key, family)), key, family) if held else None
 
-    finished = (
-        hold(context.binned).sum_families(("requests_finished", key, family)).counters.get("requests_finished", 0.0)
-    )
+    total = hold(context.binned).sum_families(("requests_finished", key, family))
+    finished = total.counters.get("requests_finished", 0.0)
     length = mean(context.binned)
     if length is None or finished < context.limit("minimum_requests"):
         return finished, None
@@ -238,16 +237,12 @@ def _report_drift(context: RuleContext, moved: Sequence[DriftedLength], peak: Pe
     if peak is not None and peak.is_above_plan:
         details.append(peak.text)
     # Engines do not expose which answers their token limit ended.
-    counters = [
-        binned.window.counters for binned in context.binned if context.rule.family and CUT in binned.window.counters
-    ]
-    if finished := math.fsum(counter.get("requests_finished", 0.0) for counter in counters):
-        cut = math.fsum(counter[CUT] for counter in counters) / finished
-        details.append(f"{cut:.0%} of all answers ended at their token limit")
+    cut, finished = sum_counters_beside(context.binned, CUT, "requests_finished")
+    if finished and context.rule.family:
+        details.append(f"{cut / finished:.0%} of all answers ended at their token limit")
     expected = exact_reading(worst.planned, worst.observed.n)
-    return context.verdict(
-        Status.WARNING, certain_if(bool(certain)), worst.observed, expected, sentence, details=details
-    )
+    certainty = certain_if(bool(certain))
+    return context.verdict(Status.WARNING, certainty, worst.observed, expected, sentence, details=details)
 
 
 def _report_no_drift(

@@ -65,9 +65,9 @@ def join_names(names: Sequence[str]) -> str:
 
 def explain_not_lasting(context: RuleContext, *, is_over: bool) -> str:
     """Return why an excess is no finding: it is over, or too few separate minutes (hours) show it."""
-    return (
-        "no longer in the last quarter of the time" if is_over else f"in fewer than {SEPARATE} {context.periods_word}"
-    )
+    if is_over:
+        return "no longer in the last quarter of the time"
+    return f"in fewer than {SEPARATE} {context.periods_word}"
 
 
 REPEATED_LOOKUPS = "the engine counts more prefix cache lookups than prompt tokens: it counts them again and again"
@@ -155,10 +155,8 @@ def judge_each_pool(method: Judge) -> Judge:
         if isinstance(worst, Unknown):
             return replace(worst, text=f"{pool} pool: {worst.text}")
         text = worst.sentence if worst.sentence[1:2].isupper() else worst.sentence[:1].lower() + worst.sentence[1:]
-        details = (
-            *worst.details,
-            f"{its_pool} pool: {result.text if isinstance(result, Unknown) else result.sentence}",
-        )
+        other = result.text if isinstance(result, Unknown) else result.sentence
+        details = (*worst.details, f"{its_pool} pool: {other}")
         idle = [part.idle for part, _ in rows if not isinstance(part, Unknown) and part.idle is not None]
         both = add_idle_replicas(idle) if idle else None
         return replace(worst, sentence=f"{pool.capitalize()} pool: {text}", details=details, idle=both)

@@ -22,12 +22,7 @@ from rules.telemetry.signals import BY_NAME, Gap, Reading
 from rules.telemetry.windows import DAY_SECONDS, MINUTE_SECONDS, NET_CHANGE, Window
 from rules.telemetry.wording import format_count, number, split_claim
 from rules.telemetry.work import Capacity, arriving_words, work_per_request
-from rules.verdicts.context import (
-    SEPARATE,
-    RuleContext,
-    find_growing_queues,
-    part_seen,
-)
+from rules.verdicts.context import SEPARATE, RuleContext, find_growing_queues, part_seen
 from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.rule import LatencyPattern
 from rules.verdicts.verdict import RuleResult, Status
@@ -107,7 +102,7 @@ def compare_offered_load(context: RuleContext) -> tuple[str, LatencyPattern]:
     return str(whole), LatencyPattern.SLOWED if waits_everywhere else LatencyPattern.HELD_UP
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ReplicaOverload:
     """Binned windows of a replica, those beyond the benchmark, and the number of minutes (hours) that these are in.
 
@@ -125,10 +120,6 @@ class ReplicaOverload:
     @property
     def text(self) -> str:
         return self.beyond[-1].beyond
-
-    @property
-    def part_seen(self) -> str:
-        return part_seen(self.beyond, self.binned)
 
 
 def judge_beyond(context: RuleContext) -> RuleResult:
@@ -171,7 +162,8 @@ def judge_beyond(context: RuleContext) -> RuleResult:
     if overloads:
         longest = max(overloads, key=lambda overload: hold(overload.beyond).watched_seconds)
         end = "too short for a finding" if longest.lasting else "over by now"
-        sentence, details = f"Beyond the benchmark for {longest.part_seen}; {end}", (longest.text,)
+        seen = part_seen(longest.beyond, longest.binned)
+        sentence, details = f"Beyond the benchmark for {seen}; {end}", (longest.text,)
     return context.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence, details=details)
 
 
@@ -181,7 +173,7 @@ def _explain_too_early(context: RuleContext, overloads: Sequence[ReplicaOverload
     if not lasting or any(len(context.periods(overload.binned)) >= needed for overload in lasting):
         return ""
     longest = max(lasting, key=lambda overload: hold(overload.beyond).watched_seconds)
-    return f"beyond for {longest.part_seen}: too early to say ({longest.text})"
+    return f"beyond for {part_seen(longest.beyond, longest.binned)}: too early to say ({longest.text})"
 
 
 def _find_overloads(context: RuleContext) -> list[ReplicaOverload]:
@@ -194,15 +186,10 @@ def _find_overloads(context: RuleContext) -> list[ReplicaOverload]:
         last = context.last_quarter(binned)
         seconds = math.fsum(sample.window.covered_seconds for sample in last)
         over = math.fsum(sample.window.covered_seconds for sample in last if sample.beyond)
-        overload = ReplicaOverload(
-            replica=replica,
-            binned=binned,
-            beyond=beyond,
-            periods=len(context.periods(beyond)),
-            lasting=over > 0 and over >= context.limit("share") * seconds,
-            completed=any((sample.rps or 0.0) > top for sample in beyond),
-        )
-        overloads.append(overload)
+        is_lasting = over > 0 and over >= context.limit("share") * seconds
+        is_completed = any((sample.rps or 0.0) > top for sample in beyond)
+        periods = len(context.periods(beyond))
+        overloads.append(ReplicaOverload(replica, binned, beyond, periods, is_lasting, is_completed))
     return overloads
 
 

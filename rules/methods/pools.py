@@ -73,15 +73,13 @@ def judge_pools(context: RuleContext) -> RuleResult:
         return context.unknown(Gap.NOT_IN_PLAN, "the plan has no disaggregation")
     for pool, family in POOL_TOKENS.items():
         if pool not in context.tier.pools.values():
-            return context.unknown(
-                Gap.NOT_EXPOSED, f"no target is configured with `pool: {pool}`; engines do not say it"
-            )
+            text = f"no target is configured with `pool: {pool}`; engines do not say it"
+            return context.unknown(Gap.NOT_EXPOSED, text)
         seen = windows.sum_windows(binned.window for binned in select_pool(context, context.binned, pool))
         if family not in seen.counters:
             return context.unknown(seen.explain_missing(family), f"{family} of the {pool} pool were not measured")
-    whole, last = (
-        _measure(context, binned, planned) for binned in (context.binned, context.last_quarter(context.binned))
-    )
+    parts = (context.binned, context.last_quarter(context.binned))
+    whole, last = (_measure(context, part, planned) for part in parts)
     if whole is None or last is None:
         lately = "" if whole is None else " in the last quarter of the time"
         return context.unknown(Gap.NO_TRAFFIC, f"no tokens in one of the pools{lately}")
@@ -90,8 +88,9 @@ def judge_pools(context: RuleContext) -> RuleResult:
     firing = whole.is_off(factor, busy) and is_persistent(last, each, lambda pools: pools.is_off(factor, busy))
     replicas = sum(last.present.values())
     counts = " and ".join(f"{count} {pool}" for pool, count in last.present.items())
-    present = f"{counts} replicas (P:D {last.present_ratio:.2g})"
-    sentence = wanted = f"{present}; the traffic wants P:D {last.wanted_ratio:.2g}"
+    sentence = wanted = (
+        f"{counts} replicas (P:D {last.present_ratio:.2g}); the traffic wants P:D {last.wanted_ratio:.2g}"
+    )
     if firing:
         (pool, share), (prefill, decode) = last.short, last.best_split
         sentence = f"The {pool} pool is short, {share:.0%} of it is used; {prefill} and {decode} replicas would fit"
@@ -126,7 +125,7 @@ def _measure(context: RuleContext, binned: Sequence[BinnedWindow], planned: Disa
     return PoolRatio(present=present, needs=needs) if all(needs.values()) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class OddReplica:
     """Replica with its number and its neighbours' in each minute, oldest first, and whether it stands out there."""
 
@@ -175,7 +174,7 @@ def judge_imbalance(context: RuleContext) -> RuleResult:
         for pool in windows.group_by(numbers, lambda pair: context.tier.pools.get(pair[0], "")).values():
             for pattern, replica, own, value, is_odd in _compare_replicas(context, dict(pool)):
                 compared.setdefault((pattern, replica), []).append((own, value, is_odd))
-    rows = [OddReplica(replica=name, pattern=kind, minutes=minutes) for (kind, name), minutes in compared.items()]
+    rows = [OddReplica(replica, pattern, minutes) for (pattern, replica), minutes in compared.items()]
     n = len({binned.replica for binned in warm if binned.window.covered_seconds > 0})
     odd = [row for row in rows if row.is_lasting]
     if odd:
@@ -208,10 +207,8 @@ mean lengths, and KV utilisation, mean and of the fullest data-parallel rank (0-
 def _read_numbers(batch: HeldWindows, fewest: float) -> tuple[tuple[str, Numbers], ...]:
     rows = []
     for binned in batch:
-        parts, gauges = (
-            binned.window.histograms,
-            [binned.window.gauge(name) for name in ("kv_utilization", "kv_utilization_max")],
-        )
+        parts, gauges = binned.window.histograms, map(binned.window.gauge, ("kv_utilization", "kv_utilization_max"))
+        kv, fullest = (None if gauge is None else gauge.mean for gauge in gauges)
         times = parts.get("tpot_seconds", ())
         numbers = {
             "rps": binned.rps,
@@ -220,8 +217,8 @@ def _read_numbers(batch: HeldWindows, fewest: float) -> tuple[tuple[str, Numbers
             "token": histograms.mean(times) if histograms.count_requests(times) >= fewest else None,
             "prompt": histograms.mean(parts.get(PROMPTS, ())),
             "output": histograms.mean(parts.get(OUTPUTS, ())),
-            "kv": gauges[0].mean if gauges[0] else None,
-            "fullest": gauges[1].mean if gauges[1] else None,
+            "kv": kv,
+            "fullest": fullest,
         }
         rows.append((binned.replica or "", {name: value for name, value in numbers.items() if value is not None}))
     return tuple(rows)

@@ -135,9 +135,8 @@ def _find_contradiction(context: RuleContext) -> str:
     def is_off(part: tuple[float, float, float]) -> bool:
         return part[0] > allowed * part[1] if is_more else part[1] > allowed * part[0]
 
-    last, *each = (
-        _count_by_littles_law(part) for part in (context.last_quarter(context.binned), *context.periods(context.binned))
-    )
+    parts = (context.last_quarter(context.binned), *context.periods(context.binned))
+    last, *each = (_count_by_littles_law(part) for part in parts)
     if is_chance or not is_off(whole) or not is_persistent(last, each, is_off):
         return ""
     gauges = f"{seen:.3g} requests in the system by the gauges"

@@ -72,10 +72,6 @@ class HitRates:
         groups = hold(binned).by_replica
         return tuple(sum_family(groups.get(name, ()), FINISHED) for name in self.replicas)
 
-    def dealt_in_turn(self, minutes: Iterable[Minute]) -> float:
-        """Return how likely chance alone makes requests so even (chi-square): 0 for requests dealt out in turn."""
-        return check_uniformity(self.count_requests(minute) for minute in minutes)
-
 
 def judge_replicas(context: RuleContext) -> RuleResult:
     """Blame the routing if every replica lost prefix hits at once and the rate fell to a single replica's share.
@@ -118,9 +114,9 @@ def judge_replicas(context: RuleContext) -> RuleResult:
             f"{hits.left_by_routing:.0%} are left when any replica gets any prompt",
             f"each replica gets {min(counts) / sum(counts):.0%} to {max(counts) / sum(counts):.0%} of the requests",
         )
-        chance = context.limit("chance")
-        in_turn = hits.dealt_in_turn(hits.minutes) <= chance < hits.dealt_in_turn(hits.past)
-        certain = bool(hits.past) and in_turn
+        # Chance alone seldom makes requests so even: 0 for requests dealt out in turn.
+        now, before = (check_uniformity(map(hits.count_requests, part)) for part in (hits.minutes, hits.past))
+        certain = bool(hits.past) and now <= context.limit("chance") < before
     expected = Missing(gap=Gap.NOT_IN_PLAN) if reference is None else exact_reading(reference, requests)
     observed, sentence = exact_reading(rate, requests), capitalize(text)
     return context.verdict(status, certain_if(certain), observed, expected, sentence, details=details)
@@ -215,9 +211,8 @@ def _list_begins(batch: HeldWindows) -> tuple[dict[str | None, Window], list[tup
     first: dict[str | None, Window] = {}
     for binned in sorted(seen, key=lambda sample: sample.window.start):
         first.setdefault(binned.replica, binned.window)
-    return first, [
-        (sample.window.start, sample.replica) for sample in seen if sample.window.counters.get("restarts", 0.0) > 0
-    ]
+    restarted = [sample for sample in seen if sample.window.counters.get("restarts", 0.0) > 0]
+    return first, [(sample.window.start, sample.replica) for sample in restarted]
 
 
 def _find_other_reason(context: RuleContext, hits: HitRates, rate: float, floor: float) -> str:
@@ -312,9 +307,8 @@ def judge_tiers(rule_context: RuleContext) -> RuleResult:
     }
     if not rest:
         sentence = f"No other tier of {model} is watched"
-        return rule_context.verdict(
-            Status.OK, Certainty.CERTAIN, exact_reading(1.0, 0), exact_reading(1.0, 0), sentence
-        )
+        alone = exact_reading(1.0, 0)
+        return rule_context.verdict(Status.OK, Certainty.CERTAIN, alone, alone, sentence)
     if not any(FINISHED in binned.window.counters for binned in rule_context.binned):
         return rule_context.unmeasured(FINISHED)
     pairs = [pair for name, tier in sorted(rest.items()) if (pair := _compare(rule_context, name, tier)) is not None]
@@ -355,9 +349,8 @@ def _compare(rule_context: RuleContext, name: str, tier: TierWindows) -> TierPai
     total = windows.sum_windows(own for own, _ in minutes), windows.sum_windows(window for _, window in minutes)
     if min(both.counters.get(FINISHED, 0.0) for both in total) < rule_context.limit("minimum_requests"):
         return None
-    own, value = (
-        context.capacity.planned_rps if context.capacity else None for context in (rule_context.tier, their_context)
-    )
+    capacities = (rule_context.tier.capacity, their_context.capacity)
+    own, value = (capacity.planned_rps if capacity else None for capacity in capacities)
     planned = f"usable are {own:.3g} and {value:.3g} by the plan" if own and value else ""
     faster, words = (value / own, planned) if own and value else _compare_latencies(total)
     if not words:

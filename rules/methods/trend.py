@@ -11,12 +11,7 @@ from operator import itemgetter
 from statistics import NormalDist
 
 from rules.confidence import CONFIDENCE, Certainty
-from rules.methods.evidence import (
-    certain_if,
-    exact_reading,
-    is_significant_share,
-    range_reading,
-)
+from rules.methods.evidence import certain_if, exact_reading, is_significant_share, range_reading
 from rules.methods.load import LOAD_WORDS, compare_offered_load
 from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow
@@ -160,16 +155,14 @@ def _check_pegged(context: RuleContext, whole: Reading, binned: Sequence[BinnedW
 
 def _find_rise(context: RuleContext, binned: Sequence[BinnedWindow]) -> tuple[str, bool] | Unknown:
     """Return the rise of TTFT from the first third to the last in words ("" without a rise), and whether it is proven."""
-    first, last = (
-        hold(_select_third(context, binned, last=end)).sum_parts(context.rule.family) for end in (False, True)
-    )
+    thirds = (hold(_select_third(context, binned, last=end)) for end in (False, True))
+    first, last = (third.sum_parts(context.rule.family) for third in thirds)
     needed = context.limit("minimum_requests")
     for parts, word in ((first, "first"), (last, "last")):
         if (n := count_requests(parts)) < needed:
             return context.too_few_requests(n, needed, f" in the {word} third at pegged GPUs")
-    return max(
-        (_compare_quantile(context, first, last, q) for q in QUANTILES), key=lambda rise: (bool(rise[0]), rise[1])
-    )
+    rises = (_compare_quantile(context, first, last, q) for q in QUANTILES)
+    return max(rises, key=lambda rise: (bool(rise[0]), rise[1]))
 
 
 def _compare_quantile(
