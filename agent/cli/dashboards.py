@@ -39,24 +39,20 @@ class SavedDashboard(BaseModel):
     """Path on the server, with Grafana's own path."""
 
 
-class GrafanaError(SizewatchError):
-    """Grafana refused a request, or something else answered."""
-
-
 def _ask(client: HttpClient, kind: type[T], url: str, body: Mapping[str, Any] | None = None) -> T:
-    """Return Grafana's answer, of a POST with a body. Raise ScrapeError, or GrafanaError for one that it does not give."""
+    """Return Grafana's answer, of a POST with a body. Raise ScrapeError, or SizewatchError for one that it does not give."""
     place = url.partition("?")[0]
     headers = {"Accept": "application/json", "Content-Type": "application/json"}
     method, content = ("GET", None) if body is None else ("POST", json.dumps(body).encode())
     with client.exchange(method, url, headers, content) as response:
         if response.status_code != 200:
             hint = "is this Grafana's own address, and may the token or user edit dashboards? Its log says more"
-            raise GrafanaError(f"{place}: answered {response.status_code}: {hint}")
+            raise SizewatchError(f"{place}: answered {response.status_code}: {hint}")
         answer = client.read(response)
     try:
         return TypeAdapter(kind).validate_json(answer)
     except ValidationError as error:
-        raise GrafanaError(f"{place}: gave another answer than Grafana does: is it Grafana?") from error
+        raise SizewatchError(f"{place}: gave another answer than Grafana does: is it Grafana?") from error
 
 
 def _push_parameters() -> tuple[click.Parameter, ...]:
@@ -72,7 +68,7 @@ def _push_parameters() -> tuple[click.Parameter, ...]:
 def _push(options: SimpleNamespace) -> int:
     """Save every dashboard. An error means exit code 2; dashboards saved before it stay."""
     if options.bearer_token_file is None and options.username is None:
-        raise GrafanaError("--token-file: give it, or --username and --password-file instead")
+        raise SizewatchError("--token-file: give it, or --username and --password-file instead")
     client = HttpClient(Peer.read(dict(url=options.url, timeout_seconds=TIMEOUT_SECONDS, **ways_in(options))))
     client.load()
     url = place_of(options.url).rstrip("/")

@@ -15,10 +15,6 @@ from exporters.docs.generated_files import ARTEFACTS, RenderInputs
 from exporters.docs.runbooks import RunbookError
 
 
-class RenderError(SizewatchError):
-    """Generated file that cannot be read or written."""
-
-
 def parameters() -> tuple[click.Parameter, ...]:
     root = option("--root", "DIR", "the checkout (default: the current folder)", PATH, default=".")
     url = option("--external-url", "URL", "the status page's address for people, in the links of alerts", default="")
@@ -26,10 +22,10 @@ def parameters() -> tuple[click.Parameter, ...]:
 
 
 def run(options: SimpleNamespace) -> int:
-    """Write or check the generated files. Raise RenderError for a missing `docs/`, an unusable file or a runbook
+    """Write or check the generated files. Raise SizewatchError for a missing `docs/`, an unusable file or a runbook
     without its blocks (exit 2)."""
     if not (options.root / "docs").is_dir():
-        raise RenderError(f"{options.root.absolute()} holds no docs/; run it in a checkout, or name one with --root")
+        raise SizewatchError(f"{options.root.absolute()} holds no docs/; run it in a checkout, or name one with --root")
     changes = list_stale_files(options.root, options.external_url)
     for path, text in changes.items():
         if options.check:
@@ -39,7 +35,7 @@ def run(options: SimpleNamespace) -> int:
             (options.root / path).parent.mkdir(parents=True, exist_ok=True)
             (options.root / path).write_text(text, encoding="utf-8")
         except OSError as error:
-            raise RenderError(f"{options.root / path}: cannot be written: {error.strerror}") from error
+            raise SizewatchError(f"{options.root / path}: cannot be written: {error.strerror}") from error
         print(f"{path}: written")
     if not changes:
         print(f"{len(ARTEFACTS)} files are as rendered")
@@ -47,7 +43,7 @@ def run(options: SimpleNamespace) -> int:
 
 
 def list_stale_files(root: Path, external_url: str = "") -> dict[str, str]:
-    """Return the new text of every outdated generated file, by path from `root`. Raise RenderError."""
+    """Return the new text of every outdated generated file, by path from `root`. Raise SizewatchError."""
     sources = RenderInputs(config_schema=config_schema(), command_line=main.command_line(), external_url=external_url)
     stale = {}
     for path, render in ARTEFACTS.items():
@@ -55,7 +51,7 @@ def list_stale_files(root: Path, external_url: str = "") -> dict[str, str]:
             present = (root / path).read_text(encoding="utf-8") if (root / path).exists() else ""
             text = render(sources, present)
         except (OSError, UnicodeDecodeError, RunbookError) as error:
-            raise RenderError(f"{root / path}: {error}") from error
+            raise SizewatchError(f"{root / path}: {error}") from error
         if text != present:
             stale[path] = text
     return stale

@@ -25,10 +25,6 @@ from agent.reporting.jobs import JobRunner
 from agent.worker.process import ONE_THREAD
 
 
-class ReportOutputError(SizewatchError):
-    """The report cannot be written to its directory."""
-
-
 def parameters() -> tuple[click.Parameter, ...]:
     out = option("--out", "DIR", "where to write it; made where it is not", PATH, required=True)
     deliver = flag("--deliver", "send it to every destination of report.deliver too, once")
@@ -91,4 +87,4 @@ def _writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         text = f"{folder} cannot be written: {error.strerror}; give another --out"
-        raise ReportOutputError(text) from error
+        raise SizewatchError(text) from error
