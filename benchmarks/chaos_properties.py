@@ -46,7 +46,7 @@ def false_alarms(world: World, deserved: frozenset[str], since: list[int]) -> li
     for manager, first in zip(world.managers, since, strict=True):
         # What was posted before and is sent again, or resolved, is no new one.
         known = {(one.name, one.starts) for one in manager.posted[:first]}
-        pages = (one for one in manager.posted[first:] if one.labels["loudness"] == "page")
+        pages = (one for one in manager.posted[first:] if one.labels["severity"] == "critical")
         told |= {one.name for one in pages if (one.name, one.starts) not in known} - deserved
     loud = [f"false alert {name}" for name in sorted(told)]
     for daemon in world.daemons:

@@ -23,18 +23,15 @@ from rules.replicas.cascade import STAGES
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import Cause, Subject
 
-SEVERITIES: Mapping[str, str] = {Severity.PAGE.value: "critical", Severity.TICKET.value: "warning"}
-"""Severity labels by severity of a rule. Rules of severity report send no alerts."""
-
 VALID_RESENDS = 4
 """Resend intervals after which an alert ends if it is not sent again (Prometheus rules/manager.go, SendAlerts)."""
 
 DIAGNOSIS = "SizewatchForeignAlertDiagnosis"
 """Alertname of informational explanations of foreign alerts."""
 
-INFORMATION: Mapping[str, str] = {"severity": "info", "loudness": Severity.REPORT.value}
+INFORMATION: Mapping[str, str] = {"severity": Severity.REPORT.value}
 
-OWN_LABELS = frozenset({"alertname", "tier", "replica", "severity", "loudness", "foreign_alertname", OURS[0]})
+OWN_LABELS = frozenset({"alertname", "tier", "replica", "severity", "foreign_alertname", OURS[0]})
 """Labels that configured labels may not replace."""
 
 
@@ -90,13 +87,8 @@ def present(
 
 
 def _posted(alert: IncidentAlert, now: float, settings: AlertSettings, waiting: float | None) -> AlertPayload:
-    severity = SEVERITIES[alert.loudness.value]
-    labels = {
-        "alertname": alert_name(alert.rule),
-        **_where(alert.subject),
-        "severity": severity,
-        "loudness": alert.loudness.value,
-    }
+    severity = alert.loudness.value
+    labels = {"alertname": alert_name(alert.rule), **_where(alert.subject), "severity": severity}
     # The clock may have been set back. Alertmanager rejects an alert that ends before it begins.
     began, ended = min(alert.since, now), alert.resolved_at
     body = _body(labels, _annotations(alert, settings, waiting), began, ended and min(ended, now), now, settings)

@@ -31,7 +31,7 @@ WORDS: dict[str, str] = {
     TimelineKind.START: "sizewatch started",
     TimelineKind.STOP: "sizewatch stopped",
 }
-"""Words for kinds of entries. A finding is named by its status, an incident by its loudness."""
+"""Words for kinds of entries. A finding is named by its status, an incident by its severity."""
 
 
 def timeline_text(entries: Sequence[TimelineEntry], now: float, findings: bool = False) -> str:

@@ -173,10 +173,10 @@ def _variable(name: str) -> Json:
 
 
 def _annotations(scope: str) -> Iterator[Json]:
-    loudness = "gauge(INCIDENT, 'loudness=\"{}\"')".format
+    incidents = "gauge(INCIDENT, 'severity=\"{}\"')".format
     for title, colour, expr, heading in (
-        ("Incidents: page", "red", loudness("page"), "{{root}}"),
-        ("Incidents: ticket", "orange", loudness("ticket"), "{{root}}"),
+        ("Incidents: critical", "red", incidents("critical"), "{{root}}"),
+        ("Incidents: warning", "orange", incidents("warning"), "{{root}}"),
         ("Restarts", "blue", "RESTARTS ~ ' > 0'", "Engine restarted: {{replica}}"),
     ):
         yield {

@@ -16,7 +16,7 @@ PREFIX = "sizewatch_"
 
 TIER, POOL, REPLICA, MODEL, GPU = "tier", "pool", "replica", "model", "gpu"
 RULE, REASON, KIND, BOUND = "rule", "reason", "kind", "bound"
-ALERTMANAGER, QUANTILE, DESTINATION, LOUDNESS = "alertmanager", "quantile", "destination", "loudness"
+ALERTMANAGER, QUANTILE, DESTINATION, SEVERITY = "alertmanager", "quantile", "destination", "severity"
 
 OF_TIER = (TIER,)
 OF_REPLICA = (TIER, POOL, REPLICA)
@@ -86,26 +86,17 @@ OBSERVED = _gauge(
     "What that verdict saw, in the rule's base unit, for people to read; where only a bound is known, bound says which",
 )
 EXPECTED = _gauge("expected", (*OF_RULE, BOUND), "What that verdict compared it with, in the same unit")
-ALERTING_INCIDENTS = _gauge("alerting_incidents", OF_TIER, "Open incidents of the tier that alert; 0 where all is well")
 INCIDENT_ALERT = _gauge(
     "incident_alert",
-    (*OF_RULE, LOUDNESS),
+    (*OF_RULE, SEVERITY),
     "Rules that one alert of an open incident stands for; rule is the one that the alert is named after",
 )
-INCIDENT_ALERT_START = _gauge(
-    "incident_alert_start_timestamp_seconds",
-    (*OF_RULE, LOUDNESS, "root"),
-    "When the incident of an alert began, seconds since the epoch; root is the incident's present root rule",
-)
-SUSPECT = _gauge(
-    "suspect", (*OF_RULE, "cause"), "1 for the first suspect of a verdict that fires; the status page has the evidence"
-)
 UNKNOWN = _gauge("unknown", (*OF_RULE, REASON), "1 while a rule cannot judge, with the reason")
-OF_INCIDENT = (TIER, "root", LOUDNESS)
+OF_INCIDENT = (TIER, "root", SEVERITY)
 INCIDENT = _gauge(
     "incident",
     OF_INCIDENT,
-    "Open incidents by their root rule; loudness is page, ticket or report by the loudest finding",
+    "Open incidents by their root rule; severity is that of its gravest finding: critical, warning or info",
 )
 INCIDENT_START = _gauge(
     "incident_start_timestamp_seconds", OF_INCIDENT, "When the first of them began, seconds since the epoch"

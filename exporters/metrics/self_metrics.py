@@ -41,7 +41,7 @@ from rules.telemetry.signals import BY_NAME as SIGNALS
 from rules.telemetry.signals import Missing, Reading, SignalValue
 from rules.telemetry.work import Capacity
 from rules.verdicts.rule import Severity
-from rules.verdicts.verdict import FIRING, SEVERITY, RuleResult, Status, Subject, Unknown, Verdict
+from rules.verdicts.verdict import SEVERITY, RuleResult, Status, Subject, Unknown, Verdict
 
 TARGET_DOWN = "TargetDown"
 """Rule of the replicas of a tier that is down. The agent of a node calls a tier down whose other nodes may serve."""
@@ -170,37 +170,19 @@ def _of_incidents(value: Callable[[Sequence[Incident]], float]) -> Samples:
     return samples
 
 
-def _alerting_incidents(status: AgentStatus) -> Iterator[Sample]:
-    for tier, alerts in status.incident_alerts.items():
-        yield (tier,), float(len({alert.incident.id for alert in alerts}))
-
-
-def _incident_alerts(status: AgentStatus) -> dict[tuple[str, ...], tuple[float, Incident]]:
-    """Return the alerts of incidents by their labels, with the number of rules that each stands for.
+def _incident_alerts(status: AgentStatus) -> Iterator[Sample]:
+    """Yield the alerts of incidents by their labels, with the number of rules that each stands for.
 
     Beside TierDown its replicas are tickets, which it inhibits where it fires.
     """
-    mapping: dict[tuple[str, ...], tuple[float, Incident]] = {}
+    counts: dict[tuple[str, ...], float] = {}
     for alert in (candidate for alerts in status.incident_alerts.values() for candidate in alerts):
         labels = (*_subject(alert.subject, alert.rule), alert.loudness.value)
-        known = mapping.get(labels, (0.0, alert.incident))
-        mapping[labels] = max(known, (float(1 + len(held_back(alert))), alert.incident), key=lambda pair: pair[0])
-        if alert.rule == TIER_DOWN:
-            down = (
-                finding
-                for finding in alert.incident.findings
-                if finding.rule == TARGET_DOWN and finding.ended_at is None
-            )
-            ticket = Severity.TICKET.value
-            mapping.update(
-                ((*_subject(finding.subject, finding.rule), ticket), (1.0, alert.incident)) for finding in down
-            )
-    return mapping
-
-
-def _alert_starts(status: AgentStatus) -> Iterator[Sample]:
-    for labels, (_, incident) in _incident_alerts(status).items():
-        yield (*labels, incident.root.rule), incident.started_at
+        counts[labels] = max(counts.get(labels, 0.0), float(1 + len(held_back(alert))))
+        for finding in alert.incident.findings if alert.rule == TIER_DOWN else ():
+            if finding.rule == TARGET_DOWN and finding.ended_at is None:
+                counts[*_subject(finding.subject, finding.rule), Severity.TICKET.value] = 1.0
+    yield from counts.items()
 
 
 def _bounds(reading: SignalValue) -> Iterator[tuple[str, float]]:
@@ -297,17 +279,7 @@ SAMPLES: tuple[tuple[ExportedMetric, Samples], ...] = (
     ),
     (names.OBSERVED, _values(lambda verdict: verdict.observed)),
     (names.EXPECTED, _values(lambda verdict: verdict.expected)),
-    (names.ALERTING_INCIDENTS, _alerting_incidents),
-    (names.INCIDENT_ALERT, lambda status: ((labels, count) for labels, (count, _) in _incident_alerts(status).items())),
-    (names.INCIDENT_ALERT_START, _alert_starts),
-    (
-        names.SUSPECT,
-        lambda status: (
-            ((*_subject(v.subject, v.rule), v.causes[0].cause), 1.0)
-            for v in _judged(status)
-            if v.status in FIRING and v.causes
-        ),
-    ),
+    (names.INCIDENT_ALERT, _incident_alerts),
     (names.UNKNOWN, _unknowns),
     (names.INCIDENT, _of_incidents(len)),
     (names.INCIDENT_START, _of_incidents(lambda lasting: min(incident.started_at for incident in lasting))),

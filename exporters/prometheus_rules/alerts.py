@@ -1,9 +1,8 @@
 """Alert rules for Prometheus: an alert per row of the catalogue, and for a page also a ticket.
 
 Everything follows from the catalogue. An agent groups findings into incidents and exports one alert for each of them,
-under the name of a rule. Pages and tickets read those; an agent that exports no incidents alerts by its certain verdicts
-(DESIGN 3.10), and notes always do. Faults that only Prometheus can see are in
-`exporters.prometheus_rules.self_monitoring`.
+under the name of a rule. Pages and tickets read those, notes read certain verdicts (DESIGN 3.10). Faults that only
+Prometheus can see are in `exporters.prometheus_rules.self_monitoring`.
 """
 
 from __future__ import annotations
@@ -77,17 +76,17 @@ Prometheus selects rules by (spec.ruleSelector), for example with kustomize: doc
 class AlertLevel:
     """Severity of an alert and the lowest verdict status that raises it."""
 
-    loudness: Severity
+    severity: Severity
     status: Status
 
 
 LEVELS: Mapping[Severity, tuple[AlertLevel, ...]] = {
     Severity.PAGE: (
-        AlertLevel(loudness=Severity.PAGE, status=Status.CRITICAL),
-        AlertLevel(loudness=Severity.TICKET, status=Status.WARNING),
+        AlertLevel(severity=Severity.PAGE, status=Status.CRITICAL),
+        AlertLevel(severity=Severity.TICKET, status=Status.WARNING),
     ),
-    Severity.TICKET: (AlertLevel(loudness=Severity.TICKET, status=Status.WARNING),),
-    Severity.REPORT: (AlertLevel(loudness=Severity.REPORT, status=Status.WARNING),),
+    Severity.TICKET: (AlertLevel(severity=Severity.TICKET, status=Status.WARNING),),
+    Severity.REPORT: (AlertLevel(severity=Severity.REPORT, status=Status.WARNING),),
 }
 """Alert levels by rule severity: a warning of a paging rule is a ticket. A page inhibits its ticket
 (`examples/alertmanager.yml`).
@@ -109,18 +108,18 @@ def object_text(external_url: str = "") -> str:
 
 def alert_groups(rules: tuple[Rule, ...] = RULES, external_url: str = "") -> tuple[Group, ...]:
     """Return a group for each severity and a group about sizewatch itself."""
-    by_loudness = (
+    by_severity = (
         Group(
-            name=f"sizewatch-{loudness.value}s",
-            interval_seconds=INTERVALS[loudness],
+            name=f"sizewatch-{severity.value}",
+            interval_seconds=INTERVALS[severity],
             rows=tuple(
                 verdict_alert(rule, level, external_url)
                 for rule in rules
                 for level in LEVELS[rule.loudness]
-                if level.loudness is loudness
+                if level.severity is severity
             ),
         )
-        for loudness in Severity
+        for severity in Severity
     )
     catalogued = frozenset(rule.name for rule in rules)
     itself = Group(
@@ -128,7 +127,7 @@ def alert_groups(rules: tuple[Rule, ...] = RULES, external_url: str = "") -> tup
         interval_seconds=30.0,
         rows=tuple(itself_alert(row) for row in ITSELF if row.name not in catalogued or not row.until_judged),
     )
-    return (*(group for group in by_loudness if group.rows), itself)
+    return (*(group for group in by_severity if group.rows), itself)
 
 
 def verdict_alert(rule: Rule, level: AlertLevel, external_url: str = "") -> Alert:
@@ -136,9 +135,9 @@ def verdict_alert(rule: Rule, level: AlertLevel, external_url: str = "") -> Aler
     return Alert(
         name=rule.name,
         expr=alert_expr(rule.name, level),
-        hold_seconds=hold_seconds(rule, level.loudness),
-        keep_seconds=KEEP[level.loudness],
-        labels=common_labels(level.loudness),
+        hold_seconds=hold_seconds(rule, level.severity),
+        keep_seconds=KEEP[level.severity],
+        labels=common_labels(level.severity),
         annotations=_annotations(rule, external_url),
     )
 
@@ -150,29 +149,27 @@ WHOLE_TIER: Mapping[str, str] = {
 
 
 def alert_expr(rule: str, level: AlertLevel) -> str:
-    """Return the incidents that alert under this rule and severity, without the labels that identify the agent.
+    """Return the incidents that alert under this rule and severity, of a note its certain verdicts.
 
-    Of an agent without incidents, and of a note, return the certain verdicts of at least the level's status.
+    The labels that identify the agent are left out.
     """
-    text = f'{names.VERDICT.name}{{rule="{rule}"}} >= {SEVERITY[level.status]}'
-    text += f'\nand\n{names.VERDICT_CERTAIN.name}{{rule="{rule}"}} == 1'
-    if level.loudness is not Severity.REPORT:
-        text += f"\nunless on ({names.TIER}, {WATCHER_LABELS[0]})\n{names.ALERTING_INCIDENTS.name}"
-        text += f'\nor\n{names.INCIDENT_ALERT.name}{{rule="{rule}",{names.LOUDNESS}="{level.loudness.value}"}} > 0'
-    inside = text.replace("\n", "\n  ")
-    summed = f"max without ({', '.join((*WATCHER_LABELS, names.LOUDNESS))}) (\n  {inside}\n)"
+    text = f'{names.INCIDENT_ALERT.name}{{rule="{rule}",{names.SEVERITY}="{level.severity.value}"}} > 0'
+    if level.severity is Severity.REPORT:
+        text = f'{names.VERDICT.name}{{rule="{rule}"}} >= {SEVERITY[level.status]}'
+        text += f'\n  and\n  {names.VERDICT_CERTAIN.name}{{rule="{rule}"}} == 1'
+    summed = f"max without ({', '.join((*WATCHER_LABELS, names.SEVERITY))}) (\n  {text}\n)"
     return f"{summed}\n{WHOLE_TIER[rule]}" if rule in WHOLE_TIER else summed
 
 
-def hold_seconds(rule: Rule, loudness: Severity) -> float:
+def hold_seconds(rule: Rule, severity: Severity) -> float:
     """Return the seconds that Prometheus holds the verdict. It covers a scrape or a minute, not the rule's hold."""
-    if (rule.name, loudness) in OWN_HOLD:
-        return OWN_HOLD[rule.name, loudness]
-    if loudness is Severity.REPORT:
+    if (rule.name, severity) in OWN_HOLD:
+        return OWN_HOLD[rule.name, severity]
+    if severity is Severity.REPORT:
         return REPORT_HOLD
     if rule.window_seconds:
         return WINDOW_HOLD
-    return SCRAPE_HOLD if loudness is Severity.PAGE else TICKET_SCRAPE_HOLD
+    return SCRAPE_HOLD if severity is Severity.PAGE else TICKET_SCRAPE_HOLD
 
 
 def _annotations(rule: Rule, external_url: str) -> Pairs:

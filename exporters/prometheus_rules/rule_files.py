@@ -93,13 +93,6 @@ def _alert(alert: Alert) -> dict[str, Any]:
 ALERTING = "docs/alerting.md"
 """Path of the repository."""
 
-SEVERITIES: Mapping[Severity, str] = {
-    Severity.PAGE: "critical",
-    Severity.TICKET: "warning",
-    Severity.REPORT: "info",
-}
-"""Severity label values of common routing trees (PEERS 6.1), by severity."""
-
 WATCHER_LABELS = ("instance", "pod", "node", "container", "endpoint")
 """Labels that identify the agent. On an alert they would make it a new alert after a restart."""
 
@@ -118,9 +111,9 @@ UNITS: Mapping[str, str] = {
 """Templates of values by unit. Any other unit prints as the number and the unit's name."""
 
 
-def common_labels(loudness: Severity) -> Pairs:
+def common_labels(severity: Severity) -> Pairs:
     """Return the labels of every alert of this severity."""
-    return (("severity", SEVERITIES[loudness]), ("loudness", loudness.value), OURS)
+    return (("severity", severity.value), OURS)
 
 
 def alerting_url(heading: str) -> str:

@@ -41,7 +41,7 @@ class SelfMonitoringAlert:
     expr: str
     hold_seconds: float
     keep_seconds: float = 300.0
-    loudness: Severity = Severity.TICKET
+    severity: Severity = Severity.TICKET
     summary: str
     description: str
     until_judged: bool = False
@@ -62,7 +62,7 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
         expr="vector(1)",
         hold_seconds=0,
         keep_seconds=0,
-        loudness=Severity.REPORT,
+        severity=Severity.REPORT,
         summary="Always firing: Prometheus and Alertmanager still deliver",
         description="A dead man's switch. Send it to something outside that alarms when it stops; nobody reads it.",
     ),
@@ -165,7 +165,7 @@ def alert(row: SelfMonitoringAlert) -> Alert:
         expr=row.expr,
         hold_seconds=row.hold_seconds,
         keep_seconds=row.keep_seconds,
-        labels=(*common_labels(row.loudness), *told_apart),
+        labels=(*common_labels(row.severity), *told_apart),
         annotations=(
             ("summary", row.summary),
             ("description", row.description),

@@ -22,7 +22,7 @@ from rules.verdicts.verdict import FIRING, SEVERITY, IdleReplicas, MissedObjecti
 LACKING = frozenset({Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED})
 """Gap reasons that last until the plan or the engine changes. Other gaps pass or need attention."""
 
-_LOUDNESS = {Severity.PAGE.value: 2, Severity.TICKET.value: 1, Severity.REPORT.value: 0}
+_LOUDNESS = {Severity.PAGE: 2, Severity.TICKET: 1, Severity.REPORT: 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +180,7 @@ def _active_finding(verdict: Verdict, finding: Finding | None, silent: Unknown |
 def rank(finding: ActiveFinding) -> tuple[int, bool, int, float]:
     """Return the sort key of findings, worst first: severity, certainty, loudness, then earliest begin."""
     verdict, rule = finding.verdict, BY_NAME.get(finding.verdict.rule)
-    loudness = _LOUDNESS[rule.loudness.value] if rule else 0
+    loudness = _LOUDNESS[rule.loudness] if rule else 0
     likely = verdict.certainty is not Certainty.CERTAIN
     worst = SEVERITY[finding.severity or verdict.status]
     return -worst, likely, -loudness, finding.since if finding.since is not None else verdict.t

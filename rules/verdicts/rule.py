@@ -24,9 +24,11 @@ class LatencyPattern(StrEnum):
 
 
 class Severity(StrEnum):
-    PAGE = "page"
-    TICKET = "ticket"
-    REPORT = "report"
+    """The label `severity` of alerts: critical pages, warning is a ticket, info a note (PEERS 6.1)."""
+
+    PAGE = "critical"
+    TICKET = "warning"
+    REPORT = "info"
 
 
 class Scope(StrEnum):

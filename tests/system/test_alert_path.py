@@ -150,7 +150,7 @@ def test_a_cascade_pages_once_by_prometheus_rules_and_is_resolved(tmp_path: Path
             alert_name(CASCADE),
             *WHERE,
         )
-        assert (alert["labels"]["loudness"], alert["labels"]["source"]) == ("page", "sizewatch")
+        assert (alert["labels"]["severity"], alert["labels"]["source"]) == ("critical", "sizewatch")
         assert alert["annotations"]["summary"] == "KV cache cascade: cpu-small/r0"
         assert "Next: " in alert["annotations"]["description"]
 

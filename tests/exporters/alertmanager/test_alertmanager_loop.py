@@ -80,7 +80,6 @@ def test_a_cascade_reaches_the_pager_once_explains_an_alert_of_others_and_is_res
                 "tier": "cpu-small",
                 "replica": "r0",
                 "severity": "critical",
-                "loudness": "page",
                 "source": "sizewatch",
                 "cluster": "test",
             }

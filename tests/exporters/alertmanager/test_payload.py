@@ -66,7 +66,6 @@ def test_an_alert_carries_labels_times_and_all_that_helps() -> None:
             "tier": "t",
             "replica": "a",
             "severity": "critical",
-            "loudness": "page",
             "source": "sizewatch",
         },
         "annotations": {
@@ -203,7 +202,6 @@ def test_an_explanation_of_an_alert_of_others_goes_out_for_information() -> None
         "alertname": "SizewatchForeignAlertDiagnosis",
         "tier": "t",
         "severity": "info",
-        "loudness": "report",
         "foreign_alertname": "ApiLatencyHigh",
         "source": "sizewatch",
     }

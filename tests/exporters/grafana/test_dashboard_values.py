@@ -53,8 +53,13 @@ def told() -> dict[str, str]:
         series("verdict", "e", more=',replica="",rule="B"'): "0x60",
         series("verdict_certain", "t", more=',replica="",rule="B"'): "1x60",
     }
-    for agent, root, severity in (("a", "A", "page"), ("b", "A", "page"), ("a", "B", "ticket"), ("a", "C", "report")):
-        found[series("incident", "t", agent=agent, more=f',root="{root}",loudness="{severity}"')] = "1x60"
+    for agent, root, severity in (
+        ("a", "A", "critical"),
+        ("b", "A", "critical"),
+        ("a", "B", "warning"),
+        ("a", "C", "info"),
+    ):
+        found[series("incident", "t", agent=agent, more=f',root="{root}",severity="{severity}"')] = "1x60"
     for tier in ("t", "u", "d"):
         found |= {
             series("capacity_rps", tier): "12x60",

@@ -156,10 +156,10 @@ def test_a_tables_columns_have_their_titles_and_links_lead_to_what_exists(uid: s
 def test_incidents_and_restarts_are_marked_on_all_dashboards_about_tiers() -> None:
     for uid, model in MODELS.items():
         marks = {mark["name"]: mark["expr"] for mark in model["annotations"]["list"]}
-        expected = [] if uid == "sizewatch-itself" else ["Incidents: page", "Incidents: ticket", "Restarts"]
+        expected = [] if uid == "sizewatch-itself" else ["Incidents: critical", "Incidents: warning", "Restarts"]
         assert list(marks) == expected
         assert all(
-            f'loudness="{severity}"' in marks[f"Incidents: {severity}"] for severity in ("page", "ticket") if marks
+            f'severity="{severity}"' in marks[f"Incidents: {severity}"] for severity in ("critical", "warning") if marks
         )
 
 
@@ -167,7 +167,7 @@ def test_findings_for_the_report_colour_no_tier_and_are_not_counted() -> None:
     notes = {rule.name for rule in RULES if rule.loudness is Severity.REPORT}
     (left_out,) = re.findall(r'sizewatch_verdict\{[^}]*rule!~"([^"]*)"', CERTAIN_VERDICTS)
     assert set(left_out.split("|")) == notes
-    assert 'loudness!="report"' in INCIDENT_COUNT
+    assert 'severity!="info"' in INCIDENT_COUNT
 
 
 @pytest.mark.parametrize("expression", ["gauge('no_such_family')", "of_teir(PLAN_PEAK)", "quantile(0.5"])

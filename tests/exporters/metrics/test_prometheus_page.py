@@ -195,27 +195,23 @@ def test_verdicts_go_out_as_numbers_and_questions_without_an_answer_as_their_rea
     assert any(isinstance(result, Unknown) for result in results)
 
 
-def test_the_first_suspect_of_a_verdict_and_the_address_of_the_page_are_series() -> None:
+def test_the_address_of_the_page_is_a_series() -> None:
     status = agent_status()
     found = series(replace(status, external_url="https://sizewatch.example"))
     assert one(found, "sizewatch_status_page_info", url="https://sizewatch.example") == 1
     assert not [name for name, _ in series(status) if name == "sizewatch_status_page_info"]
-    fired = [r for tier in status.tiers for r in tier.results if isinstance(r, Verdict) and r.status is not Status.OK]
-    suspects = {(v.subject.tier, v.subject.replica or "", v.rule, v.causes[0].cause) for v in fired if v.causes}
-    told = [dict(own) for name, own in found if name == "sizewatch_suspect"]
-    assert {(own["tier"], own["replica"], own["rule"], own["cause"]) for own in told} == suspects != set()
 
 
 def incidents(status: AgentStatus) -> set[tuple[str, str, str]]:
-    labels = ("tier", "root", "loudness")
+    labels = ("tier", "root", "severity")
     found = ((dict(own), value) for (name, own), value in series(status).items() if name == "sizewatch_incident")
     return {tuple(own[label] for label in labels) for own, value in found if value == 1 and set(own) == set(labels)}
 
 
 def test_an_incident_is_one_series_while_it_lasts() -> None:
     status = agent_status()
-    cascade = ("l40s-qwen14b", "KvCacheCascade", "page")
-    assert incidents(status) == {cascade, ("h100-llama70b-fp8", "PrefixHitDivergence", "ticket")}
+    cascade = ("l40s-qwen14b", "KvCacheCascade", "critical")
+    assert incidents(status) == {cascade, ("h100-llama70b-fp8", "PrefixHitDivergence", "warning")}
     findings = (finding for tier in status.tiers for finding in tier.findings)
     began = min(one.started_at for one in findings if one.rule == "KvCacheCascade" and one.ended_at is None)
     assert one(series(status), "sizewatch_incident_start_timestamp_seconds", root="KvCacheCascade") == began
@@ -234,7 +230,7 @@ def test_an_agent_exports_incidents_of_its_own_part_of_a_tier(scope: ExportScope
     status = agent_status()
     (tier,) = (tier for tier in status.tiers if tier.name == "l40s-qwen14b")
     found = incidents(replace(status, tiers=(replace(tier, export_scope=scope),)))
-    assert ((tier.name, "KvCacheCascade", "page") in found) is exported
+    assert ((tier.name, "KvCacheCascade", "critical") in found) is exported
 
 
 @pytest.mark.parametrize(
@@ -413,28 +409,28 @@ def tier_with(*findings: Finding, scope: ExportScope = ExportScope.ALL) -> Agent
 
 
 def incident_series(*findings: Finding, scope: ExportScope = ExportScope.ALL) -> dict[tuple[str, str, str], float]:
-    """The alerts of incidents by rule, replica and loudness, and under "" the number of incidents."""
+    """The alerts of incidents by rule, replica and severity."""
     page = series(tier_with(*findings, scope=scope))
     return {
-        (own["rule"], own["replica"], own["loudness"]): value
+        (own["rule"], own["replica"], own["severity"]): value
         for (name, labels), value in page.items()
         if name == "sizewatch_incident_alert" and (own := dict(labels))
-    } | {("", "", ""): one(page, "sizewatch_alerting_incidents", tier="t")}
+    }
 
 
 def test_an_incident_is_one_alert_that_counts_what_it_holds_back() -> None:
     cascade, eviction = found("KvCacheCascade", 400, "r"), found("KvEviction", 390)
-    assert incident_series() == {("", "", ""): 0}
-    assert incident_series(cascade, eviction) == {("KvCacheCascade", "r", "page"): 2, ("", "", ""): 1}
+    assert incident_series() == {}
+    assert incident_series(cascade, eviction) == {("KvCacheCascade", "r", "critical"): 2}
     over = replace(cascade, ended_at=NOW - 60)
-    assert incident_series(over, eviction) == {("", "", ""): 0}
+    assert incident_series(over, eviction) == {}
     burn = found("TtftSloBurn", 200)
-    assert incident_series(over, burn) == {("KvCacheCascade", "r", "page"): 2, ("", "", ""): 1}
+    assert incident_series(over, burn) == {("KvCacheCascade", "r", "critical"): 2}
 
 
 def test_an_incident_with_a_ticket_and_a_page_is_one() -> None:
     later_page = incident_series(found("QueueGrowing", 1400), found("TtftSloBurn", 400))
-    assert later_page == {("QueueGrowing", "", "ticket"): 2, ("TtftSloBurn", "", "page"): 1, ("", "", ""): 1}
+    assert later_page == {("QueueGrowing", "", "warning"): 2, ("TtftSloBurn", "", "critical"): 1}
 
 
 def test_incidents_of_one_root_are_one_series_that_counts_them_from_the_first() -> None:
@@ -447,14 +443,13 @@ def test_incidents_of_one_root_are_one_series_that_counts_them_from_the_first() 
 def test_an_agent_counts_only_the_incidents_of_what_it_exports() -> None:
     cascade, drift = found("KvCacheCascade", 400, "r"), found("WorkloadDrift", 1400)
     alone = incident_series(cascade, drift, scope=ExportScope.REPLICAS)
-    assert alone == {("KvCacheCascade", "r", "page"): 1, ("", "", ""): 1}
+    assert alone == {("KvCacheCascade", "r", "critical"): 1}
 
 
 def test_beside_a_tier_that_is_down_its_replicas_are_tickets() -> None:
     """On another node a replica may serve: then the rule file drops the page, and Alertmanager does not hold back these."""
     gone = [found("TargetDown", 90, "r"), found("TargetDown", 90, "back", lasted=20), found("TierDown", 80)]
     assert incident_series(*gone) == {
-        ("TierDown", "", "page"): 2,
-        ("TargetDown", "r", "ticket"): 1,
-        ("", "", ""): 1,
+        ("TierDown", "", "critical"): 2,
+        ("TargetDown", "r", "warning"): 1,
     }

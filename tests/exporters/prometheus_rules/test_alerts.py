@@ -30,7 +30,7 @@ from exporters.prometheus_rules.alerts import (
     hold_seconds,
     verdict_alert,
 )
-from exporters.prometheus_rules.rule_files import SEVERITIES, UNITS, duration, plain_groups
+from exporters.prometheus_rules.rule_files import UNITS, duration, plain_groups
 from exporters.prometheus_rules.self_monitoring import ROWS as ITSELF
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.verdicts.rule import Rule, Scope, Severity
@@ -50,12 +50,12 @@ SPOKEN = {"seconds": "0.25 s", "ratio": "25%", "per_second": "0.25 requests/s"}
 """A quarter in some units."""
 
 
-def of(loudness: Severity) -> list[tuple[Rule, AlertLevel]]:
-    return [pair for pair in LEVELLED if pair[1].loudness is loudness]
+def of(severity: Severity) -> list[tuple[Rule, AlertLevel]]:
+    return [pair for pair in LEVELLED if pair[1].severity is severity]
 
 
 def ids(pair: tuple[Rule, AlertLevel]) -> str:
-    return f"{pair[0].name}-{pair[1].loudness}"
+    return f"{pair[0].name}-{pair[1].severity}"
 
 
 def series(rule: Rule, metric: str, values: str, instance: str = "a:19095", **labels: str) -> dict[str, str]:
@@ -73,8 +73,15 @@ def verdict(rule: Rule, values: str, certain: str = "1x200", instance: str = "a:
     }
 
 
-def count(rule: Rule, loudness: Severity) -> str:
-    return firing(rule.name, severity=SEVERITIES[loudness])
+def raised(rule: Rule, level: AlertLevel, values: str, instance: str = "a:19095") -> dict[str, str]:
+    """What raises an alert: an incident that alerts under the rule, of a note its certain verdict."""
+    if level.severity is Severity.REPORT:
+        return verdict(rule, values, values, instance)
+    return series(rule, names.INCIDENT_ALERT.name, values, instance, severity=level.severity.value)
+
+
+def count(rule: Rule, severity: Severity) -> str:
+    return firing(rule.name, severity=severity.value)
 
 
 def after(seconds: float) -> str:
@@ -105,36 +112,29 @@ def test_every_rule_of_the_catalogue_has_its_alert_and_one_that_pages_a_ticket_b
 
 
 @pytest.mark.parametrize("pair", LEVELLED, ids=ids)
-def test_an_alert_reads_incidents_and_certain_verdicts_and_a_note_verdicts_only(pair: tuple[Rule, AlertLevel]) -> None:
+def test_an_alert_reads_incidents_and_a_note_verdicts(pair: tuple[Rule, AlertLevel]) -> None:
     rule, level = pair
     alert = verdict_alert(rule, level)
-    beside = {names.TARGET_UP.name} if rule.name in WHOLE_TIER else set()
-    beside |= (
-        {names.INCIDENT_ALERT.name, names.ALERTING_INCIDENTS.name} if level.loudness is not Severity.REPORT else set()
-    )
-    assert set(re.findall(r"sizewatch_\w+", alert.expr)) == {names.VERDICT.name, names.VERDICT_CERTAIN.name} | beside
+    read = {names.VERDICT.name, names.VERDICT_CERTAIN.name}
+    if level.severity is not Severity.REPORT:
+        read = {names.INCIDENT_ALERT.name}
+    read |= {names.TARGET_UP.name} if rule.name in WHOLE_TIER else set()
+    assert set(re.findall(r"sizewatch_\w+", alert.expr)) == read
     assert str(parse(alert.expr))
 
 
-def test_only_a_critical_verdict_pages() -> None:
-    for rule, level in LEVELLED:
-        asked = re.search(r">= (\d)", verdict_alert(rule, level).expr)
-        assert asked is not None
-        assert (int(asked[1]) == 2) == (level.loudness is Severity.PAGE)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("loudness", Severity)
-def test_each_alert_waits_until_it_has_held_and_rides_over_a_gap(tmp_path: Path, loudness: Severity) -> None:
+@pytest.mark.parametrize("severity", Severity)
+def test_each_alert_waits_until_it_has_held_and_rides_over_a_gap(tmp_path: Path, severity: Severity) -> None:
     """Not just before its hold, at its hold, through a gap a little shorter than it is kept, and over after it."""
     told: dict[str, str] = {}
     values = []
-    for rule, level in of(loudness):
-        hold, keep = hold_seconds(rule, loudness), KEEP[loudness]
+    for rule, level in of(severity):
+        hold, keep = hold_seconds(rule, severity), KEEP[severity]
         steps = round((hold + 60) / 15)
-        told |= verdict(rule, f"{SEVERITY[level.status]}x{steps} stale", f"1x{steps} stale")
+        told |= raised(rule, level, f"1x{steps} stale")
         last = steps * 15
-        alert = count(rule, loudness)
+        alert = count(rule, severity)
         values += [(after(hold - 15), alert, 0.0)] if hold else []
         values += [(after(hold), alert, 1.0), (after(last + keep - 15), alert, 1.0)]
         values.append((after(last + keep + 60), alert, 0.0))
@@ -146,40 +146,24 @@ def test_a_ticket_ends_before_the_page_that_inhibits_it() -> None:
     assert KEEP[Severity.PAGE] - KEEP[Severity.TICKET] >= INTERVALS[Severity.PAGE] + INTERVALS[Severity.TICKET]
 
 
-def incident(rule: str, loudness: str, values: str, told: str = "a:19095", replica: str = "") -> dict[str, str]:
-    """The alert of an incident of tier t, exported by an agent at `told`."""
-    where = f'tier="t",replica="{replica}",instance="{told}",job="sizewatch"'
-    return {f'{names.INCIDENT_ALERT.name}{{rule="{rule}",loudness="{loudness}",{where}}}': values}
-
-
-def incidents(values: str, told: str = "a:19095") -> dict[str, str]:
-    return {f'{names.ALERTING_INCIDENTS.name}{{tier="t",instance="{told}",job="sizewatch"}}': values}
-
-
 CASCADE, EVICTION = (next(r for r in RULES if r.name == name) for name in ("KvCacheCascade", "KvEviction"))
 
 
 @pytest.mark.slow
-def test_an_agent_with_incidents_sends_one_alert_for_each_and_names_the_others(tmp_path: Path) -> None:
-    found = {**verdict(CASCADE, "2x200"), **verdict(EVICTION, "2x200"), **incidents("1x200")}
-    page = incident("KvCacheCascade", "page", "2x40 stale", replica="r1")
+def test_one_alert_is_sent_for_an_incident_and_none_for_the_rules_that_it_holds_back(tmp_path: Path) -> None:
+    found = {**verdict(CASCADE, "2x200"), **verdict(EVICTION, "2x200")}
+    (page, _) = LEVELS[CASCADE.loudness]
     every = 'count(ALERTS{source="sizewatch",alertstate="firing",severity=~"critical|warning",tier="t"}) or vector(0)'
-    (told,) = (one for one in LEVELS[CASCADE.loudness] if one.loudness is Severity.PAGE)
-    sent = expected(CASCADE, told)
+    sent = expected(CASCADE, page)
     sent["exp_annotations"]["value"] = ""
     cases = [
         Case(
             name="one of two findings",
-            series={**found, **page},
+            series={**found, **raised(CASCADE, page, "2x40 stale")},
             values=[("5m", every, 1), ("14m45s", every, 1), ("16m", every, 0)],
             alerts=[("5m", "KvCacheCascade", [sent]), ("5m", "KvEviction", [])],
         ),
-        Case(name="certain findings whose ticket waits", series=found, values=[("20m", every, 0)]),
-        Case(
-            name="another agent is older and has none",
-            series={**found, **verdict(EVICTION, "2x200", instance="b:19095")},
-            values=[("20m", every, 1)],
-        ),
+        Case(name="certain findings whose alert waits", series=found, values=[("20m", every, 0)]),
     ]
     assert not differences(tmp_path, ALERTS, cases)
 
@@ -202,61 +186,49 @@ def alertmanager_route() -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loudness", Severity)
-def test_what_is_merely_likely_or_below_its_level_is_not_sent(tmp_path: Path, loudness: Severity) -> None:
-    late = after(1800)
+def test_a_note_that_is_merely_likely_or_below_its_level_is_not_sent(tmp_path: Path) -> None:
     likely: dict[str, str] = {}
     below: dict[str, str] = {}
-    for rule, level in of(loudness):
+    for rule, level in of(Severity.REPORT):
         likely |= verdict(rule, f"{SEVERITY[level.status]}x130", "0x130")
         below |= verdict(rule, f"{SEVERITY[level.status] - 1}x130")
-    values = [(late, count(rule, loudness), 0.0) for rule, _ in of(loudness)]
+    values = [(after(1800), count(rule, Severity.REPORT), 0.0) for rule, _ in of(Severity.REPORT)]
     assert not differences(
         tmp_path, ALERTS, [Case(name="likely", series=likely, values=values), Case(series=below, values=values)]
     )
 
 
 @pytest.mark.slow
-def test_certainty_must_be_of_the_same_agent_and_two_agents_are_one_alert(tmp_path: Path) -> None:
-    rule = next(rule for rule in RULES if rule.loudness is Severity.TICKET)
-    fire = count(rule, Severity.TICKET)
-    crossed = {
-        **verdict(rule, "1x200", "0x200", "a:1"),
-        **verdict(rule, "0x200", "1x200", "b:1"),
-    }
-    both = {**verdict(rule, "1x200", "1x200", "a:1"), **verdict(rule, "1x200", "1x200", "b:1")}
-    moved = {**verdict(rule, "1x40 stale", "1x40 stale", "a:1"), **verdict(rule, "_x42 1x200", "_x42 1x200", "b:1")}
+@pytest.mark.parametrize("severity", [Severity.TICKET, Severity.REPORT])
+def test_two_agents_are_one_alert_and_certainty_is_of_the_same_agent(tmp_path: Path, severity: Severity) -> None:
+    rule, level = of(severity)[0]
+    fire = count(rule, severity)
+    crossed = {**verdict(rule, "1x200", "0x200", "a:1"), **verdict(rule, "0x200", "1x200", "b:1")}
+    both = {**raised(rule, level, "1x200", "a:1"), **raised(rule, level, "1x200", "b:1")}
+    moved = {**raised(rule, level, "1x40 stale", "a:1"), **raised(rule, level, "_x42 1x200", "b:1")}
     since = f'time() - ALERTS_FOR_STATE{{alertname="Sizewatch{rule.name}"}}'
-    assert not differences(
-        tmp_path,
-        ALERTS,
-        [
-            Case(name="crossed", series=crossed, values=[("20m", fire, 0)]),
-            Case(name="both", series=both, values=[("20m", fire, 1)]),
-            Case(name="moved", series=moved, values=[("20m", fire, 1), ("20m", f"scalar({since}) + vector(0)", 1200)]),
-        ],
-    )
+    cases = [
+        Case(name="crossed", series=crossed, values=[("20m", fire, 0)]),
+        Case(name="both", series=both, values=[("20m", fire, 1)]),
+        Case(name="moved", series=moved, values=[("20m", fire, 1), ("20m", f"scalar({since}) + vector(0)", 1200)]),
+    ]
+    assert not differences(tmp_path, ALERTS, cases)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loudness", Severity)
-def test_every_alert_carries_its_labels_and_says_what_was_seen_and_expected(tmp_path: Path, loudness: Severity) -> None:
+@pytest.mark.parametrize("severity", Severity)
+def test_every_alert_carries_its_labels_and_says_what_was_seen_and_expected(tmp_path: Path, severity: Severity) -> None:
     cases = []
-    for rule, level in of(loudness):
+    for rule, level in of(severity):
         told = {'sizewatch_plan_info{tier="t",model="m",instance="a:19095"}': "1x70"}
-        told |= verdict(rule, f"{SEVERITY[level.status]}x70")
+        told |= raised(rule, level, "1x70")
         told |= series(rule, names.OBSERVED.name, "0.25x70")
         told |= series(rule, names.EXPECTED.name, "0.25x70", bound="upper")
-        alerts = [("16m", rule.name, [expected(rule, one) for one in LEVELS[rule.loudness] if reached(one, level)])]
+        alerts = [("16m", rule.name, [expected(rule, level)])]
         cases.append(Case(name=rule.name, series=told, alerts=alerts))
     # The whole file for each of its alerts takes promtool half a minute, and a start for each of them is as dear.
     for some in (cases[n : n + 3] for n in range(0, len(cases), 3)):
         assert not differences(tmp_path, narrowed(tmp_path, ALERTS, *(case.name for case in some)), some)
-
-
-def reached(one: AlertLevel, level: AlertLevel) -> bool:
-    """Whether a verdict of `level` also fires the alert of `one`."""
-    return SEVERITY[one.status] <= SEVERITY[level.status]
 
 
 def expected(rule: Rule, level: AlertLevel) -> dict[str, Any]:
@@ -265,8 +237,7 @@ def expected(rule: Rule, level: AlertLevel) -> dict[str, Any]:
     about = "t/r1" if replica else "t"
     return {
         "exp_labels": {
-            "severity": SEVERITIES[level.loudness],
-            "loudness": level.loudness.value,
+            "severity": level.severity.value,
             "source": "sizewatch",
             "tier": "t",
             "rule": rule.name,
@@ -290,7 +261,7 @@ def test_an_alert_leads_to_the_card_of_its_tier_and_says_which_bound_is_known(tm
     given = expected(rule, level)
     given["exp_annotations"] |= {"value": "Now: lower bound 2.5 s", "status_url": "https://sizewatch.example/#tier-t"}
     told = {
-        **verdict(rule, "1x200"),
+        **raised(rule, level, "1x200"),
         **series(rule, names.OBSERVED.name, "2.5x200", bound="lower"),
         f'{names.STATUS_PAGE.name}{{url="https://sizewatch.example",instance="a:19095"}}': "1x200",
         f'{names.STATUS_PAGE.name}{{url="https://other.example",instance="b:19095"}}': "1x200",

@@ -164,7 +164,6 @@ def test_blindness_that_lasts_is_one_alert_a_tier_and_nothing_to_judge_is_none(t
         "reason": "scrape_failed",
         "job": "s",
         "severity": "warning",
-        "loudness": "ticket",
         "source": "sizewatch",
     }
     assert not differences(

@@ -531,7 +531,7 @@ def test_the_json_twin_says_the_same_as_the_page() -> None:
         assert [r["replica"] for r in told["replicas"]] == [r.name for r in tier.replicas]
     ttft = found["tiers"][0]["numbers"][0]
     assert (ttft["now"]["low"], ttft["now"]["high"], ttft["planned"]["value"]) == (0.75, 1.0, 2.0)
-    assert {alert["loudness"] for alert in found["alerts"]} == {"page", "ticket"}
+    assert {alert["severity"] for alert in found["alerts"]} == {"critical", "warning"}
 
 
 def test_a_number_that_is_none_becomes_null_in_json() -> None:

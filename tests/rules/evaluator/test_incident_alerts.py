@@ -68,8 +68,8 @@ def over(findings: Iterable[Finding], end: float) -> list[Finding]:
 
 def test_a_cascade_is_one_page_and_its_resolution() -> None:
     assert story(over(CASCADE, 420.0), 4000.0) == [
-        ("KvCacheCascade", "page", 85.0, None),
-        ("KvCacheCascade", "page", 85.0, 420.0),
+        ("KvCacheCascade", "critical", 85.0, None),
+        ("KvCacheCascade", "critical", 85.0, 420.0),
     ]
 
 
@@ -81,7 +81,7 @@ def test_a_ticket_waits_and_is_named_by_the_root_that_is_known_by_then() -> None
     ]
     assert alerts(known, 99.0 + TICKET_WAIT_SECONDS) == ()
     (one,) = alerts(known, 101.0 + TICKET_WAIT_SECONDS)
-    assert told([one]) == [("PrefixHitLow", "ticket", 100.0, None)]
+    assert told([one]) == [("PrefixHitLow", "warning", 100.0, None)]
     (later,) = alerts(known, 2000.0)
     assert later.incident.root.rule == "WorkloadDrift"
     assert told([later]) == told([one]), "a refined root makes no other alert"
@@ -94,10 +94,10 @@ def test_an_incident_that_ends_before_its_wait_sends_no_ticket() -> None:
 def test_what_pages_after_its_ticket_is_an_alert_of_its_own_beside_it() -> None:
     known = [finding("QueueGrowing", 0.0, 1400.0, status=WARNING), finding("TtftSloBurn", 1000.0, 1300.0)]
     assert story(known, 4000.0) == [
-        ("QueueGrowing", "ticket", 0.0, None),
-        ("TtftSloBurn", "page", 1000.0, None),
-        ("TtftSloBurn", "page", 1000.0, 1300.0),
-        ("QueueGrowing", "ticket", 0.0, 1400.0),
+        ("QueueGrowing", "warning", 0.0, None),
+        ("TtftSloBurn", "critical", 1000.0, None),
+        ("TtftSloBurn", "critical", 1000.0, 1300.0),
+        ("QueueGrowing", "warning", 0.0, 1400.0),
     ]
 
 
@@ -105,9 +105,9 @@ def test_what_is_left_after_a_page_is_a_ticket_only_half_a_day_later() -> None:
     page = finding("KvCacheCascade", 0.0, 300.0, replica="a")
     lag = finding("TtftDivergence", 60.0, 299.0 + LEFT_OVER_SECONDS, status=WARNING)
     late = 400.0 + LEFT_OVER_SECONDS
-    assert [one[1] for one in story([page, lag], late, 60.0)] == ["page", "page"]
+    assert [one[1] for one in story([page, lag], late, 60.0)] == ["critical", "critical"]
     lasts = replace(lag, ended_at=None)
-    assert story([page, lasts], late, 60.0)[2:] == [("TtftDivergence", "ticket", 300.0 + LEFT_OVER_SECONDS, None)]
+    assert story([page, lasts], late, 60.0)[2:] == [("TtftDivergence", "warning", 300.0 + LEFT_OVER_SECONDS, None)]
 
 
 def test_what_begins_after_the_aftermath_of_a_page_is_a_ticket_of_its_own() -> None:
@@ -115,14 +115,14 @@ def test_what_begins_after_the_aftermath_of_a_page_is_a_ticket_of_its_own() -> N
     lasts = finding("TtftDivergence", 60.0, status=WARNING)
     lag = finding("TtftDivergence", 290.0 + AFTERMATH_SECONDS, status=WARNING)
     other = finding("QueueGrowing", 310.0 + AFTERMATH_SECONDS, status=WARNING)
-    assert [one[1] for one in story([page, lasts, lag], 5000.0)] == ["page", "page"]
-    assert story([page, lasts, lag, other], 5000.0)[2:] == [("QueueGrowing", "ticket", other.started_at, None)]
+    assert [one[1] for one in story([page, lasts, lag], 5000.0)] == ["critical", "critical"]
+    assert story([page, lasts, lag, other], 5000.0)[2:] == [("QueueGrowing", "warning", other.started_at, None)]
 
 
 def test_a_short_recovery_is_none() -> None:
     pause = KEEP_SECONDS - 1
     known = [finding("TierDown", 0.0, 200.0), finding("TierDown", 200.0 + pause, 800.0)]
-    assert story(known, 3000.0) == [("TierDown", "page", 0.0, None), ("TierDown", "page", 0.0, 800.0)]
+    assert story(known, 3000.0) == [("TierDown", "critical", 0.0, None), ("TierDown", "critical", 0.0, 800.0)]
 
 
 def test_what_is_likely_or_for_the_report_sends_nothing() -> None:
@@ -135,7 +135,7 @@ def test_a_page_that_gets_better_stays_a_page_until_it_ends() -> None:
     page = finding("KvCacheCascade", 100.0, replica="a")
     milder = Transition(t=200.0, status=WARNING, stage=1, certainty=Certainty.CERTAIN)
     assert told(alerts([replace(page, transitions=(*page.transitions, milder))], 900.0)) == [
-        ("KvCacheCascade", "page", 100.0, None)
+        ("KvCacheCascade", "critical", 100.0, None)
     ]
 
 
@@ -144,7 +144,7 @@ def test_an_alert_outlives_the_findings_that_named_it() -> None:
     later = finding("ItlDivergence", 80_000.0, status=WARNING)
     before = alerts([first, later], 90_100.0)
     # A day after its end the first finding is no longer in memory.
-    assert told(alerts([later], 180_000.0, before)) == told(before) == [("TpotDivergence", "ticket", 0.0, None)]
+    assert told(alerts([later], 180_000.0, before)) == told(before) == [("TpotDivergence", "warning", 0.0, None)]
 
 
 def test_an_end_in_the_future_of_a_clock_that_was_set_back_is_over() -> None:
@@ -215,7 +215,7 @@ def test_every_certain_page_is_told_and_every_alert_is_resolved(known: list[Find
     told_ = story(known, last + KEEP_SECONDS + 30.0)
     pages = [one for one in known if one.worst.status is Status.CRITICAL and one.rule in PAGING]
     for page in pages:
-        assert any(one[1] == "page" and one[2] <= page.started_at <= (one[3] or math.inf) for one in told_)
+        assert any(one[1] == "critical" and one[2] <= page.started_at <= (one[3] or math.inf) for one in told_)
     begun = {one[:3] for one in told_ if one[3] is None}
     # A finding may join two incidents that were too short for a ticket: theirs is over when it is known.
     assert begun <= {one[:3] for one in told_ if one[3] is not None}
