@@ -116,7 +116,8 @@ class SeriesReader:
             fixed = not line or line.startswith(b"#")
             key, value = (line, 0.0) if fixed else _split_number(line)
             parsed, reusable = self._known.get(key), True
-            if parsed is None or value is None:
+            # A number without a name leaves the text of an empty line.
+            if parsed is None or value is None or parsed.is_sample is fixed:
                 parsed, value, reusable = self._parse(line, number)
             if reusable and fixed != parsed.is_sample:
                 learned[key] = parsed

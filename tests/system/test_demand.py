@@ -100,7 +100,7 @@ def test_four_weeks_of_a_tier_are_read_in_a_moment_and_a_minute_takes_little_roo
 
 def test_the_columns_are_those_of_this_format() -> None:
     """A column that comes or goes needs another VERSION, or a history of today is no longer read."""
-    assert VERSION == 5
+    assert VERSION == 6
     assert ", ".join(DEMAND_COLUMNS) == (
         "first, last, expected_seconds, covered_seconds, requests, requests_seconds, completed, prompt_tokens,"
         " prompt_seconds, generation_tokens, generation_seconds, waiting, waiting_seconds, computed_tokens, computed_seconds"

@@ -109,8 +109,8 @@ class Turn:
 
 def turns(path: Path, tier: TierContext, each: float | None = None) -> Iterator[Turn]:
     """Fifty minutes of the pages of four replicas, a forecast after each; `each` keeps the lengths as they are."""
-    flat_days(path, tier.tier)
-    steps, keeping = EvaluationSteps({tier.tier: tier}), HistoryService(lambda: HistoryStore(path))
+    flat_days(path, tier.name)
+    steps, keeping = EvaluationSteps({tier.name: tier}), HistoryService(lambda: HistoryStore(path))
     queues, weighed, alone, chance = [Queue() for _ in range(REPLICAS)], HistoryForecasts(), HistoryForecasts(), 0.0
     rng = random.Random(7)
     for step in range(1, round(50 * MINUTE / SCRAPE) + 1):
@@ -118,7 +118,7 @@ def turns(path: Path, tier: TierContext, each: float | None = None) -> Iterator[
         chance = rng.gauss(0.0, 0.02)
         for number, queue in enumerate(queues):
             page = queue.page(t, RPS * (1 + chance), each or longer(t))
-            steps.apply_snapshot(tier.tier, f"r{number}", page)
+            steps.apply_snapshot(tier.name, f"r{number}", page)
         _, closed = steps.step(t)
         keeping.write_cycle(closed)
         if not closed:

@@ -92,7 +92,7 @@ def test_pods_that_come_and_go_are_watched_and_the_others_keep_their_memory(
         kube.put(pod("proxy", gpus=0))
         keys = cluster(tmp_path, kube, role=role, forecast={"enabled": False})
         with running(write(tmp_path, keys)) as daemon:
-            assert up(daemon) == {"llm/a"}, "the first cycle knows it"
+            assert wait_for(lambda: up(daemon) == {"llm/a"})
             assert wait_for(lambda: series(daemon, "sizewatch_prompt_tokens_total"))
             before = daemon.assembly.runtime.replicas["cpu-small", "llm/a"]
             kube.put(serves("b", second))

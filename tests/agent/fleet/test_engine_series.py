@@ -152,5 +152,5 @@ def test_a_real_store_takes_the_selector_of_every_exporter(exporter: object, tmp
 
 def test_gpus_of_a_tier_that_agents_tell_of_are_refused() -> None:
     source = TierSource.model_construct(gpus=GpuSource(selector='job="dcgm"'))
-    assert [path for path, _ in source.contradictions(None)] == [("gpus",)]
+    assert [path for path, _ in source._contradictions()] == [("gpus",)]
     assert GpuSource.model_validate({"selector": 'job="dcgm"'}).replica_label == "exported_pod"

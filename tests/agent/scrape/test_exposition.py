@@ -344,6 +344,7 @@ def damaged(text: str, damages: list[Damage]) -> str:
 @given(st.lists(DAMAGE, min_size=1, max_size=4))
 @example([(renumbered, 13, 0, "NaN"), (cut_short, 14, 0, "")])
 @example([(inserted, 11, 0, "0")])
+@example([(renumbered, 11, 0, "0")])
 def test_a_damaged_page_is_refused_or_read_as_the_library_reads_it(damages: list[Damage]) -> None:
     """1. Never other values than the library's. 2. Whatever the library refuses is refused. 3. What else is refused is
     refused for what the library does not look at: a series twice, a last line without its end,
