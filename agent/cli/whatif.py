@@ -29,8 +29,8 @@ from agent.durations import duration_text
 from agent.history.daily_queries import measured_views, read_production
 from exporters.documents.what_if import pools_text, whatif_text
 from exporters.documents.what_if_json import pools_json, whatif_json
-from rules.resize.production_curve import BAD
-from rules.resize.production_curve import FINE as HELD
+from rules.resize.production_summary import BAD
+from rules.resize.production_summary import FINE as HELD
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS
 from rules.verdicts.finding import Finding
 from rules.what_if.answer import answer_question, explain_unanswerable

@@ -32,8 +32,7 @@ from rules.plan import load_bins
 from rules.plan.load_bins import BinnedWindow, TierContext, with_capacity
 from rules.resize.measured_capacity import capacity_now, count_present_requests, evidence_of
 from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary
-from rules.resize.proposal import index_by_rule, propose_size
-from rules.resize.tier_move import add_tier_moves
+from rules.resize.proposal import propose_size
 from rules.telemetry.windows import HOUR_SECONDS, Window
 from rules.verdicts.finding import Finding, UnknownSpan
 
@@ -59,7 +58,6 @@ def query_report_inputs(
     for place, name in enumerate(names):
         progress(place / len(names), name)
         tiers.append(_tier(store, loaded, contexts[name], versions.get(name, ""), since, until))
-    moved = add_tier_moves([past.resize for past in tiers])
     return ReportInputs(
         made_at=until,
         since=since,
@@ -67,7 +65,7 @@ def query_report_inputs(
         zone=loaded.config.forecast.zone,
         version=VERSION,
         plan=loaded.plan,
-        tiers=tuple(replace(past, resize=resize) for past, resize in zip(tiers, moved, strict=True)),
+        tiers=tuple(tiers),
         remarks=_gone(store, contexts, since, until),
         simulated=bool(store.simulated_notice()),
     )
@@ -111,9 +109,10 @@ def _tier(
     if measured:
         # The next plan has production's lengths beside it, so it counts these requests.
         context = with_capacity(context, count_present_requests(context.capacity, seen.lately))
-    summary = replace(seen, context=context, capacity_bins=evidence_of(days))
+    # The curve and the capacity tell of the same requests.
+    summary = replace(seen, context=context, bins=evidence_of(days) or seen.bins)
     return TierPast(
-        resize=propose_size(summary, index_by_rule(results)),
+        resize=propose_size(summary, results),
         step13=checked,
         results=results,
         before=_before(store, context, since, until),

@@ -20,7 +20,7 @@ from statistics import fmean, pstdev
 from exporters.render.text import blank_unprintable, printable_line, replace_undecodable
 from rules.plan.gpus import engine_kv_tokens, read_count
 from rules.plan.schema import BenchmarkCurve, Point, Provenance
-from rules.resize.workload import BenchmarkLoad, BenchmarkWorkload
+from rules.resize.workload import BenchmarkWorkload
 from rules.telemetry import histograms
 from rules.telemetry.readings import read, window_since_start
 from rules.telemetry.signals import BY_NAME, Reading
@@ -354,21 +354,21 @@ def workload_files(workload: BenchmarkWorkload, tool: str, model: str, head: str
     script, files = [RUN.format(needs=needs, head=printable_line(head), model=safe)], {}
     own, shared = count(workload.shared_blocks), workload.shared_blocks * workload.block_tokens
     # The engine compiles, and the shared prefix is computed, before the first load.
-    for seed, load in enumerate((workload.loads[0], *workload.loads)):
-        tag = f"r{load.rps:g}" if seed else "warm_up"
-        lines = _requests(workload, load, Random(seed), own)[: None if seed else WARM_UP]
-        seconds = math.ceil(len(lines) / load.rps)
+    for seed, rps in enumerate((workload.loads[0], *workload.loads)):
+        tag = f"r{rps:g}" if seed else "warm_up"
+        lines = _requests(workload, rps, Random(seed), own)[: None if seed else WARM_UP]
+        seconds = math.ceil(len(lines) / rps)
         values = {
             "tag": tag,
             "result": f"bench_{tag}" if seed else tag,
             "seed": seed,
             "block": workload.block_tokens,
             "requests": len(lines),
-            "most": max(len(lines), math.ceil(seconds * load.rps)),
+            "most": max(len(lines), math.ceil(seconds * rps)),
             "shared": shared,
             "questions": _shape([max(1, prompt - shared) for prompt in workload.prompts]),
             "outputs": _shape(workload.generations),
-            "load": arrivals.format(rps=load.rps, seconds=seconds),
+            "load": arrivals.format(rps=rps, seconds=seconds),
         }
         script.append(command.format(**values))
         if "requests_{tag}" in command:
@@ -376,9 +376,7 @@ def workload_files(workload: BenchmarkWorkload, tool: str, model: str, head: str
     return {"run.sh": "".join(script), **files}
 
 
-def _requests(
-    workload: BenchmarkWorkload, load: BenchmarkLoad, chance: Random, own: Iterator[int]
-) -> list[dict[str, object]]:
+def _requests(workload: BenchmarkWorkload, rps: float, chance: Random, own: Iterator[int]) -> list[dict[str, object]]:
     lines = []
     prompts, generations = (
         chance.sample(lengths, len(lengths)) for lengths in (workload.prompts, workload.generations)
@@ -387,7 +385,7 @@ def _requests(
         blocks = math.ceil(prompt / workload.block_tokens)
         shared = min(workload.shared_blocks, blocks - 1)
         ids = [*range(shared), *(next(own) for _ in range(blocks - shared))]
-        when = round(1000 * place / load.rps)
+        when = round(1000 * place / rps)
         lines.append({"timestamp": when, "input_length": prompt, "output_length": generation, "hash_ids": ids})
     return lines
 

@@ -25,7 +25,7 @@ from rules.plan.schema import BenchmarkCurve, Plan, Point, Provenance, TierPlan,
 from rules.resize.production_summary import ProductionSummary
 from rules.resize.workload import BenchmarkWorkload
 from rules.sizing import cost_per_million_tokens, littles_ceiling_rps
-from rules.telemetry.wording import format_count, number, quantity
+from rules.telemetry.wording import format_count, quantity
 from rules.telemetry.work import MeanTokens
 
 WIDTH = 78
@@ -293,9 +293,8 @@ def workload_text(tier: str, seen: ProductionSummary, workload: BenchmarkWorkloa
         f"{tier}: {format_duration(seen.observed_seconds)} observed",
         *(f"  {key:{_KEY}}{text}" for key, text in rows),
     ]
-    lines.append(f"loads of one replica, {format_count(len(workload.prompts), 'request')} each:")
-    for load in workload.loads:
-        lines.append(f"  {number(load.rps, 'per_second'):{_KEY}}{load.origin}")
+    loads = ", ".join(f"{rps:g}" for rps in workload.loads)
+    lines.append(f"loads of one replica, {format_count(len(workload.prompts), 'request')} each: {loads} rps")
     lines += [line for text in workload.remarks for line in textwrap.wrap(f"- {text}", WIDTH, subsequent_indent="  ")]
     return "\n".join(lines)
 

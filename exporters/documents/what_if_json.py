@@ -16,8 +16,8 @@ from exporters.render.text import copy_fields, format_local
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.plan.replica_count import ReplicaCount
 from rules.resize.fleet_cost import FleetCost
-from rules.resize.limits import KV
-from rules.resize.production_curve import SloStatus
+from rules.resize.production_summary import SloStatus
+from rules.resize.proposal import KV
 from rules.resize.workload import measure_workload
 from rules.telemetry.signals import Missing, SignalValue
 from rules.telemetry.windows import DAY_SECONDS

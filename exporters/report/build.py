@@ -45,7 +45,6 @@ def report_json(candidate: Report) -> str:
 _DONE = {
     ProposalKind.GROW.value: "grow",
     ProposalKind.SHRINK.value: "shrink",
-    ProposalKind.MOVE.value: "move",
     ProposalKind.KEEP.value: "keep",
     ProposalKind.NONE.value: "no recommendation for",
 }

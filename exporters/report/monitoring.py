@@ -20,7 +20,7 @@ from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
 from rules.methods.burn_rate import allowed_to_fail
 from rules.plan.load_bins import TierContext
-from rules.resize.production_curve import merge_bins
+from rules.resize.production_summary import merge_bins
 from rules.telemetry.gpu_windows import gpu_utilization
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, SignalKind, SignalValue

@@ -17,7 +17,7 @@ from exporters.report.records import QuestionAnswer, ReportNumber, TermRow
 from exporters.report.wording import INSTANTS, as_number, money, words
 from rules.plan.load_bins import TierContext
 from rules.plan.schema import Slo
-from rules.resize.production_curve import merge_bins
+from rules.resize.production_summary import merge_bins
 from rules.resize.proposal import Resize
 from rules.sizing import littles_ceiling_rps
 from rules.telemetry import histograms

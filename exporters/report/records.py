@@ -85,7 +85,6 @@ class WorkloadPart:
     requests: float
     average_rps: float | None
     peak_rps: float | None
-    p95_rps: float | None
     highest_rps: float | None
     planned_average_rps: float | None
     planned_peak_rps: float | None
@@ -296,7 +295,7 @@ class QuestionAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalPart:
-    """Proposal: keep, grow, shrink, move or no_recommendation. `saves_a_day` is negative for a cost, null without a
+    """Proposal: keep, grow, shrink or no_recommendation. `saves_a_day` is negative for a cost, null without a
     price. `left` names plan keys for which production gives only a bound.
     """
 
@@ -304,7 +303,6 @@ class ProposalPart:
     certainty: str
     now: int | None
     replicas: int | None
-    to_tier: str
     sentence: str
     evidence: tuple[str, ...]
     against: tuple[str, ...]

@@ -7,6 +7,8 @@ modules.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import product
+from math import fsum
 
 from exporters.documents.check import HEADS, result_words
 from exporters.documents.plan_diff import tier_diff
@@ -42,10 +44,8 @@ from rules.catalogue.registry import BY_NAME as RULES
 from rules.plan.money import HOURS_A_DAY
 from rules.plan.replica_count import ReplicaCount
 from rules.plan.schema import Plan, Point, TierPlan
-from rules.resize.fleet_cost import FleetCost
-from rules.resize.levers import group_by_hour_of_week
-from rules.resize.production_curve import ProductionPoint
-from rules.resize.production_summary import ProductionSummary, Rate
+from rules.resize.fleet_cost import FleetCost, group_by_hour_of_week
+from rules.resize.production_summary import ProductionPoint, ProductionSummary, Rate
 from rules.resize.proposal import ProposalKind, Resize
 from rules.resize.workload import list_guardrails
 from rules.telemetry.windows import DAY_SECONDS, HOUR_SECONDS, Window, sum_windows
@@ -213,7 +213,7 @@ def _curve(resize: Resize) -> CurvePart:
 
 def _curve_window(seen: ProductionSummary) -> Window | None:
     """Return the sum of what the points of the curve were measured in, None without any."""
-    windows = [capacity_bin.window for capacity_bin in seen.capacity_bins]
+    windows = [binned.window for binned in seen.bins]
     return sum_windows(windows) if windows else seen.lately
 
 
@@ -303,16 +303,24 @@ def _cost(cost: FleetCost) -> CostRow:
 
 def _trap(past: TierPast, zone: str) -> TrapPart:
     resize, judged = past.resize, judge_row(("UtilizationTrap",), past)
-    week = group_by_hour_of_week(resize.seen, zone) if resize.seen.context.capacity else ()
     return TrapPart(
         utilization=as_number(resize.utilization),
         status=judged.status,
         certainty=judged.certainty,
         sentence=judged.sentence,
         levers=tuple(row_from(LeverRow, lever, certainty=lever.certainty.value) for lever in resize.levers),
-        week=tuple(row_from(WeekHour, hour_of_week) for hour_of_week in week),
+        week=tuple(_week(resize.seen, zone)) if resize.seen.context.capacity else (),
         zone=zone,
     )
+
+
+def _week(seen: ProductionSummary, zone: str) -> Iterable[WeekHour]:
+    """Yield the means of all 168 hours of the week from Monday 0:00 on."""
+    grouped = group_by_hour_of_week(seen, zone)
+    for weekday, hour in product(range(7), range(24)):
+        rows = grouped.get((weekday, hour), ())
+        used, idle = [fsum(column) / len(rows) for column in zip(*rows, strict=True)] or (None, None)
+        yield WeekHour(weekday=weekday, hour=hour, utilization=used, idle_replicas=idle, count=len(rows))
 
 
 def _prewarming(past: TierPast, limits: Mapping[str, Mapping[str, float]]) -> PrewarmPart:

@@ -126,7 +126,6 @@ PROPOSED = {
     ProposalKind.KEEP.value: "Keep",
     ProposalKind.GROW.value: "Grow",
     ProposalKind.SHRINK.value: "Shrink",
-    ProposalKind.MOVE.value: "Move to another tier",
     ProposalKind.NONE.value: "No recommendation",
 }
 

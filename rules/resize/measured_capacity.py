@@ -12,19 +12,13 @@ from dataclasses import replace
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
 from rules.methods.divergence import compute_tail
-from rules.methods.evidence import is_significant_share
+from rules.methods.evidence import certain_if, is_significant_share
 from rules.plan.capacity import EVALUATIONS, EVIDENCE_DAYS, damp_capacity, planned_capacity
 from rules.plan.curve import CERTAIN_REQUESTS, LIMITED, OperatingPoint
 from rules.plan.load_bins import BinnedWindow, TierContext, sum_by_bin
 from rules.plan.schema import Point
-from rules.resize.overload import (
-    FEWEST_REQUESTS,
-    WORK_FAMILIES,
-    is_saturated,
-    lower_to_ceiling,
-    measure_ceiling,
-)
-from rules.resize.production_curve import BAD, FINE, ProductionPoint, SloStatus, production_points
+from rules.resize.overload import FEWEST_REQUESTS, WORK_FAMILIES, is_saturated, lower_to_ceiling, measure_ceiling
+from rules.resize.production_summary import BAD, FINE, ProductionPoint, SloStatus, production_points
 from rules.telemetry import windows
 from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.signals import Reading, SignalValue
@@ -73,8 +67,6 @@ def capacity_now(context: TierContext, days: Iterable[Iterable[BinnedWindow]]) -
 
 def _scale(capacity: Capacity, factor: float) -> Capacity:
     """Return the capacity in requests of 1 / `factor` times the work."""
-    if factor == 1:
-        return capacity
     high = None if capacity.high is None else capacity.high * factor
     return replace(capacity, rps=capacity.rps * factor, low=capacity.low * factor, high=high)
 
@@ -103,10 +95,8 @@ def _estimate_in_unit(context: TierContext, bins: Sequence[BinnedWindow]) -> tup
         capacity = lower_to_ceiling(capacity, ceiling)
     if capacity is None or planned is None or plan is None or plan.rps == planned.rps:
         return capacity, 1.0
-    capacity = replace(
-        capacity, reason=capacity.reason + _weigh_request(planned, plan), planned_rps=planned.planned_rps
-    )
-    return capacity, planned.rps / plan.rps
+    reason = capacity.reason + _weigh_request(planned, plan)
+    return replace(capacity, reason=reason, planned_rps=planned.planned_rps), planned.rps / plan.rps
 
 
 def _weigh_request(before: Capacity, present: Capacity) -> str:
@@ -131,19 +121,26 @@ def _estimate(
     points = production_points(context, (binned for binned in bins if not is_saturated(binned, context)))
     kept = max((point for point in points if point.kept in FINE), key=lambda point: point.rps, default=None)
     above = [point for point in points if point.kept in BAD and (kept is None or point.rps > kept.rps)]
-    if kept is not None and above:
-        return replace(_between(context, plan, points, kept, above[0]), lengths=present)
-    if plan is None:
-        return replace(_without_benchmark(points, kept), lengths=present) if kept else None
+    base = plan
+    if base is None and kept is not None:
+        text = f"the plan has no benchmark; {kept.rps:.3g} rps a replica kept the SLO, what is above was not reached"
+        source, certainty = CapacitySource.PRODUCTION, Certainty.LIKELY
+        base = Capacity(
+            rps=kept.rps, low=kept.rps, high=None, source=source, certainty=certainty, reason=text, lengths=present
+        )
+    if base is None:
+        return None
     base = replace(
-        plan,
+        base,
         highest_rps=max((point.rps for point in points), default=None),
         kept_rps=kept.rps if kept else None,
         knee_seen=bool(above),
     )
+    if above and kept is not None:
+        return replace(_between(context, plan, base, kept, above[0]), lengths=present)
     if above:
         return _never_kept(base, above[0], present)
-    if kept is None:
+    if kept is None or plan is None:
         return base
     slower = plan.source is not CapacitySource.PRODUCTION and _is_slower(context, bins)
     # All that broke it lies below a load that kept it: something else than load did, and how slow that was says nothing.
@@ -160,17 +157,10 @@ def present_lengths(whole: Window) -> CapacityLengths:
     finished = whole.counters.get("requests_finished", 0.0)
     if finished <= 0:
         return UNTOLD
-
-    def mean(family: str) -> MeanTokens | None:
-        tokens = whole.counters.get(family, 0.0)
-        return MeanTokens(low=tokens / finished, high=tokens / finished) if tokens > 0 else None
-
-    computed = computed_share(whole)
-    return CapacityLengths(
-        prompt_tokens=mean("prompt_tokens"),
-        generation_tokens=mean("generation_tokens"),
-        prefix_hit_ratio=None if computed is None else 1 - computed,
-    )
+    means = (whole.counters.get(family, 0.0) / finished for family in ("prompt_tokens", "generation_tokens"))
+    prompts, outputs = (MeanTokens(low=mean, high=mean) if mean > 0 else None for mean in means)
+    hits = None if (computed := computed_share(whole)) is None else 1 - computed
+    return CapacityLengths(prompt_tokens=prompts, generation_tokens=outputs, prefix_hit_ratio=hits)
 
 
 def at_present_lengths(plan: Capacity, whole: Window, present: CapacityLengths) -> Capacity:
@@ -187,13 +177,7 @@ def at_present_lengths(plan: Capacity, whole: Window, present: CapacityLengths) 
     least = (work.total.low or 0.0) / each
     most = work.total.high / each if work.total.high else factor
     high = plan.high / least if plan.high is not None and least > 0 else None
-    return replace(
-        plan,
-        rps=plan.rps / factor,
-        low=plan.low / max(most, factor),
-        high=high,
-        lengths=present,
-    )
+    return replace(plan, rps=plan.rps / factor, low=plan.low / max(most, factor), high=high, lengths=present)
 
 
 def _never_kept(base: Capacity, lowest: ProductionPoint, present: CapacityLengths) -> Capacity:
@@ -211,20 +195,6 @@ def _never_kept(base: Capacity, lowest: ProductionPoint, present: CapacityLength
     return replace(base, rps=rps, low=0.0, high=high, source=source, reason=text, lengths=present)
 
 
-def _without_benchmark(points: Sequence[ProductionPoint], kept: ProductionPoint) -> Capacity:
-    text = f"the plan has no benchmark; {kept.rps:.3g} rps a replica kept the SLO, what is above was not reached"
-    return Capacity(
-        rps=kept.rps,
-        low=kept.rps,
-        high=None,
-        source=CapacitySource.PRODUCTION,
-        certainty=Certainty.LIKELY,
-        reason=text,
-        highest_rps=max(point.rps for point in points),
-        kept_rps=kept.rps,
-    )
-
-
 def _confirmed(base: Capacity, kept: ProductionPoint) -> Capacity:
     """Return the plan's value, or a higher load that kept the SLO; certain if production came near it.
 
@@ -238,38 +208,26 @@ def _confirmed(base: Capacity, kept: ProductionPoint) -> Capacity:
         low=best if sure else min(kept.rps, best),
         high=None if base.high is None else max(best, base.high),
         source=base.source if best == base.rps else CapacitySource.PRODUCTION,
-        certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,
+        certainty=certain_if(sure),
         reason=f"{_whose(base)} {base.rps:.3g} rps a replica; production kept the SLO up to {kept.rps:.3g}",
     )
 
 
 def _between(
-    context: TierContext,
-    plan: Capacity | None,
-    points: Sequence[ProductionPoint],
-    kept: ProductionPoint,
-    broken: ProductionPoint,
+    context: TierContext, plan: Capacity | None, base: Capacity, kept: ProductionPoint, broken: ProductionPoint
 ) -> Capacity:
-    low, high = kept.rps, broken.rps
-    text = f"production kept the SLO at {low:.3g} rps a replica and broke it at {high:.3g}"
+    """Return the plan's value where it lies between the two loads, else where the curve of production crosses the SLO."""
+    text = f"production kept the SLO at {kept.rps:.3g} rps a replica and broke it at {broken.rps:.3g}"
     best, source = None, CapacitySource.PRODUCTION
     if plan is not None:
-        text += f"; {_whose(plan)} {plan.rps:.3g} {'lies' if low <= plan.rps <= high else 'does not lie'} between"
-        if low <= plan.rps <= high or (plan.source is CapacitySource.OPERATOR and plan.rps < low):
+        is_between = kept.rps <= plan.rps <= broken.rps
+        text += f"; {_whose(plan)} {plan.rps:.3g} {'lies' if is_between else 'does not lie'} between"
+        if is_between or (plan.source is CapacitySource.OPERATOR and plan.rps < kept.rps):
             best, source = plan.rps, plan.source
     best = _crossing(context, kept, broken) if best is None else best
     sure = kept.kept is SloStatus.KEPT and broken.kept is SloStatus.BROKEN
-    return Capacity(
-        rps=best,
-        low=min(low, best),
-        high=high,
-        source=source,
-        certainty=Certainty.CERTAIN if sure else Certainty.LIKELY,
-        reason=text,
-        planned_rps=plan.rps if plan is not None else None,
-        highest_rps=max(point.rps for point in points),
-        kept_rps=low,
-        knee_seen=True,
+    return replace(
+        base, rps=best, low=min(kept.rps, best), high=broken.rps, source=source, certainty=certain_if(sure), reason=text
     )
 
 
@@ -298,51 +256,46 @@ def _best(value: SignalValue) -> float | None:
 def _is_slower(context: TierContext, bins: Sequence[BinnedWindow]) -> bool:
     """Return whether production is slower than the benchmark at equal load, beyond chance (95 %, one-sided)."""
     for name in SLOWER:
-        rule_context = RuleContext(
+        rule = RuleContext(
             rule=RULES[name], catalogue=RULES, tier=context, binned=tuple(bins), now=0.0, period_seconds=DAY_SECONDS
         )
-        comparison = select_comparable(rule_context, (rule_context.rule.family,))
+        comparison = select_comparable(rule, (rule.rule.family,))
         tail = compute_tail(comparison, comparison.binned) if isinstance(comparison, BenchmarkComparison) else None
-        if tail is None or tail.requests < rule_context.limit("minimum_requests"):
-            continue
-        if is_significant_share(
-            tail.whole.best, tail.whole.n, tail.requests, rule_context.limit("allowed_share"), LIKELY_CONFIDENCE
-        ):
-            return True
+        if tail is not None and tail.requests >= rule.limit("minimum_requests"):
+            whole, allowed = tail.whole, rule.limit("allowed_share")
+            if is_significant_share(whole.best, whole.n, tail.requests, allowed, LIKELY_CONFIDENCE):
+                return True
     return False
 
 
 def slower_than_planned(points: Sequence[ProductionPoint]) -> tuple[float, float]:
     """Return production's largest ratios of TTFT and TPOT P99 to the benchmark's at equal load; 1 if not slower."""
     enough = [point for point in points if point.requests >= CERTAIN_REQUESTS]
-    ttft = [
-        seen / point.planned_ttft_p99 for point in enough if (seen := _best(point.ttft_p99)) and point.planned_ttft_p99
-    ]
-    tpot = [
-        seen / point.planned_tpot_p99 for point in enough if (seen := _best(point.tpot_p99)) and point.planned_tpot_p99
-    ]
+    ttft = [_divide(point.ttft_p99, point.planned_ttft_p99) for point in enough]
+    tpot = [_divide(point.tpot_p99, point.planned_tpot_p99) for point in enough]
     return max([1.0, *ttft]), max([1.0, *tpot])
+
+
+def _divide(seen: SignalValue, planned: float | None) -> float:
+    best = _best(seen)
+    return best / planned if best and planned else 0.0
 
 
 def _scaled(base: Capacity, context: TierContext, points: Sequence[ProductionPoint], kept: ProductionPoint) -> Capacity:
     """Return the operating point of the benchmark with latencies scaled to production's."""
     curve, plan, factors = context.curve, context.plan, slower_than_planned(points)
-    operating_point: OperatingPoint | None = None
+    usable: OperatingPoint | None = None
     if curve is not None and plan is not None:
-        operating_point = replace(curve, points=tuple(_slower(point, *factors) for point in curve.points)).usable(
-            plan.slo
-        )
-    best = max(kept.rps, operating_point.usable_rps if operating_point else LEAST_UNPROVEN * base.rps)
+        usable = replace(curve, points=tuple(_slower(point, *factors) for point in curve.points)).usable(plan.slo)
+    best = max(kept.rps, usable.usable_rps if usable else LEAST_UNPROVEN * base.rps)
     planned = base.planned_rps or base.rps
-    text = (
-        f"production is up to {max(factors):.2g}x as slow as the benchmark at equal load: {best:.3g} rps a replica are "
-    )
-    text += f"taken, not {planned:.3g}"
+    text = f"production is up to {max(factors):.2g}x as slow as the benchmark at equal load: "
+    text += f"{best:.3g} rps a replica are taken, not {planned:.3g}"
     return replace(base, rps=best, low=kept.rps, high=max(best, planned), source=CapacitySource.PRODUCTION, reason=text)
 
 
 def _slower(point: Point, ttft: float, tpot: float) -> Point:
     """Return a benchmark point with scaled latencies; ITL scales like TPOT, a whole request at most like the slower part."""
     factors = dict(zip(LIMITED, (ttft, tpot, tpot, max(ttft, tpot)), strict=True))
-    mapping = {name: value for name in factors if (value := getattr(point, name)) is not None}
-    return point.model_copy(update={name: value * factors[name] for name, value in mapping.items()})
+    measured = {name: value for name in factors if (value := getattr(point, name)) is not None}
+    return point.model_copy(update={name: value * factors[name] for name, value in measured.items()})

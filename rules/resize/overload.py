@@ -17,14 +17,7 @@ from rules.telemetry import windows
 from rules.telemetry.readings import families_of
 from rules.telemetry.signals import BY_NAME
 from rules.telemetry.windows import DAY_SECONDS, MINUTE_SECONDS, NET_CHANGE, Window
-from rules.telemetry.work import (
-    Capacity,
-    CapacityLengths,
-    CapacitySource,
-    computed_share,
-    count_served,
-    work_of,
-)
+from rules.telemetry.work import Capacity, CapacityLengths, CapacitySource, computed_share, count_served, work_of
 from rules.verdicts.context import SEPARATE
 
 WORK_FAMILIES = families_of(BY_NAME["fleet_utilization"]) | {NET_CHANGE, "ttft_seconds"}
@@ -187,12 +180,8 @@ def bound_by_lengths(capacity: Capacity, context: TierContext, recent: Window) -
     if longer <= FAR:
         return capacity
     text = f"requests are {longer:.2g} times the work of those that it was measured with"
-    capacity = replace(
-        capacity,
-        low=min(capacity.low, capacity.rps / longer),
-        certainty=Certainty.LIKELY,
-        reason=f"{capacity.reason}; {text}",
-    )
+    low, reason = min(capacity.low, capacity.rps / longer), f"{capacity.reason}; {text}"
+    capacity = replace(capacity, low=low, certainty=Certainty.LIKELY, reason=reason)
     outputs = work.by_outputs.best if work.by_outputs is not None else 0.0
     return _bound_by_memory(capacity, context, recent, served, best / outputs if outputs else 0.0)
 
@@ -207,7 +196,11 @@ def _bound_by_memory(
     """
     plan, curve = context.plan, context.curve
     planned = planned_capacity(plan) if plan is not None else None
-    tokens, computed = kv_tokens(context), computed_share(recent)
+    computed = computed_share(recent)
+    # By the benchmark's engine, else by the architecture.
+    measured = plan.curve.measured if plan is not None and plan.curve is not None else None
+    architecture = plan.architecture if plan is not None else None
+    tokens = (measured and measured.kv_tokens) or (architecture and architecture.kv_tokens)
     prompts, outputs = (recent.counters.get(name) for name in ("prompt_tokens", "generation_tokens"))
     if curve is None or planned is None or not tokens or prompts is None or outputs is None:
         return capacity
@@ -221,12 +214,3 @@ def _bound_by_memory(
         return capacity
     text = f"{tokens / held:.0f} requests of {held:,.0f} tokens fit into its KV cache, and so few make at most {most:.3g} rps"
     return replace(capacity, rps=most, low=min(capacity.low, most), high=most, reason=f"{capacity.reason}; {text}")
-
-
-def kv_tokens(context: TierContext) -> int | None:
-    """Return the tokens that a replica's KV cache holds by the plan: the benchmark's engine, else the architecture's."""
-    plan = context.plan
-    if plan is None:
-        return None
-    measured = plan.curve.measured.kv_tokens if plan.curve is not None and plan.curve.measured is not None else None
-    return measured or (plan.architecture.kv_tokens if plan.architecture is not None else None)

@@ -1,37 +1,40 @@
-"""Re-sizing of a tier from production (guide 9.1, Steps 1, 11 and 12): keep, grow, shrink or move.
+"""Re-sizing of a tier from production (guide 9.1, Steps 1, 11 and 12): keep, grow or shrink.
 
-With too little data there is no proposal; it names what is missing and how much is needed.
+With too little data there is no proposal; it names what is missing and how much is needed. A smaller fleet keeps each
+limit of the whole tier that its replicas share, also with one lost. To add a limit: a row of `loads_of`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.catalogue.registry import margin_of
-from rules.confidence import Certainty
-from rules.methods.utilization import hours_of_fullest
-from rules.plan.curve import CERTAIN_REQUESTS
+from rules.confidence import Certainty, nearest_rank
+from rules.methods.evidence import certain_if
+from rules.methods.utilization import hours_of_fullest, mean_ready_replicas
+from rules.plan.curve import CERTAIN_REQUESTS, operating_point
 from rules.plan.money import price_of
-from rules.plan.replica_count import ReplicaCount, fleet_terms, replica_count
+from rules.plan.replica_count import Margin, ReplicaCount, fleet_terms, replica_count
 from rules.plan.schema import TierPlan
-from rules.resize.fleet_cost import FleetCost, measured_cost, planned_cost, proposed_cost
-from rules.resize.levers import Lever, list_levers
-from rules.resize.limits import fewest_within_limits, find_exceeded_limit, limits_text, loads_of
-from rules.resize.production_curve import ProductionPoint, production_points
-from rules.resize.production_summary import ProductionSummary
-from rules.resize.workload import Length, WorkloadNow, measure_workload
+from rules.resize.fleet_cost import FleetCost, Lever, list_levers, measured_cost, planned_cost, proposed_cost
+from rules.resize.production_summary import ProductionPoint, ProductionSummary, production_points
+from rules.resize.workload import WorkloadNow, measure_workload
 from rules.telemetry import windows
+from rules.telemetry.gauges import IN_SYSTEM
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
-from rules.telemetry.windows import DAY_SECONDS
+from rules.telemetry.windows import DAY_SECONDS, Window
 from rules.telemetry.wording import format_count, number
 from rules.telemetry.work import Capacity
 from rules.verdicts.context import SEPARATE
 from rules.verdicts.verdict import FIRING, RuleResult, Verdict
+
+KV = "kv_utilization"
 
 TO_GROW_SECONDS = 0.9 * DAY_SECONDS
 """A peak that was seen is one, however short the time: a day has its busy hours in it."""
@@ -49,7 +52,6 @@ class ProposalKind(StrEnum):
     KEEP = "keep"
     GROW = "grow"
     SHRINK = "shrink"
-    MOVE = "move"
     NONE = "no_recommendation"
 
 
@@ -65,7 +67,6 @@ class Proposal:
     evidence: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
     needed: tuple[str, ...] = ()
-    to_tier: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,50 +88,45 @@ class Resize:
     pools: Mapping[str, Resize] = field(default_factory=dict)
 
 
-Answers = Mapping[str, RuleResult]
-"""What the rules over the time say of the tier, by rule name."""
-
-
-def index_by_rule(results: Iterable[RuleResult]) -> Answers:
-    """Return the results of the tier as a whole by rule, verdicts before unknowns."""
-    mapping: dict[str, RuleResult] = {}
-    for result in results:
-        if result.subject.replica is None and not isinstance(mapping.get(result.rule), Verdict):
-            mapping[result.rule] = result
-    return mapping
-
-
-def propose_size(seen: ProductionSummary, results: Answers) -> Resize:
+def propose_size(seen: ProductionSummary, results: Sequence[RuleResult]) -> Resize:
     """Return the steps and the proposal from production and the rules' results of the same time."""
     workload, plan, usable = measure_workload(seen), seen.context.plan, seen.context.capacity
     mixed, size = seen.context.serves_whole_requests, None
-    levers: tuple[Lever, ...] = ()
-    if mixed and plan and workload.peak_rps and usable and not usable.is_lower_bound:
-        size = replica_count(workload.peak_rps, usable, margin_of(seen.context.limits), *fleet_terms(plan))
-        levers = list_levers(seen, size, price_of(plan))
     utilization: SignalValue = Missing(gap=Gap.SCRAPE_FAILED, text="no hour under the present plan was seen")
     if seen.plan_hours:
         utilization = read(BY_NAME["fleet_utilization"], windows.sum_windows(seen.plan_hours), seen.context.basis)
     measured = measured_cost(seen, utilization.value if isinstance(utilization, Reading) else None)
-    full = hours_of_fullest(seen.hours, "kv_utilization", _trap("fullest_hours", seen))
+    trap = partial(RULES["UtilizationTrap"].limit, overrides=seen.context.limits)
+    full = hours_of_fullest(seen.hours, KV, trap("fullest_hours"))
     kv_fullest = full[0] if full else None
+    is_memory_bound = kv_fullest is not None and kv_fullest >= trap("kv_below")
+    verdicts = (result for result in results if isinstance(result, Verdict) and result.subject.replica is None)
+    held = ""
+    if is_memory_bound:
+        held = f"the hourly mean of the KV cache is {kv_fullest:.0%} in its fullest hours: "
+        held += "memory sets the size, not load"
+    elif any(verdict.rule in EVICTING and verdict.status in FIRING for verdict in verdicts):
+        held = "requests are evicted from the KV cache; fewer replicas would evict more"
+    levers: tuple[Lever, ...] = ()
+    if mixed and plan and workload.peak_rps and usable and not usable.is_lower_bound:
+        size = replica_count(workload.peak_rps, usable, margin_of(seen.context.limits), *fleet_terms(plan))
+        levers = list_levers(seen, size, price_of(plan), utilization, is_memory_bound)
     pools = {pool: propose_size(part, results) for pool, part in sorted(seen.pools.items())} if not mixed else {}
     if len(pools) > 1:
-        proposal = _join_pools(
-            {pool: part.proposal for pool, part in pools.items()}, fleet_terms(plan)[1] if plan else 1
-        )
+        proposals = {pool: part.proposal for pool, part in pools.items()}
+        proposal = _join_pools(proposals, fleet_terms(plan)[1] if plan else 1)
     else:
-        proposal = _propose(seen, results, workload, size, kv_fullest)
+        proposal = _propose(seen, workload, size, held)
     proposed = proposed_cost(seen, proposal.replicas, measured)
     if size is not None and proposed is not None and proposed.utilization is not None:
-        at_peak = size.demand_rps / ((proposal.replicas or 1) * size.capacity.rps)
-        use = f"would be used to {number(proposed.utilization, 'ratio')} on average and to {number(at_peak, 'ratio')} at the peak"
-        use = f"{format_count(proposal.replicas or 1, 'replica')} {use}"
+        replicas, mean = proposal.replicas or 1, number(proposed.utilization, "ratio")
+        at_peak = number(size.demand_rps / (replicas * size.capacity.rps), "ratio")
+        use = f"{format_count(replicas, 'replica')} would be used to {mean} on average and to {at_peak} at the peak"
         proposal = replace(proposal, evidence=(*proposal.evidence, use))
     return Resize(
         seen=seen,
         workload=workload,
-        points=production_points(seen.context, seen.curve_bins),
+        points=production_points(seen.context, seen.bins),
         utilization=utilization,
         kv_fullest=kv_fullest,
         usable=usable,
@@ -169,28 +165,15 @@ def _join_pools(parts: Mapping[str, Proposal], floor: int) -> Proposal:
     return replace(
         rest,
         kind=kind,
-        certainty=_certainty(all(part.certainty is Certainty.CERTAIN for part in parts.values())),
+        certainty=certain_if(all(part.certainty is Certainty.CERTAIN for part in parts.values())),
         now=now,
         replicas=replicas,
         sentence=f"{kind.value.capitalize()}: {format_count(replicas, 'replica')}, {each}",
     )
 
 
-def _certainty(is_certain: bool) -> Certainty:
-    return Certainty.CERTAIN if is_certain else Certainty.LIKELY
-
-
-def _trap(name: str, seen: ProductionSummary) -> float:
-    return RULES["UtilizationTrap"].limit(name, seen.context.limits)
-
-
-def _propose(
-    seen: ProductionSummary,
-    results: Answers,
-    workload: WorkloadNow,
-    size: ReplicaCount | None,
-    kv_fullest: float | None,
-) -> Proposal:
+def _propose(seen: ProductionSummary, workload: WorkloadNow, size: ReplicaCount | None, held: str) -> Proposal:
+    """Return the proposal of a tier or pool. `held` is the reason why fewer replicas would be too few, or ""."""
     plan = seen.context.plan
     now = plan.fleet.instances if plan and plan.fleet else (round(seen.observed_replicas) or None)
     lacking = _lacking(seen, workload)
@@ -206,7 +189,7 @@ def _propose(
             against = (f"at the upper end of what a replica may take, {format_count(size.fewest, 'replica')} would do",)
         return Proposal(
             kind=ProposalKind.GROW,
-            certainty=_certainty(size.fewest is not None and not against and is_measured),
+            certainty=certain_if(size.fewest is not None and not against and is_measured),
             now=now,
             replicas=size.replicas,
             sentence=f"Grow from {now} to {format_count(size.replicas, 'replica')}",
@@ -216,7 +199,7 @@ def _propose(
     if size.replicas == now:
         text = "that is what the traffic seen needs"
         return _keep(now, text, evidence, is_measured and seen.observed_seconds >= TO_SHRINK_SECONDS)
-    return _propose_fewer(seen, results, size, now, evidence, kv_fullest)
+    return _propose_fewer(seen, size, now, evidence, held)
 
 
 def _lacking(seen: ProductionSummary, workload: WorkloadNow) -> tuple[str, ...]:
@@ -224,10 +207,8 @@ def _lacking(seen: ProductionSummary, workload: WorkloadNow) -> tuple[str, ...]:
     hours, usable = seen.observed_seconds / 3600, seen.context.capacity
     texts = []
     if hours < TO_GROW_SECONDS / 3600:
-        texts.append(
-            f"{hours:.1f} hours were seen, {TO_GROW_SECONDS / 3600:.0f} are needed to propose more replicas and "
-            f"{TO_SHRINK_SECONDS / 3600:.0f} to propose fewer"
-        )
+        needed = f"{TO_GROW_SECONDS / 3600:.0f} are needed to propose more replicas"
+        texts.append(f"{hours:.1f} hours were seen, {needed} and {TO_SHRINK_SECONDS / 3600:.0f} to propose fewer")
     silent = seen.until - max((hour.end for hour in seen.hours), default=seen.until)
     if silent >= GONE_SECONDS:
         texts.append(f"nothing was seen of it in the last {silent / 3600:.0f} hours")
@@ -255,46 +236,24 @@ def _evidence(seen: ProductionSummary, workload: WorkloadNow, size: ReplicaCount
         f"the peak needs {format_count(size.without_safety, 'replica')} ({size.arithmetic_text})",
     ]
     if size.replicas > size.without_safety:
-        texts.append(
-            f"the plan's safety factor makes it ceil({peak:.3g} x {size.safety_factor:.3g} / {usable.rps:.3g}) = "
-            f"{format_count(size.replicas, 'replica')}"
-        )
+        counted = f"ceil({peak:.3g} x {size.safety_factor:.3g} / {usable.rps:.3g})"
+        texts.append(f"the plan's safety factor makes it {counted} = {format_count(size.replicas, 'replica')}")
     warm = plan.fleet.minimum_warm if plan.fleet else None
     texts += [f"the minimum warm count asks for {warm}"] if warm and warm >= size.replicas else []
-    texts += [_describe_drift(length) for length in workload.lengths if length.longer or length.shorter][:2]
     return (*texts, f"{seen.observed_seconds / DAY_SECONDS:.1f} days were seen")
 
 
-def _describe_drift(length: Length) -> str:
-    low, high = length.factors or (0.0, None)
-    by = f"at least {low:.1f}x" if length.longer else f"at most {high or 0.0:.2g}x"
-    return f"{length.what} {length.quantile.upper()} are {by} as long as planned"
-
-
 def _propose_fewer(
-    seen: ProductionSummary,
-    results: Answers,
-    size: ReplicaCount,
-    now: int,
-    evidence: tuple[str, ...],
-    kv_fullest: float | None,
+    seen: ProductionSummary, size: ReplicaCount, now: int, evidence: tuple[str, ...], held: str
 ) -> Proposal:
-    """Return a proposal of fewer replicas within every limit.
-
-    KV cache, evictions, or less than a week of data keep the present number.
-    """
+    """Return a proposal of fewer replicas within every limit. Less than a week of data keeps the present number."""
     if seen.observed_seconds < TO_SHRINK_SECONDS:
         hours, needed = seen.observed_seconds / 3600, math.ceil(TO_SHRINK_SECONDS / 3600)
         text = f"{hours:.0f} hours were seen; {needed} are needed to propose fewer replicas"
         sentence = f"Keep {format_count(now, 'replica')} for now: {text}"
         return Proposal(kind=ProposalKind.NONE, now=now, sentence=sentence, evidence=evidence, needed=(text,))
-    if kv_fullest is not None and kv_fullest >= _trap("kv_below", seen):
-        text = (
-            f"the hourly mean of the KV cache is {kv_fullest:.0%} in its fullest hours: memory sets the size, not load"
-        )
-        return _keep(now, text, evidence)
-    if any(isinstance(result := results.get(name), Verdict) and result.status in FIRING for name in EVICTING):
-        return _keep(now, "requests are evicted from the KV cache; fewer replicas would evict more", evidence)
+    if held:
+        return _keep(now, held, evidence)
     loads = loads_of(seen, size)
     fewest = fewest_within_limits(loads, size.replicas, now, size.margin)
     if fewest > size.replicas:
@@ -312,7 +271,7 @@ def _propose_fewer(
     sure = size.most is not None and size.most <= fewest and usable.certainty is Certainty.CERTAIN
     return Proposal(
         kind=ProposalKind.SHRINK,
-        certainty=_certainty(sure),
+        certainty=certain_if(sure),
         now=now,
         replicas=fewest,
         sentence=f"Shrink from {now} to {format_count(fewest, 'replica')}",
@@ -324,9 +283,80 @@ def _propose_fewer(
 def _keep(now: int, why: str, evidence: tuple[str, ...], is_certain: bool = False) -> Proposal:
     return Proposal(
         kind=ProposalKind.KEEP,
-        certainty=_certainty(is_certain),
+        certainty=certain_if(is_certain),
         now=now,
         replicas=now,
         sentence=f"Keep {format_count(now, 'replica')}: {why}",
         evidence=evidence,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierLoad:
+    """Amount of the whole tier that its replicas share, and the limit of one replica, both in `unit`.
+
+    KV cache use adds up as full caches: 13 replicas at 60 % are 7.8.
+    """
+
+    name: str
+    amount: float
+    limit: float
+    unit: str
+
+
+def loads_of(seen: ProductionSummary, size: ReplicaCount) -> tuple[TierLoad, ...]:
+    """Return every limit that is known: the load within the SLO (TTFT, TPOT and ITL), the KV cache, requests in the system."""
+    plan, limits, capacity = seen.context.plan, seen.context.limits, size.capacity
+    name = "requests per second a replica, within the SLO"
+    loads = [TierLoad(name=name, amount=size.demand_rps, limit=capacity.rps, unit="per_second")]
+    fullest = RULES["UtilizationTrap"].limit("fullest_hours", limits)
+    ceiling = RULES["KvCacheNearCeiling"].limit("above", limits)
+    full = _fullest(seen.hours, (KV,), fullest)
+    if full is not None:
+        loads.append(TierLoad(name="KV cache in use (hourly mean)", amount=full, limit=ceiling, unit="ratio"))
+    curve = seen.context.curve
+    measured = curve.read(KV, capacity.rps) if curve is not None else None
+    if isinstance(measured, Reading) and measured.value and full is None:
+        # Where production shows no KV use the benchmark's stands in, which grows with load at most as fast as load does.
+        amount = measured.value * size.demand_rps / capacity.rps
+        loads.append(TierLoad(name="KV cache in use (benchmark)", amount=amount, limit=ceiling, unit="ratio"))
+    point, in_system = operating_point(plan) if plan else None, _fullest(seen.hours, IN_SYSTEM, fullest)
+    if point is not None and point.c_max is not None and in_system is not None:
+        loads.append(TierLoad(name="requests in the system", amount=in_system, limit=point.c_max, unit="count"))
+    return tuple(loads)
+
+
+def _fullest(hours: Iterable[Window], families: Sequence[str], q: float) -> float | None:
+    """Return quantile q over the hours of the mean sum of gauges over the whole tier; None where no hour has all of them."""
+    sums = [
+        mean_ready_replicas((hour,)) * sum(hour.gauges[name].integral / hour.gauges[name].seconds for name in families)
+        for hour in hours
+        if all(name in hour.gauges and hour.gauges[name].seconds > 0 for name in families)
+    ]
+    return nearest_rank(sums, q) if sums else None
+
+
+def fewest_within_limits(loads: Sequence[TierLoad], replicas: int, most: int, margin: Margin) -> int:
+    """Return the fewest replicas from `replicas` to `most` that keep every limit; `most` where none does."""
+    return next((count for count in range(replicas, most) if not find_exceeded_limit(loads, count, margin)), most)
+
+
+def find_exceeded_limit(loads: Iterable[TierLoad], replicas: int, margin: Margin) -> str:
+    """Return the first limit that so many replicas exceed, in words; "" where they keep all."""
+    left = _count_left(replicas, margin)
+    exceeded = (load for load in loads if load.amount / left > load.limit * (1 + 1e-9))
+    return next(limits_text(exceeded, replicas, margin), "")
+
+
+def limits_text(loads: Iterable[TierLoad], replicas: int, margin: Margin) -> Iterator[str]:
+    """Yield where each limit stands with so many replicas, in words."""
+    left = _count_left(replicas, margin)
+    for load in loads:
+        share, limit = number(load.amount / left, load.unit), number(load.limit, load.unit)
+        fleet = f"one of {replicas} lost" if left < replicas else f"{replicas}"
+        yield f"{load.name} would be {share} of at most {limit} with {fleet}"
+
+
+def _count_left(replicas: int, margin: Margin) -> int:
+    """Return how many of so many replicas a limit is checked with: one is lost where the margin says that one may be."""
+    return max(1, replicas - 1 if 0 < margin.survives_loss_from <= replicas else replicas)

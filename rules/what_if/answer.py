@@ -20,9 +20,8 @@ from rules.plan.load_bins import TierContext
 from rules.plan.money import price_of
 from rules.plan.replica_count import ROUNDING, ReplicaCount, fleet_terms, replica_count
 from rules.resize.fleet_cost import FleetCost, tokens_per_hour
-from rules.resize.limits import KV
-from rules.resize.production_curve import SloStatus
-from rules.resize.production_summary import RATE_SECONDS, ProductionSummary, Rate
+from rules.resize.production_summary import RATE_SECONDS, ProductionSummary, Rate, SloStatus
+from rules.resize.proposal import KV
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 from rules.telemetry.windows import HOUR_SECONDS
 from rules.telemetry.work import UNTOLD, Capacity, CapacityLengths, CapacitySource, work_per_request

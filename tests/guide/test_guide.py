@@ -37,7 +37,7 @@ from rules.plan.curve import OperatingPoint, operating_point
 from rules.plan.gpus import planned_kv_tokens
 from rules.plan.load_bins import build_tier_context
 from rules.plan.schema import Fleet, TierPlan
-from rules.resize import levers
+from rules.resize import fleet_cost
 from rules.resize.fleet_cost import planned_cost
 from rules.telemetry import readings
 from rules.telemetry.signals import BY_NAME, Reading

@@ -30,7 +30,7 @@ from rules.plan.load_bins import BinnedWindow, TierContext, bin_window, build_ti
 from rules.plan.schema import Plan, TierPlan, parse_plan, plan_version
 from rules.resize.measured_capacity import capacity_now
 from rules.resize.production_summary import ProductionSummary
-from rules.resize.proposal import index_by_rule, propose_size
+from rules.resize.proposal import propose_size
 from rules.telemetry import arrivals
 from rules.telemetry.arrivals import MinuteDemand
 from rules.telemetry.signals import Reading
@@ -242,9 +242,7 @@ def tier_past(
     checked = check_benchmark(found, binned(found, windows), until)
     seen = seen_of(found, windows, since, until)
     results = (*checked.results, *long_rules.evaluate_long_rules(found, binned(found, windows), until))
-    return TierPast(
-        **{"resize": propose_size(seen, index_by_rule(results)), "step13": checked, "results": results, **parts}
-    )
+    return TierPast(**{"resize": propose_size(seen, results), "step13": checked, "results": results, **parts})
 
 
 def past(one: Plan, *tiers: TierPast, zone: str = "UTC", **parts: Any) -> ReportInputs:

@@ -24,7 +24,7 @@ from exporters.report.inputs import ReportInputs
 from exporters.report.records import TierReport, report_schema
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.plan.schema import Plan
-from rules.resize.production_curve import FINE
+from rules.resize.production_summary import FINE
 from rules.telemetry.windows import Window
 
 FILES = ["plan.next.yaml", "report.html", "report.json", "report.md"]

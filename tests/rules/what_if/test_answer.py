@@ -15,8 +15,7 @@ from exporters.documents.what_if_json import headline
 from rules.confidence import Certainty
 from rules.plan.load_bins import TierContext, build_tier_context, with_capacity
 from rules.plan.replica_count import replica_count
-from rules.resize.production_curve import BAD, FINE, SloStatus
-from rules.resize.production_summary import ProductionSummary
+from rules.resize.production_summary import BAD, FINE, ProductionSummary, SloStatus
 from rules.telemetry.arrivals import MinuteDemand
 from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.windows import Window

@@ -6,7 +6,7 @@ import pytest
 from whatif_samples import DAY, Simulated, simulated
 
 from rules.plan.curve import IN_SYSTEM
-from rules.resize.production_curve import BAD, FINE
+from rules.resize.production_summary import BAD, FINE
 from rules.telemetry.signals import Gap, Missing, Reading
 
 
