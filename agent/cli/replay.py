@@ -120,7 +120,7 @@ def _exit_code(result: Replay) -> int:
         return CANNOT_JUDGE
     findings = [span for span in result.ended if isinstance(span, Finding)]
     findings += [state.finding for state in result.rule_states if state.finding]
-    if any(BY_NAME[finding.rule].loudness is not Severity.REPORT for finding in findings):
+    if any(BY_NAME[finding.rule].severity is not Severity.REPORT for finding in findings):
         return FINDING
     return CANNOT_JUDGE if result.unseen() else FINE
 

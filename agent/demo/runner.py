@@ -41,7 +41,7 @@ class DemoConsole(Sink):
         """Print findings, but for those that only a report tells."""
         for finding in findings:
             worst = finding.worst
-            if BY_NAME[finding.rule].loudness is Severity.REPORT:
+            if BY_NAME[finding.rule].severity is Severity.REPORT:
                 continue
             minutes, seconds = divmod(max(0, round(worst.t - self._began)), 60)
             stage = f", stage {worst.stage} ({STAGES[worst.stage]})" if worst.stage else ""

@@ -35,7 +35,7 @@ class ChangeLog(Sink):
         for finding in result.changed:
             # By the severity that the status page names. What is only likely sends no alert, and is no warning.
             severity, rule = severity_of(finding.worst, finding), BY_NAME.get(finding.rule)
-            is_note = severity is None or (rule is not None and rule.loudness is Severity.REPORT)
+            is_note = severity is None or (rule is not None and rule.severity is Severity.REPORT)
             status, certainty = (LIKELY, LIKELY) if severity is None else (severity.value, Certainty.CERTAIN.value)
             _log.log(
                 logging.INFO if is_note else logging.WARNING,

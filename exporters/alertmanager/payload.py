@@ -87,7 +87,7 @@ def present(
 
 
 def _posted(alert: IncidentAlert, now: float, settings: AlertSettings, waiting: float | None) -> AlertPayload:
-    severity = alert.loudness.value
+    severity = alert.severity.value
     labels = {"alertname": alert_name(alert.rule), **_where(alert.subject), "severity": severity}
     # The clock may have been set back. Alertmanager rejects an alert that ends before it begins.
     began, ended = min(alert.since, now), alert.resolved_at
@@ -121,7 +121,7 @@ def _annotations(alert: IncidentAlert, settings: AlertSettings, waiting: float |
     incident, verdict = alert.incident, alert.incident.verdict
     causes = [_cause(cause) for cause in verdict.causes]
     stage = _stage(incident)
-    relief = incident.relief if alert.loudness is Severity.PAGE else ""
+    relief = incident.relief if alert.severity is Severity.PAGE else ""
     queue = "" if waiting is None else f"{waiting:,.0f} {'request' if round(waiting) == 1 else 'requests'} waiting"
     silent = held_back(alert)
     held = f"{len(silent)}: {', '.join(silent)}" if silent else ""

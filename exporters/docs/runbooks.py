@@ -112,7 +112,7 @@ def overview() -> str:
     """Return the table of all rules by severity, with links to their sections."""
     rows = []
     for severity, meaning in SEVERITIES.items():
-        links = ", ".join(f"[{rule.name}](#{rule.name.lower()})" for rule in RULES if rule.loudness is severity)
+        links = ", ".join(f"[{rule.name}](#{rule.name.lower()})" for rule in RULES if rule.severity is severity)
         rows.append(f"| `{severity.value}`: {meaning} | {links} |")
     return "\n".join(["| severity | rules |", "|---|---|", *rows])
 
@@ -139,7 +139,7 @@ def _summary(rule: Rule) -> str:
     comparison = METHOD_TEXTS.get(rule.method.__name__, f"{rule.about or rule.title} against the thresholds below")
     return (
         f"Judged for {about}, {_window_text(rule)}: {comparison}. Signal `{rule.signal}`. "
-        f"Severity `{rule.loudness.value}`: {SEVERITIES[rule.loudness]}."
+        f"Severity `{rule.severity.value}`: {SEVERITIES[rule.severity]}."
     )
 
 
@@ -164,7 +164,7 @@ def runbook_page(name: str) -> bytes | None:
     rule = next((candidate for candidate in RULES if candidate.name == name), None)
     if rule is None:
         return None
-    head = f"<p>{escape(rule.title)}. Severity {rule.loudness.value}: {SEVERITIES[rule.loudness]}.</p>"
+    head = f"<p>{escape(rule.title)}. Severity {rule.severity.value}: {SEVERITIES[rule.severity]}.</p>"
     body = markdown_html(_sections().get(name, ""))
     return _document(name, head, body, '<a href="./">all runbooks</a> <a href="../">status</a>')
 
@@ -177,7 +177,7 @@ def runbooks_page() -> bytes:
 def runbook_text(name: str, width: int) -> str:
     """Return a rule's runbook for a terminal of so many columns. Raise StopIteration for an unknown rule."""
     rule = next(candidate for candidate in RULES if candidate.name == name)
-    lines = [name, *wrap(f"{rule.title}. Severity {rule.loudness.value}: {SEVERITIES[rule.loudness]}.", width=width)]
+    lines = [name, *wrap(f"{rule.title}. Severity {rule.severity.value}: {SEVERITIES[rule.severity]}.", width=width)]
     return "\n".join((*lines, "", _terminal_lines(_sections().get(name, ""), width)))
 
 
@@ -202,7 +202,7 @@ def rules_text(width: int) -> str:
     lines = ["`sizewatch explain RULE` prints the runbook of a rule."]
     for severity, meaning in SEVERITIES.items():
         lines += ["", *wrap(f"{severity.value}: {meaning}", width=width)]
-        lines += [f"  {rule.name:{longest}}  {rule.title}" for rule in RULES if rule.loudness is severity]
+        lines += [f"  {rule.name:{longest}}  {rule.title}" for rule in RULES if rule.severity is severity]
     return "\n".join(lines)
 
 

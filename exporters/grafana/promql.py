@@ -28,7 +28,7 @@ RELEASE = ("engine", "engine_version")
 ON_TIER = f"on ({', '.join(BY_TIER)})"
 TO_POOLS = f"{ON_TIER} group_left ()"
 
-WITHOUT_NOTES = f'rule!~"{"|".join(rule.name for rule in RULES if rule.loudness is Severity.REPORT)}"'
+WITHOUT_NOTES = f'rule!~"{"|".join(rule.name for rule in RULES if rule.severity is Severity.REPORT)}"'
 LOUD = f'{names.SEVERITY}!="{Severity.REPORT}"'
 """Matchers of rules and of incidents that page or make tickets. Findings for the report colour and count nothing."""
 

@@ -177,7 +177,7 @@ def _incident_alerts(status: AgentStatus) -> Iterator[Sample]:
     """
     counts: dict[tuple[str, ...], float] = {}
     for alert in (candidate for alerts in status.incident_alerts.values() for candidate in alerts):
-        labels = (*_subject(alert.subject, alert.rule), alert.loudness.value)
+        labels = (*_subject(alert.subject, alert.rule), alert.severity.value)
         counts[labels] = max(counts.get(labels, 0.0), float(1 + len(held_back(alert))))
         for finding in alert.incident.findings if alert.rule == TIER_DOWN else ():
             if finding.rule == TARGET_DOWN and finding.ended_at is None:

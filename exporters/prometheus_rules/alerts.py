@@ -115,7 +115,7 @@ def alert_groups(rules: tuple[Rule, ...] = RULES, external_url: str = "") -> tup
             rows=tuple(
                 verdict_alert(rule, level, external_url)
                 for rule in rules
-                for level in LEVELS[rule.loudness]
+                for level in LEVELS[rule.severity]
                 if level.severity is severity
             ),
         )

@@ -25,7 +25,7 @@ from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.incidents import Incident, describe_missed, group_incidents
-from rules.evaluator.timeline import LOUDNESS_WORDS, TimelineEvent, TimelineKind, parse_start_event
+from rules.evaluator.timeline import SEVERITY_WORDS, TimelineEvent, TimelineKind, parse_start_event
 from rules.replicas.cascade import STAGES
 from rules.verdicts.finding import Finding, UnknownSpan
 from rules.verdicts.rule import Severity
@@ -93,7 +93,7 @@ MOST_SYMPTOMS = 5
 
 def incident_line(incident: ReportIncident, zone: str, currency: str) -> str:
     """Return an incident in a line: how loud, when, its sentence, symptoms with their begin, idle money and action."""
-    text = f"{LOUDNESS_WORDS[Severity(incident.severity)]}, {_when(incident, zone)}: {incident.sentence}."
+    text = f"{SEVERITY_WORDS[Severity(incident.severity)]}, {_when(incident, zone)}: {incident.sentence}."
     named = [
         f"{row.title} ({format_local(row.started_at, zone, '%d %b %H:%M')})"
         for row in incident.symptoms[:MOST_SYMPTOMS]
@@ -113,7 +113,7 @@ def loud_incidents(tier: TierReport, zone: str) -> str:
     """Return the incidents that page or make a ticket in a line, "" without such incidents."""
     loud = [incident for incident in tier.grouped_incidents if incident.severity != Severity.REPORT]
     text = "; ".join(
-        f"{incident.title} ({LOUDNESS_WORDS[Severity(incident.severity)]}, {_when(incident, zone)})"
+        f"{incident.title} ({SEVERITY_WORDS[Severity(incident.severity)]}, {_when(incident, zone)})"
         for incident in loud[:3]
     )
     return f"Incidents: {text}{f'; {len(loud) - 3} more' if len(loud) > 3 else ''}." if text else ""
@@ -143,7 +143,7 @@ def _loud(past: TierPast) -> list[Finding]:
     loud = [
         finding
         for finding in past.findings
-        if finding.rule in RULES and RULES[finding.rule].loudness is not Severity.REPORT
+        if finding.rule in RULES and RULES[finding.rule].severity is not Severity.REPORT
     ]
     return sorted(loud, key=lambda finding: finding.started_at)
 

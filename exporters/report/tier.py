@@ -163,7 +163,7 @@ def _status(past: TierPast, rows: list[str]) -> str:
 
 def _alerts_still(finding: Finding) -> bool:
     rule = RULES.get(finding.rule)
-    lasts = finding.ended_at is None and rule is not None and rule.loudness is not Severity.REPORT
+    lasts = finding.ended_at is None and rule is not None and rule.severity is not Severity.REPORT
     return lasts and severity_of(finding.worst, finding) is not None
 
 

@@ -22,7 +22,7 @@ from rules.verdicts.verdict import FIRING, SEVERITY, IdleReplicas, MissedObjecti
 LACKING = frozenset({Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED})
 """Gap reasons that last until the plan or the engine changes. Other gaps pass or need attention."""
 
-_LOUDNESS = {Severity.PAGE: 2, Severity.TICKET: 1, Severity.REPORT: 0}
+_GRAVITY = {Severity.PAGE: 2, Severity.TICKET: 1, Severity.REPORT: 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class ActiveIncident:
 
 
 def list_active_findings(tier: TierStatus) -> tuple[ActiveFinding, ...]:
-    """Return active findings, worst first: severity, certainty, loudness, then earliest begin.
+    """Return active findings, worst first: status, certainty, severity of the rule, then earliest begin.
 
     Findings that send no alert (DESIGN 3.10) are in `list_notes`.
     """
@@ -150,7 +150,7 @@ def list_likely(tier: TierStatus) -> tuple[ActiveFinding, ...]:
 
 def _is_report(name: str) -> bool:
     rule = BY_NAME.get(name)
-    return rule is not None and rule.loudness is Severity.REPORT
+    return rule is not None and rule.severity is Severity.REPORT
 
 
 def _every(tier: TierStatus) -> tuple[ActiveFinding, ...]:
@@ -178,12 +178,12 @@ def _active_finding(verdict: Verdict, finding: Finding | None, silent: Unknown |
 
 
 def rank(finding: ActiveFinding) -> tuple[int, bool, int, float]:
-    """Return the sort key of findings, worst first: severity, certainty, loudness, then earliest begin."""
+    """Return the sort key of findings, worst first: status, certainty, severity of the rule, then earliest begin."""
     verdict, rule = finding.verdict, BY_NAME.get(finding.verdict.rule)
-    loudness = _LOUDNESS[rule.loudness] if rule else 0
+    gravity = _GRAVITY[rule.severity] if rule else 0
     likely = verdict.certainty is not Certainty.CERTAIN
     worst = SEVERITY[finding.severity or verdict.status]
-    return -worst, likely, -loudness, finding.since if finding.since is not None else verdict.t
+    return -worst, likely, -gravity, finding.since if finding.since is not None else verdict.t
 
 
 def ended_findings(tier: TierStatus) -> tuple[Finding, ...]:

@@ -14,7 +14,7 @@ from exporters.render.text import describe_gap, format_clock, format_duration, f
 from exporters.status.active_findings import ActiveFinding, ActiveIncident, place
 from rules.catalogue.registry import BY_NAME
 from rules.confidence import Certainty
-from rules.evaluator.alert_severity import alert_loudness
+from rules.evaluator.alert_severity import alert_severity
 from rules.evaluator.incidents import describe_missed
 from rules.plan.money import amount
 from rules.telemetry.signals import Missing, Reading, SignalValue
@@ -141,7 +141,7 @@ def _is_felt(incident: ActiveIncident) -> bool:
     """Return whether a certain finding of it pages: only what users feel does (DESIGN 3.10)."""
     active = (finding for finding in (incident.worst, *incident.symptoms) if finding.verdict.rule in BY_NAME)
     return any(
-        alert_loudness(finding.verdict.rule, finding.severity) is Severity.PAGE
+        alert_severity(finding.verdict.rule, finding.severity) is Severity.PAGE
         for finding in active
         if finding.severity
     )

@@ -202,10 +202,10 @@ def _at_this_load(results: tuple[RuleResult, ...]) -> Reading | None:
 
 def worst_result(results: tuple[RuleResult, ...]) -> RuleResult | None:
     """Return the worst result by severity, then certainty. Any verdict precedes an unknown."""
-    return max(results, key=_loudness, default=None)
+    return max(results, key=_gravity, default=None)
 
 
-def _loudness(result: RuleResult) -> tuple[bool, int, bool]:
+def _gravity(result: RuleResult) -> tuple[bool, int, bool]:
     if isinstance(result, Unknown):
         return False, 0, False
     fires = result.status in FIRING
@@ -287,7 +287,7 @@ def _energy(plan: TierPlan) -> PlannedValue | None:
 def _about(*signals: str) -> tuple[str, ...]:
     """Return the page and ticket rules that judge one of the signals. Report rules never colour a number."""
     return tuple(
-        name for name, rule in RULES.items() if rule.signal in signals and rule.loudness is not Severity.REPORT
+        name for name, rule in RULES.items() if rule.signal in signals and rule.severity is not Severity.REPORT
     )
 
 

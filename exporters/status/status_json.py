@@ -151,7 +151,7 @@ def _alert(alert: IncidentAlert) -> dict[str, Any]:
     return {
         "rule": alert.rule,
         **copy_fields(alert.subject, "tier", "replica"),
-        "severity": alert.loudness.value,
+        "severity": alert.severity.value,
         "since": alert.since,
         "sentence": alert.incident.sentence,
     }

@@ -19,7 +19,7 @@ ROWS: tuple[Rule, ...] = (
         name="TierDown",
         stage=20,
         method=judge_tier_down,
-        loudness=Severity.PAGE,
+        severity=Severity.PAGE,
         window_seconds=0,
         thresholds={
             "misses": Threshold(3, "scrapes", "METRICS trap 12: gone after 2-3 missed scrapes"),
@@ -61,7 +61,7 @@ ROWS: tuple[Rule, ...] = (
         stage=30,
         method=judge_stalled,
         scope=Scope.REPLICA,
-        loudness=Severity.PAGE,
+        severity=Severity.PAGE,
         window_seconds=0,
         thresholds={
             "likely_seconds": Threshold(10, "seconds", "ours: longer than a usual step, one scrape or two"),
@@ -122,7 +122,7 @@ ROWS: tuple[Rule, ...] = (
         name="ForecastDegraded",
         method=judge_forecast,
         reads_windows=False,
-        loudness=Severity.REPORT,
+        severity=Severity.REPORT,
         minimum_seconds=60,
         thresholds={
             "coverage": Threshold(0.90, "ratio", "what a 95 % quantile must keep on the worst of real traces"),

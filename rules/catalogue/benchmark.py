@@ -133,7 +133,7 @@ ROWS: tuple[Rule, ...] = (
 BATCH_WORK = Rule(
     name="BatchWork",
     method=judge_batch,
-    loudness=Severity.REPORT,
+    severity=Severity.REPORT,
     window_seconds=HOUR_SECONDS,
     thresholds={
         "share": Threshold(0.77, "ratio", f"{STEP_13}: more than 30 % off the benchmark, 1 / 1.3"),

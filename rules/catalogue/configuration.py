@@ -251,7 +251,7 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="BenchmarkStale",
         method=judge_benchmark_stale,
-        loudness=Severity.REPORT,
+        severity=Severity.REPORT,
         window_seconds=0,
         thresholds={
             "replicas": Threshold(

@@ -57,7 +57,7 @@ ROWS: tuple[Rule, ...] = (
         name="ExpertImbalance",
         stage=30,
         method=judge_experts,
-        loudness=Severity.REPORT,
+        severity=Severity.REPORT,
         thresholds={
             "below": Threshold(
                 0.33, "ratio", "guide 5.4: at 3x the average traffic the group runs at one third of its throughput"
@@ -107,7 +107,7 @@ ROWS: tuple[Rule, ...] = (
                 "Route prompts to mixed replicas, or switch the failing cache tier off, until the path is whole again",
             ),
         ),
-        loudness=Severity.REPORT,
+        severity=Severity.REPORT,
         thresholds={
             "events": Threshold(1, "events", "a count: neither guide nor engines give a share that is too many")
         },

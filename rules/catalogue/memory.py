@@ -13,7 +13,7 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="GpuMemoryLow",
         method=judge_band,
-        loudness=Severity.REPORT,
+        severity=Severity.REPORT,
         thresholds={"below": Threshold(0.70, "ratio", "guide 9.3: below 70 % is over-provisioned on memory")},
         signal="gpu_memory_utilization",
         serving_only=True,
@@ -59,7 +59,7 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="KvCacheUnderused",
         method=judge_empty_cache,
-        loudness=Severity.REPORT,
+        severity=Severity.REPORT,
         window_seconds=WEEK,
         minimum_seconds=SEEN * WEEK,
         thresholds={
@@ -109,7 +109,7 @@ ROWS: tuple[Rule, ...] = (
         stage=51,
         method=judge_cascade,
         scope=Scope.REPLICA,
-        loudness=Severity.PAGE,
+        severity=Severity.PAGE,
         window_seconds=0,
         thresholds={
             "filling_level": Threshold(0.6, "ratio", "DESIGN 3.9: above a level of about 0.6"),
@@ -148,7 +148,7 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="KvResidencyShort",
         method=judge_band,
-        loudness=Severity.REPORT,
+        severity=Severity.REPORT,
         thresholds={
             "below": Threshold(
                 1,

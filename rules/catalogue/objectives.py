@@ -38,7 +38,7 @@ def _burn(stem: str, stage: int, actions: tuple[str, ...]) -> Rule:
         stage=stage,
         method=judge_burn,
         reads_windows=False,
-        loudness=Severity.PAGE,
+        severity=Severity.PAGE,
         minimum_seconds=60.0,
         thresholds={**_ladder(), "allowed_share": ALLOWED_SLOW},
         signal=f"{stem}_p99_seconds",
@@ -63,7 +63,7 @@ ROWS: tuple[Rule, ...] = (
         stage=78,
         method=judge_availability,
         reads_windows=False,
-        loudness=Severity.PAGE,
+        severity=Severity.PAGE,
         minimum_seconds=60.0,
         thresholds={
             **_ladder(),

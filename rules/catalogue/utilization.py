@@ -21,7 +21,7 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="GpuComputeLow",
         method=judge_band,
-        loudness=Severity.REPORT,
+        severity=Severity.REPORT,
         thresholds={"below": Threshold(0.60, "ratio", "guide 9.3: 60-85 % during active serving")},
         signal="gpu_utilization",
         serving_only=True,
@@ -62,7 +62,7 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="UtilizationTrap",
         method=judge_trap,
-        loudness=Severity.REPORT,
+        severity=Severity.REPORT,
         window_seconds=WEEK,
         minimum_seconds=SEEN * WEEK,
         thresholds={
@@ -116,7 +116,7 @@ ROWS: tuple[Rule, ...] = (
         name="TokensPerGpuHourFalling",
         stage=90,
         method=judge_falling,
-        loudness=Severity.REPORT,
+        severity=Severity.REPORT,
         window_seconds=2 * WEEK,
         minimum_seconds=SEEN * 2 * WEEK,
         thresholds={
@@ -163,7 +163,7 @@ ROWS: tuple[Rule, ...] = (
     Rule(
         name="QueueAlwaysEmpty",
         method=judge_empty_queue,
-        loudness=Severity.REPORT,
+        severity=Severity.REPORT,
         window_seconds=DAY,
         minimum_seconds=SEEN * DAY,
         thresholds={

@@ -17,10 +17,10 @@ SLO_RULES = frozenset((*BURNS, "KvCacheCascade", "AvailabilityBurn"))
 """Rules whose open finding says that the SLO is broken at the present size."""
 
 
-def alert_loudness(rule: str, status: Status) -> Severity:
+def alert_severity(rule: str, status: Status) -> Severity:
     """Return the severity of an alert. A paging rule pages only when critical, otherwise it is a ticket (DESIGN 3.10)."""
-    loudness = BY_NAME[rule].loudness
-    return Severity.TICKET if loudness is Severity.PAGE and status is not Status.CRITICAL else loudness
+    severity = BY_NAME[rule].severity
+    return Severity.TICKET if severity is Severity.PAGE and status is not Status.CRITICAL else severity
 
 
 def list_open_burns(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rules.catalogue.registry import BY_NAME
-from rules.evaluator.alert_severity import RESOLVED_KEPT_SECONDS, alert_loudness
+from rules.evaluator.alert_severity import RESOLVED_KEPT_SECONDS, alert_severity
 from rules.evaluator.external_alerts import AFTERMATH_SECONDS
 from rules.evaluator.incidents import NEAR_SECONDS, Incident, stage_of
 from rules.verdicts.finding import Finding
@@ -51,7 +51,7 @@ class IncidentAlert:
 
     rule: str
     subject: Subject
-    loudness: Severity
+    severity: Severity
     since: float
     resolved_at: float | None
     incident: Incident
@@ -81,15 +81,15 @@ def step_incident_alerts(
     before, known_incidents = list(previous), tuple(incidents)
     incident_alerts = []
     for candidate in (alert for incident in known_incidents for alert in _alerts(incident, now)):
-        firing = (old for old in before if old.resolved_at is None and old.loudness is candidate.loudness)
+        firing = (old for old in before if old.resolved_at is None and old.severity is candidate.severity)
         related = (old for old in firing if old.members & candidate.members)
         first = min(related, key=lambda old: (old.since, old.rule), default=candidate)
         before = [old for old in before if old is not first]
         incident_alerts.append(replace(candidate, rule=first.rule, subject=first.subject, since=first.since))
-    seen_keys = {(alert.incident.id, alert.loudness) for alert in incident_alerts}
+    seen_keys = {(alert.incident.id, alert.severity) for alert in incident_alerts}
     before = [_continue(old, known_incidents, seen_keys, now) for old in before]
-    identities = {(alert.rule, alert.subject, alert.loudness) for alert in incident_alerts}
-    incident_alerts += [old for old in before if (old.rule, old.subject, old.loudness) not in identities]
+    identities = {(alert.rule, alert.subject, alert.severity) for alert in incident_alerts}
+    incident_alerts += [old for old in before if (old.rule, old.subject, old.severity) not in identities]
     ends = ((alert, now if alert.resolved_at is None else alert.resolved_at) for alert in incident_alerts)
     return tuple(alert for alert, end in ends if now - end <= RESOLVED_KEPT_SECONDS)
 
@@ -98,7 +98,7 @@ def _continue(
     old: IncidentAlert, incidents: Iterable[Incident], seen_keys: Container[tuple[str, Severity]], now: float
 ) -> IncidentAlert:
     """Return an alert that no incident gives now: resolved, or still firing where the clock was set back before its wait."""
-    others = (candidate for candidate in incidents if (candidate.id, old.loudness) not in seen_keys)
+    others = (candidate for candidate in incidents if (candidate.id, old.severity) not in seen_keys)
     incident = next((candidate for candidate in others if _has_open(candidate, old.members)), None)
     if old.resolved_at is not None or incident is None:
         return replace(old, resolved_at=now if old.resolved_at is None else old.resolved_at)
@@ -138,8 +138,8 @@ def _alerts(incident: Incident, now: float) -> Iterator[IncidentAlert]:
     pages = [*_spans(entry for entry in loud if entry not in outages), *_spans(outages)]
     pages.sort(key=lambda span: span.start)
     tickets = _spans(_ticket_times(incident.findings, pages, now))
-    for loudness, spans in ((Severity.PAGE, pages), (Severity.TICKET, tickets)):
-        yield from (_alert(incident, loudness, span, now) for span in reversed(spans) if min(now, span.end) >= span.due)
+    for severity, spans in ((Severity.PAGE, pages), (Severity.TICKET, tickets)):
+        yield from (_alert(incident, severity, span, now) for span in reversed(spans) if min(now, span.end) >= span.due)
 
 
 def _is_of_outage(finding: Finding, findings: Sequence[Finding]) -> bool:
@@ -176,7 +176,7 @@ def _ticket_times(
             yield finding, start, due
 
 
-def _alert(incident: Incident, loudness: Severity, span: _LoudSpan, now: float) -> IncidentAlert:
+def _alert(incident: Incident, severity: Severity, span: _LoudSpan, now: float) -> IncidentAlert:
     # The most upstream finding of those that were loud when the alert was due, the earliest of several.
     loud = [pair for pair in span.findings if pair[1] <= span.due]
     root = min(loud, key=lambda pair: (stage_of(pair[0].rule), pair[1], pair[0].started_at, str(pair[0].subject)))[0]
@@ -185,7 +185,7 @@ def _alert(incident: Incident, loudness: Severity, span: _LoudSpan, now: float) 
     return IncidentAlert(
         rule=root.rule,
         subject=root.subject,
-        loudness=loudness,
+        severity=severity,
         since=span.start,
         resolved_at=None if fires else span.end,
         incident=incident,
@@ -210,10 +210,10 @@ def _spans(loud: Iterable[tuple[Finding, float, float]]) -> list[_LoudSpan]:
     return spans
 
 
-def _loud_from(finding: Finding, loudness: Severity) -> float | None:
+def _loud_from(finding: Finding, severity: Severity) -> float | None:
     """Return when a finding was first certain at this severity or a louder one. It stays so until it ends."""
     if finding.rule not in BY_NAME:  # The history may hold findings of a rule that was removed.
         return None
-    enough = LOUD[: LOUD.index(loudness) + 1]
+    enough = LOUD[: LOUD.index(severity) + 1]
     changes = finding.certain_transitions
-    return next((change.t for change in changes if alert_loudness(finding.rule, change.status) in enough), None)
+    return next((change.t for change in changes if alert_severity(finding.rule, change.status) in enough), None)

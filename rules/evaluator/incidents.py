@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from rules.catalogue.registry import BY_NAME
 from rules.catalogue.thresholds import BURNS, SUSPECTED
 from rules.confidence import Certainty
-from rules.evaluator.alert_severity import RESOLVED_KEPT_SECONDS, alert_loudness
+from rules.evaluator.alert_severity import RESOLVED_KEPT_SECONDS, alert_severity
 from rules.telemetry.windows import group_by
 from rules.telemetry.wording import describe_period, number, split_claim
 from rules.verdicts.finding import Finding
@@ -223,14 +223,14 @@ def _newest_verdict(finding: Finding, newest: Mapping[tuple[str, Subject], Verdi
 def _select_relief(findings: Iterable[Finding], verdicts: Mapping[int, Verdict]) -> str:
     """Return the first action of the most upstream rule that pages, "" without one. It stays while findings come and go."""
     known = (finding for finding in findings if finding.rule in BY_NAME)
-    paging = (finding for finding in known if BY_NAME[finding.rule].loudness is Severity.PAGE)
+    paging = (finding for finding in known if BY_NAME[finding.rule].severity is Severity.PAGE)
     first = min(paging, key=lambda finding: stage_of(finding.rule), default=None)
     return next(iter(verdicts[id(first)].actions), "") if first is not None else ""
 
 
 def _select_missed(findings: Sequence[Finding], verdicts: Iterable[Verdict]) -> MissedObjective | None:
     """Return the largest share of missed requests. A note caused none, and requests that no replica took are not known."""
-    silent = all(finding.rule in BY_NAME and BY_NAME[finding.rule].loudness is Severity.REPORT for finding in findings)
+    silent = all(finding.rule in BY_NAME and BY_NAME[finding.rule].severity is Severity.REPORT for finding in findings)
     down = any(finding.rule == "TierDown" for finding in findings)
     known = (verdict.missed for verdict in verdicts if verdict.missed is not None)
     missed = [] if silent else [objective for objective in known if not down or objective.share.value]
@@ -291,7 +291,7 @@ def _select_root(findings: Sequence[Finding]) -> Finding:
             by_severity.index(_severity([candidate])),
             -suspected[candidate.rule],
             candidate.started_at,
-            not _loudnesses(candidate),
+            not _list_severities(candidate),
             *_order(candidate),
         ),
     )
@@ -320,12 +320,12 @@ def _suspected_rules(finding: Finding, rules: Collection[str]) -> frozenset[str]
 
 
 def _severity(findings: Sequence[Finding]) -> Severity:
-    severities = {loudness for finding in findings for loudness in _loudnesses(finding)}
+    severities = {severity for finding in findings for severity in _list_severities(finding)}
     return next((severity for severity in Severity if severity in severities), Severity.REPORT)
 
 
-def _loudnesses(finding: Finding) -> set[Severity]:
+def _list_severities(finding: Finding) -> set[Severity]:
     """Return the severities that the finding had while it was certain."""
     if finding.rule not in BY_NAME:
         return set()
-    return {alert_loudness(finding.rule, transition.status) for transition in finding.certain_transitions}
+    return {alert_severity(finding.rule, transition.status) for transition in finding.certain_transitions}

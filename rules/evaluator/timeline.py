@@ -17,7 +17,7 @@ from rules.replicas.starts import ReplicaStart
 from rules.verdicts.finding import Finding, severity_of, severity_words
 from rules.verdicts.rule import Severity
 
-LOUDNESS_WORDS: Mapping[Severity, str] = {Severity.PAGE: "page", Severity.TICKET: "ticket", Severity.REPORT: "note"}
+SEVERITY_WORDS: Mapping[Severity, str] = {Severity.PAGE: "page", Severity.TICKET: "ticket", Severity.REPORT: "note"}
 """Words for how loud an incident is."""
 
 
@@ -59,7 +59,7 @@ class TimelineEvent:
 class TimelineEntry:
     """Line of the timeline. `lasts` says whether it has an end; `ended_at` is None until then.
 
-    `rule` and `status` are a finding's, or the root and the loudness of an incident, else empty. `incident` is the id of
+    `rule` and `status` are a finding's, or the root and the severity of an incident, else empty. `incident` is the id of
     an incident, on its own entry and on those of its findings. Without a tier it concerns the whole installation.
     """
 
@@ -106,7 +106,7 @@ def _of_incidents(incidents: Iterable[Incident]) -> Iterator[TimelineEntry]:
             lasts=True,
             ended_at=incident.ended_at,
             rule=incident.root.rule,
-            status=LOUDNESS_WORDS[incident.severity],
+            status=SEVERITY_WORDS[incident.severity],
             incident=incident.id,
         )
         yield from (_of_episode(finding, incident.id) for finding in incident.findings)

@@ -40,7 +40,7 @@ class Scope(StrEnum):
 class Rule(CatalogueRow):
     """Row of the catalogue: what `method` evaluates over the last `window_seconds`, from `minimum_seconds` of data on.
 
-    The default hold is 15 minutes, evaluated from three minutes on. `loudness` is the label of its alerts, by default a
+    The default hold is 15 minutes, evaluated from three minutes on. `severity` is the label of its alerts, by default a
     ticket. `family` and `signal` name what is read from windows and from the curve. `per_request`: each request is
     observed once. An observation that is made many times a request is not independent, and counts as one. `serving_only`:
     minutes without a request count for nothing. `needs` is a dotted path below the tier of the plan: without it the result
@@ -53,7 +53,7 @@ class Rule(CatalogueRow):
     method: Method
     stage: int = 0
     scope: Scope = Scope.TIER
-    loudness: Severity = Severity.TICKET
+    severity: Severity = Severity.TICKET
     window_seconds: float = 900.0
     minimum_seconds: float = 180.0
     signal: str

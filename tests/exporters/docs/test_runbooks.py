@@ -12,9 +12,9 @@ from exporters.docs import runbooks
 from exporters.docs.runbooks import (
     BLOCK,
     CAUSES,
-    LOUDNESS,
     METHOD_TEXTS,
     OVERVIEW,
+    SEVERITIES,
     RunbookError,
     block,
     fill_runbooks,
@@ -55,7 +55,7 @@ def test_every_rule_is_in_the_overview_once_under_its_severity() -> None:
     assert found is not None
     rows = [line for line in found[1].splitlines() if line.startswith("| `")]
     named = {row.split("`")[1]: re.findall(r"\[(\w+)\]", row) for row in rows}
-    assert named == {each.value: [rule.name for rule in RULES if rule.loudness is each] for each in Severity}
+    assert named == {each.value: [rule.name for rule in RULES if rule.severity is each] for each in Severity}
 
 
 def test_the_table_of_stages_has_every_rule_that_explains_or_is_explained_in_order() -> None:
@@ -153,7 +153,7 @@ def test_a_rule_with_a_method_without_a_text_gets_a_general_one() -> None:
 
 def test_every_method_text_and_severity_is_used() -> None:
     assert set(METHOD_TEXTS) <= {rule.method.__name__ for rule in RULES}
-    assert set(LOUDNESS) == set(Severity)
+    assert set(SEVERITIES) == set(Severity)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
@@ -211,10 +211,10 @@ def test_a_runbook_is_readable_on_a_terminal() -> None:
 
 def test_the_list_of_runbooks_has_every_rule_under_its_severity() -> None:
     parts = rules_text(80).split("\n\n")[1:]
-    for severity, part in zip(LOUDNESS, parts, strict=True):
+    for severity, part in zip(SEVERITIES, parts, strict=True):
         assert part.startswith(f"{severity.value}: ")
         assert [line.split()[0] for line in part.splitlines() if line.startswith("  ")] == [
-            rule.name for rule in RULES if rule.loudness is severity
+            rule.name for rule in RULES if rule.severity is severity
         ]
 
 

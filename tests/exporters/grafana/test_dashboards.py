@@ -164,7 +164,7 @@ def test_incidents_and_restarts_are_marked_on_all_dashboards_about_tiers() -> No
 
 
 def test_findings_for_the_report_colour_no_tier_and_are_not_counted() -> None:
-    notes = {rule.name for rule in RULES if rule.loudness is Severity.REPORT}
+    notes = {rule.name for rule in RULES if rule.severity is Severity.REPORT}
     (left_out,) = re.findall(r'sizewatch_verdict\{[^}]*rule!~"([^"]*)"', CERTAIN_VERDICTS)
     assert set(left_out.split("|")) == notes
     assert 'severity!="info"' in INCIDENT_COUNT

@@ -41,7 +41,7 @@ ALERTS = FOLDER / "sizewatch-alerts.yaml"
 OBJECT = FOLDER / "prometheusrule.yaml"
 CRD = SHARED / "infra" / "k8s" / "crds" / "prometheusrules.yaml"
 
-LEVELLED = [(rule, level) for rule in RULES for level in LEVELS[rule.loudness]]
+LEVELLED = [(rule, level) for rule in RULES for level in LEVELS[rule.severity]]
 """Every alert that comes from the catalogue."""
 
 ALL_ALERTS = [row for group in alert_groups() for row in group.rows]
@@ -105,7 +105,7 @@ def test_every_rule_of_the_catalogue_has_its_alert_and_one_that_pages_a_ticket_b
             Severity.TICKET: ["warning"],
             Severity.REPORT: ["info"],
         }
-        assert severities == expected[rule.loudness], rule.name
+        assert severities == expected[rule.severity], rule.name
     others = {name for name, _ in found} - {rule.name for rule in RULES}
     assert others <= {row.name for row in ITSELF}
     assert {"AgentDown", "SizewatchWatchdog"} <= {name for name, _ in found}
@@ -152,7 +152,7 @@ CASCADE, EVICTION = (next(r for r in RULES if r.name == name) for name in ("KvCa
 @pytest.mark.slow
 def test_one_alert_is_sent_for_an_incident_and_none_for_the_rules_that_it_holds_back(tmp_path: Path) -> None:
     found = {**verdict(CASCADE, "2x200"), **verdict(EVICTION, "2x200")}
-    (page, _) = LEVELS[CASCADE.loudness]
+    (page, _) = LEVELS[CASCADE.severity]
     every = 'count(ALERTS{source="sizewatch",alertstate="firing",severity=~"critical|warning",tier="t"}) or vector(0)'
     sent = expected(CASCADE, page)
     sent["exp_annotations"]["value"] = ""
@@ -257,7 +257,7 @@ def expected(rule: Rule, level: AlertLevel) -> dict[str, Any]:
 @pytest.mark.slow
 def test_an_alert_leads_to_the_card_of_its_tier_and_says_which_bound_is_known(tmp_path: Path) -> None:
     rule = BY_NAME["TtftDivergence"]
-    (level,) = LEVELS[rule.loudness]
+    (level,) = LEVELS[rule.severity]
     given = expected(rule, level)
     given["exp_annotations"] |= {"value": "Now: lower bound 2.5 s", "status_url": "https://sizewatch.example/#tier-t"}
     told = {

@@ -684,7 +684,7 @@ def test_the_impact_denies_nothing_that_its_bounds_allow(share: Reading, words: 
     tier = cascading_tier()
     if share.high == 0.0:
         assert words not in shown_with(tier, share), "a certain cascade of stage 4 is felt"
-        paging = [one.rule for one in tier.results if BY_NAME[one.rule].loudness is Severity.PAGE]
+        paging = [one.rule for one in tier.results if BY_NAME[one.rule].severity is Severity.PAGE]
         tickets = tuple(one for one in tier.results if one.rule not in paging)
         tier = replace(tier, results=tickets, findings=tuple(one for one in tier.findings if one.rule not in paging))
     assert words in shown_with(tier, share)

@@ -205,7 +205,7 @@ def test_a_rule_colours_the_tile_of_its_signal_unless_it_only_reports(rule: Any)
     tier = fine_tier(TIER)
     fired = replace(tier, results=(*(one for one in tier.results if one.rule != rule.name), firing(rule.name)))
     tone, words = tile(fired, rule.signal).state
-    if rule.loudness is Severity.REPORT:
+    if rule.severity is Severity.REPORT:
         assert tone != Status.CRITICAL
     else:
         assert (tone, words) == (Status.CRITICAL, "critical, certain")

@@ -75,7 +75,7 @@ PAGES = (
 
 @every
 def test_only_what_users_feel_pages(rule: Rule) -> None:
-    assert (rule.loudness is Severity.PAGE) == (rule.name in PAGES)
+    assert (rule.severity is Severity.PAGE) == (rule.name in PAGES)
 
 
 def test_the_guides_numbers() -> None:

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from rules.confidence import Certainty
-from rules.evaluator.alert_severity import alert_loudness, list_open_burns
+from rules.evaluator.alert_severity import alert_severity, list_open_burns
 from rules.telemetry.signals import Gap, Missing
 from rules.verdicts import finding
 from rules.verdicts.rule import Severity
@@ -29,7 +29,7 @@ def result(status: Status, certainty: Certainty = CERTAIN, rule: str = "TtftDive
     ],
 )
 def test_a_rule_that_pages_does_so_only_when_it_is_critical(rule: str, status: Status, severity: Severity) -> None:
-    assert alert_loudness(rule, status) is severity
+    assert alert_severity(rule, status) is severity
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def alerts(
 
 
 def told(found: Iterable[IncidentAlert]) -> list[Told]:
-    return [(one.rule, one.loudness.value, one.since, one.resolved_at) for one in found]
+    return [(one.rule, one.severity.value, one.since, one.resolved_at) for one in found]
 
 
 def story(findings: Iterable[Finding], until: float, every: float = 15.0) -> list[Told]:
@@ -160,7 +160,7 @@ def test_a_finding_that_got_milder_keeps_its_alert() -> None:
     milder = Transition(t=200.0, status=WARNING, stage=1, certainty=Certainty.CERTAIN)
     cascade = replace(cascade, transitions=(*cascade.transitions, milder))
     (alert,) = step_incident_alerts((), group_incidents([cascade]), 5000.0)
-    assert (alert.loudness, is_lasting(alert)) == (Severity.PAGE, True)
+    assert (alert.severity, is_lasting(alert)) == (Severity.PAGE, True)
     (over,) = step_incident_alerts((), group_incidents([replace(cascade, ended_at=4900.0)]), 5000.0)
     assert (over.resolved_at, is_lasting(over)) == (None, False)
 
@@ -197,7 +197,7 @@ def test_a_restart_loses_and_adds_no_page(known: list[Finding], at: int) -> None
         found = alerts(known, step * 15.0, found)
     several = (found, alerts(known, now))
     # Where two incidents joined, the page that stays may have another name.
-    before, after = ([o for o in one if o.resolved_at is None and o.loudness is Severity.PAGE] for one in several)
+    before, after = ([o for o in one if o.resolved_at is None and o.severity is Severity.PAGE] for one in several)
     assert len(before) == len(after)
 
 
@@ -224,12 +224,12 @@ def test_every_certain_page_is_told_and_every_alert_is_resolved(known: list[Find
 PAGING = frozenset({"KvCacheCascade", "TtftSloBurn", "TierDown"})
 
 
-@pytest.mark.parametrize("loudness", [Severity.PAGE, Severity.TICKET])
-def test_several_findings_of_one_severity_are_one_alert(loudness: Severity) -> None:
-    status = Status.CRITICAL if loudness is Severity.PAGE else WARNING
+@pytest.mark.parametrize("severity", [Severity.PAGE, Severity.TICKET])
+def test_several_findings_of_one_severity_are_one_alert(severity: Severity) -> None:
+    status = Status.CRITICAL if severity is Severity.PAGE else WARNING
     rules = ("KvCacheCascade", "TtftSloBurn", "TpotSloBurn")
     known = [finding(rule, 100.0 * n, 3000.0, status=status) for n, rule in enumerate(rules)]
-    assert [one[1] for one in story(known, 4000.0)] == [loudness.value] * 2
+    assert [one[1] for one in story(known, 4000.0)] == [severity.value] * 2
 
 
 def test_a_tier_that_dies_in_an_incident_is_a_page_of_its_own_until_it_answers() -> None:
@@ -238,15 +238,15 @@ def test_a_tier_that_dies_in_an_incident_is_a_page_of_its_own_until_it_answers()
     known: tuple[IncidentAlert, ...] = ()
     for now in (2990.0, 3000.0, 3015.0, 3600.0):
         known = alerts([cascade, tail, died, slower], now, known)
-        pages = {one.rule for one in known if one.loudness is Severity.PAGE and one.resolved_at is None}
+        pages = {one.rule for one in known if one.severity is Severity.PAGE and one.resolved_at is None}
         assert pages == {"KvCacheCascade", *(["TierDown"] if now >= 3000.0 else [])}
     failing = finding("AvailabilityBurn", 3060.0)
     known = alerts([cascade, tail, died, slower, failing], 3700.0, known)
-    assert len([one for one in known if one.loudness is Severity.PAGE]) == 2, "what the outage explains is no page"
+    assert len([one for one in known if one.severity is Severity.PAGE]) == 2, "what the outage explains is no page"
 
 
 def test_a_tier_that_dies_of_its_incident_is_the_same_page() -> None:
     cascade, died = finding("KvCacheCascade", 0.0, 400.0), finding("TierDown", 300.0)
     slower = finding("AvailabilityBurn", 250.0)
-    (page,) = (one for one in alerts([cascade, slower, died], 310.0) if one.loudness is Severity.PAGE)
+    (page,) = (one for one in alerts([cascade, slower, died], 310.0) if one.severity is Severity.PAGE)
     assert page.rule == "KvCacheCascade"

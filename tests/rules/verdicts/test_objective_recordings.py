@@ -11,7 +11,7 @@ from agent.replay.replay import replay
 from agent.sources.recording import load
 from rules.catalogue.thresholds import BURNS
 from rules.confidence import Certainty
-from rules.evaluator.alert_severity import alert_loudness
+from rules.evaluator.alert_severity import alert_severity
 from rules.verdicts.finding import Finding
 from rules.verdicts.rule import Severity
 from rules.verdicts.verdict import Status, Subject
@@ -85,7 +85,7 @@ def test_a_burn_pages_once_and_is_resolved_within_the_short_window() -> None:
         watcher.step(START + seconds)
         state = watcher.rules.get(BURN)
         certain = state.finding.certain_transitions if state is not None and state.finding is not None else ()
-        pages = any(alert_loudness(BURN[0], each.status) is Severity.PAGE for each in certain)
+        pages = any(alert_severity(BURN[0], each.status) is Severity.PAGE for each in certain)
         if not seen or seen[-1][1] != pages:
             seen.append((seconds, pages))
     assert [pages for _, pages in seen] == [False, True, False]
