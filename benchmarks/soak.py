@@ -251,7 +251,7 @@ def grid() -> Finding:
 
     functions = dict.fromkeys((jobs.UPKEEP, jobs.FORECAST, jobs.REPORT), nothing)
     running = jobs.DaemonJobs({**functions, jobs.CYCLE: lambda: starts.append(time.time())}, nothing)
-    running.start(GRID_SECONDS, None)
+    running.schedule(GRID_SECONDS)
     time.sleep(30.0)
     running.shutdown()
     return drift(starts, GRID_SECONDS)
