@@ -188,11 +188,8 @@ class Evaluator:
         unavailable = observation.unavailable
         scraped = {scrape.key for scrape in observation.scrapes} if observation.partial else state.replicas.keys()
         results: list[RuleResult] = []
-        pages = [
-            (candidate, candidate.track.last)
-            for candidate in state.replicas.values()
-            if candidate.track.last and not candidate.track.misses
-        ]
+        tracks = ((replica, replica.track) for replica in state.replicas.values())
+        pages = [(replica, track.last) for replica, track in tracks if track.last and not track.misses]
         answering = {replica.tier for replica, _ in pages}
         serving = {replica.tier for replica, page in pages if not is_stopped(replica.stalls, page)}
         for replica_key, replica in state.replicas.items():

@@ -220,15 +220,14 @@ def list_demand(minutes: Iterable[MinuteSums]) -> tuple[MinuteDemand, ...]:
             generated += before.generation_tokens
         prompts = _asked(minute.prompt_tokens, prompts, completed, minute)
         generated = _asked(minute.generation_tokens, generated, completed, minute)
-        demand.append(
-            replace(
-                demand_from_requests(minute),
-                prompt_tokens=_whole(minute, prompts, minute.prompt_seconds),
-                generation_tokens=_whole(minute, generated, minute.generation_seconds),
-                waiting=_waiting(minute),
-                computed=_computed(minute),
-            )
+        known = replace(
+            demand_from_requests(minute),
+            prompt_tokens=_whole(minute, prompts, minute.prompt_seconds),
+            generation_tokens=_whole(minute, generated, minute.generation_seconds),
+            waiting=_waiting(minute),
+            computed=_computed(minute),
         )
+        demand.append(known)
     return tuple(demand)
 
 

@@ -122,15 +122,11 @@ def interpolate(before: float, value: float, dt: float) -> GaugeSum:
 
 
 def _is_still(counters: Mapping[str, float], parts: Mapping[str, tuple[Histogram, ...]]) -> bool:
-    """Return whether the engine did nothing. Use its steps, otherwise a page that counts every token and shows no
-    increase."""
+    """Return whether the engine did nothing, by its steps, else by a page that counts every token."""
     if STEP_FAMILY in counters:
         return counters[STEP_FAMILY] == 0
-    return (
-        TOKEN_FAMILY in parts
-        and not any(counters.values())
-        and not any(histogram.n for part in parts.values() for histogram in part)
-    )
+    is_counted = any(counters.values()) or any(histogram.n for part in parts.values() for histogram in part)
+    return TOKEN_FAMILY in parts and not is_counted
 
 
 def _estimate_in_system(
@@ -145,11 +141,9 @@ def _estimate_in_system(
     """
     dt = later.t - earlier.t
     whole = next(iter(parts.get("e2e_seconds", ())), None)
-    if whole is None or not whole.n or not (tells_in_system(earlier) and tells_in_system(later)):
+    if whole is None or not whole.n or not (tells_in_system(earlier) and tells_in_system(later)) or whole.total is None:
         return None
     requests, seconds = whole.n, whole.total
-    if seconds is None:
-        return None
     longest = max(edge for edge, count in zip(whole.edges, whole.counts, strict=True) if count > 0)
     first, last = [math.fsum([page.gauges[name] for name in IN_SYSTEM]) for page in (earlier, later)]
     before = min(seconds, first * longest) if first else 0.0
