@@ -45,7 +45,7 @@ WHERE = ("cpu-small", "r0")
 SPEED = 60
 """So many times shorter are durations of rules and routes, which are waited for."""
 
-LOUD = ("sizewatch-pages", "sizewatch-tickets")
+LOUD = ("sizewatch-critical", "sizewatch-warning")
 """Groups of the rules whose alerts people are told."""
 
 STEP = 15.0

@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -36,10 +37,12 @@ from agent.config.load import load
 from agent.daemon.logs import set_up
 from agent.errors import ConfigError
 from agent.fleet.sums import quote_value, regex_any
+from agent.history.store import HistoryStore
 from agent.prometheus.answers import parse_answer, vector
 from agent.sources.recording import load as load_recording
 from exporters.autoscaling.manifests import FORMATS
 from exporters.render.text import one_line, strip_control_characters
+from rules.evaluator.timeline import TimelineEvent, TimelineKind
 
 ROUTES = ("/", "/metrics", "/api/status")
 
@@ -124,6 +127,9 @@ def _outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             for page in (*ROUTES, "/reports/"):
                 found[f"web {page}"] = ask(daemon, page.lstrip("/")).decode()
         found["log"] = log.text()
+        restart = TimelineEvent(t=time.time(), kind=TimelineKind.RESTART, tier=NAME, replica=NAME, text="restarted")
+        with HistoryStore(load(path).config.history_path) as store:
+            store.book(events=(restart,))
         for name, words in _commands(path, served[0].url, served[1].url, folder / "report").items():
             found[name] = said(words)
     for name in FILES:

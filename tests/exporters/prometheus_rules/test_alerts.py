@@ -199,16 +199,15 @@ def test_a_note_that_is_merely_likely_or_below_its_level_is_not_sent(tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("severity", [Severity.TICKET, Severity.REPORT])
-def test_two_agents_are_one_alert_and_certainty_is_of_the_same_agent(tmp_path: Path, severity: Severity) -> None:
-    rule, level = of(severity)[0]
-    fire = count(rule, severity)
-    crossed = {**verdict(rule, "1x200", "0x200", "a:1"), **verdict(rule, "0x200", "1x200", "b:1")}
+def test_two_agents_are_one_alert_and_certainty_of_a_note_is_of_the_same_agent(tmp_path: Path) -> None:
+    (note, _), (rule, level) = of(Severity.REPORT)[0], of(Severity.TICKET)[0]
+    fire = count(rule, Severity.TICKET)
+    crossed = {**verdict(note, "1x200", "0x200", "a:1"), **verdict(note, "0x200", "1x200", "b:1")}
     both = {**raised(rule, level, "1x200", "a:1"), **raised(rule, level, "1x200", "b:1")}
     moved = {**raised(rule, level, "1x40 stale", "a:1"), **raised(rule, level, "_x42 1x200", "b:1")}
     since = f'time() - ALERTS_FOR_STATE{{alertname="Sizewatch{rule.name}"}}'
     cases = [
-        Case(name="crossed", series=crossed, values=[("20m", fire, 0)]),
+        Case(name="crossed", series=crossed, values=[("20m", count(note, Severity.REPORT), 0)]),
         Case(name="both", series=both, values=[("20m", fire, 1)]),
         Case(name="moved", series=moved, values=[("20m", fire, 1), ("20m", f"scalar({since}) + vector(0)", 1200)]),
     ]
@@ -262,6 +261,7 @@ def test_an_alert_leads_to_the_card_of_its_tier_and_says_which_bound_is_known(tm
     given["exp_annotations"] |= {"value": "Now: lower bound 2.5 s", "status_url": "https://sizewatch.example/#tier-t"}
     told = {
         **raised(rule, level, "1x200"),
+        **verdict(rule, "1x200"),
         **series(rule, names.OBSERVED.name, "2.5x200", bound="lower"),
         f'{names.STATUS_PAGE.name}{{url="https://sizewatch.example",instance="a:19095"}}': "1x200",
         f'{names.STATUS_PAGE.name}{{url="https://other.example",instance="b:19095"}}': "1x200",
@@ -347,8 +347,7 @@ def test_a_rule_more_in_the_catalogue_is_an_alert_more() -> None:
 @pytest.mark.slow
 def test_a_node_that_sees_only_its_own_replica_does_not_call_the_tier_down(tmp_path: Path) -> None:
     down = {
-        'sizewatch_verdict{tier="t",replica="",rule="TierDown",instance="node-1"}': "2x80",
-        'sizewatch_verdict_certain{tier="t",replica="",rule="TierDown",instance="node-1"}': "1x80",
+        'sizewatch_incident_alert{tier="t",replica="",rule="TierDown",severity="critical",instance="node-1"}': "1x80",
         'sizewatch_target_up{tier="t",replica="r1",pool="mixed",instance="node-1"}': "0x80",
     }
     other = 'sizewatch_target_up{tier="t",replica="r2",pool="mixed",instance="node-2"}'

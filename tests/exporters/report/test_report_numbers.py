@@ -37,7 +37,6 @@ FACTS = {
     "KV cache": r"KV cache in use, on average \|[^|]*\| ([\d.]+%)|KV cache ([\d.]+%)(?: \([^)]*\))? in use",
     "GPU compute": r"GPU compute \|[^|]*\| ([\d.]+%)|GPUs had work ([\d.]+%)",
     "days seen": r"([\d.]+) days (?:were )?seen|fullest hours of ([\d.]+) days",
-    "prompts P95 against plan": r"prompts P95 (?:\|[^|]*\|[^|]*\| |are at least )([\d.]+)",
 }
 """Facts that stand in several places of a tier's text: expressions that find their values."""
 

@@ -119,9 +119,9 @@ def test_what_happened_is_one_incident_each_and_nothing_else_is_louder_than_a_no
     """The drift, the trap and the cascade; the fill makes no forecasts that could miss."""
     found = {name: told.tier(name)["grouped_incidents"] for name in TIERS}
     assert {name: [(one["root"], one["severity"]) for one in rows] for name, rows in found.items()} == {
-        CHAT: [("WorkloadDrift", "ticket")],
-        RAG: [("UtilizationTrap", "report")],
-        CODE: [("WorkloadDrift", "page")],
+        CHAT: [("WorkloadDrift", "warning")],
+        RAG: [("UtilizationTrap", "info")],
+        CODE: [("WorkloadDrift", "critical")],
     }
     cascade = told.truth["tiers"][CODE]["kv_cascade"]
     (paged,) = found[CODE]
