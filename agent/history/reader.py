@@ -50,7 +50,7 @@ class Reader:
         `alone`: no process writes, and no file is made beside the history.
         """
         path = Path(path)
-        if not path.exists():
+        if not os.path.exists(path) and (os.access(path.parent, os.X_OK) or not os.path.exists(path.parent)):
             raise HistoryOpenError(path, "does not exist; `sizewatch run` makes it, or give the path that it uses")
         if not os.access(path, os.R_OK):
             raise HistoryOpenError(path, "may not be read by this user; run as the user that `sizewatch run` runs as")

@@ -113,6 +113,7 @@ class Pages:
                 *self.probe_routes(),
             ],
             middleware=[Middleware(GZipMiddleware, compresslevel=1)],
+            exception_handlers={OSError: lambda request, error: text_response(503, f"cannot be read: {error}")},
         )
         self._app.router.redirect_slashes = False
 

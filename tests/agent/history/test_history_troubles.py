@@ -5,7 +5,9 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
+from pathlib import Path
 
 import pytest
 from history_samples import START, booking, finished
@@ -236,6 +238,21 @@ def test_places_where_no_file_can_be_are_named(tmp_path):
     assert problem_of(HistoryStore.open_reader, nowhere).startswith(
         f"{nowhere}: does not exist; `sizewatch run` makes it"
     )
+
+
+def test_a_folder_that_may_not_be_entered_is_said():
+    nobody, user = 65_534, os.geteuid()
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        locked = Path(folder) / "locked"
+        locked.mkdir(mode=0)
+        if user == 0:
+            os.setresuid(nobody, nobody, user)
+        try:
+            told = problem_of(HistoryStore.open_reader, locked / "history.db")
+        finally:
+            os.setresuid(user, user, user)
+    assert told.startswith(f"{locked / 'history.db'}: may not be read by this user")
 
 
 def test_an_empty_file_becomes_a_history_but_holds_nothing_to_read_before(path):

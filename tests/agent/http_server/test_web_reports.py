@@ -43,6 +43,14 @@ def served(place: Path) -> Iterator[WebServer]:
         yield server
 
 
+@pytest.mark.parametrize("path", ["/reports/", f"/reports/{NAME}/report.html"])
+def test_a_folder_that_cannot_be_read_is_said(server: WebServer, place: Path, path: str) -> None:
+    server.pages.reports = place / ("x" * 300)
+    status, _, body = ask(server, path)
+    assert status == 503
+    assert body.startswith(b"cannot be read: [Errno 36] File name too long")
+
+
 @pytest.mark.parametrize(("file", "kind"), storage.FILES.items())
 def test_every_file_of_a_report_comes_with_its_type_and_a_policy(server: WebServer, file: str, kind: str) -> None:
     status, headers, body = ask(server, f"/reports/{NAME}/{file}")
