@@ -171,7 +171,7 @@ class Config(ConfigSection):
     @property
     def gpu_exporter(self) -> tuple[GpuExporter, Peer] | None:
         """Return the configured GPU exporter and its address, or None for another source."""
-        connection = {"dcgm": self.gpus.dcgm, "amd": self.gpus.amd}.get(self.gpus.source)
+        connection = getattr(self.gpus, self.gpus.source, None)
         if connection is None:
             return None
         peer = connection.to_peer(timeout_seconds=self.timeout_seconds(), max_bytes=connection.max_bytes)
