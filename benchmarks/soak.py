@@ -249,7 +249,7 @@ def grid() -> Finding:
     def nothing(*_: object) -> None:
         return
 
-    functions = dict.fromkeys((jobs.UPKEEP, jobs.FORECAST, jobs.REPORT), nothing)
+    functions = dict.fromkeys(jobs.SECONDS, nothing)
     running = jobs.DaemonJobs({**functions, jobs.CYCLE: lambda: starts.append(time.time())}, nothing)
     running.schedule(GRID_SECONDS)
     time.sleep(30.0)
