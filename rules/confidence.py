@@ -88,8 +88,8 @@ def _solve(tail: Callable[[float], float], target: float, high: float) -> float:
     """
 
     def off(place: float) -> float:
-        number_of = tail(place)
-        return math.log(number_of / target) if number_of > 0 else _NONE
+        probability = tail(place)
+        return math.log(probability / target) if probability > 0 else _NONE
 
     low, below, above, raised = 0.0, _NONE, off(high), None
     for step in range(_STEPS):

@@ -39,8 +39,8 @@ def set_point(run: BenchmarkRun) -> None:
     None and it keeps only the throughput.
     """
     if not run.requests:
-        is_multiple = f"none of {run.sent} requests" if run.sent else "no request"
-        raise NotAResultError(run.location, f"is of a failed run: {is_multiple} succeeded")
+        succeeded = f"none of {run.sent} requests" if run.sent else "no request"
+        raise NotAResultError(run.location, f"is of a failed run: {succeeded} succeeded")
     for count, what in ((run.failed, "failed"), (run.cut_off, "were cut off")):
         if count > run.requests:
             raise NotAResultError(run.location, f"is of a failed run: {count} of {run.sent} requests {what}")

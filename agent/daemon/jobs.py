@@ -67,16 +67,16 @@ class DaemonJobs:
         if not self.scheduler.running:
             self.scheduler.start()
         self._cycle_seconds, interval_seconds = cycle_seconds, cycle_seconds / self._speed
-        now, all_of_them = datetime.now(UTC), {name: seconds / self._speed for name, seconds in SECONDS.items()}
+        now, intervals = datetime.now(UTC), {name: seconds / self._speed for name, seconds in SECONDS.items()}
         # A minute is complete at most two intervals after its end.
-        minute, settled = all_of_them[FORECAST], 2 * interval_seconds
+        minute, settled = intervals[FORECAST], 2 * interval_seconds
         whole = (now.timestamp() - settled) // minute * minute + minute + settled
         grace = max(1, int(interval_seconds / 2))
         self._add(CYCLE, interval_seconds, now, next_run_time=now, misfire_grace_time=grace)
-        self._add(UPKEEP, all_of_them[UPKEEP], now + timedelta(seconds=all_of_them[UPKEEP]))
+        self._add(UPKEEP, intervals[UPKEEP], now + timedelta(seconds=intervals[UPKEEP]))
         self._add(FORECAST, minute, datetime.fromtimestamp(whole, UTC))
         for name in (REPORT, BACK_FILL):
-            self._add(name, all_of_them[name], now, next_run_time=now)
+            self._add(name, intervals[name], now, next_run_time=now)
 
     def _add(self, name: str, seconds: float, start: datetime, **options: Any) -> None:
         trigger = GridTrigger(seconds=seconds, start_date=start)

@@ -60,15 +60,15 @@ def forecast_now(tier: str, given: InputSeries, horizon_seconds: float) -> Forec
 def backtest_report(name: str, walk: BacktestRun, notes: tuple[str, ...] = ()) -> Backtest:
     """Return the scores of all methods. `notes` precede those of the walk."""
     series = walk.window.series
-    scoreds = score_walk(walk)
+    leads = score_walk(walk)
     return Backtest(
         name=name,
         zone=series.zone,
         bin_seconds=series.bin_seconds,
         start=series.time(walk.window.test),
         end=series.end,
-        scores=tuple(_score(scored) for scored in scoreds),
-        naive=tuple({scored.horizon_seconds / 60: scored.naive for scored in scoreds}.items()),
+        scores=tuple(_score(scored) for scored in leads),
+        naive=tuple({scored.horizon_seconds / 60: scored.naive for scored in leads}.items()),
         notes=(*notes, *walk.notes),
     )
 

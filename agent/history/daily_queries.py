@@ -47,10 +47,10 @@ def choose_period(store: Reader, tiers: Iterable[str], seconds: float, now: floa
 def evaluate_days(store: Reader, context: TierContext, version: str, now: float) -> tuple[RuleResult, ...]:
     """Return the results of the rules over days for a tier with this plan version. Raise HistoryError."""
     since = now - long_rules.LOOK_BACK_SECONDS
-    texts = set(store.plan_versions(context.name, since, now)) - {version}
-    binneds = _hours(store, context.name, since, now, None)
-    of_plan = _hours(store, context.name, since, now, version) if texts else binneds
-    return long_rules.evaluate_long_rules(context, binneds, now, of_plan)
+    other_versions = set(store.plan_versions(context.name, since, now)) - {version}
+    hours = _hours(store, context.name, since, now, None)
+    of_plan = _hours(store, context.name, since, now, version) if other_versions else hours
+    return long_rules.evaluate_long_rules(context, hours, now, of_plan)
 
 
 def _hours(store: Reader, tier: str, since: float, until: float, version: str | None) -> tuple[BinnedWindow, ...]:

@@ -289,9 +289,9 @@ def check_tier(store: Reader, context: TierContext, version: str, since: float, 
     result = check_benchmark(context, binned, now, period)
     recent = now - MINUTES_BELOW_SECONDS
     if not binned and not store.minutes(tier, recent, now, version):
-        binneds = store.minutes(tier, recent, now)
-        if binneds:
-            result = replace(result, results=(), new_since=max(minute.window.end for minute in binneds))
+        older = store.minutes(tier, recent, now)
+        if older:
+            result = replace(result, results=(), new_since=max(minute.window.end for minute in older))
     return replace(result, guardrails=list_guardrails(summary, measure_workload(summary)))
 
 

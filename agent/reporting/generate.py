@@ -88,17 +88,17 @@ def _tier(
     recent: list[BinnedWindow] = []
     of_plan: list[BinnedWindow] = []
     for begin, end in daily_queries.pieces(since, until, DAY):
-        binneds = store.bins(tier, begin, end)
-        present = binneds if set(versions) <= {version} else store.bins(tier, begin, end, version)
-        hours = load_bins.sum_by_hour(binneds)
+        rows = store.bins(tier, begin, end)
+        present = rows if set(versions) <= {version} else store.bins(tier, begin, end, version)
+        hours = load_bins.sum_by_hour(rows)
         # By load bin while `ProductionSummary` uses bins, else by hour.
         of_present_plan = present
         if end <= until - RECENT_SECONDS:
-            of_present_plan = hours if present is binneds else load_bins.sum_by_hour(present)
+            of_present_plan = hours if present is rows else load_bins.sum_by_hour(present)
         seen = seen.add(hours, of_present_plan, store.requests(tier, begin, end))
         # Older problems are no reason to re-size now.
         if begin >= until - RECENT_SECONDS:
-            recent += binneds
+            recent += rows
             of_plan += present
     checked = check_benchmark(context, of_plan, until)
     results = (

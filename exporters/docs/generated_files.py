@@ -112,7 +112,7 @@ def schema_keys(schema: Mapping[str, Any]) -> Iterator[str]:
     def walk(part: Mapping[str, Any], place: str, above: tuple[str, ...]) -> Iterator[str]:
         inner = (*part.get("anyOf", ()), part.get("items"), part.get("additionalProperties"))
         inner += tuple(part.get("patternProperties", {}).values())
-        for mapping in (part, *(by_key for by_key in inner if isinstance(by_key, dict))):
+        for mapping in (part, *(schema_part for schema_part in inner if isinstance(schema_part, dict))):
             name = mapping.get("$ref", "").rpartition("/")[2]
             if name and name not in above:
                 yield from walk(schema["$defs"][name], place, (*above, name))

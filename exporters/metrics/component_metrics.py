@@ -42,9 +42,9 @@ def of_each(
 
     def samples(status: AgentStatus) -> Iterator[Sample]:
         for labels, item in items(status):
-            number_of = value(item) if item is not None else None
-            if number_of is not None:
-                yield labels, float(number_of)
+            measured = value(item) if item is not None else None
+            if measured is not None:
+                yield labels, float(measured)
 
     return samples
 

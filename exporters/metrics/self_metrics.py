@@ -68,9 +68,9 @@ def _of_replicas(
     def samples(status: AgentStatus) -> Iterator[Sample]:
         for tier in status.tiers:
             for replica in tier.replicas if tier.export_scope is not ExportScope.WHOLE_TIER else ():
-                number_of = value(replica)
-                if number_of is not None and (after_death or not replica.is_gone):
-                    yield labels(replica), number_of
+                measured = value(replica)
+                if measured is not None and (after_death or not replica.is_gone):
+                    yield labels(replica), measured
 
     return samples
 
@@ -201,8 +201,8 @@ def _bounds(reading: SignalValue) -> Iterator[tuple[str, float]]:
 def _values(value: Callable[[Verdict], SignalValue]) -> Samples:
     def samples(status: AgentStatus) -> Iterator[Sample]:
         for verdict in _judged(status):
-            for bound, number_of in _bounds(value(verdict)):
-                yield (*_subject(verdict.subject, verdict.rule), bound), number_of
+            for bound, measured in _bounds(value(verdict)):
+                yield (*_subject(verdict.subject, verdict.rule), bound), measured
 
     return samples
 

@@ -161,8 +161,8 @@ def _groups(by_replica: Sequence[list[Finding]]) -> Iterator[list[Finding]]:
 def _incident(group: Sequence[Finding], foreign: Iterable[ExternalAlert], since: float, until: float) -> ReportFinding:
     ordered = sorted(group, key=lambda finding: finding.started_at)
     worst = max(ordered, key=_badness)
-    seen_keys = {(finding.rule, finding.subject, finding.started_at) for finding in ordered}
-    tied = [a for a in foreign if (d := a.diagnosis) is not None and (d.rule, d.subject, d.began_at) in seen_keys]
+    told_findings = {(finding.rule, finding.subject, finding.started_at) for finding in ordered}
+    tied = [a for a in foreign if (d := a.diagnosis) is not None and (d.rule, d.subject, d.began_at) in told_findings]
     return ReportFinding(
         rule=worst.rule,
         title=RULES[worst.rule].title,

@@ -186,8 +186,8 @@ def _row(finding: ActiveFinding) -> str:
     facts = "".join(f"<li>{escape(text)}</li>" for text in verdict.details)
     listed = f'<ul class="problems">{facts}</ul>' if facts else ""
     words = f'<p class="problems">{escape(verdict.sentence)}{silent}</p>{listed}'
-    wording = "".join(f'<td data-column="{column}">{escape(cell(verdict))}</td>' for column, cell in EVIDENCE.items())
-    return f'<tr><th scope="row">{name}{words}</th>{wording}</tr>'
+    cells = "".join(f'<td data-column="{column}">{escape(cell(verdict))}</td>' for column, cell in EVIDENCE.items())
+    return f'<tr><th scope="row">{name}{words}</th>{cells}</tr>'
 
 
 def _observed(verdict: Verdict) -> str:

@@ -123,7 +123,7 @@ def _of_gpus(
     gpus: tuple[GpuStatus, ...], name: str, value: Callable[[GpuStatus], float | None], form: str, unit: str
 ) -> str:
     """Return the range of a number over the GPUs."""
-    values = [number_of for gpu in gpus if (number_of := value(gpu)) is not None]
+    values = [level for gpu in gpus if (level := value(gpu)) is not None]
     if not values:
         return ""
     low, high = min(values), max(values)

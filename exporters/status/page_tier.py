@@ -129,10 +129,10 @@ def _recommended(line: TierLine) -> str:
 
 
 def _facts(tier: TierStatus, now: float) -> str:
-    plan, up, all_of_them = tier.context.plan, sum(r.up for r in tier.replicas), len(tier.replicas)
+    plan, up, total = tier.context.plan, sum(r.up for r in tier.replicas), len(tier.replicas)
     models = sorted({replica.model for replica in tier.replicas if replica.model}) or ([plan.model] if plan else [])
     engines = sorted({f"{r.engine} {r.versions}".strip() for r in tier.replicas if r.engine})
-    replicas = f'<b class="{"ok" if up == all_of_them else "short"}">{up} of {all_of_them} replicas up</b>'
+    replicas = f'<b class="{"ok" if up == total else "short"}">{up} of {total} replicas up</b>'
     if plan is not None and plan.fleet is not None:
         replicas += f", {plan.fleet.instances} planned"
     text = "".join(f"<li>{escape(fact)}</li>" for fact in (*models, *engines, *_gpu_facts(tier)))
@@ -141,9 +141,9 @@ def _facts(tier: TierStatus, now: float) -> str:
 
 def _gpu_facts(tier: TierStatus) -> list[str]:
     seen = sorted({gpu.product for replica in tier.replicas for gpu in replica.gpus if gpu.product})
-    number_of = sum(len(replica.gpus) for replica in tier.replicas)
+    gpus = sum(len(replica.gpus) for replica in tier.replicas)
     if seen:
-        return [f"{number_of} × {', '.join(seen)}"]
+        return [f"{gpus} × {', '.join(seen)}"]
     plan = tier.context.plan
     return [f"{plan.gpu.per_replica} × {plan.gpu.product} a replica"] if plan else ["no GPU is read"]
 

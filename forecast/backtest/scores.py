@@ -138,11 +138,11 @@ class Scored:
 def score_walk(walk: BacktestRun) -> tuple[Scored, ...]:
     """Return all scores of a backtest, in its order."""
     known = {(forecasts.horizon_seconds, forecasts.method): forecasts for forecasts in walk.forecasts}
-    scoreds = []
+    scores = []
     for forecast in walk.forecasts:
         naive = select_naive(forecast)
-        scoreds.append(_scored(walk, forecast, naive, known.get((forecast.horizon_seconds, naive))))
-    return tuple(scoreds)
+        scores.append(_scored(walk, forecast, naive, known.get((forecast.horizon_seconds, naive))))
+    return tuple(scores)
 
 
 def _scored(walk: BacktestRun, forecasts: MethodForecasts, name: str, naive: MethodForecasts | None) -> Scored:

@@ -86,8 +86,8 @@ def step_incident_alerts(
         first = min(related, key=lambda old: (old.since, old.rule), default=candidate)
         before = [old for old in before if old is not first]
         incident_alerts.append(replace(candidate, rule=first.rule, subject=first.subject, since=first.since))
-    seen_keys = {(alert.incident.id, alert.severity) for alert in incident_alerts}
-    before = [_continue(old, known_incidents, seen_keys, now) for old in before]
+    alerted = {(alert.incident.id, alert.severity) for alert in incident_alerts}
+    before = [_continue(old, known_incidents, alerted, now) for old in before]
     identities = {(alert.rule, alert.subject, alert.severity) for alert in incident_alerts}
     incident_alerts += [old for old in before if (old.rule, old.subject, old.severity) not in identities]
     ends = ((alert, now if alert.resolved_at is None else alert.resolved_at) for alert in incident_alerts)
@@ -95,10 +95,10 @@ def step_incident_alerts(
 
 
 def _continue(
-    old: IncidentAlert, incidents: Iterable[Incident], seen_keys: Container[tuple[str, Severity]], now: float
+    old: IncidentAlert, incidents: Iterable[Incident], alerted: Container[tuple[str, Severity]], now: float
 ) -> IncidentAlert:
     """Return an alert that no incident gives now: resolved, or still firing where the clock was set back before its wait."""
-    others = (candidate for candidate in incidents if (candidate.id, old.severity) not in seen_keys)
+    others = (candidate for candidate in incidents if (candidate.id, old.severity) not in alerted)
     incident = next((candidate for candidate in others if _has_open(candidate, old.members)), None)
     if old.resolved_at is not None or incident is None:
         return replace(old, resolved_at=now if old.resolved_at is None else old.resolved_at)

@@ -64,9 +64,9 @@ def evaluate_long_rules(
     Only complete hours count. `of_plan` are those under the present plan version, or None if all are.
     """
     until = now // HOUR_SECONDS * HOUR_SECONDS
-    binneds = sum_slim_hours(hours)
-    present = binneds if of_plan is None else sum_slim_hours(of_plan)
-    rows = ((rule, present if rule.signal == OF_THE_CURVE else binneds) for rule in ASKED)
+    slim = sum_slim_hours(hours)
+    present = slim if of_plan is None else sum_slim_hours(of_plan)
+    rows = ((rule, present if rule.signal == OF_THE_CURVE else slim) for rule in ASKED)
     return tuple(_judged(rule, rule_hours, context, now, until) for rule, rule_hours in rows)
 
 

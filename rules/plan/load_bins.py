@@ -222,10 +222,10 @@ def sum_by_bin(binned: Iterable[BinnedWindow]) -> tuple[BinnedWindow, ...]:
     return tuple(
         # Without the curve, so that nothing is placed anew: the history knows in which bin each minute was.
         replace(
-            bin_window(windows.sum_windows(sample.window for sample in binneds), None, None, bin),
-            beyond=next((sample.beyond for sample in reversed(binneds) if sample.beyond), ""),
+            bin_window(windows.sum_windows(sample.window for sample in group), None, None, bin),
+            beyond=next((sample.beyond for sample in reversed(group) if sample.beyond), ""),
         )
-        for bin, binneds in windows.group_by(binned, lambda sample: sample.bin).items()
+        for bin, group in windows.group_by(binned, lambda sample: sample.bin).items()
     )
 
 

@@ -28,7 +28,7 @@ READY_SECONDS = 300.0
 """A pod that answers and is not Ready is waited for so long."""
 
 KEPT_SECONDS = 28 * 86_400.0
-"""Starts that are older than the newest one by more were of other weights, images and nodes."""
+"""Starts that are older than the newest one by more were of earlier weights, images and nodes."""
 
 MOST = 200
 """Of a tier, the newest: enough for a P95 with ten starts above it."""
@@ -154,20 +154,20 @@ def add_start(known: tuple[ReplicaStart, ...], start: ReplicaStart) -> tuple[Rep
 
     Age counts from the newest start: a tier without starts for months keeps its last ones.
     """
-    since = max(other.t for other in (*known, start)) - KEPT_SECONDS
-    if start.unready or start.t <= since or any(_is_same(start, other) for other in known):
+    since = max(earlier.t for earlier in (*known, start)) - KEPT_SECONDS
+    if start.unready or start.t <= since or any(_is_same(start, earlier) for earlier in known):
         return known
-    kept = [other for other in known if other.t > since]
-    return tuple(sorted((*kept, start), key=lambda other: other.t))[-MOST:]
+    kept = [earlier for earlier in known if earlier.t > since]
+    return tuple(sorted((*kept, start), key=lambda earlier: earlier.t))[-MOST:]
 
 
-def _is_same(start: ReplicaStart, other: ReplicaStart) -> bool:
+def _is_same(start: ReplicaStart, earlier: ReplicaStart) -> bool:
     """Return whether both are of one process: an agent that restarts finds known processes."""
-    if start.replica != other.replica:
+    if start.replica != earlier.replica:
         return False
-    if start.started_at is not None and other.started_at is not None:
-        return abs(start.started_at - other.started_at) <= windows.RESTART_TOLERANCE_SECONDS
-    return start.seen_at == other.seen_at
+    if start.started_at is not None and earlier.started_at is not None:
+        return abs(start.started_at - earlier.started_at) <= windows.RESTART_TOLERANCE_SECONDS
+    return start.seen_at == earlier.seen_at
 
 
 def describe_start(start: ReplicaStart) -> str:

@@ -105,8 +105,8 @@ def bound_by_overload(
     ceiling = measure_ceiling((slice for group in queued for slice in group), context, capacity.lengths)
     if ceiling is None:
         return None
-    binneds = [group for name, group in by_replica.items() if ceilings[name] is None]
-    quicker = [group for group in binneds if carried_work(group, capacity.lengths) > ceiling.rps]
+    unbounded = [group for name, group in by_replica.items() if ceilings[name] is None]
+    quicker = [group for group in unbounded if carried_work(group, capacity.lengths) > ceiling.rps]
     if ceiling.limited_by and is_present:
         lengths = replace(capacity.lengths, only=capacity.lengths.only or ceiling.limited_by)
         capacity = replace(capacity, lengths=lengths)

@@ -104,10 +104,10 @@ class ProductionSummary:
         return math.fsum(hour.covered_seconds for hour in self.hours) / seconds if seconds > 0 else 0.0
 
     def add(
-        self, binneds: Iterable[BinnedWindow], of_plan: Iterable[BinnedWindow], demand: Iterable[MinuteDemand]
+        self, slices: Iterable[BinnedWindow], of_plan: Iterable[BinnedWindow], demand: Iterable[MinuteDemand]
     ) -> ProductionSummary:
         """Return the summary with the next hours by load bin, all and of the present plan, and the minutes of that time."""
-        binned, present, demand = tuple(binneds), tuple(of_plan), tuple(demand)
+        binned, present, demand = tuple(slices), tuple(of_plan), tuple(demand)
         recent, pools = self.until - RECENT_SECONDS, dict(self.pools)
         for pool in POOL_TOKENS.keys() & {part.replica for part in binned}:
             before = pools.get(pool) or ProductionSummary(context=self.context, since=self.since, until=self.until)
