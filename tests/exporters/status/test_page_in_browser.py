@@ -51,7 +51,7 @@ def measured(page: str, folder: Path, width: int, height: int) -> list[int]:
     return [int(number) for number in found.partition("<title>")[2].partition("</title>")[0].split()]
 
 
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width", [390, 760, 1000, 1280])
 def test_nothing_sticks_out_at_phone_and_desktop_width(url: str, tmp_path: Path, width: int) -> None:
     page = browser(tmp_path, f"--window-size={width},1600", "--dump-dom", url)
     widest, window, _, _ = measured(page, tmp_path, width, 1600)
