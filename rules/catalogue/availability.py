@@ -22,7 +22,7 @@ ROWS: tuple[Rule, ...] = (
         severity=Severity.PAGE,
         window_seconds=0,
         thresholds={
-            "misses": Threshold(3, "scrapes", "METRICS trap 12: gone after 2-3 missed scrapes"),
+            "misses": Threshold(3, "scrapes", "as failureThreshold of a Kubernetes probe, by default"),
             "seconds": Threshold(45, "seconds", "three scrapes: nobody is served, and a page comes within 90 s of it"),
         },
         signal="coverage",
@@ -42,7 +42,7 @@ ROWS: tuple[Rule, ...] = (
         scope=Scope.REPLICA,
         window_seconds=0,
         thresholds={
-            "misses": Threshold(3, "scrapes", "METRICS trap 12: gone after 2-3 missed scrapes"),
+            "misses": Threshold(3, "scrapes", "as failureThreshold of a Kubernetes probe, by default"),
             "start_seconds": Threshold(
                 300, "seconds", "guide 9.2: 2-5 minutes; only where no start was measured and none is planned"
             ),
@@ -88,7 +88,7 @@ ROWS: tuple[Rule, ...] = (
         method=judge_stale_page,
         scope=Scope.REPLICA,
         window_seconds=0,
-        thresholds={"seconds": Threshold(120, "seconds", "METRICS trap 11, 12: well past any single step")},
+        thresholds={"seconds": Threshold(120, "seconds", "ours: well past any single step of an engine")},
         signal="coverage",
         unit="seconds",
         title="Telemetry stale",
@@ -126,7 +126,7 @@ ROWS: tuple[Rule, ...] = (
         minimum_seconds=60,
         thresholds={
             "coverage": Threshold(0.90, "ratio", "what a 95 % quantile must keep on the worst of real traces"),
-            "error_ratio": Threshold(1.0, "ratio", "DESIGN 3.13: used only while it beats the naive methods"),
+            "error_ratio": Threshold(1.0, "ratio", "ours: used only while it beats the naive methods"),
             "minimum_forecasts": Threshold(
                 60, "forecasts", "of fewer, three misses of a right 95 % quantile are expected by chance"
             ),

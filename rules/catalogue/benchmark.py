@@ -115,8 +115,8 @@ ROWS: tuple[Rule, ...] = (
         stage=41,
         method=judge_beyond,
         thresholds={
-            "minutes": Threshold(3, "minutes", "DESIGN 3.3: three separate minutes"),
-            "share": Threshold(0.5, "ratio", "most of the last quarter of the hold (DESIGN 3.3)"),
+            "minutes": Threshold(3, "minutes", "ours: a burst is one event, three separate minutes are not"),
+            "share": Threshold(0.5, "ratio", "most of the last quarter of the hold"),
         },
         signal="completed_rps",
         unit="per_second",

@@ -111,7 +111,7 @@ ROWS: tuple[Rule, ...] = (
         stage=31,
         method=judge_acceptance,
         thresholds={
-            "below": Threshold(0.60, "ratio", "guide 9.3: above 60 % (per token: DESIGN 3.7)"),
+            "below": Threshold(0.60, "ratio", "guide 9.3: above 60 % (per token)"),
             "critical_below": Threshold(
                 0.50, "ratio", "guide 9.3: below 50 % it adds overhead without benefit (per token)"
             ),

@@ -16,7 +16,7 @@ def _faults(name: str, stage: int, stem: str, about: str, title: str, meaning: s
         stage=stage,
         method=judge_faults,
         minimum_seconds=60.0,
-        thresholds={"events": Threshold(1, "events", "none is normal (METRICS trap 16: by change)")},
+        thresholds={"events": Threshold(1, "events", "none is normal")},
         signal=stem,
         unit="events",
         family=stem,

@@ -90,8 +90,8 @@ ROWS: tuple[Rule, ...] = (
         window_seconds=300,
         minimum_seconds=60,
         thresholds={
-            "warning": Threshold(0.05, "ratio", "guide 9.3: 5-20 % warning (per request: DESIGN 3.8)"),
-            "critical": Threshold(0.20, "ratio", "guide 9.3: above 20 % degraded (per request: DESIGN 3.8)"),
+            "warning": Threshold(0.05, "ratio", "guide 9.3: 5-20 % warning (per request)"),
+            "critical": Threshold(0.20, "ratio", "guide 9.3: above 20 % degraded (per request)"),
             "minimum_requests": Threshold(20, "requests", "one preemption of fewer exceeds 5 % by itself"),
         },
         signal="eviction_rate",
@@ -112,7 +112,7 @@ ROWS: tuple[Rule, ...] = (
         severity=Severity.PAGE,
         window_seconds=0,
         thresholds={
-            "filling_level": Threshold(0.6, "ratio", "DESIGN 3.9: above a level of about 0.6"),
+            "filling_level": Threshold(0.6, "ratio", "ours: below it a cache that fills still has room"),
             "pressed_level": Threshold(
                 0.85,
                 "ratio",

@@ -68,7 +68,7 @@ ROWS: tuple[Rule, ...] = (
         thresholds={
             "below": Threshold(0.40, "ratio", "guide 9.3: below 40 % is the utilization trap"),
             "kv_below": Threshold(
-                0.75, "ratio", "DESIGN 3.12: with P95 KV utilisation below 75 %, or memory sets the size"
+                0.75, "ratio", "guide 9.3: KV cache utilisation 75-90 %; above, memory sets the size"
             ),
             "fullest_hours": FULLEST,
             "target": Threshold(0.60, "ratio", "guide 9.3: fleet utilisation 60-80 %, its lower end"),
@@ -97,7 +97,7 @@ ROWS: tuple[Rule, ...] = (
             "survives_loss_from": Threshold(
                 4,
                 "replicas",
-                "DESIGN 3.13: from four replicas on a recommended count carries its demand with one lost; 0 never asks. "
+                "ours: from four replicas on a recommended count carries its demand with one lost; 0 never asks. "
                 "Below four, one more replica is a third of the bill or more",
             ),
             "busiest_hours": Threshold(0.05, "ratio", "the busiest hours of a week: 8 of 168, one or two a day"),
@@ -126,7 +126,7 @@ ROWS: tuple[Rule, ...] = (
                 "guide 9.3: declining as traffic grows; weeks of equal traffic differ by less than a tenth",
             ),
             "growth": Threshold(0.05, "ratio", "guide 9.3: as traffic grows; less is the noise of two weeks"),
-            "days": Threshold(3, "days", "DESIGN 3.3: three separate periods; a bad day is one event"),
+            "days": Threshold(3, "days", "ours: three separate periods; a bad day is one event"),
         },
         signal="tokens_per_gpu_hour",
         unit="tokens_per_hour",

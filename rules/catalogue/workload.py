@@ -38,10 +38,8 @@ ROWS: tuple[Rule, ...] = (
         stage=90,
         method=judge_representative,
         thresholds={
-            "factor": Threshold(2.0, "ratio", "guide 9.1, step 7: a gap over 2x; DESIGN 3.11 (iii): at equal load"),
-            "disagreement": Threshold(
-                0.25, "ratio", "DESIGN 3.11 (ii): a steady disagreement above 25 % is data quality"
-            ),
+            "factor": Threshold(2.0, "ratio", "guide 9.1, step 7: a gap over 2x, here at equal load"),
+            "disagreement": Threshold(0.25, "ratio", "ours: a steady disagreement above 25 % is data quality"),
             "minimum_requests": MINIMUM_REQUESTS,
             "supported_requests": SUPPORTED_REQUESTS,
         },

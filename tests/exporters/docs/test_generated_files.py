@@ -63,7 +63,7 @@ def test_a_threshold_changed_by_hand_in_the_runbook_is_found_and_set_right(tmp_p
         (lambda root: shutil.rmtree(root / "docs"), "holds no docs/; run it in a checkout, or name one with --root"),
         (
             lambda root: (root / "docs/runbooks.md").write_text("# Runbooks\n"),
-            "runbooks.md: no block for TtftDivergence",
+            "AdapterCachePressure has 0 texts by hand",
         ),
         (lambda root: (root / "docs/signals.md").write_bytes(b"\xff"), "signals.md: 'utf-8' codec"),
     ],
