@@ -1,12 +1,14 @@
 """HTTP client of one host: an adapter of requests with a deadline, a size limit and credentials from files.
 
-At the deadline of an exchange its socket is shut down, so a server that sends one byte a second is late.
+A read waits until the deadline of its exchange and no longer, so a server that sends one byte a second is late.
 """
 
 from __future__ import annotations
 
+import math
 import socket
-import threading
+import ssl
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -27,22 +29,38 @@ PART_BYTES = 65_536
 
 
 class _Exchange:
-    """Socket of the present exchange, which is shut down at the deadline and by an abort. After an abort there is none."""
+    """Deadline (of `time.monotonic`) and socket of the present exchange. After an abort there is none."""
 
-    is_aborted = is_over = False
+    is_aborted = False
+    ends_at = math.inf
     socket: socket.socket | None = None
 
-    def end(self) -> None:
-        self.is_over = True
-        if self.socket is not None:
-            with suppress(OSError):
-                # Not that of SSLSocket, which takes the TLS state away from a running read.
-                socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
+    def is_over(self) -> bool:
+        return self.is_aborted or time.monotonic() >= self.ends_at
 
     def check(self) -> None:
-        """Raise TimeoutError if it was ended, which looks like the end of a body without a length."""
-        if self.is_over:
+        """Raise TimeoutError if it is over: a socket that was shut down looks like the end of a body without a length."""
+        if self.is_over():
             raise TimeoutError
+
+
+class _TimedReads:
+    """Socket whose reads end at the deadline of its exchange."""
+
+    exchange: _Exchange
+
+    def recv_into(self, *arguments: Any) -> int:
+        self.settimeout(max(self.exchange.ends_at - time.monotonic(), 0.001))  # type: ignore[attr-defined]
+        size: int = super().recv_into(*arguments)  # type: ignore[misc]
+        return size
+
+
+class _TimedSocket(_TimedReads, socket.socket):
+    pass
+
+
+class _TimedTlsSocket(_TimedReads, ssl.SSLSocket):
+    pass
 
 
 class _Adapter(HTTPAdapter):
@@ -50,6 +68,8 @@ class _Adapter(HTTPAdapter):
 
     def __init__(self, exchange: _Exchange, **pool_options: Any) -> None:
         self._exchange = exchange
+        if "ssl_context" in pool_options:
+            pool_options["ssl_context"].sslsocket_class = _TimedTlsSocket
         super().__init__(pool_connections=1, pool_maxsize=1)
         self.poolmanager.connection_pool_kw.update(pool_options)
 
@@ -70,6 +90,9 @@ class _TimedConnection(HTTPConnection):
 
     def connect(self) -> None:
         super().connect()
+        if not isinstance(self.sock, _TimedTlsSocket):
+            self.sock = _TimedSocket(fileno=self.sock.detach())
+        self.sock.exchange = self._exchange
         self._exchange.socket = self.sock
         self._exchange.check()
 
@@ -85,14 +108,11 @@ class HttpClient:
         self.peer = peer
         self.place = place_of(peer.url)
         self._certificates: list[int | None] | None = None
-        self._credentials: dict[str, str] = {}
         self._exchange = _Exchange()
         self._adapter = _Adapter(self._exchange)
 
-    def load(self) -> None:
-        """Read the credentials of now, and certificates that changed."""
-        headers = {name: header_secret(f"header {name}", path) for name, path in self.peer.header_files.items()}
-        self._credentials = headers | authorization(self.peer)
+    def load(self) -> dict[str, str]:
+        """Read certificates that changed, and return the headers with the credentials of now."""
         tls = self.peer.tls or TlsConfig()
         files = [Path(path) for path in (tls.ca_file, tls.cert_file, tls.key_file) if path is not None]
         certificates = [path.stat().st_mtime_ns if path.exists() else None for path in files]
@@ -100,15 +120,12 @@ class HttpClient:
             self.close()
             self._adapter = _Adapter(self._exchange, **tls_options(self.peer))
             self._certificates = certificates
+        headers = {name: header_secret(f"header {name}", path) for name, path in self.peer.header_files.items()}
+        return headers | authorization(self.peer)
 
     @contextmanager
     def exchange(
-        self,
-        method: str,
-        url: str,
-        headers: Mapping[str, str],
-        body: bytes | None = None,
-        seconds: float | None = None,
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None, seconds: float | None = None
     ) -> Iterator[requests.Response]:
         """Send a request with the credentials of now. Yield its response, to `read` or `stream` in the same block.
 
@@ -117,33 +134,28 @@ class HttpClient:
         """
         if self._exchange.is_aborted:
             raise HttpError(ScrapeFailure.CONNECT, self.place, ": is not asked, because this process stops")
-        self.load()
-        headers = {"User-Agent": "sizewatch", "Accept-Encoding": "gzip", **headers, **self._credentials}
+        headers = {"User-Agent": "sizewatch", "Accept-Encoding": "gzip", **headers, **self.load()}
         request = requests.Request(method, url, headers=headers, data=body).prepare()
         seconds = max(self.peer.timeout_seconds if seconds is None else seconds, 0.001)
         is_verified = not (self.peer.tls and self.peer.tls.insecure_skip_verify)
         options: Any = {"stream": True, "timeout": seconds, "verify": is_verified}
-        self._exchange.is_over = self._exchange.is_aborted
-        ender = threading.Timer(seconds, self._exchange.end)
-        ender.daemon = True
-        ender.start()
+        self._exchange.ends_at = time.monotonic() + seconds
         response = None
         try:
             try:
                 response = self._adapter.send(request, **options)
             except requests.ConnectionError as error:
                 # A server may close an idle connection just when it is used again.
-                if self._exchange.socket is None or self._exchange.is_over or isinstance(error, requests.Timeout):
+                if self._exchange.socket is None or self._exchange.is_over() or isinstance(error, requests.Timeout):
                     raise
                 response = self._adapter.send(request, **options)
             yield response
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             # ValueError: http.client accepts any integer as the length of a chunk.
             status = response.status_code if response is not None else None
-            cause = TimeoutError() if self._exchange.is_over else error
+            cause = TimeoutError() if self._exchange.is_over() else error
             raise transport_error(cause, self.place, seconds, status) from error
         finally:
-            ender.cancel()
             if response is not None:
                 # A connection whose response was read to its end is kept.
                 response.close()
@@ -168,7 +180,10 @@ class HttpClient:
     def abort(self) -> None:
         """End the present exchange at once, and refuse all later ones. Any thread may call it."""
         self._exchange.is_aborted = True
-        self._exchange.end()
+        if self._exchange.socket is not None:
+            with suppress(OSError):
+                # Not that of SSLSocket, which takes the TLS state away from a running read.
+                socket.socket.shutdown(self._exchange.socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the connection. A later request opens a new one."""

@@ -25,31 +25,27 @@ def wrong_content(place: str, content_type: str, start: bytes) -> ScrapeError | 
     return ScrapeError(ScrapeFailure.CONTENT_TYPE, f"{place} is not a page of metrics; {hint}")
 
 
-class PageFetcher:
+class PageFetcher(HttpClient):
     """Fetcher of the page of one target over a kept connection, for one thread at a time. Other bodies than METRICS are
     not checked. `date` is the Date header of the last response."""
 
+    date = ""
+
     def __init__(self, peer: Peer, accept: str = METRICS) -> None:
+        super().__init__(peer)
         self._accept = accept
-        self._client = HttpClient(peer)
-        self.date = ""
 
     def fetch(self) -> bytes:
         """Return one page, not yet parsed: all that was announced. Raise ScrapeError."""
-        client = self._client
-        with client.exchange("GET", client.peer.url, {"Accept": self._accept}) as response:
+        with self.exchange("GET", self.peer.url, {"Accept": self._accept}) as response:
             self.date = response.headers.get("Date", "")
             if response.status_code != 200:
-                raise status_error(client.place, response.status_code)
+                raise status_error(self.place, response.status_code)
             content_type = response.headers.get("Content-Type", "")
-            body = client.read(response)
-        if self._accept == METRICS and (wrong := wrong_content(client.place, content_type, body[:100])):
+            body = self.read(response)
+        if self._accept == METRICS and (wrong := wrong_content(self.place, content_type, body[:100])):
             raise wrong
         return body
-
-    def close(self) -> None:
-        """Close the kept connection. A later fetch opens a new one."""
-        self._client.close()
 
 
 def fetch_page(peer: Peer, accept: str = METRICS) -> bytes:
