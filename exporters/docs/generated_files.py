@@ -6,16 +6,23 @@ configuration keys come in as RenderInputs. A new file is a function in its own 
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from exporters.docs.command_pages import commands_page, configuration_page, list_contexts, list_parameters
+from exporters.docs.reference_pages import (
+    commands_page,
+    configuration_page,
+    engines_page,
+    list_contexts,
+    signals_page,
+    walk_schema,
+)
 from exporters.docs.runbooks import fill_runbooks
-from exporters.docs.signal_pages import engines_page, signals_page
 from exporters.grafana.files import FILES as GRAFANA
 from exporters.grafana.files import config_maps_text
 from exporters.metrics import names
@@ -73,21 +80,21 @@ def public_surface(inputs: RenderInputs) -> dict[str, list[str]]:
     a test takes its keys from real output.
     """
     metrics = [f"{metric.name}{{{','.join(metric.labels)}}}" for metric in names.ALL]
-    contexts = list(list_contexts(inputs.command_line))
-    options = [
-        f"{context.command_path} {option}"
-        for context in contexts
-        for parameter in list_parameters(context)
-        for option in parameter.opts
-        if option.startswith("--")
-    ]
+    commands = []
+    for context in list_contexts(inputs.command_line):
+        # Every command has --help; it is listed once.
+        is_top = context.parent is None
+        parameters = context.command.get_params(context) if is_top else context.command.params
+        options = itertools.chain.from_iterable(parameter.opts for parameter in parameters)
+        commands.append(context.command_path)
+        commands += [f"{context.command_path} {option}" for option in options if option.startswith("--")]
     mapping = {
-        "commands": [*(context.command_path for context in contexts), *options],
-        "configuration": list(schema_keys(inputs.config_schema)),
+        "commands": commands,
+        "configuration": _keys(inputs.config_schema),
         "gaps": [gap.value for gap in Gap],
         "metrics": metrics,
-        "plan": list(schema_keys(plan_schema())),
-        "report.json": list(schema_keys(report_schema())),
+        "plan": _keys(plan_schema()),
+        "report.json": _keys(report_schema()),
         "rules": [rule.name for rule in RULES],
         "signals": [signal.name for signal in SIGNALS],
     }
@@ -106,20 +113,5 @@ def surface_text(current: Mapping[str, list[str]], present: str) -> str:
     return schema_text(kept)
 
 
-def schema_keys(schema: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the dotted path of every key of a JSON Schema. List items and values of maps add nothing to a path."""
-
-    def walk(part: Mapping[str, Any], place: str, above: tuple[str, ...]) -> Iterator[str]:
-        inner = (*part.get("anyOf", ()), part.get("items"), part.get("additionalProperties"))
-        inner += tuple(part.get("patternProperties", {}).values())
-        for mapping in (part, *(schema_part for schema_part in inner if isinstance(schema_part, dict))):
-            name = mapping.get("$ref", "").rpartition("/")[2]
-            if name and name not in above:
-                yield from walk(schema["$defs"][name], place, (*above, name))
-            elif mapping is not part:
-                yield from walk(mapping, place, above)
-        for name, value in part.get("properties", {}).items():
-            yield f"{place}{name}"
-            yield from walk(value, f"{place}{name}.", above)
-
-    return walk(schema, "", ())
+def _keys(schema: Mapping[str, Any]) -> list[str]:
+    return [path for path, _, _ in walk_schema(schema)]

@@ -16,7 +16,7 @@ from waiting import CEILING_SECONDS
 
 from agent.cli import main
 from agent.config.load import parse_config
-from exporters.docs.command_pages import list_contexts
+from exporters.docs.reference_pages import list_contexts
 from exporters.metrics import names
 from rules.catalogue.registry import margin_of
 from rules.plan.replica_count import Margin

@@ -22,7 +22,7 @@ from agent.cli import inspect as inspect_command
 from agent.cli import main
 from agent.cli import plan as plan_command
 from agent.version import VERSION
-from exporters.docs.command_pages import list_contexts
+from exporters.docs.reference_pages import list_contexts
 
 PLAN = TESTS / "plans" / "cpu-small.yaml"
 PAGE = TESTS / "pages" / "vllm-0.33.0.prom"

@@ -7,13 +7,18 @@ import yaml
 from paths import ROOT
 
 from agent.config.load import config_schema, parse_config
-from exporters.docs.command_pages import configuration_page
+from exporters.docs.reference_pages import configuration_page
 from rules.plan.schema import parse_plan
 
 
 def example() -> Any:
-    (found,) = re.findall(r"```yaml\n(.*?)```", configuration_page(config_schema()), re.DOTALL)
-    return yaml.safe_load(found)
+    """Return the configuration that docs/install.md shows."""
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    return next(
+        data
+        for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+        if "targets" in (data := yaml.safe_load(block))
+    )
 
 
 def test_the_pages_example_is_a_good_configuration() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exporters.docs.signal_pages import engines_page
+from exporters.docs.reference_pages import engines_page
 from rules.engines.coverage import engine_signals
 from rules.engines.registry import ENGINES
 from rules.engines.table import EngineTable
