@@ -13,6 +13,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry import histograms, outcomes, windows
@@ -137,9 +138,11 @@ def restore_budget(context: TierContext, hours: Iterable[BinnedWindow], minutes:
 def count_slow_requests(budget: Budget, family: str, since: float, until: float) -> SlowRequestCount:
     """Return the counts of one objective in (since, until] (unix seconds). Raise ValueError for an unknown family."""
     column = _column(family)
-    seen, *counts = budget.columns(since, until, _SEEN_SECONDS, _REQUESTS, *range(column, column + _EACH))
-    n, low, best, high = (count + count_overdue(budget, family, until) for count in _sum_counts(counts, family))
-    return SlowRequestCount(n=n, low=low, best=best, high=high, seconds=min(until - since, math.fsum(seen)))
+    columns = budget.columns(since, until, _SEEN_SECONDS, _REQUESTS, *range(column, column + _EACH))
+    seen, requests, *counts = map(math.fsum, columns)
+    share, overdue = _requests_by_count(family, requests, counts[0]), count_overdue(budget, family, until)
+    n, low, best, high = (count * share + overdue for count in counts)
+    return SlowRequestCount(n=n, low=low, best=best, high=high, seconds=min(until - since, seen))
 
 
 def count_overdue(budget: Budget, family: str, now: float) -> float:
@@ -148,26 +151,38 @@ def count_overdue(budget: Budget, family: str, now: float) -> float:
     return max((n for start, n in levels.items() if now - LATEST_SECONDS < start <= now), default=0.0)
 
 
-def _levels_at(budget: Budget, family: str, starts: Iterable[float]) -> list[float]:
-    """Return the requests of these minutes that no count has yet, 0 for other rows."""
-    levels = budget.levels.get(family, {})
-    return [levels.get(start, 0.0) for start in starts]
+class _CountedRow(NamedTuple):
+    """Row of a budget with the counts of one objective. Requests that are `overdue` count as slow."""
+
+    start: float
+    end: float
+    requests: float
+    overdue: float
+    n: float
+    best: float
+    high: float
+
+
+def _list_rows(budget: Budget, family: str, since: float, until: float) -> list[_CountedRow]:
+    """Return the rows in (since, until], oldest first."""
+    column, levels = _column(family), budget.levels.get(family, {})
+    places = _START, _LENGTH, _REQUESTS, column, column + _BEST, column + _BEST + 1
+    rows = []
+    for start, length, requests, n, best, high in zip(*budget.columns(since, until, *places), strict=True):
+        late = levels.get(start, 0.0)
+        rows.append(_CountedRow(start, start + length, requests, late, n + late, best + late, high + late))
+    return rows
 
 
 def count_standing_minutes(budget: Budget, since: float, until: float) -> int:
     """Return the number of the last rows in (since, until] in which requests were overdue and none got a first token."""
-    starts, first_tokens = budget.columns(since, until, _START, _column(OBJECTIVES[0]))
-    overdue = _levels_at(budget, OBJECTIVES[0], starts)
-    rows = zip(reversed(overdue), reversed(first_tokens), strict=True)
-    return sum(1 for _ in itertools.takewhile(lambda row: row[0] >= 1 and row[1] <= 0, rows))
+    rows = reversed(_list_rows(budget, OBJECTIVES[0], since, until))
+    return sum(1 for _ in itertools.takewhile(lambda row: row.overdue >= 1 and row.n <= row.overdue, rows))
 
 
 def count_slow_rows(budget: Budget, family: str, allowed: float, since: float, until: float) -> int:
     """Return the number of rows in (since, until] with more than the allowed share."""
-    column = _column(family)
-    starts, requests, slow = budget.columns(since, until, _START, column, column + _BEST)
-    rows = zip(requests, slow, _levels_at(budget, family, starts), strict=True)
-    return sum(1 for n, best, late in rows if best + late > allowed * (n + late))
+    return sum(1 for row in _list_rows(budget, family, since, until) if row.best > allowed * row.n)
 
 
 def _column(family: str) -> int:
@@ -175,14 +190,9 @@ def _column(family: str) -> int:
     return _FIRST + _EACH * COUNTED.index(family)
 
 
-def _sum_counts(columns: Sequence[Iterable[float]], family: str) -> tuple[float, float, float, float]:
-    """Return n, low, best and high of a family from the columns of finished requests and of its counts. Output events
-    count as their finished requests."""
-    requests, n, low, best, high = map(math.fsum, columns)
-    if family not in OF_EVENTS or n <= 0:
-        return n, low, best, high
-    share = min(1.0, requests / n)
-    return n * share, low * share, best * share, high * share
+def _requests_by_count(family: str, requests: float, n: float) -> float:
+    """Return the finished requests by `n` counts: output events of one request are not independent. 1 for other families."""
+    return min(1.0, requests / n) if family in OF_EVENTS and n > 0 else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,19 +210,15 @@ class BurnSpan:
 
 def find_burn_span(budget: Budget, family: str, allowed: float, since: float, until: float) -> BurnSpan | None:
     """Return the span of the rows in (since, until] with more than the allowed share, None if there is none."""
-    column = _column(family)
-    starts, lengths, *counts = budget.columns(since, until, _START, _LENGTH, _REQUESTS, *range(column, column + _EACH))
-    overdue = _levels_at(budget, family, starts)
-    for values in counts[1:]:
-        values[:] = array("d", map(operator.add, values, overdue))
-    requests, slow_requests = counts[1], counts[1 + _BEST]
-    burning = [at for at, n in enumerate(requests) if n > 0 and slow_requests[at] > allowed * n]
+    rows = _list_rows(budget, family, since, until)
+    burning = [row for row in rows if row.n > 0 and row.best > allowed * row.n]
     if not burning:
         return None
-    last = burning[-1]
-    after = [at for at in range(last + 1, len(requests)) if requests[at] > 0]
-    n, _, _, slow = _sum_counts([[values[at] for at in after] for values in counts], family)
-    return BurnSpan(begin=starts[burning[0]], end=starts[last] + lengths[last], n=n, slow=slow)
+    begin, end = burning[0].start, burning[-1].end
+    after = [row for row in rows if row.start >= end and row.n > 0]
+    n = math.fsum(row.n for row in after)
+    share = _requests_by_count(family, math.fsum(row.requests for row in after), n)
+    return BurnSpan(begin=begin, end=end, n=n * share, slow=math.fsum(row.high for row in after) * share)
 
 
 def measure_missed_objective(budget: Budget, now: float) -> MissedObjective | None:

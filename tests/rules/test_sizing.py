@@ -10,6 +10,7 @@ from rules.sizing import (
     expected_tokens_per_round,
     littles_ceiling_rps,
     safe_queue_depth,
+    speculation_speed_up,
 )
 
 
@@ -44,6 +45,10 @@ def test_accepted_over_drafted_is_not_the_acceptance() -> None:
 def test_acceptance_is_recovered_from_what_it_causes(acceptance: float, drafts: int) -> None:
     mean = expected_tokens_per_round(acceptance, drafts) - 1
     assert acceptance_from_mean_accepted(min(max(mean, 0), drafts), drafts) == pytest.approx(acceptance, abs=1e-9)
+
+
+def test_five_drafts_at_a_tenth_of_a_step_speed_up_by_2_46() -> None:
+    assert speculation_speed_up(3.69, 5, 0.001, 0.01) == pytest.approx(2.46)
 
 
 def test_a_million_tokens_cost_gpu_hours_times_price_over_tokens() -> None:

@@ -1,8 +1,20 @@
-"""Columns of a table for a terminal."""
+"""Tables, words of gaps, and text of others in a page, a label or a line."""
+
+from collections.abc import Callable
 
 import pytest
 
-from exporters.render.text import describe_gap, text_table
+from exporters.render.text import (
+    describe_gap,
+    one_line,
+    quote_external_text,
+    replace_undecodable,
+    sign,
+    strip_control_characters,
+    table,
+    text_table,
+    tier_anchor,
+)
 from rules.telemetry.signals import Gap
 
 
@@ -30,3 +42,19 @@ def test_a_lack_of_time_is_not_called_a_lack_of_requests(gap: Gap, text: str, sa
 
 def test_a_gap_is_written_as_its_reader_needs_it() -> None:
     assert describe_gap(Gap.NOT_IN_PLAN, "no slo", "{gap} ({text})") == "not in plan (no slo)"
+
+
+@pytest.mark.parametrize(
+    ("write", "text", "written"),
+    [
+        (one_line, "a\u202eb\n", "a\ufffdb\ufffd"),
+        (strip_control_characters, "a\x1b[2J\n", "a\ufffd[2J\n"),
+        (lambda text: quote_external_text(text, 4), "a\nbcdef", "a b…"),
+        (replace_undecodable, "a\udcff", "a?"),
+        (tier_anchor, "a/b", "tier-a%2Fb"),
+        (lambda text: table(("name",), [(text,)]).splitlines()[-1], "a|b", "| a\\|b |"),
+        (lambda text: sign("ok", text), "<i>", '<span class="sign ok"><b aria-hidden="true">✓</b> &lt;i&gt;</span>'),
+    ],
+)
+def test_text_of_others_stays_in_its_place(write: Callable[[str], str], text: str, written: str) -> None:
+    assert write(text) == written

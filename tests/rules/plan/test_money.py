@@ -7,6 +7,7 @@ from rules.methods.utilization import compute_idle_replicas
 from rules.plan import money
 from rules.plan.money import Price
 from rules.plan.replica_count import Margin
+from rules.resize.fleet_cost import FleetCost
 
 
 def test_a_replica_of_four_gpus_takes_ninety_six_gpu_hours_a_day_busy_or_not() -> None:
@@ -50,6 +51,11 @@ def test_an_amount_is_told_in_the_plans_currency_with_three_digits() -> None:
         "what rounds to a hundred is written as one"
     )
     assert money.cost_per_day(0, price) == "0 EUR a day"
+
+
+def test_a_month_costs_its_730_hours() -> None:
+    price = Price(gpus_per_replica=4, gpu_hour_price=2.5, currency="EUR")
+    assert FleetCost(replicas=2, price=price, tokens_per_hour=None).money_per_month == 2 * 4 * 2.5 * 730
 
 
 def test_money_is_written_in_one_way_wherever_it_is_told() -> None:

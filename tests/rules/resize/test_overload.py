@@ -224,6 +224,17 @@ def test_memory_bounds_what_longer_requests_leave_room_for() -> None:
     assert bound_by_lengths(capacity_of(roomy), roomy, hour(0, 2.0, 1, prompts=900.0)).rps == capacity.rps
 
 
+def test_a_shared_prefix_takes_its_room_in_the_cache_once() -> None:
+    """Half of the prompts is cached: 5,000 tokens hold 5 requests of 800 + 200."""
+    points = [{**point, "prompt_tokens_mean": 800} for point in POINTS]
+    context = tier_view(curve={"points": points, "measured": {"kv_tokens": 5000}})
+    window = hour(0, 2.0, 1, prompts=1600.0, outputs=400.0)
+    computed = window.counters["prompt_tokens"] / 2
+    shared = replace(window, counters={**window.counters, "prompt_tokens_computed": computed})
+    found = bound_by_lengths(capacity_of(context), context, shared)
+    assert "5 requests of 1,000 tokens fit into its KV cache" in found.reason
+
+
 def test_a_few_requests_tell_no_lengths() -> None:
     few = cut(hour(0, 0.02, 1, prompts=9000.0, outputs=900.0), 900.0)
     assert bound_by_lengths(PLAN, PLANNED, few) is PLAN
