@@ -35,7 +35,7 @@ from agent.pipeline.runtime_state import RuntimeState
 from agent.prometheus.answers import MatrixSeries
 from agent.prometheus.api import QueryCounters
 from agent.sources.store import StoreSource
-from exporters.metrics import exposition, names
+from exporters.metrics import exposition, self_metrics
 from exporters.status.records import AgentHealth
 from rules.plan.load_bins import build_tier_context
 from rules.replicas import starts
@@ -55,7 +55,7 @@ The samples are in the memory that is looked at, some twenty blocks each, so the
 
 AT_ONCE = 5
 BEGIN = 1_800_000_000.0
-TIMES = frozenset({names.TARGET_SEEN.name})
+TIMES = frozenset({self_metrics.TARGET_SEEN.name})
 """Series whose values are times."""
 
 

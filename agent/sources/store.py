@@ -194,7 +194,6 @@ class StoreSource(Source):
             place=self.api.place,
             queries=counts.queries,
             seconds=counts.seconds,
-            received_bytes=counts.bytes,
             failures={kind.value: number for kind, number in counts.troubles.items()},
             in_sight={reader.tier: self.errors.get(reader.tier, "") for reader in self._readers},
         )

@@ -25,7 +25,7 @@ from exporters.docs.reference_pages import (
 from exporters.docs.runbooks import fill_runbooks
 from exporters.grafana.files import FILES as GRAFANA
 from exporters.grafana.files import config_maps_text
-from exporters.metrics import names
+from exporters.metrics import self_metrics
 from exporters.prometheus_rules.alerts import alerts_text, object_text
 from exporters.report.records import report_schema
 from rules.catalogue.registry import RULES
@@ -79,7 +79,7 @@ def public_surface(inputs: RenderInputs) -> dict[str, list[str]]:
     A metric has its labels, a command its options. Keys are dotted paths. The JSON that commands print is not here:
     a test takes its keys from real output.
     """
-    metrics = [f"{metric.name}{{{','.join(metric.labels)}}}" for metric in names.ALL]
+    metrics = [f"{metric.name}{{{','.join(metric.labels)}}}" for metric in self_metrics.ALL]
     commands = []
     for context in list_contexts(inputs.command_line):
         # Every command has --help; it is listed once.

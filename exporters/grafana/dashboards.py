@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from exporters.grafana import promql
 from exporters.grafana.looks import CURRENCIES, CUSTOM, LIMITS, OPTIONS, STYLES, Json, colour_text, list_looks
-from exporters.metrics import names
+from exporters.metrics import names, self_metrics
 
 TAG, COLUMNS, CURRENCY_UNIT = "sizewatch", 24, "locale"
 DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
@@ -101,7 +101,7 @@ SCOPES = {
     "tier": f'{_CLUSTERS}, tier="$tier"',
     "agents": 'instance=~"$instance"',
 }
-_UP, _INFO = names.TARGET_UP.name, names.REPLICA_INFO.name
+_UP, _INFO = self_metrics.TARGET_UP.name, self_metrics.REPLICA_INFO.name
 _OF_MODEL = f'{_INFO}{{{_CLUSTERS}, model=~"$model"}}'
 VARIABLES: Mapping[str, tuple[str, str, str, str | None]] = {
     "cluster": ("Cluster", _UP, "cluster", ".*"),
@@ -109,12 +109,12 @@ VARIABLES: Mapping[str, tuple[str, str, str, str | None]] = {
     "tiers": ("Tier", _OF_MODEL, "tier", ""),
     "tier": ("Tier", _OF_MODEL, "tier", None),
     "replica": ("Replica", f"{_UP}{{{SCOPES['tier']}}}", "replica", ".*"),
-    "instance": ("Agent", names.BUILD_INFO.name, "instance", ".*"),
+    "instance": ("Agent", self_metrics.BUILD_INFO.name, "instance", ".*"),
 }
 """Title, source, label, and what All stands for ("": the values themselves; None: there is no All)."""
 
 _EXPRESSIONS = Environment(undefined=StrictUndefined, autoescape=False)
-_WORDS = {**vars(names), **vars(promql)}
+_WORDS = {**vars(names), **vars(self_metrics), **vars(promql)}
 
 
 def promql_of(expr: str, scope: str, chosen: str = "") -> str:

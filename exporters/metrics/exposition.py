@@ -17,10 +17,11 @@ from prometheus_client.utils import floatToGoString
 
 from exporters.metrics import names
 from exporters.metrics.names import ExportedMetric
-from exporters.metrics.self_metrics import SAMPLES, engine_labels, gpu_labels
+from exporters.metrics.samples import engine_labels, gpu_labels
+from exporters.metrics.self_metrics import SAMPLES
 from exporters.render.text import replace_undecodable
 from exporters.status.records import AgentStatus, ExportScope, ReplicaStatus
-from rules.telemetry.families import BY_NAME, GPU_NAMES, FamilyKind, stem
+from rules.telemetry.families import GPU_NAMES, FamilyKind, stem
 from rules.telemetry.histograms import Histogram
 
 OPENMETRICS = "application/openmetrics-text"
@@ -107,11 +108,12 @@ class StatusCollector(Collector):
         groups = [replicas[start : start + GROUP_REPLICAS] for start in range(0, len(replicas), GROUP_REPLICAS)]
         for (family, metric), group in product(names.FAMILY.items(), groups):
             printed = _empty(metric)
+            write = _add_histograms if metric.kind is FamilyKind.HISTOGRAM else _add_values
             for replica in group:
-                _WRITERS[BY_NAME[family].kind, family in GPU_NAMES](printed, metric, family, replica)
+                write(printed, metric, family, replica)
             if printed.samples:
                 yield printed
-        for metric, samples in SAMPLES:
+        for metric, samples in SAMPLES.items():
             printed = _empty(metric)
             for values, value in samples(self._status):
                 printed.add_sample(metric.name, _labels(metric, values), value)
@@ -135,37 +137,23 @@ def _labels(metric: ExportedMetric, values: tuple[str, ...]) -> dict[str, str]:
     return dict(zip(metric.labels, (replace_undecodable(value) for value in values), strict=True))
 
 
-def _part(name: str, family: str) -> tuple[str, ...]:
-    return (name.partition("/")[2],) if family in names.PARTS else ()
+def _add_values(printed: Printed, metric: ExportedMetric, family: str, replica: ReplicaStatus) -> None:
+    """Add the counter or gauge of a replica, or of each of its GPUs."""
+    if family in GPU_NAMES:
+        owners = [(gpu_labels(replica, gpu), gpu.counters, gpu.gauges) for gpu in replica.gpus]
+    else:
+        owners = [(engine_labels(replica), replica.totals.counters, replica.gauges)]
+    for labels, counters, gauges in owners:
+        values = counters if metric.kind is FamilyKind.COUNTER else gauges
+        if family in names.PARTS:
+            for name, value in values.items():
+                if stem(name) == family:
+                    printed.add_sample(metric.name, _labels(metric, (*labels, name.partition("/")[2])), value)
+        elif family in values:
+            printed.add_sample(metric.name, _labels(metric, labels), values[family])
 
 
-def _add_counter(printed: Printed, metric: ExportedMetric, family: str, replica: ReplicaStatus) -> None:
-    for name, value in replica.totals.counters.items():
-        if stem(name) == family:
-            printed.add_sample(metric.name, _labels(metric, (*engine_labels(replica), *_part(name, family))), value)
-
-
-def _add_gauge(printed: Printed, metric: ExportedMetric, family: str, replica: ReplicaStatus) -> None:
-    if family in replica.gauges:
-        printed.add_sample(metric.name, _labels(metric, engine_labels(replica)), replica.gauges[family])
-
-
-def _add_gpu_counter(printed: Printed, metric: ExportedMetric, family: str, replica: ReplicaStatus) -> None:
-    for gpu in replica.gpus:
-        for name, value in gpu.counters.items():
-            if stem(name) == family:
-                printed.add_sample(
-                    metric.name, _labels(metric, (*gpu_labels(replica, gpu), *_part(name, family))), value
-                )
-
-
-def _add_gpu_gauge(printed: Printed, metric: ExportedMetric, family: str, replica: ReplicaStatus) -> None:
-    for gpu in replica.gpus:
-        if family in gpu.gauges:
-            printed.add_sample(metric.name, _labels(metric, gpu_labels(replica, gpu)), gpu.gauges[family])
-
-
-def _add_histogram(printed: Printed, metric: ExportedMetric, family: str, replica: ReplicaStatus) -> None:
+def _add_histograms(printed: Printed, metric: ExportedMetric, family: str, replica: ReplicaStatus) -> None:
     for part in replica.totals.histograms.get(family, ()):
         _add_buckets(printed, metric, _labels(metric, engine_labels(replica)), part)
 
@@ -178,14 +166,3 @@ def _add_buckets(printed: Printed, metric: ExportedMetric, labels: Mapping[str, 
     if part.total is not None:
         printed.add_sample(f"{metric.name}_count", dict(labels), part.n)
         printed.add_sample(f"{metric.name}_sum", dict(labels), part.total)
-
-
-_Writer = Callable[[Printed, ExportedMetric, str, ReplicaStatus], None]
-_WRITERS: Mapping[tuple[FamilyKind, bool], _Writer] = {
-    (FamilyKind.COUNTER, False): _add_counter,
-    (FamilyKind.COUNTER, True): _add_gpu_counter,
-    (FamilyKind.GAUGE, False): _add_gauge,
-    (FamilyKind.GAUGE, True): _add_gpu_gauge,
-    (FamilyKind.HISTOGRAM, False): _add_histogram,
-}
-"""Writers by family kind and whether the family is of a GPU."""

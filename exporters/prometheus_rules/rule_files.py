@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from exporters.metrics import names
+from exporters.metrics import self_metrics
 from exporters.render.text import Block, alert_name, comment_lines, dump_yaml, runbook_url
 from rules.evaluator.external_alerts import OURS
 from rules.verdicts.rule import Rule, Severity
@@ -130,7 +130,7 @@ def value_template(rule: Rule) -> str:
     """Return a template of what the rule sees now, "" if its unit is none that people read. It asks one query."""
     if rule.unit not in UNITS:
         return ""
-    query = f"max by (bound) ({names.OBSERVED.name}{{tier=%q,replica=%q,rule='{rule.name}'}})"
+    query = f"max by (bound) ({self_metrics.OBSERVED.name}{{tier=%q,replica=%q,rule='{rule.name}'}})"
     value = f"{{{{ with .Labels.bound }}}}{{{{ . }}}} bound {{{{ end }}}}{_value(rule.unit)}"
     return (
         f'{{{{- with printf "{query}" $labels.tier $labels.replica | query }}}}'
@@ -147,7 +147,8 @@ def link_templates(rule: str, external_url: str) -> Pairs:
     if external_url:
         address = external_url.rstrip("/")
         return ("runbook_url", f"{address}/runbooks/{rule}"), ("status_url", f"{address}/{card}")
-    query = f'printf "{names.STATUS_PAGE.name} and on (instance) {names.VERDICT.name}{{tier=%q}}" $labels.tier | query'
+    agent = f"{self_metrics.STATUS_PAGE.name} and on (instance) {self_metrics.VERDICT.name}{{tier=%q}}"
+    query = f'printf "{agent}" $labels.tier | query'
     page = f'{{{{ with {query} }}}}{{{{ . | first | label "url" }}}}/{card}{{{{ end }}}}'
     return ("runbook_url", runbook_url(rule)), ("status_url", page)
 

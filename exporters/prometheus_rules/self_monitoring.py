@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from exporters.metrics import names
+from exporters.metrics import names, self_metrics
 from exporters.prometheus_rules.rule_files import WATCHER_LABELS, Alert, Pairs, alerting_url, common_labels
 from rules.telemetry.signals import Gap
 from rules.verdicts.rule import Severity
@@ -51,10 +51,10 @@ def _without(expr: str, *more: str) -> str:
     return f"({', '.join((*more, *WATCHER_LABELS))}) ({expr})"
 
 
-_SEEN = f"group without {_without(f'last_over_time({names.TARGET_UP.name}[{REMEMBERED}])', names.POOL, names.REPLICA)}"
-_TOLD = f"group without {_without(names.VERDICT.name, names.RULE, names.REPLICA)}"
-_ASKED = f"group without {_without(names.UNKNOWN.name, names.RULE, names.REPLICA, names.REASON)}"
-_BLIND = f'{names.UNKNOWN.name}{{{names.REASON}=~"{"|".join(NOT_SEEING)}"}}'
+_SEEN = f"group without {_without(f'last_over_time({self_metrics.TARGET_UP.name}[{REMEMBERED}])', names.POOL, names.REPLICA)}"
+_TOLD = f"group without {_without(self_metrics.VERDICT.name, names.RULE, names.REPLICA)}"
+_ASKED = f"group without {_without(self_metrics.UNKNOWN.name, names.RULE, names.REPLICA, names.REASON)}"
+_BLIND = f'{self_metrics.UNKNOWN.name}{{{names.REASON}=~"{"|".join(NOT_SEEING)}"}}'
 
 ROWS: tuple[SelfMonitoringAlert, ...] = (
     SelfMonitoringAlert(
@@ -69,7 +69,7 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
     SelfMonitoringAlert(
         name="AgentDown",
         reason="absent",
-        expr=f"absent({names.BUILD_INFO.name})",
+        expr=f"absent({self_metrics.BUILD_INFO.name})",
         hold_seconds=300,
         summary="No sizewatch agent is scraped at all",
         description="Prometheus has no agent's page: nothing is judged, and silence means nothing.\n"
@@ -78,7 +78,7 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
     SelfMonitoringAlert(
         name="AgentDown",
         reason="not_scraped",
-        expr=f"up == 0\nand on (job, instance)\nlast_over_time({names.BUILD_INFO.name}[{REMEMBERED}])",
+        expr=f"up == 0\nand on (job, instance)\nlast_over_time({self_metrics.BUILD_INFO.name}[{REMEMBERED}])",
         hold_seconds=300,
         summary="The agent on {{ $labels.instance }} does not answer",
         description="What only this agent watches is judged by nobody.\n"
@@ -97,7 +97,7 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
     SelfMonitoringAlert(
         name="AgentDown",
         reason="no_cycles",
-        expr=f"time() - {names.LAST_CYCLE.name} > {CYCLE_AGE_SECONDS}",
+        expr=f"time() - {self_metrics.LAST_CYCLE.name} > {CYCLE_AGE_SECONDS}",
         hold_seconds=120,
         summary="The agent on {{ $labels.instance }} answers and does not work",
         description="Its last cycle ended {{ $value | humanizeDuration }} ago: what it shows is old.\n"
@@ -106,7 +106,7 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
     SelfMonitoringAlert(
         name="SizewatchDegraded",
         reason="cycle_errors",
-        expr=f"increase({names.CYCLE_ERRORS.name}[10m]) > 0",
+        expr=f"increase({self_metrics.CYCLE_ERRORS.name}[10m]) > 0",
         hold_seconds=300,
         summary="Cycles of the agent on {{ $labels.instance }} meet unexpected errors",
         description="{{ $value }} errors in ten minutes: verdicts may be missing.\n"
@@ -115,7 +115,7 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
     SelfMonitoringAlert(
         name="SizewatchDegraded",
         reason="configuration",
-        expr=f"{names.CONFIG_OK.name} == 0",
+        expr=f"{self_metrics.CONFIG_OK.name} == 0",
         hold_seconds=600,
         summary="The agent on {{ $labels.instance }} could not use its new configuration",
         description="It goes on with the old one.\nNext: `sizewatch doctor -c FILE` on that machine names every problem.",
@@ -123,7 +123,7 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
     SelfMonitoringAlert(
         name="SizewatchDegraded",
         reason="history",
-        expr=f"{names.HISTORY_UP.name} == 0",
+        expr=f"{self_metrics.HISTORY_UP.name} == 0",
         hold_seconds=600,
         summary="The agent on {{ $labels.instance }} cannot write its history",
         description="Verdicts go on; reports will have a hole.\nNext: look at the disk that holds its data directory.",
@@ -131,7 +131,7 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
     SelfMonitoringAlert(
         name="SizewatchDegraded",
         reason="report",
-        expr=f"{names.REPORT_UP.name} == 0",
+        expr=f"{self_metrics.REPORT_UP.name} == 0",
         hold_seconds=7200,
         summary="The agent on {{ $labels.instance }} cannot write its weekly report",
         description="It tries again every hour.\nNext: the status page says why; `sizewatch report --out DIR` there writes one "
@@ -140,7 +140,7 @@ ROWS: tuple[SelfMonitoringAlert, ...] = (
     SelfMonitoringAlert(
         name="SizewatchDegraded",
         reason="report_delivery",
-        expr=f"{names.REPORT_DELIVERY_UP.name} == 0",
+        expr=f"{self_metrics.REPORT_DELIVERY_UP.name} == 0",
         hold_seconds=7200,
         summary="The weekly report does not reach {{ $labels.destination }}",
         description="It stands at /reports/ of the agent.\nNext: the status page says why.",

@@ -256,7 +256,6 @@ class StoreHealth:
     place: str
     queries: int = 0
     seconds: float = 0.0
-    received_bytes: int = 0
     failures: Mapping[str, int] = field(default_factory=dict)
     in_sight: Mapping[str, str] = field(default_factory=dict)
 

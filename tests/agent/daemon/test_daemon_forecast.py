@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import forecast_answers
 import yaml
-from daemon_runs import ask, configuration, further, metric, running, write
+from daemon_runs import ask, configuration, further, health, metric, running, write
 from engine_server import engines
 from forecast_samples import keep
 from paths import TESTS
@@ -77,8 +77,8 @@ def test_a_forecast_is_shown_exported_and_judged(tmp_path: Path) -> None:
         assert metric(daemon, "sizewatch_recommended_replicas") == found["recommended_replicas"]
         assert metric(daemon, "sizewatch_minimum_warm_replicas") == 1
         assert metric(daemon, "sizewatch_forecast_lead_seconds") == 140
-        assert metric(daemon, "sizewatch_forecast_runs_total") == 1
-        assert 30e6 < metric(daemon, "sizewatch_forecast_process_resident_memory_bytes") < 300e6
+        assert health(daemon)["forecasting"]["answers"] == 1
+        assert 30e6 < health(daemon)["forecasting"]["memory_bytes"] < 300e6
         page = ask(daemon).decode()
         assert "<h3>Forecast</h3>" in page
         assert "Needs 2 days of history, has 10 hours" in page
@@ -154,7 +154,7 @@ def test_the_schedule_makes_forecasts_by_itself(tmp_path: Path) -> None:
     with engines(1) as served:
         path = write(tmp_path, configuration(served, **ON))
         with running(path, speed=100.0) as daemon:
-            assert wait_for(lambda: metric(daemon, "sizewatch_forecast_runs_total") >= 2)
+            assert wait_for(lambda: health(daemon)["forecasting"]["answers"] >= 2)
             assert daemon.counts.cycle_errors == 0
 
 

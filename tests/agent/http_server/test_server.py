@@ -142,7 +142,7 @@ def test_metrics_that_fail_while_they_are_sent_are_no_whole_page(
         ask(plain, "/metrics")
     monkeypatch.undo()
     assert wait_for(lambda: "ZeroDivisionError" in caplog.text)
-    assert b"\nsizewatch_web_errors_total 1.0\n" in ask(plain, "/metrics")[2]
+    assert json.loads(ask(plain, "/api/status")[2])["agent"]["web_errors"] == 1
 
 
 def test_the_refresh_of_the_page_can_be_paused(plain: WebServer) -> None:
@@ -244,7 +244,7 @@ def test_a_page_that_fails_is_logged_and_counted_and_shows_no_traceback(caplog: 
         assert (status, body) == (500, b"Internal Server Error")
         assert headers["x-content-type-options"] == "nosniff"
         assert wait_for(lambda: "secret detail" in caplog.text)
-        assert b"\nsizewatch_web_errors_total 1.0\n" in ask(server, "/metrics")[2]
+        assert json.loads(ask(server, "/api/status")[2])["agent"]["web_errors"] == 1
 
 
 def test_a_loop_that_hangs_is_503_on_every_page_and_the_probes_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,8 +402,8 @@ def test_credentials_are_needed_everywhere_but_on_the_probes(tmp_path: Path) -> 
             assert ask(server, path, Authorization=f"Bearer {TOKEN}")[0] == 200
         assert ask(server, f"/metrics?token={TOKEN}")[0] == 401
         assert ask(server, "/metrics", method="POST")[0] == 401
-        page = ask(server, "/metrics", Authorization=f"Bearer {TOKEN}")[2]
-        assert b"\nsizewatch_web_refusals_total 8.0\n" in page
+        page = ask(server, "/api/status", Authorization=f"Bearer {TOKEN}")[2]
+        assert json.loads(page)["agent"]["web_refusals"] == 8
 
 
 def test_a_token_is_replaced_without_a_restart_and_a_broken_file_changes_nothing(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from test_dashboard_queries import QUERIES, VALUES, base, named
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from exporters.grafana.dashboards import DASHBOARDS, dashboard_json
-from exporters.metrics import names
+from exporters.metrics import names, self_metrics
 from rules.telemetry.families import LINKS
 
 pytestmark = pytest.mark.server
@@ -22,10 +22,15 @@ SPEED = 60.0
 
 _NO_PROFILING = "stand-in GPUs have no DCGM profiling fields, no clocks that are held down, and no faults"
 _NO_ALERTS = "the fleet posts no alerts and is called by nobody"
-STARTS = {names.COLD_START_SECONDS.name, names.COLD_STARTS.name}
+STARTS = {self_metrics.COLD_START_SECONDS.name, self_metrics.COLD_STARTS.name}
 """Measured with or without a forecast."""
 
 _FORECAST = "made by the forecasting process, which needs days of history"
+
+FORECASTS = self_metrics.OWN[
+    self_metrics.OWN.index(self_metrics.RECOMMENDED) : self_metrics.OWN.index(self_metrics.FORECAST_FAILURES)
+]
+"""Metrics of a tier's forecast, recommendation and measured starts."""
 
 EMPTY: Mapping[str, str] = {
     **{
@@ -51,18 +56,18 @@ EMPTY: Mapping[str, str] = {
         )
     },
     names.metric("kv_transfer_failures").name: "no recorded engine moves KV blocks",
-    names.PLAN_C_MAX.name: "the sweep of the plan did not measure concurrency",
-    names.SURPLUS_REPLICAS.name: "the demo has not seen a week of hours",
-    names.FOREIGN_ALERTS.name: _NO_ALERTS,
-    names.ALERTMANAGER_UP.name: _NO_ALERTS,
-    names.ALERTMANAGER_SUCCESS.name: _NO_ALERTS,
-    names.ALERTS_REFUSED.name: _NO_ALERTS,
-    names.ALERTS_POSTED.name: _NO_ALERTS,
-    names.ALERT_POST_FAILURES.name: _NO_ALERTS,
-    names.WEBHOOK_TAKEN.name: _NO_ALERTS,
-    names.WEBHOOK_REFUSED.name: _NO_ALERTS,
-    names.WEBHOOK_LEFT_OUT.name: _NO_ALERTS,
-    **dict.fromkeys({one.name for one in names.FORECASTS} - STARTS, _FORECAST),
+    self_metrics.PLAN_C_MAX.name: "the sweep of the plan did not measure concurrency",
+    self_metrics.SURPLUS_REPLICAS.name: "the demo has not seen a week of hours",
+    self_metrics.FOREIGN_ALERTS.name: _NO_ALERTS,
+    self_metrics.ALERTMANAGER_UP.name: _NO_ALERTS,
+    self_metrics.ALERTMANAGER_SUCCESS.name: _NO_ALERTS,
+    self_metrics.ALERTS_REFUSED.name: _NO_ALERTS,
+    self_metrics.ALERTS_POSTED.name: _NO_ALERTS,
+    self_metrics.ALERT_POST_FAILURES.name: _NO_ALERTS,
+    self_metrics.WEBHOOK_TAKEN.name: _NO_ALERTS,
+    self_metrics.WEBHOOK_REFUSED.name: _NO_ALERTS,
+    self_metrics.WEBHOOK_LEFT_OUT.name: _NO_ALERTS,
+    **dict.fromkeys({one.name for one in FORECASTS} - STARTS, _FORECAST),
 }
 """Metrics that this fleet does not give, and why: a query that reads one of them need not answer."""
 

@@ -10,18 +10,18 @@ import pytest
 from alert_path_servers import query, scraping
 from daemon_runs import running
 from past_fleet import PastFleet
-from test_dashboard_data import EMPTY
+from test_dashboard_data import EMPTY, FORECASTS
 from test_dashboard_queries import QUERIES, VALUES, base, named
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.demo.simulation.weeks import continue_simulation
-from exporters.metrics import names
+from exporters.metrics import self_metrics
 
 pytestmark = pytest.mark.server
 
 SPEED = 60.0
 
-OURS = frozenset(one.name for one in names.FORECASTS) | {names.PLAN_C_MAX.name}
+OURS = frozenset(one.name for one in FORECASTS) | {self_metrics.PLAN_C_MAX.name}
 """What the fleet of recordings cannot give (`test_dashboard_data.EMPTY`) and this one can."""
 
 

@@ -10,7 +10,7 @@ from promtool import Case, differences
 
 from exporters.grafana import promql as q
 from exporters.grafana.dashboards import SCOPES
-from exporters.metrics import names
+from exporters.metrics import names, self_metrics
 
 MODEL = ',model="m"'
 
@@ -76,7 +76,7 @@ EXPECTED: dict[tuple[str, str], tuple[str, float]] = {
     ("a request in two pools counts once", "d"): (q.FINISHED, 3.0),
     ("running replicas", "t"): (q.REPLICAS_UP, 2.0),
     ("replicas of all pools", "d"): (q.REPLICAS_UP, 2.0),
-    ("work by capacity", "t"): (q.of_tier(names.FLEET_UTILIZATION), 0.25),
+    ("work by capacity", "t"): (q.of_tier(self_metrics.FLEET_UTILIZATION), 0.25),
     ("money of running GPUs", "t"): (q.MONEY_PER_HOUR, 16.0),
     ("cost of a million tokens", "t"): (q.COST_PER_MILLION, 16e6 / (600 * 3600)),
     ("tokens a GPU", "t"): (q.divide(q.GENERATED, q.GPUS_UP, q.ON_TIER), 600 / 8),
@@ -144,4 +144,6 @@ def test_a_tier_without_running_replicas_has_no_load_and_no_cost_rather_than_non
 
 
 def test_names_of_the_expressions_are_those_of_the_metrics() -> None:
-    assert {name.partition("{")[0] for name in told()} <= {m.name for m in names.ALL} | {names.bucket("ttft_seconds")}
+    assert {name.partition("{")[0] for name in told()} <= {m.name for m in self_metrics.ALL} | {
+        names.bucket("ttft_seconds")
+    }

@@ -18,7 +18,7 @@ from promtool import Case, complaints, differences, firing, narrowed
 from status_samples import agent_status
 from waiting import CEILING_SECONDS
 
-from exporters.metrics import names
+from exporters.metrics import self_metrics
 from exporters.metrics.exposition import render
 from exporters.prometheus_rules.alerts import (
     INTERVALS,
@@ -68,8 +68,8 @@ def series(rule: Rule, metric: str, values: str, instance: str = "a:19095", **la
 
 def verdict(rule: Rule, values: str, certain: str = "1x200", instance: str = "a:19095") -> dict[str, str]:
     return {
-        **series(rule, names.VERDICT.name, values, instance),
-        **series(rule, names.VERDICT_CERTAIN.name, certain, instance),
+        **series(rule, self_metrics.VERDICT.name, values, instance),
+        **series(rule, self_metrics.VERDICT_CERTAIN.name, certain, instance),
     }
 
 
@@ -77,7 +77,7 @@ def raised(rule: Rule, level: AlertLevel, values: str, instance: str = "a:19095"
     """What raises an alert: an incident that alerts under the rule, of a note its certain verdict."""
     if level.severity is Severity.REPORT:
         return verdict(rule, values, values, instance)
-    return series(rule, names.INCIDENT_ALERT.name, values, instance, severity=level.severity.value)
+    return series(rule, self_metrics.INCIDENT_ALERT.name, values, instance, severity=level.severity.value)
 
 
 def count(rule: Rule, severity: Severity) -> str:
@@ -115,10 +115,10 @@ def test_every_rule_of_the_catalogue_has_its_alert_and_one_that_pages_a_ticket_b
 def test_an_alert_reads_incidents_and_a_note_verdicts(pair: tuple[Rule, AlertLevel]) -> None:
     rule, level = pair
     alert = verdict_alert(rule, level)
-    read = {names.VERDICT.name, names.VERDICT_CERTAIN.name}
+    read = {self_metrics.VERDICT.name, self_metrics.VERDICT_CERTAIN.name}
     if level.severity is not Severity.REPORT:
-        read = {names.INCIDENT_ALERT.name}
-    read |= {names.TARGET_UP.name} if rule.name in WHOLE_TIER else set()
+        read = {self_metrics.INCIDENT_ALERT.name}
+    read |= {self_metrics.TARGET_UP.name} if rule.name in WHOLE_TIER else set()
     assert set(re.findall(r"sizewatch_\w+", alert.expr)) == read
     assert str(parse(alert.expr))
 
@@ -219,10 +219,9 @@ def test_two_agents_are_one_alert_and_certainty_of_a_note_is_of_the_same_agent(t
 def test_every_alert_carries_its_labels_and_says_what_was_seen_and_expected(tmp_path: Path, severity: Severity) -> None:
     cases = []
     for rule, level in of(severity):
-        told = {'sizewatch_plan_info{tier="t",model="m",instance="a:19095"}': "1x70"}
-        told |= raised(rule, level, "1x70")
-        told |= series(rule, names.OBSERVED.name, "0.25x70")
-        told |= series(rule, names.EXPECTED.name, "0.25x70", bound="upper")
+        told = raised(rule, level, "1x70")
+        told |= series(rule, self_metrics.OBSERVED.name, "0.25x70")
+        told |= series(rule, self_metrics.EXPECTED.name, "0.25x70", bound="upper")
         alerts = [("16m", rule.name, [expected(rule, level)])]
         cases.append(Case(name=rule.name, series=told, alerts=alerts))
     # The whole file for each of its alerts takes promtool half a minute, and a start for each of them is as dear.
@@ -262,9 +261,9 @@ def test_an_alert_leads_to_the_card_of_its_tier_and_says_which_bound_is_known(tm
     told = {
         **raised(rule, level, "1x200"),
         **verdict(rule, "1x200"),
-        **series(rule, names.OBSERVED.name, "2.5x200", bound="lower"),
-        f'{names.STATUS_PAGE.name}{{url="https://sizewatch.example",instance="a:19095"}}': "1x200",
-        f'{names.STATUS_PAGE.name}{{url="https://other.example",instance="b:19095"}}': "1x200",
+        **series(rule, self_metrics.OBSERVED.name, "2.5x200", bound="lower"),
+        f'{self_metrics.STATUS_PAGE.name}{{url="https://sizewatch.example",instance="a:19095"}}': "1x200",
+        f'{self_metrics.STATUS_PAGE.name}{{url="https://other.example",instance="b:19095"}}': "1x200",
     }
     assert not differences(tmp_path, ALERTS, [Case(series=told, alerts=[("30m", rule.name, [given])])])
 

@@ -12,9 +12,8 @@ from forecast_samples import DAY_MINUTES, NOW, question, series
 from status_samples import agent_status, planned_tier
 
 from agent.forecasting.tier_forecast import TierForecast
-from exporters.metrics.component_metrics import FORECAST_SAMPLES
 from exporters.metrics.exposition import render
-from exporters.metrics.names import OWN
+from exporters.metrics.self_metrics import OWN, RECOMMENDED, REPORT_UP
 from exporters.status.page import render_page
 from exporters.status.records import AgentHealth, AgentStatus, ForecastHealth, ForecastStatus
 from exporters.status.status_json import status_json
@@ -75,7 +74,7 @@ WORTH = {"sizewatch_prewarm_replica_seconds", "sizewatch_prewarm_violation_secon
 
 def samples(shown: AgentStatus) -> dict[str, float]:
     """What the page of metrics says of forecasts, by series."""
-    names = {metric.name for metric, _ in FORECAST_SAMPLES}
+    names = {metric.name for metric in OWN[OWN.index(RECOMMENDED) : OWN.index(REPORT_UP)]}
     lines = [line for line in render(shown, "")[0].decode().splitlines() if re.split(r"[{ ]", line)[0] in names]
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
@@ -182,7 +181,6 @@ def test_the_gauges_are_there_while_the_forecast_stands(told: ForecastStatus) ->
         f"sizewatch_forecast_lead_seconds{{{tier}}}": 140.0,
         f"sizewatch_forecast_coverage_ratio{{{tier}}}": 0.951,
         f"sizewatch_forecast_error_ratio{{{tier}}}": 0.62,
-        f"sizewatch_forecast_made_timestamp_seconds{{{tier}}}": NOW,
         f'sizewatch_cold_start_measured_seconds{{quantile="0.5",{tier},timing="pod"}}': 110.0,
         f'sizewatch_cold_start_measured_seconds{{quantile="0.95",{tier},timing="pod"}}': 140.0,
         f'sizewatch_cold_start_measured_seconds{{quantile="0.95",{tier},timing="process"}}': 80.0,
@@ -196,10 +194,7 @@ def test_the_gauges_are_there_while_the_forecast_stands(told: ForecastStatus) ->
                 ("violation_seconds", 60.0 * one.violation_minutes),
             )
         },
-        "sizewatch_forecast_runs_total": 7.0,
         'sizewatch_forecast_failures_total{kind="died"}': 2.0,
-        "sizewatch_forecast_duration_seconds": 0.25,
-        "sizewatch_forecast_process_resident_memory_bytes": 180e6,
     }
     assert expected.items() <= found.items()
     weights = [value for name, value in found.items() if name.startswith("sizewatch_forecast_weight")]
@@ -225,12 +220,6 @@ def test_the_tile_says_which_quantile_and_which_part_it_is_of(told: ForecastStat
     few = replace(COLD, p95_seconds=80.0, source=LeadSource.PARTLY, timing=Timing.PROCESS)
     page = text(status(replace(told, cold_start=few)))
     assert "Cold start slowest 80 s at least, measured in part, 2 starts known" in page
-
-
-def test_every_metric_of_forecasts_has_its_row_in_the_order_of_the_names() -> None:
-    metrics = [metric for metric, _ in FORECAST_SAMPLES]
-    first = list(OWN).index(metrics[0])
-    assert list(OWN)[first : first + len(metrics)] == metrics
 
 
 def test_trouble_with_forecasts_is_a_notice_of_the_page(told: ForecastStatus) -> None:
