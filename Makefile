@@ -53,7 +53,6 @@ bench: $(STAMP)
 MINUTES ?= 10
 soak: $(STAMP)
 	@$(BIN)/python benchmarks/soak.py --minutes $(MINUTES)
-	@$(BIN)/python benchmarks/soak.py --minutes 2 --role fleet
 
 # Faults on purpose (docs/reliability.md); SECONDS is how long at least, SEED does the same again.
 SECONDS := 120

@@ -1,11 +1,9 @@
-"""The daemon under attack: `sizewatch run` with a clock that runs faster, as a process of its own.
+"""Daemon under attack: `sizewatch run` with a clock that runs faster, as a process of its own.
 
-    python benchmarks/chaos_daemon.py CONFIG SPEED ORIGIN BEGIN
+    python benchmarks/chaos_daemon.py CONFIG SPEED BEGIN ORIGIN
 
-Everything is the real daemon's. Its time is that of `benchmarks/chaos_engine.py`, which is so many times faster from BEGIN (unix
-seconds) on, which was at ORIGIN of the time since the machine's start; what the machine's own clock jumps, it jumps as well.
-What is due hourly, the look at the clock, posts and the time for which a store is left alone come as much sooner; what is
-waited for an answer does not.
+Everything is the real daemon's. Its clock is `chaos_servers.Clock`. Hourly work, the look at mounted files, posts and the time
+for which a store is left alone come sooner by the same factor. Timeouts stay seconds of the machine.
 """
 
 from __future__ import annotations
@@ -16,15 +14,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT)]
+import common  # noqa: F401 - finds the project
+from chaos_servers import Clock
 
 import agent.daemon.daemon as daemon_module
 from agent.alerting import delivery, service
-from agent.alerting.delivery import AlertmanagerClient
 from agent.config.load import load
 from agent.config.store import StoreConfig
-from agent.daemon import jobs
 from agent.daemon.daemon import Daemon, DaemonOptions
 from agent.daemon.factory import assemble
 from agent.daemon.logs import set_up
@@ -33,46 +29,32 @@ from agent.sources import store
 
 SHORTEST_LOOK_SECONDS = 0.2
 
-REPLACED = ((service, "AlertDelivery"), (store, "StoreApi"))
-"""Names of which the daemon makes something that waits: a module and its global."""
 
-
-class Clock:
-    """Unix seconds, `speed` times faster than the machine's; jumps as that does."""
-
-    def __init__(self, speed: float, origin: float, begin: float) -> None:
-        self._speed, self._origin, self._begin = speed, origin, begin
-        self._offset = jobs.clock_offset()
-
-    def __call__(self) -> float:
-        jumped = jobs.clock_offset() - self._offset
-        return self._begin + (time.monotonic() - self._origin) * self._speed + jumped
-
-
-def made(path: Path, clock: Clock, speed: float) -> Daemon:
-    """The daemon of a configuration; what is due by the hour is due by the sped hour."""
-    daemon_module.CLOCK_SECONDS = max(SHORTEST_LOOK_SECONDS, 5.0 / speed)
-    delivery.FIRST_RETRY_SECONDS = 1.0 / speed
-    _speed_up(speed)
+def build_daemon(path: Path, clock: Clock) -> Daemon:
+    """Return the daemon of a configuration on this clock."""
+    daemon_module.CLOCK_SECONDS = max(SHORTEST_LOOK_SECONDS, 5.0 / clock.speed)
+    delivery.FIRST_RETRY_SECONDS = 1.0 / clock.speed
+    _speed_up(clock.speed)
     loaded = load(path)
     set_up(loaded.config.logging)
-    return Daemon(loaded, DaemonOptions(assemble=partial(assemble, clock=clock), clock=clock, speed=speed))
+    return Daemon(loaded, DaemonOptions(assemble=partial(assemble, clock=clock), clock=clock, speed=clock.speed))
 
 
 def _speed_up(speed: float) -> None:
-    class SpedDelivery(delivery.AlertDelivery):
-        def __init__(self, poster: AlertmanagerClient, resend_seconds: float, clock: Callable[[], float]) -> None:
+    class FastDelivery(delivery.AlertDelivery):
+        def __init__(
+            self, poster: delivery.AlertmanagerClient, resend_seconds: float, clock: Callable[[], float]
+        ) -> None:
             super().__init__(poster, resend_seconds / speed, clock)
 
-    class SpedStoreApi(StoreApi):
-        def __init__(self, store: StoreConfig, *, cycle_seconds: float) -> None:
-            super().__init__(store, lambda: time.monotonic() * speed, cycle_seconds=cycle_seconds)
+    class FastStoreApi(StoreApi):
+        def __init__(self, config: StoreConfig, *, cycle_seconds: float) -> None:
+            super().__init__(config, lambda: time.monotonic() * speed, cycle_seconds=cycle_seconds)
 
-    # What the daemon makes of these names from now on.
-    for (module, name), sped in zip(REPLACED, (SpedDelivery, SpedStoreApi), strict=True):
-        vars(module)[name] = sped
+    # The daemon makes its objects by these names from now on.
+    vars(service)["AlertDelivery"] = FastDelivery
+    vars(store)["StoreApi"] = FastStoreApi
 
 
 if __name__ == "__main__":
-    speed, origin, begin = map(float, sys.argv[2:])
-    made(Path(sys.argv[1]), Clock(speed, origin, begin), speed).run()
+    build_daemon(Path(sys.argv[1]), Clock(*map(float, sys.argv[2:]))).run()

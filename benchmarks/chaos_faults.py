@@ -1,163 +1,242 @@
-"""The faults: what is done, how it is undone, by which of its own metrics sizewatch shows it, and what may be said of it.
+"""The faults, one table: what is done, how it is undone, and by which of its own metrics sizewatch shows it.
 
-Owns the table FAULTS. Each row is tried on its own and together with one of another group. A new fault is a row; what an engine can
-do wrong is a row of `chaos_engine.ACTS`; those of files and
-processes are `chaos_process_faults`', of the store `chaos_store_faults`', those that last an hour `chaos_hours`'.
+A new fault is a row of FAULTS.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import resource
 import signal
+import sqlite3
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
-import chaos_address as address
-from chaos_address import Act
-from chaos_engine import ACTS
-from chaos_fault import (
-    DOWN,
-    EVERY,
-    POSTING,
-    RESEND_TURNS,
-    TIER_DOWN,
-    TURNS_TO_RECOVER,
-    VICTIM,
-    Fault,
-    Shows,
-    grew,
-    is_at,
-)
-from chaos_hours import HOURS
-from chaos_process_faults import PROCESS_FAULTS
-from chaos_store_faults import STORE_FAULTS
-from chaos_world import Metrics, World, total
+from chaos_servers import ENGINE_ACTS, SLOW_SECONDS, STORE_ACTS, always, hang
+from chaos_servers import Act as ServerAct
+from chaos_world import FLEET_CYCLE_SECONDS, SPEED, Metrics, World, total
+
+from agent.fleet.stored_pages import GONE_SECONDS
+
+Shows = Callable[[Metrics, Metrics], bool]
+"""Of a daemon's page before the fault and now."""
+
+Act = Callable[[World], None]
+
+STANDALONE, BOTH, FLEET = ("standalone",), ("standalone", "node"), ("fleet",)
+POSTING = STANDALONE + FLEET
+EVERY = BOTH + FLEET
+DOWN = frozenset({"TargetDown", "TelemetryStale"})
+TIER_DOWN = DOWN | {"TierDown"}
+VICTIM = 'replica="r1"'
+CYCLES_TO_RECOVER = 2
+RESEND_CYCLES = CYCLES_TO_RECOVER + 6
+"""What was posted in vain is posted again after at most a minute: six cycles of 10 s."""
+
+LONGER_THAN_GONE = math.ceil(GONE_SECONDS / FLEET_CYCLE_SECONDS) + 3
+"""Cycles after which replicas without any data are taken to be gone."""
+
+SCRAPE_FAILURES, CYCLES = "sizewatch_scrape_failures_total", "sizewatch_cycles_total"
+HISTORY_UP, MANAGER_UP = "sizewatch_history_up", "sizewatch_alertmanager_up"
+RELOADED = "sizewatch_config_last_reload_successful"
+IN_SIGHT, STORE_FAILURES = "sizewatch_tier_in_sight", "sizewatch_store_failures_total"
+QUERIES, QUERY_SECONDS = "sizewatch_store_queries_total", "sizewatch_store_query_seconds_total"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One row. `shows` is evaluated on the daemons of `on`; `metric` names what it reads. `deserves` are alerts that may be posted.
+
+    It lasts at least `lasts` cycles; `cycles` after its end all must be as
+    before. `stops`: no page is answered while it lasts, so that it shows afterwards. `stays`: it shows as long as it lasts.
+    """
+
+    name: str
+    do: Act
+    undo: Act
+    shows: Shows
+    metric: str
+    on: tuple[str, ...] = BOTH
+    deserves: frozenset[str] = frozenset()
+    lasts: int = 3
+    cycles: int = CYCLES_TO_RECOVER
+    stops: bool = False
+    stays: bool = False
+
+
+def grew(name: str, *texts: str) -> Shows:
+    return lambda before, now: total(now, name, *texts) > total(before, name, *texts)
+
+
+def is_at(name: str, value: float, *texts: str) -> Shows:
+    def shows(before: Metrics, now: Metrics) -> bool:
+        series = [key for key in now if key.partition("{")[0] == name and all(text in key for text in texts)]
+        return any(now[key] == value for key in series)
+
+    return shows
+
+
+def cycles_go_on(before: Metrics, now: Metrics) -> bool:
+    return total(now, CYCLES) > total(before, CYCLES) + 2
+
 
 # ---- engines ----
 
 
-def _act(name: str) -> Fault:
-    fails = grew("sizewatch_scrape_failures_total", VICTIM)
-    shows, metric = SHOWN_OTHERWISE.get(name, (fails, "sizewatch_scrape_failures_total"))
-
-    def do(world: World) -> None:
-        world.engines[1].act = ACTS[name]
-
-    return Fault(name=name, group="engine", do=do, undo=_well, shows=shows, metric=metric, deserves=DOWN)
-
-
-def _well(world: World) -> None:
+def engines_behave(world: World) -> None:
     for engine in world.engines:
         engine.behave()
 
 
-def _newer_version(before: Metrics, now: Metrics) -> bool:
-    def told(metrics: Metrics) -> set[str]:
-        return {name for name in metrics if name.startswith("sizewatch_replica_info") and VICTIM in name}
-
-    return bool(told(now)) and told(now) != told(before)
-
-
-def _fewer_requests(before: Metrics, now: Metrics) -> bool:
-    """A restart is no failure: it shows as windows that begin anew, and the sums of the agent do not fall."""
-    name = "sizewatch_requests_finished_total"
-    return total(now, name, VICTIM) >= total(before, name, VICTIM)
-
-
-def _no_leap(before: Metrics, now: Metrics) -> bool:
-    """What cannot be is a gap: the sums of the agent neither leap nor fall."""
-    name = "sizewatch_requests_finished_total"
-    return total(before, name, VICTIM) <= total(now, name, VICTIM) < total(before, name, VICTIM) + 1e6
-
-
-SHOWN_OTHERWISE: Mapping[str, tuple[Shows, str]] = {
-    "back_in_time": (_fewer_requests, "sizewatch_requests_finished_total (does not fall)"),
-    "impossible_numbers": (_no_leap, "sizewatch_requests_finished_total (does not leap)"),
-    "other_version": (_newer_version, "sizewatch_replica_info"),
-    "other_engine": (_newer_version, "sizewatch_replica_info"),
-}
-
-
-def _one_dies(world: World) -> None:
-    world.engines[1].die()
-
-
-def _all_die(world: World) -> None:
+def engines_die(world: World) -> None:
     for engine in world.engines:
         engine.die()
 
 
-# ---- GPUs ----
+def engine_fault(name: str, do: Act, deserves: frozenset[str] = DOWN) -> Fault:
+    shows = grew(SCRAPE_FAILURES, VICTIM)
+    return Fault(name=name, do=do, undo=engines_behave, shows=shows, metric=SCRAPE_FAILURES, deserves=deserves)
 
 
-def _gpu(name: str, turns: int = TURNS_TO_RECOVER, **changes: object) -> Fault:
-    told = {key.replace("_0_", "0."): value for key, value in changes.items()}
-
+def engine_act(name: str) -> Fault:
     def do(world: World) -> None:
-        world.gpus.set(told)
+        world.engines[1].act = ENGINE_ACTS[name]
 
-    def undo(world: World) -> None:
-        world.gpus.set(dict.fromkeys(told))
-
-    shows = lambda before, now: total(now, "sizewatch_gpu_problems") > 0  # noqa: E731
-    metric = "sizewatch_gpu_problems"
-    needs = lambda world: world.gpus.there  # noqa: E731
-    return Fault(name=name, group="gpu", do=do, undo=undo, shows=shows, metric=metric, needs=needs, turns=turns)
+    return engine_fault(name, do)
 
 
-# ---- others ----
+# ---- the store ----
 
 
-def _managers_are(act: Act) -> Callable[[World], None]:
-    def told(world: World) -> None:
+def sees_nothing(before: Metrics, now: Metrics) -> bool:
+    return total(now, IN_SIGHT) == 0.0
+
+
+def fails_and_sees_nothing(before: Metrics, now: Metrics) -> bool:
+    return grew(STORE_FAILURES)(before, now) and sees_nothing(before, now)
+
+
+def waits(before: Metrics, now: Metrics) -> bool:
+    """Every response came late, by the daemon's own clock, which is faster."""
+    queries = total(now, QUERIES) - total(before, QUERIES)
+    return (
+        queries > 0 and total(now, QUERY_SECONDS) - total(before, QUERY_SECONDS) >= SLOW_SECONDS * SPEED * queries / 2
+    )
+
+
+STORE_SHOWS: Mapping[str, tuple[Shows, str]] = {
+    "slow": (waits, QUERY_SECONDS),
+    "flaps": (grew(STORE_FAILURES), STORE_FAILURES),
+    "nothing_found": (sees_nothing, IN_SIGHT),
+    "an_hour_ago": (sees_nothing, IN_SIGHT),
+}
+
+
+def store_fault(name: str, do: Act, undo: Act, shows: Shows = fails_and_sees_nothing, metric: str = IN_SIGHT) -> Fault:
+    return Fault(name=name, do=do, undo=undo, shows=shows, metric=metric, on=FLEET)
+
+
+def store_act(name: str) -> Fault:
+    def do(world: World) -> None:
+        world.door.act = STORE_ACTS[name]
+
+    shows, metric = STORE_SHOWS.get(name, (fails_and_sees_nothing, IN_SIGHT))
+    fault = store_fault(f"store_{name}", do, lambda world: world.door.behave(), shows, metric)
+    lasts = LONGER_THAN_GONE if shows is sees_nothing else fault.lasts
+    return replace(fault, stays=name != "flaps", lasts=lasts)
+
+
+# ---- files, processes, Alertmanagers, configuration ----
+
+LOCKS: list[sqlite3.Connection] = []
+
+
+def limit_files(bytes_at_most: int) -> Act:
+    def limit(world: World) -> None:
+        pid, kind = world.standalone.pid, resource.RLIMIT_FSIZE
+        resource.prlimit(pid, kind, (bytes_at_most, resource.prlimit(pid, kind)[1]))
+
+    return limit
+
+
+def lock_history(world: World) -> None:
+    connection = sqlite3.connect(world.standalone.history, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    LOCKS.append(connection)
+
+
+def unlock_history(world: World) -> None:
+    while LOCKS:
+        LOCKS.pop().close()
+
+
+def send_all(number: int) -> Act:
+    def send(world: World) -> None:
+        for daemon in world.daemons:
+            os.kill(daemon.pid, number)
+
+    return send
+
+
+def managers_do(act: ServerAct) -> Act:
+    def do(world: World) -> None:
         for manager in world.managers:
             manager.act = act
 
-    return told
+    return do
 
 
-def _managers_well(world: World) -> None:
+def managers_behave(world: World) -> None:
     for manager in world.managers:
         manager.behave()
 
 
-def _spoil(world: World) -> None:
+def spoil_configuration(world: World) -> None:
     for daemon in world.daemons:
         daemon.config.rename(daemon.config.with_suffix(".good"))
         daemon.config.write_bytes(b"plan: [\x00\xff")
         os.kill(daemon.pid, signal.SIGHUP)
 
 
-def _mend(world: World) -> None:
+def mend_configuration(world: World) -> None:
     for daemon in world.daemons:
         daemon.config.with_suffix(".good").rename(daemon.config)
         os.kill(daemon.pid, signal.SIGHUP)
 
 
-FAILURES = "sizewatch_scrape_failures_total"
-MANAGER_UP = "sizewatch_alertmanager_up"
+def file_fault(name: str, do: Act, undo: Act) -> Fault:
+    shows = is_at(HISTORY_UP, 0.0)
+    return Fault(name=name, do=do, undo=undo, shows=shows, metric=HISTORY_UP, on=STANDALONE)
+
+
+def manager_fault(name: str, act: ServerAct) -> Fault:
+    return Fault(
+        name=name, do=managers_do(act), undo=managers_behave, shows=is_at(MANAGER_UP, 0.0),
+        metric=MANAGER_UP, on=POSTING, cycles=RESEND_CYCLES,
+    )  # fmt: skip
+
 
 FAULTS: tuple[Fault, ...] = (
-    *(_act(name) for name in ACTS),
-    Fault(name="dies", group="engine", do=_one_dies, undo=_well, shows=grew(FAILURES), metric=FAILURES, deserves=DOWN),
-    Fault(name="all_die", group="engine", do=_all_die, undo=_well, shows=grew(FAILURES), metric=FAILURES, deserves=TIER_DOWN),
-    _gpu("gpu_lost", _0_gone=1),
-    _gpu("gpu_hangs", **{"_0_hang.nvmlDeviceGetTotalEnergyConsumption": 1}),
-    _gpu("gpu_call_fails", **{"_0_error.nvmlDeviceGetMemoryInfo_v2": 999}),
-    # NVML is opened again after ten seconds, then later and later.
-    _gpu("driver_away", turns=10_000, **{"_0_error.nvmlDeviceGetTemperatureV": 9, "error.nvmlInitWithFlags": 9}),
-    *PROCESS_FAULTS,
+    *(engine_act(name) for name in ENGINE_ACTS),
+    engine_fault("dies", lambda world: world.engines[1].die()),
+    engine_fault("all_die", engines_die, TIER_DOWN),
+    file_fault("file_may_not_grow", limit_files(4096), limit_files(resource.RLIM_INFINITY)),
+    file_fault("locked", lock_history, unlock_history),
     Fault(
-        name="alertmanager_500", group="manager", do=_managers_are(address.says(500)), undo=_managers_well,
-        shows=is_at(MANAGER_UP, 0.0), metric=MANAGER_UP, on=POSTING, turns=RESEND_TURNS,
+        name="suspended", do=send_all(signal.SIGSTOP), undo=send_all(signal.SIGCONT),
+        shows=cycles_go_on, metric=CYCLES, on=EVERY, stops=True,
     ),
+    manager_fault("alertmanager_500", always(b"boom\n", 500)),
+    manager_fault("alertmanager_hangs", hang),
     Fault(
-        name="alertmanager_hangs", group="manager", do=_managers_are(address.hangs), undo=_managers_well,
-        shows=is_at(MANAGER_UP, 0.0), metric=MANAGER_UP, on=POSTING, turns=RESEND_TURNS,
+        name="bad_configuration", do=spoil_configuration, undo=mend_configuration,
+        shows=is_at(RELOADED, 0.0), metric=RELOADED, on=EVERY,
     ),
-    Fault(
-        name="bad_configuration", group="config", do=_spoil, undo=_mend,
-        shows=is_at("sizewatch_config_last_reload_successful", 0.0), metric="sizewatch_config_last_reload_successful", on=EVERY,
+    *(store_act(name) for name in STORE_ACTS),
+    store_fault("store_away", lambda world: world.door.die(), lambda world: world.door.behave()),
+    store_fault("store_killed", lambda world: world.store.kill(), lambda world: world.store.start()),
+    store_fault(
+        "store_suspended", lambda world: world.store.send(signal.SIGSTOP), lambda world: world.store.send(signal.SIGCONT)
     ),
-    *STORE_FAULTS,
-    *HOURS,
 )  # fmt: skip

@@ -1,215 +1,208 @@
-"""What a history of a large fleet costs: on disk, each minute, each hour, and when a report is made of it.
+"""What a history costs: on disk by replica and day, each minute, each hour, and when a report is made of it.
 
-    python benchmarks/history.py [--replicas 200] [--weeks 13] [--folder DIR] [--only-size]
+    python benchmarks/history.py [--replicas 20] [--days 2] [--folder DIR]
 
-Fills a history (`benchmarks/history_filling.py`; some minutes and about a gigabyte of disk), then prints its size by table, what
-a minute's booking and an hour's upkeep take, the longest time that the file was held, how long readers take, and the time and
-memory of `sizewatch report`, as a process of its own. Each figure that has a goal stands beside it. With --folder it is kept,
-and a folder that is filled already is measured again without filling (the last part, what the daemon does, has changed it by then).
+A real vLLM's minute (`agent/demo/recordings`) is scaled to a load that follows day and week, its counts drawn again, and
+booked minute by minute by the daemon's own writer. Prints the size of each table and what it will be after its retention, how
+long readers take, and time and memory of `sizewatch report`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import math
 import os
-import resource
+import random
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import common
+import recorded
+import yaml
 
-from history_filling import DAY, HOUR, SHARES, WEEK, Filling, Tier, fleet
-
+from agent.config.files import load_plan
+from agent.history.schema import HOURS, MINUTES, QUARTERS
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
+from agent.scrape.scrapers import PageReader
+from agent.sources.recording import load, scrapes
+from rules.evaluator.observation import ClosedMinute
+from rules.plan.load_bins import TierContext, bin_window, build_tier_context
+from rules.plan.schema import plan_version
+from rules.replicas.track import ScrapeTrack, record_success
+from rules.telemetry.windows import Window, sum_windows
 
+PLAN = common.ROOT / "tests" / "plans" / "cpu-small.yaml"
+TIER = "cpu-small"
+HOUR, DAY = 3600, 86_400
 REPORT_SECONDS, REPORT_MIB = 20.0, 300.0
 REPLICA_BYTES, TIER_DAY_BYTES = 6_500_000, 400_000
-"""Stated in docs/history.md."""
-
-FEWEST = 10
-"""Replicas that fill three tiers."""
-
-MINUTES_BOOKED = 10
-MIB = 1024 * 1024
+"""Stated in docs/history.md: of minutes and quarters of a replica, and of a tier's hours and demand a day."""
 
 
-class Timed(HistoryStore):
-    """A store that remembers how long it held the file at most."""
+def recorded_windows() -> Iterator[Window]:
+    recording, _ = load(recorded.folder("steady_quiet"))
+    reader, track = PageReader(recording.targets[0].engine), ScrapeTrack()
+    for scrape in scrapes(recording, []):
+        if scrape.body is not None:
+            track, window = record_success(track, reader.read(scrape.body, scrape.t))
+            if window is not None and window.covered_seconds > 0:
+                yield window
 
-    longest = 0.0
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with super()._transaction():
-            began = time.monotonic()
-            yield
-            done = time.monotonic()
-        # With the commit, which syncs.
-        self.longest = max(self.longest, time.monotonic() - min(began, done))
+class Traffic:
+    """Minutes of replicas at a load, drawn from a recorded minute."""
+
+    def __init__(self, context: TierContext, version: str, replicas: int) -> None:
+        assert context.curve is not None
+        self._curve, self._version = context.curve, version
+        self._replicas = tuple(f"vllm-{number}" for number in range(replicas))
+        self._chance = random.Random(1)
+        self._base = sum_windows(recorded_windows())
+
+    def minutes(self, t: float) -> list[ClosedMinute]:
+        """Return the minute from `t` (unix seconds) of all replicas."""
+        minutes = []
+        for replica in self._replicas:
+            binned = bin_window(self._window(t), self._curve, replica)
+            minutes.append(ClosedMinute(tier=TIER, plan_version=self._version, slice=binned))
+        return minutes
+
+    def _window(self, t: float) -> Window:
+        """Return a minute at a share of the benchmark's top load, by hour and weekday, and by chance."""
+        base, chance = self._base, self._chance
+        day = 0.5 - 0.5 * math.cos(2 * math.pi * (t % DAY) / DAY)
+        weekday = 0.6 if int(t // DAY + 4) % 7 in (0, 6) else 1.0
+        load = (0.15 + 0.7 * day * weekday) * chance.lognormvariate(0.0, 0.12)
+        start, end = (round(t + at + chance.uniform(0.0, 0.02), 3) for at in (0.0, 60.0))
+        covered = end - start
+        share = load * self._curve.points[-1].completed_rps * covered / base.counters["requests_finished"]
+        histograms = {}
+        for name, parts in base.histograms.items():
+            scaled = []
+            for part in parts:
+                total = (part.total or 0.0) * share * chance.gauss(1.0, 0.03)
+                scaled.append(
+                    replace(part, counts=tuple(self._draw(count * share) for count in part.counts), total=total)
+                )
+            histograms[name] = tuple(scaled)
+        gauges = {}
+        for name, gauge in base.gauges.items():
+            integral = gauge.integral / gauge.seconds * covered
+            if name != "engine_awake":
+                integral *= share * chance.gauss(1.0, 0.05)
+            gauges[name] = replace(gauge, integral=integral, seconds=covered, samples=4.0)
+        counters = {name: self._draw(value * share) for name, value in base.counters.items()}
+        spans = {"start": start, "end": end, "expected_seconds": covered, "covered_seconds": covered}
+        return replace(base, **spans, counters=counters, histograms=histograms, gauges=gauges)
+
+    def _draw(self, mean: float) -> float:
+        """Return a whole number near the mean, as far as a Poisson count is from it."""
+        return float(max(0, round(self._chance.gauss(mean, math.sqrt(mean))))) if mean > 0 else 0.0
 
 
 def main() -> int:
-    """Prints the figures; 1 where a goal is not met."""
-    options = _options()
-    if options.part:
-        print(json.dumps(_daemon(options.folder, options.replicas, options.now, options.weeks)))
-        return 0
-    with ExitStack() as ends:
-        folder = options.folder or Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="sizewatch-history-")))
-        folder.mkdir(parents=True, exist_ok=True)
-        return _measure(folder, options.replicas, options.weeks, options.only_size)
-
-
-def _options() -> argparse.Namespace:
+    """Print the figures. Return 1 where a goal is not met."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--replicas", type=int, default=200)
-    parser.add_argument("--weeks", type=float, default=13.0)
+    parser.add_argument("--replicas", type=int, default=20)
+    parser.add_argument("--days", type=float, default=2.0)
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--only-size", action="store_true", help="fill, print the size, and end")
-    parser.add_argument("--part", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--now", type=float, default=0.0, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.replicas < FEWEST:
-        parser.error(f"--replicas: at least {FEWEST}, for three tiers")
-    return options
-
-
-def _measure(folder: Path, replicas: int, weeks: float, only_size: bool) -> int:
-    path, now = folder / "history.db", time.time()
-    if not path.exists():
-        began = time.monotonic()
-        tiers = fleet(folder, replicas)
+    keys = load_plan(PLAN).tiers[TIER]
+    context, version = build_tier_context(TIER, keys), plan_version(keys)
+    traffic = Traffic(context, version, options.replicas)
+    with ExitStack() as stack:
+        folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sizewatch-history-")))
+        path, now = folder / "history.db", time.time() // DAY * DAY
         with HistoryStore(path) as store:
-            Filling(store, tiers, now, weeks).run()
-        print(f"filled within {time.monotonic() - began:.0f} s", flush=True)
-    met = [_size(path, replicas, weeks)]
-    if only_size:
-        return int(not all(met))
-    _readers(path, fleet(folder, replicas), now, weeks)
-    for since in (f"{round(weeks * 7)}d", "7d"):
-        met.append(_report(folder, since))
-    _told_daemon(folder, replicas, weeks, now)
+            _book(store, traffic, now, options.days)
+            began = time.monotonic()
+            HistoryService(lambda: store).long_answers({TIER: context}, {TIER: version}, now)
+            print(f"rules over days: {time.monotonic() - began:.2f} s")
+            began = time.monotonic()
+            store.prune(now + HOUR)
+            print(f"retention of an hour: {time.monotonic() - began:.2f} s")
+        met = [
+            *_print_size(path, options.replicas, options.days),
+            *_measure_report(folder, f"{math.ceil(options.days)}d"),
+        ]
     return int(not all(met))
 
 
-def _size(path: Path, replicas: int, weeks: float) -> bool:
-    with sqlite3.connect(path) as connection:
+def _book(store: HistoryStore, traffic: Traffic, now: float, days: float) -> None:
+    """Book the days before `now`, and print what a minute takes."""
+    written, booking, cpu, longest = _written_bytes(), 0.0, 0.0, 0.0
+    count = round(days * 1440)
+    for number in range(count):
+        minutes = traffic.minutes(now - 60.0 * (count - number))
+        began, began_cpu = time.monotonic(), time.process_time()
+        store.book(minutes)
+        took = time.monotonic() - began
+        booking, cpu, longest = booking + took, cpu + time.process_time() - began_cpu, max(longest, took)
+    each = (_written_bytes() - written) / count / 1000
+    print(f"booking a minute: {booking / count * 1e3:.0f} ms, {cpu / count * 1e3:.0f} ms of CPU, {each:.0f} kB written")
+    print(f"the longest booking: {longest * 1e3:.0f} ms")
+
+
+def _print_size(path: Path, replicas: int, days: float) -> list[bool]:
+    """Print each table and its size after its retention. Return whether they keep to what the page on history states."""
+    query = "SELECT name, sum(pgsize) FROM dbstat GROUP BY name HAVING sum(pgsize) > 20000 ORDER BY 2 DESC"
+    with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        tables = connection.execute(
-            "SELECT CASE WHEN name LIKE 'sqlite_autoindex_%' THEN 'keys' ELSE name END AS kind, sum(pgsize) AS size"
-            " FROM dbstat GROUP BY kind HAVING size > 100000 ORDER BY size DESC"
-        ).fetchall()
-        rows = [
-            (table, *connection.execute(f"SELECT count(*), avg(length(body)) FROM {table}").fetchone())
-            for table in ("minutes", "quarters", "hours")
-        ]
-    connection.close()
-    for name, size in tables:
-        print(f"  {name:12} {size / MIB:8.1f} MiB")
-    for table, count, size in rows:
-        print(f"  {table:12} {count:8} rows, {size:5.0f} bytes each")
-    total = path.stat().st_size
-    allowed = replicas * REPLICA_BYTES + weeks * 7 * len(SHARES) * TIER_DAY_BYTES
-    return _told(f"{replicas} replicas in {len(SHARES)} tiers, MiB", total / MIB, round(allowed / MIB), "{:.0f}")
+        sizes = dict(connection.execute(query).fetchall())
+    for name, size in sizes.items():
+        print(f"  {name:28} {size / 1e6:8.2f} MB")
+    of_replica, of_day = 0.0, (sizes.get("hours", 0) + sizes.get("demand", 0)) / days
+    for kind in (MINUTES, QUARTERS):
+        kept = kind.keep_seconds / DAY
+        of_replica += sizes.get(kind.table, 0) / min(days, kept) * kept / replicas
+    print(f"  hours are kept for {HOURS.keep_seconds / DAY:.0f} days")
+    return [
+        common.print_goal("minutes and quarters of a replica, MB", of_replica / 1e6, REPLICA_BYTES / 1e6),
+        common.print_goal("hours and demand of a tier and day, MB", of_day / 1e6, TIER_DAY_BYTES / 1e6),
+    ]
 
 
-def _readers(path: Path, tiers: tuple[Tier, ...], now: float, weeks: float) -> None:
-    tier = tiers[0].name
-    today = now // DAY * DAY
-    with HistoryStore.open_reader(path) as reader:
-        questions: tuple[tuple[str, Callable[[], object]], ...] = (
-            ("hours of a tier, a day", lambda: reader.bins(tier, today - DAY, today)),
-            (
-                "minutes of a tier, an hour",
-                lambda: reader.minutes(tier, today - DAY, today - DAY + HOUR),
-            ),
-            (
-                "quarters of a tier, an hour",
-                lambda: reader.replica_bins(tier, today - DAY, today - DAY + HOUR),
-            ),
-            ("demand of a tier, all weeks", lambda: reader.demand(tier, now - weeks * WEEK, now)),
-            ("plan versions, all weeks", lambda: reader.plan_versions(tier, now - weeks * WEEK, now)),
-        )
-        for name, ask in questions:
-            began = time.monotonic()
-            ask()
-            print(f"  read {name}: {time.monotonic() - began:.3f} s")
-
-
-def _report(folder: Path, since: str) -> bool:
-    """The command as a person runs it; time and memory are the kernel's count for that process."""
-    command = [sys.executable, "-m", "agent", "report", "-c", str(folder / "sizewatch.yaml"), "--since", since]
+def _measure_report(folder: Path, since: str) -> list[bool]:
+    """Run the command as a person does. Time and memory are the kernel's count for that process."""
+    config = folder / "sizewatch.yaml"
+    targets = [{"url": "http://127.0.0.1:9/metrics", "tier": TIER}]
+    config.write_text(yaml.safe_dump({"plan": str(PLAN), "data_dir": ".", "targets": targets}))
+    command = [
+        sys.executable,
+        "-m",
+        "agent",
+        "report",
+        "-c",
+        str(config),
+        "--since",
+        since,
+        "--out",
+        str(folder / "report"),
+    ]
     began = time.monotonic()
-    process = subprocess.Popen([*command, "--out", str(folder / f"report-{since}")], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    said = process.stdout.read().decode()
+    process = subprocess.Popen(command, cwd=common.ROOT, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    wall, cpu = time.monotonic() - began, used.ru_utime + used.ru_stime
     if process.returncode != 0:
-        raise SystemExit(f"report ended with {process.returncode}: {said}")
-    quick = _told(f"report --since {since}: {cpu:.1f} s of CPU, wall seconds", wall, REPORT_SECONDS, "{:.1f}")
-    return _told(f"report --since {since}: peak memory, MiB", used.ru_maxrss / 1024, REPORT_MIB, "{:.0f}") and quick
+        raise SystemExit(f"report ended with {process.returncode}")
+    return [
+        common.print_goal(f"report --since {since}, wall seconds", time.monotonic() - began, REPORT_SECONDS),
+        common.print_goal(f"report --since {since}, peak MiB", used.ru_maxrss / 1024, REPORT_MIB, "{:.0f}"),
+    ]
 
 
-def _told_daemon(folder: Path, replicas: int, weeks: float, now: float) -> None:
-    command = [sys.executable, __file__, "--part", "--folder", str(folder), "--replicas", str(replicas)]
-    done = subprocess.run([*command, "--weeks", str(weeks), "--now", str(now)], stdout=subprocess.PIPE, check=True)
-    for name, value in json.loads(done.stdout).items():
-        print(f"  {name}: {value}")
-
-
-def _daemon(folder: Path, replicas: int, now: float, weeks: float) -> dict[str, str]:
-    """What the daemon's side costs, in a process of its own."""
-    tiers = fleet(folder, replicas)
-    with Timed(folder / "history.db") as store:
-        filling = Filling(store, tiers, now, weeks)
-        minutes = [filling.minute(now // 60 * 60 + 60.0 * number) for number in range(MINUTES_BOOKED)]
-        before = _memory(), _written(), time.monotonic(), time.process_time()
-        for minute in minutes:
-            store.book(minute)
-        wall, cpu = (
-            (time.monotonic() - before[2]) / MINUTES_BOOKED,
-            (time.process_time() - before[3]) / MINUTES_BOOKED,
-        )
-        written = (_written() - before[1]) / MINUTES_BOOKED / 1e3
-        found = {
-            "booking a minute": f"{wall * 1e3:.0f} ms, {cpu * 1e3:.0f} ms of CPU, {written:.0f} kB written",
-            "a minute held the file at most": f"{store.longest * 1e3:.0f} ms",
-        }
-        store.longest, began = 0.0, time.monotonic()
-        store.prune(now + HOUR)
-        found["retention of an hour"] = f"{time.monotonic() - began:.2f} s"
-        keeping = HistoryService(lambda: store)
-        began = time.monotonic()
-        keeping.long_answers({one.name: one.context for one in tiers}, {one.name: one.version for one in tiers}, now)
-        found["rules over days"] = f"{time.monotonic() - began:.2f} s"
-        found["memory: before, most"] = f"{before[0]:.0f}, {_memory():.0f} MiB"
-    return found
-
-
-def _memory() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def _written() -> int:
-    """Bytes that this process has had written to disk."""
-    with open("/proc/self/io", encoding="ascii") as lines:
-        return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes"))
-
-
-def _told(name: str, value: float, goal: float, style: str) -> bool:
-    met = value <= goal
-    print(f"{name} {style.format(value)}, at most {goal:g}: {'met' if met else 'NOT MET'}", flush=True)
-    return met
+def _written_bytes() -> int:
+    """Return the bytes that this process has had written to disk."""
+    lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes"))
 
 
 if __name__ == "__main__":

@@ -14,29 +14,25 @@ import json
 import re
 import subprocess
 import sys
-import threading
 import time
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-HERE = Path(__file__).parent
-ROOT = HERE.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
-
+import common
 import recorded
+import yaml
 from alertmanager_server import alertmanager
 from tools import tool
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.sources.recording import Scrape, load, scrapes
 
+ROOT = common.ROOT
 FILES = ROOT / "rules" / "prometheus"
 INTERVAL = "15s"
 """Time between scrapes of the engines and of sizewatch: its default, and that of the shipped ServiceMonitors."""
@@ -76,17 +72,6 @@ HEALTHY = Part(recording="steady_quiet")
 
 SCENES: Mapping[str, Scene] = {
     "cascade": Scene(plan=QUIET, parts=(Part(recording="kv_cascade"), HEALTHY), event=60, expected=PAGE),
-    "cascade-late": Scene(
-        plan=CLOSED,
-        parts=(
-            HEALTHY,
-            HEALTHY,
-            Part(recording="kv_cascade"),
-            Part(recording="kv_cascade", begin=260, end=325),
-        ),
-        event=540,
-        expected=PAGE,
-    ),
     "killed": Scene(plan=QUIET, parts=(HEALTHY, HEALTHY, Dead(seconds=300), HEALTHY), event=480, expected=PAGE),
     "killed-early": Scene(
         plan=CLOSED,
@@ -95,21 +80,6 @@ SCENES: Mapping[str, Scene] = {
         expected=PAGE,
     ),
     "restart": Scene(plan=CLOSED, parts=(Part(recording="restart"), HEALTHY), event=70, expected=PAGE),
-    "overload-killed": Scene(
-        plan=CLOSED,
-        parts=(HEALTHY, Part(recording="kv_cascade", end=205), Dead(seconds=120), HEALTHY),
-        event=300,
-        expected=PAGE,
-    ),
-    "cascades": Scene(
-        plan=("agent/demo/plan.yaml", "cascade"),
-        parts=(
-            *(part for _ in range(4) for part in (Part(recording="kv_cascade", begin=46), Dead(seconds=1))),
-            HEALTHY,
-        ),
-        event=14,
-        expected=PAGE,
-    ),
     "slow": Scene(plan=OPEN, parts=(Part(recording="steady"),), event=0, expected=TICKET),
     "slow-later": Scene(plan=OPEN, parts=(HEALTHY, HEALTHY, Part(recording="steady")), event=480, expected=TICKET),
     "noisy": Scene(
@@ -151,8 +121,8 @@ class Story:
         """Return the page at that time; None while the engine is dead."""
         while self._until <= elapsed:
             self._append()
-        one = self._stretches[bisect_right(self._starts, elapsed) - 1]
-        return None if one is None else self._render(one, elapsed)
+        stretch = self._stretches[bisect_right(self._starts, elapsed) - 1]
+        return None if stretch is None else self._render(stretch, elapsed)
 
     def _append(self) -> None:
         at = len(self._stretches)
@@ -188,22 +158,22 @@ class Story:
         )
         self._until += inside[-1].t - inside[0].t
 
-    def _render(self, one: _Stretch, elapsed: float) -> bytes | None:
+    def _render(self, stretch: _Stretch, elapsed: float) -> bytes | None:
         """Return the page; after a restart inside the recording its own counters and times, moved to now."""
-        place = one.first + elapsed - one.start
-        body = one.scrapes[max(0, bisect_right(one.scrapes, place, key=lambda s: s.t) - 1)].body
+        place = stretch.first + elapsed - stretch.start
+        body = stretch.scrapes[max(0, bisect_right(stretch.scrapes, place, key=lambda s: s.t) - 1)].body
         if body is None:
             return None
         present = _values(body, _BORN)
-        restarted = any(present.get(name) != old for name, (old, _) in one.moved.items())
+        restarted = any(present.get(name) != old for name, (old, _) in stretch.moved.items())
         lines = []
         for line in body.splitlines():
             name, _, value = line.rpartition(b" ")
-            if not restarted and name in one.added:
-                line = b"%s %r" % (name, float(value) + one.added[name])
+            if not restarted and name in stretch.added:
+                line = b"%s %r" % (name, float(value) + stretch.added[name])
             elif name in present:
-                new = float(value) + self._began + one.start - one.first
-                line = b"%s %r" % (name, new if restarted or name not in one.moved else one.moved[name][1])
+                new = float(value) + self._began + stretch.start - stretch.first
+                line = b"%s %r" % (name, new if restarted or name not in stretch.moved else stretch.moved[name][1])
             lines.append(line)
         return b"\n".join(lines) + b"\n"
 
@@ -217,80 +187,48 @@ def _values(body: bytes, pattern: re.Pattern[bytes]) -> dict[bytes, float]:
     return {name: float(value) for name, _, value in pairs if pattern.search(name)}
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
+def serve_engines(stories: Mapping[str, Story], began: float) -> str:
+    """Serve `/SCENE/metrics`, and return the address. A dead engine closes the connection without a word."""
 
-    def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
-        super().__init__(("127.0.0.1", 0), handler)
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+    def respond(path: str, body: bytes) -> tuple[int, bytes] | None:
+        page = stories[path.split("/")[1]].page(time.time() - began)
+        return None if page is None else (200, page)
 
-
-class _Handler(BaseHTTPRequestHandler):
-    def reply(self, body: bytes) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", "text/plain; version=0.0.4")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
+    return common.Server(respond).url
 
 
-@contextmanager
-def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """Yield the address of a server."""
-    with _Server(handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.url
-        server.shutdown()
+def serve_webhook(messages: list[dict[str, Any]], log: Path) -> str:
+    """Keep every message of Alertmanager with its time; return the address."""
 
+    def respond(path: str, body: bytes) -> tuple[int, bytes]:
+        message = json.loads(body) | {"at": time.time()}
+        if message["receiver"] != "outside":
+            messages.append(message)
+            with log.open("a") as file:
+                file.write(json.dumps(message) + "\n")
+        return 200, b""
 
-def engine_handler(stories: Mapping[str, Story], began: float) -> type[BaseHTTPRequestHandler]:
-    """Return a handler of `/SCENE/metrics`. A dead engine closes the connection without a word."""
-
-    class Handler(_Handler):
-        def do_GET(self) -> None:
-            page = stories[self.path.split("/")[1]].page(time.time() - began)
-            if page is not None:
-                self.reply(page)
-
-    return Handler
-
-
-def webhook_handler(messages: list[dict[str, Any]], log: Path) -> type[BaseHTTPRequestHandler]:
-    """Return a handler that keeps every message of Alertmanager with its time."""
-
-    class Handler(_Handler):
-        def do_POST(self) -> None:
-            told = json.loads(self.rfile.read(int(self.headers["Content-Length"]))) | {"at": time.time()}
-            self.reply(b"")
-            if told["receiver"] != "outside":
-                messages.append(told)
-                with log.open("a") as file:
-                    file.write(json.dumps(told) + "\n")
-
-    return Handler
+    return common.Server(respond).url
 
 
 @contextmanager
 def process(log: Path, *words: str) -> Iterator[None]:
     """Run a program until the end of the block."""
     with log.open("wb") as out:
-        one = subprocess.Popen(words, cwd=ROOT, stdout=out, stderr=out)
+        program = subprocess.Popen(words, cwd=ROOT, stdout=out, stderr=out)
     try:
         yield
     finally:
-        one.terminate()
-        one.wait(CEILING_SECONDS)
+        program.terminate()
+        program.wait(CEILING_SECONDS)
 
 
 def write_sizewatch(
     folder: Path, scenes: Mapping[str, Scene], engines: str, web: str, alerting: Mapping[str, Any]
 ) -> Path:
     """Write plan and configuration with a tier per scene."""
-    plans = {path: yaml.safe_load((ROOT / path).read_text()) for path in {one.plan[0] for one in scenes.values()}}
-    tiers = {name: plans[one.plan[0]]["tiers"][one.plan[1]] for name, one in scenes.items()}
+    plans = {path: yaml.safe_load((ROOT / path).read_text()) for path in {scene.plan[0] for scene in scenes.values()}}
+    tiers = {name: plans[scene.plan[0]]["tiers"][scene.plan[1]] for name, scene in scenes.items()}
     (folder / "plan.yaml").write_text(yaml.safe_dump({"schema": 1, "tiers": tiers}))
     configuration = {
         "plan": "plan.yaml",
@@ -323,19 +261,19 @@ def write_prometheus(folder: Path, target: str, manager: str) -> Path:
 
 def describe(messages: list[dict[str, Any]], scenes: Mapping[str, Scene], began: float) -> tuple[str, bool]:
     """Return a line per message and a table of counts by scene and receiver, and whether these are as expected."""
-    lines, counts = [], dict[tuple[str, str, str], int]()
-    for told in messages:
-        alerts = [(a["labels"], a["status"]) for a in told["alerts"]]
+    lines, counts = [], Counter[tuple[str, str, str]]()
+    for message in messages:
+        alerts = [(alert["labels"], alert["status"]) for alert in message["alerts"]]
+        receiver, status = message["receiver"], message["status"]
         tier = alerts[0][0].get("tier", "-")
         event = scenes[tier].event if tier in scenes else 0.0
         names = ", ".join(f"{labels['alertname']}:{status}" for labels, status in alerts)
-        lines.append(f"{tier:14} {told['at'] - began - event:6.0f} s  {told['receiver']:8} {told['status']:9} {names}")
-        key = (tier, told["receiver"], told["status"])
-        counts[key] = counts.get(key, 0) + 1
+        lines.append(f"{tier:14} {message['at'] - began - event:6.0f} s  {receiver:8} {status:9} {names}")
+        counts[tier, receiver, status] += 1
     rows, fine = ["", "scene          receiver   firing resolved expected"], True
     for name in (*scenes, "-"):
         for receiver in ("pages", "tickets"):
-            firing, resolved = (counts.get((name, receiver, status), 0) for status in ("firing", "resolved"))
+            firing, resolved = (counts[name, receiver, status] for status in ("firing", "resolved"))
             expected = scenes[name].expected.get(receiver, 0) if name in scenes else 0
             # A scene leaves time for the end of its page. A slow machine stays slow.
             fine &= firing == expected and (resolved == firing if receiver == "pages" else resolved <= firing)
@@ -351,20 +289,19 @@ def main() -> int:
     parser.add_argument("--path", choices=["rules", "posts"], default="rules")
     parser.add_argument("--minutes", type=float, default=34.0)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "notifications")
-    asked = parser.parse_args()
-    folder, scenes = asked.out.absolute(), {name: SCENES[name] for name in asked.scenes or SCENES}
+    options = parser.parse_args()
+    folder, scenes = options.out.absolute(), {name: SCENES[name] for name in options.scenes or SCENES}
     folder.mkdir(parents=True, exist_ok=True)
     messages: list[dict[str, Any]] = []
     began = time.time()
-    stories = {name: Story(one, began) for name, one in scenes.items()}
+    stories = {name: Story(scene, began) for name, scene in scenes.items()}
     with ExitStack() as stack:
-        hook = stack.enter_context(serving(webhook_handler(messages, folder / "messages.jsonl")))
-        engines = stack.enter_context(serving(engine_handler(stories, began)))
+        hook, engines = serve_webhook(messages, folder / "messages.jsonl"), serve_engines(stories, began)
         sample = re.sub(r"https://[\w.-]+\.example/\w+", hook, (ROOT / "examples" / "alertmanager.yml").read_text())
         (folder / "alertmanager.yml").write_text(sample)
         manager = stack.enter_context(alertmanager(folder, folder / "alertmanager.yml"))
         web, prometheus = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
-        posts = {"path": "posts", "alertmanagers": [{"url": manager}]} if asked.path == "posts" else {}
+        posts = {"path": "posts", "alertmanagers": [{"url": manager}]} if options.path == "posts" else {}
         config = write_sizewatch(folder, scenes, engines, web, posts)
         stack.enter_context(process(folder / "sizewatch.log", sys.executable, "-m", "agent", "run", "-c", str(config)))
         words = (f"--config.file={write_prometheus(folder, web, manager)}", f"--storage.tsdb.path={folder / 'tsdb'}")
@@ -372,7 +309,7 @@ def main() -> int:
         if not posts:
             stack.enter_context(process(folder / "prometheus.log", tool("prometheus"), *words, *address))
         print(f"sizewatch http://{web}/ prometheus http://{prometheus}/ alertmanager {manager}", flush=True)
-        wait_for(lambda: time.time() - began > asked.minutes * 60, asked.minutes * 60 + 60, every=1.0)
+        wait_for(lambda: time.time() - began > options.minutes * 60, options.minutes * 60 + 60, every=1.0)
     text, fine = describe(messages, scenes, began)
     (folder / "table.txt").write_text(text)
     print(text)

@@ -1,6 +1,6 @@
 """Writes down what NVML returns, in the words that the stand-in library of the tests reads.
 
-One block a turn: a line `== SECONDS` and below it the state file of tests/nvml_standin/standin.h, so that a machine
+One block a cycle: a line `== SECONDS` and below it the state file of tests/nvml_standin/standin.h, so that a machine
 with real GPUs can be played again where there is none. Asks NVML itself, not through the collector: what the collector
 makes of the answers is what a replay is to show. Faults are not in it (they cannot be asked for, only waited for).
 A question more is a line in `_whole` or `_part`, and a key in the stand-in.
@@ -25,7 +25,7 @@ NOT_SUPPORTED = 3
 
 
 class Gpm:
-    """Two samples in turn, and the metrics between them added up as the stand-in wants them."""
+    """Two samples that alternate, and the metrics between them added up as the stand-in wants them."""
 
     def __init__(self) -> None:
         self._older: Any = None
@@ -74,12 +74,12 @@ class Recorder:
         self._begin: float | None = None
         self._gpm: dict[tuple[int, int | None], Gpm] = defaultdict(Gpm)
         self.state: dict[str, object] = {}
-        """What the last turn found, by the stand-in's keys."""
+        """What the last cycle returned, by the stand-in's keys."""
         self.costs: dict[str, list[float]] = defaultdict(list)
         """By call, how long it took each time in seconds."""
 
-    def turn(self) -> str:
-        """The block of one turn."""
+    def cycle(self) -> str:
+        """Return the block of one cycle."""
         now = self._clock()
         self._begin = now if self._begin is None else self._begin
         self.state = {"driver": pynvml.nvmlSystemGetDriverVersion(), "count": pynvml.nvmlDeviceGetCount()}
@@ -209,8 +209,8 @@ class Recorder:
         self.state |= dict(gpm.lines(f"{number}." if instance is None else f"{number}.gi.{instance}."))
 
 
-def turns(recording: Path) -> Iterator[tuple[float, Mapping[str, str]]]:
-    """Of a recording, seconds since its beginning and the stand-in's state, turn by turn."""
+def cycles(recording: Path) -> Iterator[tuple[float, Mapping[str, str]]]:
+    """Of a recording, seconds since its beginning and the stand-in's state, cycle by cycle."""
     for block in recording.read_text(encoding="ascii").split("== ")[1:]:
         head, *lines = block.splitlines()
         yield float(head), dict(line.split("=", 1) for line in lines)

@@ -2,11 +2,11 @@
 
     python benchmarks/prewarm.py ../shared/traces/*.csv.gz --start 3m,5m
 
-Owns the table only: the protocol is `prewarm_trial`'s, and one fixed setting is used for all traces. Where a
-trace has no minutes of its own both ways between its bins are simulated: straight lines (the baselines' way; they tell
-where a bin is going before it is over) and steps. The means are over traces, of each way separately; native minutes count
-in both. All strategies are compared without a margin. The last three columns say what the margin of recommended counts
-costs on top, from the same forecast at the same certainty. A further column is a row in `COLUMNS`.
+The last days of a trace (4, or 14 with bins of half an hour and more) are simulated minute by minute, each policy with the
+knowledge of that time. One fixed setting is used for all traces. Traces of longer bins are turned into minutes by straight
+lines, which reveal a slope before its bin is over, or with `--steps` by steps, which hide a change until its bin begins. All
+policies are compared without a margin; the last columns say what the margin of recommended counts costs on top.
+Work beside requests is in `sizewatch prewarm --history FILE --explain`.
 """
 
 from __future__ import annotations
@@ -16,193 +16,227 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from math import exp, log
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import common  # noqa: F401 - finds the project
+import numpy as np
 
-from prewarm_trial import Interpolation, ShortHistoryError, TrialResult, prepare_trial, run_trial
-
-from agent.durations import duration_text, parse_duration
+from agent.durations import parse_duration
 from agent.forecasting.csv_series import TraceError, read_trace
-from forecast.capacity.prewarm import LATE_TO_WARM, certainty, hold_minutes, lead_minutes
-from forecast.capacity.simulation import Choice, PolicyComparison
-from forecast.series.binned import bin_minutes, truncate_at
+from exporters.render.text import text_table
+from forecast.capacity.prewarm import LATE_TO_WARM, certainty, lead_minutes
+from forecast.capacity.simulation import (
+    Outcome,
+    PolicyComparison,
+    SimulatedDemand,
+    cheapest_reacting,
+    compare_policies,
+    outcome,
+    simulate_requests,
+)
+from forecast.lead.online import profile_outlook, run_lead_forecast
+from forecast.series.binned import (
+    DAY_MINUTES,
+    MINUTE_SECONDS,
+    Array,
+    Series,
+    bin_minutes,
+    per_minute,
+    rates,
+    resample,
+    truncate_at,
+)
 from rules.catalogue.registry import margin_of
 
-LATE_HELP = "cost of a minute without one replica that is needed, in minutes of a warm one (default: %(default)g)"
-END_HELP = "take the trace only up to this time, ISO 8601 in UTC; can be repeated"
-SHOWN_UTILISATIONS = (0.4, 0.5, 0.7, 0.9)
+BIN_MINUTES, COARSE_BIN_MINUTES = 5, 30
+"""Bin length of the forecast, and from which the longer test is used: the shorter one has too few bins."""
+
+TEST_DAYS, TEST_DAYS_COARSE, FEWEST_DAYS_BEFORE, MOST_DAYS_BEFORE = 4, 14, 5, 30
+BOLDER = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995)
+"""Lower certainties to simulate, for comparison where reacting always has more violations."""
+
+PEAK_REPLICAS = 40
+"""Replicas of the highest minute. They set the capacity of a replica."""
+
 MARGIN = margin_of()
 """The margin of a tier whose configuration changes no threshold."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One trace, one way between its bins, one cold start."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trial:
+    """Demand per minute (requests/s), the rates of its bins, and its test minutes."""
 
-    trace: str
-    between: Interpolation
-    tried: TrialResult
+    minutes: Array
+    bins: Array
+    bin_minutes: int
+    test_start: int
+    test_end: int
 
 
-def _reacting(worth: PolicyComparison) -> str:
-    by = dict(worth.reacting)
-    shown = (by[utilisation] for utilisation in SHOWN_UTILISATIONS)
-    return " ".join(
-        f"{100 * one.violated:5.2f}/{one.replica_hours / worth.foresight.replica_hours:.2f}" for one in shown
+def prepare_trial(series: Series, steps: bool) -> Trial:
+    """Return the trial of a history. Raise ValueError if it is too short. The test omits the last 20 minutes or two bins."""
+    coarse = series if bin_minutes(series) >= BIN_MINUTES else resample(series, BIN_MINUTES * MINUTE_SECONDS)
+    width = bin_minutes(coarse)
+    per_day = DAY_MINUTES // width
+    days = TEST_DAYS if width < COARSE_BIN_MINUTES else TEST_DAYS_COARSE
+    if len(coarse) < (days + FEWEST_DAYS_BEFORE) * per_day:
+        raise ValueError(f"{len(coarse) / per_day:.1f} days are too short: it takes {days + FEWEST_DAYS_BEFORE}")
+    count = min(len(coarse), (MOST_DAYS_BEFORE + days) * per_day)
+    bins = rates(coarse)[-count:]
+    minutes = np.repeat(bins, width) if steps else per_minute(bins, width)
+    if bin_minutes(series) == 1:
+        # The observed minutes, with gaps filled from the bins.
+        place = np.arange(len(minutes)) + round((coarse.time(len(coarse) - count) - series.start) / MINUTE_SECONDS)
+        within = (place >= 0) & (place < len(series))
+        own = np.where(within, series.values[np.clip(place, 0, len(series) - 1)] / series.bin_seconds, np.nan)
+        minutes = np.where(np.isfinite(own), own, minutes)
+    beyond = 4 if width < 10 else 2
+    return Trial(
+        minutes=minutes,
+        bins=bins,
+        bin_minutes=width,
+        test_start=(count - days * per_day) * width,
+        test_end=(count - beyond) * width,
     )
 
 
-def _chosen(worth: PolicyComparison) -> str:
-    one = worth.reacted
-    return f"{worth.chosen:g}: {100 * one.violated:.2f}/{one.replica_hours / worth.foresight.replica_hours:.2f}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """All policies in the test of one trace; `bolder` is pre-warming at lower certainties."""
+
+    trace: str
+    worth: PolicyComparison
+    bolder: tuple[Outcome, ...]
+
+    @property
+    def equal_hours(self) -> tuple[float, float]:
+        """Return the replica-hours of pre-warming and of reacting at equal violations.
+
+        These are those of pre-warming, or the fewest that reacting reaches.
+        """
+        reacting = tuple(result for _, result in self.worth.reacting)
+        violated = max(self.worth.prewarmed.violated, min(result.violated for result in reacting))
+        hours = self.worth.prewarmed.replica_hours
+        if violated > self.worth.prewarmed.violated:
+            hours = hours_at((self.worth.prewarmed, *self.bolder), violated)
+        return hours, hours_at(reacting, violated)
 
 
-def _equal(tried: TrialResult) -> str:
-    return "/".join(f"{hours / tried.worth.foresight.replica_hours:.3f}" for hours in tried.equal_hours)
+def hours_at(outcomes: tuple[Outcome, ...], violated: float) -> float:
+    """Return the replica-hours of a policy at a share of violated minutes, interpolated on its frontier."""
+    frontier: list[Outcome] = []
+    for result in sorted(outcomes, key=lambda each: (each.violated, each.replica_hours)):
+        if not frontier or result.replica_hours < frontier[-1].replica_hours:
+            frontier.append(result)
+    return float(np.interp(violated, [each.violated for each in frontier], [each.replica_hours for each in frontier]))
 
 
-COLUMNS: tuple[tuple[str, int, Callable[[Row], str]], ...] = (
-    ("trace", 26, lambda row: row.trace[:26]),
-    ("minutes", 7, lambda row: row.between),
-    ("violated %", 10, lambda row: f"{100 * row.tried.worth.prewarmed.violated:.3f}"),
-    ("late %", 7, lambda row: f"{100 * row.tried.worth.prewarmed.late:.4f}"),
-    ("cost", 6, lambda row: f"{row.tried.relative_cost:.3f}"),
-    ("static", 6, lambda row: f"{row.tried.worth.static.replica_hours / row.tried.worth.foresight.replica_hours:.2f}"),
-    ("reacting at " + " ".join(f"{one:g}" for one in SHOWN_UTILISATIONS), 43, lambda row: _reacting(row.tried.worth)),
-    ("equal at %", 10, lambda row: f"{100 * row.tried.equal_violated:.3f}"),
-    ("ours/reacting", 13, lambda row: _equal(row.tried)),
-    ("saves %", 7, lambda row: f"{100 * row.tried.equal_saving:.1f}"),
-    ("chosen before", 15, lambda row: _chosen(row.tried.worth)),
-    ("by price %", 10, lambda row: f"{100 * row.tried.worth.saving:.1f}"),
-    ("recommends", 10, lambda row: row.tried.worth.choice),
-    ("said before", 11, lambda row: row.tried.before.choice),
-    ("with margin violated %", 22, lambda row: f"{100 * row.tried.worth.with_margin.violated:.3f}"),
-    ("cost", 6, lambda row: f"{row.tried.relative_cost_with_margin:.3f}"),
-    ("margin alone", 12, lambda row: f"{row.tried.margin_cost:.3f}"),
+def run_trial(name: str, trial: Trial, lead: int, price: float) -> Result:
+    """Compare all policies on one history with a cold start of `lead` minutes. Raise ValueError without demand."""
+    minutes = trial.minutes[: trial.test_end]
+    outlook = profile_outlook(trial.bins, trial.bin_minutes, lead, len(minutes) + 1)
+    learnt = run_lead_forecast(minutes, outlook, lead)
+    wanted = certainty(lead, price)
+    quantile = learnt.quantile(wanted)
+    start, end = trial.test_start, trial.test_end
+    capacity = float(minutes[start:].max()) / PEAK_REPLICAS
+    if not capacity > 0:
+        raise ValueError("there is no demand in the test")
+
+    def world_of(first: int, last: int) -> SimulatedDemand:
+        before = float(minutes[first - 1])
+        return SimulatedDemand(demand=minutes[first:last], before=before, capacity=capacity, lead=lead)
+
+    world = world_of(start, end)
+    worth = compare_policies(
+        world,
+        simulate_requests(world, quantile[start:end]),
+        with_margin=simulate_requests(world, quantile[start:end], margin=MARGIN),
+        chosen=cheapest_reacting(world_of(1, start), price),
+        late_to_warm=price,
+    )
+    bolder = []
+    for level in BOLDER:
+        if level < wanted:
+            bolder.append(outcome(world, simulate_requests(world, learnt.quantile(level)[start:end])))
+    return Result(trace=name, worth=worth, bolder=tuple(bolder))
+
+
+def _cost(result: Result, policy: Outcome) -> float:
+    """Return replica-hours by those of perfect foresight."""
+    return policy.replica_hours / result.worth.foresight.replica_hours
+
+
+def _equal_saving(result: Result) -> float:
+    ours, reacting = result.equal_hours
+    return 1.0 - ours / reacting
+
+
+COLUMNS: tuple[tuple[str, str, Callable[[Result], float]], ...] = (
+    ("violated", "{:.3%}", lambda result: result.worth.prewarmed.violated),
+    ("late", "{:.4%}", lambda result: result.worth.prewarmed.late),
+    ("cost", "{:.3f}", lambda result: _cost(result, result.worth.prewarmed)),
+    ("static", "{:.2f}", lambda result: _cost(result, result.worth.static)),
+    ("equal: saves", "{:.1%}", _equal_saving),
+    ("chosen before", "{:g}", lambda result: result.worth.chosen),
+    ("violated", "{:.2%}", lambda result: result.worth.reacted.violated),
+    ("cost", "{:.2f}", lambda result: _cost(result, result.worth.reacted)),
+    ("saved by price", "{:.1%}", lambda result: result.worth.saving),
+    ("margin: violated", "{:.3%}", lambda result: result.worth.with_margin.violated),
+    ("cost", "{:.3f}", lambda result: _cost(result, result.worth.with_margin)),
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the tables; 2 where no trace could be simulated."""
+    """Print the tables. Return 2 where no trace could be simulated."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "files", nargs="+", type=Path, metavar="FILE", help="CSV: timestamp,requests[,...]; also gzipped"
-    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="CSV: timestamp,requests[,...]; also .gz")
     parser.add_argument("--start", default="3m,5m", help="cold starts to simulate (default: %(default)s)")
-    parser.add_argument("--end", action="append", default=[], metavar="TRACE=TIME", help=END_HELP)
-    parser.add_argument("--late-to-warm", type=float, default=LATE_TO_WARM, metavar="MINUTES", help=LATE_HELP)
-    given = parser.parse_args(arguments)
-    try:
-        leads = [lead_minutes(parse_duration(text)) for text in given.start.split(",")]
-        ends = dict(_end(text) for text in given.end)
-    except ValueError as wrong:
-        parser.error(str(wrong))
-    rows = {
-        lead: [row for file in given.files for row in _rows(file, lead, given.late_to_warm, ends)] for lead in leads
-    }
-    for lead, found in rows.items():
-        _print_table(lead, found, given.late_to_warm)
-    return 0 if any(rows.values()) else 2
-
-
-def _end(text: str) -> tuple[str, float]:
-    name, found, moment = text.partition("=")
-    if not found:
-        raise ValueError(f"--end takes TRACE=TIME, not '{text}'")
-    return name, datetime.fromisoformat(moment).replace(tzinfo=UTC).timestamp()
-
-
-def _rows(file: Path, lead: int, late_to_warm: float, ends: Mapping[str, float]) -> list[Row]:
-    name = file.name.removesuffix(".gz").removesuffix(".csv")
-    try:
-        whole = read_trace(file).requests
-        series = truncate_at(whole, ends[name]) if name in ends else whole
-        ways = (Interpolation.NATIVE,) if bin_minutes(series) == 1 else (Interpolation.LINEAR, Interpolation.STEP)
-        trials = [prepare_trial(series, way) for way in ways]
-        found = [
-            Row(
-                trace=name,
-                between=one.between,
-                tried=run_trial(one, lead, late_to_warm=late_to_warm, margin=MARGIN),
-            )
-            for one in trials
-        ]
-    except (TraceError, ShortHistoryError, ValueError) as wrong:
-        print(f"skipped {name}: {wrong}", file=sys.stderr)
-        return []
-    print(f"done {name}, start {lead} min", file=sys.stderr)
-    return found
-
-
-def _print_table(lead: int, rows: list[Row], late_to_warm: float) -> None:
-    print(
-        f"\nCold start {duration_text(60.0 * lead)}: a missing minute costs {late_to_warm:g} warm ones, so the quantile is "
-        f"{certainty(lead, late_to_warm):.5g}; hold {hold_minutes(lead)} minutes; the same for all traces"
+    parser.add_argument(
+        "--end", action="append", default=[], metavar="TRACE=TIME", help="leave out what is later (UTC)"
     )
-    print("cost and reacting (violated %/cost): replica-hours by those of perfect foresight")
-    print(
-        "equal: pre-warming and reacting at as many violations (ours, or the fewest that reacting reaches), in hindsight"
-    )
-    print(
-        "chosen before: reacting at the utilisation that was cheapest in the time before; by price: what ours saves of it"
-    )
-    print(
-        f"with margin: same forecast, same certainty, at most {MARGIN.target_utilization:.0%} of capacity used, from "
-        f"{MARGIN.survives_loss_from} replicas on one may be lost; cost by the same perfect foresight; margin alone: "
-        "replica-hours by those without it"
-    )
-    print("  ".join(_cell(title, width, place) for place, (title, width, _) in enumerate(COLUMNS)))
-    for row in rows:
-        print("  ".join(_cell(cell(row), width, place) for place, (_, width, cell) in enumerate(COLUMNS)))
-    for way in (Interpolation.LINEAR, Interpolation.STEP):
-        _print_mean(way, [row for row in rows if row.between in (way, Interpolation.NATIVE)])
-    for row in rows:
-        worth = row.tried.worth
-        if worth.choice is Choice.REACT or worth.prewarmed.replica_hours >= worth.static.replica_hours:
-            print(f"{row.trace} ({row.between}): {worth.sentence}")
+    parser.add_argument("--late-to-warm", type=float, default=LATE_TO_WARM, help="price of a missing replica-minute")
+    parser.add_argument("--steps", action="store_true", help="steps between bins in place of straight lines")
+    options = parser.parse_args(arguments)
+    ends = dict(end.split("=") for end in options.end)
+    count = 0
+    for start in options.start.split(","):
+        lead = lead_minutes(parse_duration(start))
+        results = []
+        for file in options.files:
+            name = file.name.removesuffix(".gz").removesuffix(".csv")
+            try:
+                series = _read(file, name, ends)
+                results.append(run_trial(name, prepare_trial(series, options.steps), lead, options.late_to_warm))
+            except (TraceError, ValueError) as error:
+                print(f"skipped {name}: {error}", file=sys.stderr)
+        count += len(results)
+        level = certainty(lead, options.late_to_warm)
+        print(f"\nCold start {start}, price {options.late_to_warm:g}, certainty {level:.5g}")
+        if results:
+            _print_results(results)
+    return 0 if count else 2
 
 
-def _cell(text: str, width: int, place: int) -> str:
-    return text.rjust(width) if place else text.ljust(width)
+def _read(file: Path, name: str, ends: Mapping[str, str]) -> Series:
+    series = read_trace(file).requests
+    if name in ends:
+        return truncate_at(series, datetime.fromisoformat(ends[name]).replace(tzinfo=UTC).timestamp())
+    return series
 
 
-def _print_mean(way: Interpolation, rows: list[Row]) -> None:
-    if not rows:
-        return
-    trials = [row.tried for row in rows]
-    worths = [one.worth for one in trials]
-    violated = [100 * one.prewarmed.violated for one in worths]
-    late = _mean([100 * one.prewarmed.late for one in worths])
-    cost = _geometric([one.relative_cost for one in trials])
-    by_reacting = _geometric([1 - one.equal_saving for one in trials])
-    reacted = [100 * one.reacted.violated for one in worths]
-    hours = _geometric([one.reacted.replica_hours / one.foresight.replica_hours for one in worths])
-    by_price = _geometric([1 - one.saving for one in worths])
-    print(
-        f"{len(rows)} traces, {way} between bins: violated {_mean(violated):.3f} % (worst {max(violated):.2f} %), "
-        f"late {late:.3f} %, cost {cost:.3f}, by reacting at equal violations {by_reacting:.3f}"
-    )
-    print(
-        f"{len(rows)} traces, {way} between bins: reacting as chosen before violated {_mean(reacted):.3f} %, cost {hours:.3f}; "
-        f"ours by its price {by_price:.3f}"
-    )
-    roomy = [100 * one.with_margin.violated for one in worths]
-    print(
-        f"{len(rows)} traces, {way} between bins: with the margin violated {_mean(roomy):.3f} % (worst {max(roomy):.2f} %), "
-        f"late {_mean([100 * one.with_margin.late for one in worths]):.3f} %, "
-        f"cost {_geometric([one.relative_cost_with_margin for one in trials]):.3f}, "
-        f"the margin alone {_geometric([one.margin_cost for one in trials]):.3f}"
-    )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _geometric(values: Sequence[float]) -> float:
-    return exp(_mean([log(value) for value in values]))
+def _print_results(results: list[Result]) -> None:
+    """Print a row for each trace; the last one has the means, of costs the geometric ones."""
+    print("cost: replica-hours by those of perfect foresight; equal: at as many violations as reacting, in hindsight")
+    rows = []
+    for result in results:
+        rows.append((result.trace, *(form.format(of(result)) for _, form, of in COLUMNS)))
+    means = []
+    for title, form, of in COLUMNS:
+        values = np.array([of(result) for result in results])
+        mean = float(np.exp(np.log(values).mean())) if title in ("cost", "static") else float(values.mean())
+        means.append(form.format(mean))
+    print("\n".join(text_table(("trace", *(title for title, _, _ in COLUMNS)), [*rows, ("mean", *means)])))
 
 
 if __name__ == "__main__":

@@ -23,10 +23,11 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import common
 import requests
 import yaml
 
-HERE = Path(__file__).resolve().parent.parent
+HERE = common.ROOT
 
 
 @dataclass
@@ -39,8 +40,9 @@ class Clients:
     errors: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def one(self, prompt: int, output: int) -> None:
-        body: dict[str, object] = {
+    def send(self, prompt: int, output: int) -> None:
+        """Send a request of so many tokens and measure its answer."""
+        body = {
             "model": self.model,
             "prompt": [random.randrange(300, 2000) for _ in range(prompt)],
             "max_tokens": output,
@@ -48,10 +50,6 @@ class Clients:
             "stream": True,
             "temperature": 0.8,
         }
-        self.send(body)
-
-    def send(self, body: dict[str, object]) -> None:
-        """Send a request and measure its answer."""
         start = time.time()
         first, tokens = 0.0, 0
         try:
@@ -74,7 +72,7 @@ class Clients:
         end, workers = time.time() + seconds, []
         while time.time() < end:
             time.sleep(random.expovariate(rps))
-            workers.append(threading.Thread(target=self.one, args=(random.randint(40, 120), random.randint(24, 64))))
+            workers.append(threading.Thread(target=self.send, args=(random.randint(40, 120), random.randint(24, 64))))
             workers[-1].start()
         for worker in workers:
             worker.join()
@@ -86,7 +84,7 @@ class Clients:
             live = [worker for worker in live if worker.is_alive()]
             while len(live) < low + (high - low) * passed / seconds:
                 live.append(
-                    threading.Thread(target=self.one, args=(random.randint(350, 600), random.randint(180, 300)))
+                    threading.Thread(target=self.send, args=(random.randint(350, 600), random.randint(180, 300)))
                 )
                 live[-1].start()
             time.sleep(0.1)

@@ -31,7 +31,7 @@
  * A value that is missing is one this product does not support (code 3). NVML_STANDIN_CALLS names a file to which the
  * name of every function called is appended.
  *
- * benchmarks/nvml_turn.py --record writes down a real machine in this form.
+ * benchmarks/nvml_cycle.py --record writes down a real machine in this form.
  *
  * Symbols, structures and versions are those of the binding nvidia-ml-py 13.615.71.
  */

@@ -91,7 +91,7 @@ class StandIn:
         self._write()
 
     def replace(self, state: Mapping[str, object]) -> None:
-        """Make this the whole state, as a recording of ``benchmarks/nvml_turn.py`` holds it."""
+        """Make this the whole state, as a recording of ``benchmarks/nvml_cycle.py`` holds it."""
         self._state = dict(state)
         self._write()
 

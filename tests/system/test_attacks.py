@@ -1,47 +1,84 @@
-"""Role `node` under a flood of wrong passwords, within the memory that the manifest ships: a shortened row of `attacks.py`."""
+"""Role `node` under a flood of wrong passwords, within the memory that the manifest ships."""
 
 from __future__ import annotations
 
-import re
-import sys
+import base64
+import itertools
+import threading
+import urllib.error
+import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
+import bcrypt
 import yaml
+from daemon_runs import configuration, process, write
+from engine_server import engines
 from paths import ROOT
-from waiting import wait_for
+from waiting import free_port, wait_for
 
-sys.path.append(str(ROOT / "benchmarks"))
-
-from attacks import HEALTHY, LIMIT_MIB, World, attacked, find_attacks, health, metrics, peak_mib
-
-INTERVAL_SECONDS = 2.0
-READS = 4
-HEALTHY_UP = re.compile(r'sizewatch_target_up\{.*replica="healthy\d".*\}')
+TOKEN = "a-token-of-the-harness"
+GUESSERS = 16
+REFUSED = 200
 
 
-def test_the_limit_of_the_harness_is_that_of_the_manifest() -> None:
+def shipped_limit_mib() -> int:
     (manifest,) = yaml.safe_load_all((ROOT / "deploy/kubernetes/base/node/daemonset.yaml").read_text())
-    limits = [one["resources"]["limits"]["memory"] for one in manifest["spec"]["template"]["spec"]["containers"]]
-    assert limits == [f"{LIMIT_MIB}Mi"]
+    (container,) = manifest["spec"]["template"]["spec"]["containers"]
+    return int(container["resources"]["limits"]["memory"].removesuffix("Mi"))
 
 
-def are_up(page: dict[str, float]) -> bool:
-    """Return whether each healthy target was read the last time. On a busy machine a scrape may take too long once."""
-    return [value for series, value in page.items() if HEALTHY_UP.match(series)] == [1.0] * len(HEALTHY)
+def peak_mib(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def test_the_agent_keeps_to_the_shipped_limit_and_reads_its_targets(tmp_path: Path) -> None:
-    world, pages = World(tmp_path), [{}]
-    flood = [one for one in find_attacks() if one.name == "web-passwords"]
+def test_a_flood_of_wrong_passwords_keeps_to_the_shipped_memory_limit(tmp_path: Path) -> None:
+    hashed = bcrypt.hashpw(b"right", bcrypt.gensalt(10)).decode()
+    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "web.yml").write_text(yaml.safe_dump({"basic_auth_users": {"user": hashed}}))
+    url, over, statuses = f"http://127.0.0.1:{free_port()}", threading.Event(), list[int]()
+    web = {
+        "listen": url.removeprefix("http://"),
+        "config_file": str(tmp_path / "web.yml"),
+        "bearer_token_file": str(tmp_path / "token"),
+    }
 
-    def have_all_come() -> bool:
-        pages.append(metrics(world))
-        reads = [len(world.reads.get(path, ())) for path in HEALTHY]
-        return min(reads) >= READS and health(world)[0] == 200 and are_up(pages[-1])
+    def status(path: str, authorization: str) -> int:
+        request = urllib.request.Request(url + path, headers={"Authorization": authorization})
+        try:
+            with urllib.request.urlopen(request, timeout=10) as result:
+                return int(result.status)
+        except urllib.error.HTTPError as error:
+            return error.code
 
-    with attacked(world, flood, ROOT, None, INTERVAL_SECONDS) as process:
-        assert wait_for(lambda: process.poll() is not None or have_all_come(), every=0.25)
-        assert process.poll() is None, (tmp_path / "log").read_text()
-        assert 0 < peak_mib(process) < LIMIT_MIB
-    assert process.returncode == 0
-    assert "Traceback" not in (tmp_path / "log").read_text()
+    def guess() -> None:
+        for number in itertools.count():
+            if over.is_set():
+                return
+            login = base64.b64encode(f"user:guess{number}".encode()).decode()
+            with suppress(OSError):
+                statuses.append(status("/runbooks/", f"Basic {login}"))
+
+    def is_up() -> bool:
+        with suppress(OSError):
+            return status("/metrics", f"Bearer {TOKEN}") == 200
+        return False
+
+    with engines(4) as served:
+        path = write(tmp_path, configuration(served, role="node", web=web))
+        with process("run", "-c", str(path)) as daemon:
+            assert wait_for(lambda: is_up() or daemon.poll() is not None)
+            for _ in range(GUESSERS):
+                threading.Thread(target=guess, daemon=True).start()
+            scraped = [len(engine.asked) for engine in served]
+            assert wait_for(lambda: len(statuses) >= REFUSED, every=0.1)
+            assert wait_for(lambda: all(len(e.asked) > n + 2 for e, n in zip(served, scraped, strict=True)), every=0.1)
+            assert status("/healthz", "") == 200
+            assert peak_mib(daemon.pid) < shipped_limit_mib()
+            over.set()
+            daemon.terminate()
+            _, errors = daemon.communicate(timeout=60)
+    assert set(statuses) == {401}
+    assert daemon.returncode == 0
+    assert "Traceback" not in errors

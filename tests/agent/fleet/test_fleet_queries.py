@@ -1,4 +1,4 @@
-"""How many queries a turn of role fleet asks of a real store: they grow with tiers, not with replicas."""
+"""How many queries a cycle of role fleet asks of a real store: they grow with tiers, not with replicas."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from daemon_runs import StandingClock
 from paths import ROOT
 from store_servers import victoria_metrics
 
@@ -14,26 +15,24 @@ from agent.pipeline.loop import EvaluationLoop
 from rules.verdicts.verdict import Status, Subject
 
 sys.path.append(str(ROOT / "benchmarks"))
-from fleet import BEGIN, MOST_QUERIES, Clock, loop_of, series_of_a_replica, source_of
-from fleet_stores import Writer, pod_name
+from fleet import BEGIN, MOST_QUERIES, build_loop, build_writer, source_of
+from fleet_writer import pod_name
 
 TIERS = 8
-TURNS = 4
+CYCLES = 4
 
 
 def asked(folder: Path, replicas: int, each_up_to: int = 0) -> tuple[list[int], EvaluationLoop]:
-    """The queries of each turn over so many replicas in every tier, and the turns after the last."""
+    """The queries of each cycle over so many replicas in every tier, and the loop."""
     folder.mkdir()
-    names = [[pod_name(tier, number) for number in range(replicas)] for tier in range(TIERS)]
     with victoria_metrics(folder) as store:
-        writer = Writer(store.url, names, series_of_a_replica(gpus=1), interval=60.0)
-        clock = Clock(BEGIN)
-        loop, _ = loop_of(folder, store.url, TIERS, clock, history=None, each_up_to=each_up_to)
+        writer = build_writer(store.url, replicas * TIERS, TIERS, gpus=1, source="agents", interval=60.0)
+        clock = StandingClock(BEGIN)
+        loop = build_loop(folder, store.url, TIERS, clock, history=None, each_up_to=each_up_to)
         told = []
-        for number in range(TURNS):
+        for number in range(CYCLES):
             clock.now = BEGIN + 60.0 * (number + 1)
-            writer.minute(number, clock.now)
-            store.write(())
+            writer.write_minute(number, clock.now)
             before = source_of(loop).api.counts.queries
             loop.run_cycle()
             told.append(source_of(loop).api.counts.queries - before)
@@ -56,7 +55,7 @@ def test_eight_tiers_are_asked_with_at_most_40_queries_and_as_many_for_three_tim
     assert {s.replica for batch in minutes.each for s in batch} == {pod_name(0, number) for number in range(12)}
 
 
-def test_tiers_that_are_read_replica_by_replica_are_counted_at_the_start_and_asked_once_a_turn(tmp_path: Path) -> None:
+def test_tiers_that_are_read_replica_by_replica_are_counted_at_the_start_and_asked_once_a_cycle(tmp_path: Path) -> None:
     told, _ = asked(tmp_path / "each", 4, each_up_to=32)
     assert max(told) == 2 * TIERS
     assert told[-1] == TIERS

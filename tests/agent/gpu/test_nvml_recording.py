@@ -12,7 +12,7 @@ from paths import ROOT
 from waiting import CEILING_SECONDS
 
 sys.path.append(str(ROOT / "benchmarks"))
-from nvml_recording import Recorder, memory_versions, turns
+from nvml_recording import Recorder, cycles, memory_versions
 
 UNKNOWN = 999
 
@@ -29,7 +29,7 @@ def play(standin, recording):
     """The readouts of a reader that begins with the recording."""
     again = Machine(standin)
     said, before = [], 0.0
-    for seconds, state in turns(recording):
+    for seconds, state in cycles(recording):
         standin.replace(state)
         said.append(again.turn(seconds - before))
         assert again.problems == ()
@@ -47,7 +47,7 @@ def record(machine, recording, changes, seconds):
             machine.standin.set(change)
             said.append(machine.turn(pause))
             assert machine.problems == ()
-            file.write(recorder.turn())
+            file.write(recorder.cycle())
     machine.reader.close()
     return said
 
@@ -92,7 +92,7 @@ def test_both_versions_of_memory_stand_side_by_side(machine):
     uuid = machine.standin.add_gpu()
     machine.turn()
     recorder = Recorder(machine.clock)
-    recorder.turn()
+    recorder.cycle()
     # total 85,520,809,984, free 5,520,809,984, reserved 502,000,000: version 1 counts the reserved part as used
     assert list(memory_versions(recorder.state)) == [
         (uuid, 85_520_809_984, 80_000_000_000, 79_498_000_000, 502_000_000, 80_000_000_000)
@@ -100,7 +100,7 @@ def test_both_versions_of_memory_stand_side_by_side(machine):
 
 
 def measure(*options, **environment):
-    command = [sys.executable, str(ROOT / "benchmarks" / "nvml_turn.py"), *options]
+    command = [sys.executable, str(ROOT / "benchmarks" / "nvml_cycle.py"), *options]
     environment = {**os.environ, "LD_LIBRARY_PATH": "", **environment}
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=CEILING_SECONDS, check=False
@@ -111,14 +111,14 @@ def test_the_benchmark_prints_times_readouts_and_memory_and_writes_a_recording(n
     uuid = nvml.add_gpu()
     recording = tmp_path / "recording"
     library = {"LD_LIBRARY_PATH": str(nvml.folder_of_library), "NVML_STANDIN_STATE": str(nvml.state_file)}
-    done = measure("--turns", "3", "--interval", "0", "--record", str(recording), **library)
+    done = measure("--cycles", "3", "--interval", "0", "--record", str(recording), **library)
     assert (done.returncode, done.stderr) == (0, "")
     readout, _ = json.JSONDecoder().raw_decode(done.stdout)
     assert (readout["gpu"], readout["gauges"]["gpu_temperature_celsius"]) == (uuid, 61.0)
-    assert "driver 580.95.05, 1 GPUs, 3 turns" in done.stdout
-    assert "a turn: median " in done.stdout
+    assert "driver 580.95.05, 1 GPUs, 3 cycles" in done.stdout
+    assert "a cycle: median " in done.stdout
     assert f"{uuid}, 85520809984, 80000000000, 79498000000, 502000000, 80000000000" in done.stdout
-    assert [state["0.uuid"] for _, state in turns(recording)] == [uuid] * 3
+    assert [state["0.uuid"] for _, state in cycles(recording)] == [uuid] * 3
 
 
 def test_the_benchmark_says_when_there_is_no_nvml_or_no_gpu(nvml):
