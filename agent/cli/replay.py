@@ -31,7 +31,8 @@ from agent.durations import parse_duration
 from agent.errors import ConfigError
 from agent.replay.replay import Replay, replay
 from agent.sources.recording import load
-from exporters.documents.replay import not_exposed_text, replay_json, replay_text
+from exporters.documents.replay import ReplayResult, replay_json, replay_text
+from exporters.render.text import copy_fields
 from rules.catalogue.registry import BY_NAME
 from rules.problems import cap_problems
 from rules.verdicts.finding import Finding
@@ -68,24 +69,12 @@ def run(options: SimpleNamespace) -> int:
     unseen = result.unseen()
     if unseen and not result.cut_short and (result.windows or not result.problems):
         result.problems.append(unseen)
+    names = ("name", "start", "end", "contexts", "ended", "rule_states", "windows", "problems", "of_cut_minute")
+    shown = ReplayResult(**copy_fields(result, *names), seen=not unseen)
     if options.format == "json":
-        bases = {tier: context.basis for tier, context in result.contexts.items()}
-        states, problems, cut = result.rule_states, result.problems, result.of_cut_minute
-        print(json.dumps(replay_json(result.windows, bases, result.ended, states, problems, cut), allow_nan=False))
+        print(json.dumps(replay_json(shown), allow_nan=False))
     elif result.windows or options.recording is not None:
-        print(
-            replay_text(
-                result.name,
-                result.start,
-                result.end,
-                result.contexts,
-                result.ended,
-                result.rule_states,
-                seen=not unseen,
-                of_cut_minute=result.of_cut_minute,
-            )
-        )
-        print(not_exposed_text({shown.tier: shown.window for shown in result.windows if shown.replica is None}), end="")
+        print(replay_text(shown))
     for problem in cap_problems((result.cut_short, *result.problems)):
         if problem:
             print(f"sizewatch replay: {problem}", file=sys.stderr)

@@ -5,12 +5,14 @@ The module serves `sizewatch check`.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from exporters.documents.replay import explanation_json, incident_json
-from exporters.render.text import copy_fields, describe_gap, format_duration, format_local, runbook_url
+from rich.console import RenderableType
+
+from exporters.documents.replay import explanation, incident_json, unknown_json, verdict_json
+from exporters.render.terminal import terminal_text, text_grid
+from exporters.render.text import copy_fields, describe_gap, format_duration, format_local
 from rules.catalogue.registry import BY_NAME
 from rules.evaluator.benchmark_check import LEARNING_SECONDS, Step13, learning_words
 from rules.evaluator.incidents import Incident
@@ -19,7 +21,6 @@ from rules.telemetry.wording import number
 from rules.telemetry.work import CapacitySource
 from rules.verdicts.verdict import FIRING, RuleResult, Status, Unknown
 
-WIDTH = 100
 HEADS = {
     Status.OK: "production confirms the benchmark",
     Status.WARNING: "production does not confirm the benchmark",
@@ -40,7 +41,40 @@ def check_text(
 
     A verdict that fires names its newest incident.
     """
-    return "\n\n".join("\n".join(_tier(tier, since_words, asked_seconds, incidents)) for tier in tiers)
+    parts: list[RenderableType] = []
+    for step13 in tiers:
+        seen = since_words
+        if step13.seen_seconds < FULL_COVERAGE * asked_seconds:
+            seen = f"{format_duration(step13.seen_seconds)} seen of {since_words}"
+        parts += [f"{step13.tier}: {result_words(step13)} ({seen}, {step13.requests:,.0f} requests)"]
+        rows = [("load", _reach(step13))]
+        if step13.unvisited:
+            rows.append(("", f"not reached: {', '.join(step13.unvisited)} a replica"))
+        for result in sorted(step13.results, key=_order):
+            rows += _result_rows(result, step13.tier, incidents)
+        for line in step13.guardrails:
+            sure = "" if line.status == Status.UNKNOWN else f", {line.certainty.value}"
+            rows.append((line.status, f"{line.key}{sure}: {line.sentence}"))
+        parts += [text_grid(rows), ""]
+    return terminal_text(*parts[:-1])
+
+
+def _order(result: RuleResult) -> int:
+    """Return the place of a result: first what fires, last what is unknown."""
+    if isinstance(result, Unknown):
+        return 2
+    return int(result.status not in FIRING)
+
+
+def _result_rows(result: RuleResult, tier: str, incidents: Iterable[Incident]) -> list[tuple[str, str]]:
+    if isinstance(result, Unknown):
+        return [("unknown", f"{result.rule}: {describe_gap(result.reason, result.text, '{gap} ({text})')}")]
+    rows: list[tuple[str, str]] = [(result.status, f"{result.rule}, {result.certainty.value}: {result.sentence}")]
+    if result.status in FIRING:
+        about = [i for i in incidents if i.tier == tier and any(f.rule == result.rule for f in i.findings)]
+        rows += [("", f"incident: {incident.sentence}") for incident in about[-1:]]
+        rows += [("", line) for line in explanation(result, "" if result.rule in BY_NAME else BATCH_PAGE)]
+    return rows
 
 
 def result_words(step13: Step13) -> str:
@@ -58,57 +92,13 @@ def headline(step13: Step13) -> str:
     return f"{step13.tier}: {result_words(step13)}; {_reach(step13)}"
 
 
-def _tier(step13: Step13, since_words: str, asked_seconds: float, incidents: Sequence[Incident]) -> list[str]:
-    short = step13.seen_seconds < FULL_COVERAGE * asked_seconds
-    seen = f"{format_duration(step13.seen_seconds)} seen of {since_words}" if short else since_words
-    lines = [f"{step13.tier}: {result_words(step13)} ({seen}, {step13.requests:,.0f} requests)", f"  {_reach(step13)}"]
-    for result in sorted(step13.results, key=lambda a: (isinstance(a, Unknown), not _fires(a))):
-        lines += _wrapped(_line(result), 2, 12)
-        if _fires(result) and not isinstance(result, Unknown):
-            texts = [f"incident: {about.sentence}" for about in _incidents_of(result.rule, step13.tier, incidents)[-1:]]
-            texts += [*result.details, *(f"cause: {'; '.join(c.evidence)}" for c in result.causes)]
-            texts += [*(f"do: {action}" for action in result.actions[:1]), f"runbook: {_page(result.rule)}"]
-            lines += [line for text in texts for line in _wrapped(text, 12, 14)]
-    if step13.unvisited:
-        lines += _wrapped(f"load not reached: {', '.join(step13.unvisited)} a replica", 2, 4)
-    for line in step13.guardrails:
-        sure = "" if line.status == Status.UNKNOWN else f", {line.certainty.value}"
-        lines += _wrapped(f"{line.status:9} {line.key}{sure}: {line.sentence}", 2, 12)
-    return lines
-
-
-def _incidents_of(rule: str, tier: str, incidents: Iterable[Incident]) -> list[Incident]:
-    return [
-        incident
-        for incident in incidents
-        if incident.tier == tier and any(finding.rule == rule for finding in incident.findings)
-    ]
-
-
-def _wrapped(text: str, first: int, then: int) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=" " * first, subsequent_indent=" " * then)
-
-
-def _page(rule: str) -> str:
-    return runbook_url(rule) if rule in BY_NAME else BATCH_PAGE
-
-
-def _fires(result: RuleResult) -> bool:
-    return not isinstance(result, Unknown) and result.status in FIRING
-
-
-def _line(result: RuleResult) -> str:
-    if isinstance(result, Unknown):
-        return f"unknown   {result.rule}: {describe_gap(result.reason, result.text, '{gap} ({text})')}"
-    return f"{result.status.value:9} {result.rule}, {result.certainty.value}: {result.sentence}"
-
-
 def _reach(step13: Step13) -> str:
     if step13.highest_rps is None:
         return "no load was seen"
+    text = f"highest load reached: {number(step13.highest_rps, 'per_second')} a replica"
     if step13.highest_share is None:
-        return f"highest load reached: {number(step13.highest_rps, 'per_second')} a replica; the plan has no usable rps"
-    text = f"highest load reached: {number(step13.highest_rps, 'per_second')} a replica, {step13.highest_share:.0%} of the "
+        return f"{text}; the plan has no usable rps"
+    text += f", {step13.highest_share:.0%} of the "
     text += f"{number(step13.usable_rps or 0, 'per_second')} that the plan calls usable"
     now = step13.capacity
     if now is None or now.source is not CapacitySource.PRODUCTION or now.rps == now.planned_rps:
@@ -122,32 +112,23 @@ def check_json(tiers: Iterable[Step13], incidents: Sequence[Incident] = ()) -> d
 
 
 def _tier_json(step13: Step13, incidents: Sequence[Incident]) -> dict[str, Any]:
+    answers = []
+    for result in step13.results:
+        answers.append(unknown_json(result) if isinstance(result, Unknown) else verdict_json(result))
+        answers[-1].setdefault("status", Status.UNKNOWN.value)
     return {
-        "tier": step13.tier,
+        **copy_fields(step13, "tier", "seen_seconds", "requests", "highest_rps", "usable_rps"),
         "status": step13.status.value,
         "learning": step13.is_learning,
-        "seen_seconds": step13.seen_seconds,
         "needed_seconds": LEARNING_SECONDS,
-        **copy_fields(step13, "requests", "highest_rps", "usable_rps"),
         "capacity_rps": step13.capacity.rps if step13.capacity else None,
         "capacity_source": step13.capacity.source.value if step13.capacity else None,
         "highest_share_of_usable": step13.highest_share,
-        "load_not_reached": list(step13.unvisited or ()),
-        "answers": [_answer_json(result) for result in step13.results],
+        "load_not_reached": step13.unvisited or (),
+        "answers": answers,
         "guardrails": [
             copy_fields(line, "key", "planned", "low", "high", "state", "status", "certainty", "sentence")
             for line in step13.guardrails
         ],
-        "incidents": [incident_json(about) for about in incidents if about.tier == step13.tier],
-    }
-
-
-def _answer_json(result: RuleResult) -> dict[str, Any]:
-    if isinstance(result, Unknown):
-        return {"rule": result.rule, "status": Status.UNKNOWN.value, "reason": result.reason.value, "text": result.text}
-    return {
-        "rule": result.rule,
-        "status": result.status.value,
-        "certainty": result.certainty.value,
-        **explanation_json(result),
+        "incidents": [incident_json(incident) for incident in incidents if incident.tier == step13.tier],
     }

@@ -1,13 +1,18 @@
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import recorded
 from judging_samples import START, context
 
 from agent.config.files import load_plan
 from agent.replay.replay import replay
 from agent.sources.recording import load
-from exporters.documents.replay import WIDTH, not_exposed_text, replay_json, replay_text
+from exporters.documents.replay import ReplayResult, replay_json, replay_text
+from exporters.render.terminal import WIDTH
+from exporters.render.text import copy_fields
 from rules.confidence import Certainty
 from rules.telemetry.signals import Gap, Missing
 from rules.verdicts.finding import ClosedSpan, Finding, RuleState, Transition, UnknownSpan
@@ -57,110 +62,122 @@ def unknown(rule: str, replica: str | None = None, text: str = "nothing there") 
     return Unknown(t=START, rule=rule, subject=Subject(tier="t", replica=replica), reason=Gap.NOT_EXPOSED, text=text)
 
 
-def text(
-    ended: tuple[ClosedSpan, ...] = (), rule_states: tuple[RuleState, ...] = (), end: float = START + 4000
-) -> list[str]:
-    return replay_text("name", START, end, {"t": context()}, ended, rule_states).splitlines()
+def result(ended: tuple[ClosedSpan, ...] = (), rule_states: tuple[RuleState, ...] = (), **more: Any) -> ReplayResult:
+    fields = {"name": "name", "start": START, "end": START + 4000, "contexts": {"t": context()}} | more
+    return ReplayResult(ended=ended, rule_states=rule_states, **fields)
 
 
-def test_a_quiet_recording_says_so() -> None:
-    assert text() == ["name: 1:06:40 of t", "", "Nothing was found."]
+ACTIONS = tuple(f"action {n}" for n in range(5))
+EXPLAINED = finding(START + 300, causes=(SUSPECT,), actions=ACTIONS, stages=(1, 3, 3, 4, 0))
+LASTS, OVER = finding(), finding(START + 300)
+FINE = (rule_state(verdict(rule="KvEviction")), rule_state(verdict(rule="TargetDown", replica="a")))
+RUNBOOK = "          runbook: docs/runbooks.md#kveviction"
+CUT = "with the last minute, which is not over: a running agent waits for its end"
 
 
-def test_a_recording_without_a_scrape_says_so() -> None:
-    assert replay_text("name", float("nan"), float("nan"), {}, (), ()).splitlines() == [
-        "name: holds no scrape",
-        "",
-        "Nothing was found.",
-    ]
+@pytest.mark.parametrize(
+    ("shown", "lines"),
+    [
+        (result(), ["name: 1:06:40 of t", "", "Nothing was found."]),
+        (result(seen=False), ["name: 1:06:40 of t", "", "Nothing was seen."]),
+        (result(start=math.nan, end=math.nan), ["name: holds no scrape", "", "Nothing was found."]),
+        (
+            result((EXPLAINED,)),
+            [
+                "name: 1:06:40 of t",
+                "",
+                "CRITICAL  KvEviction (t), certain, from 1:00 to 5:00",
+                "          so it is",
+                "          stages: 1 at 1:00, 3 at 2:00, 4 at 4:00",
+                "          cause (certain): first; second; but",
+                "          do: action 0",
+                "          do: action 1",
+                "          do: action 2",
+                RUNBOOK,
+            ],
+        ),
+        (
+            result(rule_states=(rule_state(verdict(Status.CRITICAL), LASTS),), of_cut_minute=(LASTS,)),
+            [
+                "name: 1:06:40 of t",
+                "",
+                "CRITICAL  KvEviction (t), certain, from 1:00 and lasts",
+                "          so it is",
+                f"          began {CUT}",
+                RUNBOOK,
+            ],
+        ),
+        (
+            result((OVER,), FINE, of_cut_minute=(OVER,)),
+            [
+                "name: 1:06:40 of t",
+                "",
+                "CRITICAL  KvEviction (t), certain, from 1:00 to 5:00",
+                "          so it is",
+                f"          ended {CUT}",
+                RUNBOOK,
+                "",
+                "Judged and fine:",
+                "  TargetDown (t/a)  so it is",
+            ],
+        ),
+        (
+            result(
+                rule_states=(
+                    *(rule_state(verdict(rule="TargetDown", replica=name)) for name in "abc"),
+                    rule_state(unknown("TtftDivergence")),
+                    rule_state(unknown("TpotDivergence")),
+                    rule_state(unknown("KvEviction", text="")),
+                )
+            ),
+            [
+                "name: 1:06:40 of t",
+                "",
+                "Nothing was found.",
+                "",
+                "Judged and fine:",
+                "  TargetDown (t/a, t/b, t/c)  so it is",
+                "",
+                "Not judged:",
+                "  TtftDivergence, TpotDivergence (t)  not exposed (nothing there)",
+                "  KvEviction (t)                      not exposed",
+            ],
+        ),
+    ],
+    ids=["quiet", "unseen", "empty", "explained", "lasting", "ended", "merged"],
+)
+def test_replay_prints_its_golden_text(shown: ReplayResult, lines: list[str]) -> None:
+    assert replay_text(shown).splitlines() == lines
 
 
-def test_an_episode_says_what_when_how_sure_why_and_what_to_do() -> None:
-    actions = tuple(f"action {n}" for n in range(5))
-    assert text((finding(START + 300, causes=(SUSPECT,), actions=actions),)) == [
-        "name: 1:06:40 of t",
-        "",
-        "CRITICAL KvEviction (t), certain, from 1:00 to 5:00",
-        "    so it is",
-        "    cause (certain): first; second",
-        "      but",
-        "    do: action 0",
-        "    do: action 1",
-        "    do: action 2",
-        "    runbook: docs/runbooks.md#kveviction",
-    ]
+@pytest.mark.parametrize(("cut", "change"), [(LASTS, "began"), (OVER, "ended")])
+def test_cut_minute_is_listed_for_programs(cut: Finding, change: str) -> None:
+    expected = {"rule": "KvEviction", "tier": "t", "replica": None, "change": change}
+    assert replay_json(result(of_cut_minute=(cut,)))["cut_minute"] == [expected]
 
 
-def test_an_episode_that_lasts_says_so() -> None:
-    found = rule_state(verdict(Status.CRITICAL), finding())
-    assert "CRITICAL KvEviction (t), certain, from 1:00 and lasts" in text(rule_states=(found,))
-
-
-def test_what_the_cut_last_minute_began_or_ended_is_told() -> None:
-    lasts, over = finding(), finding(START + 300)
-    for one, word in ((lasts, "began"), (over, "ended")):
-        states = (rule_state(verdict(Status.CRITICAL), one),) if one is lasts else ()
-        past = (one,) if one is over else ()
-        said = replay_text("name", START, START + 300, {"t": context()}, past, states, of_cut_minute=(one,))
-        line = f"    {word} with the last minute, which the end cuts: a running agent waits until it is over"
-        assert line in said.splitlines()
-        assert len(line) <= WIDTH
-        told = {"rule": "KvEviction", "tier": "t", "replica": None, "change": word}
-        assert replay_json((), {}, past, states, (), (one,))["cut_minute"] == [told]
-    assert not [line for line in text((over,)) if "the end cuts" in line]
-
-
-def test_stages_are_told_when_they_change() -> None:
-    assert "    stages: 1 at 1:00, 3 at 2:00, 4 at 4:00" in text((finding(stages=(1, 3, 3, 4, 0)),))
-    assert not [line for line in text((finding(),)) if "stages" in line]
-
-
-def test_episodes_come_in_the_order_in_which_they_began() -> None:
+def test_findings_come_in_the_order_of_their_begin() -> None:
     late = finding(rule="TargetDown")
-    early = Finding(**{f: getattr(late, f) for f in late.__slots__} | {"started_at": START, "rule": "KvEviction"})
-    heads = [line for line in text((late, early)) if line.startswith("CRITICAL")]
-    assert ["KvEviction" in heads[0], "TargetDown" in heads[1]] == [True, True]
+    early = replace(late, started_at=START, rule="KvEviction")
+    assert [f.rule for f in result((late, early)).findings] == ["KvEviction", "TargetDown"]
 
 
-def test_what_is_fine_is_listed_unless_it_had_an_episode() -> None:
-    fine = (rule_state(verdict(rule="KvEviction")), rule_state(verdict(rule="TargetDown", replica="a")))
-    assert "  KvEviction (t), TargetDown (t/a): so it is" in text(rule_states=fine)
-    ended = finding(START + 300)
-    assert "  TargetDown (t/a): so it is" in text((ended,), fine)
+@pytest.mark.parametrize("name", ["kv_cascade", "restart", "routing"])
+def test_no_line_of_a_recording_is_too_wide(name: str) -> None:
+    recording, _ = load(Path(recorded.folder(name)))
+    replayed = replay(recording, load_plan(recorded.PLANS / "cpu-small.yaml"))
+    fields = ("name", "start", "end", "contexts", "ended", "rule_states", "windows", "of_cut_minute")
+    lines = replay_text(ReplayResult(**copy_fields(replayed, *fields))).splitlines()
+    assert max(map(len, lines)) <= WIDTH
+    assert [line for line in lines if line != line.rstrip()] == []
 
 
-def test_what_is_said_in_the_same_words_is_said_once() -> None:
-    several = tuple(rule_state(verdict(rule="TargetDown", replica=name)) for name in "abc")
-    assert "  TargetDown (t/a, t/b, t/c): so it is" in text(rule_states=several)
-    gaps = (
-        rule_state(unknown("TtftDivergence")),
-        rule_state(unknown("TpotDivergence")),
-        rule_state(unknown("KvEviction", text="")),
-    )
-    assert text(rule_states=gaps)[-3:] == [
-        "Not judged:",
-        "  TtftDivergence, TpotDivergence (t): not exposed (nothing there)",
-        "  KvEviction (t): not exposed",
-    ]
-
-
-def test_no_line_of_a_real_recording_is_wider_than_the_page() -> None:
-    for name in ("kv_cascade", "restart", "routing"):
-        recording, _ = load(Path(recorded.folder(name)))
-        found = replay(recording, load_plan(recorded.PLANS / "cpu-small.yaml"))
-        lines = replay_text(
-            found.name, found.start, found.end, found.contexts, found.ended, found.rule_states
-        ).splitlines()
-        assert max(len(line) for line in lines) <= WIDTH
-        assert not [line for line in lines if line != line.rstrip()]
-
-
-def test_what_an_engine_does_not_expose_is_told_by_tier() -> None:
+def test_signals_that_an_engine_lacks_are_listed_by_tier() -> None:
     recording, problems = load(recorded.folder("llamacpp"))
-    found = replay(recording, None, problems=problems)
-    text = not_exposed_text({shown.tier: shown.window for shown in found.windows if shown.replica is None})
-    words = " ".join(text.split())
-    assert "cpu-llamacpp: ttft_p50_seconds, ttft_p99_seconds," in words
+    replayed = replay(recording, None, problems=problems)
+    shown = result(windows=replayed.windows, contexts=replayed.contexts)
+    words = " ".join(replay_text(shown).partition("Not exposed by the engine")[2].split())
+    assert "cpu-llamacpp ttft_p50_seconds, ttft_p99_seconds," in words
     for known in ("generation_tokens_per_second", "requests_running", "tpot_mean_seconds"):
         assert known not in words
-    assert not_exposed_text({}) == ""
+    assert "Not exposed" not in replay_text(result())

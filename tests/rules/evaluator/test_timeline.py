@@ -80,14 +80,14 @@ def test_it_is_written_a_line_an_entry() -> None:
         T - 1000,
     )
     title = BY_NAME["KvCacheCascade"].title
-    head = f"2026-09-21 14:07:20  a/a0  page: {title}: critical from 21 Sep 14:07 to 14:13 (for 6 min)"
-    below = f"    2026-09-21 14:07:20  a/a0  critical, certain: {title}: critical (for 6 min)"
+    head = f"2026-09-21 14:07:20  a/a0     page: {title}: critical from 21 Sep 14:07 to 14:13 (for 6 min)"
+    below = f"2026-09-21 14:07:20  a/a0       critical, certain: {title}: critical (for 6 min)"
     assert timeline_text(found, T + 120, findings=True).splitlines()[:2] == [head, below]
     assert timeline_text(found, T + 120).splitlines() == [
         head,
         "2026-09-21 14:13:20  no tier  foreign alert: Disk (for 2 min, not over)",
-        f"2026-09-21 14:13:20  a  foreign alert: ApiLatencyHigh: {DIAGNOSED}; P99 of 4 s (for 2 min, not over)",
-        "2026-09-21 14:14:20  all  configuration: two lines",
+        f"2026-09-21 14:13:20  a        foreign alert: ApiLatencyHigh: {DIAGNOSED}; P99 of 4 s (for 2 min, not over)",
+        "2026-09-21 14:14:20  all      configuration: two lines",
     ]
     assert timeline_text((), T) == "Nothing happened, as far as is known."
 
@@ -223,7 +223,7 @@ def test_a_daemon_tells_restarts_changes_and_findings_on_its_page_and_by_the_com
         f": {BY_NAME['TierDown'].title}: ",
         "cpu-small/r0  restart: the engine restarted",
         "configuration: the configuration was read again: 1 targets",
-        "cpu-small  plan changed: the plan of cpu-small changed",
+        "cpu-small     plan changed: the plan of cpu-small changed",
         "sizewatch stopped",
         "sizewatch started",
         "sizewatch stopped",
