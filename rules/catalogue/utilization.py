@@ -12,7 +12,7 @@ from rules.catalogue.thresholds import (
     WEEK,
 )
 from rules.methods.bands import judge_band
-from rules.methods.trend import judge_trend
+from rules.methods.load import judge_trend
 from rules.methods.utilization import judge_empty_queue, judge_falling, judge_headroom, judge_trap
 from rules.thresholds import Threshold
 from rules.verdicts.rule import Rule, Severity

@@ -6,6 +6,7 @@ A stalled engine has requests, and no counter of work moves (vLLM issue 29928 fo
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 
@@ -22,8 +23,7 @@ from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.snapshots import RankPage, Snapshot
 from rules.telemetry.windows import MINUTE_SECONDS
 from rules.telemetry.wording import format_count
-from rules.verdicts.context import RuleContext
-from rules.verdicts.finding import RuleState
+from rules.verdicts.context import RuleContext, read_plan_value
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 MOVES = "The engine works, or has no requests"
@@ -53,12 +53,10 @@ def _verdict(
     status: Status,
     observed: float | Reading,
     sentence: str,
-    certainty: Certainty = Certainty.CERTAIN,
-    stage: int | None = None,
     details: Iterable[str] = (),
 ) -> Verdict:
     seen = observed if isinstance(observed, Reading) else exact_reading(observed, 1)
-    return context.verdict(status, certainty, seen, NOT_PLANNED, sentence, details=details, stage=stage)
+    return context.verdict(status, Certainty.CERTAIN, seen, NOT_PLANNED, sentence, details=details)
 
 
 def judge_cascade(context: RuleContext) -> RuleResult:
@@ -74,15 +72,16 @@ def judge_cascade(context: RuleContext) -> RuleResult:
         return context.unknown(Gap.NOT_EXPOSED, "the page has no KV cache utilisation")
     if not state.recent:
         return context.unknown(replica.slope_gap, "no two pages give a slope of the KV cache yet")
-    level = state.recent[-1].level
-    if state.stage == 0:
-        return _verdict(context, Status.OK, level, f"KV cache {level:.0%} full", stage=0)
-    status = Status.CRITICAL if state.stage >= 3 else Status.WARNING
-    text = f"KV cache cascade, stage {state.stage} ({STAGES[state.stage]}): {state.evidence}{ACT if state.stage == 2 else ''}"
-    details = []
-    if state.breach_at is not None and state.onset is not None and state.breach_at > state.onset:
-        details.append(f"first seen {state.breach_at - state.onset:.0f} s before users felt it")
-    return _verdict(context, status, level, text, certain_if(state.confirmed), state.stage, details)
+    level, status, details = state.recent[-1].level, Status.OK, ""
+    sentence, certainty = f"KV cache {level:.0%} full", Certainty.CERTAIN
+    if state.stage > 0:
+        status, certainty = Status.CRITICAL if state.stage >= 3 else Status.WARNING, certain_if(state.confirmed)
+        act = ACT if state.stage == 2 else ""
+        sentence = f"KV cache cascade, stage {state.stage} ({STAGES[state.stage]}): {state.evidence}{act}"
+        if state.breach_at is not None and state.onset is not None and state.breach_at > state.onset:
+            details = f"first seen {state.breach_at - state.onset:.0f} s before users felt it"
+    seen = exact_reading(level, 1)
+    return context.verdict(status, certainty, seen, NOT_PLANNED, sentence, details=(details,), stage=state.stage)
 
 
 def judge_target_down(context: RuleContext) -> RuleResult:
@@ -103,29 +102,24 @@ def judge_target_down(context: RuleContext) -> RuleResult:
             return context.unknown(Gap.SCRAPE_FAILED, f"{text}, and none for {silent:.0f} s")
         return _verdict(context, Status.OK, float(misses), text)
     since = f" for {context.now - last.t:.0f} s" if last is not None else " ever"
-    why = f": {_shorten_error(replica.error)}" if replica.error else ""
-    text = f"No usable metrics page{since}; {misses} scrapes in a row failed{why}"
-    return _verdict(context, Status.WARNING, float(misses), text, details=(replica.error,))
-
-
-def _shorten_error(error: str) -> str:
-    """Return the kind of a scrape error, without address and text of the client."""
-    if "refused" in error.lower() or "Connect call failed" in error:
-        return "connection refused"
-    status = re.search(r"answered (\d{3})", error)
-    return f"HTTP {status[1]}" if status is not None else error.partition(": ")[0]
+    kind, answer = replica.error.partition(": ")[0], re.search(r"answered (\d{3})", replica.error)
+    if "refused" in replica.error.lower() or "Connect call failed" in replica.error:
+        kind = "connection refused"
+    elif answer is not None:
+        kind = f"HTTP {answer[1]}"
+    text = f"No usable metrics page{since}; {misses} scrapes in a row failed{f': {kind}' if kind else ''}"
+    return _verdict(context, Status.WARNING, float(misses), text, (replica.error,))
 
 
 def _may_start(context: RuleContext, replica: ReplicaState) -> bool:
     """Return whether a replica may still start: for the tier's measured start, else the planned one, else the limit.
 
     A start that was timed in part only makes it longer: what it omits is not known."""
-    plan = context.tier.plan
-    planned = plan.cold_start_seconds if plan is not None else None
+    planned = read_plan_value(context.tier, "cold_start_seconds")
     known = {quantiles.timing: quantiles.p95_seconds for quantiles in quantiles_by_timing(context.starts)}
     seconds = known.get(Timing.POD)
     if seconds is None:
-        seconds = max(planned if planned is not None else context.limit("start_seconds"), *known.values(), 0.0)
+        seconds = max(context.limit("start_seconds") if planned is None else planned, *known.values(), 0.0)
     return context.now - _silent_since(replica) < seconds
 
 
@@ -182,11 +176,11 @@ def judge_tier_down(context: RuleContext) -> RuleResult:
     silent = min(now - _silent_since(replica) for replica in down)
     status = Status.CRITICAL if silent >= context.limit("seconds") else Status.WARNING
     never = "" if any(replica.track.last is not None for replica in down) else ", and never before"
-    why = tuple(f"{replica.name}: {replica.error}" for replica in down if replica.error)[:1]
+    why = [f"{replica.name}: {replica.error}" for replica in down if replica.error][:1]
     fewest = min(replica.track.misses for replica in down)
     none = f"None of the tier's {len(down)} replicas" if len(down) > 1 else "The tier's only replica has not"
     text = f"{none} answered for {silent:.0f} s{never}; {fewest} scrapes in a row failed"
-    return _verdict(context, status, seen, text, details=why)
+    return _verdict(context, status, seen, text, why)
 
 
 def _silent_since(replica: ReplicaState) -> float:
@@ -196,12 +190,17 @@ def _silent_since(replica: ReplicaState) -> float:
 
 
 def judge_unknown_too_long(context: RuleContext) -> RuleResult:
-    """Find rules that had a result and for long have none, for a reason that an operator can repair."""
-    silent = [
-        (context.now - _silent_from(state, state.evaluated_at), state.result)
-        for state in context.states
-        if isinstance(state.result, Unknown) and state.result.reason in FAULTS and state.evaluated_at is not None
-    ]
+    """Find rules that had a result and for long have none, for a reason that an operator can repair.
+
+    A pause of the agent itself does not count.
+    """
+    silent = []
+    for state in context.states:
+        result, pause = state.result, state.unknown
+        if not isinstance(result, Unknown) or result.reason not in FAULTS or state.evaluated_at is None:
+            continue
+        since = pause.started_at if pause is not None and pause.reason is Gap.NOT_SCRAPED else state.evaluated_at
+        silent.append((context.now - since, result))
     silent.sort(key=lambda pair: (-pair[0], pair[1].rule, str(pair[1].subject)))
     longest = silent[0][0] if silent else 0.0
     observed = exact_reading(longest, len(silent))
@@ -215,14 +214,7 @@ def judge_unknown_too_long(context: RuleContext) -> RuleResult:
     details += [f"and {len(late) - NAMED} more"] if len(late) > NAMED else []
     first = f"{late[0].rule} of {late[0].subject} for longest"
     text = f"{format_count(len(late), 'rule')} without a result for up to {longest / 3600:.1f} h; {first}"
-    return _verdict(context, Status.WARNING, observed, text, details=details)
-
-
-def _silent_from(rule_state: RuleState, judged_at: float) -> float:
-    """Return the time from which a rule has no result. A pause of the agent itself does not count."""
-    if rule_state.unknown is not None and rule_state.unknown.reason is Gap.NOT_SCRAPED:
-        return rule_state.unknown.started_at
-    return judged_at
+    return _verdict(context, Status.WARNING, observed, text, details)
 
 
 def judge_stalled(context: RuleContext) -> RuleResult:
@@ -276,25 +268,32 @@ def judge_stalled(context: RuleContext) -> RuleResult:
 
 
 def _excuse_still(context: RuleContext, ranks: Sequence[RankPage], replica: ReplicaState, page: Snapshot) -> str:
-    """Return why none of these ranks needs to work, or ""."""
-    if all(_waits_for_kv(context, rank) for rank in ranks):
+    """Return why none of these ranks needs to work, or "": a decode pool waits for KV, or weights load."""
+    is_decode = pool_of(context.tier, context.subject.replica) == "decode"
+    working = []
+    for rank in ranks:
+        runs = rank.gauges.get("requests_running") or rank.gauges.get("requests_waiting_capacity")
+        working += [] if is_decode and not runs else [rank]
+    if not working:
         return "a decode pool waits for the KV of its prefill pool"
+    # A rank that never worked may be within its planned cold start.
+    start_seconds = context.tier.limits.get("EngineStalled", {}).get("start_seconds", START_SECONDS)
+    seconds = read_plan_value(context.tier, "cold_start_seconds") or start_seconds
     begins = {stall.name: stall.since for stall in replica.stalls.ranks}
-    if all(
-        _waits_for_kv(context, rank) or _may_load(context, begins.get(rank.name, page.t), rank, page) for rank in ranks
-    ):
-        return "no request was served yet: weights may load, graphs may be captured"
-    return ""
+    for rank in working:
+        begin = min(begins.get(rank.name, page.t), math.inf if page.started_at is None else page.started_at)
+        if rank.work or page.t - begin >= seconds:
+            return ""
+    return "no request was served yet: weights may load, graphs may be captured"
 
 
 def planned_prefill_seconds(plan: TierPlan | None) -> float:
     """Return the planned seconds to compute the longest prompt, 0 if the plan does not tell."""
-    if plan is None or plan.workload is None:
+    workload = plan.workload if plan is not None else None
+    if plan is None or workload is None:
         return 0.0
     limit = plan.guardrails.max_prompt_tokens if plan.guardrails is not None else None
-    longest = limit or (plan.workload.prompt_tokens.p99 if plan.workload.prompt_tokens is not None else None)
-    if longest is None:
-        return 0.0
+    longest = limit or (workload.prompt_tokens.p99 if workload.prompt_tokens is not None else None) or 0.0
     if plan.disaggregation is not None:
         return longest / plan.disaggregation.prefill_tokens_per_second
     points = plan.curve.points if plan.curve is not None else ()
@@ -302,19 +301,3 @@ def planned_prefill_seconds(plan: TierPlan | None) -> float:
     if alone is None or not alone.ttft_p50_seconds or not alone.prompt_tokens_mean:
         return 0.0
     return longest / alone.prompt_tokens_mean * alone.ttft_p50_seconds
-
-
-def _waits_for_kv(context: RuleContext, rank: RankPage) -> bool:
-    """Return whether a rank of a decode pool runs nothing, and no request waits for its own room."""
-    if pool_of(context.tier, context.subject.replica) != "decode" or rank.gauges.get("requests_running"):
-        return False
-    return not rank.gauges.get("requests_waiting_capacity")
-
-
-def _may_load(context: RuleContext, since: float, rank: RankPage, page: Snapshot) -> bool:
-    """Return whether a rank that never worked is within its planned cold start."""
-    plan = context.tier.plan
-    planned = plan.cold_start_seconds if plan is not None else None
-    limits = context.tier.limits.get("EngineStalled", {})
-    begin = since if page.started_at is None else min(since, page.started_at)
-    return not rank.work and page.t - begin < (planned or limits.get("start_seconds", START_SECONDS))

@@ -10,15 +10,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from rules.confidence import Certainty, poisson_lower_bound
-from rules.methods.evidence import certain_if, exact_reading, join_names, range_reading
+from rules.methods.evidence import (
+    best_value,
+    certain_if,
+    exact_reading,
+    join_names,
+    measure_parts,
+    range_reading,
+    read_signal,
+    select_where,
+)
 from rules.plan.load_bins import BinnedWindow
 from rules.sizing import acceptance_from_mean_accepted, speculation_speed_up
 from rules.telemetry import windows
 from rules.telemetry.reading_methods import mean_level, ratio
 from rules.telemetry.readings import families_of, read
-from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalKind, SignalValue
+from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalKind
 from rules.telemetry.wording import number, quantity
 from rules.verdicts.context import (
     SEPARATE,
@@ -29,7 +39,7 @@ from rules.verdicts.context import (
     too_early,
     worst_gap,
 )
-from rules.verdicts.held_windows import HeldWindows, hold
+from rules.verdicts.held_windows import hold
 from rules.verdicts.verdict import SEVERITY, RuleResult, Status, Unknown, Verdict
 
 LIKELY_PERIODS = 2
@@ -78,10 +88,12 @@ def judge_band(context: RuleContext) -> RuleResult:
     if not any(binned.window.covered_seconds > 0 for binned in context.binned):
         return context.unknown(worst_gap(context.binned, windows.EVERYTHING), "nothing was seen in this time")
     held = hold(context.binned)
-    counted = held.select(_select_loaded) if context.rule.serving_only else held
+    counted = held
+    if context.rule.serving_only:
+        counted = select_where(held, lambda binned: binned.rps or binned.in_system)
     if not counted:
         return context.unknown(Gap.NO_TRAFFIC, "no minute with traffic")
-    reading = _read_signal(context, counted)
+    reading = read_signal(context, counted)
     if isinstance(reading, Missing):
         return context.unknown(reading.gap, reading.text or f"{context.rule.signal} is not known")
     if "minimum_requests" in context.rule.thresholds and reading.n < context.limit("minimum_requests"):
@@ -92,40 +104,26 @@ def judge_band(context: RuleContext) -> RuleResult:
     status = limits.status(reading.value)
     if status is Status.OK:
         return _build_verdict(context, reading, Status.OK, Certainty.CERTAIN, limits)
-    last = _read_value(context, context.last_quarter(counted))
+    last, each = measure_parts(context, lambda group: best_value(read_signal(context, group)), counted)
     if last is None:
         return context.unknown(Gap.NO_TRAFFIC, f"{context.rule.signal} is not known in the last quarter of the time")
-    by_period = [_read_value(context, group) for group in context.periods(counted)]
-    each = [value for value in by_period if value is not None]
-    outside = sum(limits.status(value) is not Status.OK for value in each)
-    if limits.status(last) is Status.OK or outside < LIKELY_PERIODS:
-        early = too_early(context, counted, last, by_period, lambda value: limits.status(value) is not Status.OK)
+
+    def is_outside(value: float) -> bool:
+        return limits.status(value) is not Status.OK
+
+    outside = sum(value is not None and is_outside(value) for value in each)
+    if not is_outside(last) or outside < LIKELY_PERIODS:
+        early = too_early(context, counted, last, each, is_outside)
         if early is not None:
             return early
-        is_back = limits.status(last) is Status.OK
-        remark = f"outside in at most one of its {context.periods_word}"
-        remark = "back within that at the end of the time" if is_back else remark
+        remark = "back within that at the end of the time"
+        if is_outside(last):
+            remark = f"outside in at most one of its {context.periods_word}"
         return _build_verdict(context, reading, Status.OK, Certainty.CERTAIN, limits, remark)
     if not is_persistent(last, each, lambda value: limits.status(value) is status):
         status = Status.WARNING
     certainty = certain_if(outside >= SEPARATE and _is_proven(context, counted, reading, status, limits))
     return _build_verdict(context, reading, status, certainty, limits)
-
-
-def _select_loaded(batch: HeldWindows) -> HeldWindows:
-    """Return the windows with requests."""
-    loaded = HeldWindows(binned for binned in batch if binned.rps or binned.in_system)
-    return batch if len(loaded) == len(batch) else loaded
-
-
-def _read_signal(context: RuleContext, binned: Sequence[BinnedWindow]) -> SignalValue:
-    signal = BY_NAME[context.rule.signal]
-    return read(signal, hold(binned).sum_families(families_of(signal)), context.tier.basis)
-
-
-def _read_value(context: RuleContext, binned: Sequence[BinnedWindow]) -> float | None:
-    reading = _read_signal(context, binned) if binned else None
-    return reading.value if isinstance(reading, Reading) else None
 
 
 def _is_proven(
@@ -190,14 +188,14 @@ def judge_experts(context: RuleContext) -> RuleResult:
     verdicts = {name: result for name, result in results.items() if isinstance(result, Verdict)}
     if not verdicts:
         return next(iter(results.values()))
-    name, worst = max(verdicts.items(), key=lambda item: _rank(item[1]))
-    return replace(worst, sentence=f"{worst.sentence}; on replica {name}") if name else worst
 
+    def rank(name: str | None) -> tuple[int, bool, float]:
+        verdict, value = verdicts[name], best_value(verdicts[name].observed)
+        return SEVERITY[verdict.status], verdict.certainty is Certainty.CERTAIN, -(1.0 if value is None else value)
 
-def _rank(verdict: Verdict) -> tuple[int, bool, float]:
-    """Return the sort key of a verdict, the worst last."""
-    value = getattr(verdict.observed, "value", None)
-    return SEVERITY[verdict.status], verdict.certainty is Certainty.CERTAIN, -(1.0 if value is None else value)
+    worst = max(verdicts, key=rank)
+    sentence = verdicts[worst].sentence
+    return replace(verdicts[worst], sentence=f"{sentence}; on replica {worst}" if worst else sentence)
 
 
 SPECULATION = families_of(BY_NAME["tokens_per_round"]) | {"spec_draft_tokens", "spec_steps"}
@@ -243,8 +241,7 @@ BY_CODE = {"gpu_fault_events": "gpu_fault_events_by_code"}
 """Families whose events are also counted by code."""
 
 
-@dataclass(frozen=True, slots=True)
-class EventCount:
+class EventCount(NamedTuple):
     """Preemptions, finished requests, and the replica-seconds in which preemptions were observed."""
 
     events: float
@@ -259,7 +256,8 @@ class EventCount:
         """Return whether the 99.9 % lower bound of independent events (Poisson) exceeds `limit`."""
         return poisson_lower_bound(self.events) > limit * max(1.0, self.finished)
 
-    def __str__(self) -> str:
+    @property
+    def words(self) -> str:
         return f"{self.events:,.0f} preemptions for {self.finished:,.0f} finished requests"
 
 
@@ -282,19 +280,20 @@ def judge_event_ratio(context: RuleContext) -> RuleResult:
     warning, critical = context.limit("warning"), context.limit("critical")
     if total.finished < context.limit("minimum_requests") and not total.significantly_exceeds(warning):
         return context.too_few_requests(total.finished, context.limit("minimum_requests"))
-    status, certainty = _compute_status(context, context.binned, warning)
-    if isinstance(status, Unknown):
-        return status
-    if status is Status.WARNING and total.exceeds(critical):
-        status = Status.CRITICAL
+    graded = _grade_events(context, context.binned, warning)
+    if isinstance(graded, Unknown):
+        return graded
+    status, certainty = graded
+    limit = f"below {warning:.0%} is healthy"
+    if status is Status.OK and total.exceeds(warning):
+        limit = ENDED
+    elif status is Status.WARNING and total.exceeds(critical):
+        status, limit = Status.CRITICAL, f"above {critical:.0%} is degraded"
     claim = f"{total.events:,.0f} preemptions while no request finished"
     if total.finished > 0:
         claim = f"Preemptions are {total.events / total.finished:.1%} of finished requests"
-    limit = f"above {critical:.0%} is degraded" if status is Status.CRITICAL else f"below {warning:.0%} is healthy"
-    limit = ENDED if status is Status.OK and total.exceeds(warning) else limit
-    sentence = f"{claim}; {limit}"
     expected = range_reading(0.0, warning, total.finished)
-    return context.verdict(status, certainty, reading, expected, sentence, details=(str(total),))
+    return context.verdict(status, certainty, reading, expected, f"{claim}; {limit}", details=(total.words,))
 
 
 def judge_excess(context: RuleContext) -> RuleResult:
@@ -321,33 +320,33 @@ def judge_excess(context: RuleContext) -> RuleResult:
     if total.finished < context.limit("minimum_requests"):
         return context.too_few_requests(total.finished, context.limit("minimum_requests"))
     usual, points = planned / total.finished, context.limit("points")
-    status, certainty = _compute_status(context, used, usual + points)
-    if isinstance(status, Unknown):
-        return status
+    graded = _grade_events(context, used, usual + points)
+    if isinstance(graded, Unknown):
+        return graded
+    status, certainty = graded
     if status is not Status.OK and supported < total.finished / 2:
         certainty = Certainty.LIKELY
     value = total.events / total.finished
     sentence = f"Preemptions are {value:.1%} of finished requests; the benchmark has {usual:.1%} at this load"
     sentence += f"; {ENDED}" if status is Status.OK and value > usual + points else ""
-    details = (str(total), f"{points * 100:.0f} points more than the benchmark are allowed")
+    details = (total.words, f"{points * 100:.0f} points more than the benchmark are allowed")
     observed, expected = (exact_reading(each, total.finished) for each in (value, usual))
     return context.verdict(status, certainty, observed, expected, sentence, details=details)
 
 
-def _compute_status(
+def _grade_events(
     context: RuleContext, binned: Sequence[BinnedWindow], limit: float
-) -> tuple[Status | Unknown, Certainty]:
+) -> tuple[Status, Certainty] | Unknown:
     """Return status and certainty. Certain needs the bound and persistence, because events cluster."""
     whole = count_events(binned)
     if not whole.exceeds(limit):
         return Status.OK, Certainty.CERTAIN
-    last = count_events(context.last_quarter(binned))
+    last, each = measure_parts(context, count_events, binned)
     if last.seconds <= 0:
         reason = worst_gap(context.last_quarter(context.binned), EVENTS)
-        return context.unknown(reason, "preemptions were not seen in the last quarter of the time"), Certainty.LIKELY
+        return context.unknown(reason, "preemptions were not seen in the last quarter of the time")
     if last.events <= 0:
         return Status.OK, Certainty.CERTAIN
-    each = (count_events(group) for group in context.periods(binned))
     lasts = is_persistent(last, each, lambda part: part.exceeds(limit))
     return Status.WARNING, certain_if(lasts and whole.significantly_exceeds(limit))
 
@@ -360,9 +359,8 @@ def judge_faults(context: RuleContext) -> RuleResult:
         return context.unknown(total.explain_missing(family), f"{context.rule.about}: not measured here")
     count = total.counters[family]
     status = Status.WARNING if count >= context.limit("events") else Status.OK
-    where = sorted(
-        {binned.replica for binned in context.binned if binned.window.counters.get(family) and binned.replica}
-    )
+    seen = (binned for binned in context.binned if binned.window.counters.get(family))
+    where = sorted({binned.replica for binned in seen if binned.replica})
     minutes = math.ceil(hold(context.binned).watched_seconds / windows.MINUTE_SECONDS)
     sentence = f"{context.rule.about}: {count:.0f} in {minutes:d} min"
     sentence += f" on {join_names(where)}" if where and status is not Status.OK else ""

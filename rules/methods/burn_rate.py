@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from operator import itemgetter
+from typing import NamedTuple
 
 from rules.confidence import CONFIDENCE, Certainty, binomial_tail
-from rules.methods.evidence import certain_if, exact_reading, is_significant_share, range_reading
+from rules.methods.evidence import certain_if, exact_reading, is_significant_share, measure_parts, range_reading
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry.outcomes import FAILED, FINISHED, HTTP_FAILED, HTTP_REFUSED, NO_ROOM, READ, Outcomes, outcomes
 from rules.telemetry.reading_methods import FULL_COVERAGE
@@ -49,8 +51,7 @@ ENOUGH_TRIALS = 100_000.0
 """Maximum number of trials in a test of chance. It understates the evidence, and is quick."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
+class Promise(NamedTuple):
     """Share of requests that may break an objective, and words for them after "5.0% of 200 requests in 1 h".
 
     `name` is that of the objective, `note` is a detail of a burn. `of_events`: the share is that of their output events.
@@ -62,13 +63,12 @@ class Promise:
     note: str = ""
     of_events: bool = False
 
-    def count(self, requests: float) -> str:
+    def describe_count(self, requests: float) -> str:
         """Return what the share is of, in words."""
         return "output events" if self.of_events else f"{requests:,.0f} requests"
 
 
-@dataclass(frozen=True, slots=True)
-class BurnWindow:
+class BurnWindow(NamedTuple):
     """Rung: the allowed burn rate, a pair of windows (seconds), and the slow requests in both."""
 
     burn: float
@@ -88,16 +88,14 @@ def judge_burn(context: RuleContext) -> RuleResult:
         return context.unknown(Gap.NOT_IN_PLAN, f"the plan has no {context.rule.needs}")
     if context.rule.family == "itl_seconds" and not context.tier.itl_comparable:
         return context.unknown(Gap.NOT_EXPOSED, "plan and engine do not mean the same by ITL")
-    allowed, family = context.limit("allowed_share"), context.rule.family
+    family = context.rule.family
     word, seconds = family.partition("_")[0].upper(), number(float(objective), "seconds")
     broken, of_events = f"missed the {seconds} {word} objective", not context.rule.per_request
-    promise = Promise(allowed=allowed, broken=broken, name=word, of_events=of_events)
+    promise = Promise(context.limit("allowed_share"), broken, word, of_events=of_events)
     result = max(judge_promise(context, promise), _judge_standing_queue(context, promise), key=_rank)
-    if result is not None:
-        return result
-    if context.binned and not any(family in binned.window.histograms for binned in context.binned):
+    if result is None and context.binned and not any(family in sample.window.histograms for sample in context.binned):
         return context.unmeasured(family)
-    return explain_no_rung(context, promise)
+    return result or explain_no_rung(context)
 
 
 def _rank(result: RuleResult | None) -> tuple[bool, bool, bool]:
@@ -130,7 +128,7 @@ def _judge_standing_queue(context: RuleContext, promise: Promise) -> Verdict | N
     sentence = f"{overdue:,.0f} {waits} for a first token and {promise.broken}"
     last = format_span(max(count.seconds, 1.0))
     details = (
-        f"{number(count.best / count.n, 'ratio')} of {promise.count(count.n)} in {last} {promise.broken}",
+        f"{number(count.best / count.n, 'ratio')} of {promise.describe_count(count.n)} in {last} {promise.broken}",
         f"nobody got a first token for {standing} minutes" if standing else "",
     )
     expected, certainty = range_reading(0.0, promise.allowed, count.n), certain_if(proven)
@@ -142,9 +140,8 @@ def judge_promise(context: RuleContext, promise: Promise) -> RuleResult | None:
 
     Return None if no rung could be evaluated.
     """
-    results = [_judge_rung(context, promise, name, status) for name, status in RUNGS]
-    _, result = max((result for result in results if result is not None), key=itemgetter(0), default=(None, None))
-    return result
+    rungs = [_judge_rung(context, promise, name, status) for name, status in RUNGS]
+    return max((rung for rung in rungs if rung is not None), key=itemgetter(0), default=(0, None))[1]
 
 
 def _judge_rung(context: RuleContext, promise: Promise, name: str, status: Status) -> tuple[int, RuleResult] | None:
@@ -152,9 +149,9 @@ def _judge_rung(context: RuleContext, promise: Promise, name: str, status: Statu
 
     The ranks: 0 calm, 1 a burn that is over, 2 too few requests in the short window, 3 likely, 4 certain.
     """
-    ends = (context.limit(f"{name}_{end}") for end in ("burn", "long_seconds", "short_seconds"))
-    burn, long_seconds, short_seconds = ends
-    long, short = (_count_slow(context, seconds) for seconds in (long_seconds, short_seconds))
+    burn, *spans = (context.limit(f"{name}_{end}") for end in ("burn", "long_seconds", "short_seconds"))
+    long_seconds, short_seconds = spans
+    long, short = (_count_slow(context, seconds) for seconds in spans)
     rung = BurnWindow(burn, long_seconds, short_seconds, long, short)
     limit, needed = burn * promise.allowed, max(1.0, context.limit("minimum_requests"))
     if long.seconds < FULL_COVERAGE * short_seconds or long.n < needed:
@@ -198,7 +195,7 @@ def _is_beyond_chance(slow: float, n: float, limit: float, confidence: float) ->
     return limit < 1 and is_significant_share(slow, n, min(n, ENOUGH_TRIALS), limit, confidence)
 
 
-def explain_no_rung(context: RuleContext, promise: Promise) -> RuleResult:
+def explain_no_rung(context: RuleContext) -> RuleResult:
     """Return unknown with the reason why no rung could be evaluated."""
     long_seconds, short_seconds = (context.limit(f"{RUNGS[0][0]}_{end}_seconds") for end in ("long", "short"))
     long, last = _count_slow(context, long_seconds), f" in the last {format_span(long_seconds)}"
@@ -238,19 +235,21 @@ def _build_verdict(
     seen = min(long.seconds, rung.long_seconds)
     is_partial = seen < FULL_COVERAGE * rung.long_seconds
     when = format_span(seen if is_partial else rung.long_seconds)
-    sentence = f"{number(long.best / n, 'ratio')} of {promise.count(n)} in {when} {promise.broken}"
+    sentence = f"{number(long.best / n, 'ratio')} of {promise.describe_count(n)} in {when} {promise.broken}"
     details: tuple[str, ...] = ()
     if over is not None:
         slow = number(over.slow / over.n, "ratio") if promise.of_events else f"{over.slow:,.0f}"
         spent = f"budget spent {describe_period(over.begin, over.end, context.now)}"
-        sentence = f"{promise.name} recovering, {spent}; {slow} of {promise.count(over.n)} since {promise.broken}"
+        sentence = (
+            f"{promise.name} recovering, {spent}; {slow} of {promise.describe_count(over.n)} since {promise.broken}"
+        )
     elif status is not Status.OK:
         rate = long.best / n / promise.allowed
         lately = guess(short.low / short.n, short.best / short.n, short.high / short.n, "ratio")
         sentence += f"; the budget burns {rate:.3g}x too fast"
         details = (
             f"{rung.burn:g}x is the limit over {format_span(rung.long_seconds)} and {format_span(rung.short_seconds)}",
-            f"{lately} of {promise.count(short.n)} in the last {format_span(rung.short_seconds)}",
+            f"{lately} of {promise.describe_count(short.n)} in the last {format_span(rung.short_seconds)}",
             f"{rate * seen / PERIOD_SECONDS:.1%} of a month's budget was spent",
             f"{when} of {format_span(rung.long_seconds)} were seen" if is_partial else "",
             f"output events of {n:,.0f} requests" if promise.of_events else "",
@@ -281,16 +280,15 @@ def judge_availability(context: RuleContext) -> RuleResult:
     allowed, of_plan = allowed_to_fail(context.tier, context.rule)
     source = "" if of_plan else " (the default: the plan has no slo.availability)"
     note = f"{(1 - allowed) * 100:.6g}% are promised to be served{source}"
-    promise = Promise(allowed=allowed, broken="failed", name="Availability", note=note)
+    promise = Promise(allowed, "failed", "Availability", note)
     result = judge_promise(context, promise)
     missing = _explain_missing(context) if context.binned else None
-    if missing is not None and (result is None or (isinstance(result, Verdict) and result.status is Status.OK)):
+    is_fine = result is None or (isinstance(result, Verdict) and result.status is Status.OK)
+    if missing is not None and is_fine:
         # The budget of three days may count families that the present pages do not print.
         return missing
-    if result is None:
-        return explain_no_rung(context, promise)
-    if isinstance(result, Unknown) or result.status is Status.OK:
-        return result
+    if result is None or is_fine or isinstance(result, Unknown):
+        return result or explain_no_rung(context)
     doubts = [f"not certain: {results.doubt}" for results in hold(context.binned).once(_read_outcomes) if results.doubt]
     return replace(result, details=(*result.details, *doubts[-1:]))
 
@@ -345,19 +343,18 @@ def _judge_kind(context: RuleContext, field: str, threshold: str, words: str) ->
         return context.too_few_requests(n, needed)
     observed, expected = exact_reading(refused / n, n), range_reading(0.0, limit, n)
     sentence, details = f"{refused / n:.1%} of requests were {words}; {limit:.0%} is allowed", f"of {n:,.0f} requests"
-    fine = context.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence, details=(details,))
-    if not is_significant_share(refused, n, n, limit, LIKELY_CONFIDENCE):
-        return fine
-    parts = (context.last_quarter(context.binned), *context.periods(context.binned))
-    last, *each = (_count_refusals(part, field) for part in parts)
-    if last[1] < needed / 4:
-        return context.too_few_requests(last[1], needed / 4, " in the last quarter of the time")
-    if not is_persistent(last, each, lambda part: part[0] > limit * part[1]):
-        return replace(fine, sentence=f"{sentence}, and most of the time it was less")
-    is_doubtful = any(results.doubt for results in hold(context.binned).once(_read_outcomes))
-    certainty = certain_if(not is_doubtful and is_significant_share(refused, n, n, limit, CONFIDENCE))
-    status = Status.CRITICAL if last[0] > context.limit("critical_share") * last[1] else Status.WARNING
-    return replace(fine, status=status, certainty=certainty, actions=context.rule.actions)
+    status, certainty = Status.OK, Certainty.CERTAIN
+    if is_significant_share(refused, n, n, limit, LIKELY_CONFIDENCE):
+        last, each = measure_parts(context, partial(_count_refusals, field=field))
+        if last[1] < needed / 4:
+            return context.too_few_requests(last[1], needed / 4, " in the last quarter of the time")
+        if is_persistent(last, each, lambda part: part[0] > limit * part[1]):
+            is_doubtful = any(results.doubt for results in hold(context.binned).once(_read_outcomes))
+            certainty = certain_if(not is_doubtful and is_significant_share(refused, n, n, limit, CONFIDENCE))
+            status = Status.CRITICAL if last[0] > context.limit("critical_share") * last[1] else Status.WARNING
+        else:
+            sentence += ", and most of the time it was less"
+    return context.verdict(status, certainty, observed, expected, sentence, details=(details,))
 
 
 def _count_refusals(binned: Iterable[BinnedWindow], field: str) -> tuple[float, float]:

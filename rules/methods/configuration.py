@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from operator import itemgetter
+from typing import NamedTuple
 
 from rules.confidence import Certainty
-from rules.methods.evidence import capitalize, certain_if, exact_reading, join_names, range_reading
+from rules.methods.evidence import capitalize, certain_if, exact_reading, join_names, measure_parts, range_reading
 from rules.plan.gpus import UNPACKED, find_product, needed_format
 from rules.plan.money import price_of
 from rules.replicas.starts import FROM_TO, ReplicaStart, StartQuantiles, Timing, quantiles_by_timing
@@ -24,7 +25,7 @@ from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.snapshots import ENGINE_VERSION, RELEASE, is_same_release, release_numbers
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS, Window
 from rules.telemetry.wording import format_count, number
-from rules.verdicts.context import RuleContext, is_persistent
+from rules.verdicts.context import RuleContext, is_persistent, read_plan_value
 from rules.verdicts.held_windows import hold
 from rules.verdicts.verdict import RuleResult, Status
 
@@ -82,9 +83,8 @@ def judge_benchmark_stale(context: RuleContext) -> RuleResult:
 
     Certain where a page tells them. Names on a page prove a release only by excluding it.
     """
-    plan = context.tier.plan
-    measured = plan.curve.measured if plan and plan.curve else None
-    wanted = {key: str(value) for key, _, _ in MEASURED_FACTS if measured and (value := getattr(measured, key))}
+    measured = read_plan_value(context.tier, "curve.measured")
+    wanted = {key: str(value) for key, *_ in MEASURED_FACTS if (value := getattr(measured, key, None))}
     if not wanted:
         text = "the plan does not tell which release was benchmarked (curve.measured.engine_version)"
         return context.unknown(Gap.NOT_IN_PLAN, text)
@@ -101,15 +101,15 @@ def judge_benchmark_stale(context: RuleContext) -> RuleResult:
     count = len(texts or known)
     who = f"All {count} replicas run" if count == len(pages) else f"{count} of {len(pages)} replicas run"
     who = "The replica runs" if len(pages) == 1 else who
+    status, certain, when = Status.OK, True, f"benchmarked on {measured.measured_on}" if measured.measured_on else ""
     if not texts:
-        sentence, certainty = f"{who} what was benchmarked: {benchmarked}", certain_if(len(known) == len(pages))
-        return context.verdict(Status.OK, certainty, observed, expected, sentence)
-    what = " and ".join(f"{text} ({texts.count(text)})" for text in dict.fromkeys(texts))
-    what = what if len(set(texts)) > 1 else texts[0]
-    when = f"benchmarked on {measured.measured_on}" if measured and measured.measured_on else ""
-    status = Status.OK if len(texts) < context.limit("replicas") else Status.WARNING
-    sentence = f"{who} {what}; {benchmarked} was benchmarked"
-    return context.verdict(status, Certainty.CERTAIN, observed, expected, sentence, details=(when,))
+        sentence, certain, when = f"{who} what was benchmarked: {benchmarked}", len(known) == len(pages), ""
+    else:
+        what = " and ".join(f"{text} ({texts.count(text)})" for text in dict.fromkeys(texts))
+        what = what if len(set(texts)) > 1 else texts[0]
+        status = Status.OK if len(texts) < context.limit("replicas") else Status.WARNING
+        sentence = f"{who} {what}; {benchmarked} was benchmarked"
+    return context.verdict(status, certain_if(certain), observed, expected, sentence, details=(when,))
 
 
 def _compare_facts(wanted: Mapping[str, str], facts: Mapping[str, str]) -> str | None:
@@ -125,11 +125,10 @@ def _compare_facts(wanted: Mapping[str, str], facts: Mapping[str, str]) -> str |
 def is_excluded(allowed: str, release: str) -> bool:
     """Return whether words such as "after 0.29.0 and before 0.33.0" exclude a release."""
     match = RELEASE.match(release)
-    if match is None:
-        return False
-    for word, end in re.findall(r"(after|before) v?(\d+(?:\.\d+)*)", allowed):
-        newer = release_numbers(match[1]) > release_numbers(end)
-        if newer is (word == "before") or release_numbers(match[1]) == release_numbers(end):
+    bounds = re.findall(r"(after|before) v?(\d+(?:\.\d+)*)", allowed) if match is not None else []
+    for word, end in bounds:
+        own, bound = release_numbers(match[1] if match else ""), release_numbers(end)
+        if own == bound or (own > bound) is (word == "before"):
             return True
     return False
 
@@ -144,8 +143,7 @@ UNCOUNTED = "how often adapters are loaded is not exposed"
 """Detail of every verdict."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterWait:
+class AdapterWait(NamedTuple):
     """Seconds held back per finished request (Little's law), None if not exposed, and adapters of a replica.
 
     `most` is the maximum of running adapters, `waiting` the mean of adapters with waiting requests.
@@ -162,37 +160,37 @@ def judge_adapters(context: RuleContext) -> RuleResult:
 
     Certain by held-back requests without a KV connector. Likely by the lists: vLLM may name an adapter in both of them.
     """
-    total = hold(context.binned).sum_families(READ)
+    total, needed = hold(context.binned).sum_families(READ), context.limit("minimum_requests")
     served = mean_level(total, "adapters_running")
     if isinstance(served, Missing):
         return context.unknown(served.gap, f"no LoRA adapters are exposed: {UNCOUNTED}")
     whole = _measure(total)
     if whole is None or not served.high:
         return context.unknown(Gap.NO_TRAFFIC, "no request with a LoRA adapter was seen")
-    if whole.finished < context.limit("minimum_requests"):
-        return context.too_few_requests(whole.finished, context.limit("minimum_requests"))
+    if whole.finished < needed:
+        return context.too_few_requests(whole.finished, needed)
     allowed = context.limit("held_share") * (context.tier.basis.ttft_slo_seconds or context.limit("ttft_slo_seconds"))
-    fit = context.tier.plan.lora.max_adapters if context.tier.plan and context.tier.plan.lora else None
+    fit = context.tier.plan.lora.max_adapters if context.tier.plan and context.tier.plan.lora else math.inf
 
     def is_held_back(part: AdapterWait) -> bool:
         return part.seconds is not None and part.seconds > allowed
 
     def is_crowded(part: AdapterWait) -> bool:
-        return fit is not None and part.most >= fit and part.waiting > context.limit("waiting")
+        return part.most >= fit and part.waiting > context.limit("waiting")
 
-    parts = (context.last_quarter(context.binned), *context.periods(context.binned))
-    last, *each = (_measure(hold(part).sum_families(READ)) if part else None for part in parts)
+    last, each = measure_parts(context, lambda part: _measure(hold(part).sum_families(READ)) if part else None)
     observed, expected = exact_reading(whole.seconds, whole.finished), range_reading(0.0, allowed, whole.finished)
     ran, waited = format_count(int(whole.most), "adapter"), number(whole.seconds or 0.0, "seconds")
     healthy = f"up to {number(allowed, 'seconds')} is healthy"
     fine = "no more adapters ran than fit" if whole.seconds is None else f"requests waited {waited} each, {healthy}"
     status, certain, details = Status.WARNING, False, [UNCOUNTED]
     if is_held_back(whole) and is_persistent(last, each, is_held_back):
-        loads = (total.counters.get(name) or any(p.n for p in total.histograms.get(name, ())) for name in LOADS)
-        certain = not any(loads)
+        certain = not any(
+            total.counters.get(name) or any(p.n for p in total.histograms.get(name, ())) for name in LOADS
+        )
         slots = "adapter slots" if certain else "adapter slots or KV loads"
         sentence = f"Requests wait {waited} for {slots} on average; {healthy}"
-        details.insert(0, f"at most {ran} ran at once{f', {fit} fit' if fit is not None else ''}")
+        details.insert(0, f"at most {ran} ran at once{f', {fit} fit' if fit < math.inf else ''}")
     elif is_crowded(whole) and is_persistent(last, each, is_crowded):
         waiting = f"requests of {number(whole.waiting, '')} adapters wait on average"
         sentence, observed = f"{ran} ran at once where {fit} fit; {waiting}", range_reading(0.0, None, whole.finished)
@@ -211,13 +209,24 @@ def _measure(total: Window) -> AdapterWait | None:
 
     Return None where running adapters are not exposed.
     """
-    held, rps = mean_level(total, "requests_waiting_deferred"), replica_rate(total, "requests_finished")
-    served, waiting = mean_level(total, "adapters_running"), mean_level(total, "adapters_waiting")
+    names = ("adapters_running", "adapters_waiting", "requests_waiting_deferred")
+    served, waiting, held = (mean_level(total, name) for name in names)
+    rps, finished = replica_rate(total, "requests_finished"), total.counters.get("requests_finished", 0.0)
     if isinstance(served, Missing):
         return None
     seconds = (held.value or 0.0) / rps if isinstance(held, Reading) and rps else None
     crowd = waiting.value or 0.0 if isinstance(waiting, Reading) else 0.0
-    return AdapterWait(seconds, served.high or 0.0, crowd, total.counters.get("requests_finished", 0.0))
+    return AdapterWait(seconds, served.high or 0.0, crowd, finished)
+
+
+class StartTimes(NamedTuple):
+    """Slowest start of the window, or the P95 of all known starts: seconds, their lower bound, number, and words."""
+
+    timing: Timing
+    seconds: float
+    least: float
+    n: float
+    sentence: str
 
 
 def judge_cold_start(context: RuleContext) -> RuleResult:
@@ -226,88 +235,72 @@ def judge_cold_start(context: RuleContext) -> RuleResult:
     A start that was timed in part is a lower bound: proof above the plan, and likely at most below it.
     """
     planned = context.tier.plan.cold_start_seconds if context.tier.plan else None
-    known = quantiles_by_timing(context.starts)
-    recent = {timing: starts for timing in Timing if (starts := _find_starts(context, timing))}
+    allowed = math.inf if planned is None else planned * context.limit("factor")
+    found = (_find_slowest_start(context, timing, planned, allowed) for timing in Timing)
+    recent = [start for start in found if start is not None]
+    known = [_describe_quantiles(quantiles, planned) for quantiles in quantiles_by_timing(context.starts)]
     if planned is None:
-        measured = [(quantiles.timing, quantiles.p95_seconds) for quantiles in known]
-        measured += [(timing, max(seconds for _, seconds, _ in starts)) for timing, starts in recent.items()]
         text = "the plan has no cold_start_seconds"
-        for timing, seconds in measured[:1]:
-            text += f"; {number(seconds, 'seconds')} were measured {FROM_TO[timing]}"
+        for start in (*known, *recent)[:1]:
+            text += f"; {number(start.seconds, 'seconds')} were measured {FROM_TO[start.timing]}"
         return context.unknown(Gap.NOT_IN_PLAN, text)
-    allowed = planned * context.limit("factor")
-    for timing, starts in recent.items():
-        if any(seconds > allowed for _, seconds, _ in starts):
-            return _judge_starts(context, starts, timing, planned)
-    late = [quantiles for quantiles in known if quantiles.p95_seconds > allowed]
-    if late:
-        worst = max(late, key=lambda quantiles: (quantiles.proven_seconds > allowed, quantiles.p95_seconds))
-        return _judge_quantiles(context, worst, planned)
-    if recent and (Timing.POD in recent or all(quantiles.timing is not Timing.POD for quantiles in known)):
-        timing, starts = next(iter(recent.items()))
-        return _judge_starts(context, starts, timing, planned)
-    if known:
-        return _judge_quantiles(context, known[0], planned)
-    restarts = math.fsum(binned.window.counters.get("restarts", 0.0) for binned in context.binned)
-    if restarts:
+    late = [start for start in recent if start.seconds > allowed][:1]
+    late += sorted(known, key=lambda start: (start.least > allowed, start.seconds), reverse=True)
+    late = [start for start in late if start.seconds > allowed]
+    # Whole starts of earlier weeks count before parts of the present ones.
+    if all(start.timing is not Timing.POD for start in recent) and any(start.timing is Timing.POD for start in known):
+        recent = []
+    first = next(iter((*late, *recent, *known)), None)
+    if first is None:
+        restarts = math.fsum(binned.window.counters.get("restarts", 0.0) for binned in context.binned)
+        if not restarts:
+            return context.unknown(Gap.NO_TRAFFIC, "no start was seen")
         seen = "one restart was seen" if restarts == 1 else f"{restarts:.0f} restarts were seen"
         return context.unknown(Gap.NOT_EXPOSED, f"{seen}, the page does not expose when the engine was ready")
-    return context.unknown(Gap.NO_TRAFFIC, "no start was seen")
-
-
-Start = tuple[str | None, float, float]
-"""Replica, its seconds, and the number of starts that they are the mean of."""
-
-
-def _find_starts(context: RuleContext, timing: Timing) -> list[Start]:
-    """Return the starts of the window with this timing. Windows count those from process start to ready."""
-    if timing is not Timing.PROCESS:
-        since = context.now - context.rule.window_seconds
-        whole = [start for start in context.starts if start.timing is timing and start.t > since]
-        return [(start.replica, start.lead_seconds or 0.0, 1.0) for start in whole]
-    starts: list[Start] = []
-    for binned in context.binned:
-        count, seconds = (binned.window.counters.get(name, 0.0) for name in ("cold_starts", "cold_start_seconds"))
-        starts += [(binned.replica, seconds / count, count)] if count else []
-    return starts
-
-
-def _judge_starts(context: RuleContext, starts: Sequence[Start], timing: Timing, planned: float) -> RuleResult:
-    """Compare the slowest start of the window."""
-    replica, slowest, _ = max(starts, key=lambda start: start[1])
-    count = math.fsum(count for *_, count in starts)
-    late = math.fsum(count for _, seconds, count in starts if seconds > planned * context.limit("factor"))
-    took, plan, counted = number(slowest, "seconds"), number(planned, "seconds"), format_count(int(count), "start")
-    sentence = f"{counted} took {'at most ' if count > 1 else ''}{took}; {plan} are planned"
+    is_whole, status, details = first.timing is Timing.POD, Status.OK, [f"timed {FROM_TO[first.timing]}"]
     if late:
-        sentence = f"{late:.0f} of {counted} took longer than the planned {plan}; {replica or context.tier.name} {took}"
-    observed = Reading(value=slowest, low=slowest, high=None, n=count)
-    return _compare_with_plan(context, timing, planned, observed, sentence)
+        status, is_whole = Status.WARNING, first.least > allowed
+    if first.timing is not Timing.POD:
+        details.append("the plan is for the whole start" + ("" if late else ", which was not timed"))
+    observed = Reading(value=first.seconds, low=first.least, high=None, n=first.n)
+    expected = Reading(value=planned, low=0.0, high=planned, n=1.0)
+    return context.verdict(status, certain_if(is_whole), observed, expected, first.sentence, details=details)
 
 
-def _judge_quantiles(context: RuleContext, known: StartQuantiles, planned: float) -> RuleResult:
-    """Compare the P95 of all known starts with this timing."""
-    took = number(known.p95_seconds, "seconds")
+def _find_slowest_start(
+    context: RuleContext, timing: Timing, planned: float | None, allowed: float
+) -> StartTimes | None:
+    """Return the slowest start of the window with this timing. Windows count those from process start to ready."""
+    starts: list[tuple[float, float, str]] = []
+    since = context.now - context.rule.window_seconds
+    if timing is Timing.POD:
+        whole = [start for start in context.starts if start.timing is timing and start.t > since]
+        starts = [(start.lead_seconds or 0.0, 1.0, start.replica) for start in whole]
+    for binned in context.binned if timing is Timing.PROCESS else ():
+        count, seconds = (binned.window.counters.get(name, 0.0) for name in ("cold_starts", "cold_start_seconds"))
+        if count:
+            starts.append((seconds / count, count, binned.replica or context.tier.name))
+    if not starts:
+        return None
+    slowest, _, replica = max(starts, key=itemgetter(0))
+    n = math.fsum(count for _, count, _ in starts)
+    late = math.fsum(count for seconds, count, _ in starts if seconds > allowed)
+    took, plan, counted = number(slowest, "seconds"), number(planned or 0.0, "seconds"), format_count(int(n), "start")
+    sentence = f"{counted} took {'at most ' if n > 1 else ''}{took}; {plan} are planned"
+    if late:
+        sentence = f"{late:.0f} of {counted} took longer than the planned {plan}; {replica} {took}"
+    return StartTimes(timing, slowest, slowest, n, sentence)
+
+
+def _describe_quantiles(known: StartQuantiles, planned: float | None) -> StartTimes:
+    """Return the P95 of all known starts with this timing."""
+    took, plan = number(known.p95_seconds, "seconds"), number(planned or 0.0, "seconds")
     sentence = f"Cold start P95 is {took} over {known.count} starts"
     if not known.has_p95:
         which = "The only known cold start" if known.count == 1 else f"The slowest of {known.count} cold starts"
         sentence = f"{which} took {took}"
-    observed = Reading(value=known.p95_seconds, low=known.proven_seconds, high=None, n=float(known.count))
-    sentence = f"{sentence}; {number(planned, 'seconds')} are planned"
-    return _compare_with_plan(context, known.timing, planned, observed, sentence)
-
-
-def _compare_with_plan(
-    context: RuleContext, timing: Timing, planned: float, observed: Reading, sentence: str
-) -> RuleResult:
-    """Return a warning for a start above the plan, certain by its lower bound. Ok is certain of a whole start."""
-    allowed, is_whole = planned * context.limit("factor"), timing is Timing.POD
-    is_late = (observed.value or 0.0) > allowed
-    certainty = certain_if((observed.low or 0.0) > allowed if is_late else is_whole)
-    part = "" if is_whole else "the plan is for the whole start" + ("" if is_late else ", which was not timed")
-    expected, details = Reading(value=planned, low=0.0, high=planned, n=1.0), (f"timed {FROM_TO[timing]}", part)
-    status = Status.WARNING if is_late else Status.OK
-    return context.verdict(status, certainty, observed, expected, sentence, details=details)
+    text = f"{sentence}; {plan} are planned"
+    return StartTimes(known.timing, known.p95_seconds, known.proven_seconds, float(known.count), text)
 
 
 SILENT_SECONDS = 2 * MINUTE_SECONDS
@@ -326,22 +319,19 @@ def judge_flapping(context: RuleContext) -> RuleResult:
     if not any(binned.replica for binned in context.binned):
         return context.unknown(Gap.NOT_EXPOSED, "the tier is read as sums, without the starts of its replicas")
     short, most = find_short_lives(context), context.limit("times")
-    observed, expected = exact_reading(len(short), len(short)), range_reading(0.0, most - 1, len(short))
-    if not short:
-        sentence = "No replica stopped within its own cold start"
-        return context.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence)
-    sentence = f"Replicas stopped within their own cold start {format_count(len(short), 'time')} in an hour"
-    if context.tier.plan is not None:
+    status, sentence, details = Status.OK, "No replica stopped within its own cold start", ("", "")
+    if short:
+        status = Status.WARNING if len(short) >= most else Status.OK
+        sentence = f"Replicas stopped within their own cold start {format_count(len(short), 'time')} in an hour"
+        ran, shortest, took = min(short)
+        names = join_names(sorted({replica for _, replica, _ in short}))
+        details = names, f"{shortest} ran {number(ran, 'seconds')} after a start of {number(took, 'seconds')}"
+    if short and context.tier.plan is not None:
         price = price_of(context.tier.plan)
         hours = sum(took for *_, took in short) * price.gpus_per_replica / HOUR_SECONDS
         money = f", {hours * price.gpu_hour_price:,.2f} {price.currency}" if price.gpu_hour_price is not None else ""
         sentence += f"; their starts took {hours:.2g} GPU-hours{money}"
-    ran, shortest, took = min(short)
-    details = (
-        join_names(sorted({replica for _, replica, _ in short})),
-        f"{shortest} ran {number(ran, 'seconds')} after a start of {number(took, 'seconds')}",
-    )
-    status = Status.WARNING if len(short) >= most else Status.OK
+    observed, expected = exact_reading(len(short), len(short)), range_reading(0.0, most - 1, len(short))
     return context.verdict(status, Certainty.CERTAIN, observed, expected, sentence, details=details)
 
 
@@ -366,5 +356,6 @@ def find_short_lives(context: RuleContext) -> list[ShortLife]:
         if start.timing is not Timing.POD:
             # Timed in part: it took at least as long as is planned.
             took = max(took, planned or 0.0)
-        short_lives += [(ran, start.replica, took)] if ran < took else []
+        if ran < took:
+            short_lives.append((ran, start.replica, took))
     return short_lives

@@ -9,11 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from statistics import NormalDist
+from typing import NamedTuple
 
 from rules.confidence import CONFIDENCE, Certainty, binomial_lower_bound
-from rules.methods.evidence import capitalize, certain_if, exact_reading, judge_each_pool, range_reading
+from rules.methods.evidence import (
+    capitalize,
+    certain_if,
+    exact_reading,
+    judge_each_pool,
+    measure_parts,
+    range_reading,
+)
 from rules.methods.load import FAMILIES
 from rules.plan.load_bins import BinnedWindow
 from rules.plan.replica_count import margin_from_rule, replica_count
@@ -26,7 +34,7 @@ from rules.telemetry.signals import Gap, Missing, Reading
 from rules.telemetry.windows import DAY_SECONDS, HOUR_SECONDS, Window
 from rules.telemetry.wording import describe_period, format_count, number
 from rules.telemetry.work import Capacity, arriving_words, work_per_request
-from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, is_persistent, too_early
+from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, is_persistent, read_plan_value, too_early
 from rules.verdicts.held_windows import hold
 from rules.verdicts.projection import Projection
 from rules.verdicts.verdict import RuleResult, Status
@@ -34,8 +42,7 @@ from rules.verdicts.verdict import RuleResult, Status
 Z = NormalDist().inv_cdf(CONFIDENCE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrivals:
+class Arrivals(NamedTuple):
     """Work per second that arrived at the tier (lower bound, best estimate), mean ready replicas, requests.
 
     Work is in requests of the lengths that capacity counts. `least_rps` and `rps` are the requests themselves.
@@ -55,18 +62,17 @@ class Arrivals:
         return count > 0 and (count - Z * math.sqrt(count)) * self.least / self.least_rps > capacity * self.seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Supply:
-    """Capacity of a replica, its usable rate (requests per second) and share, and planned replicas (None: not known)."""
+class Supply(NamedTuple):
+    """Capacity of a replica, its usable share and rate (requests per second), planned replicas and their rate.
+
+    `planned_rps` is infinite, and `planned` None, where the plan has no number.
+    """
 
     capacity: Capacity
-    usable: float
     share: float
+    usable: float
     planned: int | None
-
-    @property
-    def planned_rps(self) -> float:
-        return math.inf if self.planned is None else self.planned * self.usable
+    planned_rps: float
 
 
 @judge_each_pool
@@ -76,12 +82,13 @@ def judge_demand(context: RuleContext) -> RuleResult:
     Above the ready replicas is a warning, above the planned ones too is critical. Certain needs the lower bound of the
     arrivals, persistence, and a capacity with an upper bound. A forecast is likely, and ignored while it is degraded.
     """
-    plan, capacity, share = context.tier.plan, context.tier.capacity, context.limit("share")
-    if plan is None or capacity is None or capacity.is_lower_bound:
+    capacity, share = context.tier.capacity, context.limit("share")
+    if context.tier.plan is None or capacity is None or capacity.is_lower_bound:
         return context.unknown(Gap.NOT_IN_PLAN, "the plan has no curve to derive usable rps from")
-    instances = plan.fleet.instances if plan.fleet else None
-    supply = Supply(capacity, capacity.rps * share, share, instances)
-    whole, last = (_read_arrivals(part, capacity) for part in (context.binned, context.last_quarter(context.binned)))
+    planned, usable = read_plan_value(context.tier, "fleet.instances"), capacity.rps * share
+    supply = Supply(capacity, share, usable, planned, math.inf if planned is None else planned * usable)
+    whole = _read_arrivals(context, context.binned)
+    last, parts = measure_parts(context, partial(_read_arrivals, context))
     if isinstance(whole, Missing):
         return context.unknown(whole.gap, whole.text or "arriving requests are not known")
     expected = _judge_projection(context, supply, whole)
@@ -89,60 +96,43 @@ def judge_demand(context: RuleContext) -> RuleResult:
         return expected or context.too_few_requests(whole.n, context.limit("minimum_requests"))
     if isinstance(last, Missing):
         return context.unknown(last.gap, last.text or "arriving requests are not known in the last quarter of the time")
-    parts = (_read_arrivals(group, capacity) for group in context.periods(context.binned))
     each = [part if isinstance(part, Arrivals) else None for part in parts]
-    ready = _find_excess(supply, whole, last, each, lambda part: part.ready)
-    planned = _find_excess(supply, whole, last, each, lambda part: math.inf if instances is None else instances)
-    if ready or planned:
-        return _report_excess(context, supply, whole, ready, planned)
 
-    def exceeds(part: Arrivals) -> bool:
-        return part.best > min(part.ready * supply.usable, supply.planned_rps)
+    def find_excess(count: Callable[[Arrivals], float]) -> Certainty | None:
+        """Return the certainty of arrivals that exceed so many replicas persistently, None if they do not."""
 
-    early = too_early(context, context.binned, last, each, exceeds) if exceeds(whole) else None
-    fine = _build_verdict(context, Status.OK, Certainty.CERTAIN, supply, whole)
-    return expected or early or fine
+        def exceeds(part: Arrivals) -> bool:
+            return part.best > count(part) * usable
+
+        if not exceeds(whole) or not is_persistent(last, each, exceeds):
+            return None
+        # The upper bound of the usable rate.
+        most = capacity.high
+        return certain_if(most is not None and whole.surely_exceed(count(whole) * most * share))
+
+    too_few_ready = find_excess(lambda part: part.ready)
+    too_few_planned = find_excess(lambda part: math.inf if planned is None else planned)
+    if too_few_ready or too_few_planned:
+        return _report_excess(context, supply, whole, too_few_ready, too_few_planned)
+
+    def is_above(part: Arrivals) -> bool:
+        return part.best > min(part.ready * usable, supply.planned_rps)
+
+    early = too_early(context, context.binned, last, each, is_above) if is_above(whole) else None
+    return expected or early or _build_verdict(context, Status.OK, Certainty.CERTAIN, supply, whole)
 
 
-def _read_arrivals(binned: Sequence[BinnedWindow], capacity: Capacity) -> Arrivals | Missing:
-    signal = SIGNALS["arrival_rps"]
+def _read_arrivals(context: RuleContext, binned: Sequence[BinnedWindow]) -> Arrivals | Missing:
+    signal, capacity = SIGNALS["arrival_rps"], context.tier.capacity
     total = hold(binned).sum_families(families_of(signal) | FAMILIES)
     reading = read(signal, total)
-    if isinstance(reading, Missing):
-        return reading
-    least = reading.low or 0.0
-    best = least if reading.value is None else reading.value
+    if isinstance(reading, Missing) or capacity is None:
+        return reading if isinstance(reading, Missing) else Missing(gap=Gap.NOT_IN_PLAN)
+    rps = reading.low or 0.0
+    best = rps if reading.value is None else reading.value
     low, each = work_per_request(total, capacity.lengths)
-    return Arrivals(
-        least=least * low,
-        best=best * each,
-        least_rps=least,
-        rps=best,
-        ready=total.covered_seconds / total.span if total.span > 0 else 0.0,
-        n=reading.n,
-        seconds=total.span,
-    )
-
-
-def _find_excess(
-    supply: Supply,
-    whole: Arrivals,
-    last: Arrivals,
-    each: Sequence[Arrivals | None],
-    count: Callable[[Arrivals], float],
-) -> Certainty | None:
-    """Return the certainty that arrivals exceed so many replicas persistently. Return None if they do not.
-
-    Certain needs the upper bound of the usable rate.
-    """
-
-    def exceeds(part: Arrivals) -> bool:
-        return part.best > count(part) * supply.usable
-
-    if not exceeds(whole) or not is_persistent(last, each, exceeds):
-        return None
-    most = supply.capacity.high
-    return certain_if(most is not None and whole.surely_exceed(count(whole) * most * supply.share))
+    ready = total.covered_seconds / total.span if total.span > 0 else 0.0
+    return Arrivals(rps * low, best * each, rps, best, ready, reading.n, total.span)
 
 
 def _report_excess(
@@ -173,38 +163,33 @@ def _count_needed(context: RuleContext, supply: Supply, rps: float) -> int:
 
 def _judge_projection(context: RuleContext, supply: Supply, whole: Arrivals) -> RuleResult | None:
     """Return a warning if the forecast until new replicas can be ready exceeds the planned fleet, else None."""
-    projection = context.projection
-    if projection is None or supply.planned is None or _grade_projection(context, projection)[0] is not Status.OK:
+    projection, planned = context.projection, supply.planned
+    if projection is None or planned is None or _grade_projection(context, projection)[0] is not Status.OK:
         return None
-    above = [point for point in projection.points_until(context.now) if point.q95 > supply.planned_rps]
-    if not above:
+    point = next((point for point in projection.points_until(context.now) if point.q95 > supply.planned_rps), None)
+    if point is None:
         return None
-    point = above[0]
-    short = _count_needed(context, supply, point.q95) - supply.planned
-    sentence = (
-        f"Up to {number(point.q95, 'per_second')} expected {describe_period(point.t, point.t, context.now)}, "
-        f"{format_count(supply.planned, 'planned replica')} {'takes' if supply.planned == 1 else 'take'} "
-        f"{number(supply.planned_rps, 'per_second')}; {short} more {'is' if short == 1 else 'are'} needed"
-    )
+    short = _count_needed(context, supply, point.q95) - planned
+    takes = f"{'takes' if planned == 1 else 'take'} {number(supply.planned_rps, 'per_second')}"
+    arrives = f"{number(point.q95, 'per_second')} expected {describe_period(point.t, point.t, context.now)}"
+    needed = f"{short} more {'is' if short == 1 else 'are'} needed"
+    sentence = f"Up to {arrives}, {format_count(planned, 'planned replica')} {takes}; {needed}"
     details = (f"95% quantile, median {number(point.q50, 'per_second')}", f"by {projection.method}")
     observed = Reading(value=point.q95, low=point.q50, high=point.q99, n=float(projection.forecasts))
-    expected = range_reading(0.0, supply.planned_rps, whole.n)
-    return context.verdict(
-        Status.WARNING, Certainty.LIKELY, observed, expected, sentence, details=details, is_forecast=True
-    )
+    expected, likely = range_reading(0.0, supply.planned_rps, whole.n), Certainty.LIKELY
+    return context.verdict(Status.WARNING, likely, observed, expected, sentence, details=details, is_forecast=True)
 
 
 def _build_verdict(
     context: RuleContext, status: Status, certainty: Certainty, supply: Supply, whole: Arrivals, *parts: str
 ) -> RuleResult:
-    text = arriving_words(whole.rps, whole.best)
+    text, ready = arriving_words(whole.rps, whole.best), f"{whole.ready:.3g}"
     observed = Reading(value=whole.best, low=whole.least, high=None, n=whole.n)
+    expected = range_reading(0.0, whole.ready * supply.usable, whole.n)
     is_weighed = "(" in text
     arrive = f"{number(whole.best, 'per_second')} {'of work ' if is_weighed else ''}arrive"
-    take = "replica takes" if f"{whole.ready:.3g}" == "1" else "replicas take"
-    capacity = f"{whole.ready:.3g} ready {take} {number(whole.ready * supply.usable, 'per_second')}"
-    sentence = "; ".join((f"{arrive}, {capacity}", *parts))
-    expected = range_reading(0.0, whole.ready * supply.usable, whole.n)
+    take = f"{'replica takes' if ready == '1' else 'replicas take'} {number(whole.ready * supply.usable, 'per_second')}"
+    sentence = "; ".join((f"{arrive}, {ready} ready {take}", *parts))
     return context.verdict(status, certainty, observed, expected, sentence, details=(text if is_weighed else "",))
 
 

@@ -1,7 +1,7 @@
 """Divergence: production against the benchmark at equal load (guide 9.1, steps 7 and 13; DESIGN 3.3, 3.4).
 
 A divergence is summed over load bins: shares of slow requests (tails), means below the benchmark, time in the system
-(`representative`). Each kind says what exceeds its limit; when that is a finding is judged here. The share of a tail is
+(`drift`). Each kind says what exceeds its limit; when that is a finding is judged here. The share of a tail is
 evaluated, not an estimate of P99: its bounds are the edges of the buckets around the limit. A new mean is a row of MEANS
 and a row of the catalogue.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from rules.confidence import CONFIDENCE, Certainty, binomial_lower_bound
 from rules.methods.evidence import (
@@ -45,8 +45,7 @@ from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Divergence:
+class Divergence(NamedTuple):
     """Number of production beside the benchmark's, over load bins, by independent `requests`.
 
     `exceeds`: the best estimate is beyond what is allowed; `is_significant`: chance is unlikely, too. `surely_exceeds`: it is
@@ -94,8 +93,7 @@ def judge_divergence(
     return whole.report(Status.WARNING, certain_if(certain), "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tail:
+class Tail(NamedTuple):
     """Slow observations, summed over load bins.
 
     `whole`: above factor x the interpolated point. `sure`: above factor x the upper point, in bins whose points rest on
@@ -129,23 +127,13 @@ def _measure_tail(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Di
     if tail is None:
         return None
     whole, sure = tail.whole, tail.sure
-    beyond = is_significant_share(sure.low, sure.n, tail.sure_requests, allowed, CONFIDENCE)
-    return Divergence(
-        requests=tail.requests,
-        exceeds=whole.best / whole.n > allowed,
-        is_significant=is_significant_share(whole.best, whole.n, tail.requests, allowed, LIKELY_CONFIDENCE),
-        surely_exceeds=sure.best > allowed * sure.n,
-        is_proven=sure.n >= whole.n / 2 and beyond,
-        report=partial(_report_tail, of, tail),
+    is_significant = is_significant_share(whole.best, whole.n, tail.requests, allowed, LIKELY_CONFIDENCE)
+    is_proven = sure.n >= whole.n / 2 and is_significant_share(
+        sure.low, sure.n, tail.sure_requests, allowed, CONFIDENCE
     )
-
-
-NOTHING = Share(low=0.0, best=0.0, high=0.0, n=0.0)
-
-
-def _add_shares(shares: Iterable[Share]) -> Share:
-    known = list(shares)
-    return Share(**{name: math.fsum(getattr(share, name) for share in known) for name in ("low", "best", "high", "n")})
+    exceeds, surely_exceeds = whole.best > allowed * whole.n, sure.best > allowed * sure.n
+    report = partial(_report_tail, of, tail)
+    return Divergence(tail.requests, exceeds, is_significant, surely_exceeds, is_proven, report)
 
 
 def compute_tail(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Tail | None:
@@ -160,7 +148,8 @@ def compute_tail(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Tai
 def _sum_tail(
     held: HeldWindows, curve: Curve, metric: str, family: str, per_request: bool, factor: float, supported: float
 ) -> Tail | None:
-    rows: list[tuple[Expectation, Share, Share, float]] = []
+    rows: list[tuple[Expectation, Share, float]] = []
+    surely: list[tuple[Share, float]] = []
     for bin, load in held.by_load_bin(curve).items():
         expected = curve.expectation(bin, metric, load.rps, load.in_system)
         parts = load.parts(family)
@@ -168,21 +157,21 @@ def _sum_tail(
             continue
         over = histograms.share_above(parts, expected.value * factor)
         independent = over.n if per_request else min(over.n, load.counter("requests_finished"))
-        is_sure = expected.requests >= supported
-        sure = histograms.share_above(parts, expected.high * factor) if is_sure else NOTHING
-        rows.append((expected, over, sure, independent))
-    whole, sure = _add_shares(over for _, over, *_ in rows), _add_shares(part for *_, part, _ in rows)
+        rows.append((expected, over, independent))
+        if expected.requests >= supported:
+            surely.append((histograms.share_above(parts, expected.high * factor), independent))
+    whole, sure = _add_shares(over for _, over, _ in rows), _add_shares(share for share, _ in surely)
     if whole.n <= 0:
         return None
-    bounds = ([over.n / whole.n * end for end in expected[:3]] for expected, over, *_ in rows)
-    return Tail(
-        whole=whole,
-        sure=sure,
-        requests=math.fsum(row[3] for row in rows),
-        sure_requests=math.fsum(independent for *_, sure, independent in rows if sure is not NOTHING),
-        expected=tuple(math.fsum(ends) for ends in zip(*bounds, strict=True)),
-        fewest=min(expected.requests for expected, *_ in rows),
-    )
+    bounds = ([over.n / whole.n * end for end in expected[:3]] for expected, over, _ in rows)
+    ends = tuple(math.fsum(column) for column in zip(*bounds, strict=True))
+    requests, sure_requests = (math.fsum(row[-1] for row in group) for group in (rows, surely))
+    return Tail(whole, sure, requests, sure_requests, ends, min(expected.requests for expected, *_ in rows))
+
+
+def _add_shares(shares: Iterable[Share]) -> Share:
+    known = list(shares)
+    return Share(**{name: math.fsum(getattr(share, name) for share in known) for name in ("low", "best", "high", "n")})
 
 
 def _explain_no_tail(of: BenchmarkComparison) -> Unknown:
@@ -228,18 +217,17 @@ PROMISED = 10**9
 """Requests behind a value of the plan: it is no estimate."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BinMean:
+class BinMean(NamedTuple):
     """Mean in a load bin. `weight` is that of the observed part (0: none), `full_weight` that of a complete observation.
 
-    A `weak` mean is likely at most.
+    A weak mean is likely at most.
     """
 
     value: float
     weight: float
     full_weight: float
     expected: Expectation
-    weak: bool = False
+    is_weak: bool
 
 
 def judge_mean(context: RuleContext) -> RuleResult:
@@ -250,14 +238,12 @@ def judge_mean(context: RuleContext) -> RuleResult:
     """
     is_of_hits = context.rule.signal == "prefix_hit_ratio"
     of = select_comparable(context, promised=_read_planned_hits(context) if is_of_hits else None)
-    if isinstance(of, Unknown):
-        return of
-    return judge_divergence(of, _measure_mean, _explain_missing_hits if is_of_hits else _explain_missing_gpus)
+    return of if isinstance(of, Unknown) else judge_divergence(of, _measure_mean, MEANS[context.rule.signal][2])
 
 
 def _measure_mean(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Divergence | None:
     """Return the weighted mean over bins, with that of their expectations. Return None if too little was seen of them."""
-    context, words, observe = of.context, *MEANS[of.context.rule.signal]
+    context, (words, observe, _) = of.context, MEANS[of.context.rule.signal]
     loads = hold(binned).by_load_bin(of.curve).items()
     means = [mean for bin, load in loads if (mean := observe(of, bin, load)) is not None]
     seen = [mean for mean in means if mean.weight > 0]
@@ -268,9 +254,9 @@ def _measure_mean(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Di
     bounds = [[mean.weight * end for end in mean.expected[:3]] for mean in seen]
     lower, expected, upper = (math.fsum(column) / weight for column in zip(*bounds, strict=True))
     supported = context.limit("supported_requests")
-    well = math.fsum(mean.weight for mean in seen if mean.expected.requests >= supported and not mean.weak)
+    well = math.fsum(mean.weight for mean in seen if mean.expected.requests >= supported and not mean.is_weak)
     points = context.limit("points")
-    is_seen = not any(mean.weak for mean in seen) and well >= weight / 2 and weight >= FULL_COVERAGE * full
+    is_seen = not any(mean.is_weak for mean in seen) and well >= weight / 2 and weight >= FULL_COVERAGE * full
     beyond = observed < lower - points
     if context.rule.signal == "prefix_hit_ratio":
         # A request's share of hits lies between 0 and 1, so it scatters no more than a coin of the same mean.
@@ -280,20 +266,14 @@ def _measure_mean(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Di
         below = (expected - observed) * 100
         gap = f"{below:.0f} points below the plan" if below >= 0.5 else "not below the plan"
         sentence = f"{words} is {gap}; {observed:.1%} where {expected:.1%} is planned at this load"
-        is_off = status is not Status.OK and not observed and any(mean.weak for mean in seen)
+        is_off = status is not Status.OK and not observed and any(mean.is_weak for mean in seen)
         remark = CACHE_OFF if is_off and context.rule.signal == "prefix_hit_ratio" else reason
         planned = Reading(value=expected, low=lower, high=upper, n=weight)
         details = (f"{points * 100:.0f} points below are allowed", remark)
         return context.verdict(status, certainty, exact_reading(observed, weight), planned, sentence, details=details)
 
-    return Divergence(
-        requests=weight,
-        exceeds=observed < expected - points,
-        is_significant=observed < expected - points,
-        surely_exceeds=observed < lower - points,
-        is_proven=is_seen and beyond,
-        report=report,
-    )
+    exceeds = observed < expected - points
+    return Divergence(weight, exceeds, exceeds, observed < lower - points, is_seen and beyond, report)
 
 
 def _observe_gpus(of: BenchmarkComparison, bin: int, load: LoadBin) -> BinMean | None:
@@ -317,7 +297,7 @@ def _observe_gpus(of: BenchmarkComparison, bin: int, load: LoadBin) -> BinMean |
     covered = math.fsum(binned.window.covered_seconds for binned in load.binned)
     full = max(covered * (of.context.tier.basis.gpus_per_replica or 1.0), seconds)
     value = busy / seconds if seconds > 0 else 0.0
-    return BinMean(value=value, weight=seconds, full_weight=full, expected=point, weak=polled)
+    return BinMean(value, seconds, full, point, is_weak=polled)
 
 
 def _explain_missing_gpus(of: BenchmarkComparison) -> Unknown:
@@ -349,7 +329,7 @@ def _observe_hits(of: BenchmarkComparison, bin: int, load: LoadBin) -> BinMean |
     queried, hits, requests = sum_counters_beside(load.binned, *LOOKUPS, "requests_finished")
     is_wrong = hits > queried or sees_repeated_lookups(load.binned)
     value, weight = hits / queried if queried > 0 else 0.0, 0.0 if is_wrong else requests
-    return BinMean(value=value, weight=weight, full_weight=requests, expected=point, weak=queried <= 0)
+    return BinMean(value, weight, requests, point, is_weak=queried <= 0)
 
 
 def _read_planned_hits(context: RuleContext) -> float | None:
@@ -370,8 +350,10 @@ def _explain_missing_hits(of: BenchmarkComparison) -> Unknown:
     return of.context.unknown(Gap.NO_TRAFFIC, "no requests finished")
 
 
-MEANS: dict[str, tuple[str, Callable[[BenchmarkComparison, int, LoadBin], BinMean | None]]] = {
-    "gpu_utilization": ("GPU utilisation", _observe_gpus),
-    "prefix_hit_ratio": ("Prefix cache hit rate", _observe_hits),
+Observe = Callable[[BenchmarkComparison, int, LoadBin], BinMean | None]
+
+MEANS: dict[str, tuple[str, Observe, Callable[[BenchmarkComparison], Unknown]]] = {
+    "gpu_utilization": ("GPU utilisation", _observe_gpus, _explain_missing_gpus),
+    "prefix_hit_ratio": ("Prefix cache hit rate", _observe_hits, _explain_missing_hits),
 }
-"""Words and observation of each mean by its signal."""
+"""Words of each mean by its signal, its observation, and the reason for none."""

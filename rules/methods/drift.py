@@ -1,14 +1,22 @@
-"""Drift: lengths of requests and peak load against the workload of the plan.
+"""Workload against plan and benchmark: lengths of requests, peak load, and time in the system.
 
-An error in step 1 propagates through the whole sizing (guide 9.1), so both directions count.
+An error in step 1 propagates through the whole sizing (guide 9.1), so both directions count. Time in the system is compared
+at equal load, by Little's law (DESIGN 3.11 iii; guide 9.1, step 7): a much longer time shows that the benchmark had another
+workload. The engine's own mean end-to-end time checks the telemetry (DESIGN 3.11 ii): a steady disagreement leads to
+`unknown`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from typing import NamedTuple
 
-from rules.confidence import CONFIDENCE
+from rules.confidence import CONFIDENCE, Certainty, poisson_lower_bound
+from rules.methods.divergence import Divergence, judge_divergence
 from rules.methods.evidence import (
     OUTPUTS,
     PROMPTS,
@@ -18,19 +26,35 @@ from rules.methods.evidence import (
     exact_reading,
     exceeds_limit,
     is_significant_quantile,
-    judge_where_requests_end,
+    measure_parts,
+    select_pool,
     sum_counters_beside,
 )
-from rules.methods.load import PeakComparison, find_busiest_periods
 from rules.plan.capacity import benchmarked_mean
-from rules.plan.load_bins import BinnedWindow
-from rules.telemetry.histograms import Histogram, count_requests, quantile
+from rules.plan.curve import interpolate
+from rules.plan.load_bins import BinnedWindow, LoadBin
+from rules.plan.schema import Point
+from rules.telemetry import histograms
+from rules.telemetry.arrivals import count_arrivals
+from rules.telemetry.gauges import IN_SYSTEM
+from rules.telemetry.outcomes import count_gone
 from rules.telemetry.signals import Gap, Reading
+from rules.telemetry.windows import DAY_SECONDS, NET_CHANGE
 from rules.telemetry.wording import number, quantity
 from rules.telemetry.work import mean_length
-from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, is_persistent, read_plan_value, too_early, worst_gap
-from rules.verdicts.held_windows import hold
-from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
+from rules.verdicts.context import (
+    LIKELY_CONFIDENCE,
+    SEPARATE,
+    BenchmarkComparison,
+    RuleContext,
+    is_persistent,
+    read_plan_value,
+    select_comparable,
+    too_early,
+    worst_gap,
+)
+from rules.verdicts.held_windows import HeldWindows, hold
+from rules.verdicts.verdict import FIRING, RuleResult, Status, Unknown, Verdict
 
 Length = tuple[str, str, str]
 
@@ -42,40 +66,30 @@ CUT = "requests_ended_by_length"
 QUANTILES = {"P95": 0.95, "P99": 0.99, "P50": 0.5}
 """Compared quantiles in the order of the sentence: memory is sized for P95 (guide 1.1, 9.1 step 4)."""
 
-MEAN = "mean"
-
 ALL_BEYOND = 10
 """Minutes that must all be beyond the factor for a mean to be certainly so: by chance 1 of 2 is, so all are in 0.5^10 =
 0.1 % of cases (sign test)."""
 
+WHOLE = 0.75
+"""Share of a period that must be observed for a rate. In a shorter time a burst would be the peak."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriftedLength:
-    """Quantile away from the plan by at least `factor`, which is below 1 for shorter requests.
 
-    Without planned lengths it is the mean, and the benchmark's own (`whose` tells).
+class Drift(NamedTuple):
+    """Length of requests away from the plan, or from the benchmark (`source`), by `factor`: below 1 for shorter ones.
+
+    `times` and `text` are words for the factor, and for both lengths.
     """
 
     word: str
-    name: str
-    side: LimitSide
+    source: str
     observed: Reading
-    planned: float
+    wanted: float
     factor: float
     certain: bool
-    whose: str = "planned"
-
-    def __str__(self) -> str:
-        return f"{self.name} {quantity(self.observed, 'tokens')}, {number(self.planned, 'count')} {self.whose}"
-
-    @property
-    def times(self) -> str:
-        if self.name == MEAN:
-            return f"{self.factor:.2g}x"
-        return f"at least {self.factor:.1f}x" if self.side is LimitSide.LONGER else f"at most {self.factor:.2g}x"
+    times: str
+    text: str
 
 
-@judge_where_requests_end
 def judge_drift(context: RuleContext) -> RuleResult:
     """Compare lengths and peak with the plan in both directions. A rule of one family finds longer P99 only.
 
@@ -83,41 +97,43 @@ def judge_drift(context: RuleContext) -> RuleResult:
     beyond chance by the buckets wholly beyond the factor.
     """
     plan, family, needed = context.tier.plan, context.rule.family, context.limit("minimum_requests")
-    workload = plan.workload if plan else None
+    if not context.tier.serves_whole_requests:
+        # Prefill replicas count a request too, and its prompt.
+        decode = tuple(select_pool(context, context.binned, "decode"))
+        context = replace(context, binned=decode or context.binned)
     rows = [row for row in LENGTHS if family in ("", row[1])]
     planned = {row: _read_planned(context, row) for row in rows}
     means = {row: benchmarked_mean(plan, context.tier.curve, row[2]) for row in rows if not family and not planned[row]}
-    has_peak = not family and workload and workload.requests_per_second and workload.requests_per_second.peak
     if not any(planned.values()) and not any(means.values()):
-        if workload is None:
+        if plan is None or plan.workload is None:
             return context.unknown(Gap.NOT_IN_PLAN, "the plan has no workload, and its benchmark no lengths")
-        if not has_peak:
+        if family or not read_plan_value(context.tier, "workload.requests_per_second.peak"):
             keys = " or ".join(key for *_, key in rows)
             return context.unknown(Gap.NOT_IN_PLAN, f"the plan's workload has no {keys}")
     peak = None if family else find_busiest_periods(context)
-    results: list[DriftedLength | Unknown | None] = []
+    results: list[Drift | Unknown | None] = []
     requests = 0.0
     for row in rows:
         if mean := means.get(row):
             finished, result = _compare_mean(context, row, mean)
-            results += [result] if finished >= needed else []
+            found = [result]
         else:
             parts = hold(context.binned).sum_parts(row[1])
-            finished = count_requests(parts)
-            quantiles = planned[row].items() if finished >= needed else ()
-            results += [_compare_quantile(context, row, parts, name, value) for name, value in quantiles]
+            finished = histograms.count_requests(parts)
+            found = [_compare_quantile(context, row, parts, name, value) for name, value in planned[row].items()]
+        results += found if finished >= needed else []
         requests = max(requests, finished)
-    moved = [result for result in results if isinstance(result, DriftedLength)]
-    early = next((result for result in results if isinstance(result, Unknown)), None)
+    moved = [result for result in results if isinstance(result, Drift)]
     if moved:
         return _report_drift(context, moved, peak)
-    if early is not None:
-        return early
+    early = [result for result in results if isinstance(result, Unknown)]
+    if early:
+        return early[0]
     if not results and peak is None:
         return _explain_no_comparison(context, rows, requests)
-    if peak is not None and peak.is_above_plan:
+    if peak is not None and peak.claim:
         expected = Reading(value=peak.planned, low=0.0, high=peak.planned, n=peak.observed.n)
-        sentence = f"{'The peak load is' if peak.is_above else 'Peak to average is'} above the plan; {peak.text}"
+        sentence = f"{peak.claim} above the plan; {peak.text}"
         verdict = context.verdict(Status.WARNING, certain_if(peak.certain), peak.observed, expected, sentence)
         return replace(verdict, unit="per_second")
     return _report_no_drift(context, planned, peak)
@@ -128,58 +144,47 @@ def judge_benchmarked_lengths(context: RuleContext) -> Verdict | Unknown | None:
 
     None where they are alike, or its files tell no lengths.
     """
-    means = [
-        (row, benchmarked_mean(context.tier.plan, context.tier.curve, row[2])) for row in LENGTHS if context.binned
-    ]
+    rows = LENGTHS if context.binned else ()
+    means = [(row, benchmarked_mean(context.tier.plan, context.tier.curve, row[2])) for row in rows]
     results = [_compare_mean(context, row, mean)[1] for row, mean in means if mean]
-    drifted = [result for result in results if isinstance(result, DriftedLength)]
+    drifted = [result for result in results if isinstance(result, Drift)]
     if drifted:
         return replace(_report_drift(context, drifted, None), unit="tokens")
     return next((result for result in results if isinstance(result, Unknown)), None)
 
 
-def _compare_mean(
-    context: RuleContext, row: Length, benchmarked: float
-) -> tuple[float, DriftedLength | Unknown | None]:
+def _compare_mean(context: RuleContext, row: Length, benchmarked: float) -> tuple[float, Drift | Unknown | None]:
     """Return the finished requests, and their mean length if it lasts beyond `factor` of the benchmark's on a side.
 
     Certain if all of ALL_BEYOND minutes or more are beyond it. Unknown at its begin.
     """
     word, family, key = row
-    factor = context.limit("factor")
+    families, factor = ("requests_finished", key, family), context.limit("factor")
 
-    def mean(group: Iterable[BinnedWindow]) -> float | None:
-        held = hold(group)
-        return mean_length(held.sum_families(("requests_finished", key, family)), key, family) if held else None
+    def mean(held: HeldWindows) -> float | None:
+        return mean_length(held.sum_families(families), key, family) if held else None
 
-    total = hold(context.binned).sum_families(("requests_finished", key, family))
-    finished = total.counters.get("requests_finished", 0.0)
-    length = mean(context.binned)
+    held = hold(context.binned)
+    finished, length = held.sum_families(families).counters.get("requests_finished", 0.0), mean(held)
     if length is None or finished < context.limit("minimum_requests"):
         return finished, None
-    side = LimitSide.LONGER if length > benchmarked else LimitSide.SHORTER
+    is_longer = length > benchmarked
 
     def is_beyond(value: float) -> bool:
-        return value > benchmarked * factor if side is LimitSide.LONGER else value < benchmarked / factor
+        return value > benchmarked * factor if is_longer else value < benchmarked / factor
 
-    last = mean(context.last_quarter(context.binned))
-    begins = hold(context.binned).is_scraped_by_the_minute and last is not None and is_beyond(last)
-    if not is_beyond(length) and not begins:
+    last, each = measure_parts(context, mean)
+    is_whole = is_beyond(length)
+    begins = held.is_scraped_by_the_minute and last is not None and is_beyond(last)
+    if not is_whole and not begins:
         return finished, None
-    each = [mean(group) for group in context.periods(context.binned)]
-    if not is_beyond(length) or not is_persistent(last, each, is_beyond):
+    if not is_whole or not is_persistent(last, each, is_beyond):
         return finished, too_early(context, context.binned, last, each, is_beyond)
-    known = [is_beyond(value) for value in each if value is not None]
-    return finished, DriftedLength(
-        word=word,
-        name=MEAN,
-        side=side,
-        observed=exact_reading(length, finished),
-        planned=benchmarked,
-        factor=length / benchmarked,
-        certain=len(known) >= ALL_BEYOND and all(known),
-        whose="benchmarked",
-    )
+    known, times = [is_beyond(value) for value in each if value is not None], length / benchmarked
+    certain = len(known) >= ALL_BEYOND and all(known)
+    text = f"mean {number(length, 'tokens')}, {number(benchmarked, 'count')} benchmarked"
+    observed = exact_reading(length, finished)
+    return finished, Drift(word, "benchmarked", observed, benchmarked, times, certain, f"{times:.2g}x", text)
 
 
 def _read_planned(context: RuleContext, row: Length) -> dict[str, float]:
@@ -191,30 +196,27 @@ def _read_planned(context: RuleContext, row: Length) -> dict[str, float]:
 
 
 def _compare_quantile(
-    context: RuleContext, row: Length, parts: tuple[Histogram, ...], name: str, planned: float
-) -> DriftedLength | None:
+    context: RuleContext, row: Length, parts: tuple[histograms.Histogram, ...], name: str, planned: float
+) -> Drift | None:
     """Return a quantile that is proven to be beyond `factor` on a side, over the window and persistently."""
     word, family, _ = row
     q, factor = QUANTILES[name], context.limit("factor")
-    observed = quantile(parts, q)
+    observed = histograms.quantile(parts, q)
     sides = ((LimitSide.LONGER, planned * factor), (LimitSide.SHORTER, planned / factor))
     for side, limit in sides[:1] if context.rule.family else sides:
         if observed is None or not is_significant_quantile(parts, q, limit, side, LIKELY_CONFIDENCE):
             continue
-        groups = (context.last_quarter(context.binned), *context.periods(context.binned))
-        last, *each = (exceeds_limit(hold(group).sum_parts(family), q, limit, side) for group in groups)
-        if not is_persistent(last, each, bool):
+        last, each = measure_parts(context, lambda group: group.sum_parts(family))
+        if not is_persistent(last, each, partial(exceeds_limit, q=q, limit=limit, side=side)):
             continue
-        edge = observed.low if side is LimitSide.LONGER else observed.high
-        return DriftedLength(
-            word=word,
-            name=name,
-            side=side,
-            observed=observed,
-            planned=planned,
-            factor=(edge if edge is not None else limit) / planned,
-            certain=is_significant_quantile(parts, q, limit, side, CONFIDENCE),
+        edge, words = (observed.low, "at least") if side is LimitSide.LONGER else (observed.high, "at most")
+        times, certain = (
+            (limit if edge is None else edge) / planned,
+            is_significant_quantile(parts, q, limit, side, CONFIDENCE),
         )
+        text = f"{name} {quantity(observed, 'tokens')}, {number(planned, 'count')} planned"
+        shown = f"{words} {times:{'.1f' if side is LimitSide.LONGER else '.2g'}}x"
+        return Drift(word, "planned", observed, planned, times, certain, shown, text)
     return None
 
 
@@ -228,20 +230,18 @@ def _explain_no_comparison(context: RuleContext, rows: Sequence[Length], request
     return context.unknown(gap, f"no lengths of {' or '.join(word for word, _, _ in rows)} were seen")
 
 
-def _report_drift(context: RuleContext, moved: Sequence[DriftedLength], peak: PeakComparison | None) -> Verdict:
+def _report_drift(context: RuleContext, moved: Sequence[Drift], peak: PeakComparison | None) -> Verdict:
     certain = [drift for drift in moved if drift.certain]
     worst = max(certain or moved, key=lambda drift: max(drift.factor, 1 / drift.factor if drift.factor > 0 else 1.0))
     first = {drift.word: drift for drift in reversed(certain or moved)}
-    sentence = capitalize(f"{worst.word} are {worst.times} as long as {worst.whose}: {worst}")
-    details = [f"{word} {drift.times}: {drift}" for word, drift in first.items() if word != worst.word]
-    if peak is not None and peak.is_above_plan:
-        details.append(peak.text)
+    sentence = capitalize(f"{worst.word} are {worst.times} as long as {worst.source}: {worst.text}")
+    details = [f"{word} {drift.times}: {drift.text}" for word, drift in first.items() if word != worst.word]
+    details += [peak.text] if peak is not None and peak.claim else []
     # Engines do not expose which answers their token limit ended.
     cut, finished = sum_counters_beside(context.binned, CUT, "requests_finished")
     if finished and context.rule.family:
         details.append(f"{cut / finished:.0%} of all answers ended at their token limit")
-    expected = exact_reading(worst.planned, worst.observed.n)
-    certainty = certain_if(bool(certain))
+    expected, certainty = exact_reading(worst.wanted, worst.observed.n), certain_if(bool(certain))
     return context.verdict(Status.WARNING, certainty, worst.observed, expected, sentence, details=details)
 
 
@@ -249,22 +249,226 @@ def _report_no_drift(
     context: RuleContext, planned: Mapping[Length, Mapping[str, float]], peak: PeakComparison | None
 ) -> Verdict:
     """Return ok: likely if a bucket is too wide to prove that a length is as planned."""
-    factor, texts, is_close = context.limit("factor"), [], True
-    readings: list[tuple[Reading, float]] = []
+    factor, is_close = context.limit("factor"), True
+    rows: list[tuple[Reading, float, str]] = []
     for (word, family, _), quantiles in planned.items():
-        for name, value in list(quantiles.items())[:1]:
-            reading = quantile(hold(context.binned).sum_parts(family), QUANTILES[name])
-            if reading is None:
-                continue
-            readings.append((reading, value))
-            texts.append(f"{word} {name} {quantity(reading, 'tokens')}, {number(value, 'count')} planned")
-            is_close &= reading.high is not None and reading.high <= value * factor
-            is_close &= bool(context.rule.family) or (reading.low or 0.0) >= value / factor
+        name, value = next(iter(quantiles.items()), ("", 0.0))
+        reading = histograms.quantile(hold(context.binned).sum_parts(family), QUANTILES[name]) if name else None
+        if reading is None:
+            continue
+        rows.append((reading, value, f"{word} {name} {quantity(reading, 'tokens')}, {number(value, 'count')} planned"))
+        is_close &= reading.high is not None and reading.high <= value * factor
+        is_close &= bool(context.rule.family) or (reading.low or 0.0) >= value / factor
     if peak is not None:
-        texts.append(peak.text)
-        readings.append((peak.observed, peak.planned))
+        rows.append((peak.observed, peak.planned, peak.text))
     # Too few requests for any planned quantile: the rule ran, and found nothing beyond the factor.
-    texts = texts or ["no length is proven to have drifted"]
-    observed, wanted = readings[0] if readings else (exact_reading(None, 0.0), 0.0)
-    expected = Reading(value=wanted, low=wanted / factor, high=wanted * factor, n=observed.n)
-    return context.verdict(Status.OK, certain_if(is_close), observed, expected, capitalize(texts[0]), details=texts[1:])
+    rows = rows or [(exact_reading(None, 0.0), 0.0, "no length is proven to have drifted")]
+    observed, wanted, text = rows[0]
+    expected, details = (
+        Reading(value=wanted, low=wanted / factor, high=wanted * factor, n=observed.n),
+        [row[2] for row in rows[1:]],
+    )
+    return context.verdict(Status.OK, certain_if(is_close), observed, expected, capitalize(text), details=details)
+
+
+class PeakComparison(NamedTuple):
+    """Requests per second of the tier, at least the observed ones in three of its busiest periods, and the planned peak.
+
+    `claim`: what is above the plan by more than the allowed factor, the peak or its ratio to the average; "" for neither.
+    """
+
+    observed: Reading
+    planned: float
+    certain: bool
+    claim: str
+    text: str
+
+
+def find_busiest_periods(context: RuleContext) -> PeakComparison | None:
+    """Return the busiest periods of the tier. Return None without a planned peak or with fewer than three periods."""
+    rates = read_plan_value(context.tier, "workload.requests_per_second")
+    arrivals = hold(context.binned).once(_count_arrivals, context.period_seconds)
+    if rates is None or rates.peak is None or len(arrivals) < SEPARATE:
+        return None
+    top, peak, factor = arrivals[:SEPARATE], rates.peak, context.limit("factor")
+    requests, seconds = (math.fsum(pair[place] for pair in top) for place in (1, 2))
+    total, whole = (math.fsum(arrival[place] for arrival in arrivals) for place in (1, 2))
+    rps, claim, times = top[-1][0], "", ""
+    if rps > peak * factor:
+        claim, times = "The peak load is", f" ({rps / peak:.1f}x)"
+    text = f"{number(rps, 'per_second')} or more arrived in three {context.periods_word}, "
+    text += f"{number(peak, 'per_second')} planned{times}"
+    # An hour is no measure of a day's average. Over a day or more the busiest hour is a lower bound of the peak.
+    ratio = rps / (total / whole) if whole >= DAY_SECONDS and total else 0.0
+    if rates.average and ratio > peak / rates.average * factor:
+        text += f", peak to average {ratio:.1f}, {peak / rates.average:.1f} planned"
+        claim = claim or "Peak to average is"
+    certain = poisson_lower_bound(requests) / seconds > peak
+    return PeakComparison(Reading(value=rps, low=rps, high=None, n=requests), peak, certain, claim, text)
+
+
+def _count_arrivals(held: HeldWindows, period_seconds: float) -> list[tuple[float, float, float]]:
+    """Return requests per second, requests and seconds of each period of the tier, the busiest period first."""
+    arrivals = []
+    for group in held.periods(period_seconds).values():
+        known = [rows for rows in group.by_batch(_read_arrivals) if rows is not None]
+        seconds = max((end for _, end, _ in known), default=0.0) - min((start for start, _, _ in known), default=0.0)
+        if known and seconds >= WHOLE * period_seconds:
+            requests = max(0.0, math.fsum(chain.from_iterable(counts for _, _, counts in known)))
+            arrivals.append((requests / seconds, requests, seconds))
+    return sorted(arrivals, reverse=True)
+
+
+def _read_arrivals(batch: HeldWindows) -> tuple[float, float, list[float]] | None:
+    """Return first start and last end in unix seconds, and the arrivals of each window. None if no window counts them."""
+    known = [binned.window for binned in batch if "requests_finished" in binned.window.counters]
+    if not known:
+        return None
+    counts = [count_arrivals(window.counters, count_gone(window)) or 0.0 for window in known]
+    return min(window.start for window in known), max(window.end for window in known), counts
+
+
+SIGMA = 3.0
+"""Standard deviations by which sampled gauges may be off by chance."""
+
+STEADY = 0.1
+"""Maximum change of requests in the system per finished request. Little's law needs a steady population."""
+
+
+def judge_representative(context: RuleContext) -> RuleResult:
+    """Find a time in the system above `factor` x the benchmark's: certain above the ceiling of the bins.
+
+    From running, waiting and finished requests. Requests beyond `factor` of the benchmark's mean lengths are another
+    workload too, and need no load at which both were measured (guide 9.1, step 7).
+    """
+    by_time = _compare_times(context)
+    firing = by_time if isinstance(by_time, Verdict) and by_time.status in FIRING else None
+    if firing is not None and firing.certainty is Certainty.CERTAIN:
+        return firing
+    by_lengths = judge_benchmarked_lengths(context)
+    return by_lengths if isinstance(by_lengths, Verdict) else firing or by_lengths or by_time
+
+
+def _compare_times(context: RuleContext) -> RuleResult:
+    of = select_comparable(context, ("requests_finished",), promised=1.0)
+    if isinstance(of, Unknown):
+        return of
+    if of.curve.concurrencies is None:
+        text = "the benchmark has no concurrencies, and no medians of TTFT, TPOT and output tokens"
+        return context.unknown(Gap.NOT_IN_PLAN, text)
+    if contradiction := _find_contradiction(context):
+        return context.unknown(Gap.STALE, contradiction)
+    text = "running and waiting requests are not known"
+    return judge_divergence(of, _measure_time, lambda of: context.unknown(Gap.NOT_EXPOSED, text))
+
+
+def _measure_time(of: BenchmarkComparison, binned: Iterable[BinnedWindow]) -> Divergence | None:
+    """Return the mean time over bins, weighted by requests, and the highest that the benchmark leaves open.
+
+    Return None without requests in the system or finished ones.
+    """
+    requests = seen = expected = ceiling = supported = 0.0
+    for bin, load in hold(binned).by_load_bin(of.curve).items():
+        finished = load.counter("requests_finished")
+        if load.in_system is None or finished <= 0 or load.rps <= 0:
+            continue
+        middle, most = _read_benchmark(of, bin, load)
+        requests, seen = requests + finished, seen + finished * load.in_system / load.rps
+        expected, ceiling = expected + finished * middle, ceiling + finished * most
+        points = of.curve.points[max(bin - 1, 0) : bin + 1]
+        enough = min(point.requests or 0 for point in points) >= of.context.limit("supported_requests")
+        supported += finished if enough else 0.0
+    if requests <= 0:
+        return None
+    context, factor = of.context, of.context.limit("factor")
+    time, usual, most = seen / requests, expected / requests, ceiling / requests
+
+    def report(status: Status, certainty: Certainty, reason: str) -> Verdict:
+        is_open = most == math.inf
+        bound = "" if is_open or most <= usual else f" (at most {number(most, 'seconds')})"
+        sentence = f"Requests stay {time / usual:.1f}x as long as in the benchmark; up to {factor:g}x is representative"
+        wanted = f"{number(usual, 'seconds')} at this load{bound}"
+        details = (f"{number(time, 'seconds')} in the system, benchmark {wanted}", f"{requests:,.0f} requests", reason)
+        planned = Reading(value=usual, low=0.0, high=None if is_open else most, n=requests)
+        return context.verdict(status, certainty, exact_reading(time, requests), planned, sentence, details=details)
+
+    exceeds, surely_exceeds = seen > factor * expected, seen > factor * ceiling
+    return Divergence(requests, exceeds, exceeds, surely_exceeds, supported >= requests / 2 and surely_exceeds, report)
+
+
+def _read_benchmark(of: BenchmarkComparison, bin: int, load: LoadBin) -> tuple[float, float]:
+    """Return the seconds in the system at this load, and the highest that the two points of the bin leave open."""
+    places = (max(bin - 1, 0), bin)
+    low, high = (of.curve.points[place] for place in places)
+    before, after = ((of.curve.concurrencies or ())[place] / of.curve.points[place].completed_rps for place in places)
+    width = high.completed_rps - low.completed_rps
+    share = (load.rps - low.completed_rps) / width if width > 0 else 1.0
+    middle = interpolate(before, after, min(max(share, 0.0), 1.0), log=True)
+    if of.curve.concurrency_given:
+        return middle, max(before, after)
+    return middle, max(before, after, *(_bound_time(of.context, point) for point in (low, high)))
+
+
+def _bound_time(context: RuleContext, point: Point) -> float:
+    """Return the highest mean time in the system if concurrency was estimated by the medians.
+
+    Half of the requests are at most the median, and all others but 1 % at most the P99. Without a P99 there is no bound.
+    """
+    tokens: float | None = read_plan_value(context.tier, "workload.generation_tokens.p50")
+    if point.output_tokens_per_second is not None:
+        tokens = point.output_tokens_per_second / point.completed_rps
+    first = (point.ttft_p50_seconds, point.ttft_p99_seconds)
+    token = (point.tpot_p50_seconds, point.tpot_p99_seconds)
+    if tokens is None or None in (*first, *token):
+        return math.inf
+    return sum(value or 0.0 for value in first) / 2 + max(tokens - 1, 0.0) * sum(value or 0.0 for value in token) / 2
+
+
+def _find_contradiction(context: RuleContext) -> str:
+    """Return how the telemetry contradicts itself by Little's law, "" if it does not or nothing is known.
+
+    Requests in the system must equal finished requests per second x their mean end-to-end time. A contradiction lasts:
+    in the last quarter and in three separate minutes it has the same sign.
+    """
+    whole = _count_by_littles_law(context.binned)
+    if whole is None:
+        return ""
+    seen, due, sightings = whole
+    # Sightings scatter by their root (Poisson).
+    met = due / seen * sightings if seen > 0 else 0.0
+    is_chance = abs(met - sightings) <= SIGMA * math.sqrt(max(met, sightings, 1.0))
+    allowed, is_more = 1 + context.limit("disagreement"), seen > due
+
+    def is_off(part: tuple[float, float, float]) -> bool:
+        return part[0] > allowed * part[1] if is_more else part[1] > allowed * part[0]
+
+    last, each = measure_parts(context, _count_by_littles_law)
+    if is_chance or not is_off(whole) or not is_persistent(last, each, is_off):
+        return ""
+    gauges = f"{seen:.3g} requests in the system by the gauges"
+    return f"the telemetry contradicts itself: {gauges}, {due:.3g} by Little's law"
+
+
+def _count_by_littles_law(binned: Sequence[BinnedWindow]) -> tuple[float, float, float] | None:
+    """Return the requests in the system by the gauges and by Little's law, and those in all gauge samples.
+
+    None if a family is missing, nothing finished, or the requests in the system changed too much.
+    """
+    families = ("e2e_seconds", "requests_finished", NET_CHANGE, *IN_SYSTEM)
+    usable = [
+        sample
+        for sample in binned
+        if "e2e_seconds" in sample.window.histograms
+        and "requests_finished" in sample.window.counters
+        and all(gauge is not None and gauge.seconds > 0 for gauge in map(sample.window.gauge, IN_SYSTEM))
+    ]
+    total = hold(usable).sum_families(families) if usable else None
+    mean = histograms.mean(total.histograms["e2e_seconds"]) if total is not None else None
+    if total is None or mean is None:
+        return None
+    finished, seconds = total.counters["requests_finished"], total.seconds_of("requests_finished")
+    if finished <= 0 or seconds <= 0 or abs(total.counters.get(NET_CHANGE, 0.0)) > STEADY * finished:
+        return None
+    levels = [total.gauges[name] for name in IN_SYSTEM]
+    in_system = math.fsum(level.integral / level.seconds for level in levels)
+    return in_system, finished / seconds * mean, in_system * levels[0].samples

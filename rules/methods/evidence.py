@@ -17,9 +17,11 @@ from rules.plan.load_bins import BinnedWindow, narrow_to_pool, pool_of
 from rules.telemetry import histograms, windows
 from rules.telemetry.histograms import Histogram, count_requests
 from rules.telemetry.reading_methods import has_repeated_lookups
-from rules.telemetry.signals import Gap, Reading
-from rules.verdicts.context import SEPARATE, RuleContext
-from rules.verdicts.verdict import FIRING, IdleReplicas, RuleResult, Status, Unknown
+from rules.telemetry.readings import families_of, read
+from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
+from rules.verdicts.context import SEPARATE, Part, RuleContext
+from rules.verdicts.held_windows import HeldWindows, hold
+from rules.verdicts.verdict import SEVERITY, RuleResult, Status, Unknown
 
 PROMPTS, OUTPUTS = "prompt_tokens_per_request", "generation_tokens_per_request"
 
@@ -63,6 +65,37 @@ def join_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:NAMED])} and {more} more" if more > 0 else ", ".join(names)
 
 
+def measure_parts(
+    context: RuleContext, measure: Callable[[HeldWindows], Part], binned: Iterable[BinnedWindow] | None = None
+) -> tuple[Part, list[Part]]:
+    """Return `measure` of the last quarter of the windows (the rule's own by default), then of each minute (hour)."""
+    chosen = context.binned if binned is None else binned
+    return measure(context.last_quarter(chosen)), [measure(group) for group in context.periods(chosen)]
+
+
+def select_where(binned: Iterable[BinnedWindow], is_so: Callable[[BinnedWindow], object]) -> HeldWindows:
+    """Return the windows that are so. A batch of which all are keeps what was asked of it."""
+
+    def choose(batch: HeldWindows) -> HeldWindows:
+        chosen = HeldWindows(filter(is_so, batch))
+        return batch if len(chosen) == len(batch) else chosen
+
+    return hold(binned).select(choose)
+
+
+def read_signal(context: RuleContext, binned: Iterable[BinnedWindow], signal: str = "") -> SignalValue:
+    """Return a signal (default: the rule's own) over windows. Return no traffic without windows."""
+    wanted, held = BY_NAME[signal or context.rule.signal], hold(binned)
+    if not held:
+        return Missing(gap=Gap.NO_TRAFFIC)
+    return read(wanted, held.sum_families(families_of(wanted)), context.tier.basis)
+
+
+def best_value(reading: SignalValue) -> float | None:
+    """Return the best estimate of a reading, None without one."""
+    return reading.value if isinstance(reading, Reading) else None
+
+
 def explain_not_lasting(context: RuleContext, *, is_over: bool) -> str:
     """Return why an excess is no finding: it is over, or too few separate minutes (hours) show it."""
     if is_over:
@@ -97,11 +130,10 @@ def is_significant_share(k: float, n: float, requests: float, allowed: float, co
 
 def exceeds_limit(parts: tuple[Histogram, ...], q: float, limit: float, side: LimitSide) -> bool:
     """Return whether the observed quantile lies beyond `limit` wherever the observations lie in their buckets."""
-    n = count_requests(parts)
-    if n <= 0:
-        return False
-    share = _count_beyond(parts, limit, side) / n
-    return share > 1 - q + 1e-12 if side is LimitSide.LONGER else share < 1 - q - 1e-12
+    share, allowed = histograms.share_above(parts, limit), (1 - q) * count_requests(parts)
+    if side is LimitSide.LONGER:
+        return share.low > allowed + ROUNDING
+    return share.high < allowed - ROUNDING
 
 
 def is_significant_quantile(
@@ -112,20 +144,12 @@ def is_significant_quantile(
     Longer: the count above the limit is too rare if only 1 - q of the traffic were above it (Clopper and Pearson 1934).
     Shorter: the count is too small; 300 requests without any above the limit prove it for a P99 with 95 %.
     """
-    trials = math.floor(count_requests(parts) + ROUNDING)
+    trials, share = math.floor(count_requests(parts) + ROUNDING), histograms.share_above(parts, limit)
     if trials < 1 or not exceeds_limit(parts, q, limit, side):
         return False
-    count = _count_beyond(parts, limit, side)
     if side is LimitSide.LONGER:
-        return binomial_tail(math.floor(count + ROUNDING), trials, 1 - q) < 1 - confidence
-    at_most = math.ceil(count - ROUNDING)
-    return 1 - binomial_tail(at_most + 1, trials, 1 - q) < 1 - confidence
-
-
-def _count_beyond(parts: tuple[Histogram, ...], limit: float, side: LimitSide) -> float:
-    """Return the minimum (longer) or maximum (shorter) count of requests above the limit."""
-    share = histograms.share_above(parts, limit)
-    return share.low if side is LimitSide.LONGER else share.high
+        return binomial_tail(math.floor(share.low + ROUNDING), trials, 1 - q) < 1 - confidence
+    return 1 - binomial_tail(math.ceil(share.high - ROUNDING) + 1, trials, 1 - q) < 1 - confidence
 
 
 def select_pool(context: RuleContext, binned: Iterable[BinnedWindow], pool: str) -> list[BinnedWindow]:
@@ -158,26 +182,12 @@ def judge_each_pool(method: Judge) -> Judge:
         other = result.text if isinstance(result, Unknown) else result.sentence
         details = (*worst.details, f"{its_pool} pool: {other}")
         idle = [part.idle for part, _ in rows if not isinstance(part, Unknown) and part.idle is not None]
-        both = add_idle_replicas(idle) if idle else None
+        both = idle[0] if idle else None
+        for more in idle[1:]:
+            sums = {name: getattr(idle[0], name) + getattr(more, name) for name in ("replicas", "ready", "needed")}
+            cost = None if idle[0].cost_per_day is None else idle[0].cost_per_day + (more.cost_per_day or 0.0)
+            both = replace(idle[0], **sums, cost_per_day=cost)
         return replace(worst, sentence=f"{pool.capitalize()} pool: {text}", details=details, idle=both)
-
-    return judged
-
-
-def add_idle_replicas(idle: Sequence[IdleReplicas]) -> IdleReplicas:
-    """Return the surplus replicas of several pools of one tier as those of the tier."""
-    sums = {name: sum(getattr(part, name) for part in idle) for name in ("replicas", "ready", "needed")}
-    cost = None if idle[0].cost_per_day is None else sum(part.cost_per_day or 0.0 for part in idle)
-    return replace(idle[0], **sums, cost_per_day=cost)
-
-
-def judge_where_requests_end(method: Judge) -> Judge:
-    """Return a method that reads decode replicas alone where pools are apart: both count a request, and its prompt."""
-
-    @wraps(method)
-    def judged(context: RuleContext) -> RuleResult:
-        known = () if context.tier.serves_whole_requests else tuple(select_pool(context, context.binned, "decode"))
-        return method(replace(context, binned=known) if known else context)
 
     return judged
 
@@ -197,6 +207,7 @@ def _rank(result: RuleResult) -> tuple[int, bool, float]:
     """Return how much a result decides: finding by gravity, then unknown, then ok by its use."""
     if isinstance(result, Unknown):
         return 1, False, 0.0
-    value, most = getattr(result.observed, "value", None) or 0.0, getattr(result.expected, "high", None)
-    gravity = 0 if result.status not in FIRING else 3 if result.status is Status.CRITICAL else 2
-    return gravity, gravity > 0 and result.certainty is Certainty.CERTAIN, value / most if most else value
+    value, most = best_value(result.observed) or 0.0, getattr(result.expected, "high", None)
+    if result.status is Status.OK:
+        return 0, False, value / most if most else value
+    return SEVERITY[result.status] + 1, result.certainty is Certainty.CERTAIN, value / most if most else value

@@ -1,31 +1,55 @@
-"""Load of a tier: arrivals against capacity, replicas beyond the benchmark, and the busiest periods (DESIGN 3.4, 3.12).
+"""Load of a tier: arrivals against capacity, replicas beyond the benchmark, and trends within the window of a rule: a growing
+queue, and a rising TTFT on busy GPUs (guide 9.3; DESIGN 3.4, 3.12).
 
 Completed requests saturate, so arrivals, requests in the system and a growing queue count too. Several rules share
-`compare_offered_load`: they must recommend the same action for the same minutes.
+`compare_offered_load`: they must recommend the same action for the same minutes. For a trend each replica is compared with
+itself, so that idle replicas do not hide a busy one. A trend needs no plan.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import chain
+from operator import attrgetter, itemgetter
+from statistics import NormalDist
+from typing import NamedTuple
 
-from rules.confidence import Certainty, poisson_lower_bound
-from rules.methods.evidence import certain_if, join_names
+from rules.confidence import CONFIDENCE, Certainty
+from rules.methods.evidence import (
+    best_value,
+    certain_if,
+    exact_reading,
+    is_significant_share,
+    join_names,
+    measure_parts,
+    range_reading,
+    read_signal,
+)
+from rules.plan import load_bins
 from rules.plan.load_bins import QUEUE, BinnedWindow, mean_waiting
-from rules.telemetry.arrivals import UNSERVED, count_arrivals, unserved
+from rules.telemetry import histograms
+from rules.telemetry.arrivals import UNSERVED, unserved
+from rules.telemetry.histograms import Histogram, count_requests
 from rules.telemetry.outcomes import HTTP_OK, count_gone
 from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.readings import families_of
-from rules.telemetry.signals import BY_NAME, Gap, Reading
-from rules.telemetry.windows import DAY_SECONDS, MINUTE_SECONDS, NET_CHANGE, Window
-from rules.telemetry.wording import format_count, number, split_claim
+from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading
+from rules.telemetry.windows import MINUTE_SECONDS, NET_CHANGE, Window
+from rules.telemetry.wording import format_count, number, split_claim, spread
 from rules.telemetry.work import Capacity, arriving_words, work_per_request
-from rules.verdicts.context import SEPARATE, RuleContext, find_growing_queues, part_seen
+from rules.verdicts.context import (
+    LIKELY_CONFIDENCE,
+    SEPARATE,
+    RuleContext,
+    find_growing_queues,
+    is_persistent,
+    part_seen,
+    too_early,
+    worst_gap,
+)
 from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.rule import LatencyPattern
-from rules.verdicts.verdict import RuleResult, Status
+from rules.verdicts.verdict import RuleResult, Status, Unknown
 
 FAMILIES = families_of(BY_NAME["fleet_utilization"]) | {NET_CHANGE, *UNSERVED, HTTP_OK, "ttft_seconds"}
 
@@ -39,12 +63,8 @@ LOAD_WORDS: dict[LatencyPattern, str] = {
     LatencyPattern.EITHER: "what replicas take is not known",
 }
 
-WHOLE = 0.75
-"""Share of a period that must be observed for a rate. In a shorter time a burst would be the peak."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfferedLoad:
+class OfferedLoad(NamedTuple):
     """Arrivals at a replica per second, and the same as work, in requests of the lengths that the capacity is for."""
 
     arriving_rps: float
@@ -72,7 +92,7 @@ def offered_load(whole: Window, capacity: Capacity) -> OfferedLoad | None:
     turned_away = unseen / whole.covered_seconds if whole.covered_seconds > 0 else 0.0
     arriving = max(0.0, finished + turned_away + (replica_rate(whole, NET_CHANGE) or 0.0))
     each = work_per_request(whole, capacity.lengths)[1]
-    return OfferedLoad(arriving_rps=arriving, work_rps=arriving * each, capacity_rps=capacity.rps)
+    return OfferedLoad(arriving, arriving * each, capacity.rps)
 
 
 def compare_offered_load(context: RuleContext) -> tuple[str, LatencyPattern]:
@@ -97,29 +117,26 @@ def compare_offered_load(context: RuleContext) -> tuple[str, LatencyPattern]:
             above += covered if load.is_above else 0.0
     if above > 0 and above >= MOST * seconds:
         return str(whole), LatencyPattern.KNEE
-    queues = [mean_waiting(group) or 0.0 for group in hold(last).by_replica.values()]
+    queues = [mean_waiting(group) or 0.0 for group in last.by_replica.values()]
     waits_everywhere = context.period_seconds <= MINUTE_SECONDS and min(queues, default=0.0) >= QUEUE
     return str(whole), LatencyPattern.SLOWED if waits_everywhere else LatencyPattern.HELD_UP
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaOverload:
+class ReplicaOverload(NamedTuple):
     """Binned windows of a replica, those beyond the benchmark, and the number of minutes (hours) that these are in.
 
     `lasting`: most of the last quarter. `completed`: more completed requests than the benchmark; else more requests in
-    the system, or in the queue.
+    the system, or in the queue. `watched`: seconds beyond it; `text`: how far, at last.
     """
 
     replica: str | None
     binned: HeldWindows
-    beyond: tuple[BinnedWindow, ...]
+    beyond: HeldWindows
     periods: int
     lasting: bool
     completed: bool
-
-    @property
-    def text(self) -> str:
-        return self.beyond[-1].beyond
+    watched: float
+    text: str
 
 
 def judge_beyond(context: RuleContext) -> RuleResult:
@@ -134,7 +151,7 @@ def judge_beyond(context: RuleContext) -> RuleResult:
     rates = [binned.rps for binned in context.binned if binned.rps is not None]
     if not rates:
         return context.unmeasured("requests_finished")
-    overloads = _find_overloads(context)
+    overloads = _find_overloads(context, curve.top_rps)
     if early := _explain_too_early(context, overloads, minutes - 1):
         return context.unknown(Gap.TOO_FEW_REQUESTS, early)
     observed = Reading(value=math.fsum(rates) / len(rates), low=min(rates), high=max(rates), n=float(len(rates)))
@@ -145,8 +162,7 @@ def judge_beyond(context: RuleContext) -> RuleResult:
     claim, details = _describe_overloads(context, proven or lasting) if lasting else _describe_growth(context, top)
     if claim:
         load, pattern = compare_offered_load(context)
-        sentence, certainty = f"{claim}; {LOAD_WORDS[pattern]}", certain_if(bool(proven))
-        details = (*details, load)
+        sentence, certainty, details = f"{claim}; {LOAD_WORDS[pattern]}", certain_if(bool(proven)), (*details, load)
         return context.verdict(
             Status.WARNING, certainty, observed, expected, sentence, details=details, pattern=pattern
         )
@@ -155,12 +171,12 @@ def judge_beyond(context: RuleContext) -> RuleResult:
             return context.unknown(Gap.TOO_FEW_REQUESTS, early)
         last = context.last_quarter(context.binned)
         unplaced = [binned for binned in last if binned.rps is not None and binned.bin is None and not binned.outside]
-        if hold(unplaced).watched_seconds > hold(last).watched_seconds / 2:
+        if hold(unplaced).watched_seconds > last.watched_seconds / 2:
             text = "scrapes are too far apart to tell how many requests were in the system"
             return context.unknown(Gap.NOT_SCRAPED, text)
     sentence = f"At most {most} a replica; the benchmark goes to {top}"
     if overloads:
-        longest = max(overloads, key=lambda overload: hold(overload.beyond).watched_seconds)
+        longest = max(overloads, key=attrgetter("watched"))
         end = "too short for a finding" if longest.lasting else "over by now"
         seen = part_seen(longest.beyond, longest.binned)
         sentence, details = f"Beyond the benchmark for {seen}; {end}", (longest.text,)
@@ -172,24 +188,23 @@ def _explain_too_early(context: RuleContext, overloads: Sequence[ReplicaOverload
     lasting = [overload for overload in overloads if overload.lasting]
     if not lasting or any(len(context.periods(overload.binned)) >= needed for overload in lasting):
         return ""
-    longest = max(lasting, key=lambda overload: hold(overload.beyond).watched_seconds)
+    longest = max(lasting, key=attrgetter("watched"))
     return f"beyond for {part_seen(longest.beyond, longest.binned)}: too early to say ({longest.text})"
 
 
-def _find_overloads(context: RuleContext) -> list[ReplicaOverload]:
+def _find_overloads(context: RuleContext, top: float) -> list[ReplicaOverload]:
     overloads = []
-    top = context.tier.curve.top_rps if context.tier.curve is not None else math.inf
     for replica, binned in hold(context.binned).by_replica.items():
-        beyond = tuple(sample for sample in binned if sample.beyond)
+        beyond = HeldWindows(sample for sample in binned if sample.beyond)
         if not beyond:
             continue
         last = context.last_quarter(binned)
         seconds = math.fsum(sample.window.covered_seconds for sample in last)
         over = math.fsum(sample.window.covered_seconds for sample in last if sample.beyond)
-        is_lasting = over > 0 and over >= context.limit("share") * seconds
-        is_completed = any((sample.rps or 0.0) > top for sample in beyond)
-        periods = len(context.periods(beyond))
-        overloads.append(ReplicaOverload(replica, binned, beyond, periods, is_lasting, is_completed))
+        lasting = over > 0 and over >= context.limit("share") * seconds
+        completed, periods = any((sample.rps or 0.0) > top for sample in beyond), len(context.periods(beyond))
+        watched, text = beyond.watched_seconds, beyond[-1].beyond
+        overloads.append(ReplicaOverload(replica, binned, beyond, periods, lasting, completed, watched, text))
     return overloads
 
 
@@ -215,70 +230,154 @@ def _describe_growth(context: RuleContext, top: str) -> tuple[str, tuple[str, ..
     return "", ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeakComparison:
-    """Requests per second of the tier, at least the observed ones in three of its busiest periods, and the planned peak.
+Z = NormalDist().inv_cdf(CONFIDENCE)
 
-    `is_burst`: the peak by the average over a day or more is above that of the plan, too.
+MEASURED = frozenset({"gpu_busy_seconds", "gpu_gr_engine_active", "gpu_gfx_active"})
+"""Families of utilisation over time. A plain poll does not cover the time between two polls (METRICS trap 15)."""
+
+QUANTILES = (0.5, 0.99)
+"""Quantiles of TTFT that may rise. The median comes first because fewer requests prove it."""
+
+
+def judge_trend(context: RuleContext) -> RuleResult:
+    """Evaluate GPU saturation if the rule has a `pegged` threshold, else the queue."""
+    return _judge_saturated(context) if "pegged" in context.rule.thresholds else _judge_queue(context)
+
+
+def _judge_queue(context: RuleContext) -> RuleResult:
+    """Find replicas whose queue grew over the whole window while more requests arrived than finished.
+
+    From waiting, arrived and finished requests. Certain beyond chance, and in twice three separate minutes.
+    """
+    replicas, held = hold(context.binned).by_replica, hold(context.binned)
+    late = context.last_quarter(context.binned).by_replica
+    last = {name: mean_waiting(late.get(name, ())) for name in replicas}
+    known = [value for value in last.values() if value is not None]
+    if not known:
+        return context.unknown(worst_gap(context.binned, "requests_waiting"), "how many requests wait is not known")
+    expected = range_reading(0.0, context.limit("waiting"), float(len(replicas)))
+    growing = held.find_growing_queues(context.now)
+    grown = [grows for name in growing if (grows := _measure_growth(context, name, replicas[name])) is not None]
+    if not grown:
+        for name, group in replicas.items():
+            waiting = last[name] or 0.0
+            if waiting >= context.limit("waiting") and load_bins.describe_growth(group, context.now) is None:
+                text = f"{waiting:.1f} requests wait at {name or context.tier.name}; {part_seen(group, group)}"
+                return context.unknown(Gap.TOO_FEW_REQUESTS, f"{text}: too early to say if they grow")
+        sentence = (
+            f"No queue grows: at most {max(known):.1f} requests were waiting at a replica at the end of this time"
+        )
+        observed = Reading(value=max(known), low=0.0, high=max(known), n=float(len(replicas)))
+        return context.verdict(Status.OK, Certainty.CERTAIN, observed, expected, sentence)
+    is_significant, level, finished, more, name = max(grown, key=itemgetter(0, 1))
+    lasting = len(context.periods(replicas[name])) >= 2 * SEPARATE
+    load, pattern = compare_offered_load(context)
+    who = (name or context.tier.name) + (f" ({len(grown)} of {len(replicas)} replicas)" if len(replicas) > 1 else "")
+    sentence = f"The queue of {who} grows; {split_claim(growing[name])[1]}; {LOAD_WORDS[pattern]}"
+    details = (f"{finished:,.0f} finished in this time, {finished + more:,.0f} arrived", load)
+    observed, certainty = exact_reading(level, finished), certain_if(is_significant and lasting)
+    return context.verdict(Status.WARNING, certainty, observed, expected, sentence, details=details, pattern=pattern)
+
+
+def _measure_growth(
+    context: RuleContext, name: str | None, binned: HeldWindows
+) -> tuple[bool, float, float, float, str | None] | None:
+    """Return whether a queue's growth is beyond chance, its requests, those finished, arrived minus finished, and the name.
+
+    Chance: the variance of the excess is the sum of arrivals and completions. None if it hardly grew.
+    """
+    waiting = mean_waiting(_select_third(context, binned, last=True))
+    counters = binned.sum_families(("requests_finished", NET_CHANGE)).counters
+    finished, more = counters.get("requests_finished", 0.0), counters.get(NET_CHANGE, 0.0)
+    if waiting is None or waiting < context.limit("waiting") or more < context.limit("share") * finished:
+        return None
+    return more > Z * math.sqrt(2 * finished + more), waiting, finished, more, name
+
+
+def _judge_saturated(context: RuleContext) -> RuleResult:
+    """Find replicas with pegged GPUs and a rising TTFT. Pegged GPUs with a stable TTFT are healthy.
+
+    From GPU utilisation and the histogram of TTFT. Certain beyond chance by bucket edges, if no plain poll measured the GPUs.
+    """
+    replicas, limit = hold(context.binned).by_replica, context.limit("pegged")
+    readings = {name: read_signal(context, group, "gpu_utilization") for name, group in replicas.items()}
+    known = {name: reading for name, reading in readings.items() if isinstance(reading, Reading)}
+    if not known:
+        missing = next(reading for reading in readings.values() if isinstance(reading, Missing))
+        return context.unknown(missing.gap, missing.text or "GPU utilisation is not known")
+    rises: list[tuple[bool, str, str | None]] = []
+    unknown: Unknown | None = None
+    sentence = "GPUs are busy {} of the time on the busiest replica: not pegged"
+    for name, reading in known.items():
+        rise = _find_rise(context, replicas[name]) if (reading.value or 0.0) >= limit else None
+        if isinstance(rise, Unknown):
+            unknown = unknown or rise
+        elif rise is not None:
+            sentence = "GPUs pegged at {} with stable TTFT: prefill-bound and healthy"
+            rises += [(*rise, name)] if rise[1] else []
+    busiest = max(known.values(), key=lambda reading: reading.value or 0.0)
+    expected = range_reading(0.0, limit, busiest.n)
+    if not rises:
+        text = sentence.format(number(busiest.value or 0.0, "ratio"))
+        return unknown or context.verdict(Status.OK, Certainty.CERTAIN, busiest, expected, text)
+    is_proven, text, worst = max(rises, key=itemgetter(0))
+    busy = number(known[worst].value or 0.0, "ratio")
+    sentence = f"GPUs of {worst or context.tier.name} are pegged at {busy} while TTFT rises; {text}"
+    details = (f"{len(rises)} of {format_count(len(replicas), 'replica')}",)
+    is_measured = any(MEASURED & {*replica.window.counters, *replica.window.gauges} for replica in replicas[worst])
+    certainty = certain_if(is_proven and is_measured)
+    return context.verdict(Status.WARNING, certainty, known[worst], expected, sentence, details=details)
+
+
+def _find_rise(context: RuleContext, binned: HeldWindows) -> tuple[bool, str] | Unknown | None:
+    """Return whether a rise of TTFT from the first third to the last is proven, and the rise in words ("" without one).
+
+    None where the GPUs are not pegged in the last quarter and in separate minutes; unknown at the begin of that.
     """
 
-    observed: Reading
-    planned: float
-    certain: bool
-    is_above: bool
-    is_burst: bool
-    text: str
+    def measure(group: HeldWindows) -> float | None:
+        return best_value(read_signal(context, group, "gpu_utilization"))
 
-    @property
-    def is_above_plan(self) -> bool:
-        """Return whether peak or peak-to-average ratio exceeds the plan by more than the allowed factor."""
-        return self.is_above or self.is_burst
+    def is_pegged(value: float) -> bool:
+        return value >= context.limit("pegged")
 
-
-def find_busiest_periods(context: RuleContext) -> PeakComparison | None:
-    """Return the busiest periods of the tier. Return None without a planned peak or with fewer than three periods."""
-    rates = context.tier.plan.workload.requests_per_second if context.tier.plan and context.tier.plan.workload else None
-    arrivals = hold(context.binned).once(_count_arrivals, context.period_seconds)
-    if rates is None or rates.peak is None or len(arrivals) < SEPARATE:
-        return None
-    top, peak, factor = arrivals[:SEPARATE], rates.peak, context.limit("factor")
-    requests, seconds = (math.fsum(pair[place] for pair in top) for place in (1, 2))
-    total, whole = (math.fsum(arrival[place] for arrival in arrivals) for place in (1, 2))
-    rps = top[-1][0]
-    is_above = rps > peak * factor
-    planned = f"{number(peak, 'per_second')} planned{f' ({rps / peak:.1f}x)' if is_above else ''}"
-    text = f"{number(rps, 'per_second')} or more arrived in three {context.periods_word}, {planned}"
-    # An hour is no measure of a day's average. Over a day or more the busiest hour is a lower bound of the peak.
-    ratio = rps / (total / whole) if whole >= DAY_SECONDS and total else 0.0
-    is_burst = bool(rates.average) and ratio > peak / (rates.average or math.inf) * factor
-    if is_burst and rates.average:
-        text += f", peak to average {ratio:.1f}, {peak / rates.average:.1f} planned"
-    return PeakComparison(
-        observed=Reading(value=rps, low=rps, high=None, n=requests),
-        planned=peak,
-        certain=poisson_lower_bound(requests) / seconds > peak,
-        is_above=is_above,
-        is_burst=is_burst,
-        text=text,
-    )
+    last, each = measure_parts(context, measure, binned)
+    if not is_persistent(last, each, is_pegged):
+        return too_early(context, binned, last, each, is_pegged)
+    needed = context.limit("minimum_requests")
+    thirds = (hold(_select_third(context, binned, last=end)) for end in (False, True))
+    first, latest = (third.sum_parts(context.rule.family) for third in thirds)
+    for parts, word in ((first, "first"), (latest, "last")):
+        if (n := count_requests(parts)) < needed:
+            return context.too_few_requests(n, needed, f" in the {word} third at pegged GPUs")
+    rises = (_compare_quantile(context, first, latest, q) for q in QUANTILES)
+    return max(rises, key=lambda rise: (bool(rise[1]), rise[0]))
 
 
-def _count_arrivals(held: HeldWindows, period_seconds: float) -> list[tuple[float, float, float]]:
-    """Return requests per second, requests and seconds of each period of the tier, the busiest period first."""
-    arrivals = []
-    for group in held.periods(period_seconds).values():
-        known = [rows for rows in group.by_batch(_read_arrivals) if rows is not None]
-        seconds = max((end for _, end, _ in known), default=0.0) - min((start for start, _, _ in known), default=0.0)
-        if known and seconds >= WHOLE * period_seconds:
-            requests = max(0.0, math.fsum(chain.from_iterable(counts for _, _, counts in known)))
-            arrivals.append((requests / seconds, requests, seconds))
-    return sorted(arrivals, reverse=True)
+def _compare_quantile(
+    context: RuleContext, first: tuple[Histogram, ...], last: tuple[Histogram, ...], q: float
+) -> tuple[bool, str]:
+    """Return whether the rise of a TTFT quantile is proven, and the rise in words, "" without one.
+
+    Likely: the best estimate rose by the factor, and more requests than the quantile allows are above it. Proven: the
+    later requests also exceed the factor times the upper edge of the earlier bucket, beyond chance.
+    """
+    before, after = histograms.quantile(first, q), histograms.quantile(last, q)
+    factor = context.limit("rise")
+    if before is None or after is None or before.high is None or before.value is None:
+        return False, ""
+    over = histograms.share_above(last, factor * before.value)
+    if not is_significant_share(over.best, over.n, over.n, 1 - q, LIKELY_CONFIDENCE):
+        return False, ""
+    sure = histograms.share_above(last, factor * before.high)
+    is_proven = is_significant_share(sure.low, sure.n, sure.n, 1 - q, CONFIDENCE)
+    was, now = (spread(reading.low or 0.0, reading.high, "seconds") for reading in (before, after))
+    return is_proven, f"P{q * 100:g} was {was}, is {now}"
 
 
-def _read_arrivals(batch: HeldWindows) -> tuple[float, float, list[float]] | None:
-    """Return first start and last end in unix seconds, and the arrivals of each window. None if no window counts them."""
-    known = [binned.window for binned in batch if "requests_finished" in binned.window.counters]
-    if not known:
-        return None
-    counts = [count_arrivals(window.counters, count_gone(window)) or 0.0 for window in known]
-    return min(window.start for window in known), max(window.end for window in known), counts
+def _select_third(context: RuleContext, binned: Sequence[BinnedWindow], *, last: bool) -> tuple[BinnedWindow, ...]:
+    """Return the binned windows whose middle is in the first or the last third of the rule's window."""
+    start = min((sample.window.start for sample in binned), default=context.now)
+    third = (context.now - start) / 3
+    middles = ((sample, sample.window.middle) for sample in binned)
+    return tuple(sample for sample, at in middles if (at >= context.now - third if last else at <= start + third))

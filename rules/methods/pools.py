@@ -8,11 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from itertools import chain
+from typing import NamedTuple
 
 from rules.confidence import CONFIDENCE, Certainty, binomial_tail
-from rules.methods.evidence import OUTPUTS, PROMPTS, certain_if, exact_reading, range_reading, select_pool
+from rules.methods.evidence import (
+    OUTPUTS,
+    PROMPTS,
+    certain_if,
+    exact_reading,
+    measure_parts,
+    range_reading,
+    select_pool,
+)
 from rules.methods.routing import split_by_warmth
 from rules.plan.capacity import POOL_TOKENS
 from rules.plan.load_bins import QUEUE, BinnedWindow, mean_waiting
@@ -28,39 +37,22 @@ PREFILL, DECODE = POOL_TOKENS
 PROMPT = POOL_TOKENS[PREFILL]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolRatio:
-    """Observed replicas of each pool, and the replicas that its tokens per second need."""
+class PoolRatio(NamedTuple):
+    """Observed replicas of both pools (prefill, decode), and the guide's P:D ratio of those that the tokens need.
 
-    present: Mapping[str, int]
-    needs: Mapping[str, float]
+    `wanted` is (prompt tokens/s / prefill rate) / (output tokens/s / decode rate). `fitting`: the split of the same replicas
+    with the lowest load of the busier pool. `short`: the pool that is short, `use`: its needed replicas per present one.
+    """
 
-    @property
-    def present_ratio(self) -> float:
-        return self.present[PREFILL] / self.present[DECODE]
-
-    @property
-    def wanted_ratio(self) -> float:
-        """Return the guide's P:D ratio: (prompt tokens/s / prefill rate) / (output tokens/s / decode rate)."""
-        return self.needs[PREFILL] / self.needs[DECODE]
+    present: tuple[int, int]
+    wanted: float
+    fitting: tuple[int, int]
+    short: str
+    use: float
 
     @property
-    def best_split(self) -> tuple[int, int]:
-        """Return the split of the same replicas with the lowest load of the busier pool. Each pool keeps a replica."""
-        now, whole = (self.present[PREFILL], self.present[DECODE]), sum(self.present.values())
-        splits = [now, *((prefill, whole - prefill) for prefill in range(1, whole))]
-        return min(splits, key=lambda split: max(self.needs[PREFILL] / split[0], self.needs[DECODE] / split[1]))
-
-    @property
-    def short(self) -> tuple[str, float]:
-        """Return the pool that is short, and its needed replicas per present one."""
-        pool = PREFILL if self.wanted_ratio > self.present_ratio else DECODE
-        return pool, self.needs[pool] / self.present[pool]
-
-    def is_off(self, factor: float, busy: float) -> bool:
-        """Return whether the ratio is off by more than `factor`, another split is better, and the short pool is busy."""
-        apart = max(self.wanted_ratio / self.present_ratio, self.present_ratio / self.wanted_ratio)
-        return apart > factor and self.best_split != tuple(self.present.values()) and self.short[1] >= busy
+    def ratio(self) -> float:
+        return self.present[0] / self.present[1]
 
 
 def judge_pools(context: RuleContext) -> RuleResult:
@@ -78,29 +70,31 @@ def judge_pools(context: RuleContext) -> RuleResult:
         seen = windows.sum_windows(binned.window for binned in select_pool(context, context.binned, pool))
         if family not in seen.counters:
             return context.unknown(seen.explain_missing(family), f"{family} of the {pool} pool were not measured")
-    parts = (context.binned, context.last_quarter(context.binned))
-    whole, last = (_measure(context, part, planned) for part in parts)
+    whole = _measure(context, planned, context.binned)
+    last, each = measure_parts(context, partial(_measure, context, planned))
     if whole is None or last is None:
         lately = "" if whole is None else " in the last quarter of the time"
         return context.unknown(Gap.NO_TRAFFIC, f"no tokens in one of the pools{lately}")
-    factor, busy = context.limit("factor"), context.limit("busy")
-    each = [_measure(context, group, planned) for group in context.periods(context.binned)]
-    firing = whole.is_off(factor, busy) and is_persistent(last, each, lambda pools: pools.is_off(factor, busy))
-    replicas = sum(last.present.values())
-    counts = " and ".join(f"{count} {pool}" for pool, count in last.present.items())
-    sentence = wanted = (
-        f"{counts} replicas (P:D {last.present_ratio:.2g}); the traffic wants P:D {last.wanted_ratio:.2g}"
-    )
-    if firing:
-        (pool, share), (prefill, decode) = last.short, last.best_split
-        sentence = f"The {pool} pool is short, {share:.0%} of it is used; {prefill} and {decode} replicas would fit"
-    details = (wanted if firing else "", _short_prompts(context))
-    observed, expected = exact_reading(last.present_ratio, replicas), exact_reading(whole.wanted_ratio, replicas)
-    status = Status.WARNING if firing else Status.OK
+
+    def is_off(pools: PoolRatio) -> bool:
+        apart = max(pools.wanted / pools.ratio, pools.ratio / pools.wanted)
+        is_apart = apart > context.limit("factor") and pools.fitting != pools.present
+        return is_apart and pools.use >= context.limit("busy")
+
+    counts = " and ".join(f"{count} {pool}" for pool, count in zip(POOL_TOKENS, last.present, strict=True))
+    sentence = f"{counts} replicas (P:D {last.ratio:.2g}); the traffic wants P:D {last.wanted:.2g}"
+    status, details = Status.OK, ["", _describe_short_prompts(context)]
+    if is_off(whole) and is_persistent(last, each, is_off):
+        (prefill, decode), details[0] = last.fitting, sentence
+        sentence = (
+            f"The {last.short} pool is short, {last.use:.0%} of it is used; {prefill} and {decode} replicas would fit"
+        )
+        status = Status.WARNING
+    observed, expected = (exact_reading(ratio, sum(last.present)) for ratio in (last.ratio, whole.wanted))
     return context.verdict(status, Certainty.CERTAIN, observed, expected, sentence, details=details)
 
 
-def _short_prompts(context: RuleContext) -> str:
+def _describe_short_prompts(context: RuleContext) -> str:
     """Return that these prompts are too short to disaggregate (guide 6.5), or ""."""
     prefill = select_pool(context, context.binned, PREFILL)
     counters = windows.sum_families((binned.window for binned in prefill), ("requests_finished", PROMPT)).counters
@@ -109,55 +103,39 @@ def _short_prompts(context: RuleContext) -> str:
     return f"do not disaggregate: prompts have {mean:.0f} tokens, fewer than {limit:.0f}" if mean < limit else ""
 
 
-def _measure(context: RuleContext, binned: Sequence[BinnedWindow], planned: Disaggregation) -> PoolRatio | None:
+def _measure(context: RuleContext, planned: Disaggregation, binned: Sequence[BinnedWindow]) -> PoolRatio | None:
     """Return the ratio, or None if a pool was not observed or had no tokens.
 
     The tokens per second of a pool are those per replica-second x its observed replicas.
     """
-    usual = {PREFILL: planned.prefill_tokens_per_second, DECODE: planned.decode_tokens_per_second}
-    present, needs = {}, {}
+    present, needs = [], []
     for pool, family in POOL_TOKENS.items():
         of_pool = select_pool(context, binned, pool)
-        present[pool] = len({sample.replica for sample in of_pool if sample.window.covered_seconds > 0})
-        seconds = sum(sample.window.seconds_of(family) for sample in of_pool if family in sample.window.counters)
-        tokens = sum(sample.window.counters.get(family, 0.0) for sample in of_pool)
-        needs[pool] = tokens / seconds * present[pool] / usual[pool] if seconds > 0 else 0.0
-    return PoolRatio(present=present, needs=needs) if all(needs.values()) else None
+        counting = [sample.window for sample in of_pool if family in sample.window.counters]
+        seconds, tokens = (sum(w.seconds_of(family) for w in counting), sum(w.counters[family] for w in counting))
+        present.append(len({sample.replica for sample in of_pool if sample.window.covered_seconds > 0}))
+        usual = getattr(planned, f"{pool}_tokens_per_second")
+        needs.append(tokens / seconds * present[-1] / usual if seconds > 0 else 0.0)
+    if not all(needs):
+        return None
+    now, total = (present[0], present[1]), sum(present)
+    splits = [now, *((prefill, total - prefill) for prefill in range(1, total))]
+    fitting = min(splits, key=lambda split: max(needs[0] / split[0], needs[1] / split[1]))
+    wanted = needs[0] / needs[1]
+    place, short = (0, PREFILL) if wanted > now[0] / now[1] else (1, DECODE)
+    return PoolRatio(now, wanted, fitting, short, needs[place] / now[place])
 
 
-@dataclass(frozen=True, slots=True)
-class OddReplica:
-    """Replica with its number and its neighbours' in each minute, oldest first, and whether it stands out there."""
+class OddReplica(NamedTuple):
+    """Replica that stands out, whether beyond chance, in which share of its minutes, and its number by its neighbours'."""
 
+    is_proven: bool
+    share: float
     replica: str
     pattern: str
-    minutes: Sequence[tuple[float, float, bool]]
-
-    @property
-    def shown(self) -> list[tuple[float, float]]:
-        """Return both numbers of the minutes in which the replica stands out."""
-        return [(own, value) for own, value, is_odd in self.minutes if is_odd]
-
-    @property
-    def is_lasting(self) -> bool:
-        """Return whether it stands out in several minutes, in most of them, and in most of the last quarter."""
-        last = [is_odd for *_, is_odd in self.minutes[-max(1, len(self.minutes) // 4) :]]
-        return len(self.shown) >= max(SEPARATE, len(self.minutes) // 2 + 1) and sum(last) > len(last) / 2
-
-    @property
-    def is_proven(self) -> bool:
-        """Return whether so many minutes are beyond chance: the sign test, each side equally likely."""
-        return binomial_tail(len(self.shown), len(self.minutes), 0.5) < 1 - CONFIDENCE
-
-    @property
-    def means(self) -> tuple[float, float]:
-        """Return the mean number here and on the neighbours, over the minutes in which it stands out."""
-        own, value = (math.fsum(column) / len(self.shown) for column in zip(*self.shown, strict=True))
-        return own, value
-
-    def __str__(self) -> str:
-        unit, words = PATTERNS[self.pattern]
-        return f"{self.replica} {words.format(*(number(value, unit) for value in self.means))}"
+    times: float | None
+    minutes: str
+    text: str
 
 
 def judge_imbalance(context: RuleContext) -> RuleResult:
@@ -172,24 +150,20 @@ def judge_imbalance(context: RuleContext) -> RuleResult:
     for group in warm.periods(windows.MINUTE_SECONDS).values():
         numbers = chain.from_iterable(group.by_batch(_read_numbers, context.limit("minimum_requests")))
         for pool in windows.group_by(numbers, lambda pair: context.tier.pools.get(pair[0], "")).values():
-            for pattern, replica, own, value, is_odd in _compare_replicas(context, dict(pool)):
-                compared.setdefault((pattern, replica), []).append((own, value, is_odd))
-    rows = [OddReplica(replica, pattern, minutes) for (pattern, replica), minutes in compared.items()]
+            for pattern, replica, own, usual, is_odd in _compare_replicas(context, dict(pool)):
+                compared.setdefault((pattern, replica), []).append((own, usual, is_odd))
     n = len({binned.replica for binned in warm if binned.window.covered_seconds > 0})
-    odd = [row for row in rows if row.is_lasting]
+    found = (_find_odd(pattern, replica, minutes) for (pattern, replica), minutes in compared.items())
+    odd = [row for row in found if row is not None]
     if odd:
-        worst = max(odd, key=lambda row: (row.is_proven, len(row.shown) / len(row.minutes), row.replica))
-        own, value = worst.means
+        worst = max(odd)
         expected = range_reading(0.0, context.limit("slower" if worst.pattern == "straggler" else "busier"), n)
-        details = (
-            f"{worst.pattern}: in {len(worst.shown)} of {len(worst.minutes)} minutes",
-            *(str(row) for row in odd if row is not worst),
-        )
-        observed, sure = exact_reading(own / value if value > 0 else None, n), certain_if(worst.is_proven)
-        return context.verdict(Status.WARNING, sure, observed, expected, str(worst), details=details)
+        details = (worst.minutes, *(row.text for row in odd if row is not worst))
+        observed, sure = exact_reading(worst.times, n), certain_if(worst.is_proven)
+        return context.verdict(Status.WARNING, sure, observed, expected, worst.text, details=details)
     if n < 2:
         sentence = "Fewer than two warm replicas: nothing to compare"
-    elif max((len(row.minutes) for row in rows), default=0) >= SEPARATE:
+    elif max(map(len, compared.values()), default=0) >= SEPARATE:
         sentence = f"No replica stands out among {n}"
     elif all(binned.in_system is None for binned in warm):
         return context.unmeasured("requests_running")
@@ -197,6 +171,24 @@ def judge_imbalance(context: RuleContext) -> RuleResult:
         return context.unknown(Gap.TOO_FEW_REQUESTS, f"fewer than {SEPARATE} minutes in which replicas can be compared")
     fine = range_reading(0.0, context.limit("busier"), n)
     return context.verdict(Status.OK, Certainty.CERTAIN, exact_reading(1.0, n), fine, sentence)
+
+
+def _find_odd(pattern: str, replica: str, minutes: Sequence[tuple[float, float, bool]]) -> OddReplica | None:
+    """Return a replica that stands out in several minutes, in most of them and of the last quarter, else None.
+
+    `minutes` have its number, its neighbours' and whether it stands out, oldest first. Each side is equally likely by chance.
+    """
+    shown = [(own, usual) for own, usual, is_odd in minutes if is_odd]
+    last = [is_odd for *_, is_odd in minutes[-max(1, len(minutes) // 4) :]]
+    if len(shown) < max(SEPARATE, len(minutes) // 2 + 1) or sum(last) <= len(last) / 2:
+        return None
+    own, usual = (math.fsum(column) / len(shown) for column in zip(*shown, strict=True))
+    unit, words = PATTERNS[pattern]
+    text = f"{replica} {words.format(number(own, unit), number(usual, unit))}"
+    is_proven = binomial_tail(len(shown), len(minutes), 0.5) < 1 - CONFIDENCE
+    count = f"{pattern}: in {len(shown)} of {len(minutes)} minutes"
+    times = own / usual if usual > 0 else None
+    return OddReplica(is_proven, len(shown) / len(minutes), replica, pattern, times, count, text)
 
 
 Numbers = Mapping[str, float]

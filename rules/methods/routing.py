@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
+from typing import NamedTuple
 
 from rules.confidence import Certainty, check_uniformity
 from rules.methods.evidence import (
@@ -21,6 +23,7 @@ from rules.methods.evidence import (
     exact_reading,
     join_names,
     sees_repeated_lookups,
+    select_where,
 )
 from rules.plan.curve import operating_point
 from rules.plan.load_bins import BinnedWindow, TierContext
@@ -29,7 +32,7 @@ from rules.telemetry.reading_methods import replica_rate
 from rules.telemetry.signals import Gap, Missing
 from rules.telemetry.windows import MINUTE_SECONDS, Window
 from rules.telemetry.wording import number
-from rules.verdicts.context import SEPARATE, RuleContext, TierWindows
+from rules.verdicts.context import SEPARATE, RuleContext, read_plan_value
 from rules.verdicts.held_windows import HeldWindows, hold
 from rules.verdicts.verdict import RuleResult, Status
 
@@ -45,27 +48,19 @@ Minute = tuple[BinnedWindow, ...]
 """Binned windows of one minute in which prompts asked the prefix cache, one for each replica."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HitRates:
-    """Last minutes of the warm replicas, and the hit rate (0-1) that they are compared with, from `past` or the plan."""
+class HitRates(NamedTuple):
+    """Last minutes of the warm replicas, their names, and the hit rate (0-1) that they are compared with.
+
+    That is the rate of the minutes `past`, or of the plan. `left`: its share if any replica may get any prefix (guide 7.2).
+    """
 
     minutes: tuple[Minute, ...]
+    binned: Minute
+    replicas: tuple[str, ...]
+    left: float
     reference: float | None
     words: str
-    past: tuple[Minute, ...] = ()
-
-    @property
-    def binned(self) -> tuple[BinnedWindow, ...]:
-        return tuple(sample for minute in self.minutes for sample in minute)
-
-    @property
-    def replicas(self) -> tuple[str, ...]:
-        return tuple(sorted({sample.replica or "" for sample in self.binned}))
-
-    @property
-    def left_by_routing(self) -> float:
-        """Return the share of the reference that is left if any replica may get any prefix (guide 7.2)."""
-        return (1.0 if self.reference is None else self.reference) / max(1, len(self.replicas))
+    past: tuple[Minute, ...]
 
     def count_requests(self, binned: Sequence[BinnedWindow]) -> tuple[float, ...]:
         """Return the finished requests of each replica, in the order of the replicas."""
@@ -96,8 +91,7 @@ def judge_replicas(context: RuleContext) -> RuleResult:
     floor = -math.inf if reference is None else reference - context.limit("points")
     shown = f"prefix hits are {rate:.0%} over {len(hits.replicas)} replicas"
     compared = shown if reference is None else f"{shown}, {reference:.0%} {hits.words}"
-    status, certain = Status.OK, True
-    details: tuple[str, ...] = ()
+    status, certain, details = Status.OK, True, ("", "")
     if len(hits.replicas) < 2:
         text = f"one replica with a warm cache, {rate:.0%} prefix hits; no routing to break"
     elif not all((hit_rate(minute) or 0.0) <= floor for minute in hits.minutes):
@@ -111,7 +105,7 @@ def judge_replicas(context: RuleContext) -> RuleResult:
     else:
         status, text, counts = Status.WARNING, f"{compared}; every replica lost hits", hits.count_requests(hits.binned)
         details = (
-            f"{hits.left_by_routing:.0%} are left when any replica gets any prompt",
+            f"{hits.left:.0%} are left when any replica gets any prompt",
             f"each replica gets {min(counts) / sum(counts):.0%} to {max(counts) / sum(counts):.0%} of the requests",
         )
         # Chance alone seldom makes requests so even: 0 for requests dealt out in turn.
@@ -124,9 +118,9 @@ def judge_replicas(context: RuleContext) -> RuleResult:
 
 def _read_planned_rate(context: TierContext) -> tuple[float, str] | None:
     """Return the planned hit rate and its source. The workload comes before the benchmark."""
-    workload = context.plan.workload if context.plan else None
-    if workload is not None and workload.prefix_hit_ratio is not None:
-        return workload.prefix_hit_ratio, "in the plan"
+    planned = read_plan_value(context, "workload.prefix_hit_ratio")
+    if planned is not None:
+        return planned, "in the plan"
     points = context.curve.points if context.curve else ()
     measured = [point.prefix_hit_ratio for point in points if point.prefix_hit_ratio is not None]
     return (min(measured), "in the benchmark") if measured else None
@@ -165,12 +159,14 @@ def _measure(context: RuleContext, planned: tuple[float, str] | None) -> HitRate
         value, hits = total[QUERIED], total.get(HIT, 0.0)
         if total.get(FINISHED, 0.0) >= context.limit("minimum_requests") and best * value < hits <= value:
             best, past = hits / value, part
+    reference, words = (best, "before") if best >= 0 else (None, "")
     if planned is not None and planned[0] > best:
-        return HitRates(minutes=now, reference=planned[0], words=planned[1])
-    if best < 0:
-        return HitRates(minutes=now, reference=None, words="")
+        (reference, words), past = planned, before[:0]
     groups = tuple(_select_asking(group) for group, _ in past)
-    return HitRates(minutes=now, reference=best, words="before", past=groups)
+    binned = tuple(chain.from_iterable(now))
+    replicas = tuple(sorted({sample.replica or "" for sample in binned}))
+    left = (1.0 if reference is None else reference) / max(1, len(replicas))
+    return HitRates(now, binned, replicas, left, reference, words, groups)
 
 
 def _select_asking(minute: Iterable[BinnedWindow]) -> Minute:
@@ -230,7 +226,7 @@ def _find_other_reason(context: RuleContext, hits: HitRates, rate: float, floor:
     if then and now and not 1 / most <= now / then <= most:
         return f"prompts changed, their mean length is {now / then:.2f} times that of before"
     # Caches that hold several prefixes keep more than that, full caches keep less.
-    near, left = context.limit("near"), hits.left_by_routing
+    near, left = context.limit("near"), hits.left
     if not left / near <= rate <= left * near:
         return f"routing alone would leave about {left:.0%}, so prompts or caches changed"
     mean, spread = math.fsum(counts) / len(counts), context.limit("spread")
@@ -242,14 +238,15 @@ def _find_other_reason(context: RuleContext, hits: HitRates, rate: float, floor:
 LATENCIES = {"tpot_seconds": "output tokens", "ttft_seconds": "first tokens"}
 """Latencies that show the speed of a tier. The time per token comes first, because waiting does not change it."""
 
-COMPARED = frozenset({FINISHED, PROMPTS, OUTPUTS, *LATENCIES})
+LENGTHS = (PROMPTS, OUTPUTS)
+
+COMPARED = frozenset({FINISHED, *LENGTHS, *LATENCIES})
 
 Sums = tuple[Window, Window]
 """Sum of the slower tier's windows and of the faster one's, over the same time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierPair:
+class TierPair(NamedTuple):
     """Tier beside one that is `faster` times as fast: their common `minutes`, newest last, and the `total` of these.
 
     `words` describe the measure. `planned`: the plan is the measure.
@@ -274,13 +271,11 @@ class TierPair:
                 return False
         return True
 
-    def differs(self, families: Iterable[str], most: float) -> bool:
-        """Return whether a mean of the tiers differs by more than the factor `most`."""
-        for family in families:
-            mine, theirs = (histograms.mean(total.histograms.get(family, ())) for total in self.total)
-            if mine and theirs and not 1 / most <= mine / theirs <= most:
-                return True
-        return False
+    def list_means(self, families: Iterable[str]) -> list[tuple[float, float]]:
+        """Return the mean of each family here and there, where both are known."""
+        parts = ([total.histograms.get(family, ()) for total in self.total] for family in families)
+        means = ((histograms.mean(own), histograms.mean(value)) for own, value in parts)
+        return [(own, value) for own, value in means if own and value]
 
     def is_slower(self, unequal: float) -> bool:
         """Return whether the median here is slower by the factor `unequal`, by the edges of its bucket."""
@@ -291,79 +286,71 @@ class TierPair:
         return False
 
 
-def judge_tiers(rule_context: RuleContext) -> RuleResult:
+def judge_tiers(context: RuleContext) -> RuleResult:
     """Find a faster tier of the same model that gets hardly more requests per replica than this one.
 
     From finished requests and lengths of the last minutes, and the plans' usable rates, else mean latencies. Certain if both
     benchmarks reached the knee, or if the median here is slower by the edges of its bucket.
     """
-    model = rule_context.tier.plan.model if rule_context.tier.plan else None
+    slow, model = context.tier.name, read_plan_value(context.tier, "model")
     if model is None:
-        return rule_context.unknown(Gap.NOT_IN_PLAN, "the plan does not say which model this tier serves")
-    rest = {
-        name: (context, held)
-        for name, (context, held) in rule_context.fleet.items()
-        if name != rule_context.tier.name and context.plan and context.plan.model == model
-    }
+        return context.unknown(Gap.NOT_IN_PLAN, "the plan does not say which model this tier serves")
+    names = [name for name, (tier, _) in sorted(context.fleet.items()) if read_plan_value(tier, "model") == model]
+    rest = [name for name in names if name != slow]
     if not rest:
-        sentence = f"No other tier of {model} is watched"
-        alone = exact_reading(1.0, 0)
-        return rule_context.verdict(Status.OK, Certainty.CERTAIN, alone, alone, sentence)
-    if not any(FINISHED in binned.window.counters for binned in rule_context.binned):
-        return rule_context.unmeasured(FINISHED)
-    pairs = [pair for name, tier in sorted(rest.items()) if (pair := _compare(rule_context, name, tier)) is not None]
+        sentence, alone = f"No other tier of {model} is watched", exact_reading(1.0, 0)
+        return context.verdict(Status.OK, Certainty.CERTAIN, alone, alone, sentence)
+    if not any(FINISHED in binned.window.counters for binned in context.binned):
+        return context.unmeasured(FINISHED)
+    pairs = [pair for name in rest if (pair := _compare(context, name)) is not None]
     if not pairs:
-        names = join_names(sorted(rest))
-        text = f"no {SEPARATE} minutes with traffic on both, or no speeds to compare; others of the model: {names}"
-        return rule_context.unknown(Gap.TOO_FEW_REQUESTS, text)
-    unequal, follow, slow = rule_context.limit("unequal"), rule_context.limit("follow"), rule_context.tier.name
-    equal = [pair for pair in pairs if pair.faster >= unequal and pair.has_equal_shares(follow)]
+        text = f"no {SEPARATE} minutes with traffic on both, or no speeds to compare; others of the model: {join_names(rest)}"
+        return context.unknown(Gap.TOO_FEW_REQUESTS, text)
+    unequal, most = context.limit("unequal"), context.limit("lengths")
+    equal = [pair for pair in pairs if pair.faster >= unequal and pair.has_equal_shares(context.limit("follow"))]
     # The guide recommends to give the tiers requests of different lengths.
-    routed = [pair for pair in equal if pair.differs((PROMPTS, OUTPUTS), rule_context.limit("lengths"))]
-    unrouted = [pair for pair in equal if pair not in routed]
-    pair = max(unrouted or routed[:1] or pairs, key=lambda pair: pair.faster)
+    unrouted = [
+        pair for pair in equal if all(1 / most <= own / value <= most for own, value in pair.list_means(LENGTHS))
+    ]
+    pair = max(unrouted or equal[:1] or pairs, key=attrgetter("faster"))
     own, value = _read_rates(pair.total)
     sentence = f"Each replica of {slow} gets {own:.3g} rps, of {pair.fast} {value:.3g} rps; {pair.words}"
     status, certain = Status.OK, True
     if unrouted:
-        points = [operating_point(plan) for plan in (rule_context.tier.plan, rest[pair.fast][0].plan) if plan]
+        plans = (context.tier.plan, context.fleet[pair.fast][0].plan)
+        points = [operating_point(plan) for plan in plans if plan is not None]
         have_knees = all(point is not None and point.knee_reached for point in points)
         status, certain = Status.WARNING, have_knees or pair.is_slower(unequal)
-    elif routed:
+    elif equal:
         sentence = f"Requests are given to {pair.fast} and {slow} by their lengths"
     elif pair.faster < unequal:
         sentence = f"No tier of {model} is much faster than {slow}; {pair.words} ({pair.fast})"
     n = sum(total.counters.get(FINISHED, 0.0) for total in pair.total)
     share = exact_reading(own / (own + value) if own + value > 0 else 0.0, n)
-    return rule_context.verdict(status, certain_if(certain), share, exact_reading(1 / (1 + pair.faster), n), sentence)
+    return context.verdict(status, certain_if(certain), share, exact_reading(1 / (1 + pair.faster), n), sentence)
 
 
-def _compare(rule_context: RuleContext, name: str, tier: TierWindows) -> TierPair | None:
+def _compare(context: RuleContext, name: str) -> TierPair | None:
     """Return this tier beside another, None without enough common minutes or a measure of their speeds."""
-    their_context, held = tier
-    mine, theirs = hold(rule_context.binned).once(_sum_minutes), held.once(_sum_minutes)
+    tier, held = context.fleet[name]
+    mine, theirs = hold(context.binned).once(_sum_minutes), held.once(_sum_minutes)
     common = [(mine[minute], theirs[minute]) for minute in sorted(mine.keys() & theirs.keys())]
     minutes = tuple(sums for sums in common if any(_read_rates(sums)))[-SEPARATE:]
     if len(minutes) < SEPARATE:
         return None
     total = windows.sum_windows(own for own, _ in minutes), windows.sum_windows(window for _, window in minutes)
-    if min(both.counters.get(FINISHED, 0.0) for both in total) < rule_context.limit("minimum_requests"):
+    if min(both.counters.get(FINISHED, 0.0) for both in total) < context.limit("minimum_requests"):
         return None
-    capacities = (rule_context.tier.capacity, their_context.capacity)
-    own, value = (capacity.planned_rps if capacity else None for capacity in capacities)
-    planned = f"usable are {own:.3g} and {value:.3g} by the plan" if own and value else ""
-    faster, words = (value / own, planned) if own and value else _compare_latencies(total)
-    if not words:
-        return None
-    return TierPair(fast=name, minutes=minutes, total=total, faster=faster, words=words, planned=bool(planned))
-
-
-def _compare_latencies(total: Sums) -> tuple[float, str]:
+    own, value = (capacity.planned_rps if capacity else None for capacity in (context.tier.capacity, tier.capacity))
+    if own and value:
+        words = f"usable are {own:.3g} and {value:.3g} by the plan"
+        return TierPair(name, minutes, total, value / own, words, planned=True)
+    pair = TierPair(name, minutes, total, 1.0, "", planned=False)
     for family, what in LATENCIES.items():
-        own, value = (histograms.mean(both.histograms.get(family, ())) for both in total)
-        if own and value:
-            return own / value, f"{what} take {own:.3g} and {value:.3g} s on average"
-    return 1.0, ""
+        for here, there in pair.list_means((family,)):
+            words = f"{what} take {here:.3g} and {there:.3g} s on average"
+            return pair._replace(faster=here / there, words=words)
+    return None
 
 
 def _read_rates(sums: Sums) -> tuple[float, float]:
@@ -375,10 +362,5 @@ def _read_rates(sums: Sums) -> tuple[float, float]:
 def _sum_minutes(held: HeldWindows) -> dict[float, Window]:
     """Return the sum of each minute in which the tier was seen, by its number."""
     minutes = held.periods(windows.MINUTE_SECONDS).items()
-    seen = {number: group.select(_select_seen) for number, group in minutes}
+    seen = {number: select_where(group, lambda binned: binned.window.covered_seconds > 0) for number, group in minutes}
     return {number: group.sum_families(COMPARED) for number, group in seen.items() if group}
-
-
-def _select_seen(batch: HeldWindows) -> HeldWindows:
-    seen = HeldWindows(binned for binned in batch if binned.window.covered_seconds > 0)
-    return batch if len(seen) == len(batch) else seen

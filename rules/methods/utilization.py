@@ -5,19 +5,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from rules.confidence import nearest_rank
 from rules.methods.evidence import (
+    best_value,
     capitalize,
     certain_if,
     exact_reading,
     explain_not_lasting,
     judge_each_pool,
     range_reading,
+    read_signal,
 )
 from rules.plan import money
-from rules.plan.load_bins import BinnedWindow, TierContext
+from rules.plan.load_bins import TierContext
 from rules.plan.replica_count import Margin, count_replicas, margin_from_rule, replica_count
 from rules.plan.schema import TierPlan
 from rules.telemetry import windows
@@ -47,27 +50,22 @@ def sum_periods(context: RuleContext) -> tuple[Window, ...]:
     return tuple(group.sum_families(families) for group in context.periods(context.binned))
 
 
-def read_signal(context: RuleContext, rows: Iterable[Window], signal: str = "") -> SignalValue:
-    """Return a signal (default: the rule's own) over windows. Return no traffic without windows."""
-    known, wanted = list(rows), BY_NAME[signal or context.rule.signal]
-    if not known:
+def read_hours(context: RuleContext, hours: Sequence[Window], signal: str = "") -> SignalValue:
+    """Return a signal (default: the rule's own) over sums of windows. Return no traffic without any."""
+    wanted = BY_NAME[signal or context.rule.signal]
+    if not hours:
         return Missing(gap=Gap.NO_TRAFFIC)
-    return read(wanted, windows.sum_families(known, families_of(wanted)), context.tier.basis)
+    return read(wanted, windows.sum_families(hours, families_of(wanted)), context.tier.basis)
 
 
-def read_value(context: RuleContext, rows: Iterable[Window], signal: str = "") -> float | None:
-    """Return the best value of `read_signal`, or None."""
-    reading = read_signal(context, rows, signal)
-    return reading.value if isinstance(reading, Reading) else None
+def _list_levels(context: RuleContext, hours: Sequence[Window]) -> list[float | None]:
+    """Return the rule's signal in each hour, None where it is not known."""
+    return [best_value(read_hours(context, (hour,))) for hour in hours]
 
 
 def _explain_unread(context: RuleContext, used: SignalValue) -> Unknown:
     gap, text = (used.gap, used.text) if isinstance(used, Missing) else (Gap.SCRAPE_FAILED, "")
     return context.unknown(gap, text or f"{context.rule.about}: not measured here")
-
-
-def _read_group(context: RuleContext, binned: Iterable[BinnedWindow]) -> float | None:
-    return read_value(context, (sample.window for sample in binned))
 
 
 def hours_of_fullest(rows: Sequence[Window], family: str, q: float) -> tuple[float, float] | None:
@@ -99,14 +97,14 @@ def judge_trap(context: RuleContext) -> RuleResult:
     Certain if the upper bound of utilisation is below the limit too. Ok is certain if the lower bound is above it.
     """
     hours, limit = sum_periods(context), context.limit("below")
-    used = read_signal(context, hours)
+    used = read_hours(context, hours)
     if isinstance(used, Missing) or used.value is None:
         return _explain_unread(context, used)
     full = hours_of_fullest(hours, "kv_utilization", context.limit("fullest_hours"))
     idle = find_idle(context.tier, hours, _read_margin(context))
+    surplus, need = _describe_idle(context, idle)
     days = hold(context.binned).watched_seconds / DAY_SECONDS
     summary = f"fleet utilisation is {number(used.value, 'ratio')} over {days:.1f} days"
-    details = [_describe_need(context, idle)]
     status, certain = Status.OK, True
     if used.value >= limit:
         text, certain = f"{limit * 100:g}% or more is no trap", used.low is not None and used.low >= limit
@@ -118,13 +116,12 @@ def judge_trap(context: RuleContext) -> RuleResult:
     elif not idle.replicas and idle.ready < idle.minimum_warm + 1:
         text = "its busiest hour or the minimum warm count needs every replica"
     else:
-        status, text = Status.WARNING, _describe_surplus(context, idle)
-        last = _read_group(context, context.last_quarter(context.binned))
+        last = best_value(read_signal(context, context.last_quarter(context.binned)))
         is_low = last is not None and last < limit and used.high is not None and used.high < limit
-        certain = is_low and _is_covered(hours)
+        status, text, certain = Status.WARNING, surplus, is_low and _is_covered(hours)
     sentence, expected = capitalize(f"{summary}; {text}"), range_reading(limit, None, 0.0)
     wasted = None if text is BY_MEMORY else idle
-    return context.verdict(status, certain_if(certain), used, expected, sentence, idle=wasted, details=details)
+    return context.verdict(status, certain_if(certain), used, expected, sentence, idle=wasted, details=(need,))
 
 
 def judge_empty_queue(context: RuleContext) -> RuleResult:
@@ -136,40 +133,36 @@ def judge_empty_queue(context: RuleContext) -> RuleResult:
     total = windows.sum_windows(hours)
     if not total.counters.get("requests_finished"):
         return context.unknown(Gap.NO_TRAFFIC, "no request in all these hours")
-    used, waiting = read_signal(context, hours), hours_of_fullest(hours, "requests_waiting", fullest)
+    used, waiting = read_hours(context, hours), hours_of_fullest(hours, "requests_waiting", fullest)
     if waiting is None:
         return context.unknown(total.explain_missing("requests_waiting"), "nothing says how many requests wait")
     if isinstance(used, Missing) or used.value is None:
         return _explain_unread(context, used)
-    each = [level for hour in hours if (level := read_value(context, (hour,))) is not None]
-    busiest = nearest_rank(each, fullest)
-    full = hours_of_fullest(hours, "kv_utilization", fullest)
+    each = [level for level in _list_levels(context, hours) if level is not None]
+    busiest, full = nearest_rank(each, fullest), hours_of_fullest(hours, "kv_utilization", fullest)
+    kv_below = context.catalogue["UtilizationTrap"].limit("kv_below", context.tier.limits)
     idle: IdleReplicas | None = None
-    status, certain, details = Status.OK, True, []
-    queue = "no queue; "
+    status, certain, queue, need = Status.OK, True, "no queue", ""
     text = f"GPUs are {number(busiest, 'ratio')} busy in the busiest hours"
     if waiting[0] > context.limit("waiting"):
-        queue = f"{number(waiting[0], '')} requests wait at each replica; "
-    elif (
-        busiest < limit
-        and full
-        and full[0] >= context.catalogue["UtilizationTrap"].limit("kv_below", context.tier.limits)
-    ):
+        queue = f"{number(waiting[0], '')} requests wait at each replica"
+    elif busiest < limit and full and full[0] >= kv_below:
         text += f"; {BY_MEMORY}"
     elif busiest < limit:
-        needs = find_idle(context.tier, hours, _read_margin(context))
+        idle = find_idle(context.tier, hours, _read_margin(context))
         if context.tier.capacity is None:
             load = max(each) * mean_ready_replicas(hours)
-            needs = compute_idle_replicas(context.tier.plan, needs.ready, load, _read_margin(context))
-        text += f"; {_describe_surplus(context, needs)}"
-        details = [_describe_need(context, needs)]
-        if needs.replicas > 0:
-            status, queue, idle = Status.WARNING, "no request waits while ", needs
-            certain = POLLED not in total.sampled and _is_covered(hours)
-    text = queue + text
+            idle = compute_idle_replicas(context.tier.plan, idle.ready, load, _read_margin(context))
+        surplus, need = _describe_idle(context, idle)
+        text += f"; {surplus}"
+    if idle is not None and idle.replicas > 0:
+        status, certain = Status.WARNING, POLLED not in total.sampled and _is_covered(hours)
+        text = f"no request waits while {text}"
+    else:
+        idle, text = None, f"{queue}; {text}"
     observed, expected = exact_reading(busiest, used.n), range_reading(limit, None, 0.0)
     return context.verdict(
-        status, certain_if(certain), observed, expected, capitalize(text), idle=idle, details=details
+        status, certain_if(certain), observed, expected, capitalize(text), idle=idle, details=(need,)
     )
 
 
@@ -179,24 +172,26 @@ def judge_empty_cache(context: RuleContext) -> RuleResult:
     Hourly maxima count, because a cache is sized for its fullest moment. Blocks that only hold cached prefixes count as
     free, so the result is likely at most if many tokens hit them.
     """
-    hours, limit = sum_periods(context), context.limit("below")
-    total, full = windows.sum_windows(hours), hours_of_fullest(hours, "kv_utilization", context.limit("fullest_hours"))
+    hours, limit, fullest = sum_periods(context), context.limit("below"), context.limit("fullest_hours")
+    total, full = windows.sum_windows(hours), hours_of_fullest(hours, "kv_utilization", fullest)
     if full is None:
         gap = total.explain_missing("kv_utilization")
         return context.unknown(gap, "the engine does not show how full its KV cache is")
     if not total.counters.get("requests_finished"):
         return context.unknown(Gap.NO_TRAFFIC, "no request in all these hours")
     mean, most = full
-    status, hits = Status.OK if most >= limit else Status.WARNING, read_value(context, hours, "prefix_hit_ratio") or 0.0
-    holds_prefixes = hits > context.limit("cached_share")
-    details = [f"highest instant of an hour, hourly mean at most {number(mean, 'ratio')}"]
-    if holds_prefixes and status is Status.WARNING:
-        details.append(f"{number(hits, 'ratio')} of prompt tokens are found in it; blocks that hold them count as free")
-    share = f"{context.limit('fullest_hours') * 100:g}% of {len(hours)} hours"
+    hits = best_value(read_hours(context, hours, "prefix_hit_ratio")) or 0.0
+    status, certain, found = Status.OK, True, ""
+    if most < limit:
+        holds_prefixes = hits > context.limit("cached_share")
+        status, certain = Status.WARNING, _is_covered(hours) and not holds_prefixes
+        found = f"{number(hits, 'ratio')} of prompt tokens are found in it; blocks that hold them count as free"
+        found = found if holds_prefixes else ""
+    details = (f"highest instant of an hour, hourly mean at most {number(mean, 'ratio')}", found)
+    share = f"{fullest * 100:g}% of {len(hours)} hours"
     sentence = f"In {share} the KV cache is at most {number(most, 'ratio')} full; {limit * 100:g}% or more is healthy"
-    certainty = certain_if(status is Status.OK or (_is_covered(hours) and not holds_prefixes))
     observed, expected = exact_reading(most, float(len(hours))), range_reading(limit, None, 0.0)
-    return context.verdict(status, certainty, observed, expected, sentence, details=details)
+    return context.verdict(status, certain_if(certain), observed, expected, sentence, details=details)
 
 
 def compute_idle_replicas(plan: TierPlan | None, ready: float, busiest: float, margin: Margin) -> IdleReplicas:
@@ -227,17 +222,15 @@ def _read_margin(context: RuleContext) -> Margin:
     return margin_from_rule(context.catalogue["NoHeadroom"], context.tier.limits)
 
 
-def _describe_surplus(context: RuleContext, idle: IdleReplicas) -> str:
-    if not idle.replicas:
-        return "no replica is surplus"
-    cost = _describe_cost(context, idle.replicas)
-    return f"{idle.replicas:.1f} of {idle.ready:.1f} replicas are surplus{cost and f', {cost}'}"
-
-
-def _describe_need(context: RuleContext, idle: IdleReplicas) -> str:
+def _describe_idle(context: RuleContext, idle: IdleReplicas) -> tuple[str, str]:
+    """Return the surplus with its cost, and what the busiest hour needs, in words."""
+    surplus = "no replica is surplus"
+    if idle.replicas:
+        cost = _describe_cost(context, idle.replicas)
+        surplus = f"{idle.replicas:.1f} of {idle.ready:.1f} replicas are surplus{cost and f', {cost}'}"
     share = number(_read_margin(context).target_utilization, "ratio")
-    text = f"the busiest hour needs {format_count(idle.needed, 'replica')} at up to {share} of capacity"
-    return text + (f"; the minimum warm count is {idle.minimum_warm}" if idle.minimum_warm else "")
+    need = f"the busiest hour needs {format_count(idle.needed, 'replica')} at up to {share} of capacity"
+    return surplus, need + (f"; the minimum warm count is {idle.minimum_warm}" if idle.minimum_warm else "")
 
 
 def _describe_cost(context: RuleContext, replicas: float) -> str:
@@ -253,44 +246,53 @@ def judge_headroom(context: RuleContext) -> RuleResult:
     Certain if the lower bound is above the limit too. Headroom is certain if the upper bound is below the limit, or if
     the lower bound was above it for a while.
     """
-    each, weekly = sum_periods(context), context.period_seconds > MINUTE_SECONDS
+    each, weekly, limit = sum_periods(context), context.period_seconds > MINUTE_SECONDS, context.limit("above")
     judged = _select_busiest(context, each) if weekly else each
-    used = read_signal(context, judged)
+    used = read_hours(context, judged)
     if isinstance(used, Missing) or used.value is None:
         return _explain_unread(context, used)
-    limit = context.limit("above")
-    late = context.last_quarter(context.binned)
-    last = _read_group(context, late)
+
+    def is_over(value: float) -> bool:
+        return value > limit
+
+    late, levels = context.last_quarter(context.binned), _list_levels(context, judged)
+    last = best_value(read_signal(context, late))
     if weekly:
-        known = [_read_group(context, group) for group in context.periods(late)]
+        known = [best_value(read_signal(context, group)) for group in context.periods(late)]
         last = max((value for value in known if value is not None), default=None)
-    by_period = [read_value(context, (window,)) for window in judged]
-    is_above, above = used.value > limit, used.low is not None and used.low > limit
-    if is_above and not weekly:
-        early = too_early(context, context.binned, last, by_period, lambda value: value > limit)
+    when = f"over {hold(context.binned).watched_seconds / MINUTE_SECONDS:.0f} min"
+    if weekly:
+        when = f"in the busiest {len(judged)} of {len(each)} hours"
+    elif is_over(used.value):
+        early = too_early(context, context.binned, last, levels, is_over)
         if early is not None:
             return early
-    when = f"over {hold(context.binned).watched_seconds / MINUTE_SECONDS:.0f} min"
-    when = f"in the busiest {len(judged)} of {len(each)} hours" if weekly else when
-    details, expected = [when], range_reading(0.0, limit, used.n)
+    expected, above = range_reading(0.0, limit, used.n), used.low is not None and used.low > limit
     claim, healthy = f"Fleet utilisation is {number(used.value, 'ratio')}", f"up to {limit * 100:g}% leaves headroom"
-    if not is_above or not is_persistent(last, by_period, lambda value: value > limit):
-        reason = f"; {explain_not_lasting(context, is_over=last is None or last <= limit)}" if is_above else ""
-        certainty = certain_if(above or (used.high is not None and used.high <= limit))
-        return context.verdict(Status.OK, certainty, used, expected, f"{claim}; {healthy}{reason}", details=details)
-    need, cost = ("", "") if weekly else _describe_missing(context, judged, used.value)
-    details.append("the report and `sizewatch prewarm` have the replicas needed then" if weekly else cost)
-    sentence = f"{claim}; {when}, {healthy}" if weekly else f"{claim}; {need or healthy}"
+    if not is_over(used.value) or not is_persistent(last, levels, is_over):
+        sentence, certainty = f"{claim}; {healthy}", certain_if(above or (used.high is not None and used.high <= limit))
+        if is_over(used.value):
+            sentence += f"; {explain_not_lasting(context, is_over=last is None or last <= limit)}"
+        return context.verdict(Status.OK, certainty, used, expected, sentence, details=(when,))
+    if weekly:
+        sentence, more = (
+            f"{claim}; {when}, {healthy}",
+            "the report and `sizewatch prewarm` have the replicas needed then",
+        )
+    else:
+        need, more = _describe_missing(context, judged, used.value)
+        sentence = f"{claim}; {need or healthy}"
     certainty = certain_if(_is_covered(judged) and above)
-    return context.verdict(Status.WARNING, certainty, used, expected, sentence, details=details)
+    return context.verdict(Status.WARNING, certainty, used, expected, sentence, details=(when, more))
 
 
 def _select_busiest(context: RuleContext, hours: Sequence[Window]) -> tuple[Window, ...]:
     """Return the busiest hours in their order: the share that the rule names, and enough for a finding."""
-    known = [(level, hour) for hour in hours if (level := read_value(context, (hour,))) is not None]
-    known.sort(key=lambda pair: pair[0], reverse=True)
+    levels = zip(_list_levels(context, hours), hours, strict=True)
+    known = [(level, hour) for level, hour in levels if level is not None]
+    known.sort(key=itemgetter(0), reverse=True)
     most = max(SEPARATE, math.floor(context.limit("busiest_hours") * len(hours)))
-    return tuple(sorted((hour for _, hour in known[:most]), key=lambda hour: hour.start))
+    return tuple(sorted((hour for _, hour in known[:most]), key=attrgetter("start")))
 
 
 def _describe_missing(context: RuleContext, judged: Sequence[Window], utilization: float) -> tuple[str, str]:
@@ -321,8 +323,8 @@ def judge_falling(context: RuleContext) -> RuleResult:
     Whole weeks are compared, so that each has every weekday once. Certain if single days show it too, each against the
     same weekday.
     """
-    hours = sum_periods(context)
-    reading = read_signal(context, hours)
+    hours, growth, kept = sum_periods(context), 1 + context.limit("growth"), 1 - context.limit("fall")
+    reading = read_hours(context, hours)
     if isinstance(reading, Missing):
         return _explain_unread(context, reading)
     half = round(context.rule.window_seconds / 2 / DAY_SECONDS)
@@ -331,19 +333,24 @@ def judge_falling(context: RuleContext) -> RuleResult:
     def measure(numbers: Iterable[int]) -> TokenYield | None:
         return _compute_yield(context, [hour for day in numbers for hour in days.get(day, ())])
 
+    def is_falling(first: TokenYield, last: TokenYield) -> bool:
+        return last.traffic >= first.traffic * growth and last.tokens_per_gpu_hour < first.tokens_per_gpu_hour * kept
+
     after, before = measure(range(half)), measure(range(half, 2 * half))
     if before is None or after is None:
         return context.unknown(Gap.NO_TRAFFIC, "one of the two weeks had no traffic")
     pairs = [(measure((day + half,)), measure((day,))) for day in range(half)]
-    falling = [_is_falling(context, first, last) for first, last in pairs if first is not None and last is not None]
+    falling = [is_falling(first, last) for first, last in pairs if first is not None and last is not None]
     observed = exact_reading(after.tokens_per_gpu_hour, reading.n)
-    expected = range_reading(before.tokens_per_gpu_hour * (1 - context.limit("fall")), None, reading.n)
+    expected = range_reading(before.tokens_per_gpu_hour * kept, None, reading.n)
     # Tokens per GPU-hour are requests per replica x tokens per request.
-    traffic, per_replica, per_request, change = (_format_change(*pair) for pair in zip(before, after, strict=True))
+    changes = (f"{new / old - 1:+.1%}" for old, new in zip(before, after, strict=True))
+    words = ("unchanged" if text in ("+0.0%", "-0.0%") else text for text in changes)
+    traffic, per_replica, per_request, change = words
     sentence = f"Tokens per GPU-hour went {change} in a week, traffic {traffic}"
     details = (f"requests per replica {per_replica}", f"tokens per request {per_request}")
     status, is_sure = Status.OK, True
-    if _is_falling(context, before, after):
+    if is_falling(before, after):
         status, is_sure = Status.WARNING, sum(falling) >= context.limit("days") and _is_covered(hours)
         sentence += f"; on {sum(falling)} of {len(falling)} days"
     return context.verdict(status, certain_if(is_sure), observed, expected, sentence, details=details)
@@ -352,21 +359,9 @@ def judge_falling(context: RuleContext) -> RuleResult:
 def _compute_yield(context: RuleContext, hours: Sequence[Window]) -> TokenYield | None:
     if not hours:
         return None
-    total = windows.sum_windows(hours)
+    total, made = windows.sum_windows(hours), best_value(read_hours(context, hours))
     requests, tokens = (total.counters.get(name, 0.0) for name in ("requests_finished", "generation_tokens"))
-    made = read_value(context, hours)
     if requests <= 0 or tokens <= 0 or made is None:
         return None
     traffic = requests / math.fsum(hour.span for hour in hours)
     return TokenYield(traffic, requests / total.covered_seconds, tokens / requests, made)
-
-
-def _is_falling(context: RuleContext, before: TokenYield, after: TokenYield) -> bool:
-    grown = after.traffic >= before.traffic * (1 + context.limit("growth"))
-    return grown and after.tokens_per_gpu_hour < before.tokens_per_gpu_hour * (1 - context.limit("fall"))
-
-
-def _format_change(before: float, after: float) -> str:
-    """Return a change in per cent with its sign, or "unchanged"."""
-    text = f"{after / before - 1:+.1%}"
-    return "unchanged" if text in ("+0.0%", "-0.0%") else text
