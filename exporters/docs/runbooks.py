@@ -11,15 +11,14 @@ from collections import Counter
 from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
-from io import StringIO
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markdown_it import MarkdownIt
-from rich.console import Console
 from rich.markdown import Markdown
 
 from exporters.prometheus_rules.self_monitoring import ROWS
+from exporters.render.terminal import terminal_text
 from exporters.render.text import format_duration, table
 from exporters.status.page import style
 from rules.catalogue.registry import BY_NAME, RULES
@@ -99,7 +98,7 @@ def runbooks_page() -> bytes:
 
 def runbook_text(name: str, width: int) -> str:
     """Return a rule's runbook for a terminal of so many columns. Raise KeyError for an unknown rule."""
-    return _terminal_text(f"**{name}**\n{_sections()[name]}", width)
+    return terminal_text(Markdown(f"**{name}**\n{_sections()[name]}", hyperlinks=False), width=width)
 
 
 def self_alert_text(name: str, width: int) -> str:
@@ -110,7 +109,7 @@ def self_alert_text(name: str, width: int) -> str:
             text = f"{row.reason or 'in short'}: {row.summary}.\n\n{row.description}"
             # Labels and the value of the alert appear as names.
             parts.append(re.sub(r"\{\{ \$(?:labels\.)?(\w+)[^}]*\}\}", r"`<\1>`", text))
-    return _terminal_text("\n\n".join(parts), width)
+    return terminal_text(Markdown("\n\n".join(parts)), width=width)
 
 
 def rules_text(width: int) -> str:
@@ -119,14 +118,7 @@ def rules_text(width: int) -> str:
     for severity, meaning in SEVERITIES.items():
         rows = [(rule.name, rule.title) for rule in RULES if rule.severity is severity]
         parts.append(table((severity.value, meaning), rows))
-    return _terminal_text("\n\n".join(parts), width)
-
-
-def _terminal_text(text: str, width: int) -> str:
-    console = Console(width=width, file=StringIO(), color_system=None, force_terminal=False, legacy_windows=False)
-    with console.capture() as capture:
-        console.print(Markdown(text, hyperlinks=False))
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+    return terminal_text(Markdown("\n\n".join(parts)), width=width)
 
 
 def _sections() -> dict[str, str]:

@@ -101,7 +101,7 @@ def _flat_json(record: object, without: set[str]) -> dict[str, Any]:
 
 def incident_json(incident: Incident) -> dict[str, Any]:
     """Return an incident with its findings in the order of their begin, and its impact: unknown parts are null."""
-    fields = ANY.dump_python(incident, mode="json", exclude={"verdict", "findings"})
+    fields: dict[str, Any] = ANY.dump_python(incident, mode="json", exclude={"verdict", "findings"})
     missed, share = fields.pop("missed"), incident.missed.share if incident.missed else None
     if missed and share:
         requests = None if share.value is None else round(share.value * share.n)

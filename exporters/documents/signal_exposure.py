@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from rich.console import RenderableType
+
 from exporters.documents.replay import reading_json
+from exporters.render.terminal import WIDEST, terminal_text, text_grid
 from exporters.render.text import copy_fields
 from rules.engines.coverage import FamilyUse
 from rules.engines.table import EngineTable
@@ -45,61 +48,11 @@ def explain_gap(
     return replace(value, text=f"{title}: {why}" if release or engine.title not in why else why)
 
 
-def inspect_text(title: str, page: Snapshot, readings: Mapping[str, SignalValue], uses: Iterable[FamilyUse]) -> str:
-    """Return the whole text. Values are since process start, as a single page shows no change."""
-    facts = ", ".join(f"{name} {page.facts[name]}" for name in FACTS if page.facts.get(name))
-    lines = [title, f"  facts     {facts or 'none'}", ""]
-    lines.append("Signals (since the process started; one page tells no change)")
-    lines.extend(f"  {name:42} {_shown(name, value)}" for name, value in readings.items())
-    return "\n".join([*lines, *_page_lines(uses, page.problems)])
-
-
-def _page_lines(uses: Iterable[FamilyUse], problems: Sequence[str]) -> list[str]:
-    """Return the use of every family and the problems of a page, in lines."""
-    uses = tuple(uses)
-    lines = _families("Families that are read", [use for use in uses if use.is_read])
-    lines += _families("Families that are not read", [use for use in uses if not use.is_read])
-    return [*lines, "", "Problems", *(f"  {problem}" for problem in problems)] if problems else lines
-
-
 FACTS = (
     *("model", "engine_versions", "num_gpu_blocks", "num_pages", "block_size", "page_size", "kv_tokens"),
     *("max_model_len", "cache_dtype", "enable_prefix_caching"),
 )
 """Facts shown in this order if a page has them."""
-
-
-def _families(head: str, uses: list[FamilyUse]) -> list[str]:
-    """Return a line per family. Families that only hold the start time of another share a line."""
-    if not uses:
-        return []
-    births = [use for use in uses if not use.is_read and use.name.endswith(CREATED)]
-    lines = ["", f"{head} ({len(uses)})"]
-    lines += [f"  {use.name:58} {use.text}".rstrip() for use in uses if use not in births]
-    return lines + ([f"  {len(births)} that end in {CREATED}"] if births else [])
-
-
-def _shown(name: str, value: SignalValue) -> str:
-    unit = BY_NAME[name].unit
-    if isinstance(value, Missing):
-        return value.gap.value + (f": {value.text}" if value.text else "")
-    best = "" if value.value is None or value.low == value.high else f" (about {number(value.value, unit)})"
-    return f"{quantity(value, unit)}{best}"
-
-
-def inspect_json(
-    engine: str, page: Snapshot, readings: Mapping[str, SignalValue], uses: Iterable[FamilyUse]
-) -> dict[str, Any]:
-    return {
-        "schema": 1,
-        "engine": engine,
-        "generation": page.generation,
-        "facts": dict(page.facts),
-        "signals": {name: reading_json(value) for name, value in readings.items()},
-        "families": [{"name": u.name, "use": "mapped" if u.is_read else "unread", "text": u.text} for u in uses],
-        "problems": list(page.problems),
-    }
-
 
 LISTED = tuple(name for name in GPU_NAMES if name != BY_CODE)
 """GPU families listed on their own. Faults by code are listed with the faults."""
@@ -109,53 +62,95 @@ _UNITS = {"degrees Celsius": "celsius"}
 _GIB = 1024.0**3
 
 
-def inspect_gpus_text(title: str, exporter: GpuExporter, page: GpuExporterPage, uses: Iterable[FamilyUse]) -> str:
+def inspect_text(title: str, page: Snapshot, readings: Mapping[str, SignalValue], uses: Sequence[FamilyUse]) -> str:
+    """Return the whole text. Values are since process start, as a single page shows no change."""
+    facts = ", ".join(f"{name} {page.facts[name]}" for name in FACTS if page.facts.get(name))
+    rows = [(name, _signal_text(value, BY_NAME[name].unit)) for name, value in readings.items()]
+    heads = (
+        title,
+        f"  facts     {facts or 'none'}",
+        "",
+        "Signals (since the process started; one page tells no change)",
+    )
+    return _page_text([*heads, text_grid(rows)], uses, page.problems)
+
+
+def _signal_text(value: SignalValue, unit: str) -> str:
+    if isinstance(value, Missing):
+        return ": ".join(filter(None, (value.gap.value, value.text)))
+    if value.value is None or value.low == value.high:
+        return quantity(value, unit)
+    return f"{quantity(value, unit)} (about {number(value.value, unit)})"
+
+
+def _page_text(parts: list[RenderableType], uses: Sequence[FamilyUse], problems: Sequence[str]) -> str:
+    """Return the parts with the use of every family and the problems of a page. A line an entry, for searches."""
+    births = [use for use in uses if not use.is_read and use.name.endswith(CREATED)]
+    for title, is_read in (("Families that are read", True), ("Families that are not read", False)):
+        rows = [(use.name, use.text) for use in uses if use.is_read == is_read and use not in births]
+        if births and not is_read:
+            # Families that only hold the start time of another share a line.
+            rows.append((f"{len(births)} that end in {CREATED}", ""))
+        if rows:
+            parts += ["", f"{title} ({sum(use.is_read == is_read for use in uses)})", text_grid(rows)]
+    if problems:
+        parts += ["", "Problems", *(f"  {problem}" for problem in problems)]
+    return terminal_text(*parts, width=WIDEST)
+
+
+def inspect_json(
+    engine: str, page: Snapshot, readings: Mapping[str, SignalValue], uses: Sequence[FamilyUse]
+) -> dict[str, Any]:
+    """Return the facts, signals, families and problems of an engine's page."""
+    signals = {name: reading_json(value) for name, value in readings.items()}
+    head = {"engine": engine, "generation": page.generation, "facts": dict(page.facts), "signals": signals}
+    return _page_json(head, uses, page.problems)
+
+
+def _page_json(head: Mapping[str, Any], uses: Sequence[FamilyUse], problems: Sequence[str]) -> dict[str, Any]:
+    uses_of = {True: "mapped", False: "unread"}
+    families = [{"name": use.name, "use": uses_of[use.is_read], "text": use.text} for use in uses]
+    return {"schema": 1, **head, "families": families, "problems": list(problems)}
+
+
+def inspect_gpus_text(title: str, exporter: GpuExporter, page: GpuExporterPage, uses: Sequence[FamilyUse]) -> str:
     """Return the whole text. Counters are totals, as a single page shows no change."""
-    lines = [title, f"  {format_count(len(page.readouts), 'GPU')}; counters so far, for {NO_CHANGE}"]
+    parts: list[RenderableType] = [
+        title,
+        f"  {format_count(len(page.readouts), 'GPU')}; counters so far, for {NO_CHANGE}",
+    ]
     for gpu in page.readouts:
         place = "" if gpu.index is None else f" {gpu.index}"
-        lines += ["", f"GPU{place}: {gpu.product or 'product not told'}, {gpu.gpu}"]
-        lines.extend(f"  {name:42} {_format_gpu_value(name, gpu, exporter, page)}" for name in LISTED)
-    return "\n".join([*lines, *_page_lines(uses, page.problems)])
+        rows = [(name, _quantity_text(_quantity(name, gpu, exporter, page))) for name in LISTED]
+        parts += ["", f"GPU{place}: {gpu.product or 'product not told'}, {gpu.gpu}", text_grid(rows)]
+    return _page_text(parts, uses, page.problems)
 
 
-def inspect_gpus_json(exporter: GpuExporter, page: GpuExporterPage, uses: Iterable[FamilyUse]) -> dict[str, Any]:
-    return {
-        "schema": 1,
-        "exporter": exporter.name,
-        "gpus": [
-            {
-                **copy_fields(gpu, "gpu", "index", "product"),
-                "processes": list(gpu.pids),
-                "quantities": {name: _json(name, gpu, exporter, page) for name in LISTED},
-            }
-            for gpu in page.readouts
-        ],
-        "families": [{"name": u.name, "use": "mapped" if u.is_read else "unread", "text": u.text} for u in uses],
-        "problems": list(page.problems),
-    }
+def inspect_gpus_json(exporter: GpuExporter, page: GpuExporterPage, uses: Sequence[FamilyUse]) -> dict[str, Any]:
+    """Return the quantities of each GPU, the families and problems of a page of a GPU exporter."""
+    gpus = []
+    for gpu in page.readouts:
+        quantities = {name: _quantity(name, gpu, exporter, page) for name in LISTED}
+        fields = copy_fields(gpu, "gpu", "index", "product")
+        gpus.append({**fields, "processes": list(gpu.pids), "quantities": quantities})
+    return _page_json({"exporter": exporter.name, "gpus": gpus}, uses, page.problems)
 
 
-def _value(name: str, gpu: GpuReadout) -> float | None:
-    return gpu.gauges.get(name, gpu.counters.get(name))
-
-
-def _json(name: str, gpu: GpuReadout, exporter: GpuExporter, page: GpuExporterPage) -> dict[str, Any]:
-    value = _value(name, gpu)
+def _quantity(name: str, gpu: GpuReadout, exporter: GpuExporter, page: GpuExporterPage) -> dict[str, Any]:
+    value = gpu.gauges.get(name, gpu.counters.get(name))
     if value is None:
         return {"gap": Gap.NOT_EXPOSED.value, "text": _why_not(name, gpu, exporter, page)}
     return {"value": value, "unit": GPU_NAMES[name].unit, "polled": name in gpu.sampled}
 
 
-def _format_gpu_value(name: str, gpu: GpuReadout, exporter: GpuExporter, page: GpuExporterPage) -> str:
-    value = _value(name, gpu)
-    if value is None:
-        return f"{Gap.NOT_EXPOSED.value}: {_why_not(name, gpu, exporter, page)}"
-    unit = GPU_NAMES[name].unit
+def _quantity_text(quantity: Mapping[str, Any]) -> str:
+    if "gap" in quantity:
+        return f"{quantity['gap']}: {quantity['text']}"
+    value, unit = quantity["value"], quantity["unit"]
     text = f"{value / _GIB:.2f} GiB" if unit == "bytes" else number(value, _UNITS.get(unit, unit))
     if unit in ("joules", "errors", "events"):
         text = f"{text} {unit}"
-    return f"{text} (a poll)" if name in gpu.sampled else text
+    return f"{text} (a poll)" if quantity["polled"] else text
 
 
 def _why_not(name: str, gpu: GpuReadout, exporter: GpuExporter, page: GpuExporterPage) -> str:

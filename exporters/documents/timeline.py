@@ -12,15 +12,12 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from exporters.render.terminal import terminal_text, text_grid
+from exporters.render.terminal import WIDEST, terminal_text, text_grid
 from exporters.render.text import format_duration, format_local
 from rules.evaluator.timeline import TimelineEntry, TimelineKind
 
 LONGEST = 200
 """Maximum characters of a text in a line. The JSON has the full text."""
-
-WIDEST = 1000
-"""Columns that no line reaches."""
 
 WORDS: dict[str, str] = {
     TimelineKind.PLAN: "plan changed",

@@ -12,6 +12,9 @@ from rich.table import Table
 WIDTH = 100
 """Columns of a terminal text."""
 
+WIDEST = 1000
+"""Columns that no line reaches: each entry stays a line, which can be searched."""
+
 
 def terminal_text(*parts: RenderableType, width: int = WIDTH) -> str:
     """Return the parts below each other. Text is no markup, and no line ends in spaces."""
@@ -33,4 +36,4 @@ def text_grid(rows: Iterable[Sequence[str]], head: Sequence[str] = (), *, indent
         column.overflow = "fold"
         if place >= words:
             column.justify = "right"
-    return Padding(grid, (0, 0, 0, indent), expand=False)
+    return Padding(grid, (0, 0, 0, indent))
