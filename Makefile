@@ -34,7 +34,7 @@ quick: $(STAMP)
 goldens: $(STAMP)
 	@PYTHONPATH=.:tests/support $(BIN)/python -m goldens $(if $(WRITE),--write) $(PART)
 
-# More than 200 deliberate mistakes, one at a time: each must fail a test (tests/mutants/mutants.toml). NAME="a b" runs two of them.
+# More than 200 deliberate mistakes, one at a time: each must fail a test (tests/mutants). NAME="a b" runs two of them.
 mutants: $(STAMP)
 	@$(BIN)/python tests/mutants/run_mutants.py $(NAME)
 

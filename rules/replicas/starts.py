@@ -215,16 +215,18 @@ class StartQuantiles:
 
 def quantiles_by_timing(starts: Iterable[ReplicaStart]) -> tuple[StartQuantiles, ...]:
     """Return the quantiles of each kind of timing, in the order of `Timing`."""
-    by_timing = windows.group_by(starts, lambda start: start.timing)
-    return tuple(_quantiles(timing, by_timing[timing]) for timing in Timing if timing in by_timing)
-
-
-def _quantiles(timing: Timing, starts: list[ReplicaStart]) -> StartQuantiles:
-    leads = [start.lead_seconds or 0.0 for start in starts]
-    return StartQuantiles(
-        timing=timing,
-        count=len(leads),
-        p50_seconds=nearest_rank(leads, 0.5),
-        p95_seconds=nearest_rank(leads, LEAD_QUANTILE),
-        proven_seconds=nearest_rank([took.low or 0.0 for start in starts if (took := start.seconds)], LEAD_QUANTILE),
-    )
+    by_timing, quantiles = windows.group_by(starts, lambda start: start.timing), []
+    for timing in Timing:
+        timed = by_timing.get(timing, [])
+        leads = [start.lead_seconds or 0.0 for start in timed]
+        proven = [took.low or 0.0 for start in timed if (took := start.seconds)]
+        if timed:
+            row = StartQuantiles(
+                timing=timing,
+                count=len(leads),
+                p50_seconds=nearest_rank(leads, 0.5),
+                p95_seconds=nearest_rank(leads, LEAD_QUANTILE),
+                proven_seconds=nearest_rank(proven, LEAD_QUANTILE),
+            )
+            quantiles.append(row)
+    return tuple(quantiles)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from rules.replicas import starts
+from rules.replicas import stalls, starts
 from rules.replicas.cascade import CascadeSample, CascadeState, CascadeThresholds, interrupt_cascade, step_cascade
-from rules.replicas.overdue import NO_QUEUE, OverdueTrack, step_overdue
-from rules.replicas.stalls import NO_STALLS, StallTrack, count_held, is_suspended, step_stalls
+from rules.replicas.stalls import NO_QUEUE, NO_STALLS, OverdueTrack, StallTrack
 from rules.replicas.starts import ReplicaStart
 from rules.replicas.track import ScrapeTrack, record_failure, record_success
 from rules.telemetry import histograms, windows
@@ -54,28 +53,22 @@ def apply_snapshot(
     last = replica.track.last
     start = starts.detect_start(replica.track, snapshot, replica.name) or starts.update_start(replica.start, snapshot)
     track, window = record_success(replica.track, snapshot)
-    if window is not None and extra is not None:
-        # GPU sums carry their own seconds.
-        window = replace(
-            window,
-            counters={**extra.counters, **window.counters},
-            gauges={**extra.gauges, **window.gauges},
-            gaps={**extra.gaps, **window.gaps},
-            sampled=window.sampled | extra.sampled,
-        )
-    stalls, queue = NO_STALLS, NO_QUEUE
-    if window is None:
-        cascade, slope_gap, stale = interrupt_cascade(replica.cascade), replica.slope_gap, False
-    else:
+    cascade, slope_gap, stale_seconds = interrupt_cascade(replica.cascade), replica.slope_gap, 0.0
+    stalled, queue = NO_STALLS, NO_QUEUE
+    if window is not None:
+        if extra is not None:
+            window = _add_extra(window, extra)
         cascade, slope_gap = _follow_cascade(replica, snapshot, window, limits)
-        stale = not is_suspended(snapshot.gauges) and any(window.gaps.get(family) is Gap.STALE for family in CLAIMS)
+        is_claimed = any(window.gaps.get(family) is Gap.STALE for family in CLAIMS)
+        if is_claimed and not stalls.is_suspended(snapshot.gauges):
+            stale_seconds = replica.stale_seconds + window.span
         is_restart = window.gaps.get(windows.EVERYTHING) is Gap.RESTARTED
         if last is not None and not is_restart:
-            stalls = step_stalls(replica.stalls, last, snapshot)
-            queue = step_overdue(replica.queue, last, snapshot, limits.ttft_slo_seconds)
+            stalled = stalls.step_stalls(replica.stalls, last, snapshot)
+            queue = stalls.step_overdue(replica.queue, last, snapshot, limits.ttft_slo_seconds)
         if last is not None and (queue is not NO_QUEUE or replica.queue is not NO_QUEUE or replica.stalls.ranks):
             unanswered = _count_unanswered(replica.queue, replica.stalls, last)
-            unanswered_now = _count_unanswered(queue, stalls, snapshot)
+            unanswered_now = _count_unanswered(queue, stalled, snapshot)
             window = _with_unanswered(window, unanswered, unanswered_now, None if is_restart else queue.gone)
     opened, closed = _open_minute(replica, track, window)
     replica = replace(
@@ -83,14 +76,25 @@ def apply_snapshot(
         track=track,
         cascade=cascade,
         open=opened,
-        stale_seconds=replica.stale_seconds + window.span if stale and window is not None else 0.0,
-        stalls=stalls,
+        stale_seconds=stale_seconds,
+        stalls=stalled,
         queue=queue,
         error="",
         slope_gap=slope_gap,
         start=start,
     )
     return replica, window, closed
+
+
+def _add_extra(window: Window, extra: Window) -> Window:
+    """Add the families of GPUs, whose sums carry their own seconds."""
+    return replace(
+        window,
+        counters={**extra.counters, **window.counters},
+        gauges={**extra.gauges, **window.gauges},
+        gaps={**extra.gaps, **window.gaps},
+        sampled=window.sampled | extra.sampled,
+    )
 
 
 def apply_failed_scrape(
@@ -103,9 +107,9 @@ def apply_failed_scrape(
     return replica, window, closed
 
 
-def _count_unanswered(queue: OverdueTrack, stalls: StallTrack, page: Snapshot) -> tuple[float, float]:
+def _count_unanswered(queue: OverdueTrack, stalled: StallTrack, page: Snapshot) -> tuple[float, float]:
     """Return the overdue requests of a page, and those that an engine holds which no longer steps."""
-    waiting, held = count_held(stalls, page)
+    waiting, held = stalls.count_held(stalled, page)
     return max(queue.overdue, waiting), held
 
 

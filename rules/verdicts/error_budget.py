@@ -6,14 +6,12 @@ of OBJECTIVES. `rules.methods.burn_rate` has the rates.
 
 from __future__ import annotations
 
-import itertools
 import math
 import operator
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from rules.plan.load_bins import BinnedWindow, TierContext
 from rules.telemetry import histograms, outcomes, windows
@@ -28,7 +26,8 @@ COUNTED = (*OBJECTIVES, outcomes.FAILED)
 """All that is counted against a promise: slow requests of each of these families, then failed requests."""
 
 OF_EVENTS = frozenset({"itl_seconds"})
-"""Families of output events. Those of one request, or of one slow step, are not independent: requests are counted."""
+"""Families of output events. Those of one request, or of one slow step, are not independent: they count as the
+requests that had any."""
 
 KEPT_SECONDS = 3 * 86_400.0
 """The longest window of the burn-rate ladder (SRE workbook, ch. 5)."""
@@ -62,12 +61,12 @@ class Budget:
     """Counts of a tier's requests by objective (seconds, None: no objective), in rows ordered by start without overlap.
 
     Counts are of all replicas together. A changed objective starts a new budget. `levels` are the requests of LEVELS by
-    the start of their minute, of the last hour.
+    family and start of their minute, of the last hour.
     """
 
     objectives: tuple[float | None, ...] = (None,) * len(OBJECTIVES)
     rows: array[float] = field(default_factory=lambda: array("d"))
-    levels: Mapping[str, Mapping[float, float]] = field(default_factory=dict)
+    levels: Mapping[tuple[str, float], float] = field(default_factory=dict)
 
     def columns(self, since: float, until: float, *places: int) -> list[array[float]]:
         """Return columns of the rows whose middle lies in (since, until]."""
@@ -107,14 +106,13 @@ def add_minute(budget: Budget, minute: Window) -> Budget:
     return replace(budget, rows=rows, levels=_add_levels(budget.levels, minute))
 
 
-def _add_levels(known: Mapping[str, Mapping[float, float]], minute: Window) -> dict[str, dict[float, float]]:
+def _add_levels(known: Mapping[tuple[str, float], float], minute: Window) -> dict[tuple[str, float], float]:
     """Add the levels of a minute of one replica. Drop old ones."""
-    since = minute.end - LEVEL_SECONDS
-    levels = {family: {start: n for start, n in of.items() if start > since} for family, of in known.items()}
+    levels = {key: n for key, n in known.items() if key[1] > minute.end - LEVEL_SECONDS}
     for family, name in LEVELS.items():
-        if (gauge := minute.gauges.get(name)) is not None:
-            of, start = levels.setdefault(family, {}), windows.minute_of(minute)
-            of[start] = of.get(start, 0.0) + gauge.integral / max(minute.span, MINUTE_SECONDS)
+        gauge, key = minute.gauges.get(name), (family, windows.minute_of(minute))
+        if gauge is not None:
+            levels[key] = levels.get(key, 0.0) + gauge.integral / max(minute.span, MINUTE_SECONDS)
     return levels
 
 
@@ -138,61 +136,55 @@ def restore_budget(context: TierContext, hours: Iterable[BinnedWindow], minutes:
 def count_slow_requests(budget: Budget, family: str, since: float, until: float) -> SlowRequestCount:
     """Return the counts of one objective in (since, until] (unix seconds). Raise ValueError for an unknown family."""
     column = _column(family)
-    columns = budget.columns(since, until, _SEEN_SECONDS, _REQUESTS, *range(column, column + _EACH))
-    seen, requests, *counts = map(math.fsum, columns)
-    share, overdue = _requests_by_count(family, requests, counts[0]), count_overdue(budget, family, until)
-    n, low, best, high = (count * share + overdue for count in counts)
-    return SlowRequestCount(n=n, low=low, best=best, high=high, seconds=min(until - since, seen))
+    seen, requests, *counts = budget.columns(since, until, _SEEN_SECONDS, _REQUESTS, *range(column, column + _EACH))
+    n, low, best, high = map(math.fsum, counts)
+    share, overdue = 1.0, count_overdue(budget, family, until)
+    if family in OF_EVENTS and n > 0:
+        with_events = (finished for finished, events in zip(requests, counts[0], strict=True) if events > 0)
+        share = min(1.0, math.fsum(with_events) / n)
+    low, best, high = (count * share + overdue for count in (low, best, high))
+    seconds = min(until - since, math.fsum(seen))
+    return SlowRequestCount(n=n * share + overdue, low=low, best=best, high=high, seconds=seconds)
 
 
 def count_overdue(budget: Budget, family: str, now: float) -> float:
     """Return the requests of the latest minutes that have missed the objective and are not counted as slow yet."""
-    levels = budget.levels.get(family, {})
-    return max((n for start, n in levels.items() if now - LATEST_SECONDS < start <= now), default=0.0)
-
-
-class _CountedRow(NamedTuple):
-    """Row of a budget with the counts of one objective. Requests that are `overdue` count as slow."""
-
-    start: float
-    end: float
-    requests: float
-    overdue: float
-    n: float
-    best: float
-    high: float
-
-
-def _list_rows(budget: Budget, family: str, since: float, until: float) -> list[_CountedRow]:
-    """Return the rows in (since, until], oldest first."""
-    column, levels = _column(family), budget.levels.get(family, {})
-    places = _START, _LENGTH, _REQUESTS, column, column + _BEST, column + _BEST + 1
-    rows = []
-    for start, length, requests, n, best, high in zip(*budget.columns(since, until, *places), strict=True):
-        late = levels.get(start, 0.0)
-        rows.append(_CountedRow(start, start + length, requests, late, n + late, best + late, high + late))
-    return rows
+    levels = (n for (of, t), n in budget.levels.items() if of == family and now - LATEST_SECONDS < t <= now)
+    return max(levels, default=0.0)
 
 
 def count_standing_minutes(budget: Budget, since: float, until: float) -> int:
     """Return the number of the last rows in (since, until] in which requests were overdue and none got a first token."""
-    rows = reversed(_list_rows(budget, OBJECTIVES[0], since, until))
-    return sum(1 for _ in itertools.takewhile(lambda row: row.overdue >= 1 and row.n <= row.overdue, rows))
+    columns = budget.columns(since, until, _START, _column(OBJECTIVES[0]))
+    count = 0
+    for start, first_tokens in zip(*map(reversed, columns), strict=True):
+        if first_tokens > 0 or budget.levels.get((OBJECTIVES[0], start), 0.0) < 1:
+            break
+        count += 1
+    return count
 
 
 def count_slow_rows(budget: Budget, family: str, allowed: float, since: float, until: float) -> int:
     """Return the number of rows in (since, until] with more than the allowed share."""
-    return sum(1 for row in _list_rows(budget, family, since, until) if row.best > allowed * row.n)
+    return len(_list_slow_rows(budget, family, allowed, since, until))
+
+
+def _list_slow_rows(
+    budget: Budget, family: str, allowed: float, since: float, until: float
+) -> list[tuple[float, float]]:
+    """Return begin and end of each row in (since, until] with more than the allowed share."""
+    places = _START, _LENGTH, _column(family), _column(family) + _BEST
+    rows = []
+    for start, length, n, best in zip(*budget.columns(since, until, *places), strict=True):
+        overdue = budget.levels.get((family, start), 0.0)
+        if best + overdue > allowed * (n + overdue):
+            rows.append((start, start + length))
+    return rows
 
 
 def _column(family: str) -> int:
     """Return the first column of a family's counts. Raise ValueError for an unknown family."""
     return _FIRST + _EACH * COUNTED.index(family)
-
-
-def _requests_by_count(family: str, requests: float, n: float) -> float:
-    """Return the finished requests by `n` counts: output events of one request are not independent. 1 for other families."""
-    return min(1.0, requests / n) if family in OF_EVENTS and n > 0 else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,15 +202,12 @@ class BurnSpan:
 
 def find_burn_span(budget: Budget, family: str, allowed: float, since: float, until: float) -> BurnSpan | None:
     """Return the span of the rows in (since, until] with more than the allowed share, None if there is none."""
-    rows = _list_rows(budget, family, since, until)
-    burning = [row for row in rows if row.n > 0 and row.best > allowed * row.n]
-    if not burning:
+    rows = _list_slow_rows(budget, family, allowed, since, until)
+    if not rows:
         return None
-    begin, end = burning[0].start, burning[-1].end
-    after = [row for row in rows if row.start >= end and row.n > 0]
-    n = math.fsum(row.n for row in after)
-    share = _requests_by_count(family, math.fsum(row.requests for row in after), n)
-    return BurnSpan(begin=begin, end=end, n=n * share, slow=math.fsum(row.high for row in after) * share)
+    begin, end = rows[0][0], rows[-1][1]
+    after = count_slow_requests(budget, family, end, until)
+    return BurnSpan(begin=begin, end=end, n=after.n, slow=after.high)
 
 
 def measure_missed_objective(budget: Budget, now: float) -> MissedObjective | None:
@@ -247,11 +236,12 @@ def _row(
 ) -> array[float] | None:
     row = array("d", (start, span, seen, window.counters.get("requests_finished", 0.0)))
     for family, objective in zip(OBJECTIVES, objectives, strict=True):
-        parts = window.histograms.get(family, ()) if objective is not None else ()
-        share = histograms.share_above(parts, objective) if objective is not None else None
-        counts = (share.n, share.low, share.best, share.high) if share is not None else (0.0,) * _EACH
-        left = window.counters.get(outcomes.OVERDUE_LEFT, 0.0) if family == OBJECTIVES[0] and objective else 0.0
-        row.extend(count + left for count in counts)
+        if objective is None:
+            row.extend((0.0,) * _EACH)
+            continue
+        share = histograms.share_above(window.histograms.get(family, ()), objective)
+        left = window.counters.get(outcomes.OVERDUE_LEFT, 0.0) if family == OBJECTIVES[0] else 0.0
+        row.extend((share.n + left, share.low + left, share.best + left, share.high + left))
     ended = outcomes.outcomes(window)
     if isinstance(ended, Missing):
         row.extend((0.0,) * _EACH)

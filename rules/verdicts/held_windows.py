@@ -122,13 +122,6 @@ class HeldWindows(tuple[BinnedWindow, ...]):
         return math.fsum(parts) > math.fsum(wholes) / 2
 
     @cached_property
-    def waiting(self) -> frozenset[str | None]:
-        """Return the replicas at which a request waited."""
-        parts = (batch.waiting for batch in self._batches)
-        own = () if self._batches else [binned.replica for binned in self if load_bins.has_waited(binned.window)]
-        return frozenset(own).union(*parts)
-
-    @cached_property
     def by_replica(self) -> Mapping[str | None, HeldWindows]:
         """Return the windows of each replica, in their order."""
         groups = windows.group_by(self, lambda binned: binned.replica)
@@ -137,17 +130,19 @@ class HeldWindows(tuple[BinnedWindow, ...]):
     @cached_property
     def on_curve(self) -> HeldWindows:
         """Return the windows with a load bin, in their order."""
-        if self._batches:
-            return HeldWindows.of_batches(batch.on_curve for batch in self._batches)
-        return HeldWindows(binned for binned in self if binned.bin is not None)
+        return HeldWindows.of_batches(self.by_batch(_select_on_curve))
 
     @kept
     def find_growing_queues(self, now: float) -> dict[str | None, str]:
         """Return the replicas whose queue grew over the whole hold up to `now` (unix seconds), with the numbers."""
-        # Most replicas of a fleet have no queue at all. Sums over replicas do not show it.
-        names = [name for name in self.by_replica if name in self.waiting and name is not None] if self.waiting else []
-        texts = {name: load_bins.describe_growth(self.by_replica[name], now) for name in names}
-        return {name: text for name, text in texts.items() if text}
+        # Hot path: most replicas of a fleet have no queue at all. Sums over replicas do not show it.
+        texts: dict[str | None, str] = {}
+        waiting = frozenset[str | None]().union(*self.by_batch(_find_waiting)) - {None}
+        for name, held in self.by_replica.items() if waiting else ():
+            text = load_bins.describe_growth(held, now) if name in waiting else None
+            if text:
+                texts[name] = text
+        return texts
 
     @kept
     def periods(self, seconds: float) -> dict[float, HeldWindows]:
@@ -157,11 +152,10 @@ class HeldWindows(tuple[BinnedWindow, ...]):
             return {number: HeldWindows(groups[number]) for number in sorted(groups)}
         parts: dict[float, list[HeldWindows]] = {}
         for batch in self._batches:
-            numbers = batch.once(_number_periods, seconds)
-            # A batch of one period keeps what was asked of it.
-            groups_of_batch = {numbers[0]: batch} if len(numbers) == 1 else batch.periods(seconds)
+            groups_of_batch = batch.periods(seconds)
             for number, group in groups_of_batch.items():
-                parts.setdefault(number, []).append(group)
+                # A batch of one period keeps what was asked of it.
+                parts.setdefault(number, []).append(batch if len(groups_of_batch) == 1 else group)
         return {number: HeldWindows.of_batches(parts[number]) for number in sorted(parts)}
 
     @kept
@@ -214,8 +208,13 @@ def select_ending(batch: HeldWindows, since: float, until: float = math.inf) -> 
     return HeldWindows(binned for binned in batch if since < binned.window.end <= until)
 
 
-def _number_periods(batch: HeldWindows, seconds: float) -> list[float]:
-    return sorted({binned.window.middle // seconds for binned in batch})
+def _find_waiting(batch: HeldWindows) -> frozenset[str | None]:
+    """Return the replicas at which a request waited."""
+    return frozenset(binned.replica for binned in batch if load_bins.has_waited(binned.window))
+
+
+def _select_on_curve(batch: HeldWindows) -> HeldWindows:
+    return HeldWindows(binned for binned in batch if binned.bin is not None)
 
 
 def _is_of_one_scrape(window: Window) -> bool:

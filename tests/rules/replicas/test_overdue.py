@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from making import START, cumulative, snapshot
 
-from rules.replicas.overdue import NO_QUEUE, OverdueTrack, step_overdue
+from rules.replicas.stalls import NO_QUEUE, OverdueTrack, step_overdue
 from rules.telemetry.snapshots import Snapshot
 
 OBJECTIVE = 12.0
