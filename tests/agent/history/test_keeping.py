@@ -8,6 +8,7 @@ import math
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -178,6 +179,20 @@ def test_minutes_that_an_earlier_run_booked_are_not_booked_again_after_a_trouble
     with HistoryStore.open_reader(path) as reader:
         told = reader.requests("t", START, START + 600)
     assert sum(one.requests for one in told) == 5 * window(0).counters["requests_finished"]
+
+
+def test_the_rest_of_a_minute_in_which_the_agent_restarted_is_booked(path: Path) -> None:
+    whole = window(0)
+    cut = {"expected_seconds": 10.0, "covered_seconds": 10.0}
+    first = replace(whole, end=START + 10, **cut)
+    rest = replace(whole, start=START + 10, expected_seconds=50.0, covered_seconds=50.0)
+    for part, now in ((first, START + 10), (rest, START + 60)):
+        with closing(HistoryService(lambda: HistoryStore(path))) as run:
+            record = ClosedMinute(tier="t", replica="r", slice=load_bins.bin_window(part, None, "r"))
+            run.write_cycle([record], now=now)
+    with HistoryStore.open_reader(path) as reader:
+        (minute,) = reader.minutes("t", START, START + 60)
+    assert minute.window.covered_seconds == 60.0
 
 
 def test_a_turn_with_nothing_to_write_does_not_call_a_file_well_that_it_did_not_try(

@@ -8,10 +8,15 @@ import zlib
 import pytest
 import recorded
 from history_samples import recorded_minutes
+from history_samples import window as made_window
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.history.codec import decode_window, encode_window
+from agent.history.codec import decode_window, encode_window, group_demand, sum_key
+from agent.history.daily_queries import pieces
+from agent.history.schema import HOURS, MINUTES
+from rules.evaluator.observation import ClosedMinute
+from rules.plan.load_bins import bin_window
 from rules.telemetry.gauges import GaugeSum
 from rules.telemetry.histograms import Histogram
 from rules.telemetry.signals import Gap
@@ -43,6 +48,25 @@ window = st.builds(
     gaps=st.dictionaries(family, st.sampled_from(Gap), max_size=3),
     sampled=st.frozensets(family, max_size=3),
 )
+
+
+def closed(pool: str) -> ClosedMinute:
+    return ClosedMinute(tier="t", replica="r", pool=pool, slice=bin_window(made_window(0), None, "r"))
+
+
+def test_a_request_of_two_pools_is_demand_once() -> None:
+    (parts,) = group_demand([closed("prefill"), closed("decode")]).values()
+    assert len(parts) == 1
+
+
+@pytest.mark.parametrize(("pool", "series"), [("mixed", ""), ("prefill", "prefill"), ("decode", "decode")])
+def test_hours_keep_the_pools_of_a_tier_apart(pool: str, series: str) -> None:
+    assert sum_key(HOURS, closed(pool))[1].replica == series
+    assert sum_key(MINUTES, closed(pool))[1].replica == "r"
+
+
+def test_a_time_is_cut_at_full_multiples() -> None:
+    assert list(pieces(90.0, 250.0, 100.0)) == [(90.0, 100.0), (100.0, 200.0), (200.0, 250.0)]
 
 
 @given(window)
