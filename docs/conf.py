@@ -24,7 +24,7 @@ def add_contents(app: Any, name: str, source: list[str]) -> None:
     if name != "index":
         return
     for heading, part in re.findall(r"^## (.+)\n((?:(?!^## ).*\n)*)", source[0], flags=re.MULTILINE):
-        pages = "\n".join(dict.fromkeys(re.findall(r"\]\(([\w-]+)\.md\)", part)))
+        pages = "\n".join(dict.fromkeys(re.findall(r"\]\(([\w/-]+)\.md\)", part)))
         source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {heading}\n\n{pages}\n```\n"
 
 

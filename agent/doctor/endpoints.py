@@ -26,7 +26,7 @@ STATUS = "/api/v2/status"
 
 TIER_ADVICE = "let the store scrape the node agents of it, or name its engines' series in tiers (docs/fleet.md)"
 
-ENGINES_ADVICE = "run node agents beside its engines: the store adds up what they export (docs/scaling.md)"
+ENGINES_ADVICE = "run node agents beside its engines: the store adds up what they export (docs/fleet.md)"
 
 ANYTHING = "vector(1)"
 """Query without samples that every PromQL server answers."""

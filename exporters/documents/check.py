@@ -28,7 +28,7 @@ HEADS = {
     Status.UNKNOWN: "cannot be judged",
 }
 
-BATCH_PAGE = "docs/batch.md"
+BATCH_PAGE = "docs/special-tiers.md"
 """Page about the work of batch tiers, whose row is no rule and has no runbook."""
 
 NO_BENCHMARK = "other limits are broken; the plan has no benchmark to confirm"

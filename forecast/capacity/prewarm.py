@@ -20,7 +20,7 @@ LATE_TO_WARM = 1200.0
 """Cost of the late requests of one missing replica-minute, in minutes of a warm replica.
 
 It applies to all traffic unless prices are given (`minimum_warm.CapacityPrices`). Found on traces, see
-docs/prewarming-results.md."""
+docs/prewarming.md."""
 LEAST_CERTAINTY = 0.5
 
 SHORTEST_SECONDS = 3600.0
@@ -66,7 +66,7 @@ def hold_minutes(lead: int) -> int:
     """Return the minutes to keep a target: until its minute is over.
 
     With less, a replica is cancelled before it serves. More costs more than a higher certainty that avoids as many
-    violations (docs/prewarming-results.md)."""
+    violations (docs/prewarming.md)."""
     return lead + 1
 
 

@@ -23,7 +23,7 @@ from rules.plan.replica_count import Margin
 from rules.telemetry.families import FamilyKind
 
 DOCS = ROOT / "docs"
-PAGES = {page.name: page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("*.md"))}
+PAGES = {page.relative_to(DOCS).as_posix(): page.read_text(encoding="utf-8") for page in sorted(DOCS.rglob("*.md"))}
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 UNIT = (ROOT / "deploy" / "systemd" / "sizewatch.service").read_text(encoding="utf-8")
 
@@ -87,9 +87,11 @@ def test_every_command_and_link_of_the_readme_exists_and_the_index_lists_every_p
 @pytest.mark.parametrize("page", PAGES)
 def test_every_link_leads_to_a_page_and_a_heading_that_exist(page: str) -> None:
     for target in re.findall(r"\]\((?!https://)([^)\s]+)\)", PAGES[page]):
-        name, _, anchor = target.partition("#")
-        assert (name or page) in PAGES, target
-        heads = re.findall(r"^#+ (.+)$", PAGES[name or page], flags=re.MULTILINE)
+        path, _, anchor = target.partition("#")
+        linked = (DOCS / page).parent / path if path else DOCS / page
+        name = linked.resolve().relative_to(DOCS).as_posix()
+        assert name in PAGES, target
+        heads = re.findall(r"^#+ (.+)$", PAGES[name], flags=re.MULTILINE)
         anchors = {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
         assert not anchor or anchor in anchors, f"{page}: {target}"
 
@@ -112,7 +114,7 @@ def test_a_duration_whose_option_shows_one_has_it_for_default() -> None:
 
 def test_the_configurations_shown_can_be_used(tmp_path: Path) -> None:
     whole: dict[str, Any] = {}
-    for block in (*blocks("install.md", "yaml"), *blocks("web-pages.md", "yaml")):
+    for block in (*blocks("install.md", "yaml"), *blocks("connections.md", "yaml")):
         data = yaml.safe_load(block)
         if set(data) & {"targets", "web"}:
             whole |= data

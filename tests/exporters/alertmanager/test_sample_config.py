@@ -64,7 +64,7 @@ def test_alerts_are_routed_by_their_severity_and_the_watchdog_goes_outside(
 def test_the_webhook_route_of_the_docs_takes_no_alert_from_its_team(
     receivers: str, labels: tuple[str, ...], tmp_path: Path
 ) -> None:
-    page = (ROOT / "docs" / "alerting-posts.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "alerting.md").read_text(encoding="utf-8")
     blocks = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
     (theirs,) = (block for block in blocks if "route" in block)
     (diagnosis,) = (block for block in blocks if isinstance(block, list))

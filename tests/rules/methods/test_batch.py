@@ -122,7 +122,7 @@ def test_step_13_of_a_batch_tier_asks_for_its_work() -> None:
     found = check_benchmark(view, binned, now, 60.0)
     assert found.status is Status.WARNING
     assert "BatchWork, certain: The 72,008 requests in the system end at 15:00" in check_text([found], "1h", 1200.0)
-    assert "runbook: docs/batch.md" in check_text([found], "1h", 1200.0)
+    assert "runbook: docs/special-tiers.md" in check_text([found], "1h", 1200.0)
     asked = check_benchmark(context(), binned, now, 60.0).results
     assert BATCH_WORK.name not in {one.rule for one in asked}
 
