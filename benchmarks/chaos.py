@@ -28,7 +28,7 @@ from waiting import wait_for
 from agent.history.store import HistoryStore
 
 FINISHED = "sizewatch_requests_finished_total"
-WARM_SECONDS = 3.0
+WARM_SECONDS = 10.0
 ENDED = 143
 """Exit code of a shell's command that SIGTERM ended."""
 
