@@ -157,7 +157,8 @@ def replay_text(result: ReplayResult) -> str:
     rows: list[tuple[str, str]] = []
     for finding in result.findings:
         rows += [("", ""), *_finding_rows(finding, result)]
-    parts.append(text_grid(rows, indent=0))
+    if rows:
+        parts.append(text_grid(rows, indent=0))
     unknowns = [state.unknown for state in result.rule_states if state.unknown]
     reasons = [(span, describe_gap(span.reason, span.text, "{gap} ({text})")) for span in unknowns]
     parts += _section("Judged and fine:", [(verdict, verdict.sentence) for verdict in result.fine])
