@@ -19,8 +19,7 @@ from agent.config.peer import Peer
 from agent.errors import SizewatchError
 from agent.http_client.client import HttpClient
 from agent.http_client.errors import place_of
-from exporters.grafana.dashboards import DASHBOARDS, dashboard_json
-from exporters.grafana.files import FOLDER
+from exporters.grafana.dashboards import DASHBOARDS, FOLDER, dashboard_json
 
 TIMEOUT_SECONDS = 30.0
 MOST_FOLDERS = 1000

@@ -10,6 +10,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from agent.config.config import Config
 from agent.config.load import LoadedConfig
@@ -158,10 +159,14 @@ def target_from_pod(pod: DiscoveredPod) -> TargetKeys:
 
 
 class SidecarPod(PodSource):
-    """Pod that this agent is part of. Targets come from the configuration, GPUs from the node's exporter."""
+    """Pod that this agent is part of. Targets come from the configuration, GPUs from NVML or the node's exporter."""
+
+    _planned: Mapping[str, int] = MappingProxyType({})
 
     def add_discovered_targets(self, loaded: LoadedConfig) -> LoadedConfig:
         """Name the targets without a name after the pod: the targets of every pod are at 127.0.0.1."""
+        if loaded.plan is not None and loaded.config.gpus.source == "nvml":
+            self._planned = {name: tier.gpu.per_replica for name, tier in loaded.plan.tiers.items()}
         targets = []
         for target in loaded.config.targets:
             if not target.replica:
@@ -172,9 +177,12 @@ class SidecarPod(PodSource):
         return replace(loaded, config=loaded.config.model_copy(update={"targets": tuple(targets)}))
 
     def assign_gpus(self, targets: Sequence[Target], readouts: Mapping[str, GpuReadout]) -> dict[Key, GpuAssignment]:
-        """Return the GPUs that the exporter assigns to the pod. With several targets their owner is unknown."""
-        owned = pod_gpus.gpus_from_exporter(f"{self.keys.namespace}/{self.keys.pod}", readouts)
-        return {target.key: owned if len(targets) == 1 else GpuAssignment(gpus=()) for target in targets}
+        """Return the GPUs of the pod. With several targets their owner is unknown."""
+        if len(targets) != 1:
+            return {target.key: GpuAssignment(gpus=()) for target in targets}
+        (target,) = targets
+        place = f"{self.keys.namespace}/{self.keys.pod}"
+        return {target.key: pod_gpus.visible_gpus(place, readouts, self._planned.get(target.tier))}
 
 
 def pods_of(config: Config, clock: Callable[[], float]) -> PodSource | None:

@@ -47,6 +47,19 @@ def gpus_from_exporter(place: str, readouts: Mapping[str, GpuReadout]) -> GpuAss
     return GpuAssignment(gpus=gpus, missing="" if gpus or not readouts else missing)
 
 
+def visible_gpus(place: str, readouts: Mapping[str, GpuReadout], planned: int | None) -> GpuAssignment:
+    """Return the GPUs of a sidecar's pod (namespace/name): those that an exporter assigns to it, else all that NVML shows.
+
+    NVML shows what NVIDIA_VISIBLE_DEVICES names, without the owner: another number than planned may be GPUs of others.
+    """
+    if any(readout.pods for readout in readouts.values()) or not readouts or planned is None:
+        return gpus_from_exporter(place, readouts)
+    if len(readouts) == planned:
+        return GpuAssignment(gpus=tuple(readouts))
+    missing = f"not known: {len(readouts)} GPUs are visible, and the plan gives a replica {planned}"
+    return GpuAssignment(gpus=(), missing=f"{missing}; name those of pod {place} in NVIDIA_VISIBLE_DEVICES")
+
+
 def find_shared_gpus(by_replica: Mapping[tuple[str, str], GpuAssignment]) -> tuple[str, ...]:
     """Return a sentence for each GPU of several replicas."""
     replicas = defaultdict[str, list[str]](list)

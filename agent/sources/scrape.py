@@ -146,11 +146,7 @@ class ScrapeSource(Source):
 
 def make_gpu_reader(config: Config) -> GpuReader | None:
     """Return the reader of the configured source, or None without one."""
-    kubernetes = config.discovery.kubernetes
     if config.gpus.source == "nvml":
-        if kubernetes is not None and kubernetes.scope == "pod":
-            # NVML shows a sidecar the whole node, without the owner of each GPU.
-            return None
         # An agent without GPUs of its own loads no library for them.
         from agent.gpu.nvml_reader import NvmlReader
 

@@ -23,10 +23,9 @@ from exporters.docs.reference_pages import (
     walk_schema,
 )
 from exporters.docs.runbooks import fill_runbooks
-from exporters.grafana.files import FILES as GRAFANA
-from exporters.grafana.files import config_maps_text
+from exporters.grafana.dashboards import FILES as GRAFANA
 from exporters.metrics import self_metrics
-from exporters.prometheus_rules.alerts import alerts_text, object_text
+from exporters.prometheus_rules.alerts import alerts_text
 from exporters.report.records import report_schema
 from rules.catalogue.registry import RULES
 from rules.plan.schema import plan_schema
@@ -59,10 +58,8 @@ ARTEFACTS: Mapping[str, Render] = {
     "docs/signals.md": lambda sources, _: signals_page(),
     "docs/runbooks.md": lambda sources, present: fill_runbooks(present),
     "rules/prometheus/sizewatch-alerts.yaml": lambda sources, _: alerts_text(sources.external_url),
-    "rules/prometheus/prometheusrule.yaml": lambda sources, _: object_text(sources.external_url),
     # Copies: a chart reads only files of its own folder.
     "deploy/chart/sizewatch/files/sizewatch-alerts.yaml": lambda sources, _: alerts_text(sources.external_url),
-    "deploy/chart/sizewatch/files/dashboards.yaml": lambda sources, _: config_maps_text(),
     **{path: lambda *_, text=text: text() for path, text in GRAFANA.items()},
 }
 """Render functions by path from the root of the repository."""

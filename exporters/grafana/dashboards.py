@@ -1,25 +1,30 @@
 """Dashboards: tables of panels in YAML beside this file, printed as Grafana's JSON (the classic schema of Grafana 10 on).
 
-A panel is a row of its dashboard's file. Its expressions are those of `exporters.grafana.promql`. Limits come from
-`rules.catalogue.registry`; an override in the configuration does not reach the dashboards.
+A panel is a row of its dashboard's file. Its expressions are those of `exporters.grafana.promql`, its look is a row of
+`exporters.grafana.looks`. Limits are the catalogue's; an override in the configuration does not reach the dashboards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 from jinja2 import Environment, StrictUndefined
 from pydantic import BaseModel, ConfigDict
 
 from exporters.grafana import promql
-from exporters.grafana.looks import CURRENCIES, CUSTOM, LIMITS, OPTIONS, STYLES, Json, colour_text, list_looks
+from exporters.grafana.looks import CURRENCIES, CUSTOM, LOOKS, MONEY, OPTIONS, STYLES, Json
 from exporters.metrics import names, self_metrics
 
-TAG, COLUMNS, CURRENCY_UNIT = "sizewatch", 24, "locale"
+TAG, COLUMNS = "sizewatch", 24
 DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
+FOLDER = "sizewatch"
+"""Folder in Grafana."""
+
 SHORTEST_STEP = "30s"
 """Minimum query step. A shorter step exceeds the scraped samples and shrinks the rate window below four scrapes."""
 
@@ -28,43 +33,41 @@ class _Row(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Column(_Row):
-    """Column of a table: its expression's newest value."""
-
-    title: str
-    expr: str
-    unit: str = "short"
-    colours: str = ""
-    states: str = ""
-    decimals: int | None = None
-
-
 class Panel(_Row):
     """Panel: `lines`, `plan`, `limit`, `band` and `faint` are expressions by legend. A band reaches down to the plan.
 
-    `width` is in columns of 24. `top` is the fixed end of the axis. Of a table, `rows` are the labels of a row with their
-    titles, `hidden` labels are equal in all rows, and `links` lead from a column to a dashboard.
+    `width` is in columns of 24. A table has `columns`: look and expression by title. `rows` are the labels of a row with
+    their titles, labels without a title are equal in all rows, and `links` lead from a column to a dashboard.
     """
 
     title: str
     text: str
-    type: Literal["timeseries", "stat", "table", "state-timeline"] = "timeseries"
-    unit: str = "short"
+    look: str = "number"
+    tile: bool = False
     width: int = 8
     height: int = 7
-    colours: str = ""
-    states: str = ""
-    top: float | None = None
-    decimals: int | None = None
     lines: Mapping[str, str] = {}
     plan: Mapping[str, str] = {}
     limit: Mapping[str, str] = {}
     band: Mapping[str, str] = {}
     faint: Mapping[str, str] = {}
-    columns: tuple[Column, ...] = ()
+    columns: Mapping[str, tuple[str, str]] = {}
     rows: Mapping[str, str] = {}
-    hidden: tuple[str, ...] = ()
     links: Mapping[str, str] = {}
+
+    @property
+    def type(self) -> str:
+        """Return the type of Grafana's panel."""
+        if self.columns:
+            return "table"
+        if self.tile:
+            return "stat"
+        return "state-timeline" if LOOKS[self.look].states else "timeseries"
+
+    def list_queries(self) -> list[tuple[str, str, str]]:
+        """Return style, legend and expression of each query. Columns of a table have no legend."""
+        columns = [("columns", "", expr) for _, expr in self.columns.values()]
+        return columns + [(style, legend, expr) for style in STYLES for legend, expr in getattr(self, style).items()]
 
 
 class Section(_Row):
@@ -88,12 +91,12 @@ class Dashboard(_Row):
     sections: tuple[Section, ...]
 
 
-def _read(name: str) -> Dashboard:
+def _load_dashboard(name: str) -> Dashboard:
     text = files(__package__).joinpath(f"{name}.yaml").read_text(encoding="utf-8")
     return Dashboard.model_validate(yaml.safe_load(text))
 
 
-DASHBOARDS = tuple(_read(name) for name in ("fleet", "tier", "forecast", "itself"))
+DASHBOARDS = tuple(_load_dashboard(name) for name in ("fleet", "tier", "forecast", "itself"))
 
 _CLUSTERS = 'cluster=~"$cluster"'
 SCOPES = {
@@ -125,7 +128,6 @@ def promql_of(expr: str, scope: str, chosen: str = "") -> str:
 
 def dashboard_json(dashboard: Dashboard) -> Json:
     """Return the model that Grafana imports."""
-    scope = SCOPES[dashboard.scope]
     link = {
         "type": "dashboards",
         "title": TAG,
@@ -135,6 +137,7 @@ def dashboard_json(dashboard: Dashboard) -> Json:
         "keepTime": True,
     }
     source = {"name": "datasource", "type": "datasource", "label": "Data source", "query": "prometheus", "refresh": 1}
+    marks = [] if dashboard.scope == "agents" else list(_annotations(SCOPES[dashboard.scope]))
     return {
         "uid": dashboard.uid,
         "title": dashboard.title,
@@ -148,47 +151,37 @@ def dashboard_json(dashboard: Dashboard) -> Json:
         "time": {"from": f"now-{dashboard.since}", "to": "now"},
         "links": [link],
         "templating": {"list": [source, *(_variable(name) for name in dashboard.variables)]},
-        "annotations": {"list": [] if dashboard.scope == "agents" else list(_annotations(scope))},
+        "annotations": {"list": marks},
         "panels": list(_place_panels(dashboard)),
     }
+
+
+def dashboard_text(dashboard: Dashboard, indent: int | None = 2) -> str:
+    """Return a dashboard for file provisioning, the API and the import page. Its data source is a variable."""
+    return json.dumps(dashboard_json(dashboard), indent=indent, ensure_ascii=False) + "\n"
 
 
 def _variable(name: str) -> Json:
     title, source, label, everything = VARIABLES[name]
     query, is_multiple = f"label_values({source}, {label})", everything is not None
-    return {
-        "name": label,
-        "type": "query",
-        "label": title,
-        "datasource": DATASOURCE,
-        "definition": query,
-        "query": {"query": query, "refId": label},
-        "refresh": 2,
-        "sort": 1,
-        "multi": is_multiple,
-        "includeAll": is_multiple,
-        **({"allValue": everything} if everything else {}),
-        "current": {"text": ["All"], "value": ["$__all"]} if is_multiple else {},
-    }
+    variable: Json = {"name": label, "type": "query", "label": title, "datasource": DATASOURCE, "definition": query}
+    variable |= {"query": {"query": query, "refId": label}, "refresh": 2, "sort": 1, "current": {}}
+    variable |= {"multi": is_multiple, "includeAll": is_multiple}
+    if is_multiple:
+        variable["current"] = {"text": ["All"], "value": ["$__all"]}
+    if everything:
+        variable["allValue"] = everything
+    return variable
 
 
 def _annotations(scope: str) -> Iterator[Json]:
-    incidents = "gauge(INCIDENT, 'severity=\"{}\"')".format
     for title, colour, expr, heading in (
-        ("Incidents: critical", "red", incidents("critical"), "{{root}}"),
-        ("Incidents: warning", "orange", incidents("warning"), "{{root}}"),
+        ("Incidents: critical", "red", "gauge(INCIDENT, 'severity=\"critical\"')", "{{root}}"),
+        ("Incidents: warning", "orange", "gauge(INCIDENT, 'severity=\"warning\"')", "{{root}}"),
         ("Restarts", "blue", "RESTARTS ~ ' > 0'", "Engine restarted: {{replica}}"),
     ):
-        yield {
-            "name": title,
-            "datasource": DATASOURCE,
-            "enable": True,
-            "iconColor": colour,
-            "expr": promql_of(expr, scope),
-            "step": "60s",
-            "titleFormat": heading,
-            "textFormat": "{{tier}}",
-        }
+        mark: Json = {"name": title, "datasource": DATASOURCE, "enable": True, "iconColor": colour, "step": "60s"}
+        yield {**mark, "expr": promql_of(expr, scope), "titleFormat": heading, "textFormat": "{{tier}}"}
 
 
 def _place_panels(dashboard: Dashboard) -> Iterator[Json]:
@@ -208,77 +201,71 @@ def _place_panels(dashboard: Dashboard) -> Iterator[Json]:
             place = {"x": x, "y": y, "w": width, "h": rows}
             panels.append({"id": number, "gridPos": place, **_panel(panel, SCOPES[dashboard.scope], chosen)})
             x, height = x + width, max(height, rows)
-        y = row["gridPos"]["y"] + 1 if section.folded else y + height
-        yield from [{**row, "panels": panels}] if section.folded else [row, *panels]
+        if section.folded:
+            y = row["gridPos"]["y"] + 1
+            yield {**row, "panels": panels}
+        else:
+            y += height
+            yield from (row, *panels)
 
 
 def _panel(panel: Panel, scope: str, chosen: str) -> Json:
-    table = panel.type == "table"
-    drawn = [(style, legend, expr) for style in STYLES for legend, expr in getattr(panel, style).items()]
-    expressions = [column.expr for column in panel.columns] if table else [expr for _, _, expr in drawn]
-    legends = [""] * len(panel.columns) if table else [legend for _, legend, _ in drawn]
-    overrides = list(_columns(panel)) if table else [*_styles(panel, drawn), *_currencies(panel)]
-    return {
-        "type": panel.type,
-        "title": panel.title,
-        "description": "\n\n".join(filter(None, (panel.text, colour_text(panel.colours)))),
-        "datasource": DATASOURCE,
-        "interval": SHORTEST_STEP,
-        "targets": [
-            {
-                "refId": chr(ord("A") + place),
-                "datasource": DATASOURCE,
-                "editorMode": "code",
-                "expr": promql_of(expr, scope, chosen),
-                "legendFormat": legend,
-                "instant": table,
-                "range": not table,
-                "format": "table" if table else "time_series",
-            }
-            for place, (expr, legend) in enumerate(zip(expressions, legends, strict=True))
-        ],
-        "fieldConfig": {"defaults": _defaults(panel), "overrides": overrides},
-        "options": OPTIONS[panel.type],
-        **({"transformations": _join(panel)} if table else {}),
-    }
-
-
-def _defaults(panel: Panel) -> Json:
+    look = LOOKS[panel.look]
+    limits = [look.describe_limits(), *(LOOKS[name].describe_limits() for name, _ in panel.columns.values())]
     lines = panel.type == "timeseries"
-    custom = dict(CUSTOM.get(panel.type, {}))
-    if lines and panel.colours in LIMITS:
+    custom = dict(CUSTOM[panel.type])
+    if lines and look.limits:
         custom["thresholdsStyle"] = {"mode": "dashed"}
-    if lines and panel.top is None:
+    if lines and look.top is None:
         custom["axisSoftMax"] = 0.1
-    axis = {"min": 0.0 if lines else None, "max": panel.top, "decimals": panel.decimals}
-    return {
-        "unit": panel.unit,
-        **{key: value for key, value in axis.items() if value is not None},
+    defaults = {
         "color": {"mode": "palette-classic" if lines else "thresholds"},
-        **list_looks(panel.colours, panel.states),
+        **look.field_config(),
         "custom": custom,
     }
+    if lines:
+        defaults["min"] = 0.0
+    model = {
+        "type": panel.type,
+        "title": panel.title,
+        "description": "\n\n".join([panel.text, *filter(None, limits)]),
+        "datasource": DATASOURCE,
+        "interval": SHORTEST_STEP,
+        "targets": list(_targets(panel, scope, chosen)),
+        "fieldConfig": {"defaults": defaults, "overrides": [*_styles(panel), *_columns(panel)]},
+        "options": OPTIONS[panel.type],
+    }
+    return {**model, "transformations": _join(panel)} if panel.columns else model
 
 
-def _styles(panel: Panel, drawn: list[tuple[str, str, str]]) -> Iterator[Json]:
-    """Yield the looks of series that are not measured values."""
-    for place, (style, _, _) in enumerate(drawn):
-        colour, settings = STYLES[style]
-        if colour:
-            down = {"fillBelowTo": next(iter(panel.plan))} if style == "band" else {}
-            values = {"color": {"mode": "fixed", "fixedColor": colour}}
-            values |= {f"custom.{key}": value for key, value in {**settings, **down}.items()}
-            yield _override("byFrameRefID", chr(ord("A") + place), values)
+def _targets(panel: Panel, scope: str, chosen: str) -> Iterator[Json]:
+    table = panel.type == "table"
+    for place, (_, legend, expr) in enumerate(panel.list_queries()):
+        target: Json = {"refId": _letter(place), "datasource": DATASOURCE, "editorMode": "code", "legendFormat": legend}
+        target |= {"instant": table, "range": not table, "format": "table" if table else "time_series"}
+        yield {**target, "expr": promql_of(expr, scope, chosen)}
 
 
-def _override(kind: str, what: str, values: Mapping[str, Any]) -> Json:
+def _letter(place: int) -> str:
+    return chr(ord("A") + place)
+
+
+def _override(kind: str, target: str, values: Mapping[str, object]) -> Json:
     properties = [{"id": key, "value": value} for key, value in values.items()]
-    return {"matcher": {"id": kind, "options": what}, "properties": properties}
+    return {"matcher": {"id": kind, "options": target}, "properties": properties}
 
 
-def _currencies(panel: Panel) -> Iterator[Json]:
-    """Yield the unit of the series whose legend ends with a currency."""
-    for code in CURRENCIES if panel.unit == CURRENCY_UNIT else ():
+def _styles(panel: Panel) -> Iterator[Json]:
+    """Yield the looks of series that are not measured values, and the unit of series whose legend ends with a currency."""
+    for place, (style, _, _) in enumerate(panel.list_queries()):
+        colour, settings = STYLES.get(style, ("", {}))
+        if colour:
+            values: Json = {"color": {"mode": "fixed", "fixedColor": colour}}
+            values |= {f"custom.{key}": value for key, value in settings.items()}
+            if style == "band":
+                values["custom.fillBelowTo"] = next(iter(panel.plan))
+            yield _override("byFrameRefID", _letter(place), values)
+    for code in CURRENCIES if LOOKS[panel.look].unit == MONEY else ():
         yield _override("byRegexp", f"/\\b{code}$/", {"unit": f"currency{code}"})
 
 
@@ -287,23 +274,28 @@ def _columns(panel: Panel) -> Iterator[Json]:
     for title, target in panel.links.items():
         keep = "${datasource:queryparam}&${cluster:queryparam}&var-tier=${__data.fields.Tier}&${__url_time_range}"
         yield _override("byName", title, {"links": [{"title": target, "url": f"/d/{target}?{keep}"}]})
-    for column in panel.columns:
-        values: Json = {"unit": column.unit}
-        if column.decimals is not None:
-            values["decimals"] = column.decimals
-        if column.colours or column.states:
-            coloured = "color-background" if column.states else "color-text"
-            values |= {**list_looks(column.colours, column.states), "custom.cellOptions": {"type": coloured}}
-        yield _override("byName", column.title, values)
+    for title, (name, _) in panel.columns.items():
+        look, values = LOOKS[name], LOOKS[name].field_config()
+        if look.states or len(look.list_steps()) > 1:
+            values["custom.cellOptions"] = {"type": "color-background" if look.states else "color-text"}
+        yield _override("byName", title, values)
 
 
 def _join(panel: Panel) -> list[Json]:
     """Return the join of all query results by labels, with a column per label and query."""
-    columns = {f"Value #{chr(ord('A') + place)}": column.title for place, column in enumerate(panel.columns)}
-    titles = {**panel.rows, **columns}
+    titles = {label: title for label, title in panel.rows.items() if title}
+    titles |= {f"Value #{_letter(place)}": title for place, title in enumerate(panel.columns)}
     options = {
-        "excludeByName": dict.fromkeys(("Time", *panel.hidden), True),
+        "excludeByName": dict.fromkeys(("Time", *(panel.rows.keys() - titles.keys())), True),
         "indexByName": {name: place for place, name in enumerate(titles)},
         "renameByName": titles,
     }
     return [{"id": "merge", "options": {}}, {"id": "organize", "options": options}]
+
+
+FILES: Mapping[str, Callable[[], str]] = {
+    f"{folder}/{board.uid}.json": partial(dashboard_text, board, indent)
+    for folder, indent in (("grafana/dashboards", 2), ("deploy/chart/sizewatch/files", None))
+    for board in DASHBOARDS
+}
+"""Render functions by path from the root of the repository. A chart reads only files of its own folder."""

@@ -24,7 +24,6 @@ BY_POOL = (CLUSTER, names.TIER, names.POOL)
 BY_REPLICA = (CLUSTER, *names.OF_REPLICA)
 BY_ENGINE = (CLUSTER, *names.OF_ENGINE)
 BY_GPU = (CLUSTER, *names.OF_GPU)
-RELEASE = ("engine", "engine_version")
 ON_TIER = f"on ({', '.join(BY_TIER)})"
 TO_POOLS = f"{ON_TIER} group_left ()"
 
@@ -85,9 +84,9 @@ def quantile(q: float, family: str, labels: tuple[str, ...] = BY_POOL) -> str:
     buckets = by("max", (*BY_ENGINE, "le"), f"rate({series(names.bucket(family))}[{WINDOW}])")
     # Of several agents' series only the first counts: two would fail the whole query.
     release = f"topk by ({', '.join(BY_ENGINE)}) (1, {series(self_metrics.REPLICA_INFO.name)})"
-    joined = f"{buckets}\n* on ({', '.join(BY_ENGINE)}) group_left ({', '.join(RELEASE)})\n{release}"
+    joined = f"{buckets}\n* on ({', '.join(BY_ENGINE)}) group_left ({', '.join(names.RELEASE)})\n{release}"
     # A quantile without requests is NaN, which draws no line and spoils the axis.
-    return f"(histogram_quantile({q:g}, {by('sum', (*labels, *RELEASE, 'le'), joined)}) >= 0)"
+    return f"(histogram_quantile({q:g}, {by('sum', (*labels, *names.RELEASE, 'le'), joined)}) >= 0)"
 
 
 def divide(above: str, below: str, matching: str = "") -> str:

@@ -1,6 +1,6 @@
 """Rule files for Prometheus: types of alerts and groups, their YAML, and the labels and templates that all alerts share.
 
-Alerts print as plain groups or as a PrometheusRule object. `exporters.prometheus_rules.alerts` and
+Alerts print as plain groups. `exporters.prometheus_rules.alerts` and
 `.self_monitoring` fill the groups. Templates run inside Prometheus: a missing value must leave
 readable text. A new unit is a row of UNITS.
 """
@@ -43,17 +43,6 @@ class Group:
 def rule_file(head: str, groups: Iterable[Group]) -> str:
     """Return a rule file for `rule_files:` of Prometheus. `head` is its comment."""
     return f"{comment_lines(head)}\n{dump_yaml({'groups': plain_groups(groups)})}"
-
-
-def rule_object(head: str, name: str, groups: Iterable[Group]) -> str:
-    """Return the groups as a PrometheusRule object of the Prometheus operator."""
-    document = {
-        "apiVersion": "monitoring.coreos.com/v1",
-        "kind": "PrometheusRule",
-        "metadata": {"name": name, "labels": {"app.kubernetes.io/name": "sizewatch"}},
-        "spec": {"groups": plain_groups(groups)},
-    }
-    return f"{comment_lines(head)}\n{dump_yaml(document)}"
 
 
 def plain_groups(groups: Iterable[Group]) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 
 import yaml
-from deployed import base, containers, pods
+from deployed import Json, chart, containers, pods
 from engine_server import engines
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name as canonical
@@ -26,9 +26,7 @@ from agent.version import VERSION
 
 IMAGE = ROOT / "deploy" / "image"
 DOCKERFILE = (IMAGE / "Dockerfile").read_text(encoding="utf-8")
-(POD,) = pods(base("node")).values()
-(CONTAINER,) = containers(POD)
-PORT = CONTAINER["ports"][0]["containerPort"]
+PORT = 19095
 LEFT_OUT = {"pandas", "statsmodels", "numpy"}
 """Packages of the full image alone, with what only they need."""
 ON_OCCASION = {
@@ -43,6 +41,11 @@ ON_OCCASION = {
     "markdown-it-py",
 }
 """Loaded where there is a kubelet's socket, a store to ask or a report to write, and not before."""
+
+
+def node_pod() -> Json:
+    """Return the spec of the node agent's pod."""
+    return pods(chart())["DaemonSet", "sizewatch-node"]
 
 
 def stages() -> dict[str, str]:
@@ -143,7 +146,7 @@ def test_a_working_node_loads_nothing_that_its_image_lacks(tmp_path: Path) -> No
 def test_both_images_run_as_nobody_by_number() -> None:
     for name in ("node", "full"):
         users = re.findall(r"^USER (.+)$", stages()[name], flags=re.MULTILINE)
-        user = POD["securityContext"]["runAsUser"]
+        user = node_pod()["securityContext"]["runAsUser"]
         assert users[-1] == f"{user}:{user}"
         assert stages()[name].rstrip().endswith(users[-1]), "nothing is done as another user after it"
 
@@ -163,7 +166,9 @@ def test_the_entry_point_and_the_manifests_agree() -> None:
     (entry,) = re.findall(r"^ENTRYPOINT (.+)$", DOCKERFILE, flags=re.MULTILINE)
     (command,) = re.findall(r"^CMD (.+)$", DOCKERFILE, flags=re.MULTILINE)
     assert json.loads(entry) == ["/opt/sizewatch/bin/sizewatch"]
-    assert json.loads(command) == CONTAINER["args"]
+    (container,) = containers(node_pod())
+    assert json.loads(command) == container["args"]
+    assert container["ports"][0]["containerPort"] == PORT
 
 
 def test_the_base_can_be_given_by_digest_and_every_stage_takes_it() -> None:

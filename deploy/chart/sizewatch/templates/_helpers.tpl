@@ -1,25 +1,65 @@
 {{- /*
-Blocks that node.yaml, fleet.yaml and standalone.yaml share. Each takes the mapping that those files make:
-.part (node, fleet or standalone), .config (of that part), .Values and .Release.
-They are called with `template`, not `include`: the tests render with Go's text/template, which has no `include`.
-So a block holds whole lines, indented for the place where it is used.
+Blocks that the templates share. A block of a part takes `root` (the whole context) and `part` (node, fleet, standalone or
+sidecar). A part's values are those of its own section.
 */}}
 
+{{- /* The release's name where it says sizewatch, else both. Kubernetes allows 63 characters. */}}
+{{- define "sizewatch.fullname" -}}
+{{- $name := default "sizewatch" .Values.nameOverride }}
+{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 50 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "sizewatch.name" -}}
+{{- include "sizewatch.fullname" .root }}-{{ .part }}
+{{- end }}
+
+{{- /* A name in no namespace, of which two releases must not take the same. */}}
+{{- define "sizewatch.cluster-name" -}}
+{{- .root.Release.Namespace }}-{{ include "sizewatch.name" . }}
+{{- end }}
+
+{{- define "sizewatch.release-labels" -}}
+app.kubernetes.io/name: sizewatch
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{- end }}
+
+{{- define "sizewatch.selector-labels" -}}
+{{ include "sizewatch.release-labels" .root }}
+app.kubernetes.io/component: {{ .part }}
+{{- end }}
+
+{{- define "sizewatch.common-labels" -}}
+{{ include "sizewatch.release-labels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
 {{- define "sizewatch.labels" -}}
-{app.kubernetes.io/name: sizewatch, app.kubernetes.io/component: {{ .part }}}
+{{ include "sizewatch.common-labels" .root }}
+app.kubernetes.io/component: {{ .part }}
 {{- end }}
 
 {{- define "sizewatch.metadata" -}}
 metadata:
-  name: sizewatch-{{ .part }}
-  labels: {{ template "sizewatch.labels" . }}
+  name: {{ include "sizewatch.name" . }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "sizewatch.labels" . | nindent 4 }}
+{{- end }}
+
+{{- define "sizewatch.cluster-metadata" -}}
+metadata:
+  name: {{ include "sizewatch.cluster-name" . }}
+  labels:
+    {{- include "sizewatch.labels" . | nindent 4 }}
 {{- end }}
 
 {{- /* The account of a part. Only pods that ask for the token get it. */}}
 {{- define "sizewatch.account" -}}
 apiVersion: v1
 kind: ServiceAccount
-{{ template "sizewatch.metadata" . }}
+{{ include "sizewatch.metadata" . }}
 automountServiceAccountToken: false
 {{- end }}
 
@@ -27,19 +67,19 @@ automountServiceAccountToken: false
 {{- define "sizewatch.discovery-role" -}}
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
-{{ template "sizewatch.metadata" . }}
+{{ include "sizewatch.cluster-metadata" . }}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: ClusterRole
-  name: sizewatch-{{ .part }}
+  name: {{ include "sizewatch.cluster-name" . }}
 subjects:
   - kind: ServiceAccount
-    name: sizewatch-{{ .part }}
-    namespace: {{ .Release.Namespace }}
+    name: {{ include "sizewatch.name" . }}
+    namespace: {{ .root.Release.Namespace }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
-{{ template "sizewatch.metadata" . }}
+{{ include "sizewatch.cluster-metadata" . }}
 rules:
   - apiGroups: ['']
     resources: [pods]
@@ -49,39 +89,42 @@ rules:
 {{- define "sizewatch.config-map" -}}
 apiVersion: v1
 kind: ConfigMap
-{{ template "sizewatch.metadata" . }}
+{{ include "sizewatch.metadata" . }}
 data:
   sizewatch.yaml: |
-    {{- toYaml .config | nindent 4 }}
+    {{- toYaml (index .root.Values .part).config | nindent 4 }}
 {{- end }}
 
 {{- define "sizewatch.service" -}}
 apiVersion: v1
 kind: Service
-{{ template "sizewatch.metadata" . }}
+{{ include "sizewatch.metadata" . }}
 spec:
-  selector: {{ template "sizewatch.labels" . }}
+  selector:
+    {{- include "sizewatch.selector-labels" . | nindent 4 }}
   ports:
-    - {name: http, port: 19095, targetPort: http, protocol: TCP}
+    - {name: http, port: 19095, targetPort: sizewatch, protocol: TCP}
 {{- end }}
 
 {{- define "sizewatch.network-policy" -}}
-{{- if .Values.networkPolicy.enabled }}
+{{- $policy := .root.Values.networkPolicy }}
+{{- if $policy.enabled }}
 ---
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
-{{ template "sizewatch.metadata" . }}
+{{ include "sizewatch.metadata" . }}
 spec:
   podSelector:
-    matchLabels: {{ template "sizewatch.labels" . }}
+    matchLabels:
+      {{- include "sizewatch.selector-labels" . | nindent 6 }}
   policyTypes: [Ingress, Egress]
   ingress:
     - from:
         - namespaceSelector:
             matchLabels:
-              kubernetes.io/metadata.name: {{ .Values.networkPolicy.prometheusNamespace | quote }}
+              kubernetes.io/metadata.name: {{ $policy.prometheusNamespace | quote }}
       ports:
-        - {port: http, protocol: TCP}
+        - {port: sizewatch, protocol: TCP}
   egress:
     - to:
         - namespaceSelector:
@@ -97,143 +140,175 @@ spec:
     - to:
         - namespaceSelector:
             matchLabels:
-              kubernetes.io/metadata.name: {{ .Values.networkPolicy.prometheusNamespace | quote }}
+              kubernetes.io/metadata.name: {{ $policy.prometheusNamespace | quote }}
       ports:
-        {{- toYaml .Values.networkPolicy.storePorts | nindent 8 }}
+        {{- toYaml $policy.storePorts | nindent 8 }}
     {{- else }}
     - ports:
-        {{- toYaml .Values.networkPolicy.apiPorts | nindent 8 }}
+        {{- toYaml $policy.apiPorts | nindent 8 }}
     - to:
         - namespaceSelector: {}
       ports:
-        {{- toYaml .Values.networkPolicy.enginePorts | nindent 8 }}
-    - to:
-        - namespaceSelector: {}
-      ports:
-        {{- toYaml .Values.networkPolicy.gpuExporterPorts | nindent 8 }}
+        {{- concat $policy.enginePorts $policy.gpuExporterPorts | toYaml | nindent 8 }}
     {{- end }}
 {{- end }}
 {{- end }}
 
-{{- /* The spec of the pod. Role fleet runs anywhere; the others run where the engines are. Role node has no history. */}}
-{{- define "sizewatch.pod" -}}
-{{- $onGpuNode := ne .part "fleet" }}
-{{- $hasHistory := ne .part "node" }}
-{{- $podResources := and $onGpuNode .Values.node.podResources }}
-{{- $secret := ternary .Values.node.secretName .Values.fleet.secretName $onGpuNode }}
-      serviceAccountName: sizewatch-{{ .part }}
-      # Only discovery on a node asks the API server.
-      automountServiceAccountToken: {{ $onGpuNode }}
-      enableServiceLinks: false
-      {{- if $onGpuNode }}
-      {{- with .Values.node.runtimeClassName }}
-      runtimeClassName: {{ . | quote }}
-      {{- end }}
-      nodeSelector:
-        {{- toYaml .Values.node.nodeSelector | nindent 8 }}
-      tolerations:
-        {{- toYaml .Values.node.tolerations | nindent 8 }}
-      {{- end }}
-      terminationGracePeriodSeconds: 30
-      {{- with .Values.image.pullSecrets }}
-      imagePullSecrets:
-        {{- toYaml . | nindent 8 }}
-      {{- end }}
-      securityContext:
-        runAsNonRoot: true
-        # The user of the image; no account of any node.
-        runAsUser: 10001
-        runAsGroup: 10001
-        # Group of the mounted Secrets, so that this user can read them.
-        fsGroup: 10001
-        {{- if eq .part "standalone" }}
-        fsGroupChangePolicy: OnRootMismatch
-        {{- end }}
-        seccompProfile:
-          type: RuntimeDefault
-      containers:
-        - name: sizewatch
-          image: "{{ ternary .Values.image.full .Values.image.node $hasHistory }}:{{ .Values.image.tag }}"
-          imagePullPolicy: {{ .Values.image.pullPolicy | quote }}
-          args: [run, -c, /etc/sizewatch/sizewatch.yaml]
-          env:
-            - name: NODE_NAME
-              valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
-            - name: POD_NAME
-              valueFrom: {fieldRef: {fieldPath: metadata.name}}
-            - name: POD_NAMESPACE
-              valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
-            {{- if $onGpuNode }}
-            # glibc's arenas of a dozen threads cost 1 to 2 MiB.
-            - {name: MALLOC_ARENA_MAX, value: '2'}
-            # NVML through NVIDIA's container runtime; no GPU is reserved.
-            - {name: NVIDIA_VISIBLE_DEVICES, value: all}
-            - {name: NVIDIA_DRIVER_CAPABILITIES, value: utility}
-            {{- end }}
-          ports:
-            - {name: http, containerPort: 19095, protocol: TCP}
-          resources:
-            {{- toYaml (ternary .Values.fleet.resources .Values.node.resources $hasHistory) | nindent 12 }}
-          securityContext:
-            allowPrivilegeEscalation: false
-            readOnlyRootFilesystem: true
-            capabilities: {drop: [ALL]}
-            {{- if $podResources }}
-            # The kubelet's socket belongs to user 0. Without capabilities, user 0 has no other right.
-            runAsNonRoot: false
-            runAsUser: 0
-            runAsGroup: 0
-            {{- end }}
-          livenessProbe:
-            httpGet: {path: /healthz, port: http, scheme: {{ .Values.web.scheme }}}
-            initialDelaySeconds: 10
-            periodSeconds: 15
-            timeoutSeconds: 5
-            failureThreshold: 4
-          readinessProbe:
-            httpGet: {path: /readyz, port: http, scheme: {{ .Values.web.scheme }}}
-            periodSeconds: 10
-            timeoutSeconds: 5
-          volumeMounts:
-            - {name: config, mountPath: /etc/sizewatch, readOnly: true}
-            {{- if $secret }}
-            - {name: secrets, mountPath: /etc/sizewatch-secrets, readOnly: true}
-            {{- end }}
-            {{- if $podResources }}
-            - {name: pod-resources, mountPath: /var/lib/kubelet/pod-resources, readOnly: true}
-            {{- end }}
-            {{- if $hasHistory }}
-            - {name: data, mountPath: /var/lib/sizewatch}
-            - {name: tmp, mountPath: /tmp}
-            {{- end }}
-      volumes:
-        # Both in one folder, without subPath: a changed ConfigMap is then seen without a restart.
-        - name: config
-          projected:
-            defaultMode: 0444
-            sources:
-              - configMap:
-                  name: sizewatch-{{ .part }}
-                  items: [{key: sizewatch.yaml, path: sizewatch.yaml}]
-              - configMap:
-                  name: sizewatch-plan
-                  items: [{key: plan.yaml, path: plan.yaml}]
-        {{- if $secret }}
-        - name: secrets
-          secret:
-            secretName: {{ $secret | quote }}
-            defaultMode: 0440
-        {{- end }}
-        {{- if $podResources }}
-        - name: pod-resources
-          hostPath: {path: /var/lib/kubelet/pod-resources, type: Directory}
-        {{- end }}
-        {{- if eq .part "fleet" }}
-        - name: data
-          emptyDir: {sizeLimit: {{ .Values.fleet.cacheSize | quote }}}
-        {{- end }}
-        {{- if $hasHistory }}
-        - name: tmp
-          emptyDir: {sizeLimit: 64Mi}
-        {{- end }}
+{{- /* The container. Roles node and sidecar have no history. A sidecar has no readiness probe: it could take its engine out
+of service; and its pod's own settings are the engine's. */}}
+{{- define "sizewatch.container" -}}
+{{- $values := .root.Values }}
+{{- $own := index $values .part }}
+{{- $hasHistory := has .part (list "fleet" "standalone") }}
+{{- $isSidecar := eq .part "sidecar" -}}
+name: sizewatch
+image: "{{ ternary $values.image.full $values.image.node $hasHistory }}:{{ $values.image.tag }}"
+imagePullPolicy: {{ $values.image.pullPolicy | quote }}
+args: [run, -c, /etc/sizewatch/sizewatch.yaml]
+env:
+  - name: NODE_NAME
+    valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+  - name: POD_NAME
+    valueFrom: {fieldRef: {fieldPath: metadata.name}}
+  - name: POD_NAMESPACE
+    valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+  {{- if eq (dig "gpus" "source" "" $own.config) "nvml" }}
+  # NVML through NVIDIA's container runtime; no GPU is reserved.
+  - {name: NVIDIA_VISIBLE_DEVICES, value: {{ default "all" $own.visibleDevices | quote }}}
+  - {name: NVIDIA_DRIVER_CAPABILITIES, value: utility}
+  {{- end }}
+  {{- if not (eq .part "fleet") }}
+  # glibc's arenas of a dozen threads cost 1 to 2 MiB.
+  - {name: MALLOC_ARENA_MAX, value: '2'}
+  {{- end }}
+  {{- with $own.extraEnv }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+ports:
+  - {name: sizewatch, containerPort: 19095, protocol: TCP}
+resources:
+  {{- toYaml $own.resources | nindent 2 }}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+  {{- if $own.podResources }}
+  # The kubelet's socket belongs to user 0. Without capabilities, user 0 has no other right.
+  runAsNonRoot: false
+  runAsUser: 0
+  runAsGroup: 0
+  {{- else if $isSidecar }}
+  runAsNonRoot: true
+  runAsUser: 10001
+  runAsGroup: 10001
+  seccompProfile:
+    type: RuntimeDefault
+  {{- end }}
+livenessProbe:
+  httpGet: {path: /healthz, port: sizewatch, scheme: {{ $values.web.scheme }}}
+  initialDelaySeconds: 10
+  periodSeconds: 15
+  timeoutSeconds: 5
+  failureThreshold: 4
+{{- if not $isSidecar }}
+readinessProbe:
+  httpGet: {path: /readyz, port: sizewatch, scheme: {{ $values.web.scheme }}}
+  periodSeconds: 10
+  timeoutSeconds: 5
+{{- end }}
+volumeMounts:
+  - {name: sizewatch-config, mountPath: /etc/sizewatch, readOnly: true}
+  {{- if $own.secretName }}
+  - {name: sizewatch-secrets, mountPath: /etc/sizewatch-secrets, readOnly: true}
+  {{- end }}
+  {{- if $own.podResources }}
+  - {name: pod-resources, mountPath: /var/lib/kubelet/pod-resources, readOnly: true}
+  {{- end }}
+  {{- if $hasHistory }}
+  - {name: data, mountPath: /var/lib/sizewatch}
+  - {name: tmp, mountPath: /tmp}
+  {{- end }}
+{{- end }}
+
+{{- define "sizewatch.volumes" -}}
+{{- $own := index .root.Values .part -}}
+# Both in one folder, without subPath: a changed ConfigMap is then seen without a restart.
+- name: sizewatch-config
+  projected:
+    defaultMode: 0444
+    sources:
+      - configMap:
+          name: {{ include "sizewatch.name" . }}
+          items: [{key: sizewatch.yaml, path: sizewatch.yaml}]
+      - configMap:
+          name: {{ include "sizewatch.fullname" .root }}-plan
+          items: [{key: plan.yaml, path: plan.yaml}]
+{{- with $own.secretName }}
+- name: sizewatch-secrets
+  secret:
+    secretName: {{ . | quote }}
+    defaultMode: 0440
+{{- end }}
+{{- if $own.podResources }}
+- name: pod-resources
+  hostPath: {path: /var/lib/kubelet/pod-resources, type: Directory}
+{{- end }}
+{{- with $own.cacheSize }}
+- name: data
+  emptyDir: {sizeLimit: {{ . | quote }}}
+{{- end }}
+{{- if has .part (list "fleet" "standalone") }}
+- name: tmp
+  emptyDir: {sizeLimit: 64Mi}
+{{- end }}
+{{- end }}
+
+{{- /* The template of a workload's pods. */}}
+{{- define "sizewatch.pod-template" -}}
+{{- $own := index .root.Values .part -}}
+metadata:
+  labels:
+    {{- include "sizewatch.labels" . | nindent 4 }}
+  annotations:
+    kubectl.kubernetes.io/default-container: sizewatch
+    {{- with $own.podAnnotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+  serviceAccountName: {{ include "sizewatch.name" . }}
+  # Only discovery on a node asks the API server.
+  automountServiceAccountToken: {{ ne .part "fleet" }}
+  enableServiceLinks: false
+  terminationGracePeriodSeconds: 30
+  {{- if $own.priorityClass }}
+  priorityClassName: {{ include "sizewatch.cluster-name" . }}
+  {{- end }}
+  {{- with $own.runtimeClassName }}
+  runtimeClassName: {{ . | quote }}
+  {{- end }}
+  {{- range $key := list "nodeSelector" "tolerations" "affinity" }}
+  {{- with index $own $key }}
+  {{ $key }}:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- end }}
+  {{- with .root.Values.image.pullSecrets }}
+  imagePullSecrets:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  securityContext:
+    runAsNonRoot: true
+    # The user of the image; no account of any node.
+    runAsUser: 10001
+    runAsGroup: 10001
+    # Group of the mounted Secrets and of the volume, so that this user can read them.
+    fsGroup: 10001
+    fsGroupChangePolicy: OnRootMismatch
+    seccompProfile:
+      type: RuntimeDefault
+  containers:
+    -
+      {{- include "sizewatch.container" . | nindent 6 }}
+  volumes:
+    {{- include "sizewatch.volumes" . | nindent 4 }}
 {{- end }}
