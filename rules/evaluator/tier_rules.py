@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -58,9 +59,9 @@ def _evaluate(context: RuleContext, held: HeldWindows) -> RuleResult:
     or a gap, and never ok.
     """
     rule = context.rule
-    if held and held.span_seconds < rule.minimum_seconds:
-        text, wait = needed_words(rule, held.span_seconds), rule.minimum_seconds - held.span_seconds
-        return context.unknown(Gap.TOO_FEW_REQUESTS, text, wait)
+    span = held.ends[1] - held.start if held else math.inf
+    if span < rule.minimum_seconds:
+        return context.unknown(Gap.TOO_FEW_REQUESTS, needed_words(rule, span), rule.minimum_seconds - span)
     result = ask(context)
     is_ok = isinstance(result, Verdict) and result.status is Status.OK
     if is_ok and held.watched_seconds < FULL_COVERAGE * rule.minimum_seconds:

@@ -75,7 +75,7 @@ def step_cascade(state: CascadeState, now: CascadeSample, limits: CascadeThresho
     state = _remember(state, now, limits)
     stage, why = _stage(state, limits)
     if stage == 0:
-        return _calmer(state, now, limits)
+        return _calm_down(state, now, limits)
     confirmed = state.confirmed or min(stage, state.stage) >= 2 or (stage == 4 and state.stage >= 1)
     state = replace(state, calm_seconds=0.0, confirmed=confirmed)
     if stage <= state.stage:
@@ -95,14 +95,20 @@ def interrupt_cascade(state: CascadeState) -> CascadeState:
     return replace(state, recent=(), climbing_seconds=0.0, calm_seconds=0.0)
 
 
-def _calmer(state: CascadeState, now: CascadeSample, limits: CascadeThresholds) -> CascadeState:
-    """Return the state after a scrape without any stage's condition. It ends after enough calm."""
+def _calm_down(state: CascadeState, now: CascadeSample, limits: CascadeThresholds) -> CascadeState:
+    """Return the state after a scrape without any stage's condition. It ends after enough calm.
+
+    Without pressure all of a scrape is calm, while nearly full or evicting a quarter of it, and nothing while users wait:
+    preemptions alone neither begin nor continue a cascade.
+    """
     if state.stage == 0:
         return state
-    calm = _calm(state, now, limits)
-    state = replace(state, calm_seconds=state.calm_seconds + calm if calm > 0 else 0.0)
-    if state.calm_seconds < limits.calm_seconds:
-        return state
+    quiet = now.level < limits.pressed_level and now.waiting <= 0 and now.preemptions <= 0
+    calm = state.calm_seconds + (now.dt if quiet else now.dt / 4)
+    if now.slow_first_tokens >= 0.5 or (now.waiting > 0 and expected_wait_seconds(state) >= _half(limits)):
+        calm = 0.0
+    if calm < limits.calm_seconds:
+        return replace(state, calm_seconds=calm)
     return CascadeState(recent=state.recent, request_seconds=state.request_seconds)
 
 
@@ -225,17 +231,6 @@ def _still_growing(state: CascadeState, limits: CascadeThresholds) -> bool:
         return False
     before, now = state.recent[-2:]
     return now.running + now.waiting > before.running + before.waiting and _growing(state, limits)
-
-
-def _calm(state: CascadeState, now: CascadeSample, limits: CascadeThresholds) -> float:
-    """Return the calm seconds of a scrape: all of it without pressure, a quarter while nearly full or evicting.
-
-    It is 0 while users wait: preemptions alone neither begin nor continue a cascade.
-    """
-    if now.slow_first_tokens >= 0.5 or (now.waiting > 0 and expected_wait_seconds(state) >= _half(limits)):
-        return 0.0
-    quiet = now.level < limits.pressed_level and now.waiting <= 0 and now.preemptions <= 0
-    return now.dt if quiet else now.dt / 4
 
 
 def _half(limits: CascadeThresholds) -> float:

@@ -78,11 +78,6 @@ class HeldWindows(tuple[BinnedWindow, ...]):
         made: Made = self._made[key]
         return made
 
-    @property
-    def span_seconds(self) -> float:
-        """Return the time from the first start to the last end."""
-        return self.ends[1] - self.start if self else 0.0
-
     @cached_property
     def ends(self) -> tuple[float, float]:
         """Return the first and the last end in unix seconds."""
