@@ -10,11 +10,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.resources import files
+from string import ascii_uppercase
 from typing import Literal
 
 import yaml
 from jinja2 import Environment, StrictUndefined
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from exporters.grafana import promql
 from exporters.grafana.looks import CURRENCIES, CUSTOM, LOOKS, MONEY, OPTIONS, STYLES, Json
@@ -25,6 +26,7 @@ DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
 FOLDER = "sizewatch"
 """Folder in Grafana."""
 
+SETTINGS: Json = {"schemaVersion": 41, "editable": True, "graphTooltip": 1, "timezone": "utc", "refresh": "30s"}
 SHORTEST_STEP = "30s"
 """Minimum query step. A shorter step exceeds the scraped samples and shrinks the rate window below four scrapes."""
 
@@ -34,10 +36,11 @@ class _Row(BaseModel):
 
 
 class Panel(_Row):
-    """Panel: `lines`, `plan`, `limit`, `band` and `faint` are expressions by legend. A band reaches down to the plan.
+    """Panel: a mapping, or a row of title, look, text and lines.
 
-    `width` is in columns of 24. A table has `columns`: look and expression by title. `rows` are the labels of a row with
-    their titles, labels without a title are equal in all rows, and `links` lead from a column to a dashboard.
+    `lines`, `plan`, `limit`, `band` and `faint` are expressions by legend. A band reaches down to the plan. `width` is in
+    columns of 24. A table has `columns`: look and expression by title. `rows` are the labels of a row with their titles,
+    labels without a title are equal in all rows, and `links` lead from a column to a dashboard.
     """
 
     title: str
@@ -64,10 +67,16 @@ class Panel(_Row):
             return "stat"
         return "state-timeline" if LOOKS[self.look].states else "timeseries"
 
-    def list_queries(self) -> list[tuple[str, str, str]]:
-        """Return style, legend and expression of each query. Columns of a table have no legend."""
-        columns = [("columns", "", expr) for _, expr in self.columns.values()]
-        return columns + [(style, legend, expr) for style in STYLES for legend, expr in getattr(self, style).items()]
+    @model_validator(mode="before")
+    @classmethod
+    def _read_row(cls, row: object) -> object:
+        return dict(zip(("title", "look", "text", "lines"), row, strict=True)) if isinstance(row, list) else row
+
+    def list_queries(self) -> list[tuple[str, str, str, str]]:
+        """Return letter, style, legend and expression of each query. Columns of a table have no legend."""
+        queries = [("columns", "", expr) for _, expr in self.columns.values()]
+        queries += [(style, legend, expr) for style in STYLES for legend, expr in getattr(self, style).items()]
+        return [(letter, *query) for letter, query in zip(ascii_uppercase, queries, strict=False)]
 
 
 class Section(_Row):
@@ -128,14 +137,7 @@ def promql_of(expr: str, scope: str, chosen: str = "") -> str:
 
 def dashboard_json(dashboard: Dashboard) -> Json:
     """Return the model that Grafana imports."""
-    link = {
-        "type": "dashboards",
-        "title": TAG,
-        "tags": [TAG],
-        "asDropdown": True,
-        "includeVars": True,
-        "keepTime": True,
-    }
+    link = {"type": "dashboards", "title": TAG, "tags": [TAG]}
     source = {"name": "datasource", "type": "datasource", "label": "Data source", "query": "prometheus", "refresh": 1}
     marks = [] if dashboard.scope == "agents" else list(_annotations(SCOPES[dashboard.scope]))
     return {
@@ -143,13 +145,9 @@ def dashboard_json(dashboard: Dashboard) -> Json:
         "title": dashboard.title,
         "description": dashboard.text,
         "tags": [TAG],
-        "schemaVersion": 41,
-        "editable": True,
-        "graphTooltip": 1,
-        "timezone": "utc",
-        "refresh": "30s",
+        **SETTINGS,
         "time": {"from": f"now-{dashboard.since}", "to": "now"},
-        "links": [link],
+        "links": [{**link, "asDropdown": True, "includeVars": True, "keepTime": True}],
         "templating": {"list": [source, *(_variable(name) for name in dashboard.variables)]},
         "annotations": {"list": marks},
         "panels": list(_place_panels(dashboard)),
@@ -218,13 +216,9 @@ def _panel(panel: Panel, scope: str, chosen: str) -> Json:
         custom["thresholdsStyle"] = {"mode": "dashed"}
     if lines and look.top is None:
         custom["axisSoftMax"] = 0.1
-    defaults = {
-        "color": {"mode": "palette-classic" if lines else "thresholds"},
-        **look.field_config(),
-        "custom": custom,
-    }
+    defaults: Json = {**look.field_config(), "custom": custom, "color": {"mode": "thresholds"}}
     if lines:
-        defaults["min"] = 0.0
+        defaults |= {"min": 0.0, "color": {"mode": "palette-classic"}}
     model = {
         "type": panel.type,
         "title": panel.title,
@@ -240,14 +234,10 @@ def _panel(panel: Panel, scope: str, chosen: str) -> Json:
 
 def _targets(panel: Panel, scope: str, chosen: str) -> Iterator[Json]:
     table = panel.type == "table"
-    for place, (_, legend, expr) in enumerate(panel.list_queries()):
-        target: Json = {"refId": _letter(place), "datasource": DATASOURCE, "editorMode": "code", "legendFormat": legend}
-        target |= {"instant": table, "range": not table, "format": "table" if table else "time_series"}
-        yield {**target, "expr": promql_of(expr, scope, chosen)}
-
-
-def _letter(place: int) -> str:
-    return chr(ord("A") + place)
+    shape = {"instant": table, "range": not table, "format": "table" if table else "time_series"}
+    for letter, _, legend, expr in panel.list_queries():
+        target: Json = {"refId": letter, "datasource": DATASOURCE, "editorMode": "code", "legendFormat": legend}
+        yield {**target, **shape, "expr": promql_of(expr, scope, chosen)}
 
 
 def _override(kind: str, target: str, values: Mapping[str, object]) -> Json:
@@ -257,14 +247,14 @@ def _override(kind: str, target: str, values: Mapping[str, object]) -> Json:
 
 def _styles(panel: Panel) -> Iterator[Json]:
     """Yield the looks of series that are not measured values, and the unit of series whose legend ends with a currency."""
-    for place, (style, _, _) in enumerate(panel.list_queries()):
+    for letter, style, _, _ in panel.list_queries():
         colour, settings = STYLES.get(style, ("", {}))
         if colour:
             values: Json = {"color": {"mode": "fixed", "fixedColor": colour}}
             values |= {f"custom.{key}": value for key, value in settings.items()}
             if style == "band":
                 values["custom.fillBelowTo"] = next(iter(panel.plan))
-            yield _override("byFrameRefID", _letter(place), values)
+            yield _override("byFrameRefID", letter, values)
     for code in CURRENCIES if LOOKS[panel.look].unit == MONEY else ():
         yield _override("byRegexp", f"/\\b{code}$/", {"unit": f"currency{code}"})
 
@@ -284,7 +274,7 @@ def _columns(panel: Panel) -> Iterator[Json]:
 def _join(panel: Panel) -> list[Json]:
     """Return the join of all query results by labels, with a column per label and query."""
     titles = {label: title for label, title in panel.rows.items() if title}
-    titles |= {f"Value #{_letter(place)}": title for place, title in enumerate(panel.columns)}
+    titles |= {f"Value #{letter}": title for letter, title in zip(ascii_uppercase, panel.columns, strict=False)}
     options = {
         "excludeByName": dict.fromkeys(("Time", *(panel.rows.keys() - titles.keys())), True),
         "indexByName": {name: place for place, name in enumerate(titles)},

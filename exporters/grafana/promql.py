@@ -1,9 +1,8 @@
 """PromQL of the panels: an agent's metrics, each series once, over Grafana's rate window.
 
 Two agents may export the same replica, so each series counts once. Sums never span tiers, and pools stay apart where a
-request passes through both. SCOPE stands for the matchers of what an expression is drawn for, OF_TIER for
-those of its tiers. Everything
-here may be used in the expressions of the dashboards' YAML files, beside the names of `exporters.metrics.names`.
+request passes through both. SCOPE stands for the matchers of the dashboard, OF_TIER for those of its tiers. The boards'
+expressions may use everything here and the metrics of `exporters.metrics`.
 """
 
 from __future__ import annotations
@@ -43,8 +42,11 @@ def only(expr: str, matcher: str) -> str:
 
 
 def by(operation: str, labels: Iterable[str], expr: str) -> str:
-    """Return an aggregation."""
     return f"{operation} by ({', '.join(labels)}) ({expr})"
+
+
+def per_second(name: str) -> str:
+    return f"rate({series(name)}[{WINDOW}])"
 
 
 def gauge(metric: str | ExportedMetric, *matchers: str) -> str:
@@ -65,13 +67,13 @@ def own(metric: ExportedMetric) -> str:
 
 def own_rate(metric: ExportedMetric) -> str:
     """Return a counter of the agents themselves per second."""
-    return by("max", ("instance", *metric.labels), f"rate({series(metric.name)}[{WINDOW}])")
+    return by("max", ("instance", *metric.labels), per_second(metric.name))
 
 
 def rate(metric: str | ExportedMetric) -> str:
     """Return a counter, given by its metric or its family's name, per second, once for each of its label sets."""
     metric = names.metric(metric) if isinstance(metric, str) else metric
-    return by("max", (CLUSTER, *metric.labels), f"rate({series(metric.name)}[{WINDOW}])")
+    return by("max", (CLUSTER, *metric.labels), per_second(metric.name))
 
 
 def total(family: str, labels: Iterable[str] = BY_POOL) -> str:
@@ -81,10 +83,11 @@ def total(family: str, labels: Iterable[str] = BY_POOL) -> str:
 
 def quantile(q: float, family: str, labels: tuple[str, ...] = BY_POOL) -> str:
     """Return a quantile (0-1) by `labels` and release. Releases may have different bucket edges."""
-    buckets = by("max", (*BY_ENGINE, "le"), f"rate({series(names.bucket(family))}[{WINDOW}])")
+    engine = ", ".join(BY_ENGINE)
+    buckets = by("max", (*BY_ENGINE, "le"), per_second(names.bucket(family)))
     # Of several agents' series only the first counts: two would fail the whole query.
-    release = f"topk by ({', '.join(BY_ENGINE)}) (1, {series(self_metrics.REPLICA_INFO.name)})"
-    joined = f"{buckets}\n* on ({', '.join(BY_ENGINE)}) group_left ({', '.join(names.RELEASE)})\n{release}"
+    release = f"topk by ({engine}) (1, {series(self_metrics.REPLICA_INFO.name)})"
+    joined = f"{buckets}\n* on ({engine}) group_left ({', '.join(names.RELEASE)})\n{release}"
     # A quantile without requests is NaN, which draws no line and spoils the axis.
     return f"(histogram_quantile({q:g}, {by('sum', (*labels, *names.RELEASE, 'le'), joined)}) >= 0)"
 
@@ -105,7 +108,6 @@ def worst(expr: str) -> str:
 
 
 def age(expr: str) -> str:
-    """Return the seconds since a time."""
     return f"time() - {expr}"
 
 
@@ -133,7 +135,8 @@ PLANNED_IN_SYSTEM = f"{UP_BY_POOL}\n* {TO_POOLS}\n{of_tier(self_metrics.PLAN_C_M
 FINISHED = worst(total("requests_finished"))
 """Requests per second of a tier; where they pass through several pools, those of the busiest."""
 GENERATED = total("generation_tokens", BY_TIER)
-TTFT_SHARE = divide(worst(quantile(0.99, "ttft_seconds")), of_tier(self_metrics.PLAN_TTFT))
+TTFT = worst(quantile(0.99, "ttft_seconds"))
+TTFT_SHARE = divide(TTFT, of_tier(self_metrics.PLAN_TTFT))
 TPOT_SHARE = divide(worst(quantile(0.99, "tpot_seconds")), of_tier(self_metrics.PLAN_TPOT))
 """P99 as a share of its objective, for the worst pool and release."""
 GPU_BUSY = divide(total("gpu_busy_seconds"), total("gpu_busy_covered_seconds"))
@@ -144,16 +147,18 @@ CERTAIN_VERDICTS = f"{gauge(self_metrics.VERDICT, WITHOUT_NOTES)}\n*\n{gauge(sel
 """Likely verdicts count as 0."""
 FIRING = f"{gauge(self_metrics.VERDICT, WITHOUT_NOTES)} > 0"
 BLIND = by("count", (*BY_TIER, names.REASON), gauge(self_metrics.UNKNOWN, f'reason=~"{"|".join(NOT_SEEING)}"'))
-INCIDENT_COUNT = f"{by('sum', BY_TIER, gauge(self_metrics.INCIDENT, LOUD))}\nor\n0 * {of_tier(self_metrics.VERDICT)}"
+_INCIDENTS = by("sum", BY_TIER, gauge(self_metrics.INCIDENT, LOUD))
+INCIDENT_COUNT = f"{_INCIDENTS}\nor\n0 * {of_tier(self_metrics.VERDICT)}"
 
 MONEY_PER_HOUR = price_of(GPUS_UP)
 COST_PER_MILLION = f"1e6 / 3600 * ({MONEY_PER_HOUR} > 0)\n/ {TO_POOLS}\n({GENERATED} > 0)"
 """Money by generated tokens, divided once (DESIGN 3.14)."""
 REQUESTS_FOR_MONEY = f"3600 * {FINISHED}\n/ {ON_TIER} group_right ()\n({MONEY_PER_HOUR} > 0)"
-SURPLUS_MONEY = price_of(f"{of_tier(self_metrics.SURPLUS_REPLICAS)}\n*\n{of_tier(self_metrics.PLAN_GPUS)}")
-TTFT_PRICE = f"{price_of(of_tier(self_metrics.PLAN_GPUS))}\n* {TO_POOLS}\n({worst(quantile(0.99, 'ttft_seconds'))})"
+_PLANNED_GPUS = of_tier(self_metrics.PLAN_GPUS)
+SURPLUS_MONEY = price_of(f"{of_tier(self_metrics.SURPLUS_REPLICAS)}\n*\n{_PLANNED_GPUS}")
+TTFT_PRICE = f"{price_of(_PLANNED_GPUS)}\n* {TO_POOLS}\n({TTFT})"
 _PREFILL, _DECODE = (
-    by("sum", BY_POOL, by("max", BY_ENGINE, f"rate({series(names.total(family))}[{WINDOW}])"))
+    by("sum", BY_POOL, by("max", BY_ENGINE, per_second(names.total(family))))
     for family in ("prefill_seconds", "decode_seconds")
 )
 PREFILL_SHARE = divide(_PREFILL, f"({_PREFILL} + {_DECODE})")

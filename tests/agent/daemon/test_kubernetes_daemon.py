@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -326,6 +327,14 @@ class Gpus:
         """Nothing is open."""
 
 
+class NvmlGpus(Gpus):
+    """The same GPUs without their pods, as NVML shows them."""
+
+    def read(self, now: float) -> tuple[tuple[GpuReadout, ...], tuple[str, ...]]:
+        readouts, problems = super().read(now)
+        return tuple(replace(readout, pods=()) for readout in readouts), problems
+
+
 def test_gpus_of_a_worker_go_out_under_its_leaders_name_and_as_nothing_that_is_down(tmp_path: Path, kube: Kube) -> None:
     labels = {f"{LWS}name": "deep", f"{LWS}group-index": "3", f"{LWS}worker-index": "1"}
     kube.put(pod("deep-3-1", labels=labels, annotations={**ON, f"{LWS}leader-name": "deep-3"}))
@@ -390,8 +399,11 @@ def test_a_sidecar_is_called_after_its_pod_and_takes_its_pods_gpus(
         with running(write(tmp_path, keys), cycles=3, assemble=partial(assemble, gpu_source=Gpus())) as daemon:
             assert replicas(daemon)["llm/third"]["gpus"] == []
             assert "not exposed" in daemon.assembly.runtime.replicas["cpu-small", "llm/third"].gpus.missing
-        with running(write(tmp_path, keys), cycles=3) as daemon:
-            assert daemon.assembly.runtime.gpu_problems == (), "NVML would show it the whole node"
+        # NVML names no pod, and shows two GPUs where the plan gives a replica one.
+        with running(write(tmp_path, keys), cycles=3, assemble=partial(assemble, gpu_source=NvmlGpus())) as daemon:
+            assert replicas(daemon)["llm/third"]["gpus"] == []
+            missing = daemon.assembly.runtime.replicas["cpu-small", "llm/third"].gpus.missing
+            assert "2 GPUs are visible, and the plan gives a replica 1" in missing
 
 
 @contextmanager

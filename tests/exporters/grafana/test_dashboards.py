@@ -175,8 +175,8 @@ def test_an_expression_that_says_nothing_is_refused(expression: str) -> None:
 
 def test_a_misspelt_key_of_a_panel_is_refused() -> None:
     text = (ROOT / "exporters" / "grafana" / "itself.yaml").read_text(encoding="utf-8")
-    with pytest.raises(ValidationError, match="loks"):
-        Dashboard.model_validate(yaml.safe_load(text.replace("look:", "loks:", 1)))
+    with pytest.raises(ValidationError, match="widht"):
+        Dashboard.model_validate(yaml.safe_load(text.replace("width:", "widht:", 1)))
 
 
 def test_files_are_those_that_render_writes_and_fit_kubernetes() -> None:
