@@ -27,8 +27,7 @@ from agent.cli.loading import load_config, open_history
 from agent.config.load import build_tier_contexts, plan_versions, select_tier
 from agent.durations import duration_text
 from agent.history.daily_queries import measured_views, read_production
-from exporters.documents.what_if import pools_text, whatif_text
-from exporters.documents.what_if_json import pools_json, whatif_json
+from exporters.documents.what_if import pools_json, pools_text, whatif_json, whatif_text
 from rules.resize.production_summary import BAD
 from rules.resize.production_summary import FINE as HELD
 from rules.telemetry.windows import HOUR_SECONDS, MINUTE_SECONDS

@@ -23,7 +23,6 @@ from agent.history.reader import Reader
 from agent.history.schema import DAY
 from agent.history.store import HistoryStore
 from exporters.autoscaling.manifests import Scaling, manifest_text
-from exporters.autoscaling.schedule import slots_of
 from exporters.documents.prewarm import OLD_SECONDS, Prewarm
 from exporters.render.text import format_duration, format_rfc3339
 from forecast.capacity.drain import E2E, measure_drain
@@ -38,9 +37,6 @@ from rules.resize.production_summary import RECENT_SECONDS
 from rules.telemetry.windows import Window, sum_families
 from rules.telemetry.work import CapacityLengths
 from rules.verdicts.finding import Finding
-
-HOLD_SECONDS = 60.0
-"""Hold of an autoscaler in seconds, for a missing scrape. The published number has its own hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,9 +169,8 @@ def manifest(result: ForecastResponse, options: SimpleNamespace) -> str:
             zone=report.zone,
             prometheus=options.prometheus,
             lead_seconds=decided.lead_seconds,
-            hold_seconds=HOLD_SECONDS,
             recommended=decided.replicas,
-            schedule=slots_of(((step.start, step.replicas) for step in report.schedule), report.zone),
+            schedule=report.schedule,
             token=options.token,
             note=_note(report),
             drain=report.drain,

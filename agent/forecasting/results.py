@@ -13,8 +13,8 @@ import pandas as pd
 from agent.errors import SizewatchError
 from agent.forecasting.input_series import InputSeries
 from agent.forecasting.responses import KEPT_SECONDS, build_forecast
-from exporters.documents.forecast import Backtest, ForecastResult, MethodScore
-from forecast.backtest.scores import Scored, score_walk
+from exporters.documents.forecast import Backtest, ForecastResult
+from forecast.backtest.scores import score_walk
 from forecast.backtest.walk import BacktestRun
 from forecast.backtest.window import CannotTest, bins_a_day
 from forecast.models.bin_forecaster import Forecaster
@@ -60,28 +60,14 @@ def forecast_now(tier: str, given: InputSeries, horizon_seconds: float) -> Forec
 def backtest_report(name: str, walk: BacktestRun, notes: tuple[str, ...] = ()) -> Backtest:
     """Return the scores of all methods. `notes` precede those of the walk."""
     series = walk.window.series
-    leads = score_walk(walk)
     return Backtest(
         name=name,
         zone=series.zone,
         bin_seconds=series.bin_seconds,
         start=series.time(walk.window.test),
         end=series.end,
-        scores=tuple(_score(scored) for scored in leads),
-        naive=tuple({scored.horizon_seconds / 60: scored.naive for scored in leads}.items()),
+        scores=score_walk(walk),
         notes=(*notes, *walk.notes),
-    )
-
-
-def _score(scored: Scored) -> MethodScore:
-    low, high = scored.interval("coverage") or (None, None)
-    return MethodScore(
-        method=scored.method,
-        horizon_minutes=scored.horizon_seconds / 60,
-        targets=scored.targets,
-        coverage_low=low,
-        coverage_high=high,
-        **scored.values,
     )
 
 

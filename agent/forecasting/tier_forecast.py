@@ -13,8 +13,14 @@ from agent.forecasting import prewarm_value
 from agent.forecasting.messages import ForecastRequest, ForecastResponse
 from agent.forecasting.responses import SILENT_MINUTES, TOO_YOUNG, DemandBins
 from exporters.documents.forecast import ForecastResult
-from exporters.documents.prewarm import Prewarm, Recommendation, with_next_step, without_old_schedule
-from exporters.documents.prewarm_value import Highest, PrewarmValue, build_count_text
+from exporters.documents.prewarm import (
+    Highest,
+    Prewarm,
+    PrewarmValue,
+    Recommendation,
+    with_next_step,
+    without_old_schedule,
+)
 from exporters.render.text import format_duration
 from forecast.capacity.minimum_warm import CapacityPrices
 from forecast.capacity.prewarm import (
@@ -36,7 +42,6 @@ from rules.verdicts.projection import Projection
 HIGHEST_CERTAINTY = 0.999
 """Maximum certainty. A higher quantile would rest on less than fifteen minutes in ten days."""
 
-NO_METHOD = "none yet: what is needed now counts"
 NO_START = "how long a start takes is not known: the plan has no cold_start_seconds, and none was seen yet"
 
 HIGH, HIGHER = 0.95, 0.99
@@ -131,7 +136,7 @@ class TierForecast:
         prewarm = Prewarm(
             tier=request.tier,
             zone=request.zone,
-            recommendation=self._recommendation(request, projection, requests),
+            recommendation=self._recommendation(request, requests),
             seen_until=seen_until,
             highest=self._highest_minute(),
             worth=self._worth,
@@ -171,10 +176,8 @@ class TierForecast:
         until = points[0].t + len(points) * request.bin_seconds
         return replace(prewarm, schedule=tuple(named), schedule_certainty=HIGHER if is_high else HIGH, until=until)
 
-    def _recommendation(
-        self, request: ForecastRequest, projection: Projection | None, requests: ForecastResult | None
-    ) -> Recommendation | None:
-        """Return the decision with the demand, the capacity and the record of the forecast behind it."""
+    def _recommendation(self, request: ForecastRequest, requests: ForecastResult | None) -> Recommendation | None:
+        """Return the decision with the demand and the capacity behind it."""
         decision, lead_seconds = self._decision, request.lead_seconds
         if decision is None or lead_seconds is None:
             return None
@@ -187,8 +190,7 @@ class TierForecast:
         lengths = UNTOLD if self._requests is None else capacity.lengths
         demand = max(decision.quantile_rps or 0.0, decision.now_rps)
         counted = replica_count(demand, capacity, request.margin, minimum=self._minimum)
-        made = Recommendation(
-            tier=request.tier,
+        return Recommendation(
             made_at=request.now,
             zone=request.zone,
             replicas=decision.replicas,
@@ -205,19 +207,10 @@ class TierForecast:
             now_requests=now_requests,
             expected_requests=expected_requests,
             weighing=describe_weighing(decision.now_rps, now_requests, lengths, expected_requests),
-            usable_rps=capacity.rps,
-            usable_source=capacity.reason,
-            usable_low=capacity.low or None,
-            usable_high=capacity.high,
-            count=build_count_text(replace(counted, replicas=decision.replicas)),
+            count=replace(counted, replicas=decision.replicas),
             needed_now=decision.needed_now,
             minimum_warm=self._minimum,
-            method=NO_METHOD if projection is None else projection.method,
         )
-        if projection is None:
-            return made
-        coverage = projection.covered / projection.forecasts if projection.forecasts > 0 else None
-        return replace(made, coverage=coverage, error_ratio=projection.error_ratio, naive=projection.naive)
 
     def _reason(self, request: ForecastRequest, seen_until: float | None) -> str:
         """Return why a part is missing, or "" if nothing is."""

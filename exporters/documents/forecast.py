@@ -7,30 +7,32 @@ of the 95 % quantile.
 
 from __future__ import annotations
 
-import textwrap
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
-from exporters.render.text import copy_fields, format_duration, format_local, text_table, wrap
+from rich.console import RenderableType
+
+from exporters.render.terminal import WIDEST, terminal_text, text_grid
+from exporters.render.text import copy_fields, format_duration, format_local, json_fields
 from rules.telemetry.wording import number
-from rules.verdicts.projection import ForecastPoint, Projection
+from rules.verdicts.projection import Projection
+
+if TYPE_CHECKING:
+    from forecast.backtest.scores import Scored
 
 MOST_ROWS = 48
 """Maximum table rows: a day in half hours. The JSON has all bins."""
 
-
 OURS = "sizewatch"
 """Method that pre-warming uses."""
-
-TARGET = 0.95
-"""Quantile whose coverage is reported (0-1)."""
 
 HEAD = ("method", "WAPE", "P95 pinball", "WAPE by naive", "pinball by naive", "coverage of 95%", "targets")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastResult:
-    """Projection with the shares of combined methods, and `notes` for the reader. A note:
+    """Projection with the shares of combined methods, highest first, and `notes` for the reader. A note:
     "needs 2 days, has 5 hours: same as now, with its own error".
     """
 
@@ -43,38 +45,29 @@ class ForecastResult:
 
 def forecast_text(forecast: ForecastResult) -> str:
     """Return head, table and recent accuracy. With many bins, show the highest of every block."""
-    projection = forecast.projection
-    made = f"made {_time(projection.made_at, forecast.zone)} ({forecast.zone}) by {projection.method}"
-    lines = [f"{projection.tier}: expected requests per second, {made}"]
-    for note in forecast.notes:
-        lines += wrap(note, "  ", "    ")
-    lines += ["", *_table(forecast), "", f"  lead      {format_duration(projection.horizon_seconds)}"]
-    lines += [f"  coverage  {coverage_text(projection)}", f"  error     {comparison_text(projection)}"]
+    projection, points, zone = forecast.projection, forecast.projection.points, forecast.zone
+    made = format_local(projection.made_at, zone, "%a %d %b %H:%M")
+    parts: list[RenderableType] = [
+        f"{projection.tier}: expected requests per second, made {made} ({zone}) by {projection.method}"
+    ]
+    parts.append(text_grid([(note,) for note in forecast.notes]))
+    block, rows = -(-len(points) // MOST_ROWS), []
+    for first in range(0, len(points), block or 1):
+        bins, row = points[first : first + block], [format_local(points[first].t, zone, "%a %d %b %H:%M")]
+        for name in ("q50", "q95", "q99"):
+            row.append(number(max(getattr(point, name) for point in bins), "per_second"))
+        rows.append(row)
+    if rows:
+        parts += ["", text_grid(rows, ("from", "median", "95%", "99%"), words=1)]
+    else:
+        parts += ["", "  nothing is expected: no forecast yet"]
+    if block > 1:
+        parts.append(f"  each row is the highest of {block} bins of {format_duration(forecast.bin_seconds)}")
+    facts = {"lead": format_duration(projection.horizon_seconds), "coverage": coverage_text(projection)}
+    facts["error"] = comparison_text(projection)
     if forecast.weights:
-        shares = ", ".join(f"{name} {share:.0%}" for name, share in sorted(forecast.weights, key=lambda row: -row[1]))
-        lines += textwrap.wrap(shares, 100, initial_indent="  methods   ", subsequent_indent=" " * 12)
-    return "\n".join(lines)
-
-
-def _table(forecast: ForecastResult) -> list[str]:
-    points = forecast.projection.points
-    if not points:
-        return ["  nothing is expected: there is no forecast yet"]
-    block = -(-len(points) // MOST_ROWS)
-    rows = [_row(highest_quantiles(points[at : at + block]), forecast.zone) for at in range(0, len(points), block)]
-    table = text_table(("from", "median", "95%", "99%"), rows)
-    text = f"  each row is the highest of {block} bins of {format_duration(forecast.bin_seconds)}"
-    return [*(f"  {line}" for line in table), *([text] if block > 1 else [])]
-
-
-def highest_quantiles(points: tuple[ForecastPoint, ...]) -> ForecastPoint:
-    """Return the highest quantiles of the bins, at the time of the first bin."""
-    quantiles = {name: max(getattr(point, name) for point in points) for name in ("q50", "q95", "q99")}
-    return ForecastPoint(t=points[0].t, **quantiles)
-
-
-def _row(point: ForecastPoint, zone: str) -> tuple[str, ...]:
-    return (_time(point.t, zone), *(number(q, "per_second") for q in (point.q50, point.q95, point.q99)))
+        facts["methods"] = ", ".join(f"{name} {share:.0%}" for name, share in forecast.weights if share >= 0.005)
+    return terminal_text(*parts, "", text_grid(facts.items()))
 
 
 def coverage_text(projection: Projection) -> str:
@@ -92,122 +85,58 @@ def comparison_text(projection: Projection) -> str:
     return f"{projection.error_ratio:.2f} of {projection.naive or 'the naive method'} over {projection.compared} targets{worse}"
 
 
-def _time(t: float, zone: str) -> str:
-    return format_local(t, zone, "%a %d %b %H:%M")
-
-
 def forecast_json(forecast: ForecastResult) -> dict[str, Any]:
-    """Return every bin of the forecast as JSON. Times are unix seconds."""
-    projection = forecast.projection
-    return {
-        "schema": 1,
-        **copy_fields(projection, "tier", "made_at"),
-        "lead_seconds": projection.horizon_seconds,
-        **copy_fields(forecast, "bin_seconds", "zone"),
-        "method": projection.method,
-        "weights": dict(forecast.weights),
-        "coverage": {
-            "covered": projection.covered,
-            "targets": projection.forecasts,
-            "ratio": projection.covered / projection.forecasts if projection.forecasts else None,
-        },
-        "error": {"ratio": projection.error_ratio, "naive": projection.naive, "targets": projection.compared},
-        "points": [asdict(point) for point in projection.points],
-        "notes": list(forecast.notes),
-    }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MethodScore:
-    """Scores of a method at a horizon over `targets` forecasts. Ratios are to the naive method of the horizon.
-
-    `coverage` is the share of targets at or below their 95 % quantile, within [coverage_low, coverage_high] by a block
-    bootstrap. None means that it could not be counted.
-    """
-
-    method: str
-    horizon_minutes: float
-    targets: int
-    wape: float | None
-    pinball: float | None
-    wape_ratio: float | None
-    pinball_ratio: float | None
-    coverage: float | None
-    coverage_low: float | None = None
-    coverage_high: float | None = None
+    """Return the projection with every bin as JSON. Times are unix seconds."""
+    more = copy_fields(forecast, "zone", "bin_seconds", "notes")
+    return {"schema": 2, **json_fields(forecast.projection), **more, "weights": dict(forecast.weights)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backtest:
-    """Scores of a series, tested over [start, end) in unix seconds. `naive` names the naive method by horizon."""
+    """Scores of a series, tested over [start, end) in unix seconds, horizon by horizon."""
 
     name: str
     zone: str
     bin_seconds: float
     start: float
     end: float
-    scores: tuple[MethodScore, ...]
-    naive: tuple[tuple[float, str], ...]
+    scores: tuple[Scored, ...]
     notes: tuple[str, ...] = ()
 
 
 def backtest_text(backtest: Backtest) -> str:
-    """Return a table per horizon with our method marked. Notes follow if it did not beat the naive method."""
+    """Return a table for each horizon with our method and the naive one marked."""
     start, end = (format_local(t, backtest.zone, "%Y-%m-%d %H:%M") for t in (backtest.start, backtest.end))
-    head = f"{backtest.name}: rolling origin, {start} to {end}"
-    lines = [f"{head}, bins of {format_duration(backtest.bin_seconds)}", *(f"  {note}" for note in backtest.notes)]
-    for horizon in sorted({score.horizon_minutes for score in backtest.scores}):
-        lines += ["", *_horizon(backtest, horizon)]
-    return "\n".join(lines)
+    head = f"{backtest.name}: rolling origin, {start} to {end}, bins of {format_duration(backtest.bin_seconds)}"
+    parts: list[RenderableType] = [head, *(f"  {note}" for note in backtest.notes)]
+    by_horizon = sorted(backtest.scores, key=lambda score: score.horizon_seconds)
+    for (seconds, naive), scores in groupby(by_horizon, lambda score: (score.horizon_seconds, score.naive)):
+        table = text_grid([_score_row(score) for score in scores], HEAD, words=1)
+        parts += ["", f"{format_duration(seconds)} ahead (naive: {naive})", table]
+    return terminal_text(*parts, width=WIDEST)
 
 
-def _horizon(backtest: Backtest, horizon: float) -> list[str]:
-    scores = [score for score in backtest.scores if score.horizon_minutes == horizon]
-    naive = dict(backtest.naive).get(horizon, "")
-    rows = [_score_row(score, naive) for score in scores]
-    beside = f" (naive: {naive})" if naive else ""
-    lines = [f"{format_duration(horizon * 60)} ahead{beside}", *(f"  {line}" for line in text_table(HEAD, rows))]
-    return [*lines, *(f"  {verdict}" for score in scores if score.method == OURS for verdict in verdicts(score, naive))]
-
-
-def _score_row(score: MethodScore, naive: str) -> tuple[str, ...]:
-    mark = " *" if score.method == OURS else " (naive)" if score.method == naive else ""
-    numbers = (score.wape, score.pinball, score.wape_ratio, score.pinball_ratio)
-    return (f"{score.method}{mark}", *(_three(value) for value in numbers), _coverage(score), str(score.targets))
-
-
-def _three(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}" if value < 1000 else f"{value:,.0f}"
-
-
-def _coverage(score: MethodScore) -> str:
-    if score.coverage is None:
-        return "-"
-    if score.coverage_low is None or score.coverage_high is None:
-        return f"{score.coverage:.1%}"
-    return f"{score.coverage:.1%} ({score.coverage_low:.1%} to {score.coverage_high:.1%})"
-
-
-def verdicts(score: MethodScore, naive: str) -> list[str]:
-    """Return warnings about our own row, empty if there are none."""
-    rows = []
-    for what, ratio in (("WAPE", score.wape_ratio), ("P95 pinball loss", score.pinball_ratio)):
-        if ratio is not None and ratio >= 1:
-            rows.append(f"{OURS} did not beat {naive or 'the naive method'}: {what} {ratio:.3f} of it")
-    high, low = score.coverage_high, score.coverage_low
-    if high is not None and high < TARGET:
-        rows.append(f"its {TARGET:.0%} quantile was too low: at most {high:.1%} were covered")
-    if low is not None and low > TARGET:
-        rows.append(f"its {TARGET:.0%} quantile was too high: at least {low:.1%} were covered")
-    return rows
+def _score_row(score: Scored) -> list[str]:
+    mark = " (naive)" if score.method == score.naive else ""
+    row = [f"{score.method}{' *' if score.method == OURS else mark}"]
+    for name in ("wape", "pinball", "wape_ratio", "pinball_ratio"):
+        value = score.values[name]
+        row.append("-" if value is None else f"{value:,.3f}")
+    coverage, bounds = score.values["coverage"], score.interval("coverage")
+    row.append("-" if coverage is None else f"{coverage:.1%}")
+    if bounds is not None:
+        row[-1] += f" ({bounds[0]:.1%} to {bounds[1]:.1%})"
+    return [*row, str(score.targets)]
 
 
 def backtest_json(backtest: Backtest) -> dict[str, Any]:
     """Return the backtest as JSON. Times are unix seconds, uncounted values are null."""
+    scores = []
+    for score in backtest.scores:
+        known = copy_fields(score, "method", "horizon_seconds", "naive", "targets")
+        scores.append({**known, **score.values, "coverage_bounds": score.interval("coverage")})
     return {
-        "schema": 1,
-        **copy_fields(backtest, "name", "zone", "bin_seconds", "start", "end"),
-        "naive": [{"horizon_minutes": horizon, "method": method} for horizon, method in backtest.naive],
-        "scores": [asdict(score) for score in backtest.scores],
-        "notes": list(backtest.notes),
+        "schema": 2,
+        **copy_fields(backtest, "name", "zone", "bin_seconds", "start", "end", "notes"),
+        "scores": scores,
     }

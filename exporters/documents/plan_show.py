@@ -12,7 +12,7 @@ from statistics import fmean
 
 from rich.console import RenderableType
 
-from exporters.documents.what_if_json import QUANTITIES
+from exporters.documents.what_if import QUANTITIES
 from exporters.render.terminal import terminal_text, text_grid
 from exporters.render.text import format_duration
 from rules.catalogue.registry import CATALOGUE, margin_of

@@ -1,38 +1,29 @@
-"""Pre-warming recommendation as text and JSON: replica count, reason, schedule of the day and past worth.
+"""Pre-warming of a tier: recommended replicas with their reasons, the schedule of the day, and the worth on its last week.
 
-The module serves `sizewatch prewarm` and holds its records. Numbers come from `forecast/`; only differences and shares
-are computed here. Manifests are in `exporters.autoscaling.manifests`.
+The records serve `sizewatch prewarm`, status page, metrics and report. Numbers come from `forecast/`; only differences
+and shares are computed here. Demands are requests per second. Manifests are in `exporters.autoscaling.manifests`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from exporters.documents.prewarm_value import (
-    Counted,
-    DemandParts,
-    Highest,
-    PrewarmValue,
-    bounds_words,
-    compare_with_peak,
-    count_words,
-    level,
-    parts_of,
-    parts_sentence,
-    worth_json,
-    worth_lines,
-)
-from exporters.render.text import copy_fields, format_duration, format_local, text_table, wrap
+from rich.console import RenderableType
+
+from exporters.render.terminal import terminal_text, text_grid
+from exporters.render.text import format_duration, format_local, format_reading, json_fields
 from forecast.capacity.drain import ROUTING_SECONDS, SHUTDOWN_MARGIN_SECONDS, DrainTime
-from forecast.capacity.prewarm import DecisionBasis, ScheduleStep, merge_steps
+from forecast.capacity.prewarm import DecisionBasis, ScheduleStep
+from rules.plan.money import amount, figure
+from rules.plan.replica_count import ReplicaCount
+from rules.telemetry.signals import Reading
 from rules.telemetry.wording import format_count, number
 
 OLD_SECONDS = 3600.0
 """Maximum age in seconds of the demand behind a schedule. An older schedule may follow a day that went otherwise."""
-
 
 BECAUSE: Mapping[DecisionBasis, str] = {
     DecisionBasis.FORECAST: "the demand expected then",
@@ -42,6 +33,77 @@ BECAUSE: Mapping[DecisionBasis, str] = {
     DecisionBasis.HOLD: "the hold before scaling down",
 }
 """Basis of a count, in the words of its sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """Scaling strategy over a period: minutes short of ready replicas, late requests, paid replica-hours, money (None: no
+    price)."""
+
+    name: str
+    violation_minutes: float
+    late_requests: float
+    replica_hours: float
+    money: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrewarmValue:
+    """Strategies simulated over [start, end) in unix seconds, for a tier with so many requests. They recommend nothing.
+
+    `ours` and `perfect` name two of them. `reacting` names the best strategy without a forecast, chosen on the time
+    before `start`. `recommended` names the cheaper of both, or the one without a forecast if it was as good, with
+    `reason` and `short_reason`. `with_margin` names ours with the margin of the recommended counts, "" without a
+    margin. No comparison uses it. `covered_ratio` (0-1) is the share of minutes with demand within the prepared capacity.
+    """
+
+    start: float
+    end: float
+    zone: str
+    requests: float
+    strategies: tuple[Strategy, ...]
+    ours: str
+    perfect: str
+    reacting: str
+    recommended: str
+    short_reason: str
+    reason: str
+    covered_ratio: float | None
+    currency: str = ""
+    with_margin: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """Return which strategy was cheaper and why."""
+        days = format_count(round((self.end - self.start) / 86_400.0), "day")
+        return f"The last {days}: {self.reason[:1].lower()}{self.reason[1:]}"
+
+    @property
+    def margin_sentence(self) -> str:
+        """Return cost and benefit of the recommended margin, apart from the forecast, "" without a margin."""
+        if not self.with_margin:
+            return ""
+        bare, roomy = self.pick_strategy(self.ours), self.pick_strategy(self.with_margin)
+        hours = roomy.replica_hours - bare.replica_hours
+        verb = "costs" if hours >= 0 else "saves"
+        text = f"The margin of recommended counts {verb} {abs(hours):,.0f} replica-hours"
+        if bare.money is not None and roomy.money is not None:
+            text += f" ({amount(abs(roomy.money - bare.money), self.currency or 'of money')})"
+        before, after = f"{bare.violation_minutes:,.0f}", f"{roomy.violation_minutes:,.0f}"
+        short = f"stays {after} min" if before == after else f"goes from {before} to {after} min"
+        return f"{text}; the time short of capacity {short}."
+
+    def pick_strategy(self, name: str) -> Strategy:
+        """Return the strategy of this name."""
+        return next(strategy for strategy in self.strategies if strategy.name == name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Highest:
+    """Highest minute of the last week and its begin in unix seconds."""
+
+    rps: float
+    at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,22 +123,16 @@ class NextStep:
 class Recommendation:
     """Replicas that must be warm `lead_seconds` after `made_at` (unix seconds), and their basis.
 
-    Every surface prints its `sentence`.
+    Every surface prints its `sentence`. `quantile_rps` is the demand (arriving work per second, in requests of the lengths
+    that capacity counts) not exceeded with `certainty` (0-1), None without a forecast. `expected_rps` is the demand without
+    margin. Both include the `event_factor` of known events. `now_rps` arrives now. `now_requests` and `expected_requests`
+    are the requests themselves, `weighing` says in words what makes them work.
 
-    `quantile_rps` is the demand (arriving work per second, in requests of the lengths that capacity counts) not
-    exceeded with `certainty` (0-1), None without a forecast. `expected_rps` is the demand without margin. Both include
-    the `event_factor` of known events. `now_rps` arrives now. `now_requests` and `expected_requests` are the requests
-    themselves, `weighing` says in words what makes them work.
-
-    `usable_rps` is the capacity of a replica by `usable_source`, between `usable_low` and `usable_high` (None: open).
-    `count` explains the replica count. `for_forecast`, `needed_now`, `minimum_warm` and `held` are the replicas by each
-    reason. `ready` replicas are up, None if unknown. `next_step` is the next change of the schedule.
-
-    `coverage` is the share of past targets at or below their 95 % quantile. `error_ratio` is the error relative to the
-    method `naive`. None means not counted.
+    `count` has the capacity of a replica, the margin and the use of these replicas. `for_forecast`, `needed_now`,
+    `minimum_warm` and `held` are the replicas by each reason. `ready` replicas are up, None if unknown. `next_step` is the
+    next change of the schedule.
     """
 
-    tier: str
     made_at: float
     zone: str
     replicas: int
@@ -86,14 +142,9 @@ class Recommendation:
     certainty: float
     quantile_rps: float | None
     now_rps: float
-    usable_rps: float
-    usable_source: str
     needed_now: int
     minimum_warm: int
-    method: str
-    count: Counted
-    usable_low: float | None = None
-    usable_high: float | None = None
+    count: ReplicaCount
     expected_rps: float | None = None
     event_factor: float = 1.0
     for_forecast: int | None = None
@@ -103,28 +154,17 @@ class Recommendation:
     now_requests: float | None = None
     expected_requests: float | None = None
     weighing: str = ""
-    coverage: float | None = None
-    error_ratio: float | None = None
-    naive: str = ""
 
     @property
     def target_time(self) -> float:
         """Return the time at which the replicas must be warm, in unix seconds."""
         return self.made_at + self.lead_seconds
 
-    @property
-    def parts(self) -> DemandParts | None:
-        """Return the parts of the demand, None without a forecast."""
-        return parts_of(self.quantile_rps, self.certainty, self.expected_rps, self.event_factor)
-
     def with_present(self, ready: int | None, *, is_burning: bool) -> Recommendation:
         """Return the decision for the replicas that are up (None: unknown). While the SLO is broken none of them may go."""
         if not is_burning or ready is None or ready <= self.replicas:
             return replace(self, ready=ready)
-        full = self.count.demand_rps / self.usable_rps
-        count = replace(
-            self.count, utilization=full / ready, utilization_one_lost=full / (ready - 1) if ready > 1 else None
-        )
+        count = replace(self.count, replicas=ready)
         return replace(self, ready=ready, replicas=ready, decided_by=DecisionBasis.INCIDENT, count=count)
 
     @property
@@ -132,32 +172,34 @@ class Recommendation:
         """Return what to do with the ready replicas in words."""
         if self.ready is None:
             return "how many are ready is not known"
-        soon = self.next_step.replicas if self.next_step is not None and self.next_step.is_soon else 0
         if self.ready < self.replicas:
             return f"start {self.replicas - self.ready} now"
-        if self.ready > max(self.replicas, soon):
-            return f"{self.ready - max(self.replicas, soon)} may go"
+        wanted = self.replicas
+        if self.next_step is not None and self.next_step.is_soon:
+            wanted = max(wanted, self.next_step.replicas)
+        if self.ready > wanted:
+            return f"{self.ready - wanted} may go"
         return "keep them" if self.ready > self.replicas else "enough for that"
 
     @property
     def sentence(self) -> str:
         """Return the decision: replica count, time, reason, what to do, and the next change of the schedule."""
-        is_now = self.quantile_rps is None or self.decided_by is DecisionBasis.NOW
-        demand = f"{level(self.certainty)} of demand {number(self.quantile_rps or 0.0, 'per_second')}"
-        if is_now:
-            demand = f"demand now {number(self.now_rps, 'per_second')}"
+        demand = f"demand now {_rps(self.now_rps)}"
         if self.quantile_rps is None:
             demand = f"no forecast: {demand}"
-        why = f"lead {self.lead_seconds:.0f} s, {demand} at {number(self.usable_rps, 'per_second')} usable a replica"
-        wanted = f"{format_count(self.replicas, 'replica')} wanted at {_clock(self.target_time, self.zone)}"
-        are = "" if self.ready is None else f"{self.ready} {'is' if self.ready == 1 else 'are'} ready: "
-        parts = [f"{wanted} because of {BECAUSE[self.decided_by]} ({why})", are + self.action]
+        elif self.decided_by is not DecisionBasis.NOW:
+            demand = f"{_level(self.certainty)} of demand {_rps(self.quantile_rps)}"
+        text = f"{format_count(self.replicas, 'replica')} wanted at {_clock(self.target_time, self.zone)} because of "
+        text += f"{BECAUSE[self.decided_by]} (lead {self.lead_seconds:.0f} s, {demand} at "
+        text += f"{_rps(self.count.capacity.rps)} usable a replica); "
+        if self.ready is not None:
+            text += f"{self.ready} {'is' if self.ready == 1 else 'are'} ready: "
+        text += self.action
         if self.next_step is not None:
             begun = self.next_step.start <= self.made_at
             when = "now" if begun else f"from {_clock(self.next_step.start, self.zone)}"
-            sure = f"{self.next_step.certainty:.0%} certainty"
-            parts.append(f"{self.next_step.replicas} {when} by the schedule, of {sure}")
-        return "; ".join(parts)
+            text += f"; {self.next_step.replicas} {when} by the schedule, of {self.next_step.certainty:.0%} certainty"
+        return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,9 +207,8 @@ class Prewarm:
     """Pre-warming report of a tier. Times are unix seconds.
 
     `schedule` runs from its first step to `until` and suffices in each bin with `schedule_certainty` (0-1). Demand is
-    known up to `seen_until`. `highest` is its highest minute of the last week. `as_of` is the end of a trace used as
-    now. `reason` explains a missing part. `drain` is the time that requests need to end, or why it is not known, and
-    `loss` the cost of a lost replica; both are of the last week.
+    known up to `seen_until`. `as_of` is the end of a trace used as now. `reason` explains a missing part. `drain` is the
+    time that requests of the last week needed to end, or why it is not known.
     """
 
     tier: str
@@ -201,179 +242,134 @@ def with_next_step(report: Prewarm, bin_seconds: float) -> Prewarm:
     The highest of the steps that ask for more soon comes first, else the first step after the target that asks for
     another count.
     """
-    recommendation, steps = report.recommendation, report.schedule
-    if recommendation is None or report.schedule_certainty is None:
+    decided, steps = report.recommendation, report.schedule
+    if decided is None or report.schedule_certainty is None:
         return report
-    ends = [*(step.start for step in steps[1:]), math.inf]
-    ahead = [step for step, end in zip(steps, ends, strict=True) if end > recommendation.made_at]
-    soon = [
-        step
-        for step in ahead
-        if step.replicas > recommendation.replicas and step.start <= recommendation.target_time + bin_seconds
-    ]
-    later = [
-        step for step in ahead if step.replicas != recommendation.replicas and step.start > recommendation.target_time
-    ]
-    schedule_step = max(soon, key=lambda step: step.replicas) if soon else next(iter(later), None)
-    if schedule_step is None:
+    soon, later = [], []
+    for step, end in zip(steps, [*(step.start for step in steps[1:]), math.inf], strict=True):
+        if end <= decided.made_at:
+            continue
+        if step.replicas > decided.replicas and step.start <= decided.target_time + bin_seconds:
+            soon.append(step)
+        elif step.replicas != decided.replicas and step.start > decided.target_time:
+            later.append(step)
+    if not soon and not later:
         return report
-    named = NextStep(
-        start=schedule_step.start,
-        replicas=schedule_step.replicas,
-        certainty=report.schedule_certainty,
-        is_soon=bool(soon),
-    )
-    return replace(report, recommendation=replace(recommendation, next_step=named))
+    step = max(soon, key=lambda step: step.replicas) if soon else later[0]
+    certainty = report.schedule_certainty
+    named = NextStep(start=step.start, replicas=step.replicas, certainty=certainty, is_soon=bool(soon))
+    return replace(report, recommendation=replace(decided, next_step=named))
 
 
 def prewarm_text(report: Prewarm, *, explain: bool = False) -> str:
-    """Return the recommendation with its reason and schedule. Add the past worth with `explain`."""
-    parts = [_trace_end(report), _recommended(report), _schedule(report)]
-    if explain:
-        parts.append(
-            worth_lines(report.worth) if report.worth else [f"What it was worth cannot be told: {_reason(report)}"]
-        )
-    return "\n\n".join("\n".join(part) for part in parts if part)
+    """Return the recommendation with its reasons and the schedule. Add the past worth with `explain`."""
+    decided, reason = report.recommendation, report.reason or "The forecast has not run yet."
+    parts: list[RenderableType] = []
+    if decided is None:
+        parts.append(f"{report.tier}: no recommendation. {reason}")
+    else:
+        if report.as_of is not None:
+            end = format_local(report.as_of, report.zone, "%Y-%m-%d %H:%M")
+            parts += [f"As of the end of the trace, {end} ({report.zone}): this is not live.", ""]
+        parts += [f"{report.tier}: {decided.sentence}", text_grid(_list_reasons(report, decided))]
+    if report.schedule:
+        parts += ["", *_schedule_parts(report)]
+    if explain and report.worth is not None:
+        parts += ["", *_worth_parts(report.worth)]
+    elif explain:
+        parts += ["", f"What it was worth cannot be told: {reason}"]
+    return terminal_text(*parts)
 
 
-def _trace_end(report: Prewarm) -> list[str]:
-    if report.as_of is None or report.recommendation is None:
-        return []
-    end = format_local(report.as_of, report.zone, "%Y-%m-%d %H:%M")
-    return [f"As of the end of the trace, {end} ({report.zone}): this is not live."]
+def _list_reasons(report: Prewarm, decided: Recommendation) -> Iterator[tuple[str, str]]:
+    """Yield the reasons of a decision by name."""
+    capacity = decided.count.capacity
+    usable = Reading(value=capacity.rps, low=capacity.low, high=capacity.high, n=0.0)
+    if decided.quantile_rps is not None and decided.expected_rps is not None:
+        yield "demand", _describe_demand(report, decided, decided.quantile_rps, decided.expected_rps)
+    if decided.weighing:
+        yield "work", decided.weighing
+    yield "lead", f"{decided.lead_seconds:.0f} s: {decided.lead_source}"
+    yield "usable", f"{format_reading(usable, 'per_second')} a replica: {capacity.reason}"
+    yield "count", f"{describe_count(decided.count)}; no safety factor: the demand is a quantile"
+    now = f"{decided.needed_now} for {_rps(decided.now_rps)} now"
+    yield "never below", f"{now}, {decided.minimum_warm} minimum warm, {decided.held} held"
+    if isinstance(report.drain, DrainTime):
+        seconds, grace = report.drain.seconds, report.drain.grace_seconds
+        parts = f"{ROUTING_SECONDS} s preStop, {seconds} s drain, {SHUTDOWN_MARGIN_SECONDS} s margin"
+        yield "scale down", f"99% of requests end within {seconds} s; terminationGracePeriodSeconds {grace} ({parts})"
+    if report.worth is not None:
+        yield "worth", f"{report.worth.short_reason} (--explain shows the numbers)"
 
 
-def _recommended(report: Prewarm) -> list[str]:
-    recommendation = report.recommendation
-    if recommendation is None:
-        return wrap(f"{report.tier}: no recommendation. {_reason(report)}", "", "  ")
-    bounds = bounds_words(recommendation.usable_rps, recommendation.usable_low, recommendation.usable_high)
-    rows = [
-        ("demand", _demand(report, recommendation)),
-        ("work", recommendation.weighing),
-        ("lead", f"{recommendation.lead_seconds:.0f} s: {recommendation.lead_source}"),
-        (
-            "usable",
-            f"{number(recommendation.usable_rps, 'per_second')} a replica{bounds}: {recommendation.usable_source}",
-        ),
-        (
-            "count",
-            f"{count_words(recommendation.replicas, recommendation.count)}; no safety factor: the demand is a quantile",
-        ),
-        (
-            "never below",
-            (
-                f"{recommendation.needed_now} for {number(recommendation.now_rps, 'per_second')} now, "
-                f"{recommendation.minimum_warm} minimum warm, {recommendation.held} held"
-            ),
-        ),
-        ("forecast", f"{recommendation.method}; {_record(recommendation)}"),
-        ("scale down", _drain(report.drain)),
-        ("worth", "" if report.worth is None else f"{report.worth.short_sentence} (--explain shows the numbers)"),
-    ]
-    lines = wrap(f"{report.tier}: {recommendation.sentence}", "", "  ")
-    for name, text in filter(lambda row: row[1], rows):
-        lines += wrap(text, f"  {name:11}  ", " " * 15)
-    return lines
+def _describe_demand(report: Prewarm, decided: Recommendation, quantile: float, expected: float) -> str:
+    """Return the forecast demand by its parts, beside the highest minute of the last week."""
+    text = f"{_rps(quantile)} = {_rps(expected)} expected"
+    if decided.event_factor != 1.0:
+        text += f" (x {decided.event_factor:g} for a known event)"
+    sign = "+" if quantile >= expected else "-"
+    text += f" {sign} {_rps(abs(quantile - expected))} margin to {_level(decided.certainty)}"
+    if decided.for_forecast is not None:
+        text += f": {format_count(decided.for_forecast, 'replica')}"
+    if report.highest is not None:
+        when = format_local(report.highest.at, report.zone, "%a %H:%M")
+        text += f"; highest minute of the last week: {_rps(report.highest.rps)} ({when})"
+    return text
 
 
-def _drain(drain: DrainTime | str) -> str:
-    if isinstance(drain, str):
-        return ""
-    parts = f"{ROUTING_SECONDS} s preStop, {drain.seconds} s drain, {SHUTDOWN_MARGIN_SECONDS} s margin"
-    return (
-        f"99% of requests end within {drain.seconds} s; terminationGracePeriodSeconds {drain.grace_seconds} ({parts})"
-    )
+def describe_count(count: ReplicaCount) -> str:
+    """Return the arithmetic of a count, its utilisation, and the range of counts."""
+    text = f"{count.arithmetic_text}; {count.utilization:.0%} used"
+    if count.utilization_one_lost is not None:
+        text += f", {count.utilization_one_lost:.0%} with one lost"
+    return f"{text}; {count.bounds_text} by the bounds of what one takes" if count.bounds_text else text
 
 
-def _demand(report: Prewarm, recommendation: Recommendation) -> str:
-    parts = recommendation.parts
-    if parts is None:
-        return ""
-    beside = compare_with_peak(parts, report.highest, report.zone, report.worth.covered_ratio if report.worth else None)
-    text = (
-        parts_sentence(parts)
-        if recommendation.for_forecast is None
-        else f"{parts_sentence(parts)}: {format_count(recommendation.for_forecast, 'replica')}"
-    )
-    return f"{text}; {beside}" if beside else text
+def _schedule_parts(report: Prewarm) -> tuple[RenderableType, ...]:
+    """Return the schedule as a table. A step lasts until the next one, the last one until `until`."""
+    rows = []
+    for step in report.schedule:
+        expected = "-" if step.expected_rps is None else _rps(step.expected_rps)
+        rows.append((_clock(step.start, report.zone), str(step.replicas), _rps(step.demand_rps), expected))
+    until = f" until {_clock(report.until, report.zone)}" if report.until is not None else ""
+    head = f"Schedule{until} ({report.zone}), enough with {report.schedule_certainty or 0.0:.0%} certainty"
+    return head, text_grid(rows, ("warm from", "replicas", "for up to", "expected"), words=1)
 
 
-def _record(recommendation: Recommendation) -> str:
-    covered = (
-        "coverage not known yet"
-        if recommendation.coverage is None
-        else f"{recommendation.coverage:.1%} at or below the 95% quantile"
-    )
-    if recommendation.error_ratio is None:
-        return f"{covered}, not compared yet"
-    return f"{covered}, error {recommendation.error_ratio:.2f} of {recommendation.naive}"
+def _worth_parts(worth: PrewarmValue) -> tuple[RenderableType, ...]:
+    """Return the comparison as a table with the recommendation below."""
+    head = ["strategy", "violation min", "late requests", "replica-hours", "of perfect", worth.currency or "money"]
+    perfect, rows = worth.pick_strategy(worth.perfect).replica_hours, []
+    for strategy in worth.strategies:
+        mark = " *" if strategy.name == worth.recommended else ""
+        row = [f"{strategy.name}{mark}", figure(strategy.violation_minutes), figure(strategy.late_requests)]
+        row += [f"{strategy.replica_hours:,.0f}", f"{strategy.replica_hours / perfect:.2f}" if perfect else "-"]
+        rows.append([*row, "-" if strategy.money is None else f"{strategy.money:,.0f}"])
+    start, end = (format_local(t, worth.zone, "%Y-%m-%d %H:%M") for t in (worth.start, worth.end))
+    title = f"What it was worth, {start} to {end} ({worth.requests:,.0f} requests)"
+    advice = f"* cheaper, or as good without a forecast. {worth.sentence} {worth.margin_sentence}"
+    return title, text_grid(rows, head, words=1), text_grid([(advice,)])
 
 
-def _schedule(report: Prewarm) -> list[str]:
-    if not report.schedule:
-        return []
-    steps = merge_steps(report.schedule)
-    ends = [*(step.start for step in steps[1:]), report.until]
-    rows = [
-        (
-            _clock(step.start, report.zone),
-            "" if end is None else _end(step.start, end, report.zone),
-            str(step.replicas),
-            number(step.demand_rps, "per_second"),
-            "-" if step.expected_rps is None else number(step.expected_rps, "per_second"),
-        )
-        for step, end in zip(steps, ends, strict=True)
-    ]
-    table = text_table(("warm from", "to", "replicas", "for up to", "expected"), rows, words=2)
-    sure = "" if report.schedule_certainty is None else f", enough with {report.schedule_certainty:.0%} certainty"
-    lines = [f"Schedule ({report.zone}){sure}", *(f"  {line}" for line in table)]
-    return lines + _most(report, max(steps, key=lambda step: step.demand_rps))
+def _level(certainty: float) -> str:
+    """Return a certainty as the name of a quantile: "P99", "P99.67"."""
+    return f"P{round(certainty * 100, 2):g}"
 
 
-def _most(report: Prewarm, step: ScheduleStep) -> list[str]:
-    """Return the parts of the schedule's highest demand."""
-    parts = parts_of(step.demand_rps, report.schedule_certainty, step.expected_rps, step.event_factor)
-    if parts is None or step.peak is None:
-        return []
-    text = f"most at {_clock(step.peak, report.zone)}: {parts_sentence(parts)}"
-    beside = compare_with_peak(parts, report.highest, report.zone, None)
-    return wrap(f"{text}; {beside}" if beside else text, "  ", "    ")
-
-
-def _reason(report: Prewarm) -> str:
-    return report.reason or "The forecast has not run yet."
+def _rps(value: float) -> str:
+    return number(value, "per_second")
 
 
 def _clock(t: float, zone: str) -> str:
     return format_local(t, zone, "%H:%M")
 
 
-def _end(start: float, end: float, zone: str) -> str:
-    """Return the end of a step. A step of a whole day would seem to end at its begin."""
-    begins, ends = _clock(start, zone), _clock(end, zone)
-    return f"{ends} next day" if begins == ends else ends
-
-
 def prewarm_json(report: Prewarm) -> dict[str, Any]:
-    """Return the report as JSON. Times are unix seconds, unknown values are null."""
-    recommendation = report.recommendation
-    return {
-        "schema": 1,
-        **copy_fields(report, "tier", "zone"),
-        "recommendation": None
-        if recommendation is None
-        else {**asdict(recommendation), "at": recommendation.target_time, "sentence": recommendation.sentence},
-        "schedule": [asdict(step) for step in merge_steps(report.schedule)],
-        "schedule_until": report.until,
-        "schedule_certainty": report.schedule_certainty,
-        "seen_until": report.seen_until,
-        "highest": None if report.highest is None else asdict(report.highest),
-        "as_of": report.as_of,
-        "worth": None if report.worth is None else worth_json(report.worth),
-        "reason": report.reason,
-        "drain": None
-        if isinstance(report.drain, str)
-        else {"e2e_p99": asdict(report.drain.e2e_p99), **copy_fields(report.drain, "seconds", "grace_seconds")},
-        "drain_gap": report.drain if isinstance(report.drain, str) else "",
-    }
+    """Return the report as JSON, with the sentences and computed numbers of its text. Unknown values are null."""
+    data = {"schema": 2, **json_fields(report), "worth": json_fields(report.worth, "sentence", "margin_sentence")}
+    if report.recommendation is not None:
+        count = json_fields(report.recommendation.count, "utilization", "utilization_one_lost")
+        data["recommendation"] = {**json_fields(report.recommendation, "target_time", "sentence"), "count": count}
+    if isinstance(report.drain, DrainTime):
+        data["drain"] = json_fields(report.drain, "seconds", "grace_seconds")
+    return data

@@ -1,81 +1,158 @@
-"""Text of a what-if: result, load, the benchmark's curve, money, first limit and assumptions.
+"""Text and JSON of `sizewatch whatif`: result, load, the benchmark's curve, money, first limit and assumptions.
 
-The module serves `sizewatch whatif`. The JSON is in `exporters.documents.what_if_json`.
+docs/what-if.md describes every key. A changed meaning raises SCHEMA. A new quantity or limit needs a row here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from exporters.documents.what_if_json import ASSUMED, HOLDS, QUANTITIES, headline, limit_loads, limit_words, replicas
-from exporters.render.text import format_local, text_table, wrap
+from pydantic_core import to_jsonable_python
+from rich.console import RenderableType
+
+from exporters.documents.prewarm import describe_count
+from exporters.render.terminal import terminal_text, text_grid
+from exporters.render.text import copy_fields, format_local, format_reading, json_fields
+from rules.catalogue.registry import BY_NAME as RULES
 from rules.plan.money import amount, figure
-from rules.plan.replica_count import ReplicaCount
 from rules.resize.fleet_cost import FleetCost
-from rules.resize.workload import measure_workload
-from rules.telemetry.signals import Missing, SignalValue
+from rules.resize.production_summary import SloStatus
+from rules.resize.proposal import KV
+from rules.telemetry.signals import Missing
 from rules.telemetry.windows import DAY_SECONDS
 from rules.telemetry.wording import number
-from rules.telemetry.work import SAME as SAME_WORK
-from rules.what_if.answer import CapacityLimit, WhatIf
+from rules.telemetry.work import SAME
+from rules.what_if.answer import GIVEN, SLO, CapacityLimit, WhatIf
 from rules.what_if.pools import PoolsWhatIf
 
-INDENT = 12
+SCHEMA = 4
 
-SAME = 0.01
-"""Relative cost difference (0-1) below which bills count as equal. Restarts lower an average for minutes."""
+QUANTITIES: Mapping[str, tuple[str, str]] = {
+    "ttft_p50_seconds": ("TTFT P50", "seconds"),
+    "ttft_p99_seconds": ("TTFT P99", "seconds"),
+    "tpot_p50_seconds": ("TPOT P50", "seconds"),
+    "tpot_p99_seconds": ("TPOT P99", "seconds"),
+    "itl_p99_seconds": ("ITL P99", "seconds"),
+    "e2e_p99_seconds": ("E2E P99", "seconds"),
+    "kv_utilization": ("KV cache", "ratio"),
+    "requests_in_system": ("in the system", "requests"),
+}
+"""Display name and unit by signal."""
+
+LIMITS: Mapping[str, str] = {SLO: "the SLO", GIVEN: "the plan's operating point"}
+"""Display name of a limit that is not a quantity's."""
+
+HOLDS: Mapping[SloStatus, str] = {
+    SloStatus.KEPT: "would hold",
+    SloStatus.LIKELY_KEPT: "would likely hold",
+    SloStatus.LIKELY_BROKEN: "would likely break",
+    SloStatus.BROKEN: "would break",
+    SloStatus.TOO_FEW: "may or may not hold",
+    SloStatus.NOT_KNOWN: "may or may not hold",
+}
+
+USE = ("utilization", "utilization_one_lost")
+MONEY = ("gpu_hours_per_hour", "money_per_hour", "money_per_month", "per_million_tokens")
+"""Computed numbers of a count and of a cost in the JSON."""
+
+ASSUMED = "Assumed: load spread evenly; requests and engine as at the peak; traffic of other hours grows as the peak."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReachedLimit:
+    """Limit in words, and where the asked replicas meet it (None: not known).
+
+    `rps` is the tier's load there, `headroom` its distance (0.25: a quarter more than the asked load), `fewest_replicas`
+    stay within it.
+    """
+
+    limit: CapacityLimit
+    words: str
+    rps: float | None
+    headroom: float | None
+    fewest_replicas: int | None
+
+
+def reach_limit(what_if: WhatIf, limit: CapacityLimit) -> ReachedLimit:
+    """Return where the asked replicas meet a limit."""
+    words, rps, headroom, fewest = LIMITS.get(limit.name, ""), None, None, None
+    if limit.name in QUANTITIES:
+        name, unit = QUANTITIES[limit.name]
+        words = f"{name} above {number(limit.objective or 0.0, unit)}"
+    if limit.best is not None:
+        rps = limit.best * what_if.asked.replicas
+        headroom = rps / what_if.rps - 1
+    if limit.best:
+        fewest = math.ceil(round(what_if.rps / limit.best, 9))
+    return ReachedLimit(limit=limit, words=words, rps=rps, headroom=headroom, fewest_replicas=fewest)
+
+
+def headline(what_if: WhatIf, zone: str) -> str:
+    """Return the result in a sentence: an open finding at this size, whether the SLO would hold, and the first limit."""
+    size, load = _replicas(what_if.asked.replicas), number(what_if.rps, "per_second")
+    text = f"{what_if.seen.context.name} with {size} at {load} ({number(what_if.asked.rps, 'per_second')} a replica)"
+    text += f": the SLO {HOLDS[what_if.asked.kept]}"
+    is_burning = what_if.burns.cover(what_if.asked.replicas, what_if.rps)
+    if is_burning:
+        first = what_if.burns.findings[0]
+        since = format_local(first.started_at, zone, "%a %d %b %H:%M")
+        text = f"{RULES[first.rule].title} is open at this size since {since} ({zone}): {text}"
+    reached = reach_limit(what_if, what_if.first_limit) if what_if.first_limit else None
+    if reached is None or reached.rps is None or reached.headroom is None:
+        return f"{text}; at which load something breaks is not known."
+    at = number(reached.rps, "per_second")
+    # A full KV cache breaks no objective by itself.
+    met = f"{reached.words} is reached first" if reached.limit.name == KV else f"first breaks {reached.words}"
+    if reached.headroom < 0:
+        return f"{text}; {met}, at {at} already."
+    # What is broken at this load does not break at a higher one.
+    return f"{text}." if is_burning else f"{text}; {met}, at {at} ({reached.headroom:+.0%})."
 
 
 def whatif_text(what_if: WhatIf, zone: str) -> str:
     """Return the whole text. Times are in the time zone `zone`."""
-    lines = [*wrap(headline(what_if, zone)), ""]
-    for name, text in _facts(what_if, zone):
-        lines += wrap(text, f"{name:{INDENT - 2}}  ", " " * INDENT)
-    lines += ["", *_curve(what_if), "", "What would break first"]
-    lines += [f"  {line}" for line in _limits(what_if)]
-    lines += ["", "Assumed"]
-    for text in ASSUMED:
-        lines += wrap(text, "  - ", "    ")
-    return "\n".join(lines)
+    rows, notes = [], []
+    for limit in what_if.limits:
+        reached = reach_limit(what_if, limit)
+        cells = ["", "", ""]
+        if reached.rps is not None:
+            cells = [f"{reached.rps:.3g}", f"{reached.headroom:+.0%}", f"{reached.fewest_replicas or ''}"]
+        rows.append((reached.words, format_reading(limit.rps, ""), *cells, limit.source.value))
+        if limit.reason:
+            notes.append((reached.words, limit.reason))
+    head = ("", "rps a replica", "rps of the tier", "headroom", "fewest replicas", "by")
+    limits = ("What would break first", text_grid(rows, head, words=1), text_grid(notes))
+    facts = text_grid(_describe(what_if, zone), indent=0)
+    return terminal_text(headline(what_if, zone), "", facts, "", *_curve_parts(what_if), "", *limits, "", ASSUMED)
 
 
 def pools_text(pools_what_if: PoolsWhatIf) -> str:
     """Return the answer for prefill and decode pools: use, need, cost and reasons."""
-    claim, rows = _told_of_pools(pools_what_if)
-    lines = [*wrap(f"{pools_what_if.tier}: {claim}."), ""]
-    for name, text in rows:
-        lines += wrap(text, f"{name:{INDENT - 2}}  ", " " * INDENT)
-    return "\n".join([*lines, "", "Latencies are not predicted: no curve measured them."])
-
-
-def _told_of_pools(pools_what_if: PoolsWhatIf) -> tuple[str, list[tuple[str, str]]]:
-    first = max(pools_what_if.pools, key=lambda pool: pool.utilization)
-    have, mapping = "+".join(str(pool.replicas) for pool in pools_what_if.pools), pools_what_if.summary
-    claim = f"{have} replicas at {number(pools_what_if.rps, 'per_second')}: the {first.pool} pool "
+    summary, facts = pools_what_if.summary, {}
+    for pool in pools_what_if.pools:
+        now = f"{pool.now:.3g} on average now" if pool.now else "none was seen"
+        text = f"{_replicas(pool.replicas)}, {pool.utilization:.0%} used; {now}; {describe_count(pool.needed)} "
+        facts[pool.pool] = f"{text}({pool.needed.capacity.reason}); {_describe_cost(pool.cost)}"
+    most = max(pool.utilization for pool in pools_what_if.pools)
+    have = "+".join(str(pool.replicas) for pool in pools_what_if.pools)
+    claim = f"{pools_what_if.tier}: {have} replicas at {number(pools_what_if.rps, 'per_second')}: the "
     claim += (
-        f"{'fills first' if first.utilization <= 1 else 'is full'}, {first.utilization:.0%} used. The tier takes up to "
+        f"{summary['first_pool']} pool {'fills first' if most <= 1 else 'is full'}, {most:.0%} used. The tier takes "
     )
-    claim += f"{mapping['most_rps']:.3g} rps; the traffic wants P:D {mapping['wanted_ratio']:.2g}"
-    rows = []
-    for pool_what_if in pools_what_if.pools:
-        seen = f"{pool_what_if.now:.3g} on average now" if pool_what_if.now else "none was seen"
-        text = f"{replicas(pool_what_if.replicas)}, {pool_what_if.utilization:.0%} used; {seen}; {_needed(pool_what_if.needed)} "
-        rows.append(
-            (
-                pool_what_if.pool,
-                f"{text}({pool_what_if.needed.capacity.reason}); {_money(pool_what_if.cost, None).partition(';')[0]}",
-            )
-        )
-    return claim, rows
+    claim += f"up to {summary['most_rps']:.3g} rps; the traffic wants P:D {summary['wanted_ratio']:.2g}."
+    latencies = "Latencies are not predicted: no curve measured them."
+    return terminal_text(claim, "", text_grid(facts.items(), indent=0), "", latencies)
 
 
-def _facts(what_if: WhatIf, zone: str) -> Iterable[tuple[str, str]]:
-    yield "Load", _load(what_if, zone)
+def _describe(what_if: WhatIf, zone: str) -> Iterable[tuple[str, str]]:
+    """Yield the numbers of the asked load and size by name."""
+    yield "Load", _describe_load(what_if, zone)
     requests, work = (number(rps, "per_second") for rps in (what_if.rps, what_if.work_rps))
     if requests != work:
         yield "Work", f"{requests} arrive, by their tokens the work of {work}, which use and need count"
-    if what_if.now is not None:
-        yield "Now", f"{replicas(what_if.now.replicas)}, at that load {number(what_if.now.rps, 'per_second')} each"
     capacity = what_if.seen.context.capacity
     if capacity is not None and what_if.utilization is not None:
         each = number(what_if.work_rps / what_if.asked.replicas, "per_second")
@@ -84,148 +161,104 @@ def _facts(what_if: WhatIf, zone: str) -> Iterable[tuple[str, str]]:
     elif capacity is not None:
         yield "Use", f"not known: {capacity.reason}"
     if what_if.needed is not None:
-        yield "Needed", _needed(what_if.needed)
+        yield "Needed", f"{_replicas(what_if.needed.replicas)} for this load: {describe_count(what_if.needed)}"
     if what_if.fleet is not None:
-        given, warm = what_if.seen.context.plan, what_if.fleet.minimum
-        factor = "the plan has no safety factor"
-        if given and given.fleet and given.fleet.safety_factor:
-            factor = f"{what_if.fleet.safety_factor:.4g} x this load, the plan's safety factor"
-        factor += f", at least {warm:g} warm" if what_if.fleet.replicas == warm > 1 else ""
-        yield "Step 11", f"{replicas(what_if.fleet.replicas)}: {factor}"
-    yield "Lengths", _lengths(what_if)
-    yield "One lost", _one_lost(what_if)
-    yield "Money", _money(what_if.cost, what_if.cost_now)
+        terms = f"{what_if.fleet.safety_factor:.4g} x this load for safety, at least {what_if.fleet.minimum} warm"
+        yield "Step 11", f"{_replicas(what_if.fleet.replicas)}: {terms}"
+    yield "One lost", _describe_loss(what_if)
+    yield "Money", _describe_cost(what_if.cost, what_if.cost_now)
 
 
-def _needed(needed: ReplicaCount) -> str:
-    """Return the count for the load, its margin and its range."""
-    text = f"{replicas(needed.replicas)} for this load ({needed.arithmetic_text}), {needed.utilization:.0%} used at that load"
-    if needed.utilization_one_lost is not None:
-        text += f", {needed.utilization_one_lost:.0%} with one lost"
-    return f"{text}; {needed.bounds_text} by the bounds of what one takes" if needed.bounds_text else text
-
-
-def _load(what_if: WhatIf, zone: str) -> str:
+def _describe_load(what_if: WhatIf, zone: str) -> str:
     peak, text = what_if.peak, number(what_if.rps, "per_second")
     if peak is None:
         return f"{text}, as asked; no peak was seen"
-    when = f" on {format_local(peak.at, zone, '%a %d %b %H:%M')} ({zone})" if peak.at is not None else ""
-    highest = f"; the highest was {number(peak.highest, 'per_second')}" if peak.highest else ""
-    if what_if.asked_rps is None:
-        return (
-            f"{text}: the peak{when}, {peak.source}{highest}; {_seen(what_if.seen.observed_seconds / DAY_SECONDS)} seen"
-        )
-    return f"{text}, as asked; the peak was {number(peak.rps, 'per_second')}{when} ({peak.source})"
+    when = ""
+    if peak.at is not None:
+        when = f" on {format_local(peak.at, zone, '%a %d %b %H:%M')} ({zone})"
+    if what_if.asked_rps is not None:
+        return f"{text}, as asked; the peak was {number(peak.rps, 'per_second')}{when} ({peak.source})"
+    text = f"{text}: the peak{when}, {peak.source}"
+    if peak.highest:
+        text += f"; the highest was {number(peak.highest, 'per_second')}"
+    return f"{text}; {what_if.seen.observed_seconds / DAY_SECONDS:.1f} days seen"
 
 
-def _seen(days: float) -> str:
-    return f"{days:.1f} days" if days >= 1 else f"{days * 24:.0f} hours"
-
-
-def _lengths(what_if: WhatIf) -> str:
-    work = measure_workload(what_if.seen)
-    if work.prompt_mean is None or work.generation_mean is None:
-        return "not known: no latency here is of known prompts"
-    text = f"prompts of {work.prompt_mean:,.0f} tokens on average, outputs of {work.generation_mean:,.0f}, lately"
-    planned = [length for length in work.lengths if length.quantile == "p50" and length.planned]
-    if planned:
-        text += f"; the plan's medians: {', '.join(f'{length.what.lower()} {length.planned:g}' for length in planned)}"
-    return text
-
-
-def _one_lost(what_if: WhatIf) -> str:
+def _describe_loss(what_if: WhatIf) -> str:
     if what_if.one_lost is None:
         return "nothing is left: the tier is down until another replica has started"
-    text = f"{replicas(what_if.one_lost.replicas)} left, {number(what_if.one_lost.rps, 'per_second')} each: the SLO "
-    text += HOLDS[what_if.one_lost.kept]
+    left = f"{_replicas(what_if.one_lost.replicas)} left, {number(what_if.one_lost.rps, 'per_second')} each"
+    text = f"{left}: the SLO {HOLDS[what_if.one_lost.kept]}"
     if what_if.one_lost_rps is None:
         return text
     return f"{text}; one may be lost at up to {number(what_if.one_lost_rps, 'per_second')}"
 
 
-def _money(cost: FleetCost, now: FleetCost | None) -> str:
+def _describe_cost(cost: FleetCost, now: FleetCost | None = None) -> str:
+    """Return the cost of the replicas, and the monthly difference to that of the present fleet."""
     if cost.money_per_hour is None or cost.money_per_month is None:
         return f"{cost.gpu_hours_per_hour:g} GPU-hours an hour; the plan has no price"
-    currency = cost.price.currency
-    text = f"{amount(cost.money_per_hour, currency)} an hour, {figure(cost.money_per_month)} a month"
+    text = f"{amount(cost.money_per_hour, cost.price.currency)} an hour, {figure(cost.money_per_month)} a month"
     if now is not None and now.money_per_month is not None:
         more = cost.money_per_month - now.money_per_month
-        against = f"{more:+,.0f} against" if abs(more) > SAME * now.money_per_month else "as much as"
-        text += f" ({against} the {replicas(now.replicas)} on average now)"
+        text += f" ({more:+,.0f} against the {_replicas(now.replicas)} on average now)"
     if cost.per_million_tokens is None:
-        return f"{text}; no output tokens were counted"
-    text += f"; {amount(cost.per_million_tokens, currency)} per million output tokens"
-    return text if now is None or now.per_million_tokens is None else f"{text}, {figure(now.per_million_tokens)} now"
+        return text
+    return f"{text}; {amount(cost.per_million_tokens, cost.price.currency)} per million output tokens"
 
 
-def _curve(what_if: WhatIf) -> list[str]:
+def _replicas(count: float) -> str:
+    text = f"{count:.0f}" if abs(count - round(count)) < 0.05 else f"{count:.1f}"
+    return f"{text} replica" if text == "1" else f"{text} replicas"
+
+
+def _curve_parts(what_if: WhatIf) -> tuple[RenderableType, ...]:
     """Return the benchmark's readings at the asked load, beside those of the present replicas."""
-    plan, columns = (
-        what_if.seen.context.plan,
-        [at_load for at_load in (what_if.now, what_if.asked) if at_load is not None],
-    )
-    rows = []
-    for key in what_if.asked.benchmark:
+    plan, columns, rows, notes = what_if.seen.context.plan, [what_if.asked], [], {}
+    heads = ["at that load", f"benchmark, {_replicas(what_if.asked.replicas)}", "objective"]
+    if what_if.now is not None:
+        columns.insert(0, what_if.now)
+        heads.insert(1, f"benchmark, {_replicas(what_if.now.replicas)} now")
+    if max(what_if.curve_work, 1 / what_if.curve_work) > 1 + SAME:
+        times = f"a request is {what_if.curve_work:.2g} times the work of a benchmarked one"
+        notes[f"{times}: the curve is read at so much more load"] = True
+    for key, value in what_if.asked.benchmark.items():
         name, unit = QUANTITIES[key]
         objective = getattr(plan.slo, key, None) if plan else None
-        cells = [_value(column.benchmark[key], unit) for column in columns]
+        cells = [format_reading(column.benchmark[key], unit) for column in columns]
         rows.append((name, *cells, "" if objective is None else number(objective, unit)))
-    heads = [f"benchmark, {replicas(column.replicas)}{' now' if column is what_if.now else ''}" for column in columns]
-    gaps = [f"{gap.gap.value}: {gap.text}" for gap in what_if.asked.benchmark.values() if isinstance(gap, Missing)]
-    notes = list(dict.fromkeys(gaps))
-    if max(what_if.curve_work, 1 / what_if.curve_work) > 1 + SAME_WORK:
-        times = f"a request is {what_if.curve_work:.2g} times the work of a benchmarked one"
-        notes.insert(0, f"{times}: the curve is read at so much more load")
-    return [
-        *text_table(("at that load", *heads, "objective"), rows),
-        *(line for text in notes for line in wrap(text, "  ", "    ")),
-    ]
+        if isinstance(value, Missing):
+            notes[f"{value.gap}: {value.text}"] = True
+    return text_grid(rows, heads, indent=0, words=1), text_grid([(note,) for note in notes])
 
 
-def _value(value: SignalValue, unit: str) -> str:
-    """Return the best estimate with its bounds, or the name of the gap."""
-    if isinstance(value, Missing):
-        return value.gap.value
-    low, high = (None if part is None else number(part, unit) for part in (value.low, value.high))
-    best = None if value.value is None else number(value.value, unit)
-    if low is not None and low == high:
-        return low
-    shared = _unit(best, low if value.low else None, high)
-    low, high, best = (None if text is None else text.removesuffix(shared) for text in (low, high, best))
-    bounds = f"{low or '0'} to {high or '?'}" if value.low else f"up to {high or '?'}"
-    return f"{bounds}{shared}" if best is None else f"{best} ({bounds}){shared}"
+def whatif_json(what_if: WhatIf, zone: str, simulated: str = "") -> Any:
+    """Return the whole result. The sentence has times in `zone`. `simulated` is the notice of a simulated history."""
+    seen, fields = what_if.seen, ("rps", "asked_rps", "work_rps", "peak", "asked", "now", "one_lost", "one_lost_rps")
+    document = {
+        "schema": SCHEMA,
+        "simulated": simulated,
+        "tier": seen.context.name,
+        "sentence": headline(what_if, zone),
+        "slo": what_if.asked.kept,
+        **copy_fields(what_if, *fields, "utilization", "curve_work"),
+        "days_seen": seen.observed_seconds / DAY_SECONDS,
+        "open_findings": [copy_fields(finding, "rule", "started_at") for finding in what_if.burns.findings],
+        "usable": seen.context.capacity,
+        "needed": json_fields(what_if.needed, *USE),
+        "fleet": json_fields(what_if.fleet, *USE),
+        "cost": json_fields(what_if.cost, *MONEY),
+        "cost_now": json_fields(what_if.cost_now, *MONEY),
+        "limits": [reach_limit(what_if, limit) for limit in what_if.limits],
+        "assumed": ASSUMED,
+    }
+    return to_jsonable_python(document)
 
 
-def _unit(*texts: str | None) -> str:
-    """Return the common unit of the numbers, else ""."""
-    units = {text.lstrip("0123456789.,") for text in texts if text is not None}
-    return units.pop() if len(units) == 1 else ""
-
-
-def _limits(what_if: WhatIf) -> list[str]:
-    head = ("", "rps a replica", "rps of the tier", "headroom", "fewest replicas", "by")
-    notes = [f"{limit_words(limit.name, limit.objective)}: {limit.reason}" for limit in what_if.limits if limit.reason]
-    return [
-        *text_table(head, [_limit(what_if, limit) for limit in what_if.limits]),
-        *(line for text in notes for line in wrap(text, "- ", "  ", width=98)),
-    ]
-
-
-def _limit(what_if: WhatIf, limit: CapacityLimit) -> tuple[str, ...]:
-    load = limit_loads(what_if, limit)
-    known = ("", "", "")
-    if load is not None:
-        known = (f"{load.rps:.3g}", f"{load.headroom:+.0%}", "" if load.fewest is None else f"{load.fewest}")
-    return (limit_words(limit.name, limit.objective), _rps(limit.rps), *known, limit.source.value)
-
-
-def _rps(value: SignalValue) -> str:
-    if isinstance(value, Missing):
-        return value.gap.value
-    low, high = (None if part is None else f"{part:.3g}" for part in (value.low, value.high))
-    if value.value is None:
-        return f"above {low}"
-    best = f"{value.value:.3g}"
-    if low == high == best or (low is None and high is None):
-        return best
-    return f"{best} ({low} to {high})" if low and high else f"{best} (above {low})" if low else best
+def pools_json(pools_what_if: PoolsWhatIf) -> dict[str, Any]:
+    """Return the answer for pools that are served apart."""
+    pools = []
+    for pool in pools_what_if.pools:
+        needed, cost = json_fields(pool.needed, *USE), json_fields(pool.cost, *MONEY)
+        pools.append({**json_fields(pool), "needed": needed, "cost": cost})
+    return {"schema": SCHEMA, **json_fields(pools_what_if), **pools_what_if.summary, "pools": pools}

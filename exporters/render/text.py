@@ -15,8 +15,10 @@ from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
 import yaml
+from pydantic_core import to_jsonable_python
 
-from rules.telemetry.signals import Gap
+from rules.telemetry.signals import Gap, Missing, SignalValue
+from rules.telemetry.wording import join_range, number
 from rules.verdicts.verdict import Status
 
 STAND_IN = "\ufffd"
@@ -33,6 +35,13 @@ _IN_LINE = re.compile(f"[\x00-\x1f\x7f-\x9f{_DIRECTION}{_HALVES}]")
 def copy_fields(record: object, *names: str) -> dict[str, Any]:
     """Return these fields of a record by their name, for a JSON object or another record."""
     return {name: getattr(record, name) for name in names}
+
+
+def json_fields(record: Any, *properties: str) -> Any:
+    """Return a record as JSON, with these computed properties. None stays."""
+    if record is None:
+        return None
+    return {**to_jsonable_python(record), **copy_fields(record, *properties)}
 
 
 def strip_control_characters(text: str) -> str:
@@ -168,6 +177,20 @@ def describe_gap(gap: Gap, text: str, form: str = "{gap}: {text}") -> str:
         return text
     words = gap.value.replace("_", " ")
     return form.format(gap=words, text=text) if text else words
+
+
+def format_reading(value: SignalValue, unit: str) -> str:
+    """Return the best estimate of a reading with its bounds, or the gap's name: "503 ms (389 to 628 ms)"."""
+    if isinstance(value, Missing):
+        return value.gap.value
+    low, high = (number(end, unit) if end else "" for end in (value.low, value.high))
+    bounds = join_range(low, high)
+    if not low or not high:
+        bounds = f"at least {low}" if low else f"at most {high}"
+    if value.value is None:
+        return bounds
+    best = number(value.value, unit)
+    return f"{best} ({bounds})" if (low or high) and not low == high == best else best
 
 
 def sign(tone: str, text: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from exporters.documents.prewarm_value import PrewarmValue
+from exporters.documents.prewarm import PrewarmValue
 from rules.evaluator.benchmark_check import Step13
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.timeline import TimelineEvent

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from html import escape
 
 from exporters.documents.forecast import comparison_text, coverage_text
-from exporters.documents.prewarm import Prewarm
-from exporters.documents.prewarm_value import PrewarmValue
+from exporters.documents.prewarm import Prewarm, PrewarmValue
 from exporters.render.svg_charts import ChartGap, ChartLine, ChartMarker, ChartPoint, SvgChart, holes_between
 from exporters.render.text import format_duration, format_local, sign
 from exporters.status.active_findings import list_active_findings, list_findings

@@ -196,11 +196,11 @@ def test_every_surface_has_one_count_and_one_sentence(moment: Moment) -> None:
 
 
 def test_every_surface_has_one_capacity(moment: Moment) -> None:
-    usable = moment.prewarm["recommendation"]["usable_rps"]
+    usable = moment.prewarm["recommendation"]["count"]["capacity"]["rps"]
     told = {
         "gauge": moment.read_gauge("sizewatch_capacity_rps"),
         "check": moment.check[1]["tiers"][0]["capacity_rps"],
-        **{f"whatif {count}": answer["usable_rps"]["value"] for count, (_, answer) in moment.whatif.items()},
+        **{f"whatif {count}": answer["usable"]["rps"] for count, (_, answer) in moment.whatif.items()},
     }
     assert told == {name: pytest.approx(usable) for name in told}
 
@@ -247,7 +247,7 @@ def test_the_cause_names_the_lengths(moments: dict[float, Moment]) -> None:
 
 
 def test_at_the_height_the_load_is_what_arrives(moments: dict[float, Moment]) -> None:
-    load = moments[HEIGHT].whatif[1][1]["load"]
+    load = moments[HEIGHT].whatif[1][1]
     assert load["rps"] == pytest.approx(ARRIVING_RPS, rel=0.15)
     assert moments[HEIGHT].whatif[1][1]["needed"]["replicas"] == moments[HEIGHT].recommended
 

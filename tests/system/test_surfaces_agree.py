@@ -80,7 +80,7 @@ class Surfaces:
 
     @property
     def capacity(self) -> float:
-        found: float = self.recommendation["usable_rps"]
+        found: float = self.recommendation["count"]["capacity"]["rps"]
         return found
 
     def whatif(self, rps: float) -> Json:
@@ -192,7 +192,7 @@ def test_production_that_refutes_the_benchmark_counts_everywhere(refuted: Surfac
 def test_every_surface_has_one_capacity(fleet: Surfaces) -> None:
     said = {
         "gauge": fleet.metric("sizewatch_capacity_rps"),
-        "whatif": fleet.whatif(50.0)["usable_rps"]["value"],
+        "whatif": fleet.whatif(50.0)["usable"]["rps"],
         "report": fleet.report["curve"]["usable_rps"],
         "check": fleet.check["capacity_rps"],
         "status page": next(one for one in fleet.status.tiers if one.name == TIER).context.capacity.rps,
@@ -230,7 +230,7 @@ def test_step_11_is_the_same_in_the_report_the_next_plan_and_plan_show(fleet: Su
     assert fleet.next_plan.tiers[TIER].fleet is not None
     assert fleet.next_plan.tiers[TIER].fleet.instances == needed
     assert f"Step 11      {needed} replicas" in fleet.shown
-    assert fleet.whatif(peak)["needed_with_safety_factor"] == needed
+    assert fleet.whatif(peak)["fleet"]["replicas"] == needed
     counted = fleet.whatif(peak)["needed"]["replicas"]
     assert any(f"the peak needs {counted} replicas" in text for text in fleet.report["proposal"]["evidence"])
 

@@ -69,7 +69,7 @@ def test_what_is_emitted_can_be_scored_by_anyone(
     assert len(ours) == 24
     assert all(row["origin"] == row["target"] for row in ours), "the next bin begins where the last one seen ends"
     error = sum(abs(came[row["target"]] - float(row["q50"])) for row in ours) / sum(came[row["target"]] for row in ours)
-    score = next(one for one in report["scores"] if (one["method"], one["horizon_minutes"]) == ("sizewatch", 15.0))
+    score = next(one for one in report["scores"] if (one["method"], one["horizon_seconds"]) == ("sizewatch", 900.0))
     assert error == pytest.approx(score["wape"], rel=1e-6)
     quantiles = [[float(row[name]) for name in ("q05", "q50", "q95", "q99")] for row in rows]
     assert all(low <= high for row in quantiles for low, high in pairwise(row))
@@ -192,7 +192,7 @@ def test_a_forecast_of_a_trace_has_its_points_and_its_record(trace: Path, capsys
     assert found["tier"] == "chat"
     assert len(found["points"]) == 6
     assert found["points"][0]["t"] == found["made_at"] == week(6).end
-    assert found["coverage"]["targets"] > 12
+    assert found["forecasts"] > 12
     last = week(6).values[-24] / 3600
     assert found["points"][0]["q50"] == pytest.approx(last, rel=0.3), "a day is like the day before"
 
@@ -220,7 +220,7 @@ def test_hardly_any_history_says_that_there_is_no_forecast_yet(
 ) -> None:
     trace = written(tmp_path / "young.csv", Series(start=week(1).start, bin_seconds=300.0, values=week(1).values[:12]))
     assert main.main(["forecast", "--history", str(trace)]) == 0
-    assert "there is no forecast yet" in capsys.readouterr().out
+    assert "nothing is expected: no forecast yet" in capsys.readouterr().out
 
 
 def configured(folder: Path, **forecast: object) -> Path:

@@ -80,9 +80,9 @@ def test_the_answer_stands_first_then_load_money_curve_limits_and_what_was_assum
     flowing = " ".join(text.split())
     assert "30 USD an hour, 21,900 a month (-14,600 against the 10 replicas on average now)" in flowing
     assert "5 replicas left, 6 rps each: the SLO would likely hold; one may be lost at up to 36.7 rps" in flowing
-    assert "Step 11 6 replicas: 1.2 x this load, the plan's safety factor" in flowing
-    assert "316 (200 to 500) ms" in text
-    parts = ["What would break first", "KV cache above", "Assumed", "spread evenly over the replicas"]
+    assert "Step 11 6 replicas: 1.2 x this load for safety, at least " in flowing
+    assert "316 ms (200 to 500 ms)" in text
+    parts = ["What would break first", "KV cache above", "Assumed", "load spread evenly"]
     assert [text.index(part) for part in parts] == sorted(text.index(part) for part in parts)
 
 
@@ -121,12 +121,8 @@ def test_an_ended_incident_changes_nothing(tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("fleet", "words"),
     [
-        ({}, "Step 11 6 replicas: the plan has no safety factor Lengths"),
-        ({"safety_factor": 1}, "Step 11 6 replicas: 1 x this load, the plan's safety factor Lengths"),
-        (
-            {"safety_factor": 1.2, "minimum_warm": 8},
-            "Step 11 8 replicas: 1.2 x this load, the plan's safety factor, at least 8 warm",
-        ),
+        ({}, "Step 11 6 replicas: 1 x this load for safety, at least 1 warm"),
+        ({"safety_factor": 1.2, "minimum_warm": 8}, "Step 11 8 replicas: 1.2 x this load for safety, at least 8 warm"),
     ],
 )
 def test_step_11_names_the_factor_and_the_minimum_of_the_plan(
@@ -155,15 +151,14 @@ def test_the_exit_code_says_whether_the_slo_would_hold(
 
 def test_the_json_has_the_numbers_of_the_text(week: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, found = asked(capsys, week, "--instances", "6")
-    assert found["load"]["rps"] == pytest.approx(30.0)
-    assert found["prediction"]["rps_per_replica"] == pytest.approx(5.0)
+    assert (found["rps"], found["asked_rps"]) == (pytest.approx(30.0), None)
+    assert (found["asked"]["replicas"], found["asked"]["rps"]) == (6, pytest.approx(5.0))
     assert found["now"]["replicas"] == pytest.approx(10.0)
-    ttft = found["prediction"]["quantities"]["ttft_p99_seconds"]
+    ttft = found["asked"]["benchmark"]["ttft_p99_seconds"]
     assert ttft["value"] == pytest.approx(0.31623, rel=1e-4)
     assert found["limits"][0]["fewest_replicas"] == 5
-    assert found["one_lost"]["survived_up_to_rps"] == pytest.approx(36.667, rel=1e-4)
-    assert found["cost"]["money_per_million_output_tokens"] == pytest.approx(30 / 5.76)
-    assert found["asked"] == {"instances": 6, "rps": None}
+    assert found["one_lost_rps"] == pytest.approx(36.667, rel=1e-4)
+    assert found["cost"]["per_million_tokens"] == pytest.approx(30 / 5.76)
 
 
 def test_use_names_its_load(week: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,7 +172,7 @@ def test_use_names_its_load(week: str, capsys: pytest.CaptureFixture[str]) -> No
 def test_every_key_of_the_json_is_described(week: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, found = asked(capsys, week, "--instances", "6")
     described = set(re.findall(r"`([a-z0-9_]+)`", DOCS.read_text(encoding="utf-8")))
-    assert _keys(found) - described - set(found["prediction"]["quantities"]) == set()
+    assert _keys(found) - described - set(found["asked"]["benchmark"]) == set()
 
 
 def _keys(value: object) -> set[str]:
@@ -190,8 +185,8 @@ def test_the_peak_is_looked_for_in_the_time_that_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = configured(tmp_path, recent(240, rps=lambda n: 45.0 if n < 12 else day_and_night(n)))
-    assert asked(capsys, config, "--instances", "10")[1]["load"]["rps"] == pytest.approx(30.0)
-    assert asked(capsys, config, "--instances", "10", "--since", "10d")[1]["load"]["rps"] == pytest.approx(45.0)
+    assert asked(capsys, config, "--instances", "10")[1]["rps"] == pytest.approx(30.0)
+    assert asked(capsys, config, "--instances", "10", "--since", "10d")[1]["rps"] == pytest.approx(45.0)
 
 
 def test_the_peak_is_weighed_by_the_tokens_of_its_own_minutes(
@@ -201,8 +196,8 @@ def test_the_peak_is_weighed_by_the_tokens_of_its_own_minutes(
     longer = recent(48, rps=lambda n: 20.0, prompts=1600.0, outputs=160.0)[-3:]
     config = configured(tmp_path, [*recent(48, rps=lambda n: 20.0)[:-3], *longer])
     _, found = asked(capsys, config, "--instances", "10")
-    assert found["load"]["rps"] == pytest.approx(20.0)
-    assert found["load"]["work_rps"] == pytest.approx(40.0, rel=0.1)
+    assert found["rps"] == pytest.approx(20.0)
+    assert found["work_rps"] == pytest.approx(40.0, rel=0.1)
 
 
 WRONG = (
@@ -246,7 +241,7 @@ def test_a_history_of_another_time_is_answered_from_the_plan(
     config = configured(tmp_path, hours(2))
     code, found = asked(capsys, config, "--instances", "10")
     assert (code, found["slo"], found["now"], found["cost_now"]) == (0, "likely_kept", None, None)
-    assert found["load"]["peak_source"] == "the plan's peak: none was seen"
+    assert found["peak"]["source"] == "the plan's peak: none was seen"
 
 
 def test_pools_served_apart_cannot_be_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,15 +1,25 @@
-"""A forecast as text and JSON."""
+"""A forecast and a backtest as text and JSON."""
 
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
+import numpy as np
 import pytest
 
-from exporters.documents.forecast import MOST_ROWS, ForecastResult, forecast_json, forecast_text
+from exporters.documents.forecast import (
+    MOST_ROWS,
+    Backtest,
+    ForecastResult,
+    backtest_json,
+    backtest_text,
+    forecast_json,
+    forecast_text,
+)
+from forecast.backtest.scores import Scored
 from rules.verdicts.projection import ForecastPoint, Projection
 
 NOON = datetime(2026, 11, 23, 12, 0, tzinfo=UTC).timestamp()
@@ -36,12 +46,12 @@ FORECAST = ForecastResult(
     projection=PROJECTION,
     zone="Europe/Berlin",
     bin_seconds=BIN,
-    weights=(("profile", 0.25), ("same as last week", 0.75)),
+    weights=(("same as last week", 0.75), ("profile", 0.25), ("same as now", 0.001)),
     notes=("Needs 2 days, has 5 hours: same as now, with its own error.",),
 )
 
 
-def test_the_whole_text() -> None:
+def test_forecast_prints_the_whole_text() -> None:
     assert (
         forecast_text(FORECAST)
         == """\
@@ -60,45 +70,94 @@ chat: expected requests per second, made Mon 23 Nov 13:00 (Europe/Berlin) by siz
     )
 
 
-def test_of_many_bins_each_row_is_the_highest_of_a_block() -> None:
+def test_rows_of_many_bins_are_the_highest_of_a_block() -> None:
     day = replace(FORECAST, projection=replace(PROJECTION, points=points(288)))
-    text = forecast_text(day)
-    rows = [line for line in text.splitlines() if re.match("  (Mon|Tue) ", line)]
+    rows = [line for line in forecast_text(day).splitlines() if line.startswith(("  Mon ", "  Tue "))]
     assert len(rows) == MOST_ROWS
     assert rows[0].split()[4:] == ["15", "rps", "19", "rps", "27", "rps"]
-    assert "each row is the highest of 6 bins of 5 min" in text
+    assert "each row is the highest of 6 bins of 5 min" in forecast_text(day)
     assert len(forecast_json(day)["points"]) == 288
 
 
-def test_what_has_not_been_seen_to_hold_is_said() -> None:
-    fresh = replace(PROJECTION, covered=0, forecasts=0, error_ratio=None)
-    text = forecast_text(replace(FORECAST, projection=fresh, weights=()))
-    assert "coverage  not known yet: no target has passed" in text
-    assert "error     not compared yet" in text
-    assert "methods" not in text
-    assert forecast_json(replace(FORECAST, projection=fresh))["coverage"]["ratio"] is None
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"covered": 0, "forecasts": 0}, "coverage  not known yet: no target has passed"),
+        ({"error_ratio": None}, "error     not compared yet"),
+        ({"error_ratio": 1.0}, "1.00 of same as now over 1000 targets; the naive method was as good"),
+        ({"points": ()}, "nothing is expected: no forecast yet"),
+    ],
+)
+def test_a_weak_forecast_says_so(change: dict[str, Any], words: str) -> None:
+    assert words in forecast_text(replace(FORECAST, projection=replace(PROJECTION, **change)))
+    assert words not in forecast_text(FORECAST)
 
 
-@pytest.mark.parametrize("ratio", [1.0, 1.4])
-def test_that_the_naive_method_was_as_good_is_said(ratio: float) -> None:
-    text = forecast_text(replace(FORECAST, projection=replace(PROJECTION, error_ratio=ratio)))
-    assert "; the naive method was as good" in text
-    assert "as good" not in forecast_text(FORECAST)
-
-
-def test_no_points_are_no_table() -> None:
-    assert "there is no forecast yet" in forecast_text(replace(FORECAST, projection=replace(PROJECTION, points=())))
-
-
-def test_the_json_holds_every_bin() -> None:
+def test_the_forecast_json_holds_every_bin() -> None:
     told = json.loads(json.dumps(forecast_json(FORECAST), allow_nan=False))
     assert told["points"][1] == {"t": NOON + BIN, "q50": 11.0, "q95": 15.0, "q99": 19.0}
-    assert (told["schema"], told["lead_seconds"], told["bin_seconds"], told["zone"]) == (
-        1,
-        207.0,
+    assert (told["schema"], told["tier"], told["horizon_seconds"]) == (2, "chat", 207.0)
+    assert (told["bin_seconds"], told["zone"], told["covered"], told["error_ratio"]) == (
         300.0,
-        "Europe/Berlin",
+        FORECAST.zone,
+        953,
+        0.61,
     )
-    assert told["coverage"] == {"covered": 953, "targets": 1000, "ratio": 0.953}
-    assert told["error"] == {"ratio": 0.61, "naive": "same as now", "targets": 1000}
-    assert told["weights"] == {"profile": 0.25, "same as last week": 0.75}
+    assert told["weights"] == dict(FORECAST.weights)
+
+
+def scored(method: str, naive: str, horizon: float, wape: float | None, *draws: float) -> Scored:
+    values = {"pinball": 2.142, "wape_ratio": 0.67, "pinball_ratio": 0.63, "coverage": 0.948}
+    values = values if wape else dict.fromkeys(values)
+    targets = 1152 if wape else 0
+    return Scored(
+        method=method,
+        horizon_seconds=horizon,
+        naive=naive,
+        targets=targets,
+        values={"wape": wape, **values},
+        draws={"coverage": np.array(draws)},
+    )
+
+
+BACKTEST = Backtest(
+    name="chat.csv",
+    zone="UTC",
+    bin_seconds=BIN,
+    start=NOON,
+    end=NOON + 4 * 86400,
+    scores=(
+        scored("sizewatch", "same as now", 900.0, 0.1415, 0.931, 0.962),
+        scored("sizewatch", "same as yesterday", 86400.0, 12345.6),
+        scored("same as now", "same as now", 900.0, 0.2112),
+        scored("arima", "same as now", 900.0, None),
+    ),
+    notes=("12 bins are not known and were not scored.",),
+)
+
+
+def test_backtest_prints_the_whole_text() -> None:
+    assert (
+        backtest_text(BACKTEST)
+        == """\
+chat.csv: rolling origin, 2026-11-23 12:00 to 2026-11-27 12:00, bins of 5 min
+  12 bins are not known and were not scored.
+
+15 min ahead (naive: same as now)
+  method                WAPE  P95 pinball  WAPE by naive  pinball by naive         coverage of 95%  targets
+  sizewatch *          0.141        2.142          0.670             0.630  94.8% (93.2% to 96.1%)     1152
+  same as now (naive)  0.211        2.142          0.670             0.630                   94.8%     1152
+  arima                    -            -              -                 -                       -        0
+
+1 d ahead (naive: same as yesterday)
+  method             WAPE  P95 pinball  WAPE by naive  pinball by naive  coverage of 95%  targets
+  sizewatch *  12,345.600        2.142          0.670             0.630            94.8%     1152"""
+    )
+
+
+def test_the_backtest_json_holds_every_score() -> None:
+    told = json.loads(json.dumps(backtest_json(BACKTEST), allow_nan=False))
+    assert (told["schema"], told["start"], told["notes"]) == (2, NOON, list(BACKTEST.notes))
+    assert [score["wape"] for score in told["scores"]] == [0.1415, 12345.6, 0.2112, None]
+    assert told["scores"][0]["coverage_bounds"] == pytest.approx([0.9318, 0.9612], abs=1e-4)
+    assert (told["scores"][1]["naive"], told["scores"][1]["horizon_seconds"]) == ("same as yesterday", 86400.0)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from report_samples import DAY, HOUR, START, WEEK, finding, hour, hours, past, plan, reported, tier_past
 
-from exporters.documents.prewarm_value import PrewarmValue, Strategy
+from exporters.documents.prewarm import PrewarmValue, Strategy
 from exporters.report.build import report, report_json
 from exporters.report.data_quality import clock_change
 from exporters.report.html import report_html

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from status_samples import NOW, agent_status, fine_tier
 
 from exporters.documents.prewarm import Prewarm, Recommendation
-from exporters.documents.prewarm_value import build_count_text
 from exporters.metrics import exposition
 from exporters.status.page import render_page
 from exporters.status.records import ForecastStatus
@@ -29,7 +28,6 @@ def decide(demand: float, usable: float) -> Recommendation:
     decision = Prewarmer(minimum=1, hold=1, margin=MARGIN).step(None, demand, capacity)
     counted = replica_count(demand, capacity, MARGIN, minimum=1)
     return Recommendation(
-        tier="one",
         made_at=NOW,
         zone="UTC",
         replicas=decision.replicas,
@@ -39,12 +37,9 @@ def decide(demand: float, usable: float) -> Recommendation:
         certainty=0.99,
         quantile_rps=None,
         now_rps=demand,
-        usable_rps=usable,
-        usable_source="stated",
         needed_now=decision.needed_now,
         minimum_warm=1,
-        method="none",
-        count=build_count_text(counted),
+        count=counted,
     )
 
 

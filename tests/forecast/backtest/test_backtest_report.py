@@ -22,6 +22,9 @@ def walked() -> BacktestRun:
 def test_the_test_and_the_naive_methods_are_told(walked: BacktestRun) -> None:
     report = backtest_report("trace", walked, ("a remark",))
     assert (report.end, report.end - report.start) == (week(8).end, 2 * DAY)
-    assert report.naive == ((15.0, SAME_AS_NOW), (1440.0, SAME_AS_YESTERDAY))
+    assert {(score.horizon_seconds, score.naive) for score in report.scores} == {
+        (NEXT, SAME_AS_NOW),
+        (DAY, SAME_AS_YESTERDAY),
+    }
     assert report.notes == ("a remark",)
     assert "sizewatch *" in backtest_text(report)

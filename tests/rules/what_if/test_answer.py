@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_samples import HOUR, POINTS, START, USABLE, WEEK, binned, finding, hour, hours, seen_of, tier_view
 
-from exporters.documents.what_if_json import headline
+from exporters.documents.what_if import headline
 from rules.confidence import Certainty
 from rules.plan.load_bins import TierContext, build_tier_context, with_capacity
 from rules.plan.replica_count import replica_count
