@@ -294,7 +294,7 @@ def _forecast(trace: str) -> Document | None:
         return None
     told = json.loads(_said("backtest", "--history", str(path), "--horizons", "15m,24h", "--format", "json"))
     return {
-        f"{row['method']}, {row['horizon_minutes']:g} minutes": {
+        f"{row['method']}, {row['horizon_seconds'] / 60:g} minutes": {
             name: row[name] for name in ("wape", "pinball", "coverage")
         }
         for row in told["scores"]

@@ -295,7 +295,7 @@ def test_the_json_holds_all_of_it() -> None:
 
 
 def test_none_of_it_loads_numpy() -> None:
-    modules = "exporters.documents.prewarm, exporters.documents.forecast"
+    modules = "exporters.documents.prewarm, exporters.documents.forecast, exporters.autoscaling.manifests"
     code = f"import {modules}, sys; print(*(name in sys.modules for name in ('numpy', 'pandas', 'statsmodels')))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["False"] * 3
