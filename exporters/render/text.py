@@ -6,7 +6,6 @@ A status sign has shape, colour and word, so that colour never carries meaning a
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
@@ -98,11 +97,6 @@ def runbook_url(rule: str, runbooks: str = RUNBOOKS) -> str:
 def tier_anchor(tier: str) -> str:
     """Return the anchor of a tier's card on the status page, as an id and as the fragment of an address."""
     return f"tier-{quote(tier, safe='', errors='replace')}"
-
-
-def wrap(text: str, first: str = "", then: str = "", width: int = 100) -> list[str]:
-    """Return lines of at most `width` columns, broken at spaces, with the indents of the first and of other lines."""
-    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=then, break_on_hyphens=False)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from exporters.render.text import (
     describe_gap,
+    format_reading,
     one_line,
     quote_external_text,
     replace_undecodable,
@@ -15,7 +16,7 @@ from exporters.render.text import (
     text_table,
     tier_anchor,
 )
-from rules.telemetry.signals import Gap
+from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
 
 
 def test_words_stand_left_and_numbers_right_and_nothing_trails() -> None:
@@ -58,3 +59,24 @@ def test_a_gap_is_written_as_its_reader_needs_it() -> None:
 )
 def test_text_of_others_stays_in_its_place(write: Callable[[str], str], text: str, written: str) -> None:
     assert write(text) == written
+
+
+def reading(value: float | None, low: float | None, high: float | None) -> Reading:
+    return Reading(value=value, low=low, high=high, n=1.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (reading(0.503, 0.389, 0.628), "503 ms (389 to 628 ms)"),
+        (reading(2.0, 2.0, 2.0), "2 s"),
+        (reading(2.0, None, None), "2 s"),
+        (reading(2.0, 1.5, None), "2 s (at least 1.5 s)"),
+        (reading(2.0, 0.0, 3.0), "2 s (at most 3 s)"),
+        (reading(None, 1.5, None), "at least 1.5 s"),
+        (reading(None, 1.5, 3.0), "1.5 to 3 s"),
+        (Missing(gap=Gap.NOT_IN_PLAN, text="no benchmark"), "not_in_plan"),
+    ],
+)
+def test_a_reading_has_its_bounds_or_its_gap(value: SignalValue, text: str) -> None:
+    assert format_reading(value, "seconds") == text
