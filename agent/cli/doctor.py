@@ -1,25 +1,68 @@
-"""Command `sizewatch doctor`: checks of this installation."""
+"""Command `sizewatch doctor`: checks of this installation, or a first look at the engines of some addresses."""
 
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict
+from pathlib import Path
 from types import SimpleNamespace
 
 import click
 
-from agent.cli.arguments import BAD_INPUT, CONFIG, FORMAT
+from agent.cli.arguments import (
+    BAD_INPUT,
+    CANNOT_JUDGE,
+    CONFIG,
+    FINDING,
+    FINE,
+    FORMAT,
+    connection_options,
+    duration,
+    option,
+    print_result,
+    ways_in,
+)
+from agent.cli.inspect import read_page_body
+from agent.cli.terminal import tell_progress
 from agent.config.load import LoadedConfig, find, load
 from agent.doctor.check_result import exit_code, format_text
 from agent.doctor.run import run_checks
 from agent.errors import ConfigError
+from exporters.documents.diagnosis import Diagnosis, TierLook, diagnosis_json, diagnosis_text
+from exporters.render.text import format_duration
+from rules.catalogue.registry import BY_NAME
+from rules.telemetry.wording import number
+from rules.verdicts.rule import Severity
+
+LOOK_SECONDS = 15.0
+
+TTFT_SECONDS, TPOT_SECONDS = 2.0, 0.09
+"""Objectives that nobody gave: guide 8.3 sizes for a TTFT P99 of 2 s; a fast reader takes a token every 90 ms (guide 1.4)."""
 
 
 def parameters() -> tuple[click.Parameter, ...]:
-    return CONFIG, *FORMAT
+    places = "engines to look at: http://HOST:PORT/metrics, HOST:PORT, or one or two saved pages of one engine"
+    return (
+        click.Argument(["url"], nargs=-1, metavar="[URL]...", help=places),
+        option(
+            "--for seconds",
+            "5m",
+            "how long to look (default 15s); for saved pages, how far they are apart",
+            duration(5, 3600),
+        ),
+        option("--ttft", "2s", "objective of the TTFT P99 (default 2s)", duration()),
+        option("--tpot", "80ms", "objective of the TPOT P99 (default 90ms)", duration()),
+        *connection_options("the addresses"),
+        CONFIG,
+        *FORMAT,
+    )
 
 
 def run(options: SimpleNamespace) -> int:
+    """Look at engines, or without an address check the installation."""
+    if options.url:
+        return _look(options)
     loaded = _loaded(options.config)
     results = run_checks(loaded)
     if options.format == "json":
@@ -35,3 +78,44 @@ def _loaded(given: str | None) -> LoadedConfig | ConfigError:
         return load(find(given))
     except ConfigError as error:
         return error
+
+
+def _look(options: SimpleNamespace) -> int:
+    # On demand: a check of the installation needs no evaluation.
+    from agent.doctor.engine_pages import Objectives, find_engines, look_at_engines, look_at_files
+
+    seconds = options.seconds or LOOK_SECONDS
+    objectives = Objectives(ttft=options.ttft or TTFT_SECONDS, tpot=options.tpot or TPOT_SECONDS)
+    files = [Path(place) for place in options.url if "://" not in place and Path(place).exists()]
+    problems: tuple[str, ...] = ()
+    looks: tuple[TierLook, ...] = ()
+    if files:
+        if len(files) < len(options.url) or len(files) > 2:
+            raise ConfigError(("give addresses, or one or two saved pages of one engine",))
+        bodies = [read_page_body(options, str(path)) for path in files]
+        looks = look_at_files(files, bodies, seconds, objectives)
+    else:
+        engines, problems = find_engines(options.url, ways_in(options))
+        if engines:
+            show = lambda share: tell_progress(share, f"looking for {format_duration(seconds)}")  # noqa: E731
+            looks = look_at_engines(engines, ways_in(options), seconds, objectives, show)
+    where = " ".join(map(shlex.quote, options.url))
+    diagnosis = Diagnosis(
+        looks=looks,
+        problems=problems,
+        objectives=_describe_objectives(options, objectives.ttft, objectives.tpot),
+        longer=f"sizewatch doctor {where} --for 5m",
+        next_command="sizewatch init --run      a configuration and a plan from the engines that run on this machine",
+    )
+    print_result(options, diagnosis_json(diagnosis), diagnosis_text(diagnosis))
+    if not any(look.signals for look in looks):
+        return CANNOT_JUDGE
+    found = (verdict for look in looks for verdict in look.verdicts)
+    return FINDING if any(BY_NAME[verdict.rule].severity is not Severity.REPORT for verdict in found) else FINE
+
+
+def _describe_objectives(options: SimpleNamespace, ttft: float, tpot: float) -> str:
+    words = f"Objectives: TTFT P99 {number(ttft, 'seconds')}, TPOT P99 {number(tpot, 'seconds')}"
+    if options.ttft and options.tpot:
+        return f"{words}."
+    return f"{words}; yours with --ttft 2s --tpot 80ms."

@@ -1,0 +1,287 @@
+"""First look at engines: what a few pages show without a benchmark, a configuration or a history.
+
+The daemon's own methods judge the span between the pages. A span shorter than a rule's hold counts as one period of it, and
+its result is at most likely. A full KV cache and an engine that stopped are certain at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeGuard
+
+from agent.replay.replay import Replay
+from exporters.documents.diagnosis import LABELS, ShownSignal, TierLook
+from rules.catalogue.registry import BY_NAME
+from rules.causes import explain
+from rules.confidence import Certainty
+from rules.evaluator.scrape_rules import ask
+from rules.evaluator.tier_minutes import LIVE
+from rules.methods.evidence import OUTPUTS, PROMPTS, exact_reading, is_significant_share, range_reading
+from rules.plan.load_bins import BinnedWindow, TierContext, bin_window
+from rules.telemetry import histograms, readings
+from rules.telemetry.derived import PlanFacts
+from rules.telemetry.signals import BY_NAME as SIGNALS
+from rules.telemetry.signals import Gap, Reading, SignalKind, SignalValue
+from rules.telemetry.snapshots import Snapshot
+from rules.telemetry.windows import Window, sum_windows
+from rules.telemetry.wording import format_count, number
+from rules.verdicts.context import LIKELY_CONFIDENCE, RuleContext, read_plan_value
+from rules.verdicts.held_windows import hold
+from rules.verdicts.verdict import FIRING, Cause, RuleResult, Status, Unknown, Verdict
+
+LEVELS = frozenset({SignalKind.LEVEL, SignalKind.TOTAL_LEVEL})
+
+FEWER_HITS, LONGER, ENOUGH_REQUESTS = 0.2, 1.5, 10
+"""Traffic is unlike the engine's life: so much less of the prompts is found in the cache, texts are so many times longer."""
+
+FULL_CACHE, STALLED = "KvCacheNearCeiling", "EngineStalled"
+"""Rules whose finding is certain in any span: a level, and that nothing moves."""
+
+LATENCIES = {
+    "TtftSloBurn": "ttft_slo_seconds",
+    "TpotSloBurn": "tpot_slo_seconds",
+    "ItlSloBurn": "itl_slo_seconds",
+    "E2eSloBurn": "e2e_slo_seconds",
+}
+"""Rules of objectives, and where a tier's basis holds the objective in seconds."""
+
+FELT = frozenset({*LATENCIES, STALLED, "TierDown", "AvailabilityBurn", "RequestsRefused"})
+"""Rules of what users feel."""
+
+ABOUT_BENCHMARK = frozenset({"BenchmarkStale", "UnknownTooLong", "TelemetryStale", "ForecastDegraded"})
+"""Rules about the plan or about the agent itself. A first look has neither."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstLookContext(RuleContext):
+    """Context of a span that is one period: it stands for the separate periods that a rule wants."""
+
+    def periods(self, binned: Iterable[BinnedWindow]) -> tuple[Any, ...]:
+        known = RuleContext.periods(self, binned)
+        return known * 3 if len(known) == 1 else known
+
+
+def look_at_tier(
+    replay: Replay,
+    name: str,
+    last: Mapping[str, Snapshot],
+    titles: Mapping[str, str],
+    gpus: str = "",
+    is_dated: bool = True,
+) -> TierLook:
+    """Return what the evaluated pages of a tier show. `last` is the last page of each replica.
+
+    A replica without two pages of one process has no span, and only what counts since its start. `is_dated`: the times of
+    the pages are those of their clock.
+    """
+    tier = replay.contexts[name]
+    windows = {shown.replica: shown.window for shown in replay.windows if shown.tier == name and shown.replica}
+    results = [state.result for (_, subject), state in replay.state.rules.items() if subject.tier == name]
+    judged = {result.rule for result in results if isinstance(result, Verdict)}
+    spans = {replica: window for replica, window in windows.items() if window.covered_seconds > 0}
+    lives = {replica: readings.window_since_start(page) for replica, page in last.items()}
+    changes = _compare_with_life(tuple(lives.values()), tuple(spans.values()))
+    quick = [result for result in _judge_span(tier, spans, replay.end) if result.rule not in judged]
+    lately = [result for result in (*results, *quick) if _is_firing(result)]
+    # A page has the present level only, which is no mean of a life.
+    counted = {replica: replace(window, gauges={}) for replica, window in lives.items()}
+    known = {verdict.rule for verdict in lately}
+    ages = [page.t - page.started_at for page in last.values() if page.started_at is not None]
+    age = min(ages) if is_dated and len(ages) == len(last) else None
+    return TierLook(
+        tier=name,
+        pages=last,
+        titles=titles,
+        loads={replica: _read_load(window) for replica, window in spans.items()},
+        gpus=gpus,
+        span_seconds=max((window.span for window in spans.values()), default=0.0),
+        age_seconds=age,
+        verdicts=_order(_add_changes(verdict, changes) for verdict in _grade(lately)),
+        since_start=_order(v for v in _judge_span(tier, counted, replay.end) if _is_firing(v) and v.rule not in known),
+        changes=changes,
+        waiting=_waiting(results, quick),
+        with_plan=_without_plan((*results, *quick)),
+        contradictions=tuple(dict.fromkeys(problem for page in last.values() for problem in page.problems)),
+        signals=tuple(_show_signals(tuple(lives.values()), tuple(spans.values()), tier.basis, age is not None)),
+    )
+
+
+def _compare_with_life(lives: tuple[Window, ...], spans: tuple[Window, ...]) -> tuple[str, ...]:
+    """Return what of the traffic is unlike the engines' life: prefix hits, lengths of prompts and outputs."""
+    if not spans:
+        return ()
+    whole, lately, texts = sum_windows(lives), sum_windows(spans), []
+    hits = [readings.read(SIGNALS["prefix_hit_ratio"], window) for window in (whole, lately)]
+    known = [value.value for value in hits if isinstance(value, Reading) and value.value is not None]
+    if len(known) == 2 and known[0] - known[1] > FEWER_HITS:
+        texts.append(f"prefix cache hits are {number(known[1], 'ratio')}; since its start {number(known[0], 'ratio')}")
+    for word, family in (("prompts", PROMPTS), ("outputs", OUTPUTS)):
+        parts = lately.histograms.get(family, ())
+        before, now = histograms.mean(whole.histograms.get(family, ())), histograms.mean(parts)
+        if before and now and histograms.count_requests(parts) >= ENOUGH_REQUESTS and now > LONGER * before:
+            means = f"mean {number(now, 'tokens')}; since its start {number(before, 'tokens')}"
+            texts.append(f"{word} are {now / before:.1f} x longer: {means}")
+    return tuple(texts)
+
+
+def _add_changes(verdict: Verdict, changes: tuple[str, ...]) -> Verdict:
+    """Return a finding about latency with changed traffic as its first cause, where nothing else explains it."""
+    unexplained = {cause.cause for cause in verdict.causes} <= {"slower machine"}
+    if verdict.rule not in LATENCIES or not changes or not unexplained:
+        return verdict
+    changed = Cause(cause="changed traffic", certainty=Certainty.LIKELY, evidence=changes)
+    return replace(verdict, causes=(changed, *verdict.causes))
+
+
+def _read_load(window: Window) -> tuple[float | None, ...]:
+    values = (
+        readings.read(SIGNALS[name], window) for name in ("completed_rps", "requests_running", "requests_waiting")
+    )
+    return tuple(value.value if isinstance(value, Reading) else None for value in values)
+
+
+def _judge_span(tier: TierContext, spans: Mapping[str, Window], now: float) -> Iterator[RuleResult]:
+    """Yield the results of all rules over minutes in one span, findings with their causes."""
+    if not spans:
+        return
+    binned = hold(tuple(bin_window(window, tier.curve, replica) for replica, window in spans.items()))
+    seconds = max(window.span for window in spans.values())
+    context = FirstLookContext(
+        rule=LIVE[0], catalogue=BY_NAME, tier=tier, now=now, binned=binned, period_seconds=max(seconds, 60.0)
+    )
+    results: list[RuleResult] = []
+    for rule in LIVE:
+        if rule.name in LATENCIES:
+            results += _judge_latency(replace(context, rule=rule))
+        elif not rule.needs or read_plan_value(tier, rule.needs) is not None:
+            results.append(ask(replace(context, rule=replace(rule, minimum_seconds=0.0))))
+    for result in results:
+        if not _is_firing(result):
+            yield result
+            continue
+        is_certain = result.rule == FULL_CACHE and result.certainty is Certainty.CERTAIN
+        certainty = Certainty.CERTAIN if is_certain else Certainty.LIKELY
+        yield explain.add_causes(replace(result, certainty=certainty), tier, binned)
+
+
+def _is_firing(result: RuleResult) -> TypeGuard[Verdict]:
+    return isinstance(result, Verdict) and result.status in FIRING
+
+
+def _judge_latency(context: RuleContext) -> Iterator[Verdict]:
+    """Yield the finding of an objective: requests that missed it beyond chance, or that wait longer than it now."""
+    rule, family = context.rule, context.rule.family
+    objective = getattr(context.tier.basis, LATENCIES[rule.name])
+    if objective is None:
+        return
+    allowed, word = context.limit("allowed_share"), family.partition("_")[0].upper()
+    promise = f"the {number(objective, 'seconds')} {word} objective"
+    parts = tuple(part for sample in context.binned for part in sample.window.histograms.get(family, ()))
+    n = histograms.count_requests(parts)
+    requests = n if rule.per_request else math.fsum(_finished(sample.window) for sample in context.binned)
+    if n > 0:
+        share = histograms.share_above(parts, objective)
+        low, best, high = (count / n for count in (share.low, share.best, share.high))
+        if is_significant_share(share.best, n, requests, allowed, LIKELY_CONFIDENCE):
+            page = context.limit("page_fast_burn") * allowed
+            is_grave = is_significant_share(share.best, n, requests, page, LIKELY_CONFIDENCE)
+            what = format_count(round(n), "request") if rule.per_request else "output events"
+            yield context.verdict(
+                Status.CRITICAL if is_grave else Status.WARNING,
+                Certainty.LIKELY,
+                Reading(value=best, low=low, high=high, n=n),
+                range_reading(0.0, allowed, n),
+                f"{number(best, 'ratio')} of {what} missed {promise}",
+            )
+            return
+    if rule.name == "TtftSloBurn":
+        yield from _judge_queues(context, objective, promise)
+
+
+def _judge_queues(context: RuleContext, objective: float, promise: str) -> Iterator[Verdict]:
+    """Yield the finding of the longest queue, if its last request waits longer than the objective (Little's law)."""
+    queues = []
+    for sample in context.binned:
+        waiting = sample.window.gauges.get("requests_waiting")
+        if waiting is None or waiting.seconds <= 0 or waiting.minimum < 1:
+            continue
+        rate = _finished(sample.window) / sample.window.covered_seconds
+        length = waiting.integral / waiting.seconds
+        seconds = length / rate if rate > 0 else math.inf
+        queues.append((seconds, length, rate, sample.replica))
+    seconds, length, rate, replica = max(queues, default=(0.0, 0.0, 0.0, None))
+    if seconds <= objective:
+        return
+    pace = f"at {number(rate, 'per_second')} the last one waits about {number(seconds, 'seconds')}" if rate > 0 else ""
+    text = f"{format_count(round(length), 'request')} {'waits' if round(length) == 1 else 'wait'} at {replica}"
+    yield context.verdict(
+        Status.CRITICAL if seconds > 5 * objective else Status.WARNING,
+        Certainty.LIKELY,
+        exact_reading(length, 1),
+        range_reading(0.0, rate * objective, 1),
+        f"{text}; {pace or 'none finished meanwhile'}, beyond {promise}",
+    )
+
+
+def _finished(window: Window) -> float:
+    return window.counters.get("requests_finished", 0.0)
+
+
+def _grade(verdicts: list[Verdict]) -> Iterator[Verdict]:
+    """Yield the findings: a stopped engine is certain, and what no user feels is no more than a warning."""
+    is_felt = any(verdict.rule in FELT for verdict in verdicts)
+    for verdict in verdicts:
+        if verdict.rule == STALLED:
+            yield replace(verdict, certainty=Certainty.CERTAIN, status=Status.CRITICAL)
+        elif verdict.status is Status.CRITICAL and not is_felt:
+            yield replace(verdict, status=Status.WARNING)
+        else:
+            yield verdict
+
+
+def _order(verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
+    """Return the findings, what explains others first, notes last. Of one rule and subject the first counts."""
+    unique = {(v.rule, v.subject): v for v in reversed(tuple(verdicts)) if v.rule not in ABOUT_BENCHMARK}
+
+    def rank(verdict: Verdict) -> tuple[bool, int, bool, str]:
+        rule = BY_NAME[verdict.rule]
+        return rule.stage == 0, rule.stage, verdict.status is not Status.CRITICAL, verdict.rule
+
+    return tuple(sorted(unique.values(), key=rank))
+
+
+def _waiting(results: Iterable[RuleResult], quick: Iterable[RuleResult]) -> dict[str, float]:
+    """Return the rules that time alone settles, with the seconds until then: what is likely now, or had too little data."""
+    waits = {result.rule: result.wait_seconds for result in results if isinstance(result, Unknown)}
+    waiting = {}
+    for result in quick:
+        is_open = _is_firing(result) or (isinstance(result, Unknown) and result.reason is Gap.TOO_FEW_REQUESTS)
+        seconds = waits.get(result.rule)
+        if is_open and seconds is not None:
+            waiting[result.rule] = seconds
+    return waiting
+
+
+def _without_plan(results: Iterable[RuleResult]) -> tuple[str, ...]:
+    unknown = (result for result in results if isinstance(result, Unknown) and result.reason is Gap.NOT_IN_PLAN)
+    return tuple(dict.fromkeys(result.rule for result in unknown))
+
+
+def _show_signals(
+    lives: tuple[Window, ...], spans: tuple[Window, ...], basis: PlanFacts, is_dated: bool
+) -> Iterator[ShownSignal]:
+    """Yield the signals of the table, without those that no engine exposes. Undated pages have no rate since the start."""
+    whole = sum_windows(lives)
+    for name in LABELS:
+        signal = SIGNALS[name]
+        since_start: SignalValue | None = readings.read(signal, whole, basis)
+        # A page has the present level only.
+        lately = readings.read(signal, sum_windows(spans), basis) if spans else None
+        if signal.how in LEVELS:
+            since_start, lately = None, since_start if lately is None else lately
+        elif signal.unit.endswith("per_second") and not is_dated:
+            since_start = None
+        if isinstance(since_start, Reading) or isinstance(lately, Reading):
+            yield ShownSignal(name=name, unit=signal.unit, since_start=since_start, lately=lately)

@@ -1,0 +1,194 @@
+"""`sizewatch doctor URL`: what two pages of a real engine show, 15 s apart or over minutes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paths import SHARED, TESTS
+
+from agent.cli import main
+from agent.demo.engines import Player, track
+from agent.doctor.engine_pages import Objectives, look_at_files
+from agent.sources.recording import Scrape, load, scrapes
+from exporters.documents.diagnosis import TierLook
+
+OBJECTIVES = Objectives(ttft=2.0, tpot=0.09)
+PAGES = sorted((TESTS / "pages").iterdir())
+
+
+def recorded(name: str) -> list[Scrape]:
+    recording, _ = load(TESTS / "recordings" / name)
+    return [scrape for scrape in scrapes(recording, []) if scrape.target == 0 and scrape.body]
+
+
+def pair(pages: list[Scrape], share: float, seconds: float = 15.0) -> list[Scrape]:
+    """Two pages of a recording about `seconds` apart, the first at this share of it."""
+    first = pages[int((len(pages) - 1) * share)]
+    return [first, next((page for page in pages if page.t - first.t >= seconds - 1), pages[-1])]
+
+
+def look(pages: list[Scrape]) -> TierLook:
+    bodies = [page.body for page in pages if page.body is not None]
+    (found,) = look_at_files([Path("a"), Path("b")], bodies, pages[-1].t - pages[0].t, OBJECTIVES)
+    return found
+
+
+def looks(name: str) -> list[TierLook]:
+    """Looks at ten moments of a recording."""
+    pages = recorded(name)
+    pairs = [pair(pages, (k + 0.5) / 10) for k in range(10)]
+    return [look(both) for both in pairs if both[0].t < both[1].t]
+
+
+@pytest.mark.parametrize("name", ["diurnal_quiet", "near_full_healthy", "restart", "routing", "scale_up_cold_cache"])
+def test_quiet_engines_have_no_finding(name: str) -> None:
+    assert [[verdict.rule for verdict in each.verdicts] for each in looks(name) if each.verdicts] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("cascade_slow", "KvCacheCascade"),
+        ("cascade_fast", "KvEviction"),
+        ("overload", "TtftSloBurn"),
+        ("specdecode", "SpeculationAcceptanceLow"),
+        ("failing", "RequestsRefused"),
+    ],
+)
+def test_true_rule_is_named(name: str, rule: str) -> None:
+    assert rule in {verdict.rule for each in looks(name) for verdict in each.verdicts}
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [("lora", "adapters"), ("overload", "evictions"), ("prefix", "changed traffic"), ("steady", "slower machine")],
+)
+def test_true_cause_is_first(name: str, cause: str) -> None:
+    causes = [v.causes[0].cause for each in looks(name) for v in each.verdicts if v.rule.endswith("SloBurn")]
+    assert cause in causes
+
+
+def test_only_full_cache_is_certain_in_seconds() -> None:
+    verdicts = [
+        verdict for name in ("overload", "failing", "steady") for each in looks(name) for verdict in each.verdicts
+    ]
+    assert {verdict.rule for verdict in verdicts if verdict.certainty == "certain"} == {"KvCacheNearCeiling"}
+
+
+def test_cache_at_the_brim_that_no_user_feels_is_only_a_warning() -> None:
+    found = [(v.rule, v.status) for each in looks("kv_brim_healthy") for v in each.verdicts]
+    assert {status for _, status in found} == {"warning"}
+    assert {rule for rule, _ in found} <= {"KvCacheNearCeiling", "KvEviction"}
+
+
+def test_engine_that_makes_no_step_is_certainly_stopped() -> None:
+    first, _ = pair(recorded("overload"), 0.6)
+    verdict = next(v for v in look([first, replace(first, t=first.t + 15)]).verdicts if v.rule == "EngineStalled")
+    assert (verdict.certainty, verdict.status, verdict.subject.replica) == ("certain", "critical", "a")
+
+
+def test_one_page_shows_the_life_only() -> None:
+    found = look(recorded("overload")[-1:])
+    assert (found.span_seconds, found.verdicts) == (0.0, ())
+    assert "TtftSloBurn" in {verdict.rule for verdict in found.since_start}
+
+
+def doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main.main(["doctor", *words])
+    return code, *capsys.readouterr()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Callable[[str, float], list[str]]:
+    def write(name: str, share: float) -> list[str]:
+        paths = []
+        for place, page in enumerate(pair(recorded(name), share)):
+            paths.append(tmp_path / f"{place}.prom")
+            paths[-1].write_bytes(page.body or b"")
+        return [str(path) for path in paths]
+
+    return write
+
+
+def test_screen_leads_from_finding_to_next_command(files: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = doctor(capsys, *files("overload", 0.6))
+    assert (code, err) == (1, "")
+    for part in (
+        "critical",
+        "evidence  observed",
+        "why ",
+        "do first",
+        "since its start",
+        "--for 5m",
+        "a plan",
+        "next ",
+    ):
+        assert part in out
+    assert max(map(len, out.splitlines())) < 120
+    assert len(out.splitlines()) < 60
+
+
+def test_json_has_both_columns_and_verdicts(files: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = doctor(capsys, *files("overload", 0.6), "--json")
+    (document,) = json.loads(out)["looks"]
+    assert code == 1
+    assert {"rule", "status", "certainty", "sentence", "causes", "actions"} <= document["verdicts"][0].keys()
+    (ttft,) = (signal for signal in document["signals"] if signal["name"] == "ttft_p99_seconds")
+    assert ttft["lately"]["n"] < ttft["since_start"]["n"]
+
+
+def test_objectives_are_options(files: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    pages = files("steady", 0.05)
+    assert doctor(capsys, *pages)[0] == 0
+    code, out, _ = doctor(capsys, *pages, "--ttft", "1ms", "--tpot", "80ms")
+    assert code == 1
+    assert "missed the 1 ms TTFT objective" in out
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_page_gets_an_answer(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = doctor(capsys, str(page))
+    assert code in (0, 1), err
+    assert "one page seen" in out
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the pages of others are not here")
+def test_pages_of_others_get_an_answer_or_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    for page in sorted((SHARED / "pages").rglob("*.prom")):
+        code, out, err = doctor(capsys, str(page))
+        assert (code in (0, 1) and "one page seen" in out) or (code == 2 and str(page.name) in err), page
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["nowhere"], 2, "'nowhere': no file, and no address such as http://127.0.0.1:8000/metrics"),
+        (["127.0.0.1:9"], 3, "no page   "),
+        (["http://127.0.0.1:9/metrics"], 3, "is it up?"),
+        ([__file__], 2, "test_first_look.py"),
+    ],
+)
+def test_wrong_place_is_named(words: list[str], code: int, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    got, out, err = doctor(capsys, *words)
+    assert got == code
+    assert text in out + err
+
+
+def test_running_engines_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    ticks = iter(range(0, 10_000, 8))
+    names = {"r0": "steady", "r1": "overload"}
+    tracks = tuple(track(load(TESTS / "recordings" / name)[0], key, 200.0) for key, name in names.items())
+    player = Player(tracks, lambda: float(next(ticks)))
+    try:
+        code, out, err = doctor(capsys, player.url("r0"), player.url("r1"), "127.0.0.1:9", "--for", "5s", "--json")
+    finally:
+        player.stop()
+    document = json.loads(out)
+    assert (code, err) == (1, "")
+    assert sum(len(each["loads"]) for each in document["looks"]) == 2
+    assert document["problems"]
