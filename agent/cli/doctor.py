@@ -99,13 +99,13 @@ def _look(options: SimpleNamespace) -> int:
         if engines:
             show = lambda share: tell_progress(share, f"looking for {format_duration(seconds)}")  # noqa: E731
             looks = look_at_engines(engines, ways_in(options), seconds, objectives, show)
-    where = " ".join(map(shlex.quote, options.url))
+    where = "URL" if files else " ".join(map(shlex.quote, options.url))
     diagnosis = Diagnosis(
         looks=looks,
         problems=problems,
         objectives=_describe_objectives(options, objectives.ttft, objectives.tpot),
         longer=f"sizewatch doctor {where} --for 5m",
-        next_command="sizewatch init --run      a configuration and a plan from the engines that run on this machine",
+        next_command="sizewatch init --run (a configuration and a plan from the engines of this machine)",
     )
     print_result(options, diagnosis_json(diagnosis), diagnosis_text(diagnosis))
     if not any(look.signals for look in looks):

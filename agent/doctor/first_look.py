@@ -259,7 +259,7 @@ def _waiting(results: Iterable[RuleResult], quick: Iterable[RuleResult]) -> dict
     for result in quick:
         is_open = _is_firing(result) or (isinstance(result, Unknown) and result.reason is Gap.TOO_FEW_REQUESTS)
         seconds = waits.get(result.rule)
-        if is_open and seconds is not None:
+        if is_open and seconds is not None and result.rule not in ABOUT_BENCHMARK:
             waiting[result.rule] = seconds
     return waiting
 

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter
+from rich.console import RenderableType
 
-from exporters.render.text import format_duration, text_table, wrap
+from exporters.render.terminal import terminal_text, text_grid
+from exporters.render.text import format_duration
 from rules.catalogue.registry import BY_NAME
 from rules.plan.gpus import engine_kv_tokens
 from rules.telemetry.signals import Missing, SignalValue
 from rules.telemetry.snapshots import Snapshot
 from rules.telemetry.wording import format_count, quantity
 from rules.verdicts.verdict import Verdict
-
-WIDTH = 100
-INDENT = "   "
 
 LABELS: Mapping[str, str] = {
     "completed_rps": "requests finished",
@@ -118,92 +117,85 @@ def diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def diagnosis_text(diagnosis: Diagnosis) -> str:
     """Return the screen: what runs, what is wrong, why, what to do first, and what would tell more."""
-    lines: list[str] = []
+    parts: list[RenderableType] = []
     for look in diagnosis.looks:
-        lines += [*_describe_tier(look), *_describe_findings(look, diagnosis), "", *_signal_table(look), ""]
-        lines += _describe_rest(look, diagnosis)
-    lines += [f"no page   {problem}" for problem in diagnosis.problems]
-    lines += [f"next      {diagnosis.next_command}"]
-    return "\n".join(lines)
+        age = "" if look.age_seconds is None else f", up for {format_duration(look.age_seconds)}"
+        seen = f"seen for {format_duration(look.span_seconds)}" if look.span_seconds else "one page seen"
+        title = f"{look.tier}: {format_count(len(look.pages), 'engine')}{age}, {seen}"
+        rows = [*_describe_engines(look), *_describe_findings(look, diagnosis)]
+        parts += [title, text_grid(rows), "", _signal_grid(look), "", text_grid(_describe_rest(look, diagnosis))]
+    parts.append(
+        text_grid([*(["no page", problem] for problem in diagnosis.problems), ["next", diagnosis.next_command]])
+    )
+    return terminal_text(*parts)
 
 
-def _describe_tier(look: TierLook) -> Iterator[str]:
-    age = "" if look.age_seconds is None else f", up for {format_duration(look.age_seconds)}"
-    seen = f"seen for {format_duration(look.span_seconds)}" if look.span_seconds else "one page seen"
-    yield f"{look.tier}: {format_count(len(look.pages), 'engine')}{age}, {seen}"
+def _describe_engines(look: TierLook) -> Iterator[list[str]]:
     for replica, page in look.pages.items():
-        facts = [
-            f"{words} {ON.get(page.facts[name], page.facts[name])}"
-            for name, words in FACTS.items()
-            if name in page.facts
-        ]
+        facts = [f"{words} {ON.get(text, text)}" for name, words in FACTS.items() if (text := page.facts.get(name))]
         tokens = engine_kv_tokens(page.facts)
         if tokens:
             facts.insert(0, f"KV cache of {tokens:,.0f} tokens")
-        model = page.facts.get("model", "model unknown")
-        yield from wrap(f"{replica}  {look.titles[replica]}, {model}; {', '.join(facts)}", INDENT, INDENT * 2, WIDTH)
+        words = f"{replica}: {look.titles[replica]}, {page.facts.get('model', 'model unknown')}; {', '.join(facts)}"
+        if len(look.loads) > 1 and replica in look.loads:
+            rps, running, waiting = map(_number, look.loads[replica])
+            words += f"; {rps} rps, {running} running, {waiting} waiting"
+        yield ["engine", words]
     if look.gpus:
-        yield f"{INDENT}GPUs  {look.gpus}"
-    if len(look.loads) > 1:
-        rows = [[name, *(_number(value) for value in load)] for name, load in look.loads.items()]
-        yield from (INDENT + line for line in text_table(["replica", "rps", "running", "waiting"], rows))
+        yield ["GPUs", look.gpus]
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
+    return "?" if value is None else f"{value:.3g}"
 
 
-def _describe_findings(look: TierLook, diagnosis: Diagnosis) -> Iterator[str]:
-    if not look.verdicts:
-        if look.span_seconds:
-            yield f"ok        Nothing is wrong that {format_duration(look.span_seconds)} can show. {diagnosis.objectives}"
-        else:
-            yield "unknown   One page shows the engine's life only; a second one shows what happens now."
+def _describe_findings(look: TierLook, diagnosis: Diagnosis) -> Iterator[list[str]]:
+    if not look.verdicts and look.span_seconds:
+        yield ["ok", f"Nothing is wrong that {format_duration(look.span_seconds)} can show. {diagnosis.objectives}"]
+    elif not look.verdicts:
+        yield ["unknown", "One page shows the engine's life only; a second one shows what happens now."]
     for verdict in look.verdicts:
         yield from _describe_finding(verdict)
     if look.verdicts:
-        yield from wrap(diagnosis.objectives, f"{INDENT}", INDENT, WIDTH)
+        yield ["", diagnosis.objectives]
     for verdict in look.since_start:
-        yield from wrap(f"{verdict.sentence} ({verdict.certainty})", "earlier   since its start: ", INDENT * 2, WIDTH)
+        yield ["earlier", f"since its start: {verdict.sentence} ({verdict.certainty})"]
 
 
-def _describe_finding(verdict: Verdict) -> Iterator[str]:
+def _describe_finding(verdict: Verdict) -> Iterator[list[str]]:
     replica = f"{verdict.subject.replica}: " if verdict.subject.replica else ""
-    yield from wrap(f"{replica}{verdict.sentence}", f"{verdict.status:<10}", INDENT * 2, WIDTH)
+    yield [verdict.status, f"{replica}{verdict.sentence}"]
     expected = "" if isinstance(verdict.expected, Missing) else f"; expected {quantity(verdict.expected, verdict.unit)}"
     counted = "" if isinstance(verdict.observed, Missing) else f", n {verdict.observed.n:,.0f}"
-    seen = f"observed {quantity(verdict.observed, verdict.unit)}{expected}{counted}, {verdict.certainty}"
-    yield f"{INDENT}evidence  {seen}  ({verdict.rule})"
-    for detail in verdict.details[:3]:
-        yield from wrap(detail, f"{INDENT}          ", f"{INDENT}          ", WIDTH)
+    seen = (
+        f"observed {quantity(verdict.observed, verdict.unit)}{expected}{counted}, {verdict.certainty} ({verdict.rule})"
+    )
+    yield ["  evidence", "; ".join((seen, *verdict.details[:2]))]
     for cause in verdict.causes[:2]:
-        text = f"{'; '.join(cause.evidence) or cause.cause} ({cause.certainty})"
-        yield from wrap(text, f"{INDENT}why       ", f"{INDENT}          ", WIDTH)
+        yield ["  why", f"{'; '.join(cause.evidence) or cause.cause} ({cause.certainty})"]
     if verdict.actions:
-        yield from wrap(verdict.actions[0], f"{INDENT}do first  ", f"{INDENT}          ", WIDTH)
+        yield ["  do first", verdict.actions[0]]
 
 
-def _signal_table(look: TierLook) -> list[str]:
+def _signal_grid(look: TierLook) -> RenderableType:
     age = "since its start" if look.age_seconds is None else f"since its start ({format_duration(look.age_seconds)})"
     rows = [[LABELS[s.name], _words(s.since_start, s.unit), _words(s.lately, s.unit)] for s in look.signals]
     head = ["", age, f"last {format_duration(look.span_seconds)}" if look.span_seconds else "now"]
-    return [INDENT + line for line in text_table(head, rows)]
+    return text_grid(rows, head, words=1)
 
 
 def _words(value: SignalValue | None, unit: str) -> str:
     return "" if value is None else quantity(value, unit)
 
 
-def _describe_rest(look: TierLook, diagnosis: Diagnosis) -> Iterator[str]:
+def _describe_rest(look: TierLook, diagnosis: Diagnosis) -> Iterator[list[str]]:
     for text in look.changes:
-        yield from wrap(text, "changed   ", INDENT * 2, WIDTH)
+        yield ["changed", text]
     for text in look.contradictions:
-        yield from wrap(text, "suspect   numbers of the page: ", INDENT * 2, WIDTH)
+        yield ["suspect", f"numbers of the page: {text}"]
     if look.waiting:
-        names = ", ".join(sorted(look.waiting))
-        text = f"{diagnosis.longer} settles what needs minutes: {names}"
-        yield from wrap(text, "longer    ", INDENT * 2, WIDTH)
+        yield ["longer", f"{diagnosis.longer} settles what needs minutes: {', '.join(sorted(look.waiting))}"]
     if look.with_plan:
         titles = ", ".join(BY_NAME[rule].title for rule in look.with_plan[:4])
-        text = f"would judge {format_count(len(look.with_plan), 'more rule')} ({titles} ...), the fleet's size and its cost"
-        yield from wrap(text, "a plan    ", INDENT * 2, WIDTH)
+        rules = format_count(len(look.with_plan), "more rule")
+        yield ["a plan", f"would judge {rules} ({titles} ...), the fleet's size and its cost"]

@@ -168,7 +168,7 @@ def test_pages_of_others_get_an_answer_or_a_reason(capsys: pytest.CaptureFixture
     ("words", "code", "text"),
     [
         (["nowhere"], 2, "'nowhere': no file, and no address such as http://127.0.0.1:8000/metrics"),
-        (["127.0.0.1:9"], 3, "no page   "),
+        (["127.0.0.1:9"], 3, "no page "),
         (["http://127.0.0.1:9/metrics"], 3, "is it up?"),
         ([__file__], 2, "test_first_look.py"),
     ],
