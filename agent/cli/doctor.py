@@ -35,24 +35,18 @@ from rules.catalogue.registry import BY_NAME
 from rules.telemetry.wording import number
 from rules.verdicts.rule import Severity
 
-LOOK_SECONDS = 15.0
-
-TTFT_SECONDS, TPOT_SECONDS = 2.0, 0.09
+TTFT, TPOT = "2s", "90ms"
 """Objectives that nobody gave: guide 8.3 sizes for a TTFT P99 of 2 s; a fast reader takes a token every 90 ms (guide 1.4)."""
 
 
 def parameters() -> tuple[click.Parameter, ...]:
     places = "engines to look at: http://HOST:PORT/metrics, HOST:PORT, or one or two saved pages of one engine"
+    how_long = "how long to look; for saved pages, how far they are apart"
     return (
         click.Argument(["url"], nargs=-1, metavar="[URL]...", help=places),
-        option(
-            "--for seconds",
-            "5m",
-            "how long to look (default 15s); for saved pages, how far they are apart",
-            duration(5, 3600),
-        ),
-        option("--ttft", "2s", "objective of the TTFT P99 (default 2s)", duration()),
-        option("--tpot", "80ms", "objective of the TPOT P99 (default 90ms)", duration()),
+        option("--for seconds", "15s", f"{how_long} (default 15s)", duration(5, 3600), default="15s"),
+        option("--ttft", TTFT, f"objective of the TTFT P99 (default {TTFT})", duration(), default=TTFT),
+        option("--tpot", TPOT, f"objective of the TPOT P99 (default {TPOT})", duration(), default=TPOT),
         *connection_options("the addresses"),
         CONFIG,
         *FORMAT,
@@ -84,8 +78,7 @@ def _look(options: SimpleNamespace) -> int:
     # On demand: a check of the installation needs no evaluation.
     from agent.doctor.engine_pages import Objectives, find_engines, look_at_engines, look_at_files
 
-    seconds = options.seconds or LOOK_SECONDS
-    objectives = Objectives(ttft=options.ttft or TTFT_SECONDS, tpot=options.tpot or TPOT_SECONDS)
+    seconds, objectives = options.seconds, Objectives(ttft=options.ttft, tpot=options.tpot)
     files = [Path(place) for place in options.url if "://" not in place and Path(place).exists()]
     problems: tuple[str, ...] = ()
     looks: tuple[TierLook, ...] = ()
@@ -99,11 +92,12 @@ def _look(options: SimpleNamespace) -> int:
         if engines:
             show = lambda share: tell_progress(share, f"looking for {format_duration(seconds)}")  # noqa: E731
             looks = look_at_engines(engines, ways_in(options), seconds, objectives, show)
+    words = [number(value, "seconds") for value in (objectives.ttft, objectives.tpot)]
     where = "URL" if files else " ".join(map(shlex.quote, options.url))
     diagnosis = Diagnosis(
         looks=looks,
         problems=problems,
-        objectives=_describe_objectives(options, objectives.ttft, objectives.tpot),
+        objectives=f"Objectives: TTFT P99 {words[0]}, TPOT P99 {words[1]}; others with --ttft and --tpot.",
         longer=f"sizewatch doctor {where} --for 5m",
         next_command="sizewatch init --run (a configuration and a plan from the engines of this machine)",
     )
@@ -112,10 +106,3 @@ def _look(options: SimpleNamespace) -> int:
         return CANNOT_JUDGE
     found = (verdict for look in looks for verdict in look.verdicts)
     return FINDING if any(BY_NAME[verdict.rule].severity is not Severity.REPORT for verdict in found) else FINE
-
-
-def _describe_objectives(options: SimpleNamespace, ttft: float, tpot: float) -> str:
-    words = f"Objectives: TTFT P99 {number(ttft, 'seconds')}, TPOT P99 {number(tpot, 'seconds')}"
-    if options.ttft and options.tpot:
-        return f"{words}."
-    return f"{words}; yours with --ttft 2s --tpot 80ms."
