@@ -229,7 +229,7 @@ def test_step_11_is_the_same_in_the_report_the_next_plan_and_plan_show(fleet: Su
     assert fleet.report["proposal"]["replicas"] == needed
     assert fleet.next_plan.tiers[TIER].fleet is not None
     assert fleet.next_plan.tiers[TIER].fleet.instances == needed
-    assert f"Step 11      {needed} replicas" in fleet.shown
+    assert f"Step 11 {needed} replicas" in " ".join(fleet.shown.split())
     assert fleet.whatif(peak)["fleet"]["replicas"] == needed
     counted = fleet.whatif(peak)["needed"]["replicas"]
     assert any(f"the peak needs {counted} replicas" in text for text in fleet.report["proposal"]["evidence"])
