@@ -22,12 +22,11 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import common
 import requests
 import yaml
-
-HERE = common.ROOT
 
 
 @dataclass
@@ -124,7 +123,7 @@ def main() -> None:
     parser.add_argument("--serve", required=True, help="command that starts vLLM")
     parser.add_argument("--url", default="http://127.0.0.1:18000")
     parser.add_argument("--model", default="small-llama")
-    parser.add_argument("--plan", type=Path, default=HERE / "tests" / "plans" / "cpu-small.yaml")
+    parser.add_argument("--plan", type=Path, default=common.ROOT / "tests" / "plans" / "cpu-small.yaml")
     parser.add_argument("--tier", default="cpu-small")
     parser.add_argument("--port", type=int, default=19595)
     arguments = parser.parse_args()
@@ -142,7 +141,7 @@ def main() -> None:
 def watch(folder: Path, server: subprocess.Popen[bytes], arguments: argparse.Namespace) -> None:
     print(f"vLLM ready after {wait_for(f'{arguments.url}/health', 240):.1f} s", flush=True)
     config = configuration(folder, arguments)
-    daemon = subprocess.Popen([sys.executable, "-m", "agent", "run", "-c", str(config)], cwd=HERE)
+    daemon = subprocess.Popen([sys.executable, "-m", "agent", "run", "-c", str(config)], cwd=common.ROOT)
     page = f"http://127.0.0.1:{arguments.port}"
     try:
         wait_for(f"{page}/readyz", 30)
@@ -157,13 +156,13 @@ def watch(folder: Path, server: subprocess.Popen[bytes], arguments: argparse.Nam
         )
         os.killpg(server.pid, signal.SIGKILL)
         phase("engine killed", lambda: time.sleep(40))
-        told(requests.get(f"{page}/api/status", timeout=10).json())
+        print_findings(requests.get(f"{page}/api/status", timeout=10).json())
         late = sorted(t for t, ttft, _ in clients.done if ttft > 2)
         if late:
             print(f"clients' first TTFT above 2 s finished at {time.strftime('%H:%M:%S', time.gmtime(late[0]))} UTC")
         result = subprocess.run(
             [sys.executable, "-m", "agent", "check", "-c", str(config), "--since", "1h"],
-            cwd=HERE,
+            cwd=common.ROOT,
             capture_output=True,
             text=True,
         )
@@ -183,18 +182,14 @@ def metric(page: str, name: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name + "{"))
 
 
-def told(status: dict[str, object]) -> None:
-    """Every episode that the daemon found, as its status page tells it."""
-    for tier in status["tiers"]:  # type: ignore[attr-defined]
+FINDING_KEYS = ("rule", "replica", "status", "certainty", "started_at", "ended_at", "sentence")
+
+
+def print_findings(status: dict[str, Any]) -> None:
+    """Print every finding that the daemon has, as its status page shows it."""
+    for tier in status["tiers"]:
         for finding in tier["episodes"]:
-            print(
-                json.dumps(
-                    {
-                        key: finding.get(key)
-                        for key in ("rule", "replica", "status", "certainty", "started_at", "ended_at", "sentence")
-                    }
-                )
-            )
+            print(json.dumps({key: finding.get(key) for key in FINDING_KEYS}))
 
 
 if __name__ == "__main__":
