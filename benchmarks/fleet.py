@@ -37,7 +37,6 @@ from agent.pipeline.interfaces import Sink
 from agent.pipeline.loop import EvaluationLoop
 from agent.pipeline.runtime_state import RuntimeState
 from agent.sources.store import StoreSource, build_store_source
-from rules.plan.load_bins import build_tier_context
 
 PLAN = common.ROOT / "tests" / "plans" / "cpu-small.yaml"
 BEGIN = 1_790_000_040.0
@@ -138,11 +137,9 @@ def source_of(loop: EvaluationLoop) -> StoreSource:
 
 def build_writer(url: str, replicas: int, tiers: int, gpus: int, source: str, interval: float) -> Writer:
     """Return the writer of so many replicas, spread over tiers."""
-    plan = load_plan(PLAN)
-    (name,) = plan.tiers
     series = series_of_an_engine()
     if source == "agents":
-        series = series_of_an_agent(build_tier_context(name, plan.tiers[name]), gpus)
+        series = series_of_an_agent(load_plan(PLAN), gpus)
     counts = [replicas // tiers] * tiers
     counts[0] += replicas - sum(counts)
     print(f"{replicas} replicas in {tiers} tiers, {len(series)} series each", flush=True)

@@ -1,56 +1,45 @@
 """What node agents of many replicas export, written into a real VictoriaMetrics a minute at a time.
 
-The real cycle of role `node` reads recorded pages of an engine and stand-in GPUs and renders its own page. Its series are
-multiplied by the thousand. A replica's text is made once for all that behave alike, and its names are put in place.
+The real cycle of role `node` reads recorded pages of an engine and renders its own page; GPUs are rows here. The series of
+one replica are multiplied by the thousand: its text is made once for all that behave alike, and names are put in place.
 """
 
 from __future__ import annotations
 
 import math
 import urllib.request
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import md5
 
 import common  # noqa: F401 - finds the project
-import recorded
-from loops import scrape_loop
-from prometheus_client.parser import text_string_to_metric_families
+from stored_recordings import Sample, agent_samples, engine_samples
 
-from agent.config.peer import Peer
-from agent.gpu.collector import GpuCollector
-from agent.scrape.scrapers import PageReader, ScrapeResult, Scrapers, Target
-from agent.sources.recording import load, scrapes
-from exporters.metrics import exposition
-from rules.evaluator.observation import ReplicaKey
-from rules.plan.load_bins import TierContext
-from rules.telemetry.snapshots import GpuReadout
-
-Page = tuple[float, bytes]
-"""Unix seconds, and a page."""
-
-ACTIVE = 0.4
-"""Share of a GPU's second in which it works."""
+from rules.plan.schema import Plan
 
 GPU_COUNTERS = {
-    **dict.fromkeys(("gpu_energy_covered_seconds", "gpu_throttled_covered_seconds"), 1.0),
-    "gpu_energy_joules": 450.0,
-    "gpu_busy_seconds": ACTIVE,
-    "gpu_throttled_power_seconds": 0.01,
-    "gpu_busy_covered_seconds": 1.0,
-    **dict.fromkeys(("gpu_throttled_thermal_seconds", "gpu_throttled_hardware_seconds"), 0.0),
-    **dict.fromkeys(("gpu_ecc_uncorrectable_errors", "gpu_ecc_correctable_errors", "gpu_fault_events"), 0.0),
+    "busy_seconds": 24.0,
+    "busy_covered_seconds": 60.0,
+    "energy_joules": 27_000.0,
+    "energy_covered_seconds": 60.0,
+    "throttled_power_seconds": 0.6,
+    "throttled_thermal_seconds": 0.0,
+    "throttled_hardware_seconds": 0.0,
+    "throttled_covered_seconds": 60.0,
+    "ecc_uncorrectable_errors": 0.0,
+    "ecc_correctable_errors": 0.0,
+    "fault_events": 0.0,
 }
-"""What NVML says of an H100, by second."""
+"""What an agent exports of an H100, by minute."""
 
 GPU_GAUGES = {
-    "gpu_memory_used_bytes": 7.4e10,
-    "gpu_memory_total_bytes": 8.55e10,
-    "gpu_memory_reserved_bytes": 5e8,
-    "gpu_temperature_celsius": 61.0,
-    "gpu_power_limit_watts": 700.0,
-    **dict.fromkeys(("gpu_gr_engine_active", "gpu_sm_active", "tensor_active", "dram_active"), ACTIVE),
-    **dict.fromkeys((f"gpu_{link}_{way}_bytes_per_second" for link in ("pcie", "nvlink") for way in ("tx", "rx")), 2e9),
+    "memory_used_bytes": 7.4e10,
+    "memory_total_bytes": 8.55e10,
+    "memory_reserved_bytes": 5e8,
+    "temperature_celsius": 61.0,
+    "power_limit_watts": 700.0,
+    **dict.fromkeys(("gr_engine_active_ratio", "sm_active_ratio", "tensor_active_ratio", "dram_active_ratio"), 0.4),
+    **dict.fromkeys((f"{link}_{way}_bytes_per_second" for link in ("pcie", "nvlink") for way in ("tx", "rx")), 2e9),
 }
 
 REPLICA, NODE, CARD = "@REPLICA@", "@NODE", "R" * 27
@@ -72,71 +61,8 @@ BEHAVIOURS = 16
 SEEN = "sizewatch_target_last_success_timestamp_seconds"
 OF_LOAD = ("_running", "_waiting", "kv_utilization_ratio", "kv_utilization_max_ratio", "_active_ratio")
 WHOLE = ("_bucket", "_count", "requests_finished_total", "tokens_total")
+OF_COUNTERS = ("_total", "_bucket", "_sum", "_count")
 POST_BYTES = 16_000_000
-
-
-class StandInGpus:
-    """So many H100s."""
-
-    def __init__(self, count: int, begin: float) -> None:
-        self._names = tuple(f"GPU-{number:08x}-{CARD}" for number in range(count))
-        self._begin = begin
-
-    def read(self, now: float) -> tuple[tuple[GpuReadout, ...], tuple[str, ...]]:
-        counters = {name: rate * (now - self._begin) for name, rate in GPU_COUNTERS.items()}
-        readouts = []
-        for index, name in enumerate(self._names):
-            readout = GpuReadout(
-                t=now,
-                gpu=name,
-                index=index,
-                product="NVIDIA H100 80GB HBM3",
-                counters=counters,
-                gauges=GPU_GAUGES,
-                gaps={},
-                sampled=frozenset(),
-                pids=(),
-            )
-            readouts.append(readout)
-        return tuple(readouts), ()
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-class _Pages(Scrapers):
-    """Scrapers that answer with one page after the other."""
-
-    def __init__(self, pages: Iterable[Page], key: ReplicaKey) -> None:
-        super().__init__(())
-        self._pages, self._key = iter(pages), key
-        self._reader = PageReader(None)
-        self.now = 0.0
-
-    def turn_page(self) -> bool:
-        self._page = next(self._pages, None)
-        if self._page is not None:
-            self.now = self._page[0]
-        return self._page is not None
-
-    def start_scrapes(self) -> dict[ReplicaKey, object]:  # type: ignore[override]
-        return {}
-
-    def collect_results(self, asked: object) -> dict[ReplicaKey, ScrapeResult]:
-        assert self._page is not None
-        snapshot = self._reader.read(self._page[1], self.now)
-        return {self._key: ScrapeResult(t=self.now, seconds=0.1, snapshot=snapshot, error=None)}
-
-
-def export_pages(pages: Iterable[Page], context: TierContext, gpus: GpuCollector) -> Iterator[Page]:
-    """Yield the agent's own page after each of the engine's; all GPUs belong to the replica."""
-    scrapers = _Pages(pages, (context.name, REPLICA))
-    peer = Peer(url="http://127.0.0.1:1")
-    target = Target(tier=context.name, replica=REPLICA, pool="mixed", peer=peer, gpus=("auto",))
-    parts = scrape_loop([target], {context.name: context}, scrapers, lambda: scrapers.now, gpus)
-    while scrapers.turn_page():
-        parts.loop.run_cycle()
-        yield scrapers.now, exposition.render(parts.status(scrapers.now), "")[0]
 
 
 Labels = tuple[tuple[str, str], ...]
@@ -153,46 +79,39 @@ class Series:
     level: bool
 
 
-def recorded_pages() -> list[Page]:
-    """Return the pages of a vLLM 0.32 under light load."""
-    recording, _ = load(recorded.folder("steady"))
-    return [(scrape.t, scrape.body) for scrape in scrapes(recording, []) if scrape.body is not None]
-
-
 def series_of_an_engine() -> list[Series]:
     """Return the series of a recorded vLLM's own page, with `up`."""
-    pages = recorded_pages()
-    up = Series(name="up", labels=(), first=1.0, a_minute=0.0, level=True)
-    return [up, *_series(pages[0], pages[-1])]
+    return _series(engine_samples("steady"))
 
 
-def series_of_an_agent(context: TierContext, gpus: int) -> list[Series]:
+def series_of_an_agent(plan: Plan, gpus: int) -> list[Series]:
     """Return what the node agent of a recorded vLLM exports about it and its GPUs."""
-    pages = recorded_pages()
-    collector = GpuCollector(StandInGpus(gpus, pages[0][0] - 15.0)) if gpus else GpuCollector(None)
-    exported = list(export_pages(pages, context, collector))
-    return [each for each in _series(exported[2], exported[-1]) if dict(each.labels).get("replica") == REPLICA]
+    exported = _series(agent_samples("steady", plan))
+    series = [each for each in exported if "replica" in dict(each.labels)]
+    for number in range(gpus):
+        labels = (("gpu", f"GPU-{number:08x}-{CARD}"), ("pool", "mixed"))
+        for name, rate in GPU_COUNTERS.items():
+            name = f"sizewatch_gpu_{name}_total"
+            series.append(Series(name=name, labels=labels, first=0.0, a_minute=rate, level=False))
+        for name, value in GPU_GAUGES.items():
+            series.append(Series(name=f"sizewatch_gpu_{name}", labels=labels, first=value, a_minute=0.0, level=True))
+    return series
 
 
-def _series(early: Page, late: Page) -> Iterator[Series]:
-    """Yield the series of the later page, as the earlier begins and what a minute adds."""
-    first, last = _samples(early[1]), _samples(late[1])
-    for (name, labels), (value, kind) in last.items():
-        before = first.get((name, labels), (0.0, kind))[0]
-        if kind in ("counter", "histogram"):
-            rate = (value - before) / (late[0] - early[0]) * 60.0
-            yield Series(name=name, labels=labels, first=before, a_minute=rate, level=False)
+def _series(samples: Iterable[Sample]) -> list[Series]:
+    """Return the series of the last page, as the first begins and what a minute adds."""
+    times: dict[tuple[str, Labels], list[tuple[float, float]]] = {}
+    for name, labels, t, value in samples:
+        times.setdefault((name, tuple(sorted(labels.items()))), []).append((t, value))
+    series = []
+    for (name, labels), values in times.items():
+        (start, first), (end, last) = values[0], values[-1]
+        if name.endswith(OF_COUNTERS) and end > start:
+            rate = (last - first) / (end - start) * 60.0
+            series.append(Series(name=name, labels=labels, first=first, a_minute=rate, level=False))
         else:
-            yield Series(name=name, labels=labels, first=value, a_minute=0.0, level=True)
-
-
-def _samples(page: bytes) -> dict[tuple[str, Labels], tuple[float, str]]:
-    """Return the values of a page, with the type of their family."""
-    samples = {}
-    for family in text_string_to_metric_families(page.decode()):
-        for sample in family.samples:
-            samples[sample.name, tuple(sorted(sample.labels.items()))] = (sample.value, family.type)
-    return samples
+            series.append(Series(name=name, labels=labels, first=last, a_minute=0.0, level=True))
+    return series
 
 
 def pod_name(tier: int, number: int) -> str:
