@@ -87,7 +87,7 @@ def series_of_an_engine() -> list[Series]:
 def series_of_an_agent(plan: Plan, gpus: int) -> list[Series]:
     """Return what the node agent of a recorded vLLM exports about it and its GPUs."""
     exported = _series(agent_samples("steady", plan))
-    series = [each for each in exported if "replica" in dict(each.labels)]
+    series = [each for each in exported if dict(each.labels).get("replica")]
     for number in range(gpus):
         labels = (("gpu", f"GPU-{number:08x}-{CARD}"), ("pool", "mixed"))
         for name, rate in GPU_COUNTERS.items():
@@ -103,9 +103,12 @@ def _series(samples: Iterable[Sample]) -> list[Series]:
     times: dict[tuple[str, Labels], list[tuple[float, float]]] = {}
     for name, labels, t, value in samples:
         times.setdefault((name, tuple(sorted(labels.items()))), []).append((t, value))
+    newest = max(values[-1][0] for values in times.values())
     series = []
     for (name, labels), values in times.items():
         (start, first), (end, last) = values[0], values[-1]
+        if end < newest:
+            continue
         if name.endswith(OF_COUNTERS) and end > start:
             rate = (last - first) / (end - start) * 60.0
             series.append(Series(name=name, labels=labels, first=first, a_minute=rate, level=False))
