@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from html import escape
 from typing import Any, Literal
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
@@ -185,11 +184,6 @@ def format_reading(value: SignalValue, unit: str) -> str:
         return bounds
     best = number(value.value, unit)
     return f"{best} ({bounds})" if (low or high) and not low == high == best else best
-
-
-def sign(tone: str, text: str) -> str:
-    """Return a tone as shape, colour and word."""
-    return f'<span class="sign {tone}"><b aria-hidden="true">{SIGNS[tone]}</b> {escape(text)}</span>'
 
 
 _ICONS: Mapping[str, str] = {

@@ -8,8 +8,8 @@ too large. The status page, `/api/status` and `sizewatch status` print the same 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from exporters.render.text import SIGNS, Tone, format_clock, text_table
@@ -19,7 +19,6 @@ from exporters.status.active_findings import (
     list_likely,
     list_notes,
     pending_rules,
-    rank,
     tier_state,
 )
 from exporters.status.plan_comparison import COST, compare_with_plan
@@ -28,7 +27,7 @@ from rules.catalogue.registry import BY_NAME, margin_of
 from rules.confidence import Certainty
 from rules.evaluator.benchmark_check import is_learning, learning_words
 from rules.methods.utilization import compute_idle_replicas
-from rules.plan.money import figure, gpu_hours_a_day, money_per_day, price_of
+from rules.plan.money import amount, gpu_hours_a_day, money_per_day, price_of
 from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME as SIGNALS
 from rules.telemetry.signals import Gap, Missing, Reading, SignalValue
@@ -53,12 +52,6 @@ _COUNTED = {
 }
 """Words of the states in the headline, in its order."""
 
-WORDS = ("Certainty", "Incident")
-"""Columns of words that follow numbers."""
-
-STATES_NAMED = 3
-"""Number of learning or oversized tiers that the headline names."""
-
 IDLE_SHARE = 0.9
 """Share (0-1) of the last hour's minutes in which an oversized tier idles: as much as rules need of their time."""
 
@@ -76,45 +69,12 @@ class TierState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TierLine:
-    """Line of a tier in the overview. Rates and latencies are of the last minutes; None is unknown.
-
-    `recommended` are replicas of the forecast, by the sentence `decision`. `money_a_day` is the cost of the replicas that
-    are up, in `currency`; without a price only `gpu_hours_a_day` is known. `certainty`, `incident` and `since` are of the
-    worst open incident; without one `certainty` is that of a likely finding.
-    """
-
-    tier: str
-    state: str
-    tone: str
-    words: str
-    replicas_up: int
-    replicas_planned: int | None = None
-    recommended: int | None = None
-    decision: str = ""
-    fleet_utilization: float | None = None
-    ttft_p99_seconds: float | None = None
-    gpu_hours_a_day: float | None = None
-    money_a_day: float | None = None
-    currency: str = ""
-    incidents: int
-    incident: str = ""
-    certainty: str = ""
-    since: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Headline:
-    """Verdict on the installation: a line, a sentence about it, and a note about what is not judged."""
+    """Verdict on the installation: a line, and a sentence about it and about what is not judged."""
 
     status: Tone
     text: str
-    sentence: str = ""
-    note: str = ""
-
-    @property
-    def detail(self) -> str:
-        return " ".join(filter(None, (self.sentence, self.note)))
+    detail: str
 
 
 def describe_state(tier: TierStatus) -> TierState:
@@ -151,26 +111,25 @@ def _describe_idle(tier: TierStatus) -> str:
     (cost,) = compare_with_plan(tier, (COST,))
     if cost.planned is None:
         return ""
-    dearest = cost.planned.value * target / below
-    minutes = [(point.readings.get("fleet_utilization"), point.readings.get(cost.row.key)) for point in tier.trend]
-    known = [used for used, _ in minutes if isinstance(used, Reading) and used.value is not None]
-    idle = sum(_is_below(used, below) and _is_dear(price, dearest) for used, price in minutes)
-    if len(known) < IDLE_MINUTES or idle < IDLE_SHARE * len(minutes):
+    known, idle = [], 0
+    for point in tier.trend:
+        used, price = (point.readings.get(name) for name in ("fleet_utilization", cost.row.key))
+        if isinstance(used, Reading) and used.value is not None:
+            known.append(used.value)
+            is_below = used.high is not None and used.high < below
+            idle += is_below and _is_dear(price, cost.planned.value * target / below)
+    if len(known) < IDLE_MINUTES or idle < IDLE_SHARE * len(tier.trend):
         return ""
-    mean = sum(used.value or 0.0 for used in known) / len(known)
     surplus = tier.surplus
     if surplus is None:
-        busiest = max(used.value or 0.0 for used in known) * tier.replicas_up
-        surplus = compute_idle_replicas(tier.context.plan, tier.replicas_up, busiest, margin_of(tier.context.limits))
+        busiest, margin = max(known) * tier.replicas_up, margin_of(tier.context.limits)
+        surplus = compute_idle_replicas(tier.context.plan, tier.replicas_up, busiest, margin)
     if not surplus.replicas:
         return ""
     times = cost.times_planned
-    words = f"{mean:.0%} used, {surplus.replicas:.1f} of {surplus.ready:.1f} replicas are surplus"
-    return words + (f", {times:.2g}x the planned cost" if times is not None else "")
-
-
-def _is_below(used: SignalValue | None, limit: float) -> bool:
-    return isinstance(used, Reading) and used.high is not None and used.high < limit
+    price_words = "" if times is None else f", {times:.2g}x the planned cost"
+    mean = sum(known) / len(known)
+    return f"{mean:.0%} used, {surplus.replicas:.1f} of {surplus.ready:.1f} replicas are surplus{price_words}"
 
 
 def _is_dear(price: SignalValue | None, limit: float) -> bool:
@@ -180,31 +139,42 @@ def _is_dear(price: SignalValue | None, limit: float) -> bool:
     return price is not None and price.low is not None and price.low >= limit
 
 
+TierLine = dict[str, Any]
+"""Line of a tier in the overview, as in `/api/status`."""
+
+
 def summarize_tier(status: AgentStatus, tier: TierStatus) -> TierLine:
-    state, plan = describe_state(tier), tier.context.plan
+    """Return the line of a tier. Rates and latencies are of the last minutes; None is unknown.
+
+    `recommended` are replicas of the forecast, by the sentence `decision`. `money_a_day` is the cost of the replicas that
+    are up, in `currency`; without a price only `gpu_hours_a_day` is known. `certainty`, `incident` and `since` are of the
+    worst open incident; without one `certainty` is that of a likely finding.
+    """
+    state, plan, up = describe_state(tier), tier.context.plan, tier.replicas_up
     incidents = list_active_incidents(tier, status.incidents[tier.name])
     worst = incidents[0] if incidents else None
+    likely = LIKELY if state.name == LIKELY else ""
     price = price_of(plan) if plan is not None else None
     decision = tier.forecast.decision if tier.forecast is not None else None
-    return TierLine(
-        tier=tier.name,
-        state=state.name,
-        tone=str(state.tone),
-        words=state.words,
-        replicas_up=tier.replicas_up,
-        replicas_planned=plan.fleet.instances if plan is not None and plan.fleet is not None else None,
-        recommended=decision.replicas if decision is not None else None,
-        decision=decision.sentence if decision is not None else "",
-        fleet_utilization=_estimate(tier, "fleet_utilization"),
-        ttft_p99_seconds=_estimate(tier, "ttft_p99_seconds"),
-        gpu_hours_a_day=gpu_hours_a_day(tier.replicas_up, price.gpus_per_replica) if price is not None else None,
-        money_a_day=money_per_day(tier.replicas_up, price) if price is not None else None,
-        currency=price.currency if price is not None else "",
-        incidents=len(incidents),
-        incident=worst.root.title if worst is not None else "",
-        certainty=Certainty.CERTAIN.value if worst is not None else LIKELY if state.name == LIKELY else "",
-        since=worst.started_at if worst is not None else None,
-    )
+    return {
+        "tier": tier.name,
+        "state": state.name,
+        "tone": str(state.tone),
+        "words": state.words,
+        "replicas_up": up,
+        "replicas_planned": plan.fleet.instances if plan is not None and plan.fleet is not None else None,
+        "recommended": decision.replicas if decision is not None else None,
+        "decision": decision.sentence if decision is not None else "",
+        "fleet_utilization": _estimate(tier, "fleet_utilization"),
+        "ttft_p99_seconds": _estimate(tier, "ttft_p99_seconds"),
+        "gpu_hours_a_day": gpu_hours_a_day(up, price.gpus_per_replica) if price is not None else None,
+        "money_a_day": money_per_day(up, price) if price is not None else None,
+        "currency": price.currency if price is not None else "",
+        "incidents": len(incidents),
+        "incident": worst.root.title if worst is not None else "",
+        "certainty": Certainty.CERTAIN.value if worst is not None else likely,
+        "since": worst.incident.started_at if worst is not None else None,
+    }
 
 
 def _estimate(tier: TierStatus, signal: str) -> float | None:
@@ -222,7 +192,7 @@ def list_incidents(status: AgentStatus) -> list[tuple[TierStatus, ActiveIncident
         for tier in status.tiers
         for incident in list_active_incidents(tier, status.incidents[tier.name])
     ]
-    return sorted(incidents, key=lambda pair: rank(pair[1].worst))
+    return sorted(incidents, key=lambda pair: pair[1].worst.rank)
 
 
 def worst_first(status: AgentStatus) -> list[TierStatus]:
@@ -238,97 +208,90 @@ def headline(status: AgentStatus) -> Headline:
     """Return the headline of the installation: its incidents, else the states of its tiers."""
     incidents = list_incidents(status)
     if incidents:
-        return _headline_of(incidents, status)
+        tier, first = incidents[0]
+        touched = len({candidate.name for candidate, _ in incidents})
+        where = f"{touched} of {len(status.tiers)} tiers" if touched > 1 else tier.name
+        title = first.root.title if touched == 1 else f"{first.root.title} in {tier.name}"
+        text = f"{format_count(len(incidents), 'incident')} in {where}: {title}"
+        detail = f"{first.incident.sentence}. {_unanswered(status)}".rstrip()
+        return Headline(status=first.worst.tone, text=text, detail=detail)
     if not status.tiers:
-        return Headline(status=Status.UNKNOWN, text="Nothing is watched", sentence="The configuration names no tier.")
+        detail = "The configuration names no tier."
+        return Headline(status=Status.UNKNOWN, text="Nothing is watched", detail=detail)
     if not any(isinstance(result, Verdict) for tier in status.tiers for result in tier.results):
-        sentence = "The first verdicts follow a few minutes after the first scrapes."
-        return Headline(status=Status.UNKNOWN, text="No verdict yet", sentence=sentence)
-    states = {tier.name: describe_state(tier) for tier in status.tiers}
-    counts = Counter(state.words if state.name == "ok" else state.name for state in states.values())
-    counted = [f"{counts[state]} {words}" for state, words in _COUNTED.items() if counts[state]]
-    first, *texts = counted
-    noun = "tier" if first.startswith("1 ") else "tiers"
-    text = ", ".join([first.replace(" ", f" {noun} ", 1), *texts])
-    named = (LIKELY, LEARNING, OVERSIZED)
-    rows = [f"{name}: {state.words}" for place in named for name, state in states.items() if state.name == place]
-    more = [f"{len(rows) - STATES_NAMED} more"] if len(rows) > STATES_NAMED else []
-    judged = Status.OK if any(state.name != LEARNING for state in states.values()) else Status.UNKNOWN
-    sentence = "; ".join([*rows[:STATES_NAMED], *more])
-    return Headline(
-        status="note" if counts[LIKELY] else judged,
-        text=text,
-        sentence=f"{sentence}." if sentence else "",
-        note=_unanswered(status),
-    )
+        detail = "The first verdicts follow a few minutes after the first scrapes."
+        return Headline(status=Status.UNKNOWN, text="No verdict yet", detail=detail)
+    return _headline_of_states(status)
 
 
-def _headline_of(incidents: Sequence[tuple[TierStatus, ActiveIncident]], status: AgentStatus) -> Headline:
-    tier, first = incidents[0]
-    touched = len({candidate.name for candidate, _ in incidents})
-    where = f"{touched} of {len(status.tiers)} tiers" if touched > 1 else tier.name
-    title = first.root.title if touched == 1 else f"{first.root.title} in {tier.name}"
+def _headline_of_states(status: AgentStatus) -> Headline:
+    states = [describe_state(tier) for tier in status.tiers]
+    counts = Counter(state.words if state.name == "ok" else state.name for state in states)
+    counted = [(counts[state], words) for state, words in _COUNTED.items() if counts[state]]
+    (count, words), *others = counted
+    tone: Tone = Status.UNKNOWN if set(counts) == {LEARNING} else Status.OK
     return Headline(
-        status=first.worst.tone,
-        text=f"{format_count(len(incidents), 'incident')} in {where}: {title}",
-        sentence=f"{first.sentence}.",
-        note=_unanswered(status),
+        status="note" if counts[LIKELY] else tone,
+        text=", ".join([f"{format_count(count, 'tier')} {words}", *(f"{count} {words}" for count, words in others)]),
+        detail=_unanswered(status),
     )
 
 
 def _unanswered(status: AgentStatus) -> str:
+    """Return the tiers without a plan, and the number of rules that wait for data."""
     without = [tier.name for tier in status.tiers if tier.context.plan is None]
-    texts = [f"{', '.join(without)} {'has' if len(without) == 1 else 'have'} no plan."] if without else []
+    texts = []
+    if without:
+        texts.append(f"{', '.join(without)} {'has' if len(without) == 1 else 'have'} no plan.")
     count = sum(len(pending_rules(tier)) for tier in status.tiers)
-    return " ".join([*texts, *([f"{format_count(count, 'rule')} cannot be judged now."] if count else [])])
+    if count:
+        texts.append(f"{format_count(count, 'rule')} cannot be judged now.")
+    return " ".join(texts)
 
 
-def cells(line: TierLine, now: float) -> dict[str, str]:
-    """Return the cells of a line by column, "–" where a number is not known."""
-    planned = "" if line.replicas_planned is None else f" of {line.replicas_planned}"
-    cost = None if line.gpu_hours_a_day is None else f"{figure(line.gpu_hours_a_day)} GPU-hours"
-    if line.money_a_day is not None:
-        cost = f"{figure(line.money_a_day)} {line.currency}".strip()
-    more = f" and {line.incidents - 1} more" if line.incidents > 1 else ""
-    since = f", since {format_clock(line.since, now)}" if line.since is not None else ""
-    mapping = {
-        "Tier": line.tier,
-        "State": line.words,
-        "Replicas": f"{line.replicas_up}{planned}",
-        "Recommended": None if line.recommended is None else str(line.recommended),
-        "Used": None if line.fleet_utilization is None else f"{line.fleet_utilization:.0%}",
-        "TTFT P99": None if line.ttft_p99_seconds is None else number(line.ttft_p99_seconds, "seconds"),
+def tier_cells(line: TierLine, now: float) -> dict[str, str]:
+    """Return the cells of a line by column, "–" where a number is not known. Raise KeyError for another line."""
+    replicas, recommended, cost = str(line["replicas_up"]), "–", "–"
+    if line["replicas_planned"] is not None:
+        replicas += f" of {line['replicas_planned']}"
+    if line["recommended"] is not None:
+        recommended = str(line["recommended"])
+    if line["money_a_day"] is not None:
+        cost = amount(line["money_a_day"], line["currency"])
+    elif line["gpu_hours_a_day"] is not None:
+        cost = amount(line["gpu_hours_a_day"], "GPU-hours")
+    incident = line["incident"]
+    if line["since"] is not None:
+        incident += f", since {format_clock(line['since'], now)}"
+    if line["incidents"] > 1:
+        incident += f" and {line['incidents'] - 1} more"
+    used, ttft = line["fleet_utilization"], line["ttft_p99_seconds"]
+    return {
+        "Tier": line["tier"],
+        "State": line["words"],
+        "Replicas": replicas,
+        "Recommended": recommended,
+        "Used": "–" if used is None else f"{used:.0%}",
+        "TTFT P99": "–" if ttft is None else number(ttft, "seconds"),
         "Cost a day": cost,
-        "Certainty": line.certainty,
-        "Incident": f"{line.incident}{since}{more}",
+        "Incident": incident,
     }
-    return {column: "–" if text is None else text for column, text in mapping.items()}
 
 
-def overview_json(status: AgentStatus) -> list[dict[str, Any]]:
-    """Return the lines of all tiers, the worst first, for `/api/status`."""
-    return [asdict(summarize_tier(status, tier)) for tier in worst_first(status)]
-
-
-def overview_text(mapping: Mapping[str, Any]) -> str:
+def overview_text(document: Mapping[str, Any]) -> str:
     """Return `/api/status` as text: the headline, and a table with a line a tier. Raise ValueError for other JSON."""
-    known = {field.name for field in fields(TierLine)}
     try:
         # The command prints the schema of what it asked.
-        verdict, now, _ = mapping["verdict"], float(mapping["now"]), mapping["schema"]
-        lines = [TierLine(**{name: value[name] for name in value if name in known}) for value in mapping["overview"]]
-        head = [f"{SIGNS.get(verdict['status'], '?')} {verdict['text']}", *filter(None, [verdict["detail"]])]
-        decided = [f"{line.tier}: {line.decision}" for line in lines if line.decision]
-        rows = _table([cells(line, now) for line in lines])
-        return "\n".join([*head, "", *rows, *([""] if decided else []), *decided]).rstrip()
+        verdict, now, _ = document["verdict"], float(document["now"]), document["schema"]
+        texts = [f"{SIGNS.get(verdict['status'], '?')} {verdict['text']}", verdict["detail"]]
+        rows = [tier_cells(line, now) for line in document["overview"]]
+        decisions = {line["tier"]: line["decision"] for line in document["overview"]}
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"this is no status of a sizewatch of this version: {error}") from error
-
-
-def _table(rows: list[dict[str, str]]) -> list[str]:
-    for column in WORDS:
-        # The columns at the end are words as well, and begin below each other.
-        width = max((len(row[column]) for row in rows), default=0)
-        rows = [{**row, column: row[column].ljust(width)} for row in rows]
-    heads = [column.ljust(len(rows[0][column])) if column in WORDS else column for column in rows[0]] if rows else []
-    return text_table(heads, [list(row.values()) for row in rows], words=2) if rows else []
+    lines = [text for text in texts if text]
+    if rows:
+        incidents = ["Incident", *(row.pop("Incident") for row in rows)]
+        table = text_table(list(rows[0]), [list(row.values()) for row in rows], words=2)
+        lines += ["", *(f"{row}  {text}".rstrip() for row, text in zip(table, incidents, strict=True))]
+    decided = [f"{tier}: {decision}" for tier, decision in decisions.items() if decision]
+    return "\n".join([*lines, "", *decided]).rstrip()

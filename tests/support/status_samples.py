@@ -377,13 +377,13 @@ def agent_status(**changes: Any) -> AgentStatus:
 
 
 def fine_tier(name: str, **changes: Any) -> TierStatus:
-    """A tier of `planned_tier` whose replicas all answer and in which nothing fires."""
+    """A tier of `planned_tier` whose replicas all answer and in which nothing fires but what `results` hold."""
     base = planned_tier()
     fine = tuple(one for one in base.results if not (isinstance(one, Verdict) and one.status in FIRING))
     usual: dict[str, Any] = {
         "context": replace(base.context, name=name),
         "results": fine,
-        "findings": (),
+        "findings": tuple(finding for one in changes.get("results", ()) for finding in started(one, 60)),
         "replicas": tuple(replica(name, one.name) for one in base.replicas),
     }
     return replace(base, **(usual | changes))

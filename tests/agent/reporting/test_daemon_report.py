@@ -19,7 +19,7 @@ from waiting import CEILING_SECONDS, wait_for
 from agent.reporting import storage
 from agent.reporting.storage import STATE_FILE, ReportState
 
-HEAVY = {"pandas", "numpy", "scipy", "statsmodels", "jinja2", "apprise"}
+HEAVY = {"pandas", "numpy", "scipy", "statsmodels", "apprise"}
 
 DAEMON = """
 import json, sys, time, urllib.request, warnings

@@ -10,7 +10,6 @@ from exporters.render.text import (
     one_line,
     quote_external_text,
     replace_undecodable,
-    sign,
     strip_control_characters,
     table,
     text_table,
@@ -54,7 +53,6 @@ def test_a_gap_is_written_as_its_reader_needs_it() -> None:
         (replace_undecodable, "a\udcff", "a?"),
         (tier_anchor, "a/b", "tier-a%2Fb"),
         (lambda text: table(("name",), [(text,)]).splitlines()[-1], "a|b", "| a\\|b |"),
-        (lambda text: sign("ok", text), "<i>", '<span class="sign ok"><b aria-hidden="true">✓</b> &lt;i&gt;</span>'),
     ],
 )
 def test_text_of_others_stays_in_its_place(write: Callable[[str], str], text: str, written: str) -> None:

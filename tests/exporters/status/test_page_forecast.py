@@ -19,10 +19,8 @@ from exporters.status.records import AgentHealth, AgentStatus, ForecastHealth, F
 from exporters.status.status_json import status_json
 from exporters.status.tier_overview import overview_text
 from forecast.capacity.cold_start import ColdStart, LeadSource
-from rules.confidence import Certainty
 from rules.replicas.starts import StartQuantiles, Timing
 from rules.verdicts.projection import ForecastPoint
-from rules.verdicts.verdict import Status, Verdict
 
 COLD = ColdStart(
     p95_seconds=140.0,
@@ -83,14 +81,10 @@ def test_the_section_says_what_is_wanted_and_why(told: ForecastStatus) -> None:
     page = text(status(told))
     recommended = told.recommended
     assert recommended is not None
-    assert "Demand now 11.5 rps work of 8.5 rps; forecast one lead ago 11 rps, 95 % up to 12.5 rps" in page
-    assert "Forecast in 140 s 12 rps 95 % up to 13.5 rps, 99 % up to 14.5 rps" in page
-    assert f"Replicas recommended {recommended} 3 ready, 3 minimum warm, start {recommended - 3} now" in page
-    assert "Cold start P95 140 s from the request to Ready, 23 starts known" in page
-    assert "Within the 95 % quantile 95.1% 95.1% of 1000 past targets at or below their 95% quantile" in page
-    assert "Error / naive error 0.62 0.62 of same as now over 1000 targets" in page
-    assert f"Lead: {COLD.sentence}." in page
-    assert "by sizewatch (" in page
+    assert re.search(r"Demand now 11.5 rps, 12 rps at \d\d:\d\d UTC \(95 % up to 13.5 rps\)", page)
+    assert "95.1% of 1000 past targets at or below their 95% quantile" in page
+    assert "error 0.62 of same as now over 1000 targets" in page
+    assert f"Cold start: {COLD.sentence}." in page
     assert told.prewarm is not None
     assert told.prewarm.worth is not None
     assert told.prewarm.worth.sentence in page
@@ -98,32 +92,10 @@ def test_the_section_says_what_is_wanted_and_why(told: ForecastStatus) -> None:
     decision = told.decision
     assert decision is not None
     assert f"{decision.sentence}. Lead: {COLD.sentence}." in page
+    assert f"start {recommended - 3} now" in page
     (line,) = status_json(status(told))["overview"]
     assert (line["recommended"], line["decision"]) == (recommended, decision.sentence)
     assert f"{line['tier']}: {decision.sentence}" in overview_text(status_json(status(told)))
-    assert re.search(
-        r"Warm from \(replicas\), UTC, until \d\d:\d\d tomorrow, enough with 99% certainty: \d\d:\d\d \d+", page
-    )
-
-
-def judged(told: ForecastStatus, error_ratio: float, covered: int) -> str:
-    """The page while `ForecastDegraded` fires for such a forecast."""
-    assert told.forecast is not None
-    made = replace(told.forecast.projection, error_ratio=error_ratio, covered=covered, forecasts=1000)
-    shown = status(replace(told, forecast=replace(told.forecast, projection=made)))
-    fired = next(one for one in shown.tiers[0].results if isinstance(one, Verdict))
-    bad = replace(fired, rule="ForecastDegraded", status=Status.WARNING, certainty=Certainty.LIKELY)
-    return text(replace(shown, tiers=(replace(shown.tiers[0], results=(bad,)),)))
-
-
-def test_the_verdict_on_a_forecast_stands_at_the_number_that_misses_its_limit(told: ForecastStatus) -> None:
-    warned = "◆ likely: Forecast accuracy degraded"
-    page = judged(told, 1.13, 976)
-    assert "at or below their 95% quantile ✓ holds" in page
-    assert f"1.13 of same as now over 1000 targets; the naive method was as good {warned}" in page
-    page = judged(told, 0.62, 500)
-    assert f"at or below their 95% quantile {warned}" in page
-    assert f"of same as now over 1000 targets {warned}" not in page
 
 
 def test_what_is_missing_is_said_and_not_shown_as_zero(told: ForecastStatus) -> None:
@@ -144,10 +116,9 @@ def test_what_is_missing_is_said_and_not_shown_as_zero(told: ForecastStatus) -> 
         trouble="the forecasting process died: killed by SIGKILL",
     )
     page = text(status(gone))
-    assert "Demand now not known" in page
-    assert "Forecast none the forecast of 12 min ago is outlived" in page
-    assert "Replicas recommended none nothing was seen of the tier for 10 minutes; 3 ready" in page
-    assert "Cold start P95 not known no start was seen, and the plan has no cold_start_seconds" in page
+    assert "No replica count: nothing was seen of the tier for 10 minutes." in page
+    assert "Demand now" not in page
+    assert "Cold start" not in page.partition("Forecast")[2].partition("Replica ")[0]
     assert "No newer forecast: the forecasting process died: killed by SIGKILL." in page
     # What the last week would have cost is as true as before.
     assert {name.partition("{")[0] for name in samples(status(gone))} == WORTH
@@ -156,9 +127,9 @@ def test_what_is_missing_is_said_and_not_shown_as_zero(told: ForecastStatus) -> 
 
 def test_where_nothing_is_forecast_one_line_says_why() -> None:
     page = text(status(ForecastStatus(gap="not exposed: this agent keeps no history")))
-    assert "Forecast: not exposed: this agent keeps no history" in page
-    assert "Replicas recommended" not in page
-    assert "Forecast:" not in text(status(None))
+    assert "No replica count: not exposed: this agent keeps no history." in page
+    assert "Demand now" not in page
+    assert "No replica count" not in text(status(None))
 
 
 def test_the_gauges_are_there_while_the_forecast_stands(told: ForecastStatus) -> None:
@@ -213,13 +184,6 @@ def test_a_cold_start_that_only_the_plan_knows_is_no_measurement(told: ForecastS
     planned = replace(COLD, source=LeadSource.PLAN, timing=None, known=())
     found = samples(status(replace(told, cold_start=planned)))
     assert not [name for name in found if "cold_start_measured" in name]
-    assert "Cold start, planned 140 s the plan's, no start seen" in text(status(replace(told, cold_start=planned)))
-
-
-def test_the_tile_says_which_quantile_and_which_part_it_is_of(told: ForecastStatus) -> None:
-    few = replace(COLD, p95_seconds=80.0, source=LeadSource.PARTLY, timing=Timing.PROCESS)
-    page = text(status(replace(told, cold_start=few)))
-    assert "Cold start slowest 80 s at least, measured in part, 2 starts known" in page
 
 
 def test_trouble_with_forecasts_is_a_notice_of_the_page(told: ForecastStatus) -> None:

@@ -18,10 +18,8 @@ from status_samples import (
     unplanned_tier,
 )
 
-from exporters.render.svg_charts import draw_scale
-from exporters.status.active_findings import list_active_findings
+from exporters.status.active_findings import list_alerting
 from exporters.status.page import TIERS_OPEN, render_page
-from exporters.status.page_tier import numbers
 from exporters.status.plan_comparison import ROWS, PlanComparison, compare_with_plan
 from exporters.status.records import TierStatus, TrendPoint
 from exporters.status.status_json import status_json
@@ -56,9 +54,9 @@ def tile(tier: TierStatus, key: str) -> PlanComparison:
 @pytest.mark.parametrize("tier", [planned_tier(), cascading_tier()], ids=lambda tier: tier.name)
 def test_a_tile_is_at_least_as_bad_as_each_finding_about_it(tier: TierStatus) -> None:
     compared = compare_with_plan(tier)
-    assert any(one.verdict.rule in row.row.rules for one in list_active_findings(tier) for row in compared)
+    assert any(one.verdict.rule in row.row.rules for one in list_alerting(tier) for row in compared)
     for row in compared:
-        found = [one.verdict.status for one in list_active_findings(tier) if one.verdict.rule in row.row.rules]
+        found = [one.verdict.status for one in list_alerting(tier) if one.verdict.rule in row.row.rules]
         worst = max(found, key=SEVERITY.__getitem__, default=None)
         assert row.state[0] == worst or worst is None, row.row.key
 
@@ -115,7 +113,7 @@ def surfaces(tier: TierStatus) -> dict[str, str]:
     return {
         "headline": str(headline(status).status),
         "verdict": told["verdict"]["status"],
-        "tier": line.tone,
+        "tier": line["tone"],
         "json": told["tiers"][0]["status"],
         "tile": str(tile(tier, "ttft_p99_seconds").state[0]),
         "rate": str(tile(tier, "completed_rps_per_replica").state[0]),
@@ -129,9 +127,8 @@ def test_what_is_only_likely_has_no_colour_and_is_called_likely_on_every_surface
         assert set(surfaces(tier).values()) == {"note"}
         status = agent_status(tiers=(tier,))
         line = summarize_tier(status, tier)
-        assert (line.words, line.certainty, line.incidents) == ("likely: TTFT SLO burn", "likely", 0)
+        assert (line["words"], line["certainty"], line["incidents"]) == ("likely: TTFT SLO burn", "likely", 0)
         assert headline(status).text == "1 tier with a likely finding"
-        assert headline(status).sentence == f"{TIER}: likely: TTFT SLO burn."
         assert tile(tier, "ttft_p99_seconds").state == ("note", "likely: TTFT SLO burn")
         page = shown(tier)
         assert "critical" not in page
@@ -161,20 +158,19 @@ def test_a_likely_critical_after_a_certain_warning_is_still_a_warning() -> None:
 
 
 def test_what_has_ended_is_as_planned_on_every_surface() -> None:
-    for certainty, past in ((CERTAIN, "critical, certain"), (LIKELY, "likely")):
+    for certainty in (CERTAIN, LIKELY):
         tier = overloaded((Status.CRITICAL, certainty), (Status.OK, CERTAIN))
         found = surfaces(tier)
         assert found.pop("row") == ""
         assert set(found.values()) == {"ok"}
         assert describe_state(tier).words == "as planned"
-        assert f"</b> {past}</span> {TIER}: TTFT SLO burn." in shown(tier), "of the last day, by what it was"
 
 
 def test_a_likely_warning_is_the_state_of_its_tier_and_a_likely_note_for_the_report_is_not() -> None:
     assert describe_state(overloaded((Status.WARNING, LIKELY))).words == "likely: TTFT SLO burn"
     for rule in ("UtilizationTrap", "KvCacheUnderused"):
         note = firing(rule, Status.CRITICAL, certainty=LIKELY)
-        assert describe_state(replace(fine_tier(TIER), results=(note,))).words == "as planned"
+        assert describe_state(fine_tier(TIER, results=(note,))).words == "as planned"
 
 
 def test_a_likely_tier_stands_below_incidents_and_above_calm_ones() -> None:
@@ -190,9 +186,9 @@ def test_no_number_is_as_planned_while_requests_are_held_back(rule: str, certain
     calm = fine_tier(TIER)
     planned = {one.row.key for one in compare_with_plan(calm) if one.state[1] == "as planned"}
     assert {"completed_rps_per_replica", "cost_per_million_tokens"} <= planned
-    fired = replace(calm, results=(*calm.results, firing(rule, Status.WARNING, certainty=certainty)))
+    fired = fine_tier(TIER, results=(*calm.results, firing(rule, Status.WARNING, certainty=certainty)))
     assert "as planned" not in {one.state[1] for one in compare_with_plan(fired)}
-    calmer = replace(calm, results=(*calm.results, firing("PrefixHitLow", Status.WARNING)))
+    calmer = fine_tier(TIER, results=(*calm.results, firing("PrefixHitLow", Status.WARNING)))
     assert "as planned" in {one.state[1] for one in compare_with_plan(calmer)}
 
 
@@ -203,7 +199,8 @@ def test_no_number_is_as_planned_while_requests_are_held_back(rule: str, certain
 )
 def test_a_rule_colours_the_tile_of_its_signal_unless_it_only_reports(rule: Any) -> None:
     tier = fine_tier(TIER)
-    fired = replace(tier, results=(*(one for one in tier.results if one.rule != rule.name), firing(rule.name)))
+    calm = (one for one in tier.results if one.rule != rule.name)
+    fired = fine_tier(TIER, results=(*calm, firing(rule.name)))
     tone, words = tile(fired, rule.signal).state
     if rule.severity is Severity.REPORT:
         assert tone != Status.CRITICAL
@@ -225,25 +222,11 @@ def test_a_number_beyond_its_objective_is_not_as_planned_while_no_rule_fires() -
     assert tile(quiet, "ttft_p99_seconds").state == (Status.UNKNOWN, "beyond the SLO, no finding yet")
 
 
-def test_every_tile_names_its_window_and_a_small_ratio_is_drawn_small() -> None:
+def test_every_tile_names_its_window() -> None:
     for tier in (planned_tier(), unplanned_tier()):
-        assert all(one.window == "last 5 min" for one in compare_with_plan(tier))
-        assert numbers(tier, NOW).count("<small>last 5 min</small>") == len(compare_with_plan(tier))
-    ratio = next(row for row in ROWS if row.key == "eviction_rate")
-    small = PlanComparison(
-        row=replace(ratio, now=lambda tier, window: Reading(value=0.003, low=0.003, high=0.003, n=900)),
-        now=Reading(value=0.003, low=0.003, high=0.003, n=900),
-        planned=None,
-        judged=None,
-        at_this_load=None,
-    )
-    assert draw_scale((0.003, 0.003), (), 1.0) in numbers_of(small)
-
-
-def numbers_of(one: PlanComparison) -> str:
-    from exporters.status import page_tier
-
-    return page_tier._tile(one, planned_tier())
+        compared = compare_with_plan(tier)
+        assert {number.window_seconds for number in compared} == {300.0}
+        assert shown(tier).count("<small>last 5 min</small>") == len(compared)
 
 
 @pytest.mark.parametrize(
@@ -318,7 +301,7 @@ def test_of_a_latency_beyond_the_largest_bucket_the_overview_has_the_lower_bound
     tier = planned_tier()
     assert tier.recent is not None
     line = summarize_tier(agent_status(), replace(tier, recent=replace(tier.recent, histograms=slow)))
-    assert line.ttft_p99_seconds == 0.5
+    assert line["ttft_p99_seconds"] == 0.5
 
 
 def test_replicas_that_are_kept_warm_on_purpose_are_not_too_many() -> None:
@@ -366,7 +349,8 @@ def test_a_large_fleet_has_a_line_a_tier_and_every_card_folded() -> None:
     assert page.count(" open id=") == 0
     few = render_page(fleet_status(TIERS_OPEN)).decode()
     assert few.count(" open id=") == TIERS_OPEN
-    assert render_page(fleet_status(), paused=True).decode().count("<details open") == page.count("<details")
+    paused = render_page(fleet_status(), paused=True).decode()
+    assert len(re.findall(r"<details[^>]* open", paused)) == page.count("<details")
 
 
 def test_the_text_of_the_command_is_the_overview_of_the_json() -> None:
@@ -377,7 +361,7 @@ def test_the_text_of_the_command_is_the_overview_of_the_json() -> None:
     assert lines[0] == f"■ {headline(status).text}"
     assert lines[3].split()[:3] == ["Tier", "State", "Replicas"]
     first = summarize_tier(status, cascading_tier())
-    assert lines[4].startswith(f"{first.tier}  ")
+    assert lines[4].startswith(f"{first['tier']}  ")
     assert lines[4].endswith(f"{BY_NAME['KvCacheCascade'].title}, since 14:06 UTC")
     assert sum("learning, 4 of 180 min" in line for line in lines[4:]) == sum(
         tier.observed_seconds == 240.0 for tier in status.tiers
@@ -388,7 +372,7 @@ def test_the_text_of_the_command_is_the_overview_of_the_json() -> None:
 
 
 def with_results(*results: Any) -> TierStatus:
-    return replace(fine_tier("fine"), results=results, findings=())
+    return fine_tier("fine", results=results)
 
 
 def unknown(rule: str, reason: Gap = Gap.TOO_FEW_REQUESTS, wait_seconds: float | None = None) -> Unknown:

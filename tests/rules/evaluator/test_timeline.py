@@ -19,8 +19,7 @@ from waiting import wait_for
 from agent.cli import main
 from agent.history.store import HistoryStore
 from exporters.documents.timeline import timeline_json, timeline_text
-from exporters.status.page import render_page
-from exporters.status.page_tables import SHOWN
+from exporters.status.page import SHOWN, render_page
 from rules.catalogue.registry import BY_NAME
 from rules.evaluator.external_alerts import attach_finding
 from rules.evaluator.incidents import group_incidents
@@ -99,7 +98,7 @@ def test_findings_of_one_cause_are_one_line() -> None:
     assert row.endswith("since 21 Sep 14:07 (1 symptom) (for 6 min, not over)")
     assert len(timeline_text(found, T, findings=True).splitlines()) == 3
     tier = unplanned_tier(findings=(make_finding(-360, stage=3), symptom), results=())
-    assert render_page(agent_status(tiers=(tier,))).decode().count('<li><time class="since"') == 1
+    assert render_page(agent_status(tiers=(tier,))).decode().count('<li><span class="since"><time') == 1
 
 
 def test_a_line_is_short_and_programs_get_the_whole() -> None:
