@@ -40,7 +40,7 @@ def read_path(record: Any, path: str) -> Any:
     return record
 
 
-def of_each(items: Callable[[AgentStatus], Iterable[tuple[Labels, Any]]], value: Value) -> Samples:
+def map_items(items: Callable[[AgentStatus], Iterable[tuple[Labels, Any]]], value: Value) -> Samples:
     """Return a sample of each item with its labels. A value that is None has none."""
 
     def samples(status: AgentStatus) -> Iterator[Sample]:
@@ -52,11 +52,11 @@ def of_each(items: Callable[[AgentStatus], Iterable[tuple[Labels, Any]]], value:
     return samples
 
 
-def of_tiers(value: Value) -> Samples:
-    return of_each(lambda status: (((tier.name,), tier) for tier in status.tiers), value)
+def map_tiers(value: Value) -> Samples:
+    return map_items(lambda status: (((tier.name,), tier) for tier in status.tiers), value)
 
 
-def of_whole_tiers(value: Value) -> Samples:
+def map_whole_tiers(value: Value) -> Samples:
     """Return samples of the tiers that the agent exports whole. The agent of a node sees a part, and lacks the history."""
 
     def tiers(status: AgentStatus) -> Iterator[tuple[Labels, TierStatus]]:
@@ -64,15 +64,15 @@ def of_whole_tiers(value: Value) -> Samples:
             if tier.export_scope is not ExportScope.REPLICAS:
                 yield (tier.name,), tier
 
-    return of_each(tiers, value)
+    return map_items(tiers, value)
 
 
-def of_agent(value: Value) -> Samples:
+def map_agent(value: Value) -> Samples:
     """Return the sample of the agent's health. It has no labels."""
-    return of_each(lambda status: [((), status.health)], value)
+    return map_items(lambda status: [((), status.health)], value)
 
 
-def of_keys(path: str) -> Samples:
+def map_keys(path: str) -> Samples:
     """Return a sample of each count of a mapping in the agent's health, labelled by its key."""
 
     def samples(status: AgentStatus) -> Iterator[Sample]:
@@ -82,25 +82,25 @@ def of_keys(path: str) -> Samples:
     return samples
 
 
-def of_parts(path: str, labels: Callable[[Any], Labels], value: Value) -> Samples:
-    return of_each(lambda status: ((labels(part), part) for part in read_path(status.health, path) or ()), value)
+def map_parts(path: str, labels: Callable[[Any], Labels], value: Value) -> Samples:
+    return map_items(lambda status: ((labels(part), part) for part in read_path(status.health, path) or ()), value)
 
 
-def of_alertmanagers(value: Value) -> Samples:
-    return of_parts("alertmanagers", lambda peer: (peer.alertmanager,), value)
+def map_alertmanagers(value: Value) -> Samples:
+    return map_parts("alertmanagers", lambda peer: (peer.alertmanager,), value)
 
 
-def of_deliveries(value: Value) -> Samples:
+def map_deliveries(value: Value) -> Samples:
     """Return a sample of each report destination, labelled by its configured name, never by its address."""
-    return of_parts("reporting.deliveries", lambda delivery: (delivery.destination,), value)
+    return map_parts("reporting.deliveries", lambda delivery: (delivery.destination,), value)
 
 
-def of_tier_parts(path: str, labels: Callable[[Any], Labels], value: Value) -> Samples:
+def map_tier_parts(path: str, labels: Callable[[Any], Labels], value: Value) -> Samples:
     def parts(status: AgentStatus) -> Iterator[tuple[Labels, Any]]:
         for tier in status.tiers:
             yield from (((tier.name, *labels(part)), part) for part in read_path(tier, path) or ())
 
-    return of_each(parts, value)
+    return map_items(parts, value)
 
 
 def is_empty(path: str) -> Value:
@@ -133,13 +133,13 @@ def _replicas(status: AgentStatus, *, after_death: bool = False) -> Iterator[tup
                 yield replica_labels(replica), replica
 
 
-def of_replicas(value: Value) -> Samples:
-    return of_each(_replicas, value)
+def map_replicas(value: Value) -> Samples:
+    return map_items(_replicas, value)
 
 
-def of_targets(value: Value) -> Samples:
+def map_targets(value: Value) -> Samples:
     """Return a sample of each replica, those that are gone included."""
-    return of_each(partial(_replicas, after_death=True), value)
+    return map_items(partial(_replicas, after_death=True), value)
 
 
 def releases(status: AgentStatus) -> Iterator[Sample]:
@@ -173,11 +173,11 @@ def _verdicts(status: AgentStatus) -> Iterator[tuple[Labels, Verdict]]:
                 yield _subject(result.subject, result.rule), result
 
 
-verdicts = of_each(_verdicts, lambda verdict: SEVERITY[verdict.status])
-certain_verdicts = of_each(_verdicts, lambda verdict: verdict.certainty is Certainty.CERTAIN)
+verdicts = map_items(_verdicts, lambda verdict: SEVERITY[verdict.status])
+certain_verdicts = map_items(_verdicts, lambda verdict: verdict.certainty is Certainty.CERTAIN)
 
 
-def bounds_of(attribute: str) -> Samples:
+def map_bounds(attribute: str) -> Samples:
     """Return a value of each verdict, or its informative bounds if there is no value. No value here is below 0."""
 
     def samples(status: AgentStatus) -> Iterator[Sample]:
@@ -213,8 +213,8 @@ def _open_incidents(status: AgentStatus) -> Iterator[tuple[Labels, Sequence[Inci
         yield from mapping.items()
 
 
-incidents = of_each(_open_incidents, len)
-incident_starts = of_each(_open_incidents, lambda lasting: min(incident.started_at for incident in lasting))
+incidents = map_items(_open_incidents, len)
+incident_starts = map_items(_open_incidents, lambda lasting: min(incident.started_at for incident in lasting))
 
 
 def incident_alerts(status: AgentStatus) -> Iterator[Sample]:
@@ -290,7 +290,7 @@ def discovered_pods(status: AgentStatus) -> Iterator[Sample]:
         yield ("left_out",), float(len(discovery.left_out))
 
 
-alertmanagers_up = of_alertmanagers(lambda peer: peer.trouble is None if peer.posts or peer.failures else None)
+alertmanagers_up = map_alertmanagers(lambda peer: peer.trouble is None if peer.posts or peer.failures else None)
 
 
 def status_page(status: AgentStatus) -> Iterator[Sample]:
@@ -306,7 +306,7 @@ def foreign_alerts(status: AgentStatus) -> Iterator[Sample]:
     return ((labels, float(number)) for labels, number in sorted(firing.items()))
 
 
-def of_demand(attribute: str) -> Samples:
+def map_demand(attribute: str) -> Samples:
     def samples(status: AgentStatus) -> Iterator[Sample]:
         for tier in status.tiers:
             point = read_path(tier, f"forecast.{attribute}")
@@ -331,8 +331,8 @@ def cold_start_seconds(status: AgentStatus) -> Iterator[Sample]:
             yield (tier.name, quantiles.timing, "0.95"), quantiles.p95_seconds
 
 
-def of_strategies(value: Value) -> Samples:
-    return of_tier_parts("forecast.prewarm.worth.strategies", lambda strategy: (strategy.name,), value)
+def map_strategies(value: Value) -> Samples:
+    return map_tier_parts("forecast.prewarm.worth.strategies", lambda strategy: (strategy.name,), value)
 
 
 def delivery_results(status: AgentStatus) -> Iterator[Sample]:

@@ -50,11 +50,11 @@ def _counter(name: str, labels: tuple[str, ...], samples: Samples, text: str) ->
 
 
 def _tier(name: str, value: Value, text: str) -> ExportedMetric:
-    return _gauge(name, OF_TIER, of.of_tiers(value), text)
+    return _gauge(name, OF_TIER, of.map_tiers(value), text)
 
 
 def _whole_tier(name: str, value: Value, text: str) -> ExportedMetric:
-    return _gauge(name, OF_TIER, of.of_whole_tiers(value), text)
+    return _gauge(name, OF_TIER, of.map_whole_tiers(value), text)
 
 
 def _plan(name: str, path: str, text: str) -> ExportedMetric:
@@ -62,24 +62,24 @@ def _plan(name: str, path: str, text: str) -> ExportedMetric:
 
 
 def _agent(name: str, value: Value, text: str) -> ExportedMetric:
-    return _gauge(name, (), of.of_agent(value), text)
+    return _gauge(name, (), of.map_agent(value), text)
 
 
 def _agent_counter(name: str, value: str, text: str) -> ExportedMetric:
-    return _counter(name, (), of.of_agent(value), text)
+    return _counter(name, (), of.map_agent(value), text)
 
 
 TARGET_UP = _gauge(
     "target_up",
     OF_REPLICA,
-    of.of_targets(lambda r: r.up and not r.is_gone),
+    of.map_targets(lambda r: r.up and not r.is_gone),
     "Whether its last scrape gave a usable page",
 )
 TARGET_SEEN = _gauge(
-    "target_last_success_timestamp_seconds", OF_REPLICA, of.of_targets("last_seen"), "Unix time of its last good page"
+    "target_last_success_timestamp_seconds", OF_REPLICA, of.map_targets("last_seen"), "Unix time of its last good page"
 )
 SCRAPE_SECONDS = _gauge(
-    "scrape_duration_seconds", OF_REPLICA, of.of_replicas("scrape_seconds"), "Duration of its last scrape"
+    "scrape_duration_seconds", OF_REPLICA, of.map_replicas("scrape_seconds"), "Duration of its last scrape"
 )
 SCRAPE_FAILURES = _counter("scrape_failures", (*OF_REPLICA, KIND), of.scrape_failures, "Failed scrapes by kind")
 REPLICA_INFO = _gauge("replica_info", (*OF_ENGINE, *RELEASE), of.releases, "1; engine and release of the replica")
@@ -88,9 +88,9 @@ GPU_INFO = _gauge("gpu_info", (*OF_GPU, "product"), of.gpu_products, "1; GPUs of
 VERDICT = _gauge("verdict", OF_RULE, of.verdicts, "0 ok, 1 warning, 2 critical; absent where it is unknown")
 VERDICT_CERTAIN = _gauge("verdict_certain", OF_RULE, of.certain_verdicts, "1 if that verdict is certain, 0 if likely")
 OBSERVED = _gauge(
-    "observed", OF_BOUND, of.bounds_of("observed"), "What it measured in the rule's base unit, or a bound"
+    "observed", OF_BOUND, of.map_bounds("observed"), "What it measured in the rule's base unit, or a bound"
 )
-EXPECTED = _gauge("expected", OF_BOUND, of.bounds_of("expected"), "Value that it is compared with, in the same unit")
+EXPECTED = _gauge("expected", OF_BOUND, of.map_bounds("expected"), "Value that it is compared with, in the same unit")
 INCIDENT_ALERT = _gauge("incident_alert", (*OF_RULE, SEVERITY), of.incident_alerts, "Rules that one alert stands for")
 UNKNOWN = _gauge("unknown", (*OF_RULE, REASON), of.unknowns, "1 while a rule cannot judge, with the reason")
 INCIDENT = _gauge("incident", OF_INCIDENT, of.incidents, "Open incidents by root rule and gravest severity")
@@ -100,7 +100,7 @@ INCIDENT_START = _gauge(
 CASCADE_STAGE = _gauge(
     "kv_cascade_stage",
     OF_REPLICA,
-    of.of_replicas("cascade_stage"),
+    of.map_replicas("cascade_stage"),
     "0 none, 1 filling, 2 evicting, 3 queueing, 4 user-visible",
 )
 
@@ -151,22 +151,22 @@ ALERTMANAGER_UP = _gauge(
 ALERTMANAGER_SUCCESS = _gauge(
     "alertmanager_last_success_timestamp_seconds",
     (ALERTMANAGER,),
-    of.of_alertmanagers("last_success_at"),
+    of.map_alertmanagers("last_success_at"),
     "Unix time of the last whole post",
 )
-ALERTS_POSTED = _counter("alerts_posted", (ALERTMANAGER,), of.of_alertmanagers("alerts"), "Alerts that it took")
+ALERTS_POSTED = _counter("alerts_posted", (ALERTMANAGER,), of.map_alertmanagers("alerts"), "Alerts that it took")
 ALERT_POST_FAILURES = _counter(
-    "alert_post_failures", (ALERTMANAGER,), of.of_alertmanagers("failures"), "Failed rounds of posting"
+    "alert_post_failures", (ALERTMANAGER,), of.map_alertmanagers("failures"), "Failed rounds of posting"
 )
 ALERTS_REFUSED = _gauge(
     "alerts_refused",
     (ALERTMANAGER,),
-    of.of_alertmanagers(lambda peer: len(peer.refused)),
+    of.map_alertmanagers(lambda peer: len(peer.refused)),
     "Alerts that it does not take",
 )
 FOREIGN_ALERTS = _gauge("foreign_alerts", (TIER, RULE), of.foreign_alerts, "Alerts of others, by the rule behind them")
 WEBHOOK_TAKEN = _agent_counter("webhook_requests", "webhook.taken", "Messages that were taken")
-WEBHOOK_REFUSED = _counter("webhook_refusals", (REASON,), of.of_keys("webhook.refused"), "Refused messages")
+WEBHOOK_REFUSED = _counter("webhook_refusals", (REASON,), of.map_keys("webhook.refused"), "Refused messages")
 WEBHOOK_LEFT_OUT = _agent_counter("webhook_alerts_left_out", "webhook.left_out", "Alerts of others beyond the limit")
 
 RECOMMENDED = _tier("recommended_replicas", "forecast.recommended", "Replicas for the demand one cold start ahead")
@@ -174,19 +174,19 @@ MINIMUM_WARM = _tier("minimum_warm_replicas", "forecast.minimum_warm", "Fewest r
 FORECAST_RPS = _gauge(
     "forecast_requests_per_second",
     OF_QUANTILE,
-    of.of_demand("requests_at_lead"),
+    of.map_demand("requests_at_lead"),
     "Forecast for one cold start from now",
 )
 FORECAST_FOR_NOW_RPS = _gauge(
     "forecast_for_now_requests_per_second",
     OF_QUANTILE,
-    of.of_demand("requests_for_now"),
+    of.map_demand("requests_for_now"),
     "Forecast for now, of one cold start ago",
 )
 FORECAST_WORK = _gauge(
     "forecast_work_per_second",
     OF_QUANTILE,
-    of.of_demand("at_lead"),
+    of.map_demand("at_lead"),
     "Forecast of work, which weighs requests by tokens",
 )
 DEMAND_WORK = _tier("demand_work_per_second", "forecast.now_rps", "Work that arrived in the last minute, per second")
@@ -198,7 +198,7 @@ FORECAST_ERROR = _tier(
 FORECAST_WEIGHT = _gauge(
     "forecast_weight",
     (TIER, "method"),
-    of.of_tier_parts("forecast.forecast.weights", lambda w: w[:1], lambda w: w[1]),
+    of.map_tier_parts("forecast.forecast.weights", lambda w: w[:1], lambda w: w[1]),
     "Share of each method",
 )
 COLD_START_SECONDS = _gauge(
@@ -210,23 +210,23 @@ COLD_START_SECONDS = _gauge(
 COLD_STARTS = _gauge(
     "cold_starts_measured",
     (TIER, "timing"),
-    of.of_tier_parts("forecast.cold_start.known", lambda s: (s.timing,), "count"),
+    of.map_tier_parts("forecast.cold_start.known", lambda s: (s.timing,), "count"),
     "Starts that this rests on",
 )
 PREWARM_REPLICA_SECONDS = _gauge(
     "prewarm_replica_seconds",
     OF_STRATEGY,
-    of.of_strategies(lambda s: 3600.0 * s.replica_hours),
+    of.map_strategies(lambda s: 3600.0 * s.replica_hours),
     "Simulated on the last week",
 )
 PREWARM_VIOLATION_SECONDS = _gauge(
     "prewarm_violation_seconds",
     OF_STRATEGY,
-    of.of_strategies(lambda s: 60.0 * s.violation_minutes),
+    of.map_strategies(lambda s: 60.0 * s.violation_minutes),
     "Time with too few replicas",
 )
 FORECAST_FAILURES = _counter(
-    "forecast_failures", (KIND,), of.of_keys("forecasting.failures"), "Failed forecasts by kind"
+    "forecast_failures", (KIND,), of.map_keys("forecasting.failures"), "Failed forecasts by kind"
 )
 
 REPORT_UP = _agent("report_up", of.is_empty("reporting.trouble"), "0 while a weekly report that is due fails, else 1")
@@ -236,18 +236,18 @@ REPORT_SUCCESS = _agent(
 REPORT_NEXT = _agent("report_next_timestamp_seconds", "reporting.next_at", "Unix time of the next weekly report")
 REPORT_DELIVERIES = _counter("report_deliveries", (DESTINATION, "result"), of.delivery_results, "Reports by result")
 REPORT_PENDING = _gauge(
-    "report_delivery_pending", (DESTINATION,), of.of_deliveries("pending"), "Reports that it has not taken yet"
+    "report_delivery_pending", (DESTINATION,), of.map_deliveries("pending"), "Reports that it has not taken yet"
 )
 REPORT_DELIVERY_UP = _gauge(
     "report_delivery_up",
     (DESTINATION,),
-    of.of_deliveries(of.is_empty("trouble")),
+    of.map_deliveries(of.is_empty("trouble")),
     "0 where the last attempt failed, else 1",
 )
 
 STORE_QUERIES = _agent_counter("store_queries", "store.queries", "Queries of the store that role fleet reads")
 STORE_SECONDS = _agent_counter("store_query_seconds", "store.seconds", "Time spent waiting for its answers")
-STORE_FAILURES = _counter("store_failures", (KIND,), of.of_keys("store.failures"), "Failed queries by kind")
+STORE_FAILURES = _counter("store_failures", (KIND,), of.map_keys("store.failures"), "Failed queries by kind")
 TIER_IN_SIGHT = _gauge("tier_in_sight", OF_TIER, of.tiers_in_sight, "1 while the store tells of the tier, else 0")
 
 OWN: tuple[ExportedMetric, ...] = tuple(SAMPLES)
