@@ -29,7 +29,7 @@ from agent.config.load import LoadedConfig, find, load
 from agent.doctor.check_result import exit_code, format_text
 from agent.doctor.run import run_checks
 from agent.errors import ConfigError
-from exporters.documents.diagnosis import Diagnosis, TierLook, diagnosis_json, diagnosis_text
+from exporters.documents.diagnosis import EngineDiagnosis, TierLook, diagnosis_json, diagnosis_text
 from exporters.render.text import format_duration
 from rules.catalogue.registry import BY_NAME
 from rules.telemetry.wording import number
@@ -94,7 +94,7 @@ def _look(options: SimpleNamespace) -> int:
             looks = look_at_engines(engines, ways_in(options), seconds, objectives, show)
     words = [number(value, "seconds") for value in (objectives.ttft, objectives.tpot)]
     where = "URL" if files else " ".join(map(shlex.quote, options.url))
-    diagnosis = Diagnosis(
+    diagnosis = EngineDiagnosis(
         looks=looks,
         problems=problems,
         objectives=f"Objectives: TTFT P99 {words[0]}, TPOT P99 {words[1]}; others with --ttft and --tpot.",

@@ -121,9 +121,9 @@ def _observe(source: ScrapeSource, seconds: float, show: Progress) -> Iterator[O
     count = max(1, round(seconds / INTERVAL_SECONDS))
     for number in range(count + 1):
         due = begin + number * seconds / count
-        while (left := due - time.monotonic()) > 0:
+        while (wait := due - time.monotonic()) > 0:
             show(1 - (begin + seconds - time.monotonic()) / seconds)
-            time.sleep(min(left, 0.5))
+            time.sleep(min(wait, 0.5))
         yield from source.observe(time.time())
 
 

@@ -94,7 +94,7 @@ class TierLook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
+class EngineDiagnosis:
     """Looks at all tiers, addresses that gave no page, the objectives in words, and what to run next."""
 
     looks: tuple[TierLook, ...]
@@ -104,9 +104,9 @@ class Diagnosis:
     next_command: str
 
 
-def diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
+def diagnosis_json(diagnosis: EngineDiagnosis) -> dict[str, Any]:
     """Return the document of a diagnosis. Times are seconds, readings as in `replay --format json`."""
-    document: dict[str, Any] = TypeAdapter(Diagnosis).dump_python(diagnosis, mode="json")
+    document: dict[str, Any] = TypeAdapter(EngineDiagnosis).dump_python(diagnosis, mode="json")
     for look, shown in zip(document["looks"], diagnosis.looks, strict=True):
         # A whole page is what `inspect` prints.
         look["pages"] = {
@@ -115,7 +115,7 @@ def diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
     return {"schema": 1, **document}
 
 
-def diagnosis_text(diagnosis: Diagnosis) -> str:
+def diagnosis_text(diagnosis: EngineDiagnosis) -> str:
     """Return the screen: what runs, what is wrong, why, what to do first, and what would tell more."""
     parts: list[RenderableType] = []
     for look in diagnosis.looks:
@@ -149,7 +149,7 @@ def _number(value: float | None) -> str:
     return "?" if value is None else f"{value:.3g}"
 
 
-def _describe_findings(look: TierLook, diagnosis: Diagnosis) -> Iterator[list[str]]:
+def _describe_findings(look: TierLook, diagnosis: EngineDiagnosis) -> Iterator[list[str]]:
     if not look.verdicts and look.span_seconds:
         yield ["ok", f"Nothing is wrong that {format_duration(look.span_seconds)} can show. {diagnosis.objectives}"]
     elif not look.verdicts:
@@ -188,7 +188,7 @@ def _words(value: SignalValue | None, unit: str) -> str:
     return "" if value is None else quantity(value, unit)
 
 
-def _describe_rest(look: TierLook, diagnosis: Diagnosis) -> Iterator[list[str]]:
+def _describe_rest(look: TierLook, diagnosis: EngineDiagnosis) -> Iterator[list[str]]:
     for text in look.changes:
         yield ["changed", text]
     for text in look.contradictions:

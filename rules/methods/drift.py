@@ -74,7 +74,7 @@ WHOLE = 0.75
 """Share of a period that must be observed for a rate. In a shorter time a burst would be the peak."""
 
 
-class Drift(NamedTuple):
+class LengthDrift(NamedTuple):
     """Length of requests away from the plan, or from the benchmark (`source`), by `factor`: below 1 for shorter ones.
 
     `times` and `text` are words for the factor, and for both lengths.
@@ -111,7 +111,7 @@ def judge_drift(context: RuleContext) -> RuleResult:
             keys = " or ".join(key for *_, key in rows)
             return context.unknown(Gap.NOT_IN_PLAN, f"the plan's workload has no {keys}")
     peak = None if family else find_busiest_periods(context)
-    results: list[Drift | Unknown | None] = []
+    results: list[LengthDrift | Unknown | None] = []
     requests = 0.0
     for row in rows:
         if mean := means.get(row):
@@ -123,7 +123,7 @@ def judge_drift(context: RuleContext) -> RuleResult:
             found = [_compare_quantile(context, row, parts, name, value) for name, value in planned[row].items()]
         results += found if finished >= needed else []
         requests = max(requests, finished)
-    moved = [result for result in results if isinstance(result, Drift)]
+    moved = [result for result in results if isinstance(result, LengthDrift)]
     if moved:
         return _report_drift(context, moved, peak)
     early = [result for result in results if isinstance(result, Unknown)]
@@ -147,13 +147,13 @@ def judge_benchmarked_lengths(context: RuleContext) -> Verdict | Unknown | None:
     rows = LENGTHS if context.binned else ()
     means = [(row, benchmarked_mean(context.tier.plan, context.tier.curve, row[2])) for row in rows]
     results = [_compare_mean(context, row, mean)[1] for row, mean in means if mean]
-    drifted = [result for result in results if isinstance(result, Drift)]
+    drifted = [result for result in results if isinstance(result, LengthDrift)]
     if drifted:
         return replace(_report_drift(context, drifted, None), unit="tokens")
     return next((result for result in results if isinstance(result, Unknown)), None)
 
 
-def _compare_mean(context: RuleContext, row: Length, benchmarked: float) -> tuple[float, Drift | Unknown | None]:
+def _compare_mean(context: RuleContext, row: Length, benchmarked: float) -> tuple[float, LengthDrift | Unknown | None]:
     """Return the finished requests, and their mean length if it lasts beyond `factor` of the benchmark's on a side.
 
     Certain if all of ALL_BEYOND minutes or more are beyond it. Unknown at its begin.
@@ -184,7 +184,7 @@ def _compare_mean(context: RuleContext, row: Length, benchmarked: float) -> tupl
     certain = len(known) >= ALL_BEYOND and all(known)
     text = f"mean {number(length, 'tokens')}, {number(benchmarked, 'count')} benchmarked"
     observed = exact_reading(length, finished)
-    return finished, Drift(word, "benchmarked", observed, benchmarked, times, certain, f"{times:.2g}x", text)
+    return finished, LengthDrift(word, "benchmarked", observed, benchmarked, times, certain, f"{times:.2g}x", text)
 
 
 def _read_planned(context: RuleContext, row: Length) -> dict[str, float]:
@@ -197,7 +197,7 @@ def _read_planned(context: RuleContext, row: Length) -> dict[str, float]:
 
 def _compare_quantile(
     context: RuleContext, row: Length, parts: tuple[histograms.Histogram, ...], name: str, planned: float
-) -> Drift | None:
+) -> LengthDrift | None:
     """Return a quantile that is proven to be beyond `factor` on a side, over the window and persistently."""
     word, family, _ = row
     q, factor = QUANTILES[name], context.limit("factor")
@@ -216,7 +216,7 @@ def _compare_quantile(
         )
         text = f"{name} {quantity(observed, 'tokens')}, {number(planned, 'count')} planned"
         shown = f"{words} {times:{'.1f' if side is LimitSide.LONGER else '.2g'}}x"
-        return Drift(word, "planned", observed, planned, times, certain, shown, text)
+        return LengthDrift(word, "planned", observed, planned, times, certain, shown, text)
     return None
 
 
@@ -230,7 +230,7 @@ def _explain_no_comparison(context: RuleContext, rows: Sequence[Length], request
     return context.unknown(gap, f"no lengths of {' or '.join(word for word, _, _ in rows)} were seen")
 
 
-def _report_drift(context: RuleContext, moved: Sequence[Drift], peak: PeakComparison | None) -> Verdict:
+def _report_drift(context: RuleContext, moved: Sequence[LengthDrift], peak: PeakComparison | None) -> Verdict:
     certain = [drift for drift in moved if drift.certain]
     worst = max(certain or moved, key=lambda drift: max(drift.factor, 1 / drift.factor if drift.factor > 0 else 1.0))
     first = {drift.word: drift for drift in reversed(certain or moved)}
