@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from agent.http_client.page import JSON, fetch_page
 from agent.scrape.engine_probe import EngineProbe, probe_engine
 from exporters.documents.plan_files import config_text, skeleton
 from exporters.render.text import blank_unprintable, shorten
+from rules.telemetry.snapshots import ENGINE_VERSION
 
 if TYPE_CHECKING:
     from rules.telemetry.snapshots import GpuReadout
@@ -47,6 +48,9 @@ USUAL_PORTS = {"vllm": 8000, "sglang": 30000, "trtllm-serve": 8000, "text-genera
 """Port of an engine whose command line names none, by a word of the command line."""
 
 COMMAND = re.compile("|".join((*USUAL_PORTS, "tritonserver", "dynamo")))
+INTERPRETER = re.compile(r"python[\d.]*|env|nohup|numactl|sh|bash")
+"""Programs that run the one that is named after them."""
+
 PORT = re.compile(r"--(?:http-)?port[= ](\d{1,5})\b")
 PARALLEL = re.compile(r"--?(?:tensor|pipeline)[-_]parallel[-_]size[= ](\d+)|--?(?:tp|pp)(?:[-_]size)?[= ](\d+)")
 MOST_REFUSAL = 200
@@ -118,10 +122,11 @@ def find_candidates(proc: Path = PROC) -> tuple[Candidate, ...]:
     candidates: dict[int, Candidate] = {}
     for folder in sorted((path for path in proc.iterdir() if path.name.isdigit()), key=lambda path: int(path.name)):
         try:
-            words = (folder / "cmdline").read_bytes().decode("utf-8", "replace").replace("\0", " ")
+            arguments = (folder / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
         except OSError:
             continue
-        command, port = COMMAND.search(words), PORT.search(words)
+        words = " ".join(arguments)
+        command, port = COMMAND.search(find_program(arguments)), PORT.search(words)
         if command is None or folder.name == str(os.getpid()):
             continue
         number = int(port[1]) if port else USUAL_PORTS.get(command[0])
@@ -133,6 +138,15 @@ def find_candidates(proc: Path = PROC) -> tuple[Candidate, ...]:
     for number in ENGINE_PORTS:
         candidates.setdefault(number, Candidate(port=number, evidence=f"port {number}"))
     return tuple(candidates.values())
+
+
+def find_program(arguments: Sequence[str]) -> str:
+    """Return the program or module that a command line runs, "" without one: that of `python -m vllm.x` is `vllm.x`.
+
+    A tool that only names an engine among its arguments, such as `pip install vllm`, is no engine.
+    """
+    names = (argument.split(" ")[0].rpartition("/")[2] for argument in arguments if not argument.startswith("-"))
+    return next((name for name in names if name and not INTERPRETER.fullmatch(name)), "")
 
 
 def ask_candidates(candidates: tuple[Candidate, ...]) -> tuple[tuple[FoundEngine, ...], tuple[str, ...]]:
@@ -206,7 +220,8 @@ def _print_found(tiers: Mapping[str, list[FoundEngine]], gpus: tuple[GpuReadout,
     for name, group in tiers.items():
         for engine in group:
             probe, evidence = engine.probe, engine.candidate.evidence
-            title = f"{probe.engine.title} {probe.page.facts.get('engine_versions', '')}".strip()
+            release = probe.page.facts.get(ENGINE_VERSION) or probe.page.facts.get("engine_versions", "")
+            title = f"{probe.engine.title} {release}".strip()
             print(f"found    {probe.url}: {title}, {probe.model or 'model unknown'}, tier {name} ({evidence})")
             if probe.holds:
                 print(f"         {probe.holds}: each is a replica of the tier")

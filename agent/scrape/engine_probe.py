@@ -12,8 +12,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from agent.config.peer import Peer
 from agent.errors import ScrapeError
-from agent.http_client.page import JSON, fetch_page
-from agent.scrape.scrapers import PageReader
+from agent.http_client.page import JSON, PageFetcher, fetch_page
+from agent.scrape.scrapers import PageReader, fetch_version
 from exporters.render.text import quote_external_text
 from rules.engines.table import EngineTable
 from rules.telemetry.snapshots import Snapshot
@@ -42,8 +42,10 @@ class EngineProbe:
 
 def probe_engine(peer: Peer) -> EngineProbe:
     """Probe one endpoint. Raise ScrapeError if it has no page of an engine."""
-    reader = PageReader()
-    page = next(iter(reader.read_engines(fetch_page(peer), time.time()).values()))
+    reader, body = PageReader(), fetch_page(peer)
+    reader.read_engines(body, time.time())
+    reader.set_version(fetch_version(PageFetcher, peer, reader.engine.version_path))
+    page = next(iter(reader.read_engines(body, time.time()).values()))
     models = peer.model_copy(update={"url": urlunsplit(urlsplit(peer.url)._replace(path=MODELS, query=""))})
     try:
         card = dict(json.loads(fetch_page(models, JSON))["data"][0])

@@ -352,7 +352,8 @@ class Scrapers:
             if scraper.process != (page.started_at,):
                 # Another process may be of another release.
                 scraper.process = (page.started_at,)
-                scraper.reader.set_version(self._fetch_version(scraper) or scraper.target.engine_version or "")
+                version = fetch_version(self._fetcher, scraper.target.peer, scraper.reader.engine.version_path)
+                scraper.reader.set_version(version or scraper.target.engine_version or "")
                 page = scraper.reader.read(body, t)
             return ScrapeResult(t=t, seconds=seconds, snapshot=page)
         except ScrapeError as error:
@@ -363,24 +364,24 @@ class Scrapers:
             failure = ScrapeError(ScrapeFailure.INCONSISTENT, text)
         return ScrapeResult(t=self._clock(), seconds=time.monotonic() - start, error=failure)
 
-    def _fetch_version(self, scraper: _Scraper) -> str:
-        """Return the release that the engine reports, or "". Its path may be missing behind a proxy, which is no error."""
-        peer, path = scraper.target.peer, scraper.reader.engine.version_path
-        if not path:
-            return ""
-        page_url = urlsplit(peer.url)
-        # Beside the page: a path in front of both is that of a proxy.
-        url = urlunsplit(page_url._replace(path=page_url.path.rpartition("/")[0] + path, query=""))
-        there = {"url": url, "timeout_seconds": min(peer.timeout_seconds, VERSION_SECONDS)}
-        with closing(self._fetcher(peer.model_copy(update=there), JSON)) as fetcher:
-            try:
-                version = json.loads(fetcher.fetch())["version"]
-                return version if VERSION.fullmatch(version) else ""
-            except (ScrapeError, ValueError, LookupError, TypeError, RecursionError):
-                return ""
-
     def close(self) -> None:
         """Close the connections. A running fetch ends at its own deadline, and holds up no exit."""
         self._interrupted.set()
         for scraper in self._scrapers.values():
             scraper.close()
+
+
+def fetch_version(fetcher_of: Callable[..., PageFetcher], peer: Peer, path: str) -> str:
+    """Return the release that an engine reports, or "". Its path may be missing behind a proxy, which is no error."""
+    if not path:
+        return ""
+    page_url = urlsplit(peer.url)
+    # Beside the page: a path in front of both is that of a proxy.
+    url = urlunsplit(page_url._replace(path=page_url.path.rpartition("/")[0] + path, query=""))
+    there = {"url": url, "timeout_seconds": min(peer.timeout_seconds, VERSION_SECONDS)}
+    with closing(fetcher_of(peer.model_copy(update=there), JSON)) as fetcher:
+        try:
+            version = json.loads(fetcher.fetch())["version"]
+            return version if VERSION.fullmatch(version) else ""
+        except (ScrapeError, ValueError, LookupError, TypeError, RecursionError):
+            return ""

@@ -62,6 +62,14 @@ def test_a_process_without_a_known_port_is_not_asked(proc: Path) -> None:
     assert places(init.find_candidates(proc)) == USUAL
 
 
+@pytest.mark.parametrize(
+    "command", ["pip install vllm", "python3.11 /usr/bin/pip install vllm", "tail -f vllm.log", "vim vllm.py"]
+)
+def test_tool_that_names_an_engine_is_no_engine(proc: Path, command: str) -> None:
+    process(proc, 77, command)
+    assert places(init.find_candidates(proc)) == USUAL
+
+
 def candidates(*served: Engine) -> tuple[init.Candidate, ...]:
     return tuple(init.Candidate(port=one.port, evidence=f"port {one.port}") for one in served)
 

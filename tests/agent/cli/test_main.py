@@ -225,7 +225,10 @@ def test_no_configuration_at_all_says_where_one_is_looked_for(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main.main(["run"]) == 2
-    assert "neither sizewatch.yaml nor /etc/sizewatch/sizewatch.yaml; name one with -c" in capsys.readouterr().err
+    assert (
+        "neither sizewatch.yaml nor /etc/sizewatch/sizewatch.yaml; `sizewatch init` writes one, -c names another"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
