@@ -44,7 +44,7 @@ def parameters() -> tuple[click.Parameter, ...]:
     how_long = "how long to look; for saved pages, how far they are apart"
     return (
         click.Argument(["url"], nargs=-1, metavar="[URL]...", help=places),
-        option("--for seconds", "15s", f"{how_long} (default 15s)", duration(5, 3600), default="15s"),
+        option("--for seconds", "15s", f"{how_long}, 5s to 1h (default 15s)", duration(5, 3600), default="15s"),
         option("--ttft", TTFT, f"objective of the TTFT P99 (default {TTFT})", duration(), default=TTFT),
         option("--tpot", TPOT, f"objective of the TPOT P99 (default {TPOT})", duration(), default=TPOT),
         *connection_options("the addresses"),
@@ -104,5 +104,7 @@ def _look(options: SimpleNamespace) -> int:
     print_result(options, diagnosis_json(diagnosis), diagnosis_text(diagnosis))
     if not any(look.signals for look in looks):
         return CANNOT_JUDGE
-    found = (verdict for look in looks for verdict in look.verdicts)
-    return FINDING if any(BY_NAME[verdict.rule].severity is not Severity.REPORT for verdict in found) else FINE
+    if any(look.troubles for look in looks):
+        return FINDING
+    verdicts = (verdict for look in looks for verdict in look.verdicts)
+    return FINDING if any(BY_NAME[verdict.rule].severity is not Severity.REPORT for verdict in verdicts) else FINE

@@ -25,7 +25,7 @@ from rules.evaluator.observation import Observation, ReplicaScrape
 from rules.plan.load_bins import TierContext, build_tier_context
 from rules.plan.schema import TierPlan
 from rules.telemetry.snapshots import ENGINE_VERSION, GpuReadout, Snapshot
-from rules.telemetry.windows import group_by
+from rules.telemetry.windows import group_by, is_restart
 
 INTERVAL_SECONDS = 15.0
 """Time between two scrapes, in seconds: that of the daemon."""
@@ -37,6 +37,9 @@ HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
 
 Progress = Callable[[float], None]
 """Function that shows how much of the look is over (0 to 1)."""
+
+WORK = ("requests_finished", "prompt_tokens", "generation_tokens")
+"""Counters that only grow while an engine lives."""
 
 ONE_CELL_SECONDS = 1e9
 """Width of the windows that are shown: the whole look."""
@@ -160,13 +163,20 @@ def _look(
     pages: dict[str, LookedPages] = {}
     contexts: dict[str, TierContext] = {}
     observations = tuple(observations)
+    troubles: dict[tuple[str, str], str] = {}
     for scrape in (scrape for observation in observations for scrape in observation.scrapes):
         page = scrape.snapshot
         if page is None:
+            troubles[scrape.key] = f"{scrape.replica} stopped answering: {scrape.error}"
             continue
         looked = pages.setdefault(scrape.tier, LookedPages({}, {}))
         if scrape.tier not in contexts:
             contexts[scrape.tier] = build_tier_context(scrape.tier, _assumed_plan(page, objectives))
+        before = looked.last.get(scrape.replica)
+        if before is not None and is_restart(before, page):
+            troubles[scrape.key] = f"{scrape.replica} restarted during the look, or its pages are of two engines"
+        elif before is not None and any(before.counters.get(name, 0.0) > page.counters.get(name, 0.0) for name in WORK):
+            troubles[scrape.key] = f"{scrape.replica} counts backwards: are its pages in order, and of one engine?"
         looked.last[scrape.replica] = page
         release = page.facts.get(ENGINE_VERSION) or page.facts.get("engine_versions", "")
         looked.titles[scrape.replica] = f"{title_of(page.engine)} {release}".rstrip()
@@ -174,9 +184,11 @@ def _look(
     for observation in observations:
         replay.evaluate(observation)
     replay.finish()
-    return tuple(
-        look_at_tier(replay, tier, looked.last, looked.titles, gpus, is_dated) for tier, looked in pages.items()
-    )
+    looks = []
+    for tier, looked in pages.items():
+        texts = tuple(text for key, text in troubles.items() if key[0] == tier)
+        looks.append(look_at_tier(replay, tier, looked.last, looked.titles, gpus, is_dated, texts))
+    return tuple(looks)
 
 
 def _assumed_plan(page: Snapshot, objectives: Objectives) -> TierPlan:

@@ -70,11 +70,12 @@ def look_at_tier(
     titles: Mapping[str, str],
     gpus: str = "",
     is_dated: bool = True,
+    troubles: tuple[str, ...] = (),
 ) -> TierLook:
     """Return what the evaluated pages of a tier show. `last` is the last page of each replica.
 
     A replica without two pages of one process has no span, and only what counts since its start. `is_dated`: the times of
-    the pages are those of their clock.
+    the pages are those of their clock. `troubles` say which engine gave no page or restarted.
     """
     tier = replay.contexts[name]
     windows = {shown.replica: shown.window for shown in replay.windows if shown.tier == name and shown.replica}
@@ -85,6 +86,7 @@ def look_at_tier(
     changes = _compare_with_life(tuple(lives.values()), tuple(spans.values()))
     quick = [result for result in _judge_span(tier, spans, replay.end) if result.rule not in judged]
     lately = [result for result in (*results, *quick) if _is_firing(result)]
+    lately += _judge_failures(tier, spans, replay.end)
     # A page has the present level only, which is no mean of a life.
     counted = {replica: replace(window, gauges={}) for replica, window in lives.items()}
     known = {verdict.rule for verdict in lately}
@@ -104,6 +106,7 @@ def look_at_tier(
         waiting=_waiting(results, quick),
         with_plan=_without_plan((*results, *quick)),
         contradictions=tuple(dict.fromkeys(problem for page in last.values() for problem in page.problems)),
+        troubles=troubles,
         signals=tuple(_show_signals(tuple(lives.values()), tuple(spans.values()), tier.basis, age is not None)),
     )
 
@@ -223,6 +226,25 @@ def _judge_queues(context: RuleContext, objective: float, promise: str) -> Itera
         range_reading(0.0, rate * objective, 1),
         f"{text}; {pace or 'none finished meanwhile'}, beyond {promise}",
     )
+
+
+def _judge_failures(tier: TierContext, spans: Mapping[str, Window], now: float) -> Iterator[Verdict]:
+    """Yield the finding of requests that failed beyond chance. The daemon's rule needs minutes."""
+    value = readings.read(SIGNALS["failed_share"], sum_windows(tuple(spans.values())), tier.basis) if spans else None
+    rule = BY_NAME["AvailabilityBurn"]
+    context = RuleContext(rule=rule, catalogue=BY_NAME, tier=tier, now=now)
+    if not isinstance(value, Reading) or value.value is None:
+        return
+    allowed = context.limit("allowed_share")
+    if is_significant_share(value.value * value.n, value.n, value.n, allowed, LIKELY_CONFIDENCE):
+        text = f"{number(value.value, 'ratio')} of {format_count(round(value.n), 'request')} failed"
+        if _is_lost(spans):
+            text += "; none finished: is the engine's process dead?"
+        yield context.verdict(Status.CRITICAL, Certainty.LIKELY, value, range_reading(0.0, allowed, value.n), text)
+
+
+def _is_lost(spans: Mapping[str, Window]) -> bool:
+    return not any(_finished(window) for window in spans.values())
 
 
 def _finished(window: Window) -> float:

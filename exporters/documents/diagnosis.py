@@ -75,6 +75,7 @@ class TierLook:
     engine, None if a page does not tell. `verdicts` fire now, the first to act on first. `since_start` fire over the
     engines' whole life only. `changes` tell what is unlike the engines' life. `waiting` are the rules that a longer look
     settles, with the seconds that they need. `with_plan` are those that need a plan.
+    `troubles` say which engine gave no page, or restarted, during the look.
     """
 
     tier: str
@@ -90,6 +91,7 @@ class TierLook:
     waiting: Mapping[str, float]
     with_plan: tuple[str, ...]
     contradictions: tuple[str, ...]
+    troubles: tuple[str, ...]
     signals: tuple[ShownSignal, ...]
 
 
@@ -150,9 +152,11 @@ def _number(value: float | None) -> str:
 
 
 def _describe_findings(look: TierLook, diagnosis: EngineDiagnosis) -> Iterator[list[str]]:
-    if not look.verdicts and look.span_seconds:
+    for trouble in look.troubles:
+        yield ["critical", trouble]
+    if not look.verdicts and not look.troubles and look.span_seconds:
         yield ["ok", f"Nothing is wrong that {format_duration(look.span_seconds)} can show. {diagnosis.objectives}"]
-    elif not look.verdicts:
+    elif not look.verdicts and not look.troubles:
         yield ["unknown", "One page shows the engine's life only; a second one shows what happens now."]
     for verdict in look.verdicts:
         yield from _describe_finding(verdict)

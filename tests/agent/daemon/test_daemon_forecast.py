@@ -146,7 +146,7 @@ def test_a_node_says_that_it_keeps_no_history(tmp_path: Path) -> None:
     with forecasting(tmp_path, minutes=0, role="node") as daemon:
         daemon.assembly.forecast(time.time())
         assert told(daemon)["gap"] == "not exposed: this agent keeps no history"
-        assert "Forecast: not exposed: this agent keeps no history" in ask(daemon).decode()
+        assert "No replica count: not exposed: this agent keeps no history" in ask(daemon).decode()
 
 
 def test_the_schedule_makes_forecasts_by_itself(tmp_path: Path) -> None:

@@ -92,6 +92,22 @@ def test_engine_that_makes_no_step_is_certainly_stopped() -> None:
     assert (verdict.certainty, verdict.status, verdict.subject.replica) == ("certain", "critical", "a")
 
 
+def test_dead_engine_is_not_fine() -> None:
+    pages = recorded("failing")
+    found = [look(pair(pages, share)) for share in (0.35, 0.4, 0.45)]
+    assert {verdict.rule for each in found for verdict in each.verdicts} >= {"AvailabilityBurn"}
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second", "words"),
+    [("restart", 0, -1, "restarted during the look"), ("overload", -1, 2, "counts backwards")],
+)
+def test_pages_of_two_lives_are_told(name: str, first: int, second: int, words: str) -> None:
+    pages = recorded(name)
+    (trouble,) = look([replace(pages[first], t=0.0), replace(pages[second], t=15.0)]).troubles
+    assert words in trouble
+
+
 def test_one_page_shows_the_life_only() -> None:
     found = look(recorded("overload")[-1:])
     assert (found.span_seconds, found.verdicts) == (0.0, ())
