@@ -29,11 +29,13 @@ class HistoryFormatError(HistoryOpenError):
 def translate_sqlite_errors(path: Path) -> Iterator[None]:
     """Raise errors of the disk, the file or another process as HistoryError, HistoryOpenError if it is no database.
 
-    An error of our own SQL is a defect.
+    An error of our own SQL is a defect. A forecast may still read a history that a reload has closed: that is none.
     """
     try:
         yield
-    except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
+    except (sqlite3.ProgrammingError, sqlite3.IntegrityError) as error:
+        if "closed database" in str(error):
+            raise HistoryError(path, "is closed") from None
         raise
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", None)

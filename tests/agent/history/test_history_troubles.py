@@ -198,6 +198,16 @@ def test_an_episode_that_cannot_be_read_is_damage(store):
     assert "is damaged: spans holds" in trouble_of(store.spans, Finding, 0.0)
 
 
+def test_history_that_a_reload_closed_is_no_defect(path):
+    service = HistoryService(lambda: HistoryStore(path))
+    store = service.store()
+    store.close()
+    with pytest.raises(HistoryError, match="is closed"):
+        store.minutes("h100", *EVER)
+    assert service.load_previous_run(0.0, START).findings == ()
+    assert "is closed" in service.error
+
+
 def test_an_error_in_our_own_sql_is_a_defect_and_no_trouble(store, path):
     with pytest.raises(sqlite3.OperationalError, match="no such table"), troubles.translate_sqlite_errors(path):
         store._connection.execute("SELECT * FROM nowhere")

@@ -122,7 +122,9 @@ def sends_until_close(*pieces: bytes, head: str = "HTTP/1.1 200 OK\r\nContent-Ty
 def drips(start: bytes, piece: bytes) -> Answer:
     def result(connection: socket.socket) -> None:
         connection.sendall(start)
-        while True:
+        # It ends, so that a client without a deadline fails the test and does not hang it.
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
             connection.sendall(piece)
             time.sleep(0.02)
 
