@@ -29,6 +29,7 @@ from agent.config.load import LoadedConfig, find, load
 from agent.doctor.check_result import exit_code, format_text
 from agent.doctor.run import run_checks
 from agent.errors import ConfigError
+from agent.http_client.errors import place_of
 from exporters.documents.diagnosis import EngineDiagnosis, TierLook, diagnosis_json, diagnosis_text
 from exporters.render.text import format_duration
 from rules.catalogue.registry import BY_NAME
@@ -79,7 +80,7 @@ def _look(options: SimpleNamespace) -> int:
     from agent.doctor.engine_pages import Objectives, find_engines, look_at_engines, look_at_files
 
     seconds, objectives = options.seconds, Objectives(ttft=options.ttft, tpot=options.tpot)
-    files = [Path(place) for place in options.url if "://" not in place and Path(place).exists()]
+    files = [Path(place) for place in options.url if place and "://" not in place and Path(place).exists()]
     problems: tuple[str, ...] = ()
     looks: tuple[TierLook, ...] = ()
     if files:
@@ -93,7 +94,8 @@ def _look(options: SimpleNamespace) -> int:
             show = lambda share: tell_progress(share, f"looking for {format_duration(seconds)}")  # noqa: E731
             looks = look_at_engines(engines, ways_in(options), seconds, objectives, show)
     words = [number(value, "seconds") for value in (objectives.ttft, objectives.tpot)]
-    where = "URL" if files else " ".join(map(shlex.quote, options.url))
+    # The query of an address may be a secret.
+    where = "URL" if files else " ".join(shlex.quote(place_of(url) if "://" in url else url) for url in options.url)
     diagnosis = EngineDiagnosis(
         looks=looks,
         problems=problems,

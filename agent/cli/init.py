@@ -24,10 +24,11 @@ from agent.cli.arguments import CANNOT_JUDGE, FINE, PATH, flag, option
 from agent.config.load import load
 from agent.config.peer import Peer
 from agent.config.targets import PORTS
+from agent.doctor.engine_pages import find_engine
 from agent.errors import ConfigError, ScrapeError, ScrapeFailure
 from agent.gpu.owners import PROC
 from agent.http_client.page import JSON, fetch_page
-from agent.scrape.engine_probe import EngineProbe, probe_engine
+from agent.scrape.engine_probe import EngineProbe
 from exporters.documents.plan_files import config_text, skeleton
 from exporters.render.text import blank_unprintable, shorten
 from rules.telemetry.snapshots import ENGINE_VERSION
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS = 3.0
 """Time for one page. An engine that answers later cannot be scraped every 15 s either."""
-
-PATHS = ("/metrics", "/prometheus/metrics")
-"""Paths of metrics pages; the second is that of trtllm-serve."""
 
 ENGINE_PORTS = tuple(port for port in PORTS if isinstance(port, int))
 ALERTMANAGER = "http://127.0.0.1:9093"
@@ -158,17 +156,13 @@ def ask_candidates(candidates: tuple[Candidate, ...]) -> tuple[tuple[FoundEngine
 
 
 def _ask(candidate: Candidate) -> FoundEngine | str | None:
-    refusal: ScrapeError | None = None
-    for path in PATHS:
-        target = Peer(url=f"http://127.0.0.1:{candidate.port}{path}", timeout_seconds=TIMEOUT_SECONDS)
-        try:
-            return FoundEngine(candidate=candidate, probe=probe_engine(target))
-        except ScrapeError as error:
-            refusal = refusal or error
-    if refusal is None or refusal.kind is ScrapeFailure.CONNECT:
-        return None
     place = f"127.0.0.1:{candidate.port}"
-    return refusal.text if place in refusal.text else f"{place}: {refusal.text}"
+    answer = find_engine(place, {"timeout_seconds": TIMEOUT_SECONDS})
+    if isinstance(answer, EngineProbe):
+        return FoundEngine(candidate=candidate, probe=answer)
+    if answer.kind is ScrapeFailure.CONNECT:
+        return None
+    return answer.text if place in answer.text else f"{place}: {answer.text}"
 
 
 def has_alertmanager() -> bool:

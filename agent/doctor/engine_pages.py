@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from agent.config.peer import Peer
 from agent.doctor.first_look import look_at_tier
@@ -72,22 +72,23 @@ def find_engines(places: Sequence[str], ways: Ways) -> tuple[tuple[EngineProbe, 
         example = "http://127.0.0.1:8000/metrics, 127.0.0.1:8000, or one or two saved pages"
         raise ConfigError(tuple(f"{place!r}: no file, and no address such as {example}" for place in wrong))
     with ThreadPoolExecutor(max_workers=16, thread_name_prefix="look") as pool:
-        answers = tuple(pool.map(lambda place: _find_engine(place, ways), dict.fromkeys(places)))
-    engines = tuple(answer for answer in answers if isinstance(answer, EngineProbe))
-    return engines, tuple(str(answer) for answer in answers if not isinstance(answer, EngineProbe))
+        answers = tuple(pool.map(lambda place: find_engine(place, ways), dict.fromkeys(places)))
+    # Two spellings of an address are one engine.
+    engines = {answer.url: answer for answer in answers if isinstance(answer, EngineProbe)}
+    return tuple(engines.values()), tuple(str(answer) for answer in answers if not isinstance(answer, EngineProbe))
 
 
-def _find_engine(place: str, ways: Ways) -> EngineProbe | ScrapeError:
-    root = place if "://" in place else f"http://{place}"
-    bare = urlsplit(root).path in ("", "/")
-    refusal: ScrapeError | None = None
-    for path in PATHS if bare else ("",):
+def find_engine(place: str, ways: Ways) -> EngineProbe | ScrapeError:
+    """Return the engine at an address, or the first error. An address without a path is asked for the usual ones."""
+    url = urlsplit(place if "://" in place else f"http://{place}")
+    paths = PATHS if url.path in ("", "/") else (url.path,)
+    errors = []
+    for path in paths:
         try:
-            return probe_engine(Peer.read(dict(url=root.rstrip("/") + path, **ways)))
+            return probe_engine(Peer.read(dict(url=urlunsplit(url._replace(path=path)), **ways)))
         except ScrapeError as error:
-            refusal = refusal or error
-    assert refusal is not None, "an address has a path"
-    return refusal
+            errors.append(error)
+    return errors[0]
 
 
 def look_at_engines(

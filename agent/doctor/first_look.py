@@ -36,6 +36,9 @@ LEVELS = frozenset({SignalKind.LEVEL, SignalKind.TOTAL_LEVEL})
 FEWER_HITS, LONGER, ENOUGH_REQUESTS = 0.2, 1.5, 10
 """Traffic is unlike the engine's life: so much less of the prompts is found in the cache, texts are so many times longer."""
 
+GRAVE_WAIT = 5.0
+"""Multiple of the objective from which a queue is critical: ours."""
+
 FULL_CACHE, STALLED = "KvCacheNearCeiling", "EngineStalled"
 """Rules whose finding is certain in any span: a level, and that nothing moves."""
 
@@ -205,27 +208,33 @@ def _judge_latency(context: RuleContext) -> Iterator[Verdict]:
 
 def _judge_queues(context: RuleContext, objective: float, promise: str) -> Iterator[Verdict]:
     """Yield the finding of the longest queue, if its last request waits longer than the objective (Little's law)."""
-    queues = []
+    longest: Verdict | None = None
+    longest_seconds = objective
     for sample in context.binned:
-        waiting = sample.window.gauges.get("requests_waiting")
+        window = sample.window
+        waiting = window.gauges.get("requests_waiting")
         if waiting is None or waiting.seconds <= 0 or waiting.minimum < 1:
             continue
-        rate = _finished(sample.window) / sample.window.covered_seconds
         length = waiting.integral / waiting.seconds
-        seconds = length / rate if rate > 0 else math.inf
-        queues.append((seconds, length, rate, sample.replica))
-    seconds, length, rate, replica = max(queues, default=(0.0, 0.0, 0.0, None))
-    if seconds <= objective:
-        return
-    pace = f"at {number(rate, 'per_second')} the last one waits about {number(seconds, 'seconds')}" if rate > 0 else ""
-    text = f"{format_count(round(length), 'request')} {'waits' if round(length) == 1 else 'wait'} at {replica}"
-    yield context.verdict(
-        Status.CRITICAL if seconds > 5 * objective else Status.WARNING,
-        Certainty.LIKELY,
-        exact_reading(length, 1),
-        range_reading(0.0, rate * objective, 1),
-        f"{text}; {pace or 'none finished meanwhile'}, beyond {promise}",
-    )
+        rate, seconds = _finished(window) / window.covered_seconds, math.inf
+        pace = "none finished meanwhile"
+        if "requests_finished" not in window.counters:
+            # The engine does not count them: the queue is seen, not how long it takes.
+            seconds, pace = window.span, "how long they wait is not exposed; they wait all the time"
+        elif rate > 0:
+            seconds = length / rate
+            pace = f"at {number(rate, 'per_second')} the last one waits about {number(seconds, 'seconds')}"
+        if seconds > longest_seconds:
+            longest_seconds = seconds
+            text = f"{format_count(round(length), 'request')} in the queue of {sample.replica}; {pace}"
+            status = Status.CRITICAL if seconds > GRAVE_WAIT * objective else Status.WARNING
+            expected = range_reading(0.0, rate * objective, 1)
+            verdict = context.verdict(
+                status, Certainty.LIKELY, exact_reading(length, 1), expected, f"{text}, beyond {promise}"
+            )
+            longest = replace(verdict, unit="requests")
+    if longest is not None:
+        yield longest
 
 
 def _judge_failures(tier: TierContext, spans: Mapping[str, Window], now: float) -> Iterator[Verdict]:
@@ -238,13 +247,9 @@ def _judge_failures(tier: TierContext, spans: Mapping[str, Window], now: float) 
     allowed = context.limit("allowed_share")
     if is_significant_share(value.value * value.n, value.n, value.n, allowed, LIKELY_CONFIDENCE):
         text = f"{number(value.value, 'ratio')} of {format_count(round(value.n), 'request')} failed"
-        if _is_lost(spans):
+        if not any(_finished(window) for window in spans.values()):
             text += "; none finished: is the engine's process dead?"
         yield context.verdict(Status.CRITICAL, Certainty.LIKELY, value, range_reading(0.0, allowed, value.n), text)
-
-
-def _is_lost(spans: Mapping[str, Window]) -> bool:
-    return not any(_finished(window) for window in spans.values())
 
 
 def _finished(window: Window) -> float:

@@ -108,9 +108,10 @@ class EngineDiagnosis:
 
 def diagnosis_json(diagnosis: EngineDiagnosis) -> dict[str, Any]:
     """Return the document of a diagnosis. Times are seconds, readings as in `replay --format json`."""
-    document: dict[str, Any] = TypeAdapter(EngineDiagnosis).dump_python(diagnosis, mode="json")
+    # A whole page is what `inspect` prints.
+    without_pages = {"looks": {"__all__": {"pages"}}}
+    document: dict[str, Any] = TypeAdapter(EngineDiagnosis).dump_python(diagnosis, mode="json", exclude=without_pages)
     for look, shown in zip(document["looks"], diagnosis.looks, strict=True):
-        # A whole page is what `inspect` prints.
         look["pages"] = {
             name: {"engine": shown.titles[name], "facts": dict(p.facts)} for name, p in shown.pages.items()
         }
@@ -138,7 +139,8 @@ def _describe_engines(look: TierLook) -> Iterator[list[str]]:
         tokens = engine_kv_tokens(page.facts)
         if tokens:
             facts.insert(0, f"KV cache of {tokens:,.0f} tokens")
-        words = f"{replica}: {look.titles[replica]}, {page.facts.get('model', 'model unknown')}; {', '.join(facts)}"
+        model = page.facts.get("model", "model unknown")
+        words = "; ".join(filter(None, (f"{replica}: {look.titles[replica]}, {model}", ", ".join(facts))))
         if len(look.loads) > 1 and replica in look.loads:
             rps, running, waiting = map(_number, look.loads[replica])
             words += f"; {rps} rps, {running} running, {waiting} waiting"

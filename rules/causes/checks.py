@@ -188,8 +188,10 @@ def check_evictions(context: CauseContext) -> CauseResult | None:
         return None
     most, seen = max(((share.value or 0.0, seen) for share, seen in shares), key=itemgetter(0))
     preempted, finished = (seen.counters[family] for family in EVICTIONS)
-    minutes = f"{max(1.0, seen.span / windows.MINUTE_SECONDS):.0f} min"
-    text = f"{preempted:,.0f} preemptions for {finished:,.0f} finished requests ({number(most, 'ratio')}) in {minutes}"
+    span = number(seen.span, "seconds")
+    if seen.span >= windows.MINUTE_SECONDS:
+        span = f"{seen.span / windows.MINUTE_SECONDS:.0f} min"
+    text = f"{preempted:,.0f} preemptions for {finished:,.0f} finished requests ({number(most, 'ratio')}) in {span}"
     return CauseResult(supported=most > NOTICEABLE, text=text)
 
 

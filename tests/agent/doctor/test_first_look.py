@@ -166,6 +166,27 @@ def test_objectives_are_options(files: Any, capsys: pytest.CaptureFixture[str]) 
     assert "missed the 1 ms TTFT objective" in out
 
 
+def test_query_of_an_address_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    recording = load(TESTS / "recordings" / "overload")[0]
+    ticks = iter(range(0, 10_000, 8))
+    player = Player((track(recording, "r0", 200.0),), lambda: float(next(ticks)))
+    try:
+        texts = [
+            doctor(capsys, f"{player.url('r0')}?token=s3cret", "--for", "5s", *words) for words in ((), ("--json",))
+        ]
+    finally:
+        player.stop()
+    for code, out, err in texts:
+        assert code == 1
+        assert "s3cret" not in out + err
+
+
+def test_queue_of_an_engine_that_counts_no_finished_request() -> None:
+    queues = [v for each in looks("llamacpp") for v in each.verdicts if v.rule == "TtftSloBurn"]
+    assert {verdict.unit for verdict in queues} == {"requests"}
+    assert "how long they wait is not exposed" in queues[0].sentence
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_page_gets_an_answer(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = doctor(capsys, str(page))
