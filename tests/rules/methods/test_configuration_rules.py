@@ -20,8 +20,9 @@ from rule_cases import (
     WARNED,
     Case,
     Wanted,
-    check,
-    check_result,
+    judge,
+    outcome,
+    words,
 )
 
 from agent.config.files import load_plan
@@ -77,7 +78,9 @@ PRECISION_CASES = [
 
 @pytest.mark.parametrize("case", PRECISION_CASES, ids=str)
 def test_precision_of_plan_on_gpu(case: Case) -> None:
-    check(PRECISION, case)
+    result = judge(PRECISION, case)
+    assert outcome(result) == case.wanted, result
+    assert case.text in words(result)
 
 
 ADAPTERS = "AdapterCachePressure"
@@ -140,7 +143,9 @@ ADAPTER_CASES = [
 
 @pytest.mark.parametrize("case", ADAPTER_CASES, ids=str)
 def test_adapters_wait_for_their_slots(case: Case) -> None:
-    check(ADAPTERS, case)
+    result = judge(ADAPTERS, case)
+    assert outcome(result) == case.wanted, result
+    assert case.text in words(result)
 
 
 STARTS = "ColdStartLate"
@@ -234,7 +239,9 @@ START_CASES = [
 
 @pytest.mark.parametrize("case", START_CASES, ids=str)
 def test_cold_starts_against_the_plan(case: Case) -> None:
-    check(STARTS, case)
+    result = judge(STARTS, case)
+    assert outcome(result) == case.wanted, result
+    assert case.text in words(result)
 
 
 def test_target_waited_for_has_its_start_measured() -> None:
@@ -242,7 +249,8 @@ def test_target_waited_for_has_its_start_measured() -> None:
     recording, _ = load(recorded.folder("scale_up_cold_cache"))
     done = replay(recording, load_plan(recorded.PLANS / "cpu-small-open.yaml"))
     (result,) = [state.result for state in done.rule_states if state.result.rule == STARTS]
-    check_result(result, FAIRLY, "1 start took 15.6 s; 40 s are planned")
+    assert outcome(result) == FAIRLY
+    assert "1 start took 15.6 s; 40 s are planned" in words(result)
 
 
 EXPERTS = "ExpertImbalance"
@@ -276,12 +284,14 @@ EXPERT_CASES = [
 
 @pytest.mark.parametrize("case", EXPERT_CASES, ids=str)
 def test_experts_are_balanced_on_each_replica(case: Case) -> None:
-    check(EXPERTS, case)
+    result = judge(EXPERTS, case)
+    assert outcome(result) == case.wanted, result
+    assert case.text in words(result)
 
 
 @pytest.mark.parametrize(("rule", "tier"), [(ADAPTERS, TWO_FIT), (STARTS, PLANNED)])
 def test_tier_that_was_never_seen(rule: str, tier: TierContext) -> None:
-    check_result(evaluate_rule(BY_NAME[rule], tier, (), now=0.0), Gap.SCRAPE_FAILED, "")
+    assert outcome(evaluate_rule(BY_NAME[rule], tier, (), now=0.0)) is Gap.SCRAPE_FAILED
 
 
 def test_precision_needs_no_telemetry() -> None:
