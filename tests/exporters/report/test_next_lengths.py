@@ -9,8 +9,8 @@ from length_samples import TOKEN_EDGES
 from report_samples import hours, past, plan, tier_past
 
 from exporters.report.build import report
-from exporters.report.html import report_html
-from exporters.report.markdown import report_markdown
+from exporters.report.formats import report_html
+from exporters.report.formats import report_markdown
 from exporters.report.next_plan import next_plan_text
 from exporters.report.records import Report
 from rules.plan.schema import Plan, TokenQuantiles, parse_plan

@@ -13,9 +13,10 @@ import yaml
 from report_samples import DAY, HOUR, START, WEEK, finding, hour, hours, past, plan, reported, tier_past
 
 from exporters.documents.prewarm import PrewarmValue, Strategy
-from exporters.report.build import report, report_json
+from exporters.report.build import report
+from exporters.report.records import report_json
 from exporters.report.data_quality import clock_change
-from exporters.report.html import report_html
+from exporters.report.formats import report_html
 from exporters.report.inputs import Prewarming
 from exporters.report.markdown import APPENDIX, MAIN, report_markdown
 from exporters.report.monitoring import judge_row

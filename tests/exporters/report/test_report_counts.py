@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from report_samples import hours, plan, reported, tier_past
 
-from exporters.report.html import report_html
-from exporters.report.markdown import report_markdown
+from exporters.report.formats import report_html
+from exporters.report.formats import report_markdown
 from exporters.report.monitoring import monitoring_rows
 from exporters.report.records import TierReport
 from exporters.report.wording import FLEET_USE, curve_sentence, fleet_lines

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from report_samples import TIER, USABLE, hours, plan, reported
 
-from exporters.report.markdown import report_markdown
+from exporters.report.formats import report_markdown
 from exporters.report.monitoring import ROWS, TargetRange
 from exporters.report.records import CostRow, GuardrailRow, ReportNumber, TierReport
 from rules.plan.load_bins import build_tier_context

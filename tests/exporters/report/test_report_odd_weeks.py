@@ -13,8 +13,8 @@ import pytest
 from report_samples import HOUR, START, WEEK, hour, hours, past, plan, reported, tier_past
 
 from exporters.report.build import report
-from exporters.report.html import report_html
-from exporters.report.markdown import report_markdown
+from exporters.report.formats import report_html
+from exporters.report.formats import report_markdown
 from exporters.report.records import Report, TierReport
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.telemetry.windows import Window

@@ -10,8 +10,8 @@ from report_samples import DAY, START, finding, hour, hours, plan, reported
 
 from exporters.documents.check import NO_BENCHMARK, result_words
 from exporters.report.data_quality import blind_lines
-from exporters.report.html import report_html
-from exporters.report.markdown import report_markdown
+from exporters.report.formats import report_html
+from exporters.report.formats import report_markdown
 from exporters.report.monitoring import NO_SLO
 from exporters.report.period_records import UnknownPeriod
 from exporters.report.records import Report
