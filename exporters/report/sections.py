@@ -171,7 +171,10 @@ def _proposal(tier: TierReport, report: Report) -> Section:
     lines += [*proposal.evidence, *(f"but: {text}" for text in proposal.against)]
     left = ", ".join(text.partition(":")[0] for text in tier.left)
     lines += [f"not taken over, for production shows only a bound: {left}"] if left else []
-    return _list("Proposal", lines)
+    rows: list[tuple[str, ...]] = [(line,) for line in lines]
+    if tier.changes:
+        rows.append(("Changes of the plan", *(text.removeprefix(f"{tier.tier}: ") for text in tier.changes)))
+    return Section(title="Proposal", text=tuple(rows))
 
 
 def _workload(tier: TierReport, report: Report) -> Section:
@@ -280,7 +283,8 @@ def prewarm_lines(part: Prewarming, currency: str) -> Iterator[str]:
             f"{figure(abs(saved.replica_hours))} replica-hours {'less' if saved.replica_hours >= 0 else 'more'}{paid}"
         )
         late = f"{figure(abs(saved.late_requests))} late requests {'fewer' if saved.late_requests >= 0 else 'more'}"
-        yield f"against reacting to load: {hours}, {late}; {part.worth.short_sentence}"
+        days = format_count(round((part.worth.end - part.worth.start) / DAY_SECONDS), "day")
+        yield f"against reacting to load: {hours}, {late}; the last {days}: {part.worth.short_reason}"
     if part.failed:
         yield f"The forecast was no better than none: {part.failed}. Do not pre-warm by it until that is over."
     elif part.method:

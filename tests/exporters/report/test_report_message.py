@@ -8,8 +8,7 @@ from dataclasses import replace
 from report_samples import hours, plan, reported
 
 from exporters.report.build import MOST_TIERS, message
-from exporters.report.records import report_json
-from exporters.report.records import Report
+from exporters.report.records import Report, report_json
 
 HOSTILE = "<script>alert(1)</script>&amp;"
 
