@@ -18,12 +18,11 @@ from agent.history.schema import DAY
 from agent.history.store import HistoryStore
 from agent.version import VERSION
 from exporters.render.text import copy_fields
-from exporters.report.build import report, report_json
-from exporters.report.html import report_html
+from exporters.report.build import report
+from exporters.report.formats import report_html, report_markdown
 from exporters.report.inputs import Prewarming, ReportInputs, TierPast
-from exporters.report.markdown import report_markdown
 from exporters.report.next_plan import next_plan_text
-from exporters.report.records import Report
+from exporters.report.records import Report, report_json
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.evaluator.benchmark_check import check_benchmark
 from rules.evaluator.external_alerts import ExternalAlert

@@ -1,4 +1,4 @@
-"""Report of an installation: every tier, the next plan, the headline, report.json and the message.
+"""Report of an installation: every tier, the next plan, the headline and the message.
 
 Tiers are built in `exporters.report.tier`. The message is plain text; the delivery escapes it for HTML or Markdown. It
 is made from report.json on disk, so a report that waited through an upgrade can be sent.
@@ -6,47 +6,47 @@ is made from report.json on disk, so a report that waited through an upgrade can
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from exporters.documents.plan_diff import plan_diff
 from exporters.render.text import printable_line, shorten
 from exporters.report.inputs import ReportInputs
 from exporters.report.next_plan import next_plan
-from exporters.report.records import SCHEMA, Report, TierReport, row_from
+from exporters.report.records import SCHEMA, Report, TierReport
 from exporters.report.tier import tier_report
 from exporters.report.wording import SIMULATED, instant, money
 from rules.plan.schema import Plan
 from rules.resize.proposal import ProposalKind
+from rules.telemetry.windows import group_by
 
 
 def report(past: ReportInputs) -> tuple[Report, Plan | None]:
     """Return the report and the proposed plan (None without a plan)."""
     proposed = next_plan(past.plan, past.tiers) if past.plan else None
     tiers = tuple(tier_report(tier, past.zone, past.plan, proposed) for tier in past.tiers)
-    whole = row_from(
-        Report,
-        past,
+    whole = Report(
         schema=SCHEMA,
+        version=past.version,
+        made_at=past.made_at,
+        since=past.since,
+        until=past.until,
+        zone=past.zone,
+        simulated=past.simulated,
         headline=_headline(tiers),
+        remarks=past.remarks,
         tiers=tiers,
         plan_changes=plan_diff(past.plan, proposed) if past.plan and proposed else (),
     )
     return whole, proposed
 
 
-def report_json(candidate: Report) -> str:
-    """Return report.json, by the schema of `exporters.report.records.report_schema`."""
-    return json.dumps(asdict(candidate), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
 _DONE = {
-    ProposalKind.GROW.value: "grow",
-    ProposalKind.SHRINK.value: "shrink",
-    ProposalKind.KEEP.value: "keep",
-    ProposalKind.NONE.value: "no recommendation for",
+    ProposalKind.GROW: "grow",
+    ProposalKind.SHRINK: "shrink",
+    ProposalKind.KEEP: "keep",
+    ProposalKind.NONE: "no recommendation for",
 }
 
 
@@ -54,22 +54,18 @@ def _headline(tiers: tuple[TierReport, ...]) -> str:
     """Return the recommended actions by kind, changes first."""
     if not tiers:
         return "No tier is watched: the configuration names none."
-    rows = []
-    for kind, word in _DONE.items():
-        names = [tier.tier for tier in tiers if tier.proposal.kind == kind]
-        rows += [f"{word} {', '.join(names)}"] if names else []
-    text = "; ".join(rows)
-    saved: dict[str, float] = {}
-    for tier in tiers:
-        if tier.proposal.saves_a_day:
-            saved[tier.currency] = saved.get(tier.currency, 0.0) + tier.proposal.saves_a_day
-    amounts = [
-        f"{money(abs(amount), currency)} a day {'less' if amount > 0 else 'more'}"
-        for currency, amount in saved.items()
-        if round(amount)
+    by_kind = group_by(tiers, lambda tier: tier.proposal.kind)
+    parts = [
+        f"{word} {', '.join(tier.tier for tier in by_kind[kind])}" for kind, word in _DONE.items() if kind in by_kind
     ]
-    paid = ", ".join(amounts)
-    return f"{text[:1].upper()}{text[1:]}{f': {paid}' if paid else ''}."
+    text = "; ".join(parts)
+    paid = ""
+    for currency, rows in group_by(tiers, lambda tier: tier.currency).items():
+        saved = sum(tier.saves_a_day or 0.0 for tier in rows)
+        if round(saved):
+            way = "less" if saved > 0 else "more"
+            paid += f"{', ' if paid else ': '}{money(abs(saved), currency)} a day {way}"
+    return f"{text[:1].upper()}{text[1:]}{paid}."
 
 
 MOST_LETTERS = 180

@@ -6,32 +6,57 @@ Remarks cover missing data, a plan change within the period and a clock change. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from exporters.render.text import format_duration, format_local
 from exporters.report.inputs import TierPast
-from exporters.report.period_records import QualityPart, UnknownPeriod
 from exporters.report.wording import instant, seen_words
 from rules.evaluator.timeline import TimelineKind, join_releases
 from rules.plan.schema import plan_version
 from rules.resize.production_summary import RECENT_SECONDS, ProductionSummary
+from rules.telemetry.windows import group_by
 
 HOUR, HALF_HOUR = 3600.0, 1800.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownPeriod:
+    """Unknown period: subject, reason and total duration."""
+
+    rule: str
+    reason: str
+    seconds: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """Data quality: `hours_seen` of `hours`, weighted by coverage. `remarks` are about the whole period."""
+
+    hours: float
+    hours_seen: float
+    coverage: float | None
+    plan_versions: tuple[str, ...]
+    remarks: tuple[str, ...]
+    blind: tuple[UnknownPeriod, ...]
+
+
 NEARLY = 0.98
 """Share of time from which a period counts as fully seen. A scrape or two are always missed."""
 
 
-def quality(past: TierPast, zone: str) -> QualityPart:
+def quality(past: TierPast, zone: str) -> Quality:
     """Return the gaps of the tier and their durations."""
     seen = past.resize.seen
-    return QualityPart(
+    return Quality(
         hours=(seen.until - seen.since) / HOUR,
         hours_seen=seen.observed_seconds / HOUR,
         coverage=seen.total.coverage if seen.total else None,
         plan_versions=seen.versions,
-        remarks=tuple(_remarks(past, zone)),
+        remarks=tuple(sentence for _, sentence in _remarks(past, zone)),
         blind=_blind(past),
     )
 
@@ -39,100 +64,85 @@ def quality(past: TierPast, zone: str) -> QualityPart:
 def _blind(past: TierPast) -> tuple[UnknownPeriod, ...]:
     """Return unknown spans by rule and reason, longest first. Each span is clipped to the report's period."""
     seen = past.resize.seen
-    sums: dict[tuple[str, str], tuple[float, str]] = {}
-    for unknown in past.unknowns:
-        seconds = min(unknown.ended_at or seen.until, seen.until) - max(unknown.started_at, seen.since)
+    rows = []
+    for (rule, reason), spans in group_by(past.unknowns, lambda span: (span.rule, span.reason.value)).items():
+        ends = [(max(span.started_at, seen.since), min(span.ended_at or seen.until, seen.until)) for span in spans]
+        seconds = sum(max(0.0, end - start) for start, end in ends)
         if seconds > 0:
-            key = (unknown.rule, unknown.reason.value)
-            sums[key] = (sums.get(key, (0.0, ""))[0] + seconds, unknown.text)
-    rows = [UnknownPeriod(rule=rule, reason=why, seconds=s, text=text) for (rule, why), (s, text) in sums.items()]
+            rows.append(UnknownPeriod(rule=rule, reason=reason, seconds=seconds, text=spans[-1].text))
     return tuple(sorted(rows, key=lambda row: (-row.seconds, row.rule)))
 
 
-MOST_BLIND = 12
+MOST_BLIND = 5
 """Maximum number of lines of unknown periods, longest first."""
 
 MOST_NAMED = 6
 """Maximum number of rules that a line names."""
 
 
-def blind_lines(part: QualityPart) -> Iterator[str]:
+def blind_lines(part: Quality) -> Iterator[str]:
     """Yield the unknown periods: rules, duration and reason. The text, if present, replaces the gap's name."""
-    mapping: dict[str, list[str]] = {}
-    for period in part.blind:
-        text = f"not judged for {format_duration(period.seconds)}: {period.text or period.reason.replace('_', ' ')}"
-        mapping.setdefault(text, []).append(period.rule)
-    lines = [f"{_named(rules)}: {text}" for text, rules in mapping.items()]
-    yield from lines[:MOST_BLIND]
-    hidden = sum(len(rules) for rules in list(mapping.values())[MOST_BLIND:])
+    periods = group_by(part.blind, lambda period: (period.seconds, period.text or period.reason.replace("_", " ")))
+    for (seconds, why), rows in list(periods.items())[:MOST_BLIND]:
+        rules = [row.rule for row in rows]
+        more = f" and {len(rules) - MOST_NAMED} more" if len(rules) > MOST_NAMED else ""
+        yield f"{', '.join(rules[:MOST_NAMED])}{more}: not judged for {format_duration(seconds)}: {why}"
+    hidden = sum(len(rows) for rows in list(periods.values())[MOST_BLIND:])
     if hidden:
         yield f"and {hidden} more of shorter times, which report.json has"
 
 
-def _named(rules: Sequence[str]) -> str:
-    more = f" and {len(rules) - MOST_NAMED} more" if len(rules) > MOST_NAMED else ""
-    return ", ".join(rules[:MOST_NAMED]) + more
-
-
-def coverage_sentence(part: QualityPart) -> str:
-    """Return the seen share of the period and of its replicas."""
-    text = f"{seen_words(part.hours_seen, part.hours)} were seen"
-    return (
-        f"{text}." if part.coverage is None else f"{text}, and in them {part.coverage:.1%} of the time of all replicas."
-    )
-
-
-def _remarks(past: TierPast, zone: str) -> Iterator[str]:
+def _remarks(past: TierPast, zone: str) -> Iterator[tuple[str, str]]:
+    """Yield what makes the period no usual one: in few words for the verdict ("": not there), and as a sentence."""
     seen = past.resize.seen
     hours, known = (seen.until - seen.since) / HOUR, seen.observed_seconds / HOUR
     if not seen.hours:
-        yield _vanished(past, zone)
+        yield "", _vanished(past, zone)
         return
-    if known < NEARLY * hours:
-        yield f"Only {seen_words(known, hours)} were seen{_longest_hole(seen, zone)}."
     began, last = _new_since(past), _gone_since(seen)
-    if began is not None:
-        yield (
-            f"The tier was first seen on {instant(began, zone)} and never in as long a time before: it is new since then, "
-            "or nobody watched it."
-        )
     if last is not None:
         yield (
-            f"Nothing of this tier was seen since {instant(last, zone)}: what is said of it ends there. "
-            "Is it gone? Then take it out of the plan."
+            f"not seen since {instant(last, zone)}",
+            (
+                f"Nothing of this tier was seen since {instant(last, zone)}: what is said of it ends there. "
+                "Is it gone? Then take it out of the plan."
+            ),
         )
-    yield from _other_plans(past, zone)
+    if began is not None:
+        yield (
+            f"new since {instant(began, zone)}",
+            (
+                f"The tier was first seen on {instant(began, zone)} and never in as long a time before: it is new since then, "
+                "or nobody watched it."
+            ),
+        )
+    if known < NEARLY * hours:
+        text = seen_words(known, hours)
+        yield f"seen for {text} only", f"Only {text} were seen{_longest_hole(seen, zone)}."
+    changed = _plan_changed(past)
+    if changed is not None:
+        yield f"under another plan until {instant(changed, zone)}", _other_plan(seen, changed, zone)
     for release in join_releases(past.events):
         if release.kind == TimelineKind.RELEASE and seen.since <= release.t < seen.until:
-            yield f"The engine's release changed on {instant(release.t, zone)}: {release.text}."
-    changed = clock_change(seen.since, seen.until, zone)
-    if changed:
-        yield changed
+            yield "", f"The engine's release changed on {instant(release.t, zone)}: {release.text}."
+    if clock := clock_change(seen.since, seen.until, zone):
+        yield "", clock
     # A week in which the clock was set back has an extra hour.
     if seen.until - seen.since > RECENT_SECONDS + HOUR:
         yield (
-            "Lengths and the comparison with the benchmark are of the last 7 days, the curve is of the 7 days to midnight (UTC), "
-            "the rest is of the whole time."
+            "",
+            (
+                "Lengths and the comparison with the benchmark are of the last 7 days, the curve is of the 7 days to midnight "
+                "(UTC), the rest is of the whole time."
+            ),
         )
     if seen.minutes == 0:
-        yield "Arrivals are not in the history: peak and average are not known."
+        yield "", "Arrivals are not in the history: peak and average are not known."
 
 
 def quality_summary(past: TierPast, zone: str) -> str:
     """Return the reasons why the period is no whole week, for the verdict. Return "" if there are none."""
-    seen = past.resize.seen
-    began, last = _new_since(past), _gone_since(seen)
-    hours, known = (seen.until - seen.since) / HOUR, seen.observed_seconds / HOUR
-    rows = []
-    if last is not None:
-        rows.append(f"not seen since {instant(last, zone)}")
-    if began is not None:
-        rows.append(f"new since {instant(began, zone)}")
-    if known < NEARLY * hours:
-        rows.append(f"seen for {seen_words(known, hours)} only")
-    if (changed := _plan_changed(past)) is not None:
-        rows.append(f"under another plan until {instant(changed, zone)}")
-    return ", ".join(rows)
+    return ", ".join(short for short, _ in _remarks(past, zone) if short)
 
 
 def _new_since(past: TierPast) -> float | None:
@@ -170,17 +180,12 @@ def _longest_hole(seen: ProductionSummary, zone: str) -> str:
     return f"; the longest hole is {format_duration(length)}, {instant(begin, zone)} to {instant(end, zone)}"
 
 
-def _other_plans(past: TierPast, zone: str) -> Iterator[str]:
-    """Yield remarks on a plan change within the period: its time and the data under each plan."""
-    seen = past.resize.seen
-    since = _plan_changed(past)
-    if since is None:
-        return
+def _other_plan(seen: ProductionSummary, changed: float, zone: str) -> str:
+    """Return the remark on a plan change within the period: its time and the data under each plan."""
     if not seen.plan_hours:
-        yield "The present plan is newer than every hour seen: nothing was compared with its benchmark yet."
-        return
-    yield (
-        f"The plan changed on {instant(since, zone)}: the comparison with the benchmark, the curve and fleet utilisation "
+        return "The present plan is newer than every hour seen: nothing was compared with its benchmark yet."
+    return (
+        f"The plan changed on {instant(changed, zone)}: the comparison with the benchmark, the curve and fleet utilisation "
         f"rest on the {len(seen.plan_hours)} hours since then; traffic, cost and incidents on the whole time."
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from exporters.documents.prewarm import PrewarmValue
+from exporters.documents.prewarm import PrewarmValue, Strategy
 from rules.evaluator.benchmark_check import Step13
 from rules.evaluator.external_alerts import ExternalAlert
 from rules.evaluator.timeline import TimelineEvent
@@ -23,6 +23,9 @@ class Prewarming:
     """Effect of pre-warming on a tier. `worth` compares strategies over the tier's history. `covered_ratio` is the
     share of targets at or below the 95 % quantile. `error_ratio` is relative to the error of the method `naive`. None
     means unknown. `decision` is the recommendation of that time in words.
+
+    `saved` is what the best strategy without a forecast needed more than ours. `missing` is the reason if nothing is
+    known, `failed` the reason if the forecast was no better than none.
     """
 
     worth: PrewarmValue | None = None
@@ -32,6 +35,9 @@ class Prewarming:
     covered_ratio: float | None = None
     error_ratio: float | None = None
     forecasts: int = 0
+    saved: Strategy | None = None
+    missing: str = ""
+    failed: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,47 +13,55 @@ from exporters.render.text import describe_gap, format_duration
 from exporters.report.data_quality import NEARLY
 from exporters.report.findings import total_duration
 from exporters.report.inputs import TierPast
-from exporters.report.records import MonitoredValue, ReportNumber, RuleOutcome, row_from
-from exporters.report.wording import as_number
 from exporters.status.plan_comparison import worst_result
 from rules.catalogue.registry import BY_NAME as RULES
-from rules.confidence import Certainty
 from rules.methods.burn_rate import allowed_to_fail
 from rules.plan.load_bins import TierContext
 from rules.resize.production_summary import merge_bins
 from rules.telemetry.gpu_windows import gpu_utilization
 from rules.telemetry.readings import read
-from rules.telemetry.signals import BY_NAME, Gap, Missing, SignalKind, SignalValue
+from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalKind, SignalValue
 from rules.telemetry.windows import Window
 from rules.telemetry.wording import number
+from rules.verdicts.context import read_plan_value
 from rules.verdicts.finding import Finding, UnknownSpan
 from rules.verdicts.verdict import FIRING, SEVERITY, Unknown, Verdict
 
 NOT_SEEN = Missing(gap=Gap.SCRAPE_FAILED, text="no hour of this time is in the history")
-
 
 NO_SLO = "no SLO in the plan"
 
 HOLDS_NOTHING = frozenset({Gap.NOT_IN_PLAN, Gap.NOT_EXPOSED, Gap.OUTSIDE_BENCHMARK})
 """Gaps of a rule that say nothing of a row which another rule judged (DESIGN 3.23)."""
 
-UNJUDGED = RuleOutcome(rule="", title="", status="not_judged", certainty="", sentence="no rule judges it")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleOutcome:
+    """Rule result over the period."""
+
+    rule: str
+    title: str
+    status: str
+    certainty: str = ""
+    sentence: str
+
+
+UNJUDGED = RuleOutcome(rule="", title="", status="not_judged", sentence="no rule judges it")
 
 
 @dataclass(frozen=True, slots=True)
-class TargetRange:
-    """TargetRange of a row in words, and its ends in the row's unit (None: open, or no number)."""
+class Target:
+    """Target of a row in words, and its ends in the row's unit (None: open, or no number)."""
 
     text: str
     low: float | None = None
     high: float | None = None
 
-    def is_met(self, observed: ReportNumber) -> bool | None:
+    def is_met(self, observed: SignalValue) -> bool | None:
         """Return whether the observed value lies inside, to a tenth of a percent. None if that is not known."""
-        value = observed.value
-        if value is None or self.low is self.high is None:
+        if isinstance(observed, Missing) or observed.value is None or self.low is self.high is None:
             return None
-        value = round(value, 3)
+        value = round(observed.value, 3)
         return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
 
 
@@ -63,9 +71,36 @@ class MonitoringRow:
 
     key: str
     title: str
-    unit: str
-    target: Callable[[TierContext], TargetRange]
+    target: Callable[[TierContext], Target]
     rules: tuple[str, ...]
+
+    @property
+    def unit(self) -> str:
+        """Return the signal's unit, "" for a count."""
+        unit = BY_NAME[self.key].unit
+        return "" if unit in ("adapters", "requests") else unit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitoredValue:
+    """Row of the monitoring table (guide 9.3). `change` is observed by previous, less 1 (None: not comparable).
+
+    `meets_target` is None where the target has no numbers, or nothing was observed. Outside of it a row is not ok, even
+    if no rule found anything (DESIGN 3.23).
+    """
+
+    key: str
+    title: str
+    unit: str
+    target: Target
+    rules: tuple[str, ...]
+    observed: SignalValue
+    meets_target: bool | None
+    before: SignalValue
+    change: float | None
+    status: str
+    certainty: str
+    sentence: str
 
 
 def monitoring_rows(past: TierPast) -> tuple[MonitoredValue, ...]:
@@ -83,18 +118,20 @@ def _watched(row: MonitoringRow, past: TierPast) -> MonitoredValue:
     judged = judge_row(row.rules, past)
     if isinstance(observed, Missing) and (not judged.rule or judged.status == "unknown"):
         # An unmeasured signal never fires, but it is not healthy.
-        judged = _judged("", "unknown", "", observed.text or observed.gap.value.replace("_", " "))
+        judged = _judged("", "unknown", observed.text or observed.gap.value.replace("_", " "))
     target = row.target(seen.context)
     if target.text == NO_SLO and not judged.rule and judged.status == "ok":
         judged = replace(UNJUDGED, sentence="not judged without an SLO")
-    return row_from(
-        MonitoredValue,
-        row,
-        target=target.text,
-        observed=as_number(observed),
-        meets_target=target.is_met(as_number(observed)),
-        before=as_number(before),
-        change=_change(row.key, as_number(observed), as_number(before)),
+    return MonitoredValue(
+        key=row.key,
+        title=row.title,
+        unit=row.unit,
+        target=target,
+        rules=row.rules,
+        observed=observed,
+        meets_target=target.is_met(observed),
+        before=before,
+        change=_change(row.key, observed, before),
         status=judged.status,
         certainty=judged.certainty,
         sentence=judged.sentence,
@@ -110,17 +147,17 @@ def _read(key: str, window: Window | None, context: TierContext) -> SignalValue:
     return read(BY_NAME[key], window, context.basis)
 
 
-def _change(key: str, observed: ReportNumber, before: ReportNumber) -> float | None:
+def _change(key: str, observed: SignalValue, before: SignalValue) -> float | None:
     """Return the change as a share of the earlier value, None if unknown: quantile bounds may overlap."""
-    if observed.value is None or not before.value:
+    if isinstance(observed, Missing) or isinstance(before, Missing) or observed.value is None or not before.value:
         return None
     if BY_NAME[key].how is SignalKind.QUANTILE and _overlap(observed, before):
         return None
     return observed.value / before.value - 1
 
 
-def _overlap(reading: ReportNumber, report: ReportNumber) -> bool:
-    ends = [(a.low or 0.0, b.high) for a, b in ((reading, report), (report, reading))]
+def _overlap(reading: Reading, other: Reading) -> bool:
+    ends = [(a.low or 0.0, b.high) for a, b in ((reading, other), (other, reading))]
     return all(high is None or low < high for low, high in ends)
 
 
@@ -134,7 +171,7 @@ def judge_row(rules: Iterable[str], past: TierPast) -> RuleOutcome:
         loudest is None or SEVERITY[answered.status] >= SEVERITY[loudest.worst.status]
     ):
         sure = answered.certainty.value if answered.status in FIRING else ""
-        return _judged(answered.rule, answered.status.value, sure, answered.sentence_with_suspect())
+        return _judged(answered.rule, answered.status.value, answered.sentence_with_suspect(), sure)
     if loudest is not None:
         return _fired(loudest, fired, past)
     unknown: list[Unknown | UnknownSpan] = [a for a in past.results if isinstance(a, Unknown) and a.rule in names]
@@ -143,10 +180,10 @@ def judge_row(rules: Iterable[str], past: TierPast) -> RuleOutcome:
         unknown = [span for span in unknown if span.reason not in HOLDS_NOTHING]
     reason = unknown[-1] if unknown else None
     if past.resize.seen.total is None or not past.resize.seen.hours:
-        return _judged("", "unknown", "", NOT_SEEN.text)
+        return _judged("", "unknown", NOT_SEEN.text)
     if reason is not None:
-        return _judged(reason.rule, "unknown", "", describe_gap(reason.reason, reason.text))
-    return _judged("", "ok", "", "nothing was found in this time") if names else UNJUDGED
+        return _judged(reason.rule, "unknown", describe_gap(reason.reason, reason.text))
+    return _judged("", "ok", "nothing was found in this time") if names else UNJUDGED
 
 
 def _silent(names: tuple[str, ...], past: TierPast) -> list[UnknownSpan]:
@@ -163,167 +200,125 @@ def _fired(loudest: Finding, fired: list[Finding], past: TierPast) -> RuleOutcom
     times = {1: "once", 2: "twice"}.get(len(fired), f"{len(fired):,} times")
     lasting = ", not over" if any(finding.ended_at is None for finding in fired) else ""
     text = f"fired {times}, {format_duration(seconds)} in all{lasting}; at its worst: {loudest.worst.sentence_with_suspect()}"
-    sure = loudest.worst.certainty
-    return _judged(loudest.rule, loudest.worst.status.value, Certainty(sure).value, text)
+    return _judged(loudest.rule, loudest.worst.status.value, text, loudest.worst.certainty.value)
 
 
-def _judged(rule: str, status: str, certainty: str, sentence: str) -> RuleOutcome:
+def _judged(rule: str, status: str, sentence: str, certainty: str = "") -> RuleOutcome:
     title = RULES[rule].title if rule in RULES else rule
     return RuleOutcome(rule=rule, title=title, status=status, certainty=certainty, sentence=sentence)
 
 
-def _words(text: str, low: float | None = None, high: float | None = None) -> Callable[[TierContext], TargetRange]:
-    return lambda _: TargetRange(text, low, high)
+End = float | str | None
+"""End of a target: a number, or "Rule.threshold" of the catalogue, which a tier may override. None is open."""
 
 
-def _slo(name: str, unit: str = "seconds") -> Callable[[TierContext], TargetRange]:
-    def target(context: TierContext) -> TargetRange:
-        limit = getattr(context.plan.slo, name) if context.plan else None
-        return TargetRange(f"SLO {number(limit, unit)}", high=limit) if limit is not None else TargetRange(NO_SLO)
+def _target(form: str, low: End = None, high: End = None) -> Callable[[TierContext], Target]:
+    """Return a target whose words have its ends in per cent, the low one first."""
 
-    return target
-
-
-Limit = tuple[str, str]
-"""Rule and threshold of the catalogue, which a tier may override."""
-
-
-def _limits(text: str, low: Limit | None = None, high: Limit | None = None) -> Callable[[TierContext], TargetRange]:
-    """Return a target by limits of the catalogue, which `text` has in percent, the low one first."""
-
-    def target(context: TierContext) -> TargetRange:
-        ends = [RULES[limit[0]].limit(limit[1], context.limits) if limit else None for limit in (low, high)]
-        return TargetRange(text.format(*(f"{end * 100:.3g}" for end in ends if end is not None)), *ends)
+    def target(context: TierContext) -> Target:
+        ends = [_end(end, context) for end in (low, high)]
+        return Target(form.format(*(f"{end * 100:.3g}" for end in ends if end is not None)), *ends)
 
     return target
 
 
-def _failures(context: TierContext) -> TargetRange:
+def _end(end: End, context: TierContext) -> float | None:
+    if not isinstance(end, str):
+        return end
+    rule, _, threshold = end.partition(".")
+    return RULES[rule].limit(threshold, context.limits)
+
+
+def _planned(form: str, path: str, unit: str, without: str, is_limit: bool = True) -> Callable[[TierContext], Target]:
+    """Return a target by a value of the plan, which is its upper end where it is a limit."""
+
+    def target(context: TierContext) -> Target:
+        value = read_plan_value(context, path)
+        if value is None:
+            return Target(without)
+        return Target(form.format(number(value, unit)), high=value if is_limit else None)
+
+    return target
+
+
+def _slo(name: str) -> Callable[[TierContext], Target]:
+    return _planned("SLO {}", f"slo.{name}", "seconds", NO_SLO)
+
+
+def _failures(context: TierContext) -> Target:
     allowed, of_plan = allowed_to_fail(context, RULES["AvailabilityBurn"])
-    return TargetRange(f"at most {number(allowed, 'ratio')}{'' if of_plan else ' (the default)'}", high=allowed)
+    return Target(f"at most {number(allowed, 'ratio')}{'' if of_plan else ', the default'}", high=allowed)
 
 
-def _usable(context: TierContext) -> TargetRange:
+def _usable(context: TierContext) -> Target:
     fleet, capacity = context.plan.fleet if context.plan else None, context.capacity
     if capacity is None or fleet is None:
-        return TargetRange("not in the plan")
+        return Target("not in the plan")
     most = capacity.rps * fleet.instances
-    text = f"up to {number(most, 'per_second')} ({fleet.instances} replicas at "
-    return TargetRange(f"{text}{number(capacity.rps, 'per_second')})", high=most)
+    text = f"up to {number(most, 'per_second')}, {fleet.instances} replicas at {number(capacity.rps, 'per_second')}"
+    return Target(text, high=most)
 
 
-def _hits(context: TierContext) -> TargetRange:
-    ratio = context.plan.workload.prefix_hit_ratio if context.plan and context.plan.workload else None
-    return TargetRange(f"planned {number(ratio, 'ratio')}" if ratio is not None else "depends on the workload")
+_BUSY = _target("{}-{} % while serving", "GpuComputeLow.below", "GpuSaturated.target")
+_KV = _target("{}-{} %", "KvCacheUnderused.below", "KvCacheNearCeiling.above")
+_FLEET = _target("{}-{} %", "UtilizationTrap.target", "NoHeadroom.target")
+_HITS = _planned("planned {}", "workload.prefix_hit_ratio", "ratio", "depends on the workload", is_limit=False)
+_ADAPTERS = _planned("up to {} (max_adapters)", "lora.max_adapters", "", "not in the plan")
+_ENERGY = _planned("planned {}", "cost.joules_per_generated_token", "joules_per_token", "not planned", is_limit=False)
+_STEADY, _LINK, _SLO, _ZERO = (
+    _target(words) for words in ("not rising", "below the link's rate", "within the SLO", "near zero")
+)
 
-
-def _adapters(context: TierContext) -> TargetRange:
-    most = context.plan.lora.max_adapters if context.plan and context.plan.lora else None
-    return TargetRange("not in the plan" if most is None else f"up to {most} (max_adapters)", high=most)
-
-
-def _energy(context: TierContext) -> TargetRange:
-    planned = context.plan.cost.joules_per_generated_token if context.plan and context.plan.cost else None
-    return TargetRange("not planned" if planned is None else f"planned {number(planned, 'joules_per_token')}")
-
-
-def _row(key: str, title: str, unit: str, target: Callable[[TierContext], TargetRange], *rules: str) -> MonitoringRow:
-    return MonitoringRow(key=key, title=title, unit=unit, target=target, rules=rules)
-
-
-ROWS: tuple[MonitoringRow, ...] = (
-    _row("gpu_memory_utilization", "GPU memory", "ratio", _words("80-90 %", 0.8, 0.9), "GpuMemoryLow", "GpuMemoryHigh"),
-    _row(
-        "gpu_utilization",
-        "GPU compute",
-        "ratio",
-        _limits("{}-{} % while serving", ("GpuComputeLow", "below"), ("GpuSaturated", "target")),
-        "GpuComputeLow",
-        "GpuSaturated",
-        "GpuUtilizationShortfall",
-    ),
-    _row("adapters_active", "Active adapters (LoRA)", "", _adapters, "AdapterCachePressure"),
-    _row(
-        "adapter_evictions_per_second",
-        "Adapter evictions",
-        "events_per_second",
-        _words("near zero"),
-        "AdapterCachePressure",
-    ),
-    _row(
-        "kv_utilization",
-        "KV cache in use, on average",
-        "ratio",
-        _limits("{}-{} %", ("KvCacheUnderused", "below"), ("KvCacheNearCeiling", "above")),
-        "KvCacheCascade",
-        "KvCacheNearCeiling",
-        "KvCacheUnderused",
-    ),
-    _row(
-        "eviction_rate",
-        "KV evictions a request",
-        "ratio",
-        _limits("below {} %", high=("KvEviction", "warning")),
-        "KvEviction",
-        "EvictionDivergence",
-    ),
-    _row(
-        "evictions_per_running_request_per_second",
-        "KV evictions an active request and second",
-        "events_per_second",
-        _words("below 0.05 a second", high=0.05),
-    ),
-    _row(
-        "fleet_utilization",
-        "Fleet utilisation, on average",
-        "ratio",
-        _limits("{}-{} %", ("UtilizationTrap", "target"), ("NoHeadroom", "target")),
-        "UtilizationTrap",
-        "NoHeadroom",
-    ),
-    _row(
-        "prefix_hit_ratio",
-        "Prefix cache hits",
-        "ratio",
-        _hits,
-        "PrefixHitLow",
-        "PrefixHitDivergence",
-        "PrefixRoutingBroken",
-    ),
-    _row("prefix_reuse_ratio", "Prefill avoided by reuse", "ratio", _words("as much as the prompts share")),
-    _row("kv_transfer_p99_seconds", "KV transfer P99", "seconds", _words("not rising"), "KvTransferSlow"),
-    _row("kv_offload_load_mean_seconds", "KV offload: mean load", "seconds", _words("not rising")),
-    _row("kv_offload_store_mean_seconds", "KV offload: mean store", "seconds", _words("not rising")),
-    _row("gpu_pcie_tx_bytes_per_second", "PCIe from a GPU", "bytes_per_second", _words("below the link's rate")),
-    _row("gpu_pcie_rx_bytes_per_second", "PCIe to a GPU", "bytes_per_second", _words("below the link's rate")),
-    _row("gpu_nvlink_tx_bytes_per_second", "NVLink from a GPU", "bytes_per_second", _words("below the link's rate")),
-    _row("gpu_nvlink_rx_bytes_per_second", "NVLink to a GPU", "bytes_per_second", _words("below the link's rate")),
-    _row("ttft_p50_seconds", "TTFT P50", "seconds", _words("within the SLO")),
-    _row("ttft_p99_seconds", "TTFT P99", "seconds", _slo("ttft_p99_seconds"), "TtftDivergence", "TtftSloBurn"),
-    _row("tpot_p50_seconds", "TPOT P50", "seconds", _words("within the SLO")),
-    _row("tpot_p99_seconds", "TPOT P99", "seconds", _slo("tpot_p99_seconds"), "TpotDivergence", "TpotSloBurn"),
-    _row("itl_p50_seconds", "ITL P50", "seconds", _words("within the SLO")),
-    _row("itl_p99_seconds", "ITL P99", "seconds", _slo("itl_p99_seconds"), "ItlDivergence", "ItlSloBurn"),
-    _row("e2e_p99_seconds", "E2E P99", "seconds", _slo("e2e_p99_seconds"), "E2eSloBurn"),
-    _row("requests_waiting", "Queue depth", "", _words("near zero"), "QueueGrowing", "QueueAlwaysEmpty"),
-    _row(
-        "tokens_per_gpu_hour",
-        "Tokens per GPU-hour",
-        "tokens_per_hour",
-        _words("as many as possible"),
-        "TokensPerGpuHourFalling",
-    ),
-    _row(
-        "speculative_acceptance",
-        "Speculation: acceptance",
-        "ratio",
-        _limits("above {} %", ("SpeculationAcceptanceLow", "below")),
-        "SpeculationAcceptanceLow",
-    ),
-    _row("failed_share", "Failed requests", "ratio", _failures, "AvailabilityBurn"),
-    _row("refused_share", "Refused requests", "ratio", _words("none for want of room"), "RequestsRefused"),
-    _row("completed_rps", "Completed requests", "per_second", _usable, "LoadBeyondBenchmark"),
-    _row("energy_per_generated_token", "Energy per generated token", "joules_per_token", _energy),
-    _row("cost_per_million_tokens", "Cost per million tokens", "money", _words("as planned, see step 12")),
+ROWS: tuple[MonitoringRow, ...] = tuple(
+    MonitoringRow(key=key, title=title, target=target, rules=tuple(rules.split()))
+    for key, title, target, rules in (
+        ("gpu_memory_utilization", "GPU memory", _target("{}-{} %", 0.8, 0.9), "GpuMemoryLow GpuMemoryHigh"),
+        ("gpu_utilization", "GPU compute", _BUSY, "GpuComputeLow GpuSaturated GpuUtilizationShortfall"),
+        ("adapters_active", "Active adapters (LoRA)", _ADAPTERS, "AdapterCachePressure"),
+        ("adapter_evictions_per_second", "Adapter evictions", _ZERO, "AdapterCachePressure"),
+        ("kv_utilization", "KV cache in use, on average", _KV, "KvCacheCascade KvCacheNearCeiling KvCacheUnderused"),
+        (
+            "eviction_rate",
+            "KV evictions a request",
+            _target("below {} %", high="KvEviction.warning"),
+            "KvEviction EvictionDivergence",
+        ),
+        (
+            "evictions_per_running_request_per_second",
+            "KV evictions an active request and second",
+            _target("below 0.05 a second", high=0.05),
+            "",
+        ),
+        ("fleet_utilization", "Fleet utilisation, on average", _FLEET, "UtilizationTrap NoHeadroom"),
+        ("prefix_hit_ratio", "Prefix cache hits", _HITS, "PrefixHitLow PrefixHitDivergence PrefixRoutingBroken"),
+        ("prefix_reuse_ratio", "Prefill avoided by reuse", _target("as much as the prompts share"), ""),
+        ("kv_transfer_p99_seconds", "KV transfer P99", _STEADY, "KvTransferSlow"),
+        ("kv_offload_load_mean_seconds", "KV offload: mean load", _STEADY, ""),
+        ("kv_offload_store_mean_seconds", "KV offload: mean store", _STEADY, ""),
+        ("gpu_pcie_tx_bytes_per_second", "PCIe from a GPU", _LINK, ""),
+        ("gpu_pcie_rx_bytes_per_second", "PCIe to a GPU", _LINK, ""),
+        ("gpu_nvlink_tx_bytes_per_second", "NVLink from a GPU", _LINK, ""),
+        ("gpu_nvlink_rx_bytes_per_second", "NVLink to a GPU", _LINK, ""),
+        ("ttft_p50_seconds", "TTFT P50", _SLO, ""),
+        ("ttft_p99_seconds", "TTFT P99", _slo("ttft_p99_seconds"), "TtftDivergence TtftSloBurn"),
+        ("tpot_p50_seconds", "TPOT P50", _SLO, ""),
+        ("tpot_p99_seconds", "TPOT P99", _slo("tpot_p99_seconds"), "TpotDivergence TpotSloBurn"),
+        ("itl_p50_seconds", "ITL P50", _SLO, ""),
+        ("itl_p99_seconds", "ITL P99", _slo("itl_p99_seconds"), "ItlDivergence ItlSloBurn"),
+        ("e2e_p99_seconds", "E2E P99", _slo("e2e_p99_seconds"), "E2eSloBurn"),
+        ("requests_waiting", "Queue depth", _ZERO, "QueueGrowing QueueAlwaysEmpty"),
+        ("tokens_per_gpu_hour", "Tokens per GPU-hour", _target("as many as possible"), "TokensPerGpuHourFalling"),
+        (
+            "speculative_acceptance",
+            "Speculation: acceptance",
+            _target("above {} %", "SpeculationAcceptanceLow.below"),
+            "SpeculationAcceptanceLow",
+        ),
+        ("failed_share", "Failed requests", _failures, "AvailabilityBurn"),
+        ("refused_share", "Refused requests", _target("none for want of room"), "RequestsRefused"),
+        ("completed_rps", "Completed requests", _usable, "LoadBeyondBenchmark"),
+        ("energy_per_generated_token", "Energy per generated token", _ENERGY, ""),
+        ("cost_per_million_tokens", "Cost per million tokens", _target("as planned, see step 12"), ""),
+    )
 )
 """Rows in the order of the guide's tables 9.3 and, from reuse to NVLink, 7.7. E2E and the last five are not in them."""

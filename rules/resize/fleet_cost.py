@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+from pydantic import computed_field
+
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.confidence import Certainty
 from rules.methods.utilization import find_idle, mean_ready_replicas
@@ -46,6 +48,7 @@ class FleetCost:
     def gpu_hours_per_hour(self) -> float:
         return self.replicas * self.price.gpus_per_replica
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def gpu_hours_a_day(self) -> float:
         return self.gpu_hours_per_hour * HOURS_A_DAY
@@ -55,6 +58,7 @@ class FleetCost:
         each = self.price.gpu_hour_price
         return None if each is None else self.gpu_hours_per_hour * each
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def money_a_day(self) -> float | None:
         return money.money_per_day(self.replicas, self.price)
@@ -63,6 +67,7 @@ class FleetCost:
     def money_per_month(self) -> float | None:
         return None if self.money_per_hour is None else self.money_per_hour * HOURS_A_MONTH
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def per_million_tokens(self) -> float | None:
         """Return the money for a million output tokens."""
@@ -150,10 +155,12 @@ class Lever:
     basis: str = ""
     missing: str = ""
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def gpu_hours_a_day(self) -> float | None:
         return None if self.replicas is None else money.gpu_hours_a_day(self.replicas, self.price.gpus_per_replica)
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def money_a_day(self) -> float | None:
         return None if self.replicas is None else money.money_per_day(self.replicas, self.price)

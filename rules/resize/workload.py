@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from pydantic import computed_field
+
 from rules.catalogue.registry import BY_NAME as RULES
 from rules.catalogue.registry import CATALOGUE
 from rules.methods.drift import LENGTHS
@@ -34,6 +36,7 @@ class Length:
     observed: SignalValue
     planned: float | None
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def factor(self) -> float | None:
         """Return the best estimate of observed by planned length."""
@@ -41,6 +44,7 @@ class Length:
             return None
         return self.observed.value / self.planned
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def factors(self) -> tuple[float, float | None] | None:
         """Return the bounds of observed by planned length, the upper one None if open."""
@@ -70,6 +74,7 @@ class WorkloadNow:
     archetype: str
     towards: str
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def peak_to_average(self) -> float | None:
         return self.peak_rps / self.average_rps if self.peak_rps and self.average_rps else None

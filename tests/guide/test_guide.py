@@ -25,7 +25,7 @@ from report_samples import DAY, HOUR, WEEK, hour, reported
 
 from agent.cli.main import main
 from agent.config.files import load_plan
-from exporters.report.markdown import report_markdown
+from exporters.report.formats import report_markdown
 from exporters.report.records import Report, TierReport
 from rules import sizing
 from rules.catalogue.registry import BY_NAME as RULES
@@ -108,7 +108,7 @@ def numbers(text: str) -> list[float]:
 
 def target(key: str) -> list[float] | float:
     """Return the numbers of a target in the report's monitoring table."""
-    values = numbers(next(row.target for row in the_report().monitoring if row.key == key))
+    values = numbers(next(row.target.text for row in the_report().monitoring if row.key == key))
     return values if len(values) > 1 else values[0]
 
 
@@ -156,7 +156,7 @@ def cost(name: str) -> float | None:
 
 def fits(key: str, what: str, quantile: str) -> list[float]:
     """Return the range of a guardrail, by this length in production."""
-    fit = next(row for row in the_report().guardrails.fits if row.key == key)
+    fit = next(row for row in the_report().guardrails if row.key == key)
     lengths = the_report().workload.lengths
     length = next(row.observed.value for row in lengths if (row.what, row.quantile) == (what, quantile))
     assert length
@@ -164,8 +164,7 @@ def fits(key: str, what: str, quantile: str) -> list[float]:
 
 
 def answer(question: str, term: str) -> float:
-    terms = next(row.numbers for row in the_report().questions if row.key == question)
-    return next(row.value for row in terms if row.name == term)
+    return next(row.numbers[term].value for row in the_report().questions if row.key == question)
 
 
 def pd_ratio(name: str) -> float:

@@ -16,7 +16,7 @@ from agent.history.store import HistoryStore
 from agent.reporting import storage
 from agent.reporting.jobs import JobResult, JobRunner
 from agent.reporting.storage import STATE_FILE, Delivery, ReportState
-from exporters.report.build import report_json
+from exporters.report.records import report_json
 
 DUE = START + WEEK + 7 * 3600.0
 """Monday 9 November 2026, 07:00 UTC."""

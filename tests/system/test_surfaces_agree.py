@@ -193,7 +193,7 @@ def test_every_surface_has_one_capacity(fleet: Surfaces) -> None:
     said = {
         "gauge": fleet.metric("sizewatch_capacity_rps"),
         "whatif": fleet.whatif(50.0)["usable"]["rps"],
-        "report": fleet.report["curve"]["usable_rps"],
+        "report": fleet.report["curve"]["usable"]["rps"],
         "check": fleet.check["capacity_rps"],
         "status page": next(one for one in fleet.status.tiers if one.name == TIER).context.capacity.rps,
     }
@@ -223,9 +223,9 @@ def test_the_forecast_is_counted_as_any_demand(fleet: Surfaces) -> None:
 
 
 def test_step_11_is_the_same_in_the_report_the_next_plan_and_plan_show(fleet: Surfaces) -> None:
-    peak = next(term["value"] for term in fleet.report["fleet"]["arithmetic"]["terms"] if term["name"] == "peak")
+    peak = fleet.report["count"]["demand_rps"]
     needed = count_fleet(peak, fleet.capacity, 1.3, USUAL, 2)
-    assert fleet.report["fleet"]["needed"] == needed
+    assert fleet.report["count"]["replicas"] == needed
     assert fleet.report["proposal"]["replicas"] == needed
     assert fleet.next_plan.tiers[TIER].fleet is not None
     assert fleet.next_plan.tiers[TIER].fleet.instances == needed

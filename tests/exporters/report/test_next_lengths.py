@@ -9,8 +9,7 @@ from length_samples import TOKEN_EDGES
 from report_samples import hours, past, plan, tier_past
 
 from exporters.report.build import report
-from exporters.report.html import report_html
-from exporters.report.markdown import report_markdown
+from exporters.report.formats import report_html, report_markdown
 from exporters.report.next_plan import next_plan_text
 from exporters.report.records import Report
 from rules.plan.schema import Plan, TokenQuantiles, parse_plan
@@ -42,7 +41,7 @@ def test_a_length_of_which_only_a_bound_is_known_stays_and_says_why() -> None:
     found, outputs, text = asked(planned(90, 190, 199))
     assert outputs == TokenQuantiles(mean=5001, p50=90, p95=190, p99=199), "production's mean is exact"
     assert f"p99: 199  # stays, too low: production is above {LAST:,.0f}" in text
-    left = found.tiers[0].proposal.left
+    left = found.tiers[0].left
     assert [one.partition(":")[0] for one in left] == ["outputs P50", "outputs P95", "outputs P99"]
     assert left[2] == (
         f"outputs P99: production tells only that it is above {LAST:,.0f} tokens, where the engine's buckets end; the planned "
@@ -59,7 +58,7 @@ def test_a_length_of_which_only_a_bound_is_known_stays_and_says_why() -> None:
 def test_a_plan_without_that_length_gets_the_mean_alone() -> None:
     found, outputs, _ = asked(planned())
     assert outputs == TokenQuantiles(mean=5001)
-    assert all("the plan gets none" in one for one in found.tiers[0].proposal.left)
+    assert all("the plan gets none" in one for one in found.tiers[0].left)
 
 
 def test_an_old_value_below_the_quantile_before_it_cannot_stay() -> None:
@@ -80,8 +79,8 @@ def test_an_old_value_below_the_quantile_before_it_cannot_stay() -> None:
     assert outputs is not None
     assert (outputs.p50 or 0) > 500
     assert (outputs.p95, outputs.p99) == (None, 5_000_000)
-    assert [line.partition(":")[0] for line in found.tiers[0].proposal.left] == ["outputs P95"]
-    assert "the planned 190 cannot stay, the quantile below it is longer" in found.tiers[0].proposal.left[0]
+    assert [line.partition(":")[0] for line in found.tiers[0].left] == ["outputs P95"]
+    assert "the planned 190 cannot stay, the quantile below it is longer" in found.tiers[0].left[0]
     assert "t: outputs, P95 tokens: 190 before, not given any more" in found.plan_changes
 
 
@@ -131,5 +130,5 @@ def test_a_mean_that_the_quantiles_that_stay_and_the_guardrail_forbid_is_left_ou
 def test_a_tier_without_a_recommendation_says_nothing_of_lengths() -> None:
     found, outputs, text = asked(planned(90, 190, 199), hours(84, outputs=LAST + 1.0))
     assert outputs == TokenQuantiles(p50=90, p95=190, p99=199)
-    assert found.tiers[0].proposal.left == ()
+    assert found.tiers[0].left == ()
     assert "stays" not in text.replace("stays as it is", "").replace("the curve stays", "")

@@ -13,15 +13,14 @@ import yaml
 from report_samples import DAY, HOUR, START, WEEK, finding, hour, hours, past, plan, reported, tier_past
 
 from exporters.documents.prewarm import PrewarmValue, Strategy
-from exporters.report.build import report, report_json
+from exporters.report.build import report
 from exporters.report.data_quality import clock_change
-from exporters.report.html import report_html
+from exporters.report.formats import report_html, report_markdown
 from exporters.report.inputs import Prewarming
-from exporters.report.markdown import APPENDIX, MAIN, report_markdown
 from exporters.report.monitoring import judge_row
 from exporters.report.next_plan import next_plan_text
-from exporters.report.records import Report, TierReport, report_schema
-from exporters.report.wording import observed_text
+from exporters.report.records import Report, TierReport, report_json, report_schema
+from exporters.report.sections import observed_text
 from rules.catalogue.registry import CATALOGUE
 from rules.confidence import Certainty
 from rules.evaluator.external_alerts import Diagnosis, ExternalAlert
@@ -76,7 +75,7 @@ def test_every_row_of_the_monitoring_table_has_target_trend_and_verdict() -> Non
     assert (used.status, used.certainty) == ("warning", "certain")
     assert used.observed.value == pytest.approx(2 / 7.33333333)
     assert used.change == pytest.approx(1.0)
-    assert rows["ttft_p99_seconds"].target == "SLO 2 s"
+    assert rows["ttft_p99_seconds"].target.text == "SLO 2 s"
     assert rows["completed_rps"].observed.value == pytest.approx(20.0)
 
 
@@ -133,7 +132,7 @@ def test_every_question_has_an_answer_with_the_lengths_it_was_measured_at() -> N
         found[0].lengths
         == "at prompts P50 500 to 1,000 tokens, P95 500 to 1,000 tokens; outputs P50 50 to 100 tokens, P95 50 to 100 tokens"
     )
-    said = {one.key: {term.name: term.value for term in one.numbers} for one in found}
+    said = {one.key: one.numbers for one in found}
     # 20 rps x 80 tokens on 20 GPUs of 80 GB.
     assert said["efficiency"]["tokens_per_second_per_gpu"] == pytest.approx(80.0)
     assert said["memory"]["tokens_per_second_per_gb_hbm"] == pytest.approx(1.0)
@@ -169,9 +168,7 @@ def test_without_lengths_no_number_may_be_compared() -> None:
 
 
 def test_the_week_by_hour_is_by_the_users_clock() -> None:
-    found = {
-        (one.weekday, one.hour): one for one in reported(PLAN, hours(), zone="Europe/Berlin")[0].tiers[0].trap.week
-    }
+    found = {(one.weekday, one.hour): one for one in reported(PLAN, hours(), zone="Europe/Berlin")[0].tiers[0].week}
     # Busy from 8 to 20 UTC is 9 to 21 in winter.
     assert found[0, 8].utilization == pytest.approx(1 / 7.33333333)
     assert found[0, 9].utilization == pytest.approx(3 / 7.33333333)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from report_samples import hours, plan, reported, tier_past
 
-from exporters.report.html import report_html
-from exporters.report.markdown import report_markdown
+from exporters.report.formats import report_html, report_markdown
 from exporters.report.monitoring import monitoring_rows
 from exporters.report.records import TierReport
-from exporters.report.wording import FLEET_USE, curve_sentence, fleet_lines
+from exporters.report.sections import curve_sentence
+from exporters.report.wording import FLEET_USE
 from rules.telemetry.signals import Reading
 from rules.telemetry.windows import Window
 
@@ -83,7 +83,7 @@ def test_fleet_utilisation_is_one_number_wherever_it_is_the_average(found: TierR
 
 def test_the_peak_has_a_utilisation_of_its_own_by_the_same_capacity(found: TierReport) -> None:
     """30 rps of ten replicas at 7.33."""
-    said = curve_sentence(found.curve)
+    said = curve_sentence(found)
     assert (
         "At the peak fleet utilisation is 41% with the planned replicas, none of them lost: 59% headroom is left."
         in said
@@ -98,7 +98,7 @@ def test_the_load_in_the_table_is_measured_by_the_capacity_now_and_not_by_the_pl
 
 def test_where_production_refutes_the_benchmark_the_load_is_measured_by_what_production_takes() -> None:
     found = tier(hours(ttft={0.08: 0.95, 0.9: 0.05}))
-    usable = found.curve.usable_rps
+    usable = found.curve.usable and found.curve.usable.rps
     assert usable is not None
     assert usable < 0.95 * 7.33
     assert row(found, "completed_rps").target == f"up to {10 * usable:.3g} rps (10 replicas at {usable:.3g} rps)"

@@ -7,11 +7,14 @@ from dataclasses import replace
 import pytest
 from report_samples import TIER, USABLE, hours, plan, reported
 
-from exporters.report.markdown import report_markdown
-from exporters.report.monitoring import ROWS, TargetRange
-from exporters.report.records import CostRow, GuardrailRow, ReportNumber, TierReport
+from exporters.report.formats import report_markdown
+from exporters.report.monitoring import ROWS, Target
+from exporters.report.records import TierReport
+from rules.plan.guardrails import Guardrail
 from rules.plan.load_bins import build_tier_context
 from rules.plan.schema import Plan
+from rules.resize.fleet_cost import FleetCost
+from rules.telemetry.signals import Gap, Missing, Reading
 
 
 def tier_at(utilization: float, of: Plan | None = None) -> TierReport:
@@ -20,7 +23,7 @@ def tier_at(utilization: float, of: Plan | None = None) -> TierReport:
     return reported(of or plan(), hours(rps=lambda n: rps))[0].tiers[0]
 
 
-def cost(tier: TierReport, name: str) -> CostRow:
+def cost(tier: TierReport, name: str) -> FleetCost:
     return next(one for one in tier.costs if one.name == name)
 
 
@@ -30,8 +33,8 @@ def price(tier: TierReport, name: str = "measured") -> float:
     return found
 
 
-def fit(tier: TierReport, key: str) -> GuardrailRow:
-    return next(one for one in tier.guardrails.fits if one.key == key)
+def fit(tier: TierReport, key: str) -> Guardrail:
+    return next(one for one in tier.guardrails if one.key == key)
 
 
 def test_a_fleet_at_40_percent_costs_twice_as_much_a_token_as_one_at_80() -> None:
@@ -107,6 +110,6 @@ def test_the_targets_are_those_of_the_guide_unless_the_tier_has_its_own() -> Non
 
 @pytest.mark.parametrize(("value", "met"), [(0.495, False), (0.6, True), (0.8504, True), (0.86, False), (None, None)])
 def test_a_value_outside_its_target_is_not_as_it_should_be(value: float | None, met: bool | None) -> None:
-    observed = ReportNumber(value=value, low=value, high=value, n=1, gap="" if value else "no_traffic", text="")
-    assert TargetRange("60-85 %", 0.6, 0.85).is_met(observed) is met
-    assert TargetRange("as planned").is_met(observed) is None
+    observed = Missing(gap=Gap.NO_TRAFFIC) if value is None else Reading(value=value, low=value, high=value, n=1)
+    assert Target("60-85 %", 0.6, 0.85).is_met(observed) is met
+    assert Target("as planned").is_met(observed) is None

@@ -6,10 +6,8 @@ from dataclasses import replace
 
 from report_samples import HOUR, START, WEEK, finding, hours, plan, reported
 
-from exporters.report.build import report_json
-from exporters.report.html import report_html
-from exporters.report.markdown import report_markdown
-from exporters.report.records import Report, TierReport
+from exporters.report.formats import report_html, report_markdown
+from exporters.report.records import Report, TierReport, report_json
 from rules.evaluator import timeline
 from rules.evaluator.external_alerts import Diagnosis, ExternalAlert
 from rules.evaluator.timeline import TimelineEvent, TimelineKind

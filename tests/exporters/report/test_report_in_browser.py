@@ -12,7 +12,7 @@ from report_samples import hours, plan, reported
 from tools import tool
 from waiting import CEILING_SECONDS
 
-from exporters.report.html import report_html
+from exporters.report.formats import report_html
 
 pytestmark = pytest.mark.slow
 

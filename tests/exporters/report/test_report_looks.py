@@ -10,10 +10,10 @@ import pytest
 from report_samples import hours, plan, reported
 from test_report import page_of
 
-from exporters.report import html
-from exporters.report.html import report_html
+from exporters.report import formats
+from exporters.report.formats import report_html
 
-STYLE = (Path(html.__file__).parent / "report.css").read_text(encoding="utf-8")
+STYLE = (Path(formats.__file__).parent / "report.css").read_text(encoding="utf-8")
 PAGE = reported(plan(), hours())[0]
 
 TEXT = ("ink", "soft", "ok", "warning", "critical", "unknown", "limit")

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from report_samples import hours, plan, reported
 
-from exporters.report.build import MOST_TIERS, message, report_json
-from exporters.report.records import Report
+from exporters.report.build import MOST_TIERS, message
+from exporters.report.records import Report, report_json
 
 HOSTILE = "<script>alert(1)</script>&amp;"
 

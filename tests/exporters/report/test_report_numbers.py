@@ -15,8 +15,7 @@ from report_samples import hours, plan, reported
 from test_report_in_browser import count_pages, without_appendix
 from test_report_truth import Told, told_of
 
-from exporters.report.html import report_html
-from exporters.report.markdown import report_markdown
+from exporters.report.formats import report_html, report_markdown
 
 UNITS = r"rps|%|x\b|USD|ms|s\b|tokens/s|tokens|replicas|replica-hours|days|requests|GPUs|J per token"
 NUMBER = re.compile(rf"(?<![\w.,/+-])(\d[\d,]*(?:\.\d+)?)(?: to (\d[\d,]*(?:\.\d+)?))? ?({UNITS})")

@@ -13,8 +13,7 @@ import pytest
 from report_samples import HOUR, START, WEEK, hour, hours, past, plan, reported, tier_past
 
 from exporters.report.build import report
-from exporters.report.html import report_html
-from exporters.report.markdown import report_markdown
+from exporters.report.formats import report_html, report_markdown
 from exporters.report.records import Report, TierReport
 from rules.evaluator.timeline import TimelineEvent, TimelineKind
 from rules.telemetry.windows import Window
@@ -161,7 +160,7 @@ def test_hours_of_the_week_are_right_by_a_clock_that_was_set(
 ) -> None:
     found, several, since, until = local_week(zone, begin, end)
     assert until - since == WEEK + (HOUR if way == "back" else -HOUR)
-    week = {(one.weekday, one.hour): one for one in found.tiers[0].trap.week}
+    week = {(one.weekday, one.hour): one for one in found.tiers[0].week}
     counts = {place: one.count for place, one in week.items()}
     assert counts.pop((6, odd)) == (2 if way == "back" else 0)
     assert set(counts.values()) == {1}

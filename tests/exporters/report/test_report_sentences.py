@@ -9,13 +9,12 @@ import pytest
 from report_samples import DAY, START, finding, hour, hours, plan, reported
 
 from exporters.documents.check import NO_BENCHMARK, result_words
-from exporters.report.data_quality import blind_lines
-from exporters.report.html import report_html
-from exporters.report.markdown import report_markdown
+from exporters.report.data_quality import UnknownPeriod, blind_lines
+from exporters.report.formats import report_html, report_markdown
 from exporters.report.monitoring import NO_SLO
-from exporters.report.period_records import UnknownPeriod
 from exporters.report.records import Report
-from exporters.report.wording import BOUNDS, seen_words
+from exporters.report.sections import BOUNDS
+from exporters.report.wording import seen_words
 from rules.evaluator.benchmark_check import Step13
 from rules.telemetry.signals import Gap
 from rules.verdicts.finding import UnknownSpan
@@ -88,7 +87,7 @@ def test_a_guardrail_has_one_verdict_and_one_range_in_both_formats() -> None:
     assert breaker in report_html(guarded)
     assert "- as it should be: nothing was found in this time" not in text, "no rule of guardrails was judged"
     assert text.count("prompt limit 2,500") == report_html(guarded).count("prompt limit 2,500") == 1
-    rows = {row.key: (row.state, row.status) for row in guarded.tiers[0].guardrails.fits}
+    rows = {row.key: (row.state, row.status) for row in guarded.tiers[0].guardrails}
     assert rows["queue_breaker"] == ("too_low", "warning")
     assert rows["max_generation_tokens"] == ("missing", "warning")
 
