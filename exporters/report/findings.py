@@ -134,6 +134,8 @@ def _title(rule: str) -> str:
     return RULES[rule].title if rule in RULES else rule
 
 
+LOUDEST_FIRST = (Severity.PAGE, Severity.TICKET, Severity.REPORT)
+
 MOST_SYMPTOMS = 5
 """Maximum number of symptoms named in a line. report.json lists all."""
 
@@ -141,18 +143,31 @@ MOST_SYMPTOMS = 5
 def incident_lines(
     incidents: Iterable[IncidentRow], findings: Iterable[FindingRow], zone: str, currency: str
 ) -> Iterator[tuple[str, ...]]:
-    """Yield each incident with the stages of a cascade and the alerts of other systems that its findings explain."""
+    """Yield the worst incident of each root, with the stages of a cascade and the alerts that its findings explain."""
     by_rule = {finding.rule: finding for finding in findings}
-    for incident in incidents:
-        rows = [by_rule[rule] for rule in (incident.root, *(row.rule for row in incident.symptoms)) if rule in by_rule]
-        below = [line for row in rows for line in (*_stage_lines(row, zone), *_foreign_lines(row, zone))]
-        yield (_incident_line(incident, zone, currency), *below)
+    for root, rows in group_by(incidents, lambda incident: incident.root).items():
+        begin = by_rule[root].worst.started_at if root in by_rule else None
+        worst = min(rows, key=lambda row: (LOUDEST_FIRST.index(row.severity), row.started_at != begin))
+        named = dict.fromkeys((root, *(symptom.rule for row in rows for symptom in row.symptoms)))
+        below = [
+            line
+            for rule in named
+            if rule in by_rule
+            for line in (*_stage_lines(by_rule[rule], zone), *_foreign_lines(by_rule[rule], zone))
+        ]
+        yield (f"{_title(root)}{_often(by_rule.get(root))}: {_incident_text(worst, zone, currency)}", *below)
 
 
-def _incident_line(incident: IncidentRow, zone: str, currency: str) -> str:
-    text = (
-        f"{_title(incident.root)}: {SEVERITY_WORDS[incident.severity]}, {_when(incident, zone)}: {incident.sentence}."
-    )
+def _often(finding: FindingRow | None) -> str:
+    """Return how often a rule found something, "" for once: the incident is then the worst of them."""
+    if finding is None or finding.times == 1:
+        return ""
+    where = f" on {finding.replicas} replicas" if finding.replicas > 1 else ""
+    return f" ({finding.times:,} times{where}, {format_duration(finding.seconds)} in all)"
+
+
+def _incident_text(incident: IncidentRow, zone: str, currency: str) -> str:
+    text = f"{SEVERITY_WORDS[incident.severity]}, {_when(incident, zone)}: {incident.sentence}."
     named = [
         f"{_title(row.rule)} ({format_local(row.started_at, zone, '%d %b %H:%M')})"
         for row in incident.symptoms[:MOST_SYMPTOMS]
@@ -287,7 +302,9 @@ def restart_line(rows: Sequence[RestartRow]) -> str:
     if not rows:
         return ""
     times, untimed = sum(row.times for row in rows), sum(row.untimed for row in rows)
-    often = "once" if times == 1 else f"{times:,} times"
+    text = f"Engines restarted {'once' if times == 1 else f'{times:,} times'}"
+    if untimed == times:
+        return f"{text}; for how long nothing was seen around that is not known."
     unseen = format_duration(math.fsum(row.unseen_seconds for row in rows))
     unknown = f" at least, for {untimed:,} of them it is not known" if untimed else ""
-    return f"Engines restarted {often}; nothing was seen around that for {unseen}{unknown}."
+    return f"{text}; nothing was seen around that for {unseen}{unknown}."

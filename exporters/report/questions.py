@@ -26,6 +26,7 @@ from rules.telemetry.readings import read
 from rules.telemetry.signals import BY_NAME, Gap, Missing, Reading, SignalValue
 from rules.telemetry.windows import Window
 from rules.telemetry.wording import quantity
+from rules.verdicts.verdict import FIRING
 
 GIGA = 1e9
 
@@ -190,16 +191,22 @@ def _memory(facts: _Facts) -> float | None:
 
 
 def _ceiling(facts: _Facts) -> float | None:
-    """Return the guide's ceiling by the usable load. It has no verdict (DESIGN 3.11)."""
     objective = facts.tier.plan.slo.ttft_p99_seconds if facts.tier.plan else None
     if facts.point is None or facts.point.c_max is None or objective is None:
         return None
-    return littles_ceiling_rps(facts.point.c_max, objective) / facts.point.usable_rps
+    return littles_ceiling_rps(facts.point.c_max, objective)
+
+
+def _ceiling_gap(facts: _Facts) -> float | None:
+    """Return the guide's ceiling by the usable load. It has no verdict (DESIGN 3.11)."""
+    ceiling = _ceiling(facts)
+    return ceiling / facts.point.usable_rps if ceiling is not None and facts.point else None
 
 
 def _confirmed(facts: _Facts) -> str:
-    judged = judge_row(("BenchmarkNotRepresentative",), facts.past)
-    return result_words(facts.past.step13) + (f"; {judged.sentence}" if judged.rule else "")
+    judged = [judge_row((rule,), facts.past) for rule in ("TtftDivergence", "BenchmarkNotRepresentative")]
+    sentences = [row.sentence for row in judged if row.rule and row.status not in FIRING]
+    return "; ".join((result_words(facts.past.step13), *sentences))
 
 
 def _configuration(facts: _Facts) -> str:
@@ -224,7 +231,8 @@ COMPUTED: Mapping[str, tuple[str, Compute]] = {
     "tpot_by_slo": ("ratio", _by_slo("tpot_p99_seconds")),
     "tokens_per_second_per_gb_hbm": ("tokens_per_second", _memory),
     "kv_fullest_hours": ("ratio", lambda facts: facts.past.resize.kv_fullest),
-    "littles_law_gap": ("", _ceiling),
+    "littles_ceiling_rps": ("per_second", _ceiling),
+    "littles_law_gap": ("", _ceiling_gap),
 }
 """Numbers that are no signal: their unit, and their function (None: not known)."""
 
@@ -285,7 +293,7 @@ QUESTIONS: tuple[tuple[str, str, str], ...] = (
     (
         "representative",
         "Is my benchmark representative of production?",
-        "C_max / TTFT SLO is {littles_law_gap}x usable (guide 8.3: up to 2)",
+        "C_max / TTFT SLO is {littles_ceiling_rps}, {littles_law_gap}x usable (guide 8.3: up to 2)",
     ),
     ("fairly", "How do I compare two configurations fairly?", "{tokens_per_second_per_gpu} a GPU"),
 )

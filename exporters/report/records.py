@@ -26,8 +26,8 @@ from rules.resize.proposal import Proposal
 from rules.resize.workload import WorkloadNow
 from rules.telemetry.work import Capacity
 
-SCHEMA = 1
-SCHEMA_ID = "urn:sizewatch:report:1"
+SCHEMA = 2
+SCHEMA_ID = "urn:sizewatch:report:2"
 
 Line = str | tuple[str, ...]
 """Paragraph, or an entry of a list with the entries below it."""

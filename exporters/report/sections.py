@@ -32,7 +32,7 @@ from rules.plan.replica_count import ReplicaCount
 from rules.resize.proposal import ProposalKind
 from rules.telemetry.signals import BY_NAME, Missing, Reading, SignalKind
 from rules.telemetry.windows import DAY_SECONDS, group_by
-from rules.telemetry.wording import format_count, split_claim
+from rules.telemetry.wording import format_count
 from rules.verdicts.verdict import FIRING
 
 BOUNDS = "Bounds are those of what was measured; “likely” is a best estimate, “certain” holds whatever lies inside the bounds."
@@ -100,6 +100,8 @@ def _cost(tier: TierReport, report: Report) -> Section:
         (
             cost.name,
             f"{cost.replicas:.3g}",
+            f"{cost.replicas * cost.price.gpus_per_replica:.3g}",
+            f"{cost.gpu_hours_a_day:,.0f}",
             money(cost.money_a_day, tier.currency),
             money(cost.per_million_tokens, tier.currency),
             number_text(cost.utilization, "ratio"),
@@ -110,7 +112,7 @@ def _cost(tier: TierReport, report: Report) -> Section:
     if tier.count is not None:
         needed = f"needed: {format_count(tier.count.replicas, 'replica')}"
         text = ["; ".join((needed, *_other_counts(tier, tier.count)))]
-    head = ("fleet", "replicas", "a day", "a million output tokens", FLEET_USE)
+    head = ("fleet", "replicas", "GPUs", "GPU-hours a day", "a day", "a million output tokens", FLEET_USE)
     table = Table(head, tuple(rows)) if rows else None
     return Section(title="Replicas and cost (steps 11 and 12)", text=tuple(text), table=table)
 
@@ -120,7 +122,8 @@ def _monitoring(tier: TierReport, report: Report) -> Section:
     shown, text = kinds.get("", []), list[str]()
     for kind in ("ok", "No rule judges"):
         if rows := kinds.get(kind):
-            text.append(f"{kind}: {'; '.join(f'{row.title} {observed_text(row, tier.currency)}' for row in rows)}.")
+            within = [f"{row.title} {observed_text(row, tier.currency)} ({row.target.text})" for row in rows]
+            text.append(f"{kind}: {'; '.join(within)}.")
     for why, rows in group_by(kinds.get("Not known", ()), _missing_words).items():
         named = [row.title for row in rows if row.rules]
         more = [f"{len(rows) - len(named)} that no rule judges"] if len(named) < len(rows) else []
@@ -204,7 +207,19 @@ def _curve_period(tier: TierReport, zone: str) -> str:
 
 def _curve(tier: TierReport, report: Report) -> Section:
     picture = (charts.curve_chart(tier.curve), "TTFT P99 of a replica by its load: production and the plan's curve.")
-    return Section(title="Capacity of a replica", text=(curve_sentence(tier),), picture=picture)
+    rows = [
+        (
+            _rps(point.rps),
+            best(point.ttft_p99, "seconds"),
+            number_text(point.planned_ttft_p99, "seconds"),
+            best(point.tpot_p99, "seconds"),
+            point.kept.value.replace("_", " "),
+        )
+        for point in tier.curve.production
+    ]
+    head = ("load", "TTFT P99", "benchmark", "TPOT P99", "SLO")
+    table = Table(head, tuple(rows)) if rows else None
+    return Section(title="Capacity of a replica", text=(curve_sentence(tier),), table=table, picture=picture)
 
 
 def curve_sentence(tier: TierReport) -> str:
@@ -244,7 +259,7 @@ def _trap(tier: TierReport, report: Report) -> Section:
         if lever.money_a_day is not None:
             worth = money(lever.money_a_day, tier.currency)
         if lever.replicas:
-            basis = split_claim(lever.basis)[0]
+            basis = lever.basis.partition(": ")[0]
             lines.append(
                 f"{lever.name}: {lever.replicas:.1f} replicas, {worth} a day ({lever.certainty.value}): {basis}"
             )
@@ -269,7 +284,24 @@ def busiest_idle(tier: TierReport, zone: str) -> str:
 
 
 def _prewarming(tier: TierReport, report: Report) -> Section:
-    return _list("Pre-warming", prewarm_lines(tier.prewarming, tier.currency))
+    part = tier.prewarming
+    lines = tuple((line,) for line in prewarm_lines(part, tier.currency))
+    if part.worth is None:
+        return Section(title="Pre-warming", text=lines)
+    named = (part.worth.reacting, part.worth.ours, part.worth.with_margin, part.worth.perfect)
+    rows = [
+        (
+            strategy.name,
+            figure(strategy.violation_minutes),
+            figure(strategy.late_requests),
+            figure(strategy.replica_hours),
+            money(strategy.money, tier.currency),
+        )
+        for strategy in part.worth.strategies
+        if strategy.name in named
+    ]
+    head = ("strategy", "minutes too few", "late requests", "replica-hours", "cost")
+    return Section(title="Pre-warming", text=lines, table=Table(head, tuple(rows)))
 
 
 def prewarm_lines(part: Prewarming, currency: str) -> Iterator[str]:

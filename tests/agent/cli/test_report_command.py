@@ -87,7 +87,7 @@ def test_the_rules_over_days_speak_of_the_same_week(tmp_path: Path) -> None:
     # 10 replicas at 27.3 % of 60 %, less the 2 that are kept warm: 3.45, and 3.45 x 120 = 414 USD a day.
     assert found.trap.status == "warning"
     assert "4.0 of 10.0 replicas are surplus, 480 USD a day" in found.trap.sentence
-    assert "Prompts are at most 0.5x as long as planned" in found.workload.drift
+    assert "Prompts are at most 0.5x as long as planned" in found.drift[0].sentence
 
 
 def test_a_plan_changed_on_wednesday_keeps_the_versions_apart(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from report_samples import HOUR, START, WEEK, finding, hours, plan, reported
 
 from exporters.report.formats import report_html, report_markdown
@@ -17,6 +18,7 @@ from rules.verdicts.verdict import Status
 
 PLAN = plan()
 RULE = "KvCacheCascade"
+HAPPENED = "Incidents and restarts"
 
 
 def told(**parts: object) -> tuple[Report, TierReport]:
@@ -50,33 +52,27 @@ def test_a_rule_that_flaps_for_a_week_is_one_incident_with_a_count() -> None:
     every = flapping(10_079)
     assert len(every) == 5040
     found, tier = told(findings=every)
-    (one,) = tier.incidents
-    assert (one.times, one.replica, one.replicas, one.status) == (5040, "r1", 1, "critical")
-    assert (one.started_at, one.last_started_at, one.ended_at) == (START, START + 10_078 * 60, None)
+    (row,) = tier.incidents
+    assert (row.times, row.worst.subject.replica, row.replicas) == (5040, "r1", 1)
+    assert (row.worst.worst.status, row.worst.worst.sentence) == (Status.CRITICAL, "it was worst here")
+    assert (row.started_at, row.last_started_at, row.ended_at) == (START, START + 10_078 * 60, None)
     # A minute each, and the last until the end of the time.
-    assert one.seconds == 5039 * 60 + (WEEK - 10_078 * 60)
-    assert section(found, "Findings")[0] == (
-        "- **KV cache cascade** on r1: critical, certain, 5,040 times, 3 d 12 h in all; "
-        "first Mon 02 Nov 00:00 UTC, last Sun 08 Nov 23:58 UTC, not over. At its worst, Tue 03 Nov 09:20 UTC: it was worst here"
-    )
-    assert "5,040 times, 3 d 12 h in all" in report_html(found)
+    assert row.seconds == 5039 * 60 + (WEEK - 10_078 * 60)
+    said = "KV cache cascade (5,040 times, 3 d 12 h in all): page, Mon 02 Nov 00:00 UTC, not over: "
+    assert section(found, HAPPENED)[0].startswith(f"- {said}")
+    assert said in report_html(found)
     assert len(report_json(found)) < 200_000
-
-
-def test_three_episodes_stand_by_themselves_and_a_fourth_makes_them_one() -> None:
-    several = tuple(finding(RULE, 10 * n, 10 * n + 1, replica="r1") for n in range(4))
-    assert [one.times for one in told(findings=several[:3])[1].incidents] == [1, 1, 1]
-    (one,) = told(findings=several)[1].incidents
-    assert (one.times, one.seconds, one.started_at, one.ended_at) == (4, 4 * HOUR, START, START + 31 * HOUR)
 
 
 def test_a_finding_on_many_replicas_is_one_line_that_names_the_worst() -> None:
     several = [finding(RULE, n, n + 0.5, replica=f"r{n}") for n in range(40)]
     several.append(finding(RULE, 50, 51, Status.CRITICAL, replica="r7", sentence="r7 was full"))
     found, tier = told(findings=tuple(several))
-    (one,) = tier.incidents
-    assert (one.times, one.replicas, one.replica) == (41, 40, "r7")
-    assert " on 40 replicas, worst on r7: critical, certain, 41 times, 21 h in all;" in section(found, "Findings")[0]
+    (row,) = tier.incidents
+    assert (row.times, row.replicas, row.worst.subject.replica) == (41, 40, "r7")
+    said = section(found, HAPPENED)
+    assert len(said) == 1
+    assert said[0].startswith("- KV cache cascade (41 times on 40 replicas, 21 h in all): note, Wed 04 Nov 02:00 UTC, ")
 
 
 def test_two_at_once_do_not_last_twice_as_long() -> None:
@@ -84,7 +80,8 @@ def test_two_at_once_do_not_last_twice_as_long() -> None:
     found, tier = told(
         findings=(*several, finding("KvCacheNearCeiling", 5, 15), finding("KvCacheNearCeiling", -50, None))
     )
-    assert [(one.rule, one.seconds) for one in tier.incidents if one.times > 1] == [(RULE, 13 * HOUR)]
+    (row,) = (row for row in tier.incidents if row.rule == RULE)
+    assert (row.times, row.seconds) == (4, 13 * HOUR)
     row = next(one for one in tier.monitoring if one.key == "kv_utilization")
     assert row.sentence.startswith("fired 6 times, 7 d in all, not over; ")
     assert row.sentence.partition(", ")[2] in report_markdown(found)
@@ -117,7 +114,7 @@ def test_alerts_of_others_that_flap_too_are_one_line_of_their_incident() -> None
     found, tier = told(findings=every, foreign=alerts)
     ((row,),) = [one.foreign for one in tier.incidents]
     assert (row.name, row.times, row.started_at, row.ended_at) == ("Slow", 20, START + 60, START + 19 * HOUR + 600)
-    assert section(found, "Findings")[1] == "  - Mon 02 Nov 00:01 UTC: alert Slow, 20 times: why"
+    assert section(found, HAPPENED)[1] == "  - Mon 02 Nov 00:01 UTC: alert Slow, 20 times: why"
 
 
 def restart(hour: float, replica: str = "r1", unseen: float | None = 90.0) -> tuple[TimelineEvent, ...]:
@@ -135,59 +132,55 @@ def restart(hour: float, replica: str = "r1", unseen: float | None = 90.0) -> tu
 def test_restarts_stand_beside_incidents_and_what_they_cost_in_the_data_quality() -> None:
     events = (*restart(1), *restart(20), *restart(30, unseen=200.0), *restart(40, "r2"))
     found, tier = told(events=events)
-    rows = [(one.replica, one.times, one.unseen_seconds, one.untimed) for one in tier.restarts]
+    rows = [(row.replica, row.times, row.unseen_seconds, row.untimed) for row in tier.restarts]
     assert rows == [("r1", 3, 380.0, 0), ("r2", 1, 90.0, 0)]
-    assert section(found, "Findings")[:4] == [
-        "None.",
-        "Restarts of engines:",
-        "- r1: 3 restarts, first Mon 02 Nov 01:00 UTC, last Tue 03 Nov 06:00 UTC; nothing was seen of it for 6 min in all",
-        "- r2: 1 restart, Tue 03 Nov 16:00 UTC; nothing was seen of it for 1 min",
-    ]
-    said = "Engines restarted 4 times; around that nothing was seen of it for 7 min in all."
-    assert f"- {said}" in section(found, "Data quality")
+    said = "Engines restarted 4 times; nothing was seen around that for 7 min."
+    assert section(found, HAPPENED) == [said]
     assert said in report_html(found)
-    assert "r2: 1 restart, Tue 03 Nov 16:00 UTC" in report_html(found)
 
 
-def test_a_restart_of_which_no_silence_is_known_is_not_taken_for_none() -> None:
-    found, tier = told(events=(*restart(1), *restart(2, unseen=None)))
-    assert [(one.times, one.unseen_seconds, one.untimed) for one in tier.restarts] == [(2, 90.0, 1)]
-    said = (
-        "- r1: 2 restarts, first Mon 02 Nov 01:00 UTC, last Mon 02 Nov 02:00 UTC; nothing was seen of it for 1 min in all, "
-        "1 of them not counted in that"
-    )
-    assert said in section(found, "Findings")
-    alone, _ = told(events=restart(2, unseen=None))
-    assert "- r1: 1 restart, Mon 02 Nov 02:00 UTC; how long nothing was seen of it is not known" in section(
-        alone, "Findings"
-    )
+@pytest.mark.parametrize(
+    ("events", "row", "said"),
+    [
+        (
+            (*restart(1), *restart(2, unseen=None)),
+            (2, 90.0, 1),
+            "2 times; nothing was seen around that for 1 min at least, for 1 of them it is not known.",
+        ),
+        (restart(2, unseen=None), (1, 0.0, 1), "once; for how long nothing was seen around that is not known."),
+    ],
+)
+def test_a_restart_without_a_known_silence(
+    events: tuple[TimelineEvent, ...], row: tuple[int, float, int], said: str
+) -> None:
+    found, tier = told(events=events)
+    assert [(one.times, one.unseen_seconds, one.untimed) for one in tier.restarts] == [row]
+    assert section(found, HAPPENED) == [f"Engines restarted {said}"]
 
 
 def test_restarts_that_only_sums_tell_of_are_counted() -> None:
-    # A fleet reads them from node agents, which count them, and an imported history from a store.
+    # A fleet reads them from node agents, which count them.
     several = hours()
     several[5] = replace(several[5], counters={**several[5].counters, "restarts": 2.0})
     found, _ = reported(PLAN, several, events=restart(5))
-    assert [(one.replica, one.times) for one in found.tiers[0].restarts] == [("r1", 1), ("", 1)]
-    assert "- 1 restart more, of which only the number is known" in section(found, "Findings")
+    assert [(row.replica, row.times) for row in found.tiers[0].restarts] == [("r1", 1), ("", 1)]
+    assert "Engines restarted 2 times; " in section(found, HAPPENED)[0]
 
 
-def test_two_hundred_replicas_that_restart_every_day_are_eleven_lines() -> None:
+def test_two_hundred_replicas_that_restart_every_day_are_a_line() -> None:
     events = tuple(
         event for day in range(7) for n in range(200) for event in restart(day * 24 + n / 100, f"pod-{n:03}")
     )
     found, tier = told(events=events)
     assert len(tier.restarts) == 200
-    lines = [line for line in section(found, "Findings") if " restarts" in line]
-    assert lines[-1] == "- 190 replicas more: 1,330 restarts; nothing was seen of it for 1 d 9 h in all"
-    assert len(lines) == 11
+    assert section(found, HAPPENED) == ["Engines restarted 1,400 times; nothing was seen around that for 1 d 11 h."]
 
 
 def test_without_restarts_nothing_is_said_of_them() -> None:
     found, tier = told()
     assert tier.restarts == ()
-    assert "restart" not in " ".join(section(found, "Findings") + section(found, "Data quality"))
-    assert "Restarts of engines" not in report_html(found)
+    assert section(found, HAPPENED) == []
+    assert "restarted" not in report_html(found)
 
 
 def test_what_was_critical_stands_once_in_the_verdict_however_often_it_came() -> None:

@@ -53,16 +53,5 @@ def count_pages(folder: Path, text: str) -> int:
     return len(re.findall(rb"/Type\s*/Page\b", target.read_bytes()))
 
 
-def without_appendix(text: str) -> str:
-    return text.replace("</style>", "#appendix{display:none}</style>")
-
-
-def test_a_tier_prints_on_two_pages_and_its_appendix_after_them(tmp_path: Path) -> None:
-    text = page(tmp_path).read_text(encoding="utf-8")
-    assert count_pages(tmp_path, without_appendix(text)) <= 2 < count_pages(tmp_path, text)
-
-
-def test_what_is_folded_on_the_screen_stands_on_paper() -> None:
-    text = report_html(reported(plan(), hours())[0])
-    assert " open" not in "".join(re.findall(r"<details[^>]*>", text))
-    assert text.index("<details") > text.index('id="appendix"') > text.index('class="proposal')
+def test_a_tier_prints_on_two_pages(tmp_path: Path) -> None:
+    assert count_pages(tmp_path, page(tmp_path).read_text(encoding="utf-8")) <= 2

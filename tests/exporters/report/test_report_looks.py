@@ -17,7 +17,7 @@ STYLE = (Path(formats.__file__).parent / "report.css").read_text(encoding="utf-8
 PAGE = reported(plan(), hours())[0]
 
 TEXT = ("ink", "soft", "ok", "warning", "critical", "unknown", "limit")
-GROUNDS = ("page", "card", "warning-fill", "critical-fill")
+GROUNDS = ("page", "faint")
 READABLE = 4.5
 """WCAG 2.2, 1.4.3: contrast of text, as a ratio."""
 
@@ -51,12 +51,8 @@ def test_contrast_is_reckoned_as_its_authors_do() -> None:
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 @pytest.mark.parametrize("text", TEXT)
 def test_text_can_be_read_on_every_ground(theme: dict[str, str], text: str) -> None:
-    grounds = GROUNDS if text in ("ink", "soft") else ("page", "card")
-    assert {
-        ground: contrast(theme[text], theme[ground])
-        for ground in grounds
-        if contrast(theme[text], theme[ground]) < READABLE
-    } == {}
+    contrasts = {ground: contrast(theme[text], theme[ground]) for ground in GROUNDS}
+    assert min(contrasts.values()) >= READABLE, contrasts
 
 
 def test_headings_go_down_by_one_step() -> None:
@@ -71,7 +67,7 @@ def test_every_header_cell_says_of_what_and_whose() -> None:
     assert re.findall(r"<th(?! scope=)[ >]", page) == []
     assert re.findall(r"<th[^>]*>\s*</th>", page) == []
     for table in re.findall(r"<table.*?</table>", page, flags=re.DOTALL):
-        assert table.count('<th scope="col">') >= 3
+        assert table.count('<th scope="col">') >= 2
         assert '<th scope="row">' in table
 
 
