@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from making import START, page_text, read
 from sglang_pages import (
-    DOCS,
     NEWEST,
     OURS,
     REAL,
-    RELEASES,
     STARTUP,
-    TRIMMED,
-    absent,
     amounts,
     of_ranks,
-    printed,
     with_value,
 )
 
@@ -30,26 +24,6 @@ from rules.telemetry.signals import Gap, Missing, Reading
 # --- whose page it is
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_every_page_is_recognised_and_whole(name: str) -> None:
-    page = read(page_text(name))
-    assert (page.engine, page.generation) == ("sglang", "srt")
-    # The numbers of generated pages are made up, and some of them cannot be.
-    assert page.broken <= page.contradictory
-    assert len(page.problems) == len(page.broken)
-    assert page.facts["model"] in ("meta-llama/Llama-3.1-8B-Instruct", "tiny")
-
-
-@absent
-@pytest.mark.parametrize("page", [DOCS, TRIMMED], ids=lambda page: page.name)
-def test_so_is_a_page_that_somebody_trimmed(page: Path) -> None:
-    found = read(page.read_text(encoding="utf-8"))
-    assert (found.engine, found.generation, found.problems) == ("sglang", "srt", ())
-    assert {"requests_finished", "generation_tokens", "prompt_tokens"} <= found.counters.keys()
-    assert {"ttft_seconds", "e2e_seconds"} <= found.histograms.keys()
-    assert {"requests_running", "requests_waiting", "kv_utilization"} <= found.gauges.keys()
-
-
 @pytest.mark.parametrize(
     "only", ["token_usage", "num_queue_reqs", "prompt_tokens_total", "e2e_request_latency_seconds"]
 )
@@ -59,18 +33,6 @@ def test_one_of_its_names_is_enough(only: str) -> None:
 
 
 # --- spelling
-
-
-@pytest.mark.parametrize("release", RELEASES)
-def test_the_openmetrics_twin_says_the_same(release: str) -> None:
-    """Prometheus negotiates it: samples are `sglang_x` under `# TYPE sglang:x`, counters lose `_total` in TYPE."""
-    assert read(page_text(f"sglang-{release}.openmetrics.txt")) == read(page_text(f"sglang-{release}.prom"))
-
-
-@pytest.mark.parametrize("name", OURS)
-@pytest.mark.parametrize("prefix", ["sglang_", "ray_sglang_", "ray_sglang:", "kserve_sglang_"])
-def test_whoever_rewrites_the_names_the_page_says_the_same(name: str, prefix: str) -> None:
-    assert read(page_text(name).replace("sglang:", prefix)) == read(page_text(name))
 
 
 def through_router(text: str, *workers: str) -> str:
@@ -111,20 +73,6 @@ def test_workers_behind_one_router_are_replicas_each_with_the_numbers_of_its_own
 # --- multiprocess mode: what has not happened is not on the page
 
 
-def test_what_a_fresh_engine_has_not_printed_yet_is_a_zero() -> None:
-    text = page_text(STARTUP)
-    page = read(text)
-    for family, source in (
-        ("requests_finished", "num_requests_total"),
-        ("requests_aborted", "num_aborted_requests_total"),
-        ("prompt_tokens", "prompt_tokens_total"),
-        ("generation_tokens", "generation_tokens_total"),
-        ("preemptions", "num_retracted_requests_total"),
-    ):
-        assert f"sglang:{source}" not in text
-        assert page.counters[family] == 0.0, family
-
-
 def test_its_first_requests_are_counted_from_zero() -> None:
     """Two pages of one process; histograms that were not there are a gap and no increase."""
     window = windows.diff_snapshots(read(page_text(STARTUP), START), read(page_text(REAL), START + 15))
@@ -149,33 +97,9 @@ def test_nothing_tells_its_start_and_counters_still_do_not_cross_a_restart() -> 
 # --- streamed and not
 
 
-def test_the_first_token_is_that_of_streamed_requests_only() -> None:
-    """One that is not streamed comes whole: its time to first token is that of its last."""
-    text, page = page_text(REAL), read(page_text(REAL))
-    assert printed(text, r"sglang:time_to_first_token_seconds_count\{.*") == 289
-    assert page.histograms["ttft_seconds"].counts[-1] == 286
-    assert page.histograms["ttft_seconds"].total == printed(
-        text, r'sglang:time_to_first_token_seconds_sum\{.*is_streaming="true".*'
-    )
-
-
-def test_everything_else_is_of_both() -> None:
-    page = read(page_text(REAL))
-    assert page.histograms["e2e_seconds"].counts[-1] == page.histograms["tpot_seconds"].counts[-1] == 289
-    assert page.counters["requests_finished"] == 289
-    assert page.counters["prompt_tokens"] == 9 + 73008
-    assert page.counters["generation_tokens"] == 48 + 36738
-
-
 def test_where_nothing_is_streamed_there_is_no_time_to_first_token() -> None:
     text = page_text(REAL).replace('is_streaming="true"', 'is_streaming="no"')
     assert "ttft_seconds" not in read(text).histograms
-
-
-def test_releases_that_do_not_tell_them_apart_are_read_whole() -> None:
-    text = page_text("sglang-0.5.10.prom")
-    count = printed(text, r"sglang:time_to_first_token_seconds_count\{.*")
-    assert read(text).histograms["ttft_seconds"].counts[-1] == count
 
 
 # --- priorities, ranks, processes
@@ -214,12 +138,3 @@ def test_data_parallel_ranks_are_added_up_and_of_the_kv_cache_the_mean_and_the_f
         assert both.counters[family] == 2 * one.counters[family], family
     assert both.counters["requests_finished"] == one.counters["requests_finished"]
     assert both.histograms["queue_seconds"].counts[-1] == 2 * one.histograms["queue_seconds"].counts[-1]
-
-
-def test_one_series_a_process_is_their_maximum() -> None:
-    text = page_text(REAL)
-    (line,) = (line for line in text.splitlines() if line.startswith("sglang:token_usage{"))
-    labels = line.rpartition(" ")[0]
-    several = "\n".join(labels.replace("pp_rank", f'pid="{pid}",pp_rank') + f" {v}" for pid, v in ((7, 0.2), (8, 0.7)))
-    page = read(text.replace(line, several))
-    assert page.gauges["kv_utilization"] == page.gauges["kv_utilization_max"] == 0.7

@@ -6,15 +6,11 @@ import re
 
 import pytest
 from making import START, page_text, read
-from sglang_pages import DOCS, RANKS, REAL, RELEASES, STARTUP, absent, amounts, printed, with_value, without_lines
-from table_checks import TABLES
+from sglang_pages import RANKS, REAL, RELEASES, STARTUP, amounts, printed, with_value, without_lines
 
-from rules.engines.registry import itl_comparable
 from rules.telemetry import windows
 from rules.telemetry.readings import read_all
 from rules.telemetry.signals import Reading
-
-SGLANG = TABLES["sglang/srt"]
 
 # --- the prefix cache
 
@@ -58,12 +54,6 @@ def test_the_hit_rate_gauge_is_not_used(release: str) -> None:
     assert amounts(read(with_value(text, "cache_hit_rate", "99.0"))) == amounts(read(text))
 
 
-def test_computed_prompt_tokens_are_counted_with_the_prompt_tokens() -> None:
-    page = read(page_text(REAL))
-    assert page.counters["prompt_tokens"] - page.counters["prompt_tokens_computed"] == 5
-    assert "prompt_tokens_computed" not in read(page_text("sglang-0.5.10.prom")).counters
-
-
 # --- counters
 
 
@@ -77,39 +67,10 @@ def test_a_retraction_is_a_preemption_and_its_gauge_is_none() -> None:
     assert read(with_value(text, "num_retracted_reqs", "9.0")).counters["preemptions"] == 0
 
 
-@pytest.mark.parametrize("release", ["0.4.6", "0.5.3"])
-def test_before_0_5_7_retractions_are_not_counted(release: str) -> None:
-    assert "preemptions" not in read(page_text(f"sglang-{release}.prom")).counters
-
-
 def test_before_requests_were_counted_those_with_a_latency_had_finished() -> None:
     text = without_lines(page_text("sglang-0.4.6.prom"), "num_requests_total", "spec_accept_length", "cached_tokens")
     assert read(text).counters["requests_finished"] == 40
     assert "prefix_hit_tokens" not in read(text).counters
-
-
-@absent
-def test_the_page_of_the_documentation_says_what_it_can() -> None:
-    page = read(DOCS.read_text(encoding="utf-8"))
-    assert page.counters["requests_finished"] == 11228
-    assert (page.gauges["requests_running"], page.gauges["requests_waiting"]) == (162, 2826)
-    assert not {"itl_seconds", "tpot_seconds"} & page.histograms.keys()
-    assert not {"preemptions", "prefix_hit_tokens"} & page.counters.keys()
-
-
-def test_aborts_are_zero_until_there_is_one_and_unknown_before_0_5_3() -> None:
-    assert read(page_text(REAL)).counters["requests_aborted"] == 0
-    assert read(page_text("sglang-0.5.3.prom")).counters["requests_aborted"] == 4675
-    assert "requests_aborted" not in read(page_text("sglang-0.4.6.prom")).counters
-
-
-def test_arrivals_are_those_of_generating_endpoints() -> None:
-    """289 completions beside 30 scrapes and a health check; answers are counted when they have ended."""
-    counters = read(page_text(REAL)).counters
-    assert (counters["requests_arrived"], counters["http_requests_ok"]) == (289, 288)
-    assert (counters["http_requests_refused"], counters["http_requests_failed"]) == (0, 0)
-    assert read(page_text(STARTUP)).counters["requests_arrived"] == 0
-    assert "requests_arrived" not in read(page_text("sglang-0.5.3.prom")).counters
 
 
 @pytest.mark.parametrize(
@@ -130,57 +91,7 @@ def test_a_client_that_left_before_its_answer_was_not_refused() -> None:
     assert (counters["http_requests_refused"], counters["http_requests_failed"]) == (0, 0)
 
 
-def test_passes_are_the_engines_steps() -> None:
-    assert read(page_text(REAL)).counters["engine_steps"] == 254 + 7912
-    assert "engine_steps" not in read(page_text("sglang-0.5.3.prom")).counters
-
-
 # --- latencies
-
-
-def test_of_a_time_to_first_token_nothing_is_told_below_100_ms() -> None:
-    histogram = read(page_text(REAL)).histograms["ttft_seconds"]
-    assert (histogram.edges[0], histogram.counts[0]) == (0.1, 65)
-
-
-def test_the_time_between_tokens_is_per_token_and_not_comparable_with_others() -> None:
-    assert SGLANG.itl_is_per_token
-    assert not itl_comparable("sglang")
-    assert itl_comparable("vllm")
-
-
-@pytest.mark.parametrize("release", RELEASES)
-def test_the_time_per_output_token_of_requests_is_not_exposed_before_0_5_23(release: str) -> None:
-    page = read(page_text(f"sglang-{release}.prom"))
-    assert ("tpot_seconds" in page.histograms) is (release == "0.5.23")
-    assert "itl_seconds" in page.histograms
-
-
-def test_of_the_stages_of_a_request_the_prefill_is_read() -> None:
-    text, page = page_text(REAL), read(page_text(REAL))
-    total = printed(text, r'sglang:per_stage_req_latency_seconds_sum\{.*stage="prefill_forward".*')
-    assert page.histograms["prefill_seconds"].total == total
-    assert page.histograms["prefill_seconds"].counts[-1] == 290
-
-
-def test_queue_prefill_and_front_end_make_the_time_to_first_token() -> None:
-    """Of real requests, on the mean: what lies between them is the front end, a few milliseconds."""
-    page = read(page_text(REAL))
-    ttft, queue, prefill = (page.histograms[name] for name in ("ttft_seconds", "queue_seconds", "prefill_seconds"))
-    assert ttft.total is not None
-    assert queue.total is not None
-    assert prefill.total is not None
-    assert 0 < ttft.total - queue.total - prefill.total < 0.01 * 286
-
-
-def test_the_gauge_of_the_last_kv_transfer_is_not_taken_for_the_histogram_of_later_releases() -> None:
-    old, new = page_text("sglang-0.5.3.prom"), page_text("sglang-0.5.10.prom")
-    assert "kv_transfer_seconds" not in read(old).histograms
-    assert "kv_transfer_seconds" not in read(old).gauges
-    edges = [float(e) for e in re.findall(r'(?m)^sglang:kv_transfer_latency_ms_bucket\{.*le="([\d.e+]+)"', new)]
-    found = read(new).histograms["kv_transfer_seconds"]
-    assert found.edges[:-1] == pytest.approx([edge / 1000 for edge in edges])
-    assert found.total == pytest.approx(printed(new, r"sglang:kv_transfer_latency_ms_sum\{.*") / 1000)
 
 
 def test_transfers_that_failed_are_zero_where_there_were_transfers_only() -> None:
@@ -214,16 +125,6 @@ def test_speculation_is_told_by_averages() -> None:
     assert isinstance(found, Reading)
     assert found.value is not None
     assert found.value + found.value**2 + found.value**3 == pytest.approx(1.5)
-
-
-def test_the_page_tells_the_size_of_the_cache() -> None:
-    facts = read(page_text(REAL)).facts
-    assert {name: facts[name] for name in ("kv_tokens", "block_size", "num_gpu_blocks", "max_model_len")} == {
-        "kv_tokens": "3072",
-        "block_size": "1",
-        "num_gpu_blocks": "3072",
-        "max_model_len": "2048",
-    }
 
 
 def balance(passes: float, total: float, forward_mode: str, **ranks: int) -> str:

@@ -7,8 +7,7 @@ import re
 
 import pytest
 from making import page_text, read
-from paths import SHARED
-from table_checks import TABLES, misread, never_met, unknown, uses, without
+from table_checks import TABLES, uses, without
 
 from agent.errors import ScrapeError
 from rules.telemetry.readings import read_all, window_since_start
@@ -18,7 +17,6 @@ from rules.telemetry.snapshots import Snapshot
 TRITON = TABLES["triton/trtllm"]
 
 PAGE = "made-triton.prom"
-README = SHARED / "pages" / "triton-tensorrtllm_backend-readme.prom"
 
 
 def page() -> Snapshot:
@@ -42,31 +40,12 @@ def older() -> str:
 # --- whose page it is
 
 
-def test_a_page_of_the_backend_is_recognised_and_whole() -> None:
-    assert (page().engine, page().generation, page().problems) == ("triton", "trtllm", ())
-
-
 def test_a_triton_that_serves_other_models_is_a_stranger() -> None:
     with pytest.raises(ScrapeError, match="no page of an engine"):
         read(re.sub(r"(?m)^(# TYPE )?nv_trt_llm_.*\n", "", page_text(PAGE)))
 
 
-@pytest.mark.skipif(not README.exists(), reason="../shared is absent: the README's page was not tried")
-def test_the_readmes_page_gives_its_gauges_and_nothing_of_triton() -> None:
-    found = read(README.read_text(encoding="utf-8"))
-    assert (found.engine, found.counters, found.histograms) == ("triton", {}, {})
-    assert found.gauges["kv_utilization"] == 0.4875
-    assert (found.gauges["requests_running"], found.gauges["requests_waiting"]) == (1, 1)
-    assert unknown(TRITON, README.read_text(encoding="utf-8")) == []
-
-
 # --- several models of one pipeline
-
-
-def test_of_a_pipeline_only_the_model_that_generates_is_counted() -> None:
-    assert len(re.findall(r"(?m)^nv_inference_request_success\{.* (199|200)$", page_text(PAGE))) == 4
-    assert page().counters["requests_finished"] == 200
-    assert page().histograms["ttft_seconds"].counts[-1] == 200
 
 
 def test_so_it_is_with_the_scripted_pipeline() -> None:
@@ -78,13 +57,6 @@ def test_so_it_is_with_the_scripted_pipeline() -> None:
 def test_whatever_the_model_that_generates_is_called() -> None:
     renamed = read(page_text(PAGE).replace('model="tensorrt_llm"', 'model="llama"'))
     assert (renamed.counters, renamed.gauges) == (page().counters, page().gauges)
-
-
-def test_failures_are_told_by_their_reason_and_a_client_that_left_is_none() -> None:
-    counters = page().counters
-    assert (counters["http_requests_failed"], counters["admission_rejections"]) == (1 + 3, 3)
-    assert "requests_failed" not in counters
-    assert "requests_aborted" not in counters
 
 
 def test_a_release_without_reasons_has_failures_and_no_rejections() -> None:
@@ -121,13 +93,6 @@ def test_sums_of_microseconds_give_no_quantile_and_are_left_alone() -> None:
     assert signals(page())["e2e_p99_seconds"] == Missing(gap=Gap.NOT_EXPOSED)
 
 
-def test_lengths_are_of_requests_and_their_sums_are_the_tokens() -> None:
-    found = page()
-    assert found.histograms["prompt_tokens_per_request"].edges == (10, 50, 100, 500, 1000, math.inf)
-    assert found.histograms["generation_tokens_per_request"].counts[-1] == 200
-    assert (found.counters["prompt_tokens"], found.counters["generation_tokens"]) == (143344, 25893)
-
-
 # --- states as labels
 
 
@@ -148,16 +113,3 @@ def test_loading_the_model_is_the_least_that_a_cold_start_takes() -> None:
     value = signals(page())["cold_start_seconds"]
     assert isinstance(value, Reading)
     assert (value.value, value.low, value.high) == (None, 63.25, None)
-
-
-# --- table and pages
-
-
-@pytest.mark.parametrize("text", [page_text(PAGE), older()], ids=["now", "older"])
-def test_every_family_is_read_or_left_alone_for_a_reason(text: str) -> None:
-    assert unknown(TRITON, text) == []
-    assert misread(TRITON, text) == set()
-
-
-def test_every_row_is_met() -> None:
-    assert never_met(TRITON, page_text(PAGE)) == set()
