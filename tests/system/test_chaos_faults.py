@@ -6,11 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -20,9 +18,7 @@ from history_samples import booking
 from paths import ROOT, SUPPORT
 from waiting import CEILING_SECONDS, free_port, wait_for
 
-from agent.alerting.delivery import AlertDelivery, AlertmanagerClient
 from agent.config.peer import Peer
-from agent.errors import ScrapeError
 from agent.history.service import HistoryService
 from agent.history.store import HistoryStore
 from agent.scrape.scrapers import Scrapers, Target
@@ -161,42 +157,6 @@ def test_a_disk_without_room_for_another_file_is_waited_for_and_ends_nothing(tmp
         keeping.write_cycle()
         assert keeping.error is None
         keeping.close()
-
-
-class Refusing(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(400)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
-
-
-@contextmanager
-def refusing() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/api/v2/alerts"
-        server.shutdown()
-        thread.join()
-
-
-def test_an_alertmanager_that_is_away_is_known_before_the_first_alert() -> None:
-    delivery = AlertDelivery(AlertmanagerClient(Peer(url=f"http://127.0.0.1:{free_port()}")), 60.0)
-    delivery.offer(lambda: ())
-    try:
-        assert wait_for(lambda: delivery.health.failures >= 1)
-        assert "connection refused" in str(delivery.health.trouble)
-    finally:
-        delivery.close()
-
-
-def test_an_alertmanager_that_refuses_even_an_empty_list_is_told_and_ends() -> None:
-    with refusing() as url, pytest.raises(ScrapeError, match="answered 400"):
-        AlertmanagerClient(Peer(url=url)).round([])
 
 
 def test_a_daemon_that_was_suspended_goes_on_when_it_may(tmp_path: Path) -> None:

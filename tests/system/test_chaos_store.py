@@ -86,17 +86,6 @@ def test_an_hour_that_was_missed_is_read_in_pieces_and_nothing_of_it_is_lost(
     assert booked(missed) == pytest.approx(booked(fleet))
 
 
-def test_a_tier_that_nothing_is_told_of_stays_out_of_sight() -> None:
-    samples = list(agent_samples("steady"))
-    begin, _ = times(samples)
-    fleet, _ = told_by_agents([one for one in samples if one[2] < begin + 100])
-    fleet.go(3)
-    for _ in range(10):
-        fleet.go(1)
-        assert "the store has had no sample of the tier for" in fleet.source.errors[TIER]
-    assert fleet.source.targets == ()
-
-
 def test_a_tier_that_nothing_was_ever_told_of_is_out_of_sight() -> None:
     samples = list(agent_samples("steady"))
     fleet, _ = told_by_agents([(name, {**labels, "tier": "another"}, t, v) for name, labels, t, v in samples])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +14,6 @@ import numpy as np
 import pytest
 from history_samples import START, booking, finished
 from numpy.testing import assert_array_equal
-from paths import ROOT
 
 from agent.forecasting.history_input import read_demand
 from agent.forecasting.requests import settled_time
@@ -79,25 +76,6 @@ def test_demand_goes_after_thirteen_weeks(store: HistoryStore) -> None:
     assert requests(store.demand("h100", *EVER)) == [(1, 60.0)]
 
 
-def test_four_weeks_of_a_tier_are_read_in_a_moment_and_a_minute_takes_little_room(
-    store: HistoryStore, path: Path
-) -> None:
-    row = [60.0, 60.0, 60.0, 60.0, 60.0, 6000.0, 60.0, 600.0, 60.0, 12.0, 60.0, 3000.0, 60.0]
-    store.book([booking(0)])
-    marks = ", ".join("?" * (4 + len(row)))
-    store._connection.execute("BEGIN")
-    store._connection.executemany(
-        f"INSERT OR REPLACE INTO demand VALUES ({marks})",
-        ([START + 60 * i, 3, START + 60 * i, START + 60 * i + 60, *row] for i in range(1, 10_080)),
-    )
-    store._connection.execute("COMMIT")
-    (series,) = store._connection.execute("SELECT series FROM demand ORDER BY start LIMIT 1").fetchone()
-    assert series == 3
-    assert len(store.demand("h100", *EVER)) == 10_080
-    store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    assert path.stat().st_size < 10_080 * 200
-
-
 def test_the_columns_are_those_of_this_format() -> None:
     """A column that comes or goes needs another VERSION, or a history of today is no longer read."""
     assert VERSION == 6
@@ -105,12 +83,6 @@ def test_the_columns_are_those_of_this_format() -> None:
         "first, last, expected_seconds, covered_seconds, requests, requests_seconds, completed, prompt_tokens,"
         " prompt_seconds, generation_tokens, generation_seconds, waiting, waiting_seconds, computed_tokens, computed_seconds"
     )
-
-
-def test_the_history_loads_nothing_of_the_forecasts() -> None:
-    code = "import sys, agent.history.store; print([m for m in ('numpy', 'pandas', 'forecast') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.strip() == "[]"
 
 
 # ---- as series ----

@@ -17,7 +17,7 @@ import pytest
 import trustme
 from kube_standin import pod
 from test_credentials import hash_password
-from test_kubernetes_discovery import ON, found, only
+from test_kubernetes_discovery import ON, found
 from test_server import TOKEN, issue, serving, trusting, write_web_file
 from test_web_reports import FILES, NAME
 from waiting import CEILING_SECONDS
@@ -156,14 +156,6 @@ def test_the_health_page_is_the_one_that_is_open_and_it_tells_nothing(tmp_path: 
         result = said(server, None, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     assert result.startswith(b"HTTP/1.1 200")
     assert result.endswith(b"\r\n\r\nok\n")
-
-
-@pytest.mark.parametrize(
-    "address",
-    ["169.254.169.254", "::ffff:169.254.169.254", "fe80::1", "224.0.0.1", "ff02::1", "0.0.0.0", "::", "::ffff:0.0.0.0"],
-)
-def test_a_pod_that_says_it_is_at_a_clouds_metadata_service_is_not_asked(address: str) -> None:
-    assert "none that a pod has" in only(found(pod("a", annotations=ON, address=address)))
 
 
 NOTES: tuple[dict[str, str], ...] = (

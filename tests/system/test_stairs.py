@@ -11,8 +11,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import yaml
-from engine_server import engines
 from paths import ROOT
 from waiting import CEILING_SECONDS
 
@@ -97,52 +95,6 @@ def test_a_module_says_what_it_owns_and_can_be_read_in_one_go(path: Path) -> Non
     text = path.read_text(encoding="utf-8")
     assert ast.get_docstring(ast.parse(text)), "no docstring"
     assert text.count("\n") <= MOST_LINES
-
-
-NODE = """
-import json, sys, urllib.request
-from pathlib import Path
-from agent.cli import main as cli
-from agent.cli import run
-from agent.config.load import load
-from agent.daemon.daemon import Daemon, DaemonOptions
-from agent.config.web import Web
-
-unasked = []
-
-def on_cycle(daemon):
-    unasked.extend(sys.modules)
-    for page in ("", "metrics", "api/status", "healthz"):
-        urllib.request.urlopen(daemon.web.url + page, timeout=120).read()
-    daemon.stop()
-
-loaded = load(Path(sys.argv[1]), role="node")
-Daemon(loaded, DaemonOptions(web=lambda _: Web.model_construct(listen="127.0.0.1:0"), on_cycle=on_cycle)).run()
-print(json.dumps([unasked, sorted(sys.modules)]))
-"""
-
-
-def test_a_node_that_works_has_no_heavy_library_and_no_history_in_memory(tmp_path: Path) -> None:
-    with engines() as (engine,):
-        configuration = {
-            "plan": str(ROOT / "tests" / "plans" / "cpu-small.yaml"),
-            "targets": [{"url": engine.url, "tier": "cpu-small", "replica": "r"}],
-            "gpus": {"source": "none"},
-        }
-        (tmp_path / "sizewatch.yaml").write_text(yaml.safe_dump(configuration))
-        command = [sys.executable, "-W", "error", "-c", NODE, str(tmp_path / "sizewatch.yaml")]
-        found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=CEILING_SECONDS, check=False)
-    assert found.returncode == 0, found.stderr
-    unasked, loaded = map(set, json.loads(found.stdout))
-    # What only a page shows comes with the page.
-    assert not unasked & {"exporters.status.page", "exporters.documents.forecast", "exporters.documents.prewarm"}
-    forecasting = {module for module in unasked if module.partition(".")[0] == "forecast"}
-    assert forecasting <= {"forecast", "forecast.capacity", "forecast.capacity.cold_start"}
-    assert not {module for module in loaded if module.partition(".")[0] in HEAVY}
-    assert not loaded & {"agent.history.store", "sqlite3", "pynvml", "agent.replay.replay", "agent.demo.setup"}
-    # Tools of development that a plugin or a careless import could bring in.
-    assert not {module for module in loaded if module.partition(".")[0] in {"mypy", "pytest", "hypothesis", "ruff"}}
-    assert not {module for module in loaded if module.startswith("pydantic.") and module.endswith(".mypy")}
 
 
 @pytest.mark.parametrize("room", STAIRS)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from daemon_runs import ask, configuration, further, running, write
+from daemon_runs import configuration, further, running, write
 from engine_server import answers_500, engines
 from test_delivery import Manager, manager, names
 from waiting import wait_for
@@ -81,29 +80,6 @@ def test_a_defect_while_alerts_are_handed_over_costs_no_minute(
     assert "sink failed sink=AlertingService" in caplog.text
     with HistoryStore.open_reader(tmp_path / "sizewatch-data" / "history.db") as reader:
         assert reader.minutes("cpu-small", 0.0, 1e11)
-
-
-def test_turns_are_on_time_while_an_alertmanager_hangs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-    with manager() as there, engines() as served:
-        there.hold.clear()
-        path = write(tmp_path, configuration(served, alerting=alerting(there)))
-        with running(path) as daemon:
-            served[0].act = answers_500
-            assert wait_for(lambda: there.bodies)
-            turns = daemon.counts.cycles
-            assert wait_for(lambda: daemon.counts.cycles >= turns + 10)
-            assert ask(daemon, "healthz") == b"ok\n"
-            there.hold.set()
-
-
-def test_a_node_posts_as_well_and_keeps_no_history(tmp_path: Path) -> None:
-    with manager() as there, engines() as served:
-        path = write(tmp_path, configuration(served, role="node", alerting=alerting(there)))
-        with running(path):
-            served[0].act = answers_500
-            assert wait_for(lambda: "SizewatchTierDown" in posted(there))
-    assert not (tmp_path / "sizewatch-data").exists()
 
 
 def test_only_the_path_posts_posts() -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import socket
 import sqlite3
 import threading
 import time
-import urllib.error
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +26,7 @@ from daemon_runs import (
     stepping,
     write,
 )
-from engine_server import answers_500, engines, hangs
+from engine_server import answers_500, engines
 from waiting import CEILING_SECONDS, free_port, wait_for
 
 from agent.config.load import LoadedConfig
@@ -86,33 +83,6 @@ def test_after_an_orderly_stop_the_port_is_closed_and_the_open_minute_is_in_the_
 def changes(reader: Reader) -> list[str]:
     """The events of a history; how long ago the engines of the recorded pages started depends on the day of the test."""
     return [event.kind for event in reader.events(0.0) if event.kind != TimelineKind.COLD_START]
-
-
-def test_cycles_that_take_longer_than_the_interval_are_counted_and_the_others_are_on_time(tmp_path: Path) -> None:
-    with engines(2) as served:
-        data = configuration(served)
-        data["targets"][1]["scrape_timeout"] = "400ms"
-        served[1].act = hangs
-        with running(write(tmp_path, data), cycles=1) as daemon:
-            assert wait_for(lambda: daemon.counts.overruns >= 3)
-            status = told(daemon)
-            assert status.health.overruns >= 3
-            assert up(daemon) == [True, False]
-            asked = served[0].asked
-            # Nobody waits for the next cycle much longer than for the target that hangs, unless the machine is busy.
-            assert wait_for(lambda: any(b - a < 1.0 for a, b in pairwise(tuple(asked))))
-            assert metric(daemon, "sizewatch_cycle_overruns_total") >= 3
-
-
-def test_pages_are_served_while_a_target_hangs(tmp_path: Path) -> None:
-    with engines(2) as served, running(write(tmp_path, configuration(served))) as daemon:
-        served[0].act = hangs
-        asked = len(served[0].asked)
-        assert wait_for(lambda: len(served[0].asked) > asked)
-        cycles = daemon.counts.cycles
-        assert ask(daemon, "metrics")
-        assert daemon.counts.cycles == cycles, "the cycle still waits for the target that hangs"
-        served[0].released.set()
 
 
 def test_a_new_configuration_is_taken_between_cycles_and_replicas_and_alerts_go_on(tmp_path: Path) -> None:
@@ -208,30 +178,6 @@ def test_cycles_go_on_while_a_configuration_is_prepared_and_a_second_request_is_
     assert daemon.counts.cycle_errors == 0
 
 
-def test_tokens_of_the_pages_are_read_again_and_those_of_targets_are_anyway(tmp_path: Path) -> None:
-    web, target = tmp_path / "web", tmp_path / "target"
-    web.write_text("the-first-token-of-this-very-page")
-    target.write_text("one")
-    with engines() as served:
-        data = configuration(served, web={"bearer_token_file": str(web)})
-        data["targets"][0]["bearer_token_file"] = str(target)
-        with running(write(tmp_path, data)) as daemon:
-            ask(daemon, "metrics", "the-first-token-of-this-very-page")
-            web.write_text("the-second-token-of-this-very-page")
-            target.write_text("two, which is longer")
-            daemon.ask_reload()
-            assert wait_for(lambda: daemon.counts.config_reloads == 1)
-            further(daemon)
-            ask(daemon, "metrics", "the-second-token-of-this-very-page")
-            with pytest.raises(urllib.error.HTTPError, match="401"):
-                ask(daemon, "metrics", "the-first-token-of-this-very-page")
-            assert served[0].headers["Authorization"] == "Bearer two, which is longer"
-            web.write_text("")
-            daemon.ask_reload()
-            assert wait_for(lambda: daemon.counts.config_trouble)
-            ask(daemon, "metrics", "the-second-token-of-this-very-page")
-
-
 def test_another_address_is_told_to_need_a_restart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, logger="agent.daemon.daemon")
     with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
@@ -239,13 +185,6 @@ def test_another_address_is_told_to_need_a_restart(tmp_path: Path, caplog: pytes
         daemon.ask_reload()
         assert wait_for(lambda: daemon.counts.config_reloads == 1)
         assert wait_for(lambda: "active after restart" in caplog.text)
-
-
-def test_another_interval_is_taken_at_once(tmp_path: Path) -> None:
-    with engines() as served, running(write(tmp_path, configuration(served, scrape_interval="60s")), 1) as daemon:
-        write(tmp_path, configuration(served))
-        daemon.ask_reload()
-        assert wait_for(lambda: daemon.counts.cycles >= 4)
 
 
 def test_the_history_goes_to_another_folder_with_a_new_configuration(tmp_path: Path) -> None:
@@ -315,15 +254,6 @@ def test_a_defect_in_a_cycle_costs_that_cycle_and_is_counted_and_logged(
         assert up(daemon) == [True]
     assert "job failed job=cycle" in caplog.text
     assert any(record.exc_info for record in caplog.records)
-
-
-def test_a_defect_in_upkeep_costs_that_upkeep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with engines() as served, running(write(tmp_path, configuration(served))) as daemon:
-        monkeypatch.setattr(HistoryStore, "prune", lambda self, now: 1 / 0)
-        daemon._upkeep()
-        further(daemon)
-        assert daemon.counts.cycle_errors == 1
-        assert up(daemon) == [True]
 
 
 def test_pages_can_be_asked_for_by_many_while_cycles_and_reloads_go_on(tmp_path: Path) -> None:
@@ -418,10 +348,3 @@ def test_an_episode_that_was_open_when_the_daemon_stopped_ends_in_its_next_run(t
 def _open(daemon: Daemon) -> float | None:
     rule_state = daemon.loop.state.rules.get(DOWN)
     return rule_state.finding.started_at if rule_state is not None and rule_state.finding is not None else None
-
-
-def test_a_configuration_without_targets_is_watched_and_served(tmp_path: Path) -> None:
-    with running(write(tmp_path, configuration([]))) as daemon:
-        assert json.loads(ask(daemon, "api/status"))["tiers"]
-        assert ask(daemon)
-        assert daemon.counts.cycle_errors == 0

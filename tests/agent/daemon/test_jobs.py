@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -231,12 +230,3 @@ def test_forecasts_follow_the_speed_of_time_and_never_overlap(runs: Runs) -> Non
         assert not runs.twice_at_once
     finally:
         jobs.shutdown()
-
-
-def test_what_apscheduler_says_of_its_own_work_is_not_logged(runs: Runs, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    jobs = runs.jobs(CYCLE)
-    jobs.schedule(INTERVAL)
-    assert wait_for(lambda: len(runs.begun) >= 2)
-    jobs.shutdown()
-    assert [record for record in caplog.records if record.name.startswith(("apscheduler", "tzlocal"))] == []

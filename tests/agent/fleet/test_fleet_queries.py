@@ -55,12 +55,6 @@ def test_eight_tiers_are_asked_with_at_most_40_queries_and_as_many_for_three_tim
     assert {s.replica for batch in minutes.each for s in batch} == {pod_name(0, number) for number in range(12)}
 
 
-def test_tiers_that_are_read_replica_by_replica_are_counted_at_the_start_and_asked_once_a_cycle(tmp_path: Path) -> None:
-    told, _ = asked(tmp_path / "each", 4, each_up_to=32)
-    assert max(told) == 2 * TIERS
-    assert told[-1] == TIERS
-
-
 @pytest.mark.parametrize(("replicas", "most"), [(250, 1), (1000, 4)])
 def test_a_query_of_sums_has_room_for_250_pods(replicas: int, most: int) -> None:
     groups = [[pod_name(0, number) for number in range(load, replicas, 6)] for load in range(6)]

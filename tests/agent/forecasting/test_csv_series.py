@@ -299,11 +299,6 @@ def test_coarser_bins_of_the_file_are_kept_and_noted(tmp_path: Path) -> None:
     assert found.notes == ("bins of 5m were asked for; the file's own are 10m and are kept",)
 
 
-def test_the_files_own_bins_may_be_asked_for(tmp_path: Path) -> None:
-    found = read_trace(written(tmp_path, "0,1", "600,2", "1200,3"), bin_seconds=600.0)
-    assert (len(found.requests), found.notes) == (3, ())
-
-
 def test_more_bins_than_fit_are_refused(tmp_path: Path) -> None:
     seconds = ("0,1", "1,1", "2,1", "25920000,1")
     assert wrong(written(tmp_path, *seconds)).startswith(": spans 25920001 bins of 1 s, most of them missing")
@@ -342,13 +337,6 @@ def test_each_amount_is_at_its_time_and_nothing_else_is_known(
     assert (found.start, found.bin_seconds) == (start, width)
     expected = [NAN if (a := rows.get(i)) is None else float(a) for i in range(max(rows) + 1)]
     assert_array_equal(found.values, row(*expected))
-
-
-def test_a_hundred_thousand_rows_are_read(tmp_path: Path) -> None:
-    begin = datetime(2026, 1, 1)
-    lines = [f"{(begin + timedelta(minutes=i)).isoformat()}Z,{i % 997}" for i in range(100_000)]
-    path = written(tmp_path, *lines)
-    assert len(read_trace(path).requests) == 100_000
 
 
 @pytest.mark.skipif(not TRACES.is_dir(), reason="../shared/traces is not there: real traces are not read")

@@ -198,16 +198,6 @@ def test_a_defect_costs_this_tier_its_forecast_and_the_process_goes_on(
     assert any("Traceback" in record.getMessage() for record in caplog.records)
 
 
-def test_one_tiers_failure_costs_the_others_nothing(tmp_path: Path) -> None:
-    path = keep(tmp_path / "history.db", 30, tier="good")
-    with forecasting() as forecasts:
-        # A time of next to no seconds is a defect's doing, and raises inside the process.
-        forecasts.run([question(path, tier="bad", country="DE", zone="Nowhere/Atall"), question(path, tier="good")])
-        assert forecasts.status("good", None, 1, NOW).recommended is not None
-        assert forecasts.status("bad", None, 1, NOW).recommended is None
-        assert forecasts.pid is not None
-
-
 def test_after_a_defect_the_tier_begins_anew(history: Path) -> None:
     with forecasting(forecast_answers.fails_after_the_first) as forecasts:
         forecasts.run([question(history)])

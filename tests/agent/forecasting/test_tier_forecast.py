@@ -12,7 +12,6 @@ import pytest
 from forecast_samples import DAY_MINUTES, NOW, SETTLED, TIER, amounts, keep, question, rate, series
 
 from agent.config.forecast import EventConfig
-from agent.errors import ConfigError
 from agent.forecasting.history_input import HistoryForecasts
 from agent.forecasting.messages import ForecastResponse
 from agent.forecasting.responses import NOTHING
@@ -331,11 +330,6 @@ def test_a_hold_shorter_than_a_start_is_none() -> None:
             assert found is not None
             kept.append(found.replicas)
         assert kept.count(20) == held - 1
-
-
-def test_a_country_that_is_none_is_told() -> None:
-    with pytest.raises(ConfigError, match=r"forecast\.country"):
-        answered(600, country="XX")
 
 
 def test_bins_of_a_quarter_of_an_hour_are_taken_as_minutes_between_them() -> None:

@@ -196,7 +196,10 @@ def test_a_pod_names_its_tier_only_in_a_namespace_that_the_tier_allows() -> None
 
 @pytest.mark.parametrize(
     "address",
-    ["169.254.169.254", "fd00:ec2::254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "::ffff:192.0.0.192"],
+    [
+        *("169.254.169.254", "fd00:ec2::254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "::ffff:192.0.0.192"),
+        *("::ffff:169.254.169.254", "fe80::1", "224.0.0.1", "ff02::1", "0.0.0.0", "::", "::ffff:0.0.0.0"),
+    ],
 )
 def test_no_address_of_a_metadata_service_is_asked(address: str) -> None:
     assert only(found(pod("a", annotations=ON, address=address))) == "its address is none that a pod has"

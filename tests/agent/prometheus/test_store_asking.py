@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile_store import Handler, Server, Tls, give, serving, vector
+from hostile_store import Handler, Server, give, serving, vector
 from peers import peer_fields
 
 from agent.config.store import StoreConfig
@@ -69,11 +69,6 @@ def test_the_tenant_and_further_headers_are_sent(server: Server, tmp_path: Path)
     api_of(server, org_id="team-a|team-b", header_files={"X-Api-Key": key}).query("up", 1.0)
     assert seen(server)["X-Scope-OrgID"] == "team-a|team-b"
     assert seen(server)["X-Api-Key"] == CANARY
-
-
-def test_a_user_and_password_are_sent_as_basic_authentication(server: Server, tmp_path: Path) -> None:
-    api_of(server, username="u", password_file=written(tmp_path, CANARY)).query("up", 1.0)
-    assert seen(server)["Authorization"] == "Basic " + base64.b64encode(f"u:{CANARY}".encode()).decode()
 
 
 def test_the_environment_and_netrc_decide_nothing(
@@ -189,30 +184,3 @@ def test_options_that_cannot_be_meant_are_all_named(options: dict[str, Any], wor
     with pytest.raises(ConfigError, match=words) as raised:
         StoreConfig.read({"url": "http://127.0.0.1:9090", **options})
     assert "c4n4ry" not in str(raised.value)
-
-
-def test_a_client_certificate_opens_a_store_that_asks_for_one(tmp_path: Path) -> None:
-    tls = Tls(tmp_path)
-    with serving(tls.context) as server:
-        server.act = lambda handler: give(handler, vector())
-        options = {"ca_file": tls.ca_file, "cert_file": tls.cert_file, "key_file": tls.key_file}
-        assert api_of(server, **options).query("up", 1.0) == ()
-        without = api_of(server, ca_file=tls.ca_file)
-        with pytest.raises(StoreError, match="or a certificate") as raised:
-            without.query("up", 1.0)
-        assert raised.value.kind is StoreErrorKind.CREDENTIALS
-        with pytest.raises(StoreError, match="name the CA"):
-            api_of(server).query("up", 1.0)
-        assert len(server.asked) == 1
-
-
-def test_a_certificate_of_another_name_is_checked_against_the_name_that_is_given(tmp_path: Path) -> None:
-    tls = Tls(tmp_path, "store.example")
-    with serving(tls.context) as server:
-        server.act = lambda handler: give(handler, vector())
-        options = {"ca_file": tls.ca_file, "cert_file": tls.cert_file, "key_file": tls.key_file}
-        with pytest.raises(StoreError, match="IP address mismatch"):
-            api_of(server, **options).query("up", 1.0)
-        assert api_of(server, **options, server_name="store.example").query("up", 1.0) == ()
-        with pytest.raises(StoreError, match="Hostname mismatch"):
-            api_of(server, **options, server_name="other.example").query("up", 1.0)

@@ -14,14 +14,9 @@ from agent.cli.main import main
 from agent.config.files import load_plan
 from agent.replay.replay import Replay, replay
 from agent.sources.recording import load
-from rules.confidence import Certainty
-from rules.telemetry.signals import SIGNALS
 from rules.verdicts.finding import Finding
 
 PLAN = recorded.PLANS / "cpu-small.yaml"
-CASCADES = ("cascade_fast", "cascade_large_cache", "cascade_open_ramp", "cascade_slow", "kv_cascade", "overload")
-SUSPECTED = "kv_brim_healthy"
-"""Its load rises like a cascade's and stops where the cache is full: a suspicion that never becomes certain."""
 
 
 def replayed(name: str, step: float = 60.0) -> Replay:
@@ -61,49 +56,6 @@ def finished(found: Replay) -> float:
     return sum(shown.window.counters.get("requests_finished", 0.0) for shown in found.windows if shown.replica)
 
 
-def test_the_document_has_the_keys_of_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
-    told = document(capsys, recorded.folder("kv_cascade"), "--step", "15s", code=1)
-    assert {"schema", "windows", "verdicts", "incidents", "unknowns"} <= set(told)
-    assert told["schema"] == 1
-    for window in told["windows"]:
-        assert {"start", "end", "tier", "replica", "coverage", "readings"} == set(window)
-        assert list(window["readings"]) == [signal.name for signal in SIGNALS]
-        for reading in window["readings"].values():
-            assert set(reading) == {"value", "low", "high", "n"} or set(reading) <= {"gap", "text"}
-    for verdict in told["verdicts"]:
-        assert set(verdict) == {
-            *("rule", "tier", "replica", "status", "certainty", "started_at", "ended_at", "transitions"),
-            *("observed", "expected", "unit", "sentence", "details", "causes", "actions"),
-        }
-        for change in verdict["transitions"]:
-            assert set(change) == {"t", "status", "stage", "certainty"}
-        for cause in verdict["causes"]:
-            assert set(cause) == {"cause", "certainty", "evidence", "against"}
-        for action in verdict["actions"]:
-            assert set(action) == {"text", "runbook"}
-    (incident,) = told["incidents"]
-    assert set(incident) == {
-        *(
-            "id",
-            "tier",
-            "root",
-            "severity",
-            "started_at",
-            "ended_at",
-            "findings",
-            "sentence",
-            "action",
-            "relief",
-            "impact",
-        )
-    }
-    assert set(incident["impact"]) == {"missed", "replicas", "idle"}
-    assert next(one["rule"] for one in incident["findings"]) == "KvCacheCascade"
-    assert {"rule", "replica", "started_at", "ended_at"} == set(incident["findings"][0])
-    for unknown in told["unknowns"]:
-        assert {"rule", "tier", "replica", "reason", "started_at", "ended_at"} <= set(unknown)
-
-
 def test_the_cascade_of_the_recording_is_in_the_document(capsys: pytest.CaptureFixture[str]) -> None:
     told = document(capsys, recorded.folder("kv_cascade"))
     origin = told["windows"][0]["start"]
@@ -122,16 +74,6 @@ def test_the_cascade_of_the_recording_is_in_the_document(capsys: pytest.CaptureF
         (275, 0, "ok", "certain"),
     ]
     assert round(cascade["ended_at"] - origin) == 275
-
-
-@pytest.mark.parametrize("name", recorded.names())
-def test_only_cascades_have_cascade_episodes_and_those_end(name: str) -> None:
-    found = replayed(name)
-    assert [p for p in found.problems if not p.endswith("is not in the plan: it is compared with nothing")] == []
-    assert not [s for s in found.rule_states if s.finding and s.finding.rule == "KvCacheCascade"]
-    cascades = [e for e in found.ended if isinstance(e, Finding) and e.rule == "KvCacheCascade"]
-    assert len(cascades) == (name in (*CASCADES, SUSPECTED))
-    assert all(e.worst.certainty is Certainty.LIKELY for e in cascades if name == SUSPECTED)
 
 
 def test_windows_are_those_of_the_step_per_replica_and_for_the_tier() -> None:

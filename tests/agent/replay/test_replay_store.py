@@ -21,9 +21,7 @@ from agent.cli.replay import moment, parameters
 from agent.config.files import load_plan
 from agent.config.load import LoadedConfig, parse_config
 from agent.prometheus.api import StoreApi
-from agent.prometheus.errors import StoreErrorKind
-from agent.replay.replay import Replay, replay, replay_store
-from agent.sources.recording import load
+from agent.replay.replay import Replay, replay_store
 from rules.telemetry.signals import Gap
 from rules.verdicts.finding import Finding
 
@@ -77,18 +75,6 @@ def test_a_store_is_told_of_in_the_words_of_a_recording(
     assert found == expected
     assert head.startswith(f"{url} from 20")
     assert head.endswith(": 3:30 of cpu-small")
-
-
-def test_programs_get_the_same_document(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main.main(["replay", str(RECORDINGS / "cascade_fast"), "--plan", str(PLAN), "--format", "json"])
-    expected = json.loads(capsys.readouterr().out)
-
-    main.main([*configured(tmp_path, url), "--plan", str(PLAN), "--format", "json", *span()])
-    found = json.loads(capsys.readouterr().out)
-
-    judged = [[(v["rule"], v["status"], v["sentence"]) for v in one["verdicts"]] for one in (found, expected)]
-    assert judged[0] == judged[1]
-    assert [w["replica"] for w in found["windows"]] == [w["replica"] for w in expected["windows"]]
 
 
 def test_a_time_of_which_the_store_has_nothing_cannot_be_judged(
@@ -240,16 +226,3 @@ def test_a_configuration_without_a_store_is_refused(tmp_path: Path, capsys: pyte
 
     assert main.main(given) == 2
     assert "store: is missing" in capsys.readouterr().err
-
-
-def test_a_walk_over_a_store_in_memory_is_the_replay_of_the_recording() -> None:
-    recording, _ = load(RECORDINGS / "cascade_fast")
-    times = [t for _, _, t, _ in engine_samples("cascade_fast")]
-
-    found = replayed(PastStore(MemoryStore.of(engine_samples("cascade_fast"))), min(times) - 1, max(times))
-
-    expected = replay(recording, load_plan(PLAN))
-    assert [(s.tier, s.window) for s in found.windows if s.replica is None] == [
-        (s.tier, s.window) for s in expected.windows if s.replica is None
-    ]
-    assert StoreErrorKind.AWAY not in found.problems

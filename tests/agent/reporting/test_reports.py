@@ -202,19 +202,6 @@ def test_a_destination_that_never_answers_is_given_up_after_the_stated_time(tmp_
     assert looked_after(tmp_path, DUE + HOUR).health(loaded, DUE).deliveries[0].trouble == told.trouble
 
 
-def test_a_destination_that_hangs_is_left_and_the_next_one_has_its_turn(tmp_path: Path) -> None:
-    over = threading.Event()
-    with webhook() as slow, webhook() as good:
-        slow.before = lambda: over.wait() and None
-        loaded = configured(tmp_path, {"slow": f"json://{slow.place}/?rto=1", "good": f"json://{good.place}/"})
-        written(tmp_path)
-        remembered(tmp_path, "slow", "good")
-        reports = looked_after(tmp_path, DUE)
-        assert len(good.taken) == 1
-        over.set()
-    assert reports.health(loaded, DUE).deliveries[0].trouble == "it did not answer in time"
-
-
 def test_a_delivery_that_no_library_ends_is_ended_by_the_daemon(tmp_path: Path) -> None:
     over = threading.Event()
     with webhook() as slow:
