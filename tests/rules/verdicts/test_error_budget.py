@@ -54,8 +54,8 @@ def test_each_objective_counts_its_own_slow_requests() -> None:
     kept = of(each(3, lambda n: minute(n, slow=18)))
     found = whole(kept)
     assert (found.n, found.low, found.best, found.high, found.seconds) == (540, 54, 54, 54, 180)
-    assert error_budget.count_slow_rows(kept, TTFT, 0.099, START, START + HOUR) == 3
-    assert error_budget.count_slow_rows(kept, TTFT, 0.1, START, START + HOUR) == 0
+    assert len(error_budget.list_slow_rows(kept, TTFT, 0.099, START, START + HOUR)) == 3
+    assert len(error_budget.list_slow_rows(kept, TTFT, 0.1, START, START + HOUR)) == 0
     assert whole(kept, TPOT).best == 0
     with pytest.raises(ValueError):
         whole(kept, "queue_seconds")
@@ -122,12 +122,9 @@ def test_rows_are_slow_by_the_best_estimate() -> None:
     first = error_budget.count_slow_requests(kept, TTFT, START, START + 60)
     share = first.best / first.n
     assert first.low == 0 < share
-    assert error_budget.count_slow_rows(kept, TTFT, share / 2, START, START + HOUR) == 2
-    assert error_budget.count_slow_rows(kept, TTFT, share * 2, START, START + HOUR) == 0
-    found = error_budget.find_burn_span(kept, TTFT, share / 2, START, START + HOUR)
-    assert found is not None
-    assert (found.begin, found.end) == (START, START + 180)
-    assert error_budget.find_burn_span(kept, TTFT, share * 2, START, START + HOUR) is None
+    rows = error_budget.list_slow_rows(kept, TTFT, share / 2, START, START + HOUR)
+    assert rows == [(START, START + 60), (START + 120, START + 180)]
+    assert len(error_budget.list_slow_rows(kept, TTFT, share * 2, START, START + HOUR)) == 0
 
 
 def test_requests_without_output_events_are_not_counted_after_a_burn() -> None:
@@ -138,8 +135,9 @@ def test_requests_without_output_events_are_not_counted_after_a_burn() -> None:
     )
     silent = replace(minute(2), histograms={"itl_seconds": ()})
     kept = of([burning, calm, silent], context(slo={"ttft_p99_seconds": 0.26, "itl_p99_seconds": 0.26}))
-    found = error_budget.find_burn_span(kept, "itl_seconds", 0.05, START, START + HOUR)
-    assert found == error_budget.BurnSpan(begin=START, end=START + 60, n=180, slow=0)
+    assert error_budget.list_slow_rows(kept, "itl_seconds", 0.05, START, START + HOUR) == [(START, START + 60)]
+    after = error_budget.count_slow_requests(kept, "itl_seconds", START + 60, START + HOUR)
+    assert (after.n, after.high) == (180, 0)
 
 
 def test_a_minute_without_the_histograms_is_not_seen() -> None:
@@ -165,7 +163,7 @@ def test_three_days_stay_below_the_size_that_a_node_can_afford_and_no_request_is
     assert found.seconds == pytest.approx(3 * DAY, rel=0.002)
     recent = whole(kept, back=HOUR, now=now)
     assert (recent.n, recent.seconds) == (60 * 180, HOUR)
-    assert error_budget.count_slow_rows(kept, TTFT, 0.0, now - HOUR, now) == 60
+    assert len(error_budget.list_slow_rows(kept, TTFT, 0.0, now - HOUR, now)) == 60
 
 
 def test_a_booking_changes_no_budget_that_somebody_holds() -> None:
