@@ -16,7 +16,7 @@ from rich.console import RenderableType
 from exporters.render.terminal import WIDEST, terminal_text, text_grid
 from exporters.render.text import copy_fields, format_duration, format_local, json_fields
 from rules.telemetry.wording import number
-from rules.verdicts.projection import Projection
+from rules.verdicts.context import Projection
 
 if TYPE_CHECKING:
     from forecast.backtest.scores import Scored

@@ -18,8 +18,8 @@ from rules.evaluator.timeline import TimelineEntry, TimelineEvent, list_entries
 from rules.plan.load_bins import TierContext
 from rules.telemetry.signals import SignalValue
 from rules.telemetry.windows import Window
+from rules.verdicts.context import ForecastPoint
 from rules.verdicts.finding import Finding
-from rules.verdicts.projection import ForecastPoint
 from rules.verdicts.verdict import IdleReplicas, RuleResult, Subject, Verdict
 
 if TYPE_CHECKING:

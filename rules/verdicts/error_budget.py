@@ -97,28 +97,23 @@ _SEEN = (*OBJECTIVES, outcomes.FINISHED)
 def empty_budget(context: TierContext) -> Budget:
     """Return the budget of a tier without requests."""
     basis = context.basis
-    limits = basis.ttft_slo_seconds, basis.tpot_slo_seconds, basis.itl_slo_seconds, basis.e2e_slo_seconds
-    return Budget(objectives=limits)
+    return Budget(
+        objectives=(basis.ttft_slo_seconds, basis.tpot_slo_seconds, basis.itl_slo_seconds, basis.e2e_slo_seconds)
+    )
 
 
 def add_minute(budget: Budget, minute: Window) -> Budget:
     """Add a closed minute of one replica. A minute without counts changes nothing."""
     seen = max((minute.seconds_of(f) for f in _SEEN if f in minute.histograms or f in minute.counters), default=0.0)
-    row = _row(budget.objectives, minute, windows.minute_of(minute), MINUTE_SECONDS, seen)
+    row = _row(budget, minute, windows.minute_of(minute), MINUTE_SECONDS, seen)
     if row is None:
         return budget
-    rows = _join_old_minutes(_add_row(budget.rows, row), minute.end)
-    return replace(budget, rows=rows, levels=_add_levels(budget.levels, minute))
-
-
-def _add_levels(known: Mapping[tuple[str, float], float], minute: Window) -> dict[tuple[str, float], float]:
-    """Add the levels of a minute of one replica. Drop old ones."""
-    levels = {key: n for key, n in known.items() if key[1] > minute.end - LEVEL_SECONDS}
+    levels = {key: n for key, n in budget.levels.items() if key[1] > minute.end - LEVEL_SECONDS}
     for family, name in LEVELS.items():
         gauge, key = minute.gauges.get(name), (family, windows.minute_of(minute))
         if gauge is not None:
             levels[key] = levels.get(key, 0.0) + gauge.integral / max(minute.span, MINUTE_SECONDS)
-    return levels
+    return replace(budget, rows=_join_old_minutes(_add_row(budget.rows, row), minute.end), levels=levels)
 
 
 def restore_budget(context: TierContext, hours: Iterable[BinnedWindow], minutes: Iterable[BinnedWindow]) -> Budget:
@@ -130,7 +125,7 @@ def restore_budget(context: TierContext, hours: Iterable[BinnedWindow], minutes:
     grouped = windows.group_by(hours, lambda hour: hour.window.start // HOUR_SECONDS * HOUR_SECONDS)
     for start, group in sorted(grouped.items()):
         whole = windows.sum_windows([hour.window for hour in group])
-        row = _row(budget.objectives, whole, start, HOUR_SECONDS, min(HOUR_SECONDS, whole.span))
+        row = _row(budget, whole, start, HOUR_SECONDS, min(HOUR_SECONDS, whole.span))
         if row is not None:
             budget = replace(budget, rows=_add_row(budget.rows, row))
     for minute in minutes:
@@ -207,11 +202,9 @@ def count_observed_seconds(budget: Budget) -> float:
     return math.fsum(budget.rows[_SEEN_SECONDS::ROW])
 
 
-def _row(
-    objectives: tuple[float | None, ...], window: Window, start: float, span: float, seen: float
-) -> array[float] | None:
+def _row(budget: Budget, window: Window, start: float, span: float, seen: float) -> array[float] | None:
     row = array("d", (start, span, seen, window.counters.get("requests_finished", 0.0)))
-    for family, objective in zip(OBJECTIVES, objectives, strict=True):
+    for family, objective in zip(OBJECTIVES, budget.objectives, strict=True):
         counts, left = (0.0,) * _EACH, 0.0
         if objective is not None:
             share = histograms.share_above(window.histograms.get(family, ()), objective)

@@ -20,7 +20,7 @@ from exporters.documents.forecast import (
     forecast_text,
 )
 from forecast.backtest.scores import Scored
-from rules.verdicts.projection import ForecastPoint, Projection
+from rules.verdicts.context import ForecastPoint, Projection
 
 NOON = datetime(2026, 11, 23, 12, 0, tzinfo=UTC).timestamp()
 BIN = 300.0

@@ -12,8 +12,8 @@ from rules.evaluator.state import EvaluatorState
 from rules.evaluator.step import Evaluator
 from rules.telemetry.signals import Gap
 from rules.telemetry.snapshots import Snapshot
+from rules.verdicts.context import ForecastPoint, Projection
 from rules.verdicts.finding import ClosedSpan, Finding, UnknownSpan
-from rules.verdicts.projection import ForecastPoint, Projection
 from rules.verdicts.verdict import Status, Subject, Unknown, Verdict
 
 A = Subject(tier="t", replica="a")

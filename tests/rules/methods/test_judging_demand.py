@@ -15,7 +15,7 @@ from rules.evaluator import tier_rules
 from rules.plan.load_bins import build_tier_context as view_of
 from rules.telemetry.signals import Gap, Reading
 from rules.telemetry.windows import Window, gap_window
-from rules.verdicts.projection import ForecastPoint, Projection
+from rules.verdicts.context import ForecastPoint, Projection
 from rules.verdicts.verdict import RuleResult, Status, Unknown, Verdict
 
 RULE, DEGRADED = "DemandExceedsCapacity", "ForecastDegraded"

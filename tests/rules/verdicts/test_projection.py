@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from rules.verdicts.projection import ForecastPoint, Projection
+from rules.verdicts.context import ForecastPoint, Projection
 
 
 def at(t: float, q95: float = 2.0) -> ForecastPoint:
