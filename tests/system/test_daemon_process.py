@@ -77,7 +77,9 @@ def test_sighup_reads_good_and_bad_configurations_and_it_goes_on(tmp_path: Path)
         for _ in range(20):
             started.send_signal(signal.SIGHUP)
         assert wait_for(lambda: len(served[1].asked) >= 2)
-        agent = json.loads(ask(url, "api/status"))["agent"]
+        status = json.loads(ask(url, "api/status"))
+        assert status["config"] == str(path)
+        agent = status["agent"]
         assert agent["config_trouble"] is None
         assert agent["cycle_errors"] == 0
         started.send_signal(signal.SIGTERM)
