@@ -101,17 +101,6 @@ def test_schemas_accept_every_object(name: str, release: str) -> None:
         validate(document, release)
 
 
-def test_schemas_see_a_mistake() -> None:
-    objects = chart()
-    service = objects["Service", "sizewatch-fleet"]
-    with pytest.raises(Exception, match="selectors"):
-        validate({**service, "spec": {**service["spec"], "selectors": {}}}, "1.30")
-    daemon_set = json.loads(json.dumps(objects["DaemonSet", "sizewatch-node"]))
-    daemon_set["spec"]["template"]["spec"]["containers"][0]["securityContext"]["readOnlyRootFileSystem"] = True
-    with pytest.raises(Exception, match="readOnlyRootFileSystem"):
-        validate(daemon_set, "1.30")
-
-
 SWITCHES: dict[str, set[str]] = {
     "node.enabled": {"DaemonSet", "ClusterRole", "ClusterRoleBinding", "PriorityClass", "PodMonitor"},
     "fleet.enabled": {"Deployment", "Service", "ServiceMonitor"},

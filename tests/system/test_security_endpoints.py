@@ -23,9 +23,7 @@ from test_web_reports import FILES, NAME
 from waiting import CEILING_SECONDS
 
 from agent.alerting.webhook import WebhookReceiver
-from agent.config.load import load
 from agent.config.peer import Peer
-from agent.errors import ConfigError
 from agent.http_server.credentials import Authenticator
 from agent.http_server.server import WebServer
 from agent.kubernetes.api import (
@@ -151,13 +149,6 @@ def test_no_form_of_a_request_reads_a_page_without_leave(way: str, tmp_path: Pat
     assert leaks == []
 
 
-def test_the_health_page_is_the_one_that_is_open_and_it_tells_nothing(tmp_path: Path) -> None:
-    with guarded("token", tmp_path) as (server, _):
-        result = said(server, None, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-    assert result.startswith(b"HTTP/1.1 200")
-    assert result.endswith(b"\r\n\r\nok\n")
-
-
 NOTES: tuple[dict[str, str], ...] = (
     {"path": "//evil.example/metrics"},
     {"path": "@evil.example/"},
@@ -216,13 +207,3 @@ def test_a_token_of_the_service_account_that_is_no_text_is_told_without_it(tmp_p
     assert caught.value.__cause__ is not None
     assert caught.value.__cause__.__cause__ is None
     assert "s3cret" not in str(caught.value)
-
-
-def test_a_target_at_an_address_that_nothing_can_be_asked_at_keeps_a_daemon_from_starting(tmp_path: Path) -> None:
-    path = tmp_path / "sizewatch.yaml"
-    path.write_text("targets: [{url: 'http://*/metrics?key=abcd-1234-secret', tier: t}]\ngpus: {source: none}\n")
-    with pytest.raises(
-        ConfigError, match=r"sizewatch.yaml: targets\[0\].url: must be an http:// or https:// address"
-    ) as caught:
-        load(path)
-    assert "secret" not in str(caught.value)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from paths import ROOT
 from waiting import CEILING_SECONDS
@@ -45,23 +44,6 @@ def test_everything_that_runs_is_in_the_lock_in_the_version_that_is_installed() 
     running = {name: installed.version for name, (installed, _) in sbom().needed().items() if name != "sizewatch"}
     assert len(running) > 30
     assert {name: version for name, version in running.items() if pinned.get(name) != version} == {}
-
-
-def test_what_is_imported_at_run_time_is_declared() -> None:
-    declared = {canonicalize_name(Requirement(text).name) for text in sbom().declared()}
-    assert {
-        "requests",
-        "apscheduler",
-        "urllib3",
-        "orjson",
-        "starlette",
-        "uvicorn",
-        "pyyaml",
-        "pydantic",
-        "jinja2",
-        "apprise",
-        "statsmodels",
-    } <= declared
 
 
 def test_every_licence_is_known_and_none_reaches_over_to_us() -> None:

@@ -8,11 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
+from loopback import LoopbackServer, Quiet, served
 from mortal_alertmanager import alertmanager
 from peers import peer_fields
 from waiting import CEILING_SECONDS, free_port, wait_for
@@ -27,13 +28,11 @@ REFUSED = "its batch was answered with 400: Alertmanager's log has the reason"
 Answer = Callable[[list[dict[str, Any]]], tuple[int, bytes]]
 
 
-class Manager(ThreadingHTTPServer):
+class Manager(LoopbackServer):
     """Answers as `result` says; `bodies` are what was posted, `headers` those of the last request."""
 
-    daemon_threads = True
-
     def __init__(self, port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
+        super().__init__(_Handler, port)
         self.result: Answer = lambda alerts: OK
         self.bodies: list[list[dict[str, Any]]] = []
         self.headers: dict[str, str] = {}
@@ -41,14 +40,11 @@ class Manager(ThreadingHTTPServer):
         self.hold.set()
 
     def poster(self, **options: Any) -> AlertmanagerClient:
-        url = f"http://127.0.0.1:{self.server_address[1]}/api/v2/alerts"
+        url = f"{self.url}/api/v2/alerts"
         return AlertmanagerClient(Peer(**peer_fields(url=url, **{"timeout_seconds": CEILING_SECONDS, **options})))
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that gave up hangs up; that is what is tested."""
 
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Quiet, BaseHTTPRequestHandler):
     server: Manager
 
     def do_POST(self) -> None:
@@ -62,21 +58,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(said)
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
-
 
 @contextmanager
 def manager(port: int = 0) -> Iterator[Manager]:
-    with Manager(port) as one:
-        thread = threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
+    there = Manager(port)
+    with served(there):
         try:
-            yield one
+            yield there
         finally:
-            one.hold.set()
-            one.shutdown()
-            thread.join()
+            there.hold.set()
 
 
 def one(name: str, firing: bool = True, **labels: str) -> AlertPayload:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +13,6 @@ from typing import Any
 import forecast_answers
 import pytest
 from forecast_samples import DAY_MINUTES, NOW, SETTLED, TIER, keep, question
-from paths import ROOT
 from waiting import CEILING_SECONDS, wait_for
 
 from agent.forecasting import service
@@ -324,17 +321,6 @@ def test_a_history_without_this_tier_or_without_a_file_says_so(history: Path, tm
         assert forecasts.status("unseen", None, 1, NOW).gap == "no demand of this tier has been kept yet"
         assert "none.db" in forecasts.status("nowhere", None, 1, NOW).gap
         assert forecasts.health().failures == {}
-
-
-def test_the_daemons_side_loads_no_numbers_library() -> None:
-    code = (
-        "import sys, agent.daemon.daemon, agent.forecasting.service, agent.forecasting.requests, exporters.status.page\n"
-        "print([m for m in ('numpy', 'pandas', 'scipy', 'statsmodels', 'dateutil', 'holidays') if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=CEILING_SECONDS, check=True
-    )
-    assert done.stdout.strip() == "[]"
 
 
 def test_forecasters_are_kept_for_settings_and_not_for_moments() -> None:

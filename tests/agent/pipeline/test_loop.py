@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from engine_server import Engine, Handler, answers_500, engines, give, hangs
-from gpu_samples import T, by_uuid, readout
+from gpu_samples import T, readout
 from loops import LoopParts, scrape_loop
 from waiting import CEILING_SECONDS, wait_for
 
@@ -123,15 +123,6 @@ def test_telemetry_of_a_target_that_gives_no_page_is_unknown_and_not_ok() -> Non
         assert isinstance(watched.result("TelemetryStale"), Unknown)
 
 
-def test_a_target_that_was_never_up_is_told_too() -> None:
-    with watching() as (served, watched):
-        served[0].act = answers_500
-        watched.go(3)
-        assert "No usable metrics page ever" in watched.result("TargetDown").sentence
-        (replica,) = watched.status().tiers[0].replicas
-        assert (replica.up, replica.last_seen, replica.is_gone) == (False, None, True)
-
-
 def test_pages_are_shown_while_a_target_hangs() -> None:
     with watching(2) as (served, watched):
         watched.go(2)
@@ -236,14 +227,6 @@ def test_a_new_configuration_keeps_replicas_sums_and_alerts_of_what_is_still_wat
         assert watched.runtime.replicas["t", "r1"].sums.window().counters["requests_finished"] >= sums
         assert watched.loop.state.replicas["t", "r1"].track.misses == 0
         assert len(watched.runtime.trend("t")) >= 2
-
-
-def test_the_gpus_of_a_replica_are_shown_without_a_gap_after_a_new_configuration() -> None:
-    with watching(1, source=Slow(), gpus=("0",)) as (_, watched):
-        watched.go(3)
-        watched.reconfigure()
-        (gpu,) = watched.status().tiers[0].replicas[0].gpus
-        assert gpu.counters["gpu_energy_joules"] == 200.0
 
 
 def finding(rule: str = "TargetDown", replica: str | None = "r0", started: float = T - 600) -> Finding:
@@ -366,11 +349,3 @@ def test_a_likely_finding_is_logged_as_likely_and_again_when_it_becomes_certain(
         ("INFO", "finding rule=TtftSloBurn subject=t/r0 status=likely certainty=likely"),
         ("WARNING", "finding rule=TtftSloBurn subject=t/r0 status=critical certainty=certain"),
     ]
-
-
-def test_the_only_target_of_a_node_gets_its_gpus_into_its_windows() -> None:
-    with watching(1, source=Slow(), gpus=("auto",)) as (_, watched):
-        watched.go(3)
-        window = watched.loop.state.replicas["t", "r0"].open[-1]
-        assert window.counters["gpu_energy_joules"] == 100.0
-        assert by_uuid(*watched.parts.source.gpus.latest.values()).keys() == {"GPU-a"}

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from forecast.backtest.scores import Scored, score_walk
-from forecast.backtest.walk import BacktestRun, MethodForecasts, select_naive
+from forecast.backtest.walk import BacktestRun, MethodForecasts
 from forecast.backtest.window import BacktestWindow
-from forecast.models.methods import SAME_AS_NOW, SAME_AS_YESTERDAY
+from forecast.models.methods import SAME_AS_NOW
 from forecast.series.binned import Array, Series
 
 NAN = np.nan
@@ -56,21 +56,10 @@ def test_without_the_naive_method_there_is_no_ratio() -> None:
     assert found.interval("wape_ratio") is None
 
 
-def test_bins_that_were_not_seen_are_no_targets() -> None:
-    (found,) = of(said("ours", [9.0] * 4, [11.0] * 4), came=(10.0, NAN, 10.0, NAN))
-    assert found.targets == 2
-    assert found.values["coverage"] == 1.0
-
-
 def test_a_test_in_which_nothing_was_seen_has_no_scores() -> None:
     (found,) = of(said("ours", [9.0] * 4, [11.0] * 4), came=(NAN,) * 4)
     assert found.targets == 0
     assert set(found.values.values()) == {None}
-
-
-def test_paths_are_measured_by_yesterday_and_single_leads_by_now() -> None:
-    assert select_naive(said("ours", [9.0] * 4, [11.0] * 4)) == SAME_AS_NOW
-    assert select_naive(said("ours", [9.0] * 4, [11.0] * 4, lone=False)) == SAME_AS_YESTERDAY
 
 
 def test_the_pinball_loss_is_in_percent_of_the_mean_of_the_test() -> None:

@@ -68,19 +68,6 @@ def test_quantiles_stand_in_order_and_none_is_negative(everything: BacktestRun) 
         assert (one.quantiles >= 0).all()
 
 
-def test_a_method_that_is_always_too_high_has_no_upper_quantile_below_its_point() -> None:
-    series = week(DAYS)
-    falling = replace(series, values=np.tile(week(1).values, DAYS) * np.linspace(9.0, 1.0, len(series)) ** 3)
-    for one in walk(falling, [NEXT, DAY], methods=[SAME_AS_YESTERDAY], test_days=TESTED).forecasts:
-        assert (one.quantiles[2] == one.quantiles[1]).any()
-        assert (np.diff(one.quantiles, axis=0) >= 0).all()
-
-
-def test_no_quantile_of_wild_traffic_is_negative() -> None:
-    for one in walk(week(DAYS, noise=1.5), [NEXT, DAY], methods=[SAME_AS_NOW], test_days=TESTED).forecasts:
-        assert one.quantiles.min() == 0.0
-
-
 def test_the_naive_forecasts_are_what_came_before(everything: BacktestRun) -> None:
     values = everything.window.series.values
     found = {(one.method, one.horizon_seconds): one for one in everything.forecasts}
@@ -102,17 +89,6 @@ def test_ours_is_the_online_forecaster_as_production_runs_it(everything: Backtes
     row = int(np.flatnonzero(ours.origins == test + 10)[0])
     assert path.start == series.time(test + 10)
     assert_allclose(ours.quantiles[:, row, 0], path.quantiles[:, 0])
-
-
-def test_traffic_with_a_season_is_forecast_far_better_than_by_the_same_as_now(everything: BacktestRun) -> None:
-    day = by_name(score_walk(everything), DAY)
-    naive = day[SAME_AS_NOW].values["wape"]
-    assert naive is not None
-    for method in NAMES:
-        error = day[method].values["wape"]
-        assert error is not None
-        if method != SAME_AS_NOW:
-            assert error < 0.4 * naive
 
 
 def test_ratios_are_by_the_naive_method_of_the_horizon(everything: BacktestRun) -> None:
@@ -170,20 +146,6 @@ def test_little_history_is_answered_with_the_same_as_now_and_never_much_worse(da
 def test_a_method_that_there_is_not_is_told_with_those_there_are() -> None:
     with pytest.raises(CannotTest, match=r"no method prophecy; there are sizewatch, same as now"):
         walk(week(DAYS), [NEXT], methods=["prophecy"])
-
-
-def test_progress_is_told_until_the_end() -> None:
-    heard: list[tuple[str, int, int]] = []
-    walk(
-        week(DAYS),
-        [NEXT],
-        methods=[SAME_AS_NOW, SAME_AS_YESTERDAY],
-        test_days=TESTED,
-        progress=lambda name, done, total: heard.append((name, done, total)),
-    )
-    done = [one[1] for one in heard]
-    assert done == sorted(done)
-    assert heard[-1] == (SAME_AS_YESTERDAY, 2, 2)
 
 
 PUBLISHED = {

@@ -85,19 +85,10 @@ def test_reacting_is_the_baselines_hpa_with_its_tolerance_and_hold(utilisation) 
     assert np.array_equal(run.asked, billed)
 
 
-def test_reacting_stays_where_it_is_within_the_tolerance() -> None:
-    steady = world([7.0] * 5 + [7.6] * 5 + [7.8] * 5, capacity=1.0, before=7.0)
-    assert simulate_reactive(steady, 0.7).asked.tolist() == [10.0] * 11 + [12.0] * 4
-
-
 def test_what_is_asked_for_serves_one_lead_later_and_is_billed_at_once() -> None:
     run = simulate_fleet(np.array([1.0, 4.0, 4.0, 4.0, 4.0, 2.0]), 3, 1)
     assert run.ready.tolist() == [1.0, 1.0, 1.0, 1.0, 4.0, 2.0]
     assert outcome(world([1.0] * 6), run).replica_hours == pytest.approx(19 / 60)
-
-
-def test_a_hold_leaves_a_target_only_for_the_highest_of_its_minutes() -> None:
-    assert apply_hold(np.array([3.0, 1.0, 2.0, 1.0, 1.0]), 3).tolist() == [3.0, 3.0, 3.0, 2.0, 2.0]
 
 
 def test_an_outcome_counts_minutes_and_requests() -> None:
@@ -131,11 +122,6 @@ def test_perfect_foresight_is_never_short_and_nothing_smaller_with_its_hold_is_e
     assert outcome(here, run).replica_hours < outcome(here, simulate_static(here, peak(here))).replica_hours
     highest = int(np.argmax(here.demand))
     assert run.asked[highest - lead] == replicas(here.demand, 1.0)[highest]
-
-
-def test_without_demand_nothing_is_late() -> None:
-    idle = world([0.0, 0.0], before=0.0)
-    assert outcome(idle, simulate_static(idle, 1)).late == 0.0
 
 
 @pytest.mark.parametrize("count", [4.0, 3.0 + 1e-12])

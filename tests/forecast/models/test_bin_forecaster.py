@@ -130,20 +130,6 @@ def test_a_ratio_of_errors_needs_twenty_bins() -> None:
     assert {one.error_ratio is None for one in counts if one.forecasts >= 20} == {False}
 
 
-@pytest.mark.slow
-def test_coverage_holds_on_noise_of_counts() -> None:
-    values = wave(40)
-    one = begun(values, 10)
-    covered = []
-    for value in values[240:]:
-        path = one.path(1)
-        assert path is not None
-        covered.append(value <= path.quantiles[2, 0])
-        one.step(float(value))
-    # Standard deviation of a share of 720: 0.8 %.
-    assert abs(np.mean(covered) - 0.95) < 0.025
-
-
 def troubled(name: str) -> Array:
     values = wave(15)
     if name == "nothing":
@@ -264,12 +250,3 @@ def test_what_no_series_can_be_is_refused() -> None:
     one = begun(wave(3), 3)
     with pytest.raises(ValueError, match="finite and not negative"):
         one.step(-1.0)
-
-
-def test_before_each_day_of_the_week_was_seen_a_first_monday_is_no_sunday() -> None:
-    hours = np.arange(24 * 7)
-    values = np.where(hours // 24 < 5, 100.0, 10.0) + wave(7, level=2.0)
-    # On the first Sunday evening no method but last week's can know of Monday.
-    path = begun(values, 7).path(24)
-    assert path is not None
-    assert (path.quantiles[2, 1:] >= values[1:24]).all()

@@ -50,8 +50,3 @@ def test_before_it_has_learnt_it_says_nothing_and_never_less_than_nothing() -> N
     assert np.isnan(found[:18]).all()
     assert np.isfinite(found[-24:]).all()
     assert np.nanmin(found) >= 0
-
-
-def test_a_fleet_ten_times_as_large_is_forecast_ten_times_as_high() -> None:
-    values = wave(8)
-    assert said(10 * values, 150) == pytest.approx(10 * said(values, 150))

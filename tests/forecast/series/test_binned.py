@@ -59,11 +59,6 @@ def test_an_empty_series_stays_empty() -> None:
         bin_events(row(0), row(1), 0)
 
 
-def test_every_amount_needs_a_time() -> None:
-    with pytest.raises(ValueError, match="needs its time"):
-        bin_events(row(0, 60), row(1), 60.0)
-
-
 def test_coarse_bins_begin_at_whole_multiples_of_themselves() -> None:
     made = resample(series(*range(1, 9), start=180.0), 300.0)
     # 1 and 2 are two of five minutes: less than half.
@@ -81,11 +76,6 @@ def test_a_series_off_the_grid_of_multiples_keeps_its_own_grid() -> None:
     assert made.start == 30.0
     assert_array_equal(made.values, row(2, 2, 2, 2))
     assert resample(series(*[1.0] * 8, start=90.0), 120.0).start == 30.0
-
-
-def test_the_same_bins_are_the_same_series() -> None:
-    one = series(1, NAN, 3)
-    assert_array_equal(resample(one, 60.0).values, one.values)
 
 
 @pytest.mark.parametrize(

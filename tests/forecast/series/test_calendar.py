@@ -86,12 +86,6 @@ def test_days_that_are_like_sundays_have_the_slots_of_a_sunday() -> None:
     assert time_of_week(start, 3600, 24, "Europe/Berlin", christmas).tolist() == of_days[0]
 
 
-def test_a_day_like_a_sunday_is_one_of_the_zones_clock() -> None:
-    start = unix("2026-12-24T22:00")
-    slots = time_of_week(start, 3600, 3, "Europe/Berlin", (date(2026, 12, 25),))
-    assert slots.tolist() == [3 * 24 + 23, 6 * 24, 6 * 24 + 1]
-
-
 def test_the_days_of_a_grid_are_those_of_the_zones_clock() -> None:
     start = unix("2026-12-24T22:30")
     assert local_days(start, 1800, 2, "Europe/Berlin") == (date(2026, 12, 24), date(2026, 12, 25))

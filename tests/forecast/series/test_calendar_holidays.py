@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, timedelta
-from zoneinfo import ZoneInfo
+from datetime import date, timedelta
 
 import pytest
 
-from forecast.series.calendar import local_days, public_holidays, time_of_week
+from forecast.series.calendar import public_holidays
 
 
 def days(first: str, count: int) -> list[date]:
@@ -42,10 +41,3 @@ def test_a_part_of_a_country_has_its_own_as_well() -> None:
 def test_what_is_no_country_is_refused_in_words(country: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         public_holidays(country, days("2026-01-01", 1))
-
-
-def test_a_holiday_has_the_week_slots_of_a_sunday() -> None:
-    start = datetime(2026, 12, 25, tzinfo=ZoneInfo("Europe/Berlin")).timestamp()
-    grid = (start, 3600.0, 24, "Europe/Berlin")
-    found = public_holidays("DE", local_days(*grid))
-    assert time_of_week(*grid, found).tolist() == list(range(144, 168))

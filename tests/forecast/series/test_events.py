@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -47,10 +46,6 @@ def factors(
 ) -> list[float]:
     found: list[float] = event_factors(several, unix(start), bin_seconds, n, BERLIN).tolist()
     return found
-
-
-def test_without_an_event_everything_is_as_ever() -> None:
-    assert factors() == [1.0] * 24
 
 
 def test_an_event_multiplies_the_bins_it_fills() -> None:
@@ -137,9 +132,3 @@ def test_what_an_event_adds_is_its_length_within_the_grid(
     within = max(0, min(24 * 60, begin + minutes) - max(0, begin)) * 60
     added = float((event_factors([one], start, bin_seconds, n, BERLIN) - 1).sum()) * bin_seconds
     assert math.isclose(added, (factor - 1) * within, abs_tol=1e-3)
-
-
-def test_the_factors_are_one_row_of_floats() -> None:
-    found = event_factors([], 0.0, 300.0, 0, "UTC")
-    assert found.dtype == np.float64
-    assert len(found) == 0

@@ -1,7 +1,5 @@
 """The bins so far: what is filled is no observation, sums and slots are those of the bins, nothing beyond the last."""
 
-from datetime import date
-
 import numpy as np
 import pytest
 from forecast_traffic import DAY, HOUR, MONDAY, past_of, series, wave
@@ -64,11 +62,6 @@ def test_slots_reach_beyond_the_end_and_follow_the_clock_of_the_zone() -> None:
     # On 2023-03-26 the clock in Berlin goes from 02:00 to 03:00; the series begins at 00:00 of that Sunday.
     berlin = ObservedBins(series(wave(2), start=1_679_785_200.0, zone="Europe/Berlin"))
     assert berlin.slots(5).tolist() == [144, 145, 147, 148, 149]
-
-
-def test_a_holiday_has_the_slots_of_a_sunday() -> None:
-    past = ObservedBins(series(wave(2)), sundays=(date(2023, 11, 21),))
-    assert past.slots(49)[[23, 24, 47, 48]].tolist() == [23, 144, 167, 48]
 
 
 @pytest.mark.parametrize("bin_seconds", [7 * HOUR, 1000.0, 2 * DAY])

@@ -21,7 +21,7 @@ from agent.config.files import load_plan
 from agent.config.load import load as load_config
 from agent.daemon.daemon import Daemon
 from agent.demo.runner import watch
-from agent.demo.simulation.scenario import DAY, HOUR, weekday
+from agent.demo.simulation.scenario import DAY, HOUR
 from agent.demo.simulation.weeks import CONFIG, HISTORY, PLAN, SimulatedHistory, continue_simulation, fill
 from agent.errors import ConfigError
 from agent.history.reader import NOTE, Reader
@@ -87,22 +87,6 @@ def test_demand_is_known_for_every_minute_that_was_watched_and_for_no_other(past
         day = told["days"][2]
         asked = sum(one.requests or 0.0 for one in minutes if day["day"] <= one.start < day["day"] + DAY)
         assert asked == pytest.approx(day["arrived"], rel=5e-3)
-
-
-def test_traffic_follows_the_hour_and_the_day_of_the_week(past: tuple[Reader, Truth]) -> None:
-    store, _ = past
-    minutes = store.demand(RAG, BEGIN, END)
-
-    def mean(hour: int, weekend: bool) -> float:
-        found = [
-            one.requests or 0.0
-            for one in minutes
-            if one.start % DAY // HOUR == hour and (weekday(one.start) >= 5) is weekend
-        ]
-        return sum(found) / len(found)
-
-    assert mean(13, False) > 3 * mean(2, False)
-    assert mean(13, True) == pytest.approx(0.4 * mean(13, False), rel=0.1)
 
 
 def test_prompts_of_one_tier_double_as_the_truth_says_and_the_others_stay(past: tuple[Reader, Truth]) -> None:
@@ -174,13 +158,6 @@ def test_the_cascade_is_told_page_by_page_and_before_the_alert_of_others(past: t
     assert alert.diagnosis.rule == "KvCacheCascade"
 
 
-def test_no_minute_around_the_cascade_is_booked_twice_or_lost(past: tuple[Reader, Truth]) -> None:
-    store, truth = past
-    begin = truth["tiers"][CODE]["kv_cascade"]["begin"] // HOUR * HOUR
-    total = windows.sum_windows(one.window for one in hours(store, CODE, begin - 2 * HOUR, begin + 3 * HOUR))
-    assert total.covered_seconds == total.expected_seconds == 2 * 5 * HOUR
-
-
 def test_every_restart_is_an_event_with_its_cold_start(past: tuple[Reader, Truth]) -> None:
     store, truth = past
     events = store.events(BEGIN)
@@ -204,19 +181,6 @@ def test_a_plan_that_changed_splits_the_history_at_that_hour(past: tuple[Reader,
     assert store.bins(CODE, at, END, before) == ()
     assert store.bins(CODE, BEGIN, at, after) == ()
     assert [event.t for event in store.events(BEGIN) if event.kind == TimelineKind.PLAN] == [at]
-
-
-def test_step_13_confirms_the_week_before_anything_went_wrong(past: tuple[Reader, Truth]) -> None:
-    store, _ = past
-    told = {event.tier: event.text for event in store.events(BEGIN) if event.kind == TimelineKind.STEP13}
-    assert "confirms the benchmark" in told[RAG]
-
-
-def test_minutes_are_there_for_the_newest_time_only(past: tuple[Reader, Truth]) -> None:
-    store, _ = past
-    newest = store.minutes(CHAT, END - HOUR, END)
-    assert len(newest) == 60 * 3
-    assert {one.window.span for one in newest} == {60.0}
 
 
 def test_a_past_without_a_place_or_a_length_that_is_none_is_refused(
