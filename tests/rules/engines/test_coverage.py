@@ -190,7 +190,7 @@ def test_both_formats_name_the_same_uses() -> None:
     assert without_total("vllm-0.33.0.openmetrics.txt") == without_total("vllm-0.33.0.prom")
 
 
-def test_a_name_that_another_replaces_is_left_alone_on_that_page_only() -> None:
+def test_replaced_name_is_unread_on_that_page() -> None:
     old = by_name(explain_families(VLLM_V1, families(PAGES / "vllm-0.8.5.prom")))
     newer = by_name(explain_families(VLLM_V1, families(PAGES / "vllm-0.11.0.prom")))
     assert old["vllm:time_per_output_token_seconds"].families == ("itl_seconds",)
@@ -198,12 +198,9 @@ def test_a_name_that_another_replaces_is_left_alone_on_that_page_only() -> None:
     assert newer["vllm:inter_token_latency_seconds"].families == ("itl_seconds",)
 
 
-def test_what_nobody_knows_is_said_to_be_unknown() -> None:
+def test_unknown_and_untyped_names() -> None:
     (found,) = explain_families(VLLM_V1, {"vllm:request_failure_total": "counter"})
     assert (found.is_read, found.text) == (False, "")
-
-
-def test_a_name_without_a_type_is_taken_at_its_word() -> None:
     (found,) = explain_families(VLLM_V1, {"ray_vllm_num_preemptions_total": "untyped"})
     assert found.families == ("preemptions",)
 
@@ -218,7 +215,7 @@ def test_what_an_excerpt_lacks_tells_nothing() -> None:
     assert version_range(VLLM_V1, excerpt | {"vllm:mooncake_xfer_time_seconds": "histogram"}) == "after 0.32.0"
 
 
-def test_a_deprecated_name_that_is_shown_again_does_not_make_a_page_older() -> None:
+def test_deprecated_name_does_not_age_a_page() -> None:
     """--show-hidden-metrics-for-version; without it 0.12 hides time_per_output_token_seconds."""
     shown = families(PAGES / "vllm-0.12.0.prom")
     assert "vllm:time_per_output_token_seconds" in shown

@@ -53,26 +53,20 @@ def with_value(text: str, name: str, value: str) -> str:
 # --- what is read
 
 
-def test_running_and_waiting_are_those_processed_and_those_deferred() -> None:
+def test_llamacpp_gauges_cached_tokens_and_positions() -> None:
     text = with_value(with_value(page_text(LOADED), "requests_processing", "4"), "requests_deferred", "8")
     gauges = of(text).gauges
     assert (gauges["requests_running"], gauges["requests_waiting"]) == (4, 8)
-
-
-def test_cached_prompt_tokens_come_on_top_of_those_that_it_counts() -> None:
-    """prompt_tokens_total is without them, as its help says."""
+    # prompt_tokens_total is without them, as its help says.
     counters = of(with_value(page_text(LOADED), "prompt_tokens_cached_total", "1000")).counters
     assert (counters["prompt_tokens"], counters["prompt_tokens_computed"]) == (59030, 58030)
     assert (counters["prefix_hit_tokens"], counters["prefix_queried_tokens"]) == (1000, 59030)
-
-
-def test_accepted_tokens_are_told_by_position_once_there_are_any() -> None:
     counters = of(page_text(LOADED) + POSITIONS).counters
     assert [counters[f"spec_accepted_at_position/{place}"] for place in (0, 1)] == [30, 20]
 
 
 @pytest.mark.parametrize("value", ["nan", "-nan", "NaN"])
-def test_a_page_with_a_number_that_is_none_is_read_but_for_that(value: str) -> None:
+def test_nan_breaks_only_its_family(value: str) -> None:
     """A mean of nothing; only its own family is lost."""
     text = page_text(LOADED)
     assert of(with_value(text, "predicted_tokens_seconds", value)) == of(text)
@@ -81,7 +75,7 @@ def test_a_page_with_a_number_that_is_none_is_read_but_for_that(value: str) -> N
     assert page.counters["generation_tokens"] == 29144
 
 
-def test_a_restart_is_seen_though_no_page_tells_its_start() -> None:
+def test_restart_is_seen_without_start_time() -> None:
     before, after = of(page_text(LOADED)), of(page_text(FRESH), START + 15)
     assert (before.started_at, after.started_at) == (None, None)
     assert windows.diff_snapshots(before, after).explain_missing("generation_tokens") is Gap.RESTARTED
@@ -123,7 +117,7 @@ def spans() -> tuple[tuple[float, float], ...]:
     return tuple((start, start + seconds) for start, seconds in began)
 
 
-def test_no_page_of_the_recording_has_a_problem() -> None:
+def test_recording_pages_have_no_problem() -> None:
     assert len(pages()) == 28
     assert not [page.problems for _, page in pages() if page.problems]
 
@@ -132,7 +126,7 @@ def test_no_page_of_the_recording_has_a_problem() -> None:
     ("family", "when", "tokens"),
     [("generation_tokens", "e2e", "completion_tokens"), ("prompt_tokens_computed", "ttft", "prompt_tokens")],
 )
-def test_tokens_of_a_window_are_those_of_the_clients_but_at_its_edges(family: str, when: str, tokens: str) -> None:
+def test_window_tokens_match_clients(family: str, when: str, tokens: str) -> None:
     """Generated ones count when their request ends, prompts when they are done."""
     compared = exact = 0
     for window in shown():
@@ -146,19 +140,16 @@ def test_tokens_of_a_window_are_those_of_the_clients_but_at_its_edges(family: st
     assert exact >= compared - 2
 
 
-def test_over_the_recording_every_token_is_counted_once() -> None:
+def test_recording_totals_match_clients() -> None:
     clients = recorded.requests(RECORDING)
     assert whole().counters["generation_tokens"] == sum(int(r["completion_tokens"]) for r in clients) == 29144
     assert whole().counters["prompt_tokens"] == sum(int(r["prompt_tokens"]) for r in clients) == 58030
-
-
-def test_the_time_spent_generating_is_that_of_the_clients() -> None:
     clients = recorded.requests(RECORDING)
     seconds = math.fsum(float(r["e2e"]) - float(r["ttft"]) for r in clients)
     assert whole().counters["generation_seconds"] == pytest.approx(seconds, rel=SECONDS_SHARE)
 
 
-def test_the_mean_time_per_output_token_is_that_of_the_clients_but_for_each_first_token() -> None:
+def test_mean_tpot_matches_clients() -> None:
     """Requests are not counted, so their first tokens, which took no such time, are among those it is divided by."""
     clients = recorded.requests(RECORDING)
     seconds = math.fsum(float(r["e2e"]) - float(r["ttft"]) for r in clients)
@@ -169,7 +160,7 @@ def test_the_mean_time_per_output_token_is_that_of_the_clients_but_for_each_firs
     assert found.value == pytest.approx(seconds / (tokens - len(clients)), rel=0.01)
 
 
-def test_running_and_waiting_are_the_slots_and_those_for_whom_there_was_none() -> None:
+def test_running_and_waiting_match_slots() -> None:
     """12 clients at once on 4 slots; each sends its next request when its last one ends."""
     queueing = 0
     for t, page in pages():
@@ -181,7 +172,7 @@ def test_running_and_waiting_are_the_slots_and_those_for_whom_there_was_none() -
     assert queueing == 9
 
 
-def test_what_it_does_not_tell_is_a_gap_with_a_reason() -> None:
+def test_untold_signals_are_gaps() -> None:
     """The clients saw a P50 of TTFT of 2.2 s while they queued; its page has no word of it but the length of the queue."""
     readings = read_all(whole())
     for signal in (
@@ -202,7 +193,7 @@ def test_what_it_does_not_tell_is_a_gap_with_a_reason() -> None:
         assert found.gap is Gap.NOT_EXPOSED, signal
 
 
-def test_nothing_was_drafted_and_nothing_cached_and_only_the_latter_is_a_number() -> None:
+def test_only_cache_hits_read_zero() -> None:
     readings = read_all(whole())
     assert readings["tokens_per_round"] == Missing(gap=Gap.NO_TRAFFIC)
     hits = readings["prefix_hit_ratio"]

@@ -50,7 +50,7 @@ def through_router(text: str, *workers: str) -> str:
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_through_the_router_the_page_of_one_worker_says_the_same(name: str) -> None:
+def test_router_page_of_one_worker_reads_alike(name: str) -> None:
     address = "http://10.0.0.1:30000"
     routed = read(through_router(page_text(name), address))
     plain = read(page_text(name))
@@ -58,7 +58,7 @@ def test_through_the_router_the_page_of_one_worker_says_the_same(name: str) -> N
     assert dict(routed.facts) | {"worker_addr": address} == dict(plain.facts) | {"worker_addr": address}
 
 
-def test_workers_behind_one_router_are_replicas_each_with_the_numbers_of_its_own_page() -> None:
+def test_router_workers_are_replicas() -> None:
     text = page_text(REAL)
     alone = read(text)
     both = PageReader("sglang").read_engines(
@@ -81,14 +81,11 @@ def test_its_first_requests_are_counted_from_zero() -> None:
     assert window.explain_missing("e2e_seconds") is not Gap.NO_TRAFFIC
 
 
-def test_an_engine_without_traffic_has_no_retractions_and_nothing_is_not_exposed_but_histograms() -> None:
+def test_sglang_without_traffic_and_across_restart() -> None:
     found = read_all(windows.diff_snapshots(read(page_text(STARTUP), START), read(page_text(STARTUP), START + 15)))
     assert found["completed_rps"] == Reading(value=0.0, low=0.0, high=0.0, n=0)
     assert found["eviction_rate"] == Missing(gap=Gap.NO_TRAFFIC)
     assert found["prefix_hit_ratio"] == Missing(gap=Gap.NO_TRAFFIC)
-
-
-def test_nothing_tells_its_start_and_counters_still_do_not_cross_a_restart() -> None:
     before, after = read(page_text(REAL), START), read(page_text(STARTUP), START + 15)
     assert (before.started_at, before.ready_at) == (None, None)
     assert windows.diff_snapshots(before, after).explain_missing("requests_finished") is Gap.RESTARTED
@@ -97,7 +94,7 @@ def test_nothing_tells_its_start_and_counters_still_do_not_cross_a_restart() -> 
 # --- streamed and not
 
 
-def test_where_nothing_is_streamed_there_is_no_time_to_first_token() -> None:
+def test_unstreamed_requests_have_no_ttft() -> None:
     text = page_text(REAL).replace('is_streaming="true"', 'is_streaming="no"')
     assert "ttft_seconds" not in read(text).histograms
 
@@ -108,7 +105,7 @@ def test_where_nothing_is_streamed_there_is_no_time_to_first_token() -> None:
 @pytest.mark.parametrize(
     ("name", "family"), [("num_running_reqs", "requests_running"), ("num_queue_reqs", "requests_waiting")]
 )
-def test_requests_of_all_priorities_are_not_counted_twice(name: str, family: str) -> None:
+def test_priorities_are_not_counted_twice(name: str, family: str) -> None:
     """--enable-priority-scheduling: the total has priority="", each priority a series of its own."""
     text = page_text(REAL)
     (line,) = (line for line in text.splitlines() if line.startswith(f"sglang:{name}{{"))
@@ -126,7 +123,7 @@ def test_ranks_of_one_engine_repeat_one_number(rank: str) -> None:
         assert read(of_ranks(page_text(name), rank, 3)) == read(page_text(name))
 
 
-def test_data_parallel_ranks_are_added_up_and_of_the_kv_cache_the_mean_and_the_fullest_told() -> None:
+def test_data_parallel_sglang_adds_up() -> None:
     text = with_value(page_text(REAL), "token_usage", "0.5")
     two = of_ranks(text, "dp_rank", 2)
     two, times = re.subn(r'(?m)^(sglang:token_usage\{.*dp_rank="1".*) \S+$', r"\1 0.9", two)

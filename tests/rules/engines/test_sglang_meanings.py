@@ -15,7 +15,7 @@ from rules.telemetry.signals import Reading
 # --- the prefix cache
 
 
-def test_prefix_hits_are_counted_where_prompts_are_prefilled() -> None:
+def test_prefix_hits_count_at_prefill() -> None:
     """Real: 73013 + 5 tokens by prefills, 73017 by finished requests (one prompt of one token never finished)."""
     page = read(page_text(REAL))
     assert (page.counters["prefix_queried_tokens"], page.counters["prefix_hit_tokens"]) == (73018, 5)
@@ -29,13 +29,13 @@ def test_prefix_hits_are_counted_where_prompts_are_prefilled() -> None:
     assert read(more).counters["prefix_queried_tokens"] == 73218
 
 
-def test_before_that_they_are_counted_with_finished_requests() -> None:
+def test_old_prefix_hits_count_with_finished() -> None:
     text = without_lines(page_text(REAL), "prefill_effective_tokens")
     page = read(text)
     assert (page.counters["prefix_queried_tokens"], page.counters["prefix_hit_tokens"]) == (73017, 5)
 
 
-def test_sources_of_cached_tokens_add_up_and_total_is_one_of_them() -> None:
+def test_cached_token_sources_add_up() -> None:
     """collector.py: a request adds to `total` only where it has no details by source."""
     real = without_lines(page_text(REAL), "prefill_effective_tokens")
     (line,) = (line for line in real.splitlines() if line.startswith("sglang:cached_tokens_total{"))
@@ -43,7 +43,7 @@ def test_sources_of_cached_tokens_add_up_and_total_is_one_of_them() -> None:
     assert read(real.replace(line, f"{line}\n{total}")).counters["prefix_hit_tokens"] == 12
 
 
-def test_before_the_first_hit_there_are_none() -> None:
+def test_no_prefix_hit_yet_is_zero() -> None:
     text = without_lines(page_text(REAL), "prefill_effective_tokens", "cached_tokens")
     assert read(text).counters["prefix_hit_tokens"] == 0
 
@@ -57,7 +57,7 @@ def test_the_hit_rate_gauge_is_not_used(release: str) -> None:
 # --- counters
 
 
-def test_a_retraction_is_a_preemption_and_its_gauge_is_none() -> None:
+def test_retraction_is_a_preemption() -> None:
     text = page_text(REAL)
     labels = f'{{engine_type="unified",model_name="tiny",{RANKS}}}'
     counted = (
@@ -67,7 +67,7 @@ def test_a_retraction_is_a_preemption_and_its_gauge_is_none() -> None:
     assert read(with_value(text, "num_retracted_reqs", "9.0")).counters["preemptions"] == 0
 
 
-def test_before_requests_were_counted_those_with_a_latency_had_finished() -> None:
+def test_latencies_count_finished_before_counters() -> None:
     text = without_lines(page_text("sglang-0.4.6.prom"), "num_requests_total", "spec_accept_length", "cached_tokens")
     assert read(text).counters["requests_finished"] == 40
     assert "prefix_hit_tokens" not in read(text).counters
@@ -85,7 +85,7 @@ def test_an_answer_counts_by_its_status(status: str, family: str) -> None:
     assert read(text).counters["http_requests_ok"] == 288
 
 
-def test_a_client_that_left_before_its_answer_was_not_refused() -> None:
+def test_client_abort_is_no_refusal() -> None:
     left = 'sglang:http_responses_total{endpoint="/v1/chat/completions",method="POST",status_code="499"} 4.0\n'
     counters = read(page_text(REAL) + left).counters
     assert (counters["http_requests_refused"], counters["http_requests_failed"]) == (0, 0)
@@ -94,7 +94,7 @@ def test_a_client_that_left_before_its_answer_was_not_refused() -> None:
 # --- latencies
 
 
-def test_transfers_that_failed_are_zero_where_there_were_transfers_only() -> None:
+def test_transfer_failures_need_transfers() -> None:
     new = page_text("sglang-0.5.10.prom")
     assert read(new).counters["kv_transfer_failures"] == printed(new, r"sglang:num_transfer_failed_reqs_total\{.*")
     assert read(without_lines(new, "num_transfer_failed")).counters["kv_transfer_failures"] == 0
@@ -104,13 +104,10 @@ def test_transfers_that_failed_are_zero_where_there_were_transfers_only() -> Non
 # --- gauges and facts
 
 
-def test_the_start_is_as_long_as_the_longer_of_its_processes() -> None:
+def test_startup_is_its_longest_process() -> None:
     assert read(page_text(STARTUP)).gauges["engine_startup_seconds"] == pytest.approx(12.1029, abs=1e-4)
     swapped = page_text(STARTUP).replace('phase="tokenizer_e2e"', 'phase="other"')
     assert read(swapped).gauges["engine_startup_seconds"] == pytest.approx(3.2103, abs=1e-4)
-
-
-def test_in_older_releases_it_is_one_number() -> None:
     text = with_value(page_text("sglang-0.5.3.prom"), "engine_startup_time", "27.5")
     assert read(text).gauges["engine_startup_seconds"] == 27.5
 
@@ -134,7 +131,7 @@ def balance(passes: float, total: float, forward_mode: str, **ranks: int) -> str
     return f"sglang:eplb_balancedness_count{{{labels}}} {passes}\nsglang:eplb_balancedness_sum{{{labels}}} {total}\n"
 
 
-def test_the_balance_of_experts_is_the_sum_and_count_of_a_summary_over_all_forward_modes() -> None:
+def test_expert_balance_sums_forward_modes() -> None:
     text = page_text(REAL)
     assert "expert_balance_sum" not in read(text).counters
     told = "# TYPE sglang:eplb_balancedness summary\n" + balance(40.0, 30.0, "decode") + balance(10.0, 9.0, "extend")

@@ -50,7 +50,7 @@ def uses(text: str) -> dict[str, FamilyUse]:
 # --- what is read
 
 
-def test_a_family_that_has_counted_nothing_is_zero_beside_the_arrivals() -> None:
+def test_tgi_families_are_zero_beside_arrivals() -> None:
     """The exporter prints a series with its first event."""
     counters = of(without(page_text(PAGE), "tgi_request_failure")).counters
     assert [counters[f"requests_{what}"] for what in ("finished", "failed", "aborted")] == [200, 0, 0]
@@ -59,7 +59,7 @@ def test_a_family_that_has_counted_nothing_is_zero_beside_the_arrivals() -> None
     assert (first["requests_arrived"], first["requests_finished"]) == (220, 0)
 
 
-def test_before_the_first_request_it_is_known_and_says_nothing() -> None:
+def test_tgi_without_requests_is_known() -> None:
     page = of(FRESH)
     assert (page.counters, page.gauges, page.facts["max_batch_total_tokens"]) == ({}, {}, "65536")
     with pytest.raises(ScrapeError, match="no page of an engine"):
@@ -82,7 +82,7 @@ def test_arrivals_are_counted_and_not_worked_out() -> None:
     assert completed.value == pytest.approx(10 / SECONDS)
 
 
-def test_the_time_to_first_token_lies_between_the_queue_and_the_whole_request() -> None:
+def test_tgi_ttft_lies_between_queue_and_end() -> None:
     zero = re.sub(r"(?m)^(tgi_\S+(_bucket\{.*\}|_sum|_count)) \S+$", r"\1 0", page_text(PAGE))
     readings = read_all(windows.diff_snapshots(of(zero), of(page_text(PAGE), START + SECONDS)))
     ttft, queue, e2e = readings["ttft_p99_seconds"], readings["queue_p99_seconds"], readings["e2e_p99_seconds"]
@@ -95,7 +95,7 @@ def test_the_time_to_first_token_lies_between_the_queue_and_the_whole_request() 
 # --- table and page hold each other
 
 
-def test_every_name_of_its_reference_is_on_the_page() -> None:
+def test_reference_names_are_on_the_page() -> None:
     """docs/source/reference/metrics.md of TGI 3.3."""
     of_batches = "current_max_tokens current_size decode_duration filter_duration forward_duration inference_count"
     of_batches += " inference_duration inference_success next_size"

@@ -40,7 +40,7 @@ def older() -> str:
 # --- whose page it is
 
 
-def test_a_triton_that_serves_other_models_is_a_stranger() -> None:
+def test_other_triton_models_are_strangers() -> None:
     with pytest.raises(ScrapeError, match="no page of an engine"):
         read(re.sub(r"(?m)^(# TYPE )?nv_trt_llm_.*\n", "", page_text(PAGE)))
 
@@ -48,18 +48,15 @@ def test_a_triton_that_serves_other_models_is_a_stranger() -> None:
 # --- several models of one pipeline
 
 
-def test_so_it_is_with_the_scripted_pipeline() -> None:
+def test_triton_model_names_are_free() -> None:
     scripted = read(page_text(PAGE).replace('model="ensemble"', 'model="tensorrt_llm_bls"'))
     assert scripted.counters == page().counters
     assert scripted.histograms == page().histograms
-
-
-def test_whatever_the_model_that_generates_is_called() -> None:
     renamed = read(page_text(PAGE).replace('model="tensorrt_llm"', 'model="llama"'))
     assert (renamed.counters, renamed.gauges) == (page().counters, page().gauges)
 
 
-def test_a_release_without_reasons_has_failures_and_no_rejections() -> None:
+def test_old_triton_has_no_rejections() -> None:
     counters = read(older()).counters
     assert counters["http_requests_failed"] == 1
     assert "admission_rejections" not in counters
@@ -80,13 +77,13 @@ def test_the_first_response_is_timed_in_milliseconds() -> None:
     assert (value.low, value.high) == (0.5, 2.0)
 
 
-def test_without_that_histogram_it_says_how_to_switch_it_on() -> None:
+def test_triton_hints_at_missing_histogram() -> None:
     found = signals(read(without(page_text(PAGE), "nv_inference_first_response_histogram_ms")))
     assert found["ttft_p99_seconds"] == Missing(gap=Gap.NOT_EXPOSED)
     assert "histogram_latencies=true" in TRITON.explain_missing(["ttft_seconds"])
 
 
-def test_sums_of_microseconds_give_no_quantile_and_are_left_alone() -> None:
+def test_microsecond_sums_give_no_quantile() -> None:
     found = uses(TRITON, page_text(PAGE))
     for name in ("request_duration_us", "queue_duration_us", "compute_infer_duration_us"):
         assert not found[f"nv_inference_{name}"].is_read
@@ -96,19 +93,13 @@ def test_sums_of_microseconds_give_no_quantile_and_are_left_alone() -> None:
 # --- states as labels
 
 
-def test_running_and_waiting_are_scheduled_and_active_but_not_scheduled() -> None:
+def test_triton_gauges_and_facts() -> None:
     gauges = page().gauges
     assert (gauges["requests_running"], gauges["requests_waiting"]) == (8, 3)
     assert "requests_waiting" not in read(older()).gauges
-
-
-def test_the_fraction_of_blocks_in_use_is_the_utilisation() -> None:
     printed = {kind: float(value) for kind, value in re.findall(r'block_type="(\w+)".* (\S+)\n', page_text(PAGE))}
     assert page().gauges["kv_utilization"] == page().gauges["kv_utilization_max"] == printed["used"] / printed["max"]
     assert "kv_utilization" not in read(older()).gauges
-
-
-def test_loading_the_model_is_the_least_that_a_cold_start_takes() -> None:
     assert page().gauges["engine_startup_seconds"] == 63.25
     value = signals(page())["cold_start_seconds"]
     assert isinstance(value, Reading)

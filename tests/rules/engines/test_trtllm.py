@@ -30,18 +30,18 @@ def signals(found: Snapshot) -> dict[str, SignalValue]:
 
 
 @pytest.mark.parametrize("label", ["model_name", "engine_type", "finished_reason"])
-def test_names_without_a_prefix_are_anyones_unless_all_three_labels_are_there(label: str) -> None:
+def test_plain_names_need_all_labels(label: str) -> None:
     with pytest.raises(ScrapeError, match="no page of an engine"):
         read(re.sub(rf'(?m)^(request_success_total\{{.*){label}="', r'\1other="', page_text(PLAIN)))
 
 
-def test_a_server_that_prints_the_same_names_for_something_else_is_a_stranger() -> None:
+def test_shop_with_same_names_is_a_stranger() -> None:
     text = '# TYPE request_success_total counter\nrequest_success_total{service="shop"} 7\n'
     with pytest.raises(ScrapeError, match="no page of an engine"):
         read(text)
 
 
-def test_before_the_first_request_the_configuration_tells_whose_page_it_is_and_nothing_has_happened_yet() -> None:
+def test_trtllm_without_requests_is_known() -> None:
     found = read(CONFIG_ONLY.sub("", page_text(NEWER)))
     assert (found.engine, found.histograms, found.gauges) == ("trtllm", {}, {})
     zeros = ("requests_finished", "requests_aborted", "requests_failed", "prompt_tokens", "generation_tokens")
@@ -53,7 +53,7 @@ def test_before_the_first_request_the_configuration_tells_whose_page_it_is_and_n
 
 
 @pytest.mark.parametrize("name", [FIRST, PLAIN])
-def test_a_way_to_end_that_has_not_been_seen_yet_is_zero_beside_others(name: str) -> None:
+def test_unseen_ending_is_zero_beside_others(name: str) -> None:
     text = re.sub(r'(?m)^\S*request_success_total\{.*"(cancelled|timeout)".*\n', "", page_text(name))
     counters = read(text).counters
     assert [counters[family] for family in ("requests_finished", "requests_aborted", "requests_failed")] == [197, 0, 0]
@@ -62,18 +62,15 @@ def test_a_way_to_end_that_has_not_been_seen_yet_is_zero_beside_others(name: str
 # --- the KV cache
 
 
-def test_a_cache_that_never_hit_has_a_hit_rate_of_zero() -> None:
+def test_cache_extremes_are_zero_and_one() -> None:
     counters = read(without(page_text(FIRST), "trtllm_kv_cache_reused_blocks_total")).counters
     assert counters["prefix_hit_tokens"] == 0.0
     assert counters["prefix_queried_tokens"] > 0
-
-
-def test_a_cache_that_never_missed_has_a_hit_rate_of_one() -> None:
     counters = read(without(page_text(FIRST), "trtllm_kv_cache_missed_blocks_total")).counters
     assert counters["prefix_hit_tokens"] == counters["prefix_queried_tokens"] > 0
 
 
-def test_without_counters_the_engines_own_average_is_the_hit_rate() -> None:
+def test_average_hit_rate_without_counters() -> None:
     text = without(page_text(FIRST), "trtllm_kv_cache_reused_blocks_total", "trtllm_kv_cache_missed_blocks_total")
     found = signals(read(text))["prefix_hit_ratio"]
     assert isinstance(found, Reading)
@@ -83,7 +80,7 @@ def test_without_counters_the_engines_own_average_is_the_hit_rate() -> None:
 # --- speculation
 
 
-def test_drafted_tokens_by_position_give_rounds_and_acceptance() -> None:
+def test_positions_give_rounds_and_acceptance() -> None:
     text = page_text(NEWER)
     at = [float(v) for v in re.findall(r"(?m)^trtllm_spec_decode_accepted_tokens_total\{.* (\S+)$", text)]
     drafted = [float(v) for v in re.findall(r"(?m)^trtllm_spec_decode_drafted_tokens_total\{.* (\S+)$", text)]
@@ -96,12 +93,12 @@ def test_drafted_tokens_by_position_give_rounds_and_acceptance() -> None:
     assert found.value == pytest.approx(1 + sum(at) / drafted[0])
 
 
-def test_drafts_that_were_all_refused_are_zero_accepted() -> None:
+def test_refused_drafts_are_zero_accepted() -> None:
     counters = read(without(page_text(NEWER), "trtllm_spec_decode_accepted_tokens_total")).counters
     assert counters["spec_accepted_tokens"] == 0.0
 
 
-def test_step_by_step_counters_tell_no_rounds_so_acceptance_does_not_follow() -> None:
+def test_step_counters_give_no_acceptance() -> None:
     found = signals(page(FIRST))
     assert (page(FIRST).counters["spec_draft_tokens"], page(FIRST).counters["spec_accepted_tokens"]) == (24000, 9600)
     acceptance, length = found["speculative_acceptance"], found["tokens_per_round"]

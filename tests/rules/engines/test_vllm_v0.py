@@ -47,7 +47,7 @@ def with_one_more(text: str, name: str, value: float) -> str:
 # --- whose page it is
 
 
-def test_what_tells_v0_from_v1_is_the_missing_engine_label() -> None:
+def test_engine_label_tells_v1() -> None:
     of(page_text(PAGE))
     assert read(page_text("vllm-0.8.5.prom")).generation == "v1"
     assert read(page_text("vllm-0.8.5.prom").replace('engine="0",', "")).generation == "v0"
@@ -62,7 +62,7 @@ def test_the_configured_engine_has_both_generations() -> None:
 # --- what is read
 
 
-def test_beyond_the_last_edge_of_ttft_there_is_only_a_bound() -> None:
+def test_ttft_above_last_edge_is_bounded() -> None:
     text = page_text(PAGE)
     late = re.sub(
         r"(?m)^(vllm:time_to_first_token_seconds_(bucket\{le=\"\+Inf\".*\}|count\{.*\})) \S+$", r"\1 1000.0", text
@@ -71,7 +71,7 @@ def test_beyond_the_last_edge_of_ttft_there_is_only_a_bound() -> None:
     assert found == Reading(value=None, low=10.0, high=None, n=960.0)
 
 
-def test_the_mean_time_per_output_token_comes_from_the_decode_time() -> None:
+def test_v0_mean_tpot_from_decode_time() -> None:
     text = page_text(PAGE)
     more = with_one_more(text, "request_decode_time_seconds", 2.7)
     more = with_one_more(more, "request_generation_tokens", 28.0)
@@ -80,7 +80,7 @@ def test_the_mean_time_per_output_token_comes_from_the_decode_time() -> None:
     assert found.value == pytest.approx(2.7 / (28 - 1))
 
 
-def test_the_hit_rate_is_the_gauge_of_the_gpu_where_there_are_no_counters() -> None:
+def test_v0_hit_rate_is_the_gauge() -> None:
     found = read_all(
         windows.diff_snapshots(of(page_text(PAGE)), of(page_text(PAGE).replace("4157.0", "9999.0"), START + 15))
     )
@@ -89,7 +89,7 @@ def test_the_hit_rate_is_the_gauge_of_the_gpu_where_there_are_no_counters() -> N
     assert hits.value == pytest.approx(0.094)
 
 
-def test_without_prefix_caching_its_rate_of_minus_one_is_no_rate() -> None:
+def test_rate_of_minus_one_is_none() -> None:
     off = re.sub(r"(?m)^(vllm:[cg]pu_prefix_cache_hit_rate\{.*\}) \S+$", r"\1 -1.0", page_text(PAGE))
     page = of(off)
     assert "prefix_hit_gauge" not in page.gauges
@@ -98,7 +98,7 @@ def test_without_prefix_caching_its_rate_of_minus_one_is_no_rate() -> None:
     assert "-1 without prefix caching" in VLLM_V0.explain_missing(["prefix_hit_tokens"])
 
 
-def test_a_server_that_finished_nothing_yet_says_zero_and_not_nothing() -> None:
+def test_v0_without_finished_requests_is_zero() -> None:
     """The counter of finished requests appears with the first of them, the gauges with the first step."""
     text = without(page_text(PAGE), "vllm:request_success")
     counters = of(text).counters
@@ -107,7 +107,7 @@ def test_a_server_that_finished_nothing_yet_says_zero_and_not_nothing() -> None:
     assert (of(with_stops).counters["requests_finished"], of(with_stops).counters["requests_aborted"]) == (1916, 0)
 
 
-def test_answers_by_http_status_are_told_where_the_server_counts_them() -> None:
+def test_v0_counts_http_status_where_told() -> None:
     counters = of(page_text(PAGE) + HTTP.lstrip()).counters
     assert [counters[f"http_requests_{what}"] for what in ("ok", "refused", "failed")] == [12, 3, 0]
     assert "http_requests_ok" not in of(page_text(PAGE)).counters

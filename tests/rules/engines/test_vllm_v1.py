@@ -41,7 +41,7 @@ def with_value(text: str, name: str, value: str) -> str:
 # --- spelling
 
 
-def test_created_series_are_no_counters_but_tell_when_the_engine_was_ready() -> None:
+def test_created_series_tell_readiness() -> None:
     text = page_text(REAL)
     whole = read(text)
     assert whole.started_at == pytest.approx(1795198622.03)
@@ -51,7 +51,7 @@ def test_created_series_are_no_counters_but_tell_when_the_engine_was_ready() -> 
     assert (bare.started_at, bare.ready_at) == (whole.started_at, None)
 
 
-def test_in_multiprocess_mode_nothing_tells_the_start_and_counters_still_do_not_cross_a_restart() -> None:
+def test_restart_is_seen_in_multiprocess_mode() -> None:
     bare = re.sub(r"(?m)^.*(_created|process_start_time_seconds).*\n", "", page_text(REAL))
     before = read(bare, START)
     assert (before.started_at, before.ready_at) == (None, None)
@@ -62,7 +62,7 @@ def test_in_multiprocess_mode_nothing_tells_the_start_and_counters_still_do_not_
 # --- more than one process or engine
 
 
-def test_data_parallel_engines_are_summed_but_for_what_is_no_amount() -> None:
+def test_data_parallel_vllm_adds_up() -> None:
     one, two = read(page_text(NEWEST)), read(in_two_engines(page_text(NEWEST)))
     for family, value in one.counters.items():
         assert two.counters[family] == (value if family == "admission_rejections" else 2 * value), family
@@ -76,7 +76,7 @@ def test_data_parallel_engines_are_summed_but_for_what_is_no_amount() -> None:
 
 
 @pytest.mark.parametrize(("page", "name"), [(NEWEST, "kv_cache_usage_perc"), (OLDEST, "gpu_cache_usage_perc")])
-def test_of_data_parallel_engines_the_kv_cache_is_averaged_and_the_fullest_is_told(page: str, name: str) -> None:
+def test_kv_cache_averages_over_engines(page: str, name: str) -> None:
     text = in_two_engines(page_text(page))
     for engine, value in (("0", "0.5"), ("1", "0.9")):
         text = with_value(text, f'vllm:{name}{{engine="{engine}"', value)
@@ -95,7 +95,7 @@ def later(text: str, **values: str) -> str:
     return text
 
 
-def test_a_queue_sum_gone_wrong_is_dropped_and_its_buckets_stand() -> None:
+def test_wrong_queue_sum_keeps_buckets() -> None:
     """vLLM issue 49135: `_sum` of the request times takes negative or uptime-sized values; `_count` goes on."""
     text = page_text(REAL)
     before = read(text, START)
@@ -106,7 +106,7 @@ def test_a_queue_sum_gone_wrong_is_dropped_and_its_buckets_stand() -> None:
         assert part.n == 0
 
 
-def test_changed_edges_after_an_upgrade_cost_that_family_one_window() -> None:
+def test_changed_edges_cost_one_window() -> None:
     """TTFT ended at 10 s until spring 2025; here without its process start, as behind a proxy that hides it."""
     text = re.sub(r"(?m)^.*(_created|process_start_time_seconds).*\n", "", page_text(REAL))
     longer = r'(?m)^vllm:time_to_first_token_seconds_bucket.*le="(20|40|80|160|640|2560)\.0".*\n'
@@ -120,7 +120,7 @@ def test_changed_edges_after_an_upgrade_cost_that_family_one_window() -> None:
 # --- renames, units and meanings
 
 
-def test_in_0_8_the_prefix_cache_counts_blocks() -> None:
+def test_old_prefix_cache_counts_blocks() -> None:
     text = with_value(page_text(OLDEST), "vllm:gpu_prefix_cache_hits_total", "700.0")
     info = 'vllm:cache_config_info{block_size="16",engine="0"} 1.0\n'
     page = read(text + "# TYPE vllm:cache_config_info gauge\n" + info)
@@ -131,7 +131,7 @@ def test_in_0_8_the_prefix_cache_counts_blocks() -> None:
     assert len(blocks.problems) == 2
 
 
-def test_an_engine_in_sleep_mode_is_not_awake() -> None:
+def test_sleeping_engine_is_not_awake() -> None:
     text = page_text("vllm-0.12.0.prom")
     asleep = with_value(
         text,
@@ -152,7 +152,7 @@ def test_only_the_newest_set_of_adapters_counts() -> None:
     assert read(idle, 1795200176.0).gauges["adapters_running"] == 0.0
 
 
-def test_a_fresh_engine_has_all_its_families_and_no_traffic() -> None:
+def test_fresh_engine_has_no_traffic() -> None:
     text = re.sub(r"(?m)^(vllm:\S+(_total|_bucket|_sum|_count)\{.*) \S+$", r"\1 0.0", page_text(REAL))
     found = read_all(windows.diff_snapshots(read(text, START), read(text, START + 15)))
     assert found["ttft_p99_seconds"] == Missing(gap=Gap.NO_TRAFFIC)
