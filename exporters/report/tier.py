@@ -348,7 +348,7 @@ def _prewarming(past: TierPast, limits: Mapping[str, Mapping[str, float]]) -> Pr
         else (),
         start=worth.start if worth else None,
         end=worth.end if worth else None,
-        sentence=" ".join(filter(None, (worth.sentence, worth.margin_sentence))) if worth else "",
+        sentence=worth.sentence if worth else "",
         saved_replica_hours=reacting.replica_hours - ours.replica_hours if both and ours and reacting else None,
         saved_money=instead - paid if instead is not None and paid is not None else None,
         saved_late_requests=reacting.late_requests - ours.late_requests if both and ours and reacting else None,
