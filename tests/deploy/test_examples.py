@@ -75,7 +75,7 @@ def ask(url: str) -> Any:
         return json.load(answer)
 
 
-def test_every_example_has_a_page_that_says_what_was_not_tried() -> None:
+def test_examples_say_what_was_not_tried() -> None:
     listed = set(re.findall(r"\]\((\w[\w-]*)/", (EXAMPLES / "README.md").read_text(encoding="utf-8")))
     folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert listed == folders
@@ -86,7 +86,7 @@ def test_every_example_has_a_page_that_says_what_was_not_tried() -> None:
             assert (EXAMPLES / name / link).exists(), link
 
 
-def test_compose_mounts_files_that_are_there_and_opens_ports_to_this_machine_only() -> None:
+def test_compose_mounts_exist_and_ports_are_local() -> None:
     services = compose()["services"]
     assert set(services) == {"engine", "sizewatch", "prometheus", "alertmanager", "grafana"}
     for name, service in services.items():
@@ -101,7 +101,7 @@ def test_compose_mounts_files_that_are_there_and_opens_ports_to_this_machine_onl
     assert compose("vllm.yaml")["services"]["engine"]["image"].startswith("vllm/vllm-openai:v")
 
 
-def test_compose_runs_as_processes_until_prometheus_has_readings_rules_and_alertmanager(tmp_path: Path) -> None:
+def test_compose_reaches_prometheus_and_alertmanager(tmp_path: Path) -> None:
     manager, page = free_port(), free_port()
     with ExitStack() as stack:
         address = stack.enter_context(engine())
@@ -128,7 +128,7 @@ def test_compose_runs_as_processes_until_prometheus_has_readings_rules_and_alert
 
 
 @pytest.mark.parametrize("release", ["1.30", "1.37"])
-def test_the_chart_takes_the_values_and_kubernetes_takes_its_objects(release: str) -> None:
+def test_chart_and_kubernetes_accept_example(release: str) -> None:
     library: Any = pytest.importorskip(
         "kubernetes_validate", reason="kubernetes-validate is not installed: the example was NOT checked"
     )
@@ -139,7 +139,7 @@ def test_the_chart_takes_the_values_and_kubernetes_takes_its_objects(release: st
             library.validate(document, release, strict=True)
 
 
-def test_the_fleets_configuration_finds_the_replica_in_a_real_prometheus(tmp_path: Path) -> None:
+def test_fleet_example_finds_its_replica(tmp_path: Path) -> None:
     with engine() as address:
         changes = {"127.0.0.1:8000": address, "15s": "1s"}
         (tmp_path / "prometheus.yml").write_text(text("fleet/prometheus.yml", changes))

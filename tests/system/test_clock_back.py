@@ -137,7 +137,7 @@ def about(found: Spans, *expected: tuple[float, float]) -> bool:
     )
 
 
-def test_a_daemon_goes_on_judging_and_books_the_same(tmp_path: Path) -> None:
+def test_daemon_books_once_over_clock_jump(tmp_path: Path) -> None:
     now = BEGIN
 
     def clock() -> float:
@@ -209,7 +209,7 @@ def test_restart_loses_no_second_of_minute(tmp_path: Path) -> None:
     assert [end - begin for begin, end in life.kept()] == [180.0, 210.0]
 
 
-def test_what_waits_of_the_way_that_the_clock_had_before_is_kept_beside_what_another_replica_told(
+def test_waiting_minutes_survive_clock_jump(
     tmp_path: Path,
 ) -> None:
     waiting = [booking(1, "r1"), booking(60, "r1")]
@@ -220,7 +220,7 @@ def test_what_waits_of_the_way_that_the_clock_had_before_is_kept_beside_what_ano
         assert len(keeping.store().minutes("h100", 0.0, math.inf)) == 3
 
 
-def test_a_clock_that_goes_back_a_second_with_every_second_cycle_costs_no_minute(tmp_path: Path) -> None:
+def test_clock_stepping_back_costs_no_minute(tmp_path: Path) -> None:
     watcher = EvaluationSteps({"t": load_bins.build_tier_context("t", None)})
     keeping = HistoryService(lambda: HistoryStore(tmp_path / "h.db"))
     t = START
@@ -235,7 +235,7 @@ def test_a_clock_that_goes_back_a_second_with_every_second_cycle_costs_no_minute
     assert 0.95 * (t - START) <= seconds <= 1.1 * (t - START)
 
 
-def test_the_first_week_of_a_plan_begins_anew_where_a_clock_that_was_ahead_kept_its_begin(tmp_path: Path) -> None:
+def test_plan_week_restarts_after_clock_ahead(tmp_path: Path) -> None:
     keeping = HistoryService(lambda: HistoryStore(tmp_path / "h.db"))
     context = load_bins.build_tier_context("t", None)
     keeping.upkeep({"t": context}, {"t": "v"}, START + 30 * 24 * HOUR)
@@ -247,7 +247,7 @@ def test_the_first_week_of_a_plan_begins_anew_where_a_clock_that_was_ahead_kept_
     keeping.close()
 
 
-def test_the_last_hour_of_the_pages_goes_on_by_the_new_time() -> None:
+def test_trend_continues_by_new_time() -> None:
     ledger, contexts = RuntimeState(), {"t": load_bins.build_tier_context("t", None)}
 
     def minute(number: int, replica: str) -> ClosedMinute:
@@ -262,7 +262,7 @@ def test_the_last_hour_of_the_pages_goes_on_by_the_new_time() -> None:
     assert [point.t for point in points] == [START + 60.0 * (number + 1) for number in range(20)]
 
 
-def test_minutes_of_a_time_that_has_yet_to_come_are_no_rule_s_business() -> None:
+def test_future_minutes_reach_no_rule() -> None:
     context = load_bins.build_tier_context("t", None)
     minutes = tier_minutes.TierMinutes()
     for number in range(70):
@@ -275,7 +275,7 @@ def keep_history(fleet: Fleet, path: Path) -> None:
     fleet.loop.sinks += (HistorySink(HistoryService(lambda: HistoryStore(path)), fleet.source, {}),)
 
 
-def test_role_fleet_asks_the_store_for_no_time_that_ends_before_it_begins(tmp_path: Path) -> None:
+def test_fleet_asks_no_reversed_time_span(tmp_path: Path) -> None:
     fleet, api = told_by_agents(list(agent_samples("steady")))
     keep_history(fleet, tmp_path / "h.db")
     asked: list[tuple[float, float]] = []
@@ -304,7 +304,7 @@ def test_role_fleet_asks_the_store_for_no_time_that_ends_before_it_begins(tmp_pa
     assert max(one.expected_seconds for one in minutes) <= 90.0
 
 
-def test_role_fleet_books_no_minute_twice_that_it_asks_for_again_when_it_is_restarted(tmp_path: Path) -> None:
+def test_restarted_fleet_books_no_minute_twice(tmp_path: Path) -> None:
     samples = list(agent_samples("steady"))
 
     def booked(stops: tuple[int, ...]) -> tuple[Window, float]:
@@ -328,7 +328,7 @@ def test_role_fleet_books_no_minute_twice_that_it_asks_for_again_when_it_is_rest
     assert restarted.counters["requests_finished"] <= whole.counters["requests_finished"] * 1.1
 
 
-def test_an_alertmanager_takes_alerts_that_began_by_a_clock_that_was_ahead() -> None:
+def test_alert_times_stay_ordered_after_clock_ahead() -> None:
     """It refuses an alert whose endsAt is before its startsAt, and one whose endsAt has yet to come fires (api/v2)."""
     firing = result(HOUR, Status.CRITICAL, Certainty.CERTAIN)
     settings = AlertSettings(resend_seconds=60.0)
@@ -347,7 +347,7 @@ def test_an_alertmanager_takes_alerts_that_began_by_a_clock_that_was_ahead() -> 
         assert one.firing == (ends > 75.0) == fires
 
 
-def test_alerts_of_others_that_began_by_a_clock_that_was_ahead_are_explained_at_once() -> None:
+def test_external_alert_times_stay_ordered() -> None:
     subject = Subject(tier="t")
     known = Diagnosis(rule="TargetDown", subject=subject, began_at=HOUR, certain=True, sentence="it is down")
     firing = ExternalAlert(

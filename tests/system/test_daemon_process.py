@@ -66,7 +66,7 @@ def test_signal_stops_and_books_open_minute(tmp_path: Path, number: signal.Signa
     assert minutes(tmp_path) > 0.5
 
 
-def test_sighup_reads_good_and_bad_configurations_and_it_goes_on(tmp_path: Path) -> None:
+def test_sighup_takes_good_and_bad_configuration(tmp_path: Path) -> None:
     with engines(2) as served, daemon(tmp_path, served[:1]) as (started, url):
         path = tmp_path / "sizewatch.yaml"
         good = path.read_text()
@@ -86,7 +86,7 @@ def test_sighup_reads_good_and_bad_configurations_and_it_goes_on(tmp_path: Path)
         assert ended(started)[0] == 0
 
 
-def test_a_pipe_in_place_of_the_plan_costs_no_cycle_and_no_stop(tmp_path: Path) -> None:
+def test_pipe_as_plan_stops_nothing(tmp_path: Path) -> None:
     plan = tmp_path / "plan.yaml"
     plan.write_bytes(PLAN.read_bytes())
     with engines() as served, daemon(tmp_path, served, plan=str(plan)) as (started, url):
@@ -104,7 +104,7 @@ def test_a_pipe_in_place_of_the_plan_costs_no_cycle_and_no_stop(tmp_path: Path) 
     assert "Traceback" not in err
 
 
-def test_kill_9_while_scraping_leaves_a_history_that_is_whole_and_free(tmp_path: Path) -> None:
+def test_kill_9_leaves_a_whole_history(tmp_path: Path) -> None:
     with engines() as served:
         with running(write(tmp_path, configuration(served)), cycles=5):
             pass
@@ -126,7 +126,7 @@ def test_kill_9_while_scraping_leaves_a_history_that_is_whole_and_free(tmp_path:
             assert again.counts.cycle_errors == 0
 
 
-def test_a_second_one_on_the_same_history_ends_with_2(tmp_path: Path) -> None:
+def test_second_daemon_on_history_exits_2(tmp_path: Path) -> None:
     with engines() as served, running(write(tmp_path, configuration(served))) as first:
         path = tmp_path / "second.yaml"
         path.write_text(yaml.safe_dump(configuration(served, web={"listen": f"127.0.0.1:{free_port()}"})))

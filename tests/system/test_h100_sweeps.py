@@ -62,7 +62,7 @@ def curve(sweep: str) -> Curve:
 @pytest.mark.parametrize(
     ("sweep", "low", "high"), [(PLAIN, 101, 103), (CHUNKED, 170, 173), (QUANTIZED, 172, 172), (EAGLE, 67, 68)]
 )
-def test_more_load_than_the_capacity_completes_no_more_requests(sweep: str, low: int, high: int) -> None:
+def test_overload_completes_no_more_requests(sweep: str, low: int, high: int) -> None:
     saturated = [point for point in points(sweep) if point.completed_rps < 0.97 * (point.requested_rps or 0)]
     beyond = [round(point.completed_rps) for point in saturated]
     assert len(beyond) >= 2
@@ -79,12 +79,12 @@ def test_stages_that_the_generator_limited_are_censored(sweep: str, censored: in
 
 
 @pytest.mark.parametrize(("sweep", "before"), [(PLAIN, 91.36), (CHUNKED, 167.8), (QUANTIZED, 168.2), (EAGLE, 66.92)])
-def test_the_curve_ends_at_the_last_load_that_the_server_was_seen_to_take(sweep: str, before: float) -> None:
+def test_curve_ends_at_last_load_taken(sweep: str, before: float) -> None:
     assert curve(sweep).top_rps == before
     assert curve(sweep).place(before * 1.021, None)[1]
 
 
-def test_the_stages_are_in_seconds_and_not_in_milliseconds() -> None:
+def test_stage_times_are_seconds() -> None:
     first = points(PLAIN)[0]
     assert first.ttft_p99_seconds == pytest.approx(0.04)
     assert first.tpot_p50_seconds == pytest.approx(0.00347)
@@ -134,14 +134,14 @@ def expected(sweep: str, place: int) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("sweep", EVERY)
-def test_131_percent_of_the_upper_point_is_certain(sweep: str) -> None:
+def test_131_percent_of_upper_point_is_certain(sweep: str) -> None:
     for place in bins(sweep):
         _, upper = expected(sweep, place)
         assert judged(sweep, place, 1.31 * upper) == (Status.WARNING, Certainty.CERTAIN)
 
 
 @pytest.mark.parametrize("sweep", EVERY)
-def test_131_percent_of_the_interpolated_value_is_likely(sweep: str) -> None:
+def test_131_percent_of_interpolation_is_likely(sweep: str) -> None:
     for place in bins(sweep):
         interpolated, upper = expected(sweep, place)
         assert interpolated < upper
@@ -149,14 +149,14 @@ def test_131_percent_of_the_interpolated_value_is_likely(sweep: str) -> None:
         assert judged(sweep, place, 1.29 * interpolated)[0] is Status.OK
 
 
-def test_the_knee_is_a_cliff_between_the_interpolated_value_and_the_upper_point() -> None:
+def test_knee_is_a_cliff() -> None:
     # From 126.5 to 167.8 rps TTFT P99 goes from 0.042 to 0.455 s: the middle, by logarithms, is their geometric mean.
     interpolated, upper = expected(CHUNKED, 4)
     assert (round(interpolated, 3), round(upper, 3)) == (0.138, 0.455)
     assert interpolated == pytest.approx(math.sqrt(0.04201 * 0.4548))
 
 
-def test_a_bin_that_begins_with_60_requests_never_supports_certain() -> None:
+def test_bin_of_60_requests_is_never_certain() -> None:
     # The first stage has 60 requests; 3.31 x the upper point and still only likely.
     assert points(PLAIN)[0].requests == 60
     assert judged(PLAIN, 1, 3.31 * expected(PLAIN, 1)[1]) == (Status.WARNING, Certainty.LIKELY)

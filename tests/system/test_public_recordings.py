@@ -51,7 +51,7 @@ def requests(folder: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize(("rule", "column", "limit"), [("TtftSloBurn", "ttft_s", 2.0), ("TpotSloBurn", "tpot_s", 0.1)])
-def test_the_share_of_slow_requests_is_within_its_bounds(rule: str, column: str, limit: float) -> None:
+def test_slow_share_is_within_bounds(rule: str, column: str, limit: float) -> None:
     """69.3 % and 58.1 % by the clients; a TTFT on the way to them is a little longer."""
     values = [float(row[column]) for row in requests(PRESSURE) if row["ok"] == "True" and row[column]]
     truth = sum(value > limit for value in values) / len(values)
@@ -62,7 +62,7 @@ def test_the_share_of_slow_requests_is_within_its_bounds(rule: str, column: str,
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_requests_in_the_system_are_the_clients_and_the_idle_gauges_are_gaps(folder: Path) -> None:
+def test_requests_in_system_match_clients(folder: Path) -> None:
     """Nobody is there at either end of a cell: Little's law is exact. Clients have a request a little longer."""
     recording, _ = load(folder)
     cells: dict[str, float] = {}

@@ -128,7 +128,7 @@ def said(server: WebServer, tls: ssl.SSLContext | None, request: bytes) -> bytes
 
 
 @pytest.mark.parametrize("way", ["token", "users", "tls and token", "client certificates"])
-def test_no_form_of_a_request_reads_a_page_without_leave(way: str, tmp_path: Path) -> None:
+def test_no_request_form_reads_a_page(way: str, tmp_path: Path) -> None:
     # Handshakes and passwords take their time.
     requests = REQUESTS if way == "token" else REQUESTS[::4]
     leaks = []
@@ -178,7 +178,7 @@ NOTES: tuple[dict[str, str], ...] = (
 
 
 @pytest.mark.parametrize("notes", NOTES, ids=str)
-def test_what_a_pod_says_of_itself_leads_to_its_own_address_and_brings_no_credentials(notes: dict[str, str]) -> None:
+def test_pod_annotations_stay_at_pod_address(notes: dict[str, str]) -> None:
     annotations = {**ON, **{f"sizewatch.io/{name}": text for name, text in notes.items()}}
     for one in found(pod("a", annotations=annotations, address="10.1.2.3")).targets:
         parts = urlsplit(one.url)
@@ -187,7 +187,7 @@ def test_what_a_pod_says_of_itself_leads_to_its_own_address_and_brings_no_creden
         assert (target.bearer_token_file, target.basic_auth, target.tls) == (None, None, None)
 
 
-def test_an_api_server_that_sends_a_byte_at_a_time_does_not_take_the_processor() -> None:
+def test_single_bytes_cost_little_cpu() -> None:
     """What had come was copied for every chunk: an event of 2 MB in single bytes took an hour of it."""
     line = b'{"type": "BOOKMARK", "object": {}}'
     long = b'"' + b"x" * 300_000 + b'"'
@@ -199,7 +199,7 @@ def test_an_api_server_that_sends_a_byte_at_a_time_does_not_take_the_processor()
         list(read_lines(itertools.repeat(b"x" * 65_536)))
 
 
-def test_a_token_of_the_service_account_that_is_no_text_is_told_without_it(tmp_path: Path) -> None:
+def test_token_without_utf8_is_not_shown(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_bytes(b"s3cret\xff\xfe-token")
     with pytest.raises(KubernetesApiError, match="is not UTF-8") as caught:

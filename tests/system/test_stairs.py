@@ -42,18 +42,18 @@ def rooms_of(path: Path) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_imports_go_down_the_stairs_and_never_up(path: Path) -> None:
+def test_imports_go_down_the_stairs(path: Path) -> None:
     own = STAIRS.index(path.relative_to(ROOT).parts[0])
     assert not rooms_of(path) & set(STAIRS[own + 1 :])
 
 
 @pytest.mark.parametrize("path", [p for p in MODULES if p.is_relative_to(ROOT / "rules")], ids=name_of)
-def test_rules_need_the_standard_library_and_pydantic_and_nothing_else(path: Path) -> None:
+def test_rules_use_standard_library_and_pydantic(path: Path) -> None:
     assert rooms_of(path) <= {*sys.stdlib_module_names, "pydantic", "pydantic_core", "rules"}
 
 
 @pytest.mark.parametrize("room", ["rules", "exporters", "agent"])
-def test_only_the_forecast_may_load_the_heavy_libraries(room: str) -> None:
+def test_heavy_libraries_are_imported_by_forecast_only(room: str) -> None:
     # The forecasting process, what the forecast's commands load when they run; what sends a report: loaded by a process
     # of its own and by `sizewatch report`.
     free = (
@@ -74,7 +74,7 @@ print(json.dumps(sorted(sys.modules)))
 """
 
 
-def test_the_commands_load_the_heavy_libraries_when_they_run_and_not_before() -> None:
+def test_commands_load_heavy_libraries_late() -> None:
     found = subprocess.run(
         [sys.executable, "-c", LAZY], cwd=ROOT, capture_output=True, text=True, timeout=CEILING_SECONDS, check=True
     )
@@ -91,14 +91,14 @@ def test_every_folder_of_modules_is_a_package() -> None:
 
 
 @pytest.mark.parametrize("path", [p for p in MODULES if p.name != "__init__.py"], ids=name_of)
-def test_a_module_says_what_it_owns_and_can_be_read_in_one_go(path: Path) -> None:
+def test_module_has_docstring_and_limited_length(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert ast.get_docstring(ast.parse(text)), "no docstring"
     assert text.count("\n") <= MOST_LINES
 
 
 @pytest.mark.parametrize("room", STAIRS)
-def test_a_room_can_be_imported_without_the_ones_above_it(room: str) -> None:
+def test_room_imports_without_rooms_above(room: str) -> None:
     """Whoever judges a window in a notebook imports `rules`, and gets nothing else."""
     modules = [name_of(p) for p in MODULES if p.is_relative_to(ROOT / room) and p.name != "__main__.py"]
     code = (

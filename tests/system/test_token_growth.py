@@ -142,9 +142,7 @@ def tier() -> TierContext:
     return context(workload=lengths, cold_start_seconds=LEAD)
 
 
-def test_the_count_follows_tokens_within_one_lead_and_before_the_first_token_is_late(
-    tmp_path: Path, tier: TierContext
-) -> None:
+def test_count_follows_tokens_within_one_lead(tmp_path: Path, tier: TierContext) -> None:
     assert tier.capacity is not None
     assert tier.capacity.rps == USABLE
     seen = list(turns(tmp_path / "history.db", tier))

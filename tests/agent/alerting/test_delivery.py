@@ -94,7 +94,7 @@ def test_a_round_posts_everything_in_batches() -> None:
         assert there.headers["Content-Type"] == "application/json"
 
 
-def test_a_batch_that_is_refused_does_not_stop_the_others() -> None:
+def test_refused_batch_does_not_stop_others() -> None:
     with manager() as there:
         there.result = refusing("A3")
         refused = there.poster().round([one(f"A{n}") for n in range(BATCH + 2)])
@@ -112,7 +112,7 @@ def test_a_batch_that_is_refused_does_not_stop_the_others() -> None:
         (503, "answered 503"),
     ],
 )
-def test_any_other_answer_ends_the_round_and_says_what_to_do(status: int, said: str) -> None:
+def test_other_answers_end_the_round(status: int, said: str) -> None:
     with manager() as there:
         there.result = lambda alerts: (status, b"no")
         with pytest.raises(ScrapeError, match=said):
@@ -120,7 +120,7 @@ def test_any_other_answer_ends_the_round_and_says_what_to_do(status: int, said: 
         assert len(there.bodies) == 1
 
 
-def test_one_that_does_not_answer_is_left_after_its_timeout_and_one_that_is_away_at_once() -> None:
+def test_silent_or_absent_alertmanager_ends_round() -> None:
     with manager() as there:
         there.hold.clear()
         with pytest.raises(ScrapeError, match=r"timeout: .*0\.3 s"):
@@ -131,7 +131,7 @@ def test_one_that_does_not_answer_is_left_after_its_timeout_and_one_that_is_away
 
 
 @pytest.mark.server
-def test_a_real_alertmanager_holds_the_good_alerts_of_a_refused_batch(tmp_path: Path) -> None:
+def test_alertmanager_holds_good_alerts_of_batch(tmp_path: Path) -> None:
     bad = one("Bad", **{"bad-name": "x"})
     with alertmanager(tmp_path) as real:
         poster = AlertmanagerClient(Peer(url=f"{real.url}"))
@@ -153,7 +153,7 @@ def offer(delivery: AlertDelivery, *alerts: AlertPayload) -> None:
     delivery.offer(lambda: alerts)
 
 
-def test_what_begins_or_ends_is_posted_at_once_and_what_stays_only_after_the_interval() -> None:
+def test_changes_are_posted_at_once() -> None:
     with manager() as there, delivering(there.poster()) as delivery:
         offer(delivery)
         assert wait_for(lambda: delivery.health.posts == 1)
@@ -167,7 +167,7 @@ def test_what_begins_or_ends_is_posted_at_once_and_what_stays_only_after_the_int
         assert [names(body) for body in there.bodies] == [[], ["A"], ["A"]]
 
 
-def test_what_fires_is_posted_again_as_it_is_then() -> None:
+def test_firing_alert_is_posted_anew() -> None:
     said = iter(range(1000))
     with manager() as there, delivering(there.poster(), resend=0.05) as delivery:
         delivery.offer(lambda: [one("A", n=str(next(said)))])
@@ -175,7 +175,7 @@ def test_what_fires_is_posted_again_as_it_is_then() -> None:
     assert [body[0]["labels"]["n"] for body in there.bodies[:4]] == ["1", "2", "3", "4"]
 
 
-def test_a_turn_never_waits_for_one_that_hangs_and_the_newest_state_is_posted_after() -> None:
+def test_hanging_alertmanager_delays_no_cycle() -> None:
     with manager() as there, delivering(there.poster()) as delivery:
         there.hold.clear()
         offer(delivery, one("A"))
@@ -188,7 +188,7 @@ def test_a_turn_never_waits_for_one_that_hangs_and_the_newest_state_is_posted_af
         assert names(there.bodies[1]) == ["B199"]
 
 
-def test_one_that_is_down_is_asked_at_growing_intervals_told_once_and_given_the_present_state(
+def test_absent_alertmanager_is_retried_and_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("agent.alerting.delivery.FIRST_RETRY_SECONDS", 0.05)
@@ -215,7 +215,7 @@ def test_one_that_is_down_is_asked_at_growing_intervals_told_once_and_given_the_
     assert sum("alert delivery recovered" in text for text in told) == 1
 
 
-def test_an_alert_that_is_refused_is_told_once_and_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_alert_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     with manager() as there, delivering(there.poster(), resend=0.05) as delivery:
         there.result = refusing("Bad")
         offer(delivery, one("A"), one("Bad"))
@@ -225,7 +225,7 @@ def test_an_alert_that_is_refused_is_told_once_and_does_not_stop_the_others(capl
     assert sum("Bad: " in record.message for record in caplog.records) == 1
 
 
-def test_a_defect_costs_a_round_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_defect_costs_one_round(caplog: pytest.LogCaptureFixture) -> None:
     called: list[int] = []
 
     def present() -> list[AlertPayload]:

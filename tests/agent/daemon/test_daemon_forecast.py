@@ -86,7 +86,7 @@ def test_a_forecast_is_shown_exported_and_judged(tmp_path: Path) -> None:
         assert len(projection.points) < 8
 
 
-def test_a_killed_process_is_on_the_timeline_and_the_next_forecast_comes(tmp_path: Path) -> None:
+def test_killed_worker_costs_one_forecast(tmp_path: Path) -> None:
     with forecasting(tmp_path) as daemon:
         daemon.assembly.forecast(time.time())
         before = told(daemon)
@@ -110,7 +110,7 @@ def test_a_killed_process_is_on_the_timeline_and_the_next_forecast_comes(tmp_pat
     ]
 
 
-def test_a_new_configuration_ends_forecasting_or_goes_on_with_it(tmp_path: Path) -> None:
+def test_reload_continues_or_ends_forecasting(tmp_path: Path) -> None:
     with forecasting(tmp_path) as daemon:
         daemon.assembly.forecast(time.time())
         asked = pid(daemon)

@@ -81,9 +81,7 @@ def series(daemon: Daemon, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("role", ["node", "standalone"])
-def test_pods_that_come_and_go_are_watched_and_the_others_keep_their_memory(
-    role: str, tmp_path: Path, kube: Kube
-) -> None:
+def test_pods_come_and_go(role: str, tmp_path: Path, kube: Kube) -> None:
     with engines(2) as (first, second):
         kube.put(serves("a", first))
         kube.put(pod("proxy", gpus=0))
@@ -110,7 +108,7 @@ def test_pods_that_come_and_go_are_watched_and_the_others_keep_their_memory(
             assert "other engine pods were found: 2 targets" in texts
 
 
-def test_while_the_api_is_away_the_pods_stay_and_it_is_told(tmp_path: Path, kube: Kube) -> None:
+def test_pods_stay_while_api_is_away(tmp_path: Path, kube: Kube) -> None:
     with engines(1) as (engine,):
         kube.put(serves("a", engine))
         with running(write(tmp_path, cluster(tmp_path, kube))) as daemon:
@@ -126,7 +124,7 @@ def test_while_the_api_is_away_the_pods_stay_and_it_is_told(tmp_path: Path, kube
             assert wait_for(lambda: metric(daemon, "sizewatch_discovery_up") == 1)
 
 
-def test_a_pod_that_is_left_out_is_told_on_every_page_without_its_markup(tmp_path: Path, kube: Kube) -> None:
+def test_excluded_pod_is_shown_without_markup(tmp_path: Path, kube: Kube) -> None:
     kube.put(pod("a", annotations={**ON, "sizewatch.io/tier": "<script>alert(1)</script>\n" + "x" * 10_000}))
     kube.put(pod("b", annotations={**ON, "sizewatch.io/tier": "cpu-smal"}))
     with running(write(tmp_path, cluster(tmp_path, kube))) as daemon:
@@ -140,9 +138,7 @@ def test_a_pod_that_is_left_out_is_told_on_every_page_without_its_markup(tmp_pat
         assert 'sizewatch_discovery_pods{state="left_out"} 2.0' in ask(daemon, "metrics").decode()
 
 
-def test_two_pods_of_one_name_are_watched_apart_and_neither_ends_what_stands_against_the_other(
-    tmp_path: Path, kube: Kube
-) -> None:
+def test_pods_of_one_name_stay_apart(tmp_path: Path, kube: Kube) -> None:
     with engines(2) as (real, copy):
         kube.put(serves("vllm-0", real, namespace="prod"))
         with running(write(tmp_path, cluster(tmp_path, kube))) as daemon:
@@ -164,9 +160,7 @@ def test_two_pods_of_one_name_are_watched_apart_and_neither_ends_what_stands_aga
             assert wait_for(lambda: set(replicas(daemon)) == {"prod/vllm-0"})
 
 
-def test_a_pod_without_a_gpu_changes_nothing_and_is_told_with_its_reason(
-    tmp_path: Path, kube: Kube, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_pod_without_gpu_is_excluded(tmp_path: Path, kube: Kube, caplog: pytest.LogCaptureFixture) -> None:
     reason = "requests no GPU, and discovery.kubernetes.tiers does not name its namespace"
     with engines(2) as (real, other):
         kube.put(serves("vllm-0", real, namespace="prod"))
@@ -185,9 +179,7 @@ def test_a_pod_without_a_gpu_changes_nothing_and_is_told_with_its_reason(
             assert wait_for(lambda: up(daemon) == {"prod/vllm-0", "dev/stranger"})
 
 
-def test_of_thousands_of_pods_no_more_than_the_limit_are_watched_and_the_real_one_is(
-    tmp_path: Path, kube: Kube, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pod_limit_keeps_the_real_engine(tmp_path: Path, kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discovery, "MOST_TARGETS", 3)
     with engines(1) as (engine,):
         kube.put(serves("vllm-0", engine, namespace="prod"))
@@ -201,9 +193,7 @@ def test_of_thousands_of_pods_no_more_than_the_limit_are_watched_and_the_real_on
             assert "aaa/p0003: is one too many: at most 3 pods of a node are watched" in found["left_out"]
 
 
-def test_a_pod_that_starts_is_no_target_that_is_down_and_its_start_is_timed_by_its_status(
-    tmp_path: Path, kube: Kube
-) -> None:
+def test_starting_pod_is_timed_and_not_down(tmp_path: Path, kube: Kube) -> None:
     asked = float(int(time.time()) - 60)
     with engines(1) as (engine,):
         # By its own word it started with its container: a start is told at the time at which it was ready.
@@ -230,9 +220,7 @@ def test_a_pod_that_starts_is_no_target_that_is_down_and_its_start_is_timed_by_i
             assert wait_for(lambda: any("TargetDown" in x for x in series(daemon, "sizewatch_verdict")))
 
 
-def test_a_pod_of_a_statefulset_that_is_made_anew_under_its_name_starts_and_is_not_down(
-    tmp_path: Path, kube: Kube
-) -> None:
+def test_recreated_pod_starts_and_is_not_down(tmp_path: Path, kube: Kube) -> None:
     with engines(1) as (engine,):
         kube.put(serves("vllm-0", engine, uid="first"))
         with running(write(tmp_path, cluster(tmp_path, kube))) as daemon:
@@ -256,7 +244,7 @@ def test_a_pod_of_a_statefulset_that_is_made_anew_under_its_name_starts_and_is_n
             assert [x.seconds.value for x in timed] == [9.0]
 
 
-def test_a_pod_that_restarts_again_and_again_is_down(tmp_path: Path, kube: Kube) -> None:
+def test_crash_looping_pod_is_down(tmp_path: Path, kube: Kube) -> None:
     with engines(1) as (engine,):
         engine.act = answers_500
         kube.put(serves("a", engine, ready=False, made=time.time() - 60, restarts=3))
@@ -295,7 +283,7 @@ class Gpus:
         """Nothing is open."""
 
 
-def test_gpus_of_a_worker_go_out_under_its_leaders_name_and_as_nothing_that_is_down(tmp_path: Path, kube: Kube) -> None:
+def test_worker_gpus_belong_to_leader(tmp_path: Path, kube: Kube) -> None:
     labels = {f"{LWS}name": "deep", f"{LWS}group-index": "3", f"{LWS}worker-index": "1"}
     kube.put(pod("deep-3-1", labels=labels, annotations={**ON, f"{LWS}leader-name": "deep-3"}))
     with running(
@@ -312,9 +300,7 @@ def test_gpus_of_a_worker_go_out_under_its_leaders_name_and_as_nothing_that_is_d
         assert status(daemon)["tiers"][0]["parts"][0]["replica"] == "llm/deep-3"
 
 
-def test_a_pod_with_a_claim_is_a_target_as_soon_as_the_kubelet_says_that_it_holds_a_gpu(
-    tmp_path: Path, kube: Kube
-) -> None:
+def test_claimed_gpu_makes_pod_a_target(tmp_path: Path, kube: Kube) -> None:
     with engines(1) as (engine,):
         claims = serves("vllm-0", engine, gpus=0)
         claims["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
@@ -329,9 +315,7 @@ def test_a_pod_with_a_claim_is_a_target_as_soon_as_the_kubelet_says_that_it_hold
             assert up(daemon) == {"llm/vllm-0"}, "its devices stay known while the kubelet is away"
 
 
-def test_a_sidecar_is_called_after_its_pod_and_takes_its_pods_gpus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sidecar_takes_name_and_gpus_of_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POD_NAME", "other")
     monkeypatch.setenv("POD_NAMESPACE", "llm")
     with engines(1) as (engine,):
@@ -352,7 +336,7 @@ def test_a_sidecar_is_called_after_its_pod_and_takes_its_pods_gpus(
             assert "not exposed" in daemon.assembly.runtime.replicas["cpu-small", "llm/third"].gpus.missing
 
 
-def test_a_file_that_is_not_mounted_waits_for_a_signal(tmp_path: Path, kube: Kube) -> None:
+def test_unmounted_file_waits_for_signal(tmp_path: Path, kube: Kube) -> None:
     with engines(1) as (engine,):
         kube.put(serves("a", engine))
         path = write(tmp_path, cluster(tmp_path, kube))
@@ -362,7 +346,7 @@ def test_a_file_that_is_not_mounted_waits_for_a_signal(tmp_path: Path, kube: Kub
             assert daemon.counts.config_trouble is None
 
 
-def test_another_discovery_takes_the_place_of_the_one_before_and_none_ends_it(tmp_path: Path, kube: Kube) -> None:
+def test_reload_replaces_or_ends_discovery(tmp_path: Path, kube: Kube) -> None:
     with engines(2) as (first, second):
         kube.put(serves("a", first))
         kube.put(serves("b", second, namespace="other"))
@@ -385,9 +369,7 @@ def test_another_discovery_takes_the_place_of_the_one_before_and_none_ends_it(tm
             assert health(daemon)["discovery"] is None
 
 
-def test_outside_of_a_cluster_it_does_not_start_and_says_what_to_do(
-    tmp_path: Path, kube: Kube, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_daemon_outside_cluster_explains_itself(tmp_path: Path, kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     keys = cluster(tmp_path, kube)
     del keys["discovery"]["kubernetes"]["api"]
@@ -399,9 +381,7 @@ def test_outside_of_a_cluster_it_does_not_start_and_says_what_to_do(
         ask(daemon)
 
 
-def test_an_assembly_that_fails_half_way_leaves_no_thread_and_no_lock(
-    tmp_path: Path, kube: Kube, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_assembly_leaves_no_thread(tmp_path: Path, kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = load(write(tmp_path, cluster(tmp_path, kube, role="standalone", data_dir="data")))
     before = set(threading.enumerate())
 

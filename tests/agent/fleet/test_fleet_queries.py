@@ -14,7 +14,7 @@ from fleet_writer import pod_name
 
 
 @pytest.mark.parametrize(("replicas", "most"), [(250, 1), (1000, 4)])
-def test_a_query_of_sums_has_room_for_250_pods(replicas: int, most: int) -> None:
+def test_sum_query_holds_250_pods(replicas: int, most: int) -> None:
     groups = [[pod_name(0, number) for number in range(load, replicas, 6)] for load in range(6)]
     queries = list(AgentSums(tier="h100-llama70b-fp8").queries(groups))
     assert len(queries) <= most

@@ -25,7 +25,7 @@ BEGIN = END - 14 * DAY
 CHAT, RAG, CODE = "chat-h100", "rag-l40s", "code-h100"
 
 
-def test_the_same_seed_makes_the_same_pages_and_another_one_makes_others() -> None:
+def test_seed_decides_the_pages() -> None:
     def pages(seed: int) -> list[Snapshot]:
         plan = load_plan(PLAN)
         story = stories(BEGIN, END, seed)[0]
@@ -39,7 +39,7 @@ def test_the_same_seed_makes_the_same_pages_and_another_one_makes_others() -> No
     assert stories(BEGIN, END, 3) == stories(BEGIN, END, 3)
 
 
-def test_a_reading_agrees_with_the_curve_at_its_load() -> None:
+def test_reading_agrees_with_curve() -> None:
     tier = load_plan(PLAN).tiers[CODE]
     curve = Curve.from_plan(tier)
     assert curve is not None
