@@ -171,7 +171,7 @@ def test_wrapped_names_read_alike(name: str, own: str, prefix: str) -> None:
     assert [(use.is_read, use.text) for use in uses[0]] == [(use.is_read, use.text) for use in uses[1]]
 
 
-def test_a_family_says_what_it_is_read_as() -> None:
+def test_family_says_its_reading() -> None:
     found = by_name(explain_families(VLLM_V1, families(PAGES / "vllm-0.33.0.prom")))
     assert found["vllm:time_to_first_token_seconds"].families == ("ttft_seconds",)
     assert found["vllm:time_to_first_token_seconds"].text == "ttft_seconds"

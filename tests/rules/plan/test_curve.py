@@ -241,7 +241,7 @@ def test_expectation_uses_smaller_evidence() -> None:
     assert ratio.value == pytest.approx(0.805)
 
 
-def test_below_the_first_point_the_first_point_is_expected() -> None:
+def test_first_point_is_expected_below_it() -> None:
     expected = CLOSED.expectation(0, "ttft_p99_seconds", 0.1)
     assert expected is not None
     assert (expected.low, expected.value, expected.high) == (0.093, 0.093, 0.093)

@@ -233,7 +233,7 @@ def test_of_several_reasons_the_graver_stands() -> None:
     assert windows.sum_windows(several[::2]).explain_missing("preemptions") is Gap.RESTARTED
 
 
-def test_what_was_only_sampled_stays_marked_in_a_sum() -> None:
+def test_sampled_families_stay_marked() -> None:
     several = [window(START, sampled=frozenset({"gpu_power_watts"})), window(START + 60)]
     assert windows.sum_windows(several).sampled == {"gpu_power_watts"}
 
