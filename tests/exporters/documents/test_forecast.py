@@ -70,7 +70,7 @@ chat: expected requests per second, made Mon 23 Nov 13:00 (Europe/Berlin) by siz
     )
 
 
-def test_rows_of_many_bins_are_the_highest_of_a_block() -> None:
+def test_rows_hold_highest_of_many_bins() -> None:
     day = replace(FORECAST, projection=replace(PROJECTION, points=points(288)))
     rows = [line for line in forecast_text(day).splitlines() if line.startswith(("  Mon ", "  Tue "))]
     assert len(rows) == MOST_ROWS
